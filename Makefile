@@ -1,0 +1,72 @@
+# One target a job, the same for people and CI. `make help` lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+PORT ?= 8080
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
+INSTALL = $(UV) pip install --quiet --python $(BIN)/python
+
+.PHONY: help run test check e2e bench build lock docs clean
+
+help: ## List the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.run ## Set everything up and start the demo on 127.0.0.1:$PORT
+	@PORT=$(PORT) $(BIN)/gpufleet demo $(ARGS)
+
+test: $(VENV)/.dev ## Run the tests (ARGS="-k lease" for some)
+	@$(BIN)/pytest $(ARGS)
+
+check: $(VENV)/.dev ## Lint, types and layers
+	@echo "==> ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@echo "==> mypy"; $(BIN)/mypy
+	@echo "==> import-linter"; $(BIN)/lint-imports --no-cache >/tmp/gpufleet-lint-imports.$$$$ 2>&1 \
+		&& tail -n 3 /tmp/gpufleet-lint-imports.$$$$; s=$$?; \
+		[ $$s -eq 0 ] || cat /tmp/gpufleet-lint-imports.$$$$; rm -f /tmp/gpufleet-lint-imports.$$$$; exit $$s
+
+e2e: $(VENV)/.dev ## Run the end-to-end tests on a real control plane
+	@$(BIN)/pytest e2e $(ARGS)
+
+bench: $(VENV)/.dev ## Measure against the budgets; writes bench/results/*.json
+	@$(BIN)/python -m bench $(ARGS)
+
+build: $(VENV)/.dev ## Build the wheel into dist/
+	@$(UV) build --quiet --wheel --no-build-isolation --python $(BIN)/python && ls -l dist
+
+docs: $(VENV)/.dev ## Regenerate what docs/ takes from the code
+	@$(BIN)/python -m gpufleet.settings.reference > docs/settings.md
+
+lock: $(UV) ## Pin the newest dependencies, with hashes
+	$(UV) pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		pyproject.toml requirements/build.in -o requirements/runtime.txt
+	$(UV) pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		pyproject.toml requirements/dev.in -c requirements/runtime.txt -o requirements/dev.txt
+	$(UV) pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		requirements/uv.in -o requirements/uv.txt
+
+clean: ## Remove what the other targets made (not the data of a server)
+	rm -rf $(VENV) .uv dist .mypy_cache .ruff_cache .pytest_cache bench/results
+
+.uv/bin/uv:
+	@echo "==> installing uv"
+	@$(PYTHON) -m venv .uv && .uv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+
+$(BIN)/python: | $(UV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "gpufleet needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "==> creating $(VENV)"
+	@$(UV) venv --quiet --python "$$(command -v $(PYTHON))" $(VENV)
+
+$(VENV)/.run: requirements/runtime.txt pyproject.toml | $(BIN)/python
+	@echo "==> installing gpufleet and its dependencies"
+	@$(INSTALL) --require-hashes -r requirements/runtime.txt
+	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
+	@echo "==> installing gpufleet and what its tests use"
+	@$(INSTALL) --require-hashes -r requirements/dev.txt
+	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@ $(VENV)/.run

@@ -1,0 +1,50 @@
+"""Every error that gpufleet raises on purpose, as one tree.
+
+    GpufleetError
+    ├── SettingsError          a setting has a wrong value; says which, from where, and what it takes
+    ├── InvalidRequest         a caller asked for something that makes no sense (400)
+    ├── NotFound               a thing that a caller named is not there (404)
+    ├── Unavailable            something that we depend on does not answer; trying again may help (503)
+    │   ├── StoreUnavailable
+    │   ├── MetricsUnavailable
+    │   └── KubernetesUnavailable
+    └── Refused                we could, but must not (a second server on one data directory)
+
+Adapters turn a library's exceptions into these, so that no caller catches a library's own.
+"""
+
+
+class GpufleetError(Exception):
+    """The root: catching it catches everything that gpufleet raises on purpose."""
+
+
+class SettingsError(GpufleetError):
+    """A setting has a value that it can't have."""
+
+
+class InvalidRequest(GpufleetError):
+    """A caller's request makes no sense; the message names the parameter and what it takes."""
+
+
+class NotFound(GpufleetError):
+    """A thing that a caller named is not there."""
+
+
+class Refused(GpufleetError):
+    """Doing it would harm somebody; the message says what to do instead."""
+
+
+class Unavailable(GpufleetError):
+    """Something outside this process does not answer now; a later try may succeed."""
+
+
+class StoreUnavailable(Unavailable):
+    """PostgreSQL does not answer."""
+
+
+class MetricsUnavailable(Unavailable):
+    """The metric source does not answer."""
+
+
+class KubernetesUnavailable(Unavailable):
+    """The Kubernetes API does not answer."""

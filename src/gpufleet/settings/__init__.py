@@ -1,0 +1,22 @@
+"""Settings: frozen groups, read once from flags, environment and `gpufleet.toml`."""
+
+from gpufleet.settings.groups import (
+    AuthSettings,
+    KubernetesSettings,
+    LogSettings,
+    MetricsSettings,
+    ServerSettings,
+    StoreSettings,
+)
+from gpufleet.settings.load import Settings, load_settings
+
+__all__ = [
+    "AuthSettings",
+    "KubernetesSettings",
+    "LogSettings",
+    "MetricsSettings",
+    "ServerSettings",
+    "Settings",
+    "StoreSettings",
+    "load_settings",
+]

@@ -1,0 +1,148 @@
+"""The groups of settings, in the order of the reference page.
+
+A name or number that an operator may want to change stands here with its unit and the
+reason for its default; code gets the group it needs as an argument and reads nothing else.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpufleet.settings.field import setting
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Where the server listens and what it lets in."""
+
+    host: str = setting(
+        "127.0.0.1", "Address to listen on. Any other than loopback needs authentication.", flag="--host"
+    )
+    port: int = setting(
+        8080, "Port to listen on; 0 takes a free one.", flag="--port", env=["PORT"], minimum=0, maximum=65535
+    )
+    insecure: bool = setting(False, "Serve other addresses than loopback without login.", flag="--insecure")
+    debug: bool = setting(False, "Serve /debug/vars and /debug/pprof on loopback.", flag="--debug")
+    cors_origins: tuple[str, ...] = setting(
+        (), "Origins whose pages may call the API from a browser.", flag="--cors-origins"
+    )
+    max_body_bytes: int = setting(
+        4 * 1024 * 1024, "Largest request body; larger ones get a 413.", unit="bytes", minimum=1024
+    )
+    request_timeout: float = setting(
+        30.0,
+        "Longest time that one request may take before it is answered with a 503.",
+        unit="s",
+        minimum=0.1,
+    )
+    max_requests: int = setting(512, "Requests in work at once; more get a 503 with Retry-After.", minimum=1)
+    shutdown_grace: float = setting(
+        20.0, "Time that requests in flight get to finish after SIGTERM.", unit="s", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class AuthSettings:
+    """Who may call the API."""
+
+    tokens_file: Path | None = setting(
+        None,
+        "File of hashed bearer tokens with their roles; read again when it changes.",
+        flag="--tokens-file",
+    )
+    token_review: bool = setting(
+        False, "Ask the Kubernetes API who a bearer token belongs to (TokenReview).", flag="--token-review"
+    )
+    operators: tuple[str, ...] = setting(
+        (), "Kubernetes users and groups with the role operator; all others that log in are viewers."
+    )
+    review_cache: float = setting(60.0, "How long an answer of TokenReview is trusted.", unit="s", minimum=0)
+
+
+@dataclass(frozen=True)
+class LogSettings:
+    """What is logged, and how."""
+
+    level: str = setting(
+        "info",
+        "Least severe level that is logged.",
+        flag="--log-level",
+        env=["LOG_LEVEL"],
+        choices=["debug", "info", "warning", "error"],
+    )
+    format: str = setting(
+        "auto",
+        "console for people, json for collectors; auto picks console at a terminal.",
+        flag="--log-format",
+        choices=["auto", "console", "json"],
+    )
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """Where accounting and history are kept."""
+
+    url: str = setting(
+        "",
+        "PostgreSQL 14 or newer, as postgresql://user@host/database. Empty: an embedded server in `data`.",
+        env=["DATABASE_URL"],
+        secret=True,
+    )
+    data: Path = setting(
+        Path("gpufleet-data"),
+        "Directory of the embedded server and other state.",
+        flag="--data",
+        env=["GPUFLEET_DATA"],
+    )
+    pool_size: int = setting(10, "Connections to the database.", minimum=2, maximum=100)
+    query_timeout: float = setting(20.0, "Longest time that one query may take.", unit="s", minimum=0.1)
+
+
+@dataclass(frozen=True)
+class MetricsSettings:
+    """Where readings come from."""
+
+    url: str = setting(
+        "",
+        "Prometheus, Thanos, Mimir or VictoriaMetrics. Empty: readings are kept in the store.",
+        flag="--prometheus-url",
+        env=["PROMETHEUS_URL"],
+    )
+    bearer_token_file: Path | None = setting(None, "File with the bearer token for the metric source.")
+    username: str = setting("", "User name for basic authentication at the metric source.")
+    password_file: Path | None = setting(None, "File with the password that belongs to `username`.")
+    ca_file: Path | None = setting(None, "Certificates that sign the metric source's own.")
+    headers: tuple[str, ...] = setting(
+        (), "Further request headers as `Name: value` (a tenant of Mimir, for one).", secret=True
+    )
+    timeout: float = setting(10.0, "Longest time that one query may take.", unit="s", minimum=0.1)
+    max_queries: int = setting(8, "Queries at the metric source at once.", minimum=1, maximum=100)
+    refresh: float = setting(15.0, "How often the latest readings are fetched.", unit="s", minimum=1)
+
+
+@dataclass(frozen=True)
+class KubernetesSettings:
+    """Which Kubernetes API is spoken to, and how hard."""
+
+    kubeconfig: Path | None = setting(
+        None,
+        "Kubeconfig file; without one, the pod's service account.",
+        flag="--kubeconfig",
+        env=["KUBECONFIG"],
+    )
+    context: str = setting("", "Context of the kubeconfig; its current one if empty.", flag="--context")
+    requests_per_second: float = setting(50.0, "Sustained rate of requests to the API.", minimum=0.1)
+    burst: int = setting(100, "Requests that may exceed the rate at once.", minimum=1)
+    timeout: float = setting(
+        15.0, "Longest time that one request may take (a watch excepted).", unit="s", minimum=0.1
+    )
+
+
+GROUPS: dict[str, type] = {
+    "server": ServerSettings,
+    "auth": AuthSettings,
+    "log": LogSettings,
+    "store": StoreSettings,
+    "metrics": MetricsSettings,
+    "kubernetes": KubernetesSettings,
+}
+"""Every group by the name of its table in `gpufleet.toml`."""

@@ -1,0 +1,59 @@
+"""The settings page of the documentation, made from the declarations themselves."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from gpufleet.settings.field import Setting, settings_of
+from gpufleet.settings.groups import GROUPS
+from gpufleet.settings.parse import takes
+
+_HEAD = """# Settings
+
+Made from the code by `make docs`; a test keeps the two together.
+
+A setting is looked up in this order: command-line flag, environment variable, `gpufleet.toml`
+(or the file that `--config` or `GPUFLEET_CONFIG` names), default. A wrong value stops the
+program with a sentence that says which setting it is, where the value came from and what it
+takes. Secrets have no flag, since command lines are public.
+"""
+
+
+def reference() -> str:
+    """The whole page, in Markdown."""
+    return "\n".join([_HEAD, *(_group(name, cls) for name, cls in GROUPS.items())])
+
+
+def _group(name: str, cls: type) -> str:
+    rows = [
+        "| setting | flag | environment | default | takes | what it is for |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *(_row(setting) for setting in settings_of(name, cls)),
+    ]
+    return f"## `[{name}]`\n\n{inspect.getdoc(cls)}\n\n" + "\n".join(rows) + "\n"
+
+
+def _row(setting: Setting) -> str:
+    flag = f"`{setting.flag}`" if setting.flag else "–"
+    variables = ", ".join(f"`{variable}`" for variable in setting.variables)
+    cells = [f"`{setting.name}`", flag, variables, _shown(setting), takes(setting), setting.facts.help]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _shown(setting: Setting) -> str:
+    value: Any = setting.default
+    if value is None or value == "" or value == () or value == {}:
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`{','.join(value)}`"
+    if isinstance(value, dict):
+        return f"`{','.join(f'{k}={v:g}' for k, v in value.items())}`"
+    if isinstance(value, float):
+        return f"`{value:g}{setting.facts.unit if setting.facts.unit == 's' else ''}`"
+    return f"`{value if isinstance(value, str | int) else Path(value)}`"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")  # noqa: T201 - the page is this module's output
