@@ -1,0 +1,1 @@
+"""gpufleet on a real control plane. `make e2e` runs it."""

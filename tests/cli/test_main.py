@@ -1,0 +1,40 @@
+import subprocess
+import sys
+
+import pytest
+
+from gpufleet import __version__
+from gpufleet.cli import main
+from gpufleet.cli.commands import COMMANDS
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert [name for name in COMMANDS if f"  {name} " not in shown] == []
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"gpufleet {__version__}\n"
+
+
+def test_an_unknown_command_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["srve"]) == 2
+    assert "did you mean 'serve'?" in capsys.readouterr().err
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; from gpufleet.cli import main; main(['--help']); print(*sorted(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in done.stderr.split()}
+    assert not loaded & {
+        "litestar",
+        "msgspec",
+        "aiohttp",
+        "asyncpg",
+        "numpy",
+        "uvicorn",
+        "structlog",
+        "argparse",
+    }

@@ -1,0 +1,96 @@
+from pathlib import Path
+
+import pytest
+
+from gpufleet.errors import SettingsError
+from gpufleet.settings import LogSettings, MetricsSettings, ServerSettings, load_settings
+from gpufleet.settings.reference import reference
+
+
+def file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "gpufleet.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    path = file(tmp_path, "[server]\nport = 1\n")
+    environment = {"GPUFLEET_SERVER_PORT": "2", "PORT": "3"}
+    assert load_settings({"server.port": "4"}, environment, path)[ServerSettings].port == 4
+    assert load_settings({}, environment, path)[ServerSettings].port == 2
+    assert load_settings({}, {"PORT": "3"}, path)[ServerSettings].port == 3
+    assert load_settings({}, {}, path)[ServerSettings].port == 1
+    assert load_settings({}, {}, file(tmp_path, ""))[ServerSettings].port == 8080
+
+
+def test_the_variables_of_the_contract_work(tmp_path: Path) -> None:
+    environment = {"PROMETHEUS_URL": "http://p:9090", "PORT": "9999", "LOG_LEVEL": "debug"}
+    settings = load_settings({}, environment, file(tmp_path, ""))
+    assert settings[MetricsSettings].url == "http://p:9090"
+    assert settings[ServerSettings].port == 9999
+    assert settings[LogSettings].level == "debug"
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "text", "sentence"),
+    [
+        (
+            {"server.port": "http"},
+            {},
+            "",
+            "setting server.port: 'http' from flag --port is wrong; it takes a whole number from 0 to 65535",
+        ),
+        (
+            {},
+            {"PORT": "70000"},
+            "",
+            "setting server.port: '70000' from environment variable PORT is wrong; it takes a whole number from 0 to 65535",
+        ),
+        (
+            {},
+            {},
+            "[log]\nlevel = 'loud'\n",
+            "is wrong; it takes one of debug, info, warning, error",
+        ),
+        ({}, {}, "[server]\nprot = 1\n", "no setting server.prot; did you mean port?"),
+        ({}, {}, "[sever]\nport = 1\n", "no group [sever]; did you mean server?"),
+        ({}, {}, "server = 1\n", "server must be a table, written [server]"),
+        ({}, {}, "[server\nport", "is not valid TOML: "),
+        ({}, {"GPUFLEET_SERVER_PROT": "1"}, "", "no such setting; did you mean GPUFLEET_SERVER_PORT?"),
+        ({"server.request_timeout": "soon"}, {}, "", "it takes a duration such as 15s, 5m or 2h"),
+        (
+            {"server.request_timeout": "0s"},
+            {},
+            "",
+            "it takes a duration such as 15s, 5m or 2h of at least 0.1",
+        ),
+    ],
+)
+def test_a_wrong_setting_says_which_whence_and_what_it_takes(
+    tmp_path: Path, flags: dict[str, object], environment: dict[str, str], text: str, sentence: str
+) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        load_settings(flags, environment, file(tmp_path, text))
+    assert sentence in str(refusal.value)
+
+
+def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="is not there"):
+        load_settings({}, {}, tmp_path / "missing.toml")
+
+
+def test_a_wrong_secret_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        load_settings({}, {"DATABASE_URL": "postgresql://u:pass\x00word@h/d"}, file(tmp_path, ""))
+    assert "pass" not in str(refusal.value)
+    assert "store.url" in str(refusal.value)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("250ms", 0.25), ("15", 15.0), ("5m", 300.0), ("2h", 7200.0)])
+def test_a_duration_takes_a_unit(tmp_path: Path, text: str, seconds: float) -> None:
+    settings = load_settings({"server.request_timeout": text}, {}, file(tmp_path, ""))
+    assert settings[ServerSettings].request_timeout == seconds
+
+
+def test_the_settings_page_is_what_the_code_says() -> None:
+    assert Path("docs/settings.md").read_text() == reference(), "run `make docs`"
