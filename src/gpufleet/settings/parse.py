@@ -123,10 +123,11 @@ def _texts(setting: Setting, raw: object) -> tuple[str, ...]:
 
 def _amounts(raw: object) -> dict[str, float]:
     refusal = ValueError("name=amount pairs, separated by commas (a table in the file)")
+    pairs: list[Any]
     if isinstance(raw, dict):
         pairs = list(raw.items())
     else:
-        pairs = [tuple(part.rsplit("=", 1)) for part in str(raw).split(",") if part.strip()]
+        pairs = [part.rsplit("=", 1) for part in str(raw).split(",") if part.strip()]
     try:
         amounts = {str(name).strip(): float(amount) for name, amount in pairs}
     except (TypeError, ValueError):
