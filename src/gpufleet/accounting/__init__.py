@@ -1,0 +1,1 @@
+"""Who held how many GPUs when: holding periods, snapshots, hours, reports, waste."""

@@ -1,0 +1,1 @@
+"""On each node: publishes GPUs and their health, exports metrics, follows training logs."""

@@ -1,0 +1,1 @@
+"""The HTTP edge: REST API, envelopes, login, OpenAPI."""

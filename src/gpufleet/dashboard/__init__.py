@@ -1,0 +1,1 @@
+"""The HTTP edge for people: serves the built web page."""

@@ -1,0 +1,1 @@
+"""The live picture of one cluster and the questions that it answers."""

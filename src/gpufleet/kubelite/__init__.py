@@ -1,0 +1,1 @@
+"""An embedded Kubernetes-shaped API for the demo and for tests."""

@@ -1,0 +1,1 @@
+"""Pure: which node and which GPUs for a request, or why none."""

@@ -1,0 +1,1 @@
+"""What fills a fleet: Kubernetes, Slurm, Docker, this machine, a simulation."""

@@ -1,0 +1,1 @@
+"""PostgreSQL: migrations, queries, the embedded server."""

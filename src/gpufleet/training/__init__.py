@@ -1,0 +1,1 @@
+"""What training jobs report: log patterns, the reporter, model FLOPs utilization."""

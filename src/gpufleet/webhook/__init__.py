@@ -1,0 +1,1 @@
+"""Admission: environment of pods with a claim, checks of claims."""
