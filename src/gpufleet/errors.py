@@ -7,7 +7,8 @@
     ├── Unavailable            something that we depend on does not answer; trying again may help (503)
     │   ├── StoreUnavailable
     │   ├── MetricsUnavailable
-    │   └── KubernetesUnavailable
+    │   ├── KubernetesUnavailable
+    │   └── DevicesUnavailable
     └── Refused                we could, but must not (a second server on one data directory)
 
 Adapters turn a library's exceptions into these, so that no caller catches a library's own.
@@ -48,3 +49,7 @@ class MetricsUnavailable(Unavailable):
 
 class KubernetesUnavailable(Unavailable):
     """The Kubernetes API does not answer."""
+
+
+class DevicesUnavailable(Unavailable):
+    """The GPU driver of this machine is missing, refuses, or does not answer."""
