@@ -48,6 +48,8 @@ class Family:
         before = self.pods.get(pod.uid)
         self.pods[pod.uid] = pod
         self._gone.pop(pod.uid, None)
+        if before is not None and _name(before) != _name(pod):
+            self._unname(before)
         self._named[_name(pod)] = pod.uid
         if before is None or before.owner != pod.owner:
             self._link(pod.uid, before.owner if before else None, pod.owner)
@@ -74,9 +76,13 @@ class Family:
         self._forget_oldest(root)
         return {root}
 
-    def uid_of(self, namespace: str, name: str, alias: str = "") -> str | None:
+    def uid_of(self, namespace: str, name: str) -> str | None:
         """The pod that an exporter names, if it is there."""
-        return self._named.get(("", alias) if alias else (namespace, name))
+        return self._named.get((namespace, name))
+
+    def uid_of_job(self, node: str, alias: str) -> str | None:
+        """The part of a job on a node that an exporter names, if it is there."""
+        return self._named.get((node, f"job {alias}"))
 
     def is_gone(self, uid: str) -> bool:
         """Whether the object was deleted and is only remembered."""
@@ -194,4 +200,4 @@ class Family:
 
 
 def _name(pod: Pod) -> tuple[str, str]:
-    return ("", pod.alias) if pod.alias else (pod.namespace, pod.name)
+    return (pod.node, f"job {pod.alias}") if pod.alias else (pod.namespace, pod.name)

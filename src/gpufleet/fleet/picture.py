@@ -123,7 +123,13 @@ class Fleet:
 
     def put_owner(self, owner: Owner) -> None:
         """Add or replace an object above pods."""
-        self._touch_workloads(self.family.put_owner(owner))
+        before = self.family.owners.get(owner.uid)
+        touched = self.family.put_owner(owner)
+        self._touch_workloads(touched)
+        if before is None or _billed(before) != _billed(owner):
+            for root in touched:
+                for pod in self.family.live_pods_of(root):
+                    self._note(pod, new=False)
 
     def drop_owner(self, uid: str) -> None:
         """An object above pods was deleted."""
@@ -244,10 +250,12 @@ class Fleet:
         mine.clear()
         mine.update(said)
 
-    def _uid_of(self, holder: Holder) -> str | None:
+    def _uid_of(self, holder: Holder, node: str) -> str | None:
         if holder.pod_uid:
             return holder.pod_uid if holder.pod_uid in self.family.pods else None
-        return self.family.uid_of(holder.namespace, holder.pod, holder.job)
+        if holder.pod:
+            return self.family.uid_of(holder.namespace, holder.pod)
+        return self.family.uid_of_job(node, holder.job)
 
     def _touch_node(self, name: str) -> None:
         self.version += 1
@@ -368,6 +376,11 @@ class Fleet:
             annotations={**(owner.annotations if owner else {}), **pod.annotations},
             start=start,
         )
+
+
+def _billed(owner: Owner) -> tuple[object, ...]:
+    """What a holding period says of an owner."""
+    return (owner.parent, owner.name, owner.labels, owner.annotations)
 
 
 def _only(names: Iterable[str]) -> str:

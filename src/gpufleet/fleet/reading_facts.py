@@ -25,14 +25,15 @@ def discovered(readings: Readings, node_name: Callable[[str], str]) -> NodeGpus:
 
 
 def holders(
-    readings: Readings, node_name: Callable[[str], str], uid_of: Callable[[Holder], str | None]
+    readings: Readings, node_name: Callable[[str], str], uid_of: Callable[[Holder, str], str | None]
 ) -> NodeHolders:
     """The pods that exporters name, by node and GPU."""
     found: dict[str, dict[int, tuple[str, ...]]] = {}
     for row, named in readings.holders.items():
-        uids = {uid for holder in named if (uid := uid_of(holder))}
+        ref = readings.gpus[row].ref
+        node = node_name(ref.node)
+        uids = {uid for holder in named if (uid := uid_of(holder, node))}
         if uids:
-            ref = readings.gpus[row].ref
-            on_node = found.setdefault(node_name(ref.node), {})
+            on_node = found.setdefault(node, {})
             on_node[ref.index] = tuple(sorted({*on_node.get(ref.index, ()), *uids}))
     return found

@@ -60,9 +60,9 @@ def summarise(
     """Sum a workload up from its owner, or from what its pods say of an unseen one."""
     pods = tuple(sorted(live or past, key=lambda pod: (pod.namespace, pod.name, pod.uid)))
     first = pods[0] if pods else None
-    status = _status(owner, pods, gone)
+    status = _status(owner, live or [pod for pod in past if gone or pod.phase.ended], gone)
     over = gone or status.ended
-    counted = _held_last(pods) if over else tuple(pod for pod in pods if pod.holds)
+    counted = _held_last(pods) if over else tuple(pod for pod in pods if live and pod.holds)
     top = owner or first
     labels, annotations = (top.labels, top.annotations) if top else ({}, {})
     return Workload(
