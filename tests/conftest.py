@@ -1,22 +1,29 @@
-"""What tests of several rooms share: a real PostgreSQL.
+"""What tests of several rooms share: a real PostgreSQL, and logs that end with their test.
 
     async def test_it(postgres_url: str) -> None: ...
+    async def test_that(store: Store) -> None: ...
 
 One server runs for the session (one for each xdist worker), without fsync since nothing
 in it outlives the run; each test gets a database of its own, copied from a template.
 """
 
 import asyncio
+import functools
 import itertools
+import logging
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import asyncpg
 import pytest
+import structlog
 
+from gpufleet.settings import StoreSettings
+from gpufleet.store import Store, open_store
 from gpufleet.store.cluster import Cluster, prepare
+from gpufleet.store.migrate import upgrade
 
 _OPTIONS = {
     "fsync": "off",
@@ -27,6 +34,17 @@ _OPTIONS = {
     "autovacuum": "off",
 }
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """Undo what a command set up: its log goes to a file that pytest closes after the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")
@@ -47,14 +65,34 @@ def postgres() -> Iterator[Cluster]:
 
 @pytest.fixture
 def postgres_url(postgres: Cluster) -> Iterator[str]:
-    """A database of this test alone."""
-    yield from _database(postgres, "template0")
+    """A database of this test alone, with the tables of this program."""
+    yield from _database(postgres, _template(postgres))
 
 
 @pytest.fixture
 def empty_postgres_url(postgres: Cluster) -> Iterator[str]:
     """A database of this test alone in which nothing is made yet."""
     yield from _database(postgres, "template0")
+
+
+@pytest.fixture
+def store_settings(postgres_url: str) -> StoreSettings:
+    """The settings of a store on the database of this test."""
+    return StoreSettings(url=postgres_url, pool_size=4, retry_timeout=5.0, start_timeout=10.0)
+
+
+@pytest.fixture
+async def store(store_settings: StoreSettings) -> AsyncIterator[Store]:
+    """A store on the database of this test."""
+    async with open_store(store_settings) as opened:
+        yield opened
+
+
+@functools.cache
+def _template(cluster: Cluster) -> str:
+    asyncio.run(_execute(cluster, "CREATE DATABASE shaped TEMPLATE template0"))
+    asyncio.run(upgrade(cluster.dsn_of("shaped"), StoreSettings()))
+    return "shaped"
 
 
 def _database(cluster: Cluster, template: str) -> Iterator[str]:

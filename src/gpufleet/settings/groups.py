@@ -95,6 +95,12 @@ class StoreSettings:
     )
     pool_size: int = setting(10, "Connections to the database.", minimum=2, maximum=100)
     query_timeout: float = setting(20.0, "Longest time that one query may take.", unit="s", minimum=0.1)
+    retry_timeout: float = setting(
+        10.0, "How long a lost connection is tried again before a caller hears of it.", unit="s", minimum=0
+    )
+    start_timeout: float = setting(
+        60.0, "How long the server waits for the database when it starts.", unit="s", minimum=1
+    )
 
 
 @dataclass(frozen=True)

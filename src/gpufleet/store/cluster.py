@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from gpufleet.errors import Refused, StoreUnavailable
 from gpufleet.store.programs import Account, account_for, open_programs, open_the_way, programs
@@ -40,7 +41,7 @@ class Cluster:
 
     def dsn_of(self, database: str) -> str:
         """How to connect to a database of this server."""
-        return f"postgresql://{DATABASE}@/{database}?host={self.sockets}"
+        return dsn_at(self.sockets, database)
 
     def spawn(self, options: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         """Start the server under its keeper; closing `stdin` of the process stops it cleanly."""
@@ -83,6 +84,11 @@ class Cluster:
         except (OSError, ValueError):
             return None
         return pid
+
+
+def dsn_at(sockets: Path, database: str) -> str:
+    """How to connect to the server whose socket is in a folder."""
+    return f"postgresql://{DATABASE}@/{database}?host={quote(str(sockets))}"
 
 
 def prepare(pgdata: Path, sockets: Path, log: Path, *, durable: bool = True) -> Cluster:

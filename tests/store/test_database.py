@@ -1,0 +1,186 @@
+import asyncio
+import dataclasses
+
+import asyncpg
+import pytest
+
+from gpufleet.errors import Refused, SettingsError, StoreUnavailable
+from gpufleet.settings import StoreSettings
+from gpufleet.store import Store
+from gpufleet.store.bulk import merge
+from gpufleet.store.database import Database, open_database
+
+
+@pytest.fixture
+async def database(store: Store) -> Database:
+    await store.database.execute("CREATE TABLE kept (id int PRIMARY KEY, text text)")
+    return store.database
+
+
+async def _drop_connections(settings: StoreSettings) -> None:
+    """End every other session, as a restart or a firewall does."""
+    connection = await asyncpg.connect(settings.url)
+    try:
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    finally:
+        await connection.close()
+
+
+async def test_what_a_transaction_returned_is_stored(database: Database) -> None:
+    async def work(connection: asyncpg.Connection) -> str:
+        await connection.execute("INSERT INTO kept VALUES (1, 'one')")
+        return "done"
+
+    assert await database.transaction(work) == "done"
+    assert await database.fetchval("SELECT text FROM kept WHERE id = 1") == "one"
+
+
+async def test_a_transaction_that_fails_leaves_nothing(database: Database) -> None:
+    async def work(connection: asyncpg.Connection) -> None:
+        await connection.execute("INSERT INTO kept VALUES (1, 'one')")
+        raise LookupError("changed my mind")
+
+    with pytest.raises(LookupError):
+        await database.transaction(work)
+    assert await database.fetch("SELECT * FROM kept") == []
+
+
+async def test_idle_connections_that_were_cut_are_not_noticed(
+    database: Database, store_settings: StoreSettings
+) -> None:
+    await asyncio.gather(*(database.fetchval("SELECT pg_sleep(0.05)") for _ in range(4)))
+    await _drop_connections(store_settings)
+    assert await asyncio.gather(*(database.fetchval("SELECT 1") for _ in range(8))) == [1] * 8
+
+
+async def test_a_connection_cut_inside_a_transaction_repeats_all_of_it(
+    database: Database, store_settings: StoreSettings
+) -> None:
+    runs = 0
+
+    async def work(connection: asyncpg.Connection) -> None:
+        nonlocal runs
+        runs += 1
+        await connection.execute("INSERT INTO kept VALUES ($1, 'x')", runs)
+        if runs == 1:
+            await _drop_connections(store_settings)
+        await connection.execute("INSERT INTO kept VALUES ($1, 'y')", runs + 100)
+
+    await database.transaction(work)
+    assert [row["id"] for row in await database.fetch("SELECT id FROM kept ORDER BY id")] == [2, 102]
+    assert database.counts.repeats == 1
+
+
+async def test_two_transactions_that_deadlock_both_succeed(database: Database) -> None:
+    await database.execute("INSERT INTO kept VALUES (1, ''), (2, '')")
+    met = asyncio.Barrier(2)
+    first_round = {1, 2}
+
+    async def cross(connection: asyncpg.Connection, first: int, second: int) -> None:
+        await connection.execute("UPDATE kept SET text = text || 'a' WHERE id = $1", first)
+        if first in first_round:
+            first_round.discard(first)
+            await met.wait()
+        await connection.execute("UPDATE kept SET text = text || 'b' WHERE id = $1", second)
+
+    await asyncio.gather(
+        database.transaction(lambda connection: cross(connection, 1, 2)),
+        database.transaction(lambda connection: cross(connection, 2, 1)),
+    )
+    rows = await database.fetch("SELECT text FROM kept")
+    assert [sorted(row["text"]) for row in rows] == [["a", "b"], ["a", "b"]]
+
+
+async def test_a_slow_query_is_stopped_and_the_message_names_the_setting(
+    store_settings: StoreSettings,
+) -> None:
+    settings = dataclasses.replace(store_settings, query_timeout=0.2)
+    async with open_database(settings.url, settings) as database:
+        with pytest.raises(StoreUnavailable, match=r"longer than store\.query_timeout"):
+            await database.fetchval("SELECT pg_sleep(30)")
+        assert await database.fetchval("SELECT 1") == 1
+
+
+async def test_a_pool_in_full_use_says_so(store_settings: StoreSettings) -> None:
+    settings = dataclasses.replace(store_settings, pool_size=2, query_timeout=0.3)
+    async with open_database(settings.url, settings) as database:
+        hold = asyncio.Event()
+
+        async def occupy(_connection: asyncpg.Connection) -> None:
+            await hold.wait()
+
+        busy = [asyncio.create_task(database.transaction(occupy)) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(StoreUnavailable, match=r"no connection .* became free .*pool_size is 2"):
+            await database.fetchval("SELECT 1")
+        hold.set()
+        await asyncio.gather(*busy)
+
+
+async def test_a_server_that_is_not_there_is_told_after_the_start_time(store_settings: StoreSettings) -> None:
+    settings = dataclasses.replace(store_settings, start_timeout=0.0)
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        async with open_database("postgresql://nobody@127.0.0.1:1/none", settings):
+            pass
+
+
+async def test_a_database_that_is_not_there_is_refused_at_once(store_settings: StoreSettings) -> None:
+    url = store_settings.url.replace("/test_", "/not_there_")
+    with pytest.raises(Refused, match="make it with createdb"):
+        async with open_database(url, store_settings):
+            pass
+
+
+async def test_an_address_that_is_none_is_a_wrong_setting(store_settings: StoreSettings) -> None:
+    with pytest.raises(SettingsError, match=r"store\.url"):
+        async with open_database("mysql://secret:word@host/db", store_settings):
+            pass
+
+
+async def test_a_database_turned_read_only_is_written_again_once_it_is_not(
+    database: Database, store_settings: StoreSettings
+) -> None:
+    name = await database.fetchval("SELECT current_database()")
+    await database.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    await _drop_connections(store_settings)
+    writing = asyncio.create_task(database.execute("INSERT INTO kept VALUES (1, 'at last')"))
+    await asyncio.sleep(0.3)
+    assert not writing.done()
+    connection = await asyncpg.connect(
+        store_settings.url, server_settings={"default_transaction_read_only": "off"}
+    )
+    try:
+        await connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    finally:
+        await connection.close()
+    await writing
+    assert await database.fetchval("SELECT text FROM kept") == "at last"
+
+
+async def test_rows_sent_in_bulk_twice_are_there_once_with_the_newest_values(database: Database) -> None:
+    async def send(text: str) -> None:
+        rows = [(number, text) for number in range(1000)]
+        await database.transaction(
+            lambda connection: merge(connection, "kept", ("id", "text"), ("id",), rows)
+        )
+
+    await send("old")
+    await send("new")
+    row = await database.fetchrow("SELECT count(*) AS rows, min(text) AS least FROM kept")
+    assert row is not None
+    assert (row["rows"], row["least"]) == (1000, "new")
+
+
+async def test_a_table_name_that_is_none_never_reaches_the_database(database: Database) -> None:
+    with pytest.raises(ValueError, match="not a name"):
+        await database.transaction(lambda connection: merge(connection, "kept; DROP", ("id",), ("id",), []))
+
+
+async def test_a_closed_store_says_so(store_settings: StoreSettings) -> None:
+    async with open_database(store_settings.url, store_settings) as database:
+        pass
+    with pytest.raises(StoreUnavailable, match="server is stopping"):
+        await database.fetchval("SELECT 1")
