@@ -1,0 +1,172 @@
+"""The command lines and configuration files of the control plane, in one place.
+
+Close to what an installer would write: RBAC, certificates, service accounts, audit. What differs, and why:
+etcd does not wait for the disk, because nothing here outlives the run; the controllers that judge nodes by their
+heartbeats are off, so that a thousand silent nodes cost nothing (tests that want them pass `node_lifecycle`);
+and no taint is put on a new node, because the one who would take it off again is among them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster.binaries import Binaries
+from e2e.cluster.pki import KeyPair
+
+_JUDGES = ("node-lifecycle-controller", "taint-eviction-controller")
+_CLOUD = (
+    "cloud-node-lifecycle-controller",
+    "node-route-controller",
+    "service-lb-controller",
+    "node-ipam-controller",
+)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where each part listens on 127.0.0.1."""
+
+    etcd: int
+    etcd_peer: int
+    apiserver: int
+    controller_manager: int
+    scheduler: int
+
+
+@dataclass(frozen=True)
+class Files:
+    """What the programs read and write."""
+
+    root: Path
+    ca: KeyPair
+    serving: KeyPair
+    signing_key: Path
+    signing_public: Path
+    controller_kubeconfig: Path
+    scheduler_kubeconfig: Path
+
+    @property
+    def audit_log(self) -> Path:
+        """Who did what, one JSON object a line."""
+        return self.root / "logs" / "audit.log"
+
+    @property
+    def audit_policy(self) -> Path:
+        """What goes into the audit log."""
+        return self.root / "audit-policy.json"
+
+    @property
+    def scheduler_configuration(self) -> Path:
+        """The KubeSchedulerConfiguration in use."""
+        return self.root / "kube-scheduler.json"
+
+
+def audit_policy() -> dict[str, Any]:
+    """Metadata of everything; what was said too, where a test may ask who held which GPU when."""
+    told = [
+        {"group": "coordination.k8s.io", "resources": ["leases"]},
+        {"group": "", "resources": ["pods/binding"]},
+        {"group": "gpu.scheduling"},
+    ]
+    return {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [
+            {"level": "None", "nonResourceURLs": ["/healthz*", "/readyz*", "/livez*", "/openapi*"]},
+            {"level": "Metadata", "namespaces": ["kube-node-lease"]},
+            {"level": "RequestResponse", "resources": told, "verbs": ["create", "update", "patch", "delete"]},
+            {"level": "Metadata"},
+        ],
+    }
+
+
+def scheduler_configuration(kubeconfig: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A KubeSchedulerConfiguration: what a test gives, with the connection filled in."""
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "podInitialBackoffSeconds": 1,
+        "podMaxBackoffSeconds": 2,
+        **given,
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 1000, "burst": 2000},
+    }
+
+
+def etcd(binaries: Binaries, ports: Ports, files: Files) -> list[str]:
+    """One member, without fsync."""
+    client, peer = f"http://127.0.0.1:{ports.etcd}", f"http://127.0.0.1:{ports.etcd_peer}"
+    return [
+        str(binaries.etcd),
+        "--name=e2e",
+        f"--data-dir={files.root / 'etcd'}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=e2e={peer}",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+    ]
+
+
+def apiserver(binaries: Binaries, ports: Ports, files: Files) -> list[str]:
+    """The API server with RBAC, certificates, service account tokens and an audit log."""
+    return [
+        str(binaries.apiserver),
+        f"--etcd-servers=http://127.0.0.1:{ports.etcd}",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        f"--secure-port={ports.apiserver}",
+        "--permit-port-sharing=true",  # a restart need not wait for the old socket
+        "--shutdown-watch-termination-grace-period=1s",  # without it open watches hold up its end for a minute
+        f"--tls-cert-file={files.serving.certificate}",
+        f"--tls-private-key-file={files.serving.key}",
+        f"--client-ca-file={files.ca.certificate}",
+        "--authorization-mode=Node,RBAC",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-signing-key-file={files.signing_key}",
+        f"--service-account-key-file={files.signing_public}",
+        "--endpoint-reconciler-type=none",
+        "--disable-admission-plugins=TaintNodesByCondition",
+        f"--audit-policy-file={files.audit_policy}",
+        f"--audit-log-path={files.audit_log}",
+    ]
+
+
+def controller_manager(binaries: Binaries, ports: Ports, files: Files, node_lifecycle: bool) -> list[str]:
+    """Every controller but those of clouds and, unless asked for, those that judge nodes."""
+    off = _CLOUD if node_lifecycle else (*_CLOUD, *_JUDGES)
+    return [
+        str(binaries.controller_manager),
+        "--bind-address=127.0.0.1",
+        f"--secure-port={ports.controller_manager}",
+        f"--tls-cert-file={files.serving.certificate}",
+        f"--tls-private-key-file={files.serving.key}",
+        f"--kubeconfig={files.controller_kubeconfig}",
+        f"--root-ca-file={files.ca.certificate}",
+        f"--service-account-private-key-file={files.signing_key}",
+        f"--cluster-signing-cert-file={files.ca.certificate}",
+        f"--cluster-signing-key-file={files.ca.key}",
+        "--use-service-account-credentials=true",
+        "--leader-elect=false",
+        "--kube-api-qps=500",
+        "--kube-api-burst=1000",
+        "--controllers=" + ",".join(["*", *(f"-{name}" for name in off)]),
+        *(["--node-monitor-period=1s", "--node-monitor-grace-period=6s"] if node_lifecycle else []),
+    ]
+
+
+def scheduler(binaries: Binaries, ports: Ports, files: Files) -> list[str]:
+    """kube-scheduler with the configuration in use."""
+    return [
+        str(binaries.scheduler),
+        "--bind-address=127.0.0.1",
+        f"--secure-port={ports.scheduler}",
+        f"--tls-cert-file={files.serving.certificate}",
+        f"--tls-private-key-file={files.serving.key}",
+        f"--config={files.scheduler_configuration}",
+    ]

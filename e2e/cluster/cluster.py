@@ -1,0 +1,283 @@
+"""A real control plane on loopback: etcd, kube-apiserver, kube-controller-manager, kube-scheduler.
+
+Everything it needs lies in one temporary directory: certificates of its own authority, kubeconfigs, data, logs.
+A guard process ends the components and removes the directory even when the test runner is killed.
+
+    with Cluster(binaries.find(print)) as cluster:
+        cluster.kubectl("get", "nodes")
+"""
+
+import contextlib
+import json
+import re
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from e2e.cluster import arguments, identity
+from e2e.cluster.arguments import Files, Ports
+from e2e.cluster.binaries import Binaries
+from e2e.cluster.commands import Commands
+from e2e.cluster.component import Component
+from e2e.cluster.errors import ComponentFailed, Refused
+from e2e.cluster.guard import Guard
+from e2e.cluster.identity import Identity
+from e2e.cluster.pki import Authority, signing_keys
+from e2e.cluster.proxy import Proxy
+from e2e.cluster.rest import Rest, answers
+
+_ATTEMPTS = 3
+
+
+class Cluster:
+    """The control plane and what tests ask of it; a context manager that starts and stops all of it."""
+
+    def __init__(
+        self, binaries: Binaries, *, scheduler: Mapping[str, Any] | None = None, node_lifecycle: bool = False
+    ) -> None:
+        self.binaries = binaries
+        self.directory = Path(tempfile.mkdtemp(prefix="gpufleet-e2e-")).resolve()
+        self._guard = Guard(self.directory)
+        self._scheduler_configuration = dict(scheduler or {})
+        self._node_lifecycle = node_lifecycle
+        self._identities: dict[str, Identity] = {}
+        self.logs = self.directory / "logs"
+        self.logs.mkdir()
+        self._authority = Authority(self.directory / "pki")
+        self._prepare()
+
+    def start(self) -> None:
+        """Start every component and wait until the cluster is ready for work."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                self._start_components()
+                break
+            except ComponentFailed as failure:
+                # A port that was free a moment ago may be taken by now: choose others.
+                if "address already in use" not in str(failure) or attempt == _ATTEMPTS:
+                    raise
+                self._kill_components()
+                self._prepare()
+        self.wait_for("the default service account", lambda: self._has_service_account("default"))
+
+    def stop(self) -> None:
+        """End every component and remove all files. Nothing that is left is worth a graceful end."""
+        self._kill_components()
+        self._guard.close()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # Who may ask, and how
+
+    @property
+    def url(self) -> str:
+        """The address of the API server."""
+        return f"https://127.0.0.1:{self._ports.apiserver}"
+
+    @property
+    def ca(self) -> Path:
+        """The certificate of the authority that clients trust."""
+        return self._authority.certificate
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+        return self.admin.kubeconfig
+
+    def user(self, name: str, *groups: str) -> Identity:
+        """A user with a client certificate; RBAC decides what they may do."""
+        file = _file_name("user", name, *groups)
+        if file not in self._identities:
+            pair = self._authority.user(file, name, groups)
+            kubeconfig = self.directory / f"{file}.kubeconfig"
+            self._identities[file] = identity.write(
+                Identity(name, self.url, self.ca, kubeconfig, certificate=pair)
+            )
+        return self._identities[file]
+
+    def service_account(self, namespace: str, name: str, seconds: int = 3600) -> Identity:
+        """A service account that exists, with a fresh token from the API server."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": seconds},
+        }
+        answer = self.api.create(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", body)
+        kubeconfig = self.directory / f"{_file_name('sa', namespace, name)}.kubeconfig"
+        token = answer["status"]["token"]
+        return identity.write(Identity(name, self.url, self.ca, kubeconfig, token=token, namespace=namespace))
+
+    def kubectl(self, *arguments: str, **how: Any) -> str:
+        """Run the real kubectl; what it printed. See `Commands.run`."""
+        return self.commands.run(self.binaries.kubectl, *arguments, **how)
+
+    def helm(self, *arguments: str, **how: Any) -> str:
+        """Run the real helm; what it printed. See `Commands.run`."""
+        return self.commands.run(self.binaries.helm, *arguments, **how)
+
+    @contextmanager
+    def proxy(self) -> Iterator[tuple[Proxy, Identity]]:
+        """A proxy to the API server that can be cut and stalled, and the administrator as seen through it."""
+        with Proxy(self._ports.apiserver) as proxy:
+            yield proxy, self.admin.through(proxy.url, f"proxy-{proxy.port}")
+
+    # What happens inside
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """In the order in which they start."""
+        return (self.etcd, self.apiserver, self.controller_manager, self.scheduler)
+
+    @contextmanager
+    def scheduling(self, configuration: Mapping[str, Any]) -> Iterator[None]:
+        """Run kube-scheduler with another configuration (profiles, extenders) for the length of a `with` block."""
+        self._configure_scheduler(configuration)
+        self.scheduler.restart()
+        try:
+            yield
+        finally:
+            self._configure_scheduler(self._scheduler_configuration)
+            self.scheduler.restart()
+
+    @contextmanager
+    def judging_nodes(self) -> Iterator[None]:
+        """Run the controllers that judge nodes by their heartbeats for the length of a `with` block."""
+        manager = self.controller_manager
+        before = manager.command
+        manager.command = arguments.controller_manager(self.binaries, self._ports, self._files, True)
+        manager.restart()
+        try:
+            yield
+        finally:
+            manager.command = before
+            manager.restart()
+
+    def create_namespace(self, name: str) -> None:
+        """Create a namespace and wait until pods can be created in it."""
+        self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        self.wait_for(f"the service account of {name}", lambda: self._has_service_account(name))
+
+    def audit(self, since: int = 0) -> Iterator[dict[str, Any]]:
+        """The audit log from the byte `since`, oldest first: who asked what, when, with what outcome."""
+        with self._files.audit_log.open("rb") as log:
+            log.seek(since)
+            for line in log:
+                if line.endswith(b"\n"):
+                    yield json.loads(line)
+
+    def audit_size(self) -> int:
+        """How long the audit log is: the `since` for what comes next."""
+        return self._files.audit_log.stat().st_size
+
+    @staticmethod
+    def wait_for(what: str, true: Callable[[], Any], timeout: float = 30) -> Any:
+        """Wait until a question is answered with something true, and return it."""
+        deadline = time.monotonic() + timeout
+        while not (answer := true()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no {what} after {timeout:g} s")
+            time.sleep(0.05)
+        return answer
+
+    def _prepare(self) -> None:
+        """Choose ports, write what the components read, and make the components."""
+        self._ports = Ports(*free_ports(5))
+        self._identities.clear()
+        self.admin = self.user("e2e-admin", "system:masters")
+        self.api = Rest(self.admin)
+        self.commands = Commands(self.directory, self.admin, self.binaries)
+        private, public = signing_keys(self.directory / "pki")
+        self._files = Files(
+            self.directory,
+            self._authority.pair,
+            self._authority.server("serving"),
+            private,
+            public,
+            self.user("system:kube-controller-manager").kubeconfig,
+            self.user("system:kube-scheduler").kubeconfig,
+        )
+        self._files.audit_policy.write_text(json.dumps(arguments.audit_policy()))
+        self._configure_scheduler(self._scheduler_configuration)
+        self._make_components()
+
+    def _make_components(self) -> None:
+        ports, programs, files = self._ports, self.binaries, self._files
+        trust = self.admin.ssl_context()
+
+        def healthy(port: int, path: str, saying: str = "") -> Callable[[], bool]:
+            return lambda: answers(f"https://127.0.0.1:{port}/{path}", trust, saying)
+
+        def component(name: str, command: list[str], ready: Callable[[], bool]) -> Component:
+            return Component(name, command, self.logs / f"{name}.log", ready, self._guard)
+
+        self.etcd = component(
+            "etcd",
+            arguments.etcd(programs, ports, files),
+            lambda: answers(f"http://127.0.0.1:{ports.etcd}/health"),
+        )
+        self.apiserver = component(
+            "kube-apiserver", arguments.apiserver(programs, ports, files), healthy(ports.apiserver, "readyz")
+        )
+        self.controller_manager = component(
+            "kube-controller-manager",
+            arguments.controller_manager(programs, ports, files, self._node_lifecycle),
+            # It calls itself healthy before any controller runs; then they come into its list one by one.
+            healthy(ports.controller_manager, "healthz?verbose", "serviceaccount-controller ok"),
+        )
+        self.scheduler = component(
+            "kube-scheduler", arguments.scheduler(programs, ports, files), healthy(ports.scheduler, "readyz")
+        )
+
+    def _start_components(self) -> None:
+        self.etcd.start()
+        self.apiserver.start()
+        # These two need the API server and not each other.
+        for component in (self.controller_manager, self.scheduler):
+            component.spawn()
+        for component in (self.controller_manager, self.scheduler):
+            component.wait()
+
+    def _kill_components(self) -> None:
+        for component in reversed(self.components):
+            component.kill()
+
+    def _configure_scheduler(self, given: Mapping[str, Any]) -> None:
+        document = arguments.scheduler_configuration(self._files.scheduler_kubeconfig, given)
+        self._files.scheduler_configuration.write_text(json.dumps(document, indent=2))
+
+    def _has_service_account(self, namespace: str) -> bool:
+        with contextlib.suppress(Refused):
+            return bool(self.api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"))
+        return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on now, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _file_name(*parts: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "_", "-".join(parts))

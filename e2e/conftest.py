@@ -1,0 +1,95 @@
+"""Fixtures of the end-to-end tests: one real control plane for the session, a namespace for each test.
+
+Where this machine has no control plane and can't get one, the tests that ask for it are skipped, and the summary
+says so in a line of its own. When a test fails, what the components logged meanwhile is shown with it, and all
+logs are kept under `.gpufleet/e2e-logs`.
+"""
+
+import contextlib
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import Cluster, Unavailable, binaries
+
+_KEPT_LOGS = Path(".gpufleet") / "e2e-logs"
+_CLUSTER = pytest.StashKey[Cluster]()
+_UNAVAILABLE = pytest.StashKey[str]()
+_UP_AFTER = pytest.StashKey[float]()
+_LOG_SIZES = pytest.StashKey[dict[str, int]]()
+
+
+@pytest.fixture(scope="session")
+def control_plane(pytestconfig: pytest.Config) -> binaries.Binaries:
+    """The programs of a control plane: found, built or downloaded. Skips where there is no way to them."""
+    try:
+        return binaries.find(_teller(pytestconfig))
+    except Unavailable as reason:
+        pytestconfig.stash[_UNAVAILABLE] = str(reason)
+        pytest.skip(f"no control plane: {reason}")
+
+
+@pytest.fixture(scope="session")
+def cluster(control_plane: binaries.Binaries, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A running control plane, shared by all tests of the session."""
+    started = time.monotonic()
+    with Cluster(control_plane) as cluster:
+        request.config.stash[_UP_AFTER] = time.monotonic() - started
+        request.config.stash[_CLUSTER] = cluster
+        yield cluster
+        if request.session.testsfailed:
+            shutil.rmtree(_KEPT_LOGS, ignore_errors=True)
+            shutil.copytree(cluster.logs, _KEPT_LOGS)
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the test's own, deleted afterwards."""
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).removeprefix("test-")[:40].strip("-")
+    name = f"{words}-{secrets.token_hex(3)}"
+    cluster.create_namespace(name)
+    yield name
+    cluster.api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failure what the components logged during the test."""
+    report = yield
+    cluster = item.config.stash.get(_CLUSTER, None)
+    if report.when == "setup" and cluster:
+        item.stash[_LOG_SIZES] = {each.name: each.log_size for each in cluster.components}
+    if report.failed and cluster and "cluster" in getattr(item, "fixturenames", ()):
+        sizes = item.stash.get(_LOG_SIZES, {})
+        for component in cluster.components:
+            if tail := component.tail(start=sizes.get(component.name, 0)):
+                report.sections.append((f"log of {component.name}", tail))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say how long the control plane took, or loudly that there was none."""
+    if reason := config.stash.get(_UNAVAILABLE, None):
+        terminalreporter.section("NO CONTROL PLANE", red=True, bold=True)
+        terminalreporter.line(f"the tests that need one were SKIPPED, nothing was proven: {reason}", red=True)
+    if (seconds := config.stash.get(_UP_AFTER, None)) is not None:
+        terminalreporter.line(f"control plane up in {seconds:.1f} s")
+    if _KEPT_LOGS.exists() and terminalreporter.stats.get("failed"):
+        terminalreporter.line(f"logs of the control plane: {_KEPT_LOGS}")
+
+
+def _teller(config: pytest.Config) -> Callable[[str], None]:
+    """Progress goes straight to the terminal: a build of minutes must not look like a hang."""
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    uncaptured = capture.global_and_fixture_disabled if capture else contextlib.nullcontext
+
+    def tell(line: str) -> None:
+        with uncaptured():
+            print(f"\n==> {line}", flush=True)
+
+    return tell
