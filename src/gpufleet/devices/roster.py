@@ -25,8 +25,9 @@ def call_the_roll(known: Iterable[Device], found: Iterable[Device]) -> tuple[Dev
     A missing device keeps its index unless a found one has taken it (drivers number anew when
     they start): then it gets the lowest free one, so that no two devices share a number.
     """
-    present = {device.uuid: device for device in found}
-    missing = sorted((d for d in known if d.uuid not in present), key=lambda d: d.index)
+    before = {device.uuid: device for device in known}
+    present = {device.uuid: _as_it_was(device, before.get(device.uuid)) for device in found}
+    missing = sorted((d for d in before.values() if d.uuid not in present), key=lambda d: d.index)
     roll: list[Device] = []
     for device in missing:
         lost = present.get(nameless(device.index))
@@ -40,3 +41,10 @@ def call_the_roll(known: Iterable[Device], found: Iterable[Device]) -> tuple[Dev
     free = (n for n in count() if n not in taken and n not in kept)
     placed = [d if d.index in kept else replace(d, index=next(free)) for d in roll]
     return tuple(sorted([*present.values(), *placed], key=lambda d: d.index))
+
+
+def _as_it_was(device: Device, before: Device | None) -> Device:
+    """A lost GPU can't tell its model or links any more, but they are known."""
+    if device.fault is None or before is None:
+        return device
+    return replace(before, index=device.index, fault=device.fault)
