@@ -40,6 +40,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A machine of the cluster, by its source. Times are Unix seconds."""
 
     name: str
+    aliases: tuple[str, ...] = ()
+    """Other names under which exporters may know it: host name, addresses."""
     source: str = "k8s"
     ready: bool = True
     not_ready_reason: str = ""

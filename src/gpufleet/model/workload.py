@@ -73,6 +73,8 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[int, ...] = ()
     """Which GPUs, where annotation or claim say so; empty where nobody does."""
     claim: str = ""
+    alias: str = ""
+    """Another name that exporters know it by: the id of its Slurm job, or of its container."""
     created: float = 0.0
     bound: float = 0.0
     started: float = 0.0

@@ -1,0 +1,97 @@
+"""Put the HTTP application together: routes, errors, login, limits.
+
+    app = create_app(Api(routes=[*cluster_routes(fleet)], probes={"store": store.probe}))
+
+The result is an ASGI application; `gpufleet.api.server` runs it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from litestar import Litestar, Request, Response
+from litestar.handlers import HTTPRouteHandler
+from litestar.types import ASGIApp, ControllerRouterHandler
+
+from gpufleet.api.call import call_of
+from gpufleet.api.cors import Cors
+from gpufleet.api.edge import Edge, Gate, Limits
+from gpufleet.api.health import Dependencies, Lifecycle
+from gpufleet.api.metrics import Metrics
+from gpufleet.api.own_routes import own_routes
+from gpufleet.api.ports import Probe
+from gpufleet.api.problems import problem_of
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Api:
+    """Everything that the application is made of."""
+
+    routes: Sequence[HTTPRouteHandler] = ()
+    pages: Sequence[ControllerRouterHandler] = ()
+    """Static files of the dashboard, as Litestar serves them; public."""
+    probes: Mapping[str, Probe] = field(default_factory=dict)
+    gate: Gate | None = None
+    limits: Limits = field(default_factory=Limits)
+    metrics: Metrics = field(default_factory=Metrics)
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
+    cors_origins: Sequence[str] = ()
+    simulated: bool = False
+    now: Callable[[], datetime] = _utc_now
+
+
+def create_app(api: Api) -> ASGIApp:
+    """The application of `api`."""
+    dependencies = Dependencies(api.probes)
+    routes = [
+        *own_routes(dependencies, api.lifecycle, api.metrics, simulated=api.simulated, now=api.now),
+        *api.routes,
+    ]
+    app = Litestar(
+        route_handlers=[*routes, *api.pages],
+        openapi_config=None,
+        exception_handlers={Exception: _answer_error},
+        request_max_body_size=None,
+        lifespan=[_lifespan(dependencies, api.lifecycle)],
+        logging_config=None,
+    )
+    return Edge(app, api.limits, api.metrics, api.gate, Cors(api.cors_origins))
+
+
+def _lifespan(
+    dependencies: Dependencies, lifecycle: Lifecycle
+) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_app: Litestar) -> AsyncIterator[None]:
+        await dependencies.check()
+        watching = asyncio.create_task(dependencies.watch(), name="watch dependencies")
+        lifecycle.started = True
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+
+    return lifespan
+
+
+def _answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """An exception that reached Litestar, in the envelope of the request's family."""
+    call = call_of(request.scope)
+    problem = problem_of(error)
+    return Response(
+        call.family.error(problem.status, problem.sentence, call.trace),
+        status_code=problem.status,
+        media_type="application/json",
+        headers={
+            "cache-control": "no-store",
+            **{name.decode(): value.decode("latin-1") for name, value in problem.headers},
+        },
+    )

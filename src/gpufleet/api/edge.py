@@ -1,0 +1,193 @@
+"""The outermost layer, one for all requests: trace, limits, login, time, log line, metrics.
+
+It is plain ASGI around the whole application, so that an unknown route or a body that is too
+large gets the same trace id, envelope and log line as an answer. It is one layer and not six,
+because each layer costs every request a closure and an await.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
+from structlog.typing import FilteringBoundLogger
+
+from gpufleet.api.answers import Header
+from gpufleet.api.call import Call
+from gpufleet.api.cors import Cors
+from gpufleet.api.families import family_of
+from gpufleet.api.metrics import Metrics
+from gpufleet.api.problems import Problem, problem_of
+from gpufleet.api.replies import send_whole
+from gpufleet.api.tracing import trace_headers, trace_id_from
+from gpufleet.logs import get_logger, trace_id
+
+MAX_URL_BYTES = 8 * 1024
+PROBES = frozenset({"/livez", "/readyz", "/api/healthz", "/metrics"})
+_NOSNIFF = (b"x-content-type-options", b"nosniff")
+_MATTER = frozenset(
+    {
+        b"accept-encoding",
+        b"access-control-request-method",
+        b"authorization",
+        b"content-length",
+        b"if-none-match",
+        b"origin",
+        b"traceparent",
+        b"transfer-encoding",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may take, and how many may be in work at once."""
+
+    max_body_bytes: int = 4 * 1024 * 1024
+    request_timeout: float = 30.0
+    max_requests: int = 512
+
+
+class Gate(Protocol):
+    """Decides who may call."""
+
+    async def admit(self, scope: HTTPScope, call: Call, authorization: bytes | None) -> None:
+        """Put the caller into `call`, or raise the Problem that refuses it."""
+
+
+class Edge:
+    """Wraps the application; see the module."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: Limits,
+        metrics: Metrics,
+        gate: Gate | None = None,
+        cors: Cors | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._app = app
+        self._limits = limits
+        self._metrics = metrics
+        self._gate = gate
+        self._cors = cors or Cors(())
+        self._random_bytes = random_bytes
+        self._log: FilteringBoundLogger = get_logger("api").bind()
+        self._too_large = f"the body is larger than {limits.max_body_bytes:,} bytes, the most that is taken"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != ScopeType.HTTP:
+            await self._app(scope, receive, send)
+            return
+        headers = {name: value for name, value in scope["headers"] if name in _MATTER}
+        path = scope["path"]
+        call = Call(
+            trace_id_from(headers.get(b"traceparent"), self._random_bytes),
+            family_of(path),
+            time.perf_counter(),
+        )
+        call.accept_encoding = headers.get(b"accept-encoding", b"")
+        call.if_none_match = headers.get(b"if-none-match", b"")
+        scope.setdefault("state", {})["call"] = call
+        token = trace_id.set(call.trace)
+        self._metrics.in_flight += 1
+        try:
+            await self._answer(scope, receive, send, call, headers)
+        finally:
+            self._metrics.in_flight -= 1
+            self._note(scope, call, path)
+            trace_id.reset(token)
+
+    async def _answer(
+        self, scope: HTTPScope, receive: Receive, send: Send, call: Call, headers: dict[bytes, bytes]
+    ) -> None:
+        deadline, running = asyncio.timeout(self._limits.request_timeout), True
+        common = (*trace_headers(call.trace), _NOSNIFF, *self._cors.headers(headers.get(b"origin")))
+
+        async def outgoing(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                call.status = message["status"]
+                if running:
+                    deadline.reschedule(None)  # a stream, once begun, may go on
+                warnings = [(b"warning", warning) for warning in call.warnings]
+                message["headers"] = [*message["headers"], *common, *warnings]
+            await send(message)
+
+        try:
+            async with deadline:
+                self._refuse_unreasonable(scope, headers)
+                if (allowed := self._cors.preflight(scope["method"], headers)) is not None:
+                    await send_whole(send, 204, [*allowed, *common], b"")
+                    call.status = 204
+                    return
+                if self._gate is not None:
+                    await self._gate.admit(scope, call, headers.get(b"authorization"))
+                await self._app(scope, self._bounded(receive, headers), outgoing)
+        except (Exception, asyncio.CancelledError) as error:
+            if call.status:
+                raise
+            running = False
+            await send_problem(outgoing, call, problem_of(error))
+
+    def _refuse_unreasonable(self, scope: HTTPScope, headers: dict[bytes, bytes]) -> None:
+        if self._metrics.in_flight > self._limits.max_requests:
+            raise Problem(503, "too many requests at once; try again shortly", ((b"retry-after", b"1"),))
+        if len(scope["raw_path"] or b"") + len(scope["query_string"]) > MAX_URL_BYTES:
+            raise Problem(414, f"the address is longer than {MAX_URL_BYTES:,} bytes")
+        if "\x00" in scope["path"] or "\ufffd" in scope["path"]:
+            raise Problem(400, "the path is not valid UTF-8 text without NUL")
+        length = headers.get(b"content-length")
+        if length is not None and length.isdigit() and int(length) > self._limits.max_body_bytes:
+            raise Problem(413, self._too_large)
+
+    def _bounded(self, receive: Receive, headers: dict[bytes, bytes]) -> Receive:
+        """`receive` that stops a body of unknown length when it has become too long."""
+        if b"transfer-encoding" not in headers and b"content-length" in headers:
+            return receive
+        taken = 0
+
+        async def bounded() -> Any:
+            nonlocal taken
+            message = await receive()
+            if message["type"] == "http.request":
+                taken += len(message["body"])
+                if taken > self._limits.max_body_bytes:
+                    raise Problem(413, self._too_large)
+            return message
+
+        return bounded
+
+    def _note(self, scope: HTTPScope, call: Call, path: str) -> None:
+        seconds = time.perf_counter() - call.started
+        route = template_of(scope)
+        self._metrics.observe(scope["method"], route, call.status, seconds)
+        log = self._log.debug if path in PROBES else self._log.info
+        log(
+            "request",
+            method=scope["method"],
+            route=route,
+            status=call.status,
+            ms=round(seconds * 1000, 2),
+            caller=call.caller.name if call.caller else None,
+        )
+
+
+async def send_problem(send: Send, call: Call, problem: Problem) -> None:
+    """Answer an error in the family's envelope."""
+    body = call.family.error(problem.status, problem.sentence, call.trace)
+    headers: list[Header] = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+    await send_whole(send, problem.status, [*headers, *problem.headers], body)
+
+
+def template_of(scope: HTTPScope) -> str:
+    """The route's path with its parameters by name; never what a caller made up."""
+    template = scope.get("path_template")
+    if not template or "route_handler" not in scope:
+        return "unmatched"
+    return str(template)

@@ -1,0 +1,95 @@
+"""The numbers that this process tells of itself on `/metrics`.
+
+Other parts report into one `Metrics` object through plain calls (`refreshed`, `source_error`,
+`store_error`), handed to them by the wiring, and need not know that Prometheus reads it. Each
+server has a registry of its own, so that two in one process don't mix.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """Counters and histograms of one server."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.registry = CollectorRegistry()
+        self.in_flight = 0
+        self._clock = clock
+        self._refreshed: dict[str, float] = {}
+        self._seconds = Histogram(
+            "gpufleet_http_request_seconds",
+            "Time from a request's arrival to the end of its answer.",
+            ("method", "route", "status"),
+            registry=self.registry,
+            buckets=_BUCKETS,
+        )
+        self._source_errors = Counter(
+            "gpufleet_source_errors",
+            "Failed reads of a source (Prometheus, Kubernetes, Slurm, Docker).",
+            ("source",),
+            registry=self.registry,
+        )
+        self._store_errors = Counter(
+            "gpufleet_store_errors", "Failed database operations.", ("operation",), registry=self.registry
+        )
+        self._children: dict[tuple[str, str, int], Histogram] = {}
+        ProcessCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self.registry.register(self)
+
+    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Note one request; `route` is a template, so that callers can't make up series."""
+        key = (method, route, status)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = self._seconds.labels(_known(method), route, str(status))
+        child.observe(seconds)
+
+    def refreshed(self, what: str) -> None:
+        """Note that `what` (readings, fleet, snapshot) was brought up to date just now."""
+        self._refreshed[what] = self._clock()
+
+    def source_error(self, source: str) -> None:
+        """Note that a source could not be read."""
+        self._source_errors.labels(source).inc()
+
+    def store_error(self, operation: str) -> None:
+        """Note that a database operation failed."""
+        self._store_errors.labels(operation).inc()
+
+    def collect(self) -> Iterator[Metric]:
+        """What is computed when asked for."""
+        yield GaugeMetricFamily(
+            "gpufleet_http_requests_in_flight", "Requests in work now.", value=self.in_flight
+        )
+        ages = GaugeMetricFamily(
+            "gpufleet_refresh_age_seconds",
+            "Time since each kind of data was brought up to date.",
+            labels=["what"],
+        )
+        now = self._clock()
+        for what, moment in self._refreshed.items():
+            ages.add_metric([what], max(0.0, now - moment))
+        yield ages
+
+    def exposition(self) -> bytes:
+        """All of it, in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+
+def _known(method: str) -> str:
+    return method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS") else "other"

@@ -1,0 +1,96 @@
+"""Send one result: envelope, entity tag, compression, headers.
+
+`Reply` is an ASGI response that Litestar passes on as it is. A list as CSV (`Accept: text/csv`)
+will be one more branch in `_entity`: it sees both the data and the request's headers.
+"""
+
+import asyncio
+from typing import Any
+
+from litestar.types import Receive, Scope, Send
+
+from gpufleet.api.answers import (
+    GZIP_FROM_BYTES,
+    STORED_BLOCK_BYTES,
+    Answer,
+    Header,
+    OpenGzip,
+    Prepared,
+    Raw,
+    encoded,
+    etag_of,
+    matches,
+    takes_gzip,
+)
+from gpufleet.api.call import Call, call_of
+
+_JSON = (b"content-type", b"application/json")
+_NO_CACHE = (b"cache-control", b"private, no-cache")
+_VARY = (b"vary", b"accept-encoding")
+_GZIP = (b"content-encoding", b"gzip")
+_IN_A_THREAD_FROM_BYTES = 256 * 1024
+
+
+class Reply:
+    """What a handler returned, on its way out."""
+
+    __slots__ = ("result", "status")
+
+    def __init__(self, result: Any, status: int = 200) -> None:
+        self.result = result
+        self.status = status
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        call = call_of(scope)
+        if isinstance(self.result, Raw):
+            await _send_raw(self.result, call, send)
+            return
+        extra: tuple[Header, ...] = ()
+        status = self.status
+        if isinstance(self.result, Answer):
+            extra = tuple(self.result.headers)
+            status = self.result.status if self.result.status != 200 else status
+        prepared = encoded(self.result)
+        headers = [_JSON, _NO_CACHE, _VARY, (b"etag", prepared.etag), *extra]
+        if status == 200 and call.if_none_match and matches(call.if_none_match, prepared.etag):
+            await send_whole(send, 304, headers[1:], b"")
+            return
+        body = await _entity(prepared, call, headers)
+        await send_whole(send, status, headers, body)
+
+
+async def send_whole(send: Send, status: int, headers: list[Header], body: bytes) -> None:
+    """Send a response whose body is all there."""
+    if status not in (204, 304):
+        headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _entity(prepared: Prepared[Any], call: Call, headers: list[Header]) -> bytes:
+    """The body in the caller's envelope and, if it pays and is taken, compressed."""
+    tail = call.family.tail(prepared.message, call.trace)
+    size = len(prepared.encoded)
+    if size < GZIP_FROM_BYTES or len(tail) > STORED_BLOCK_BYTES or not takes_gzip(call.accept_encoding):
+        return b"".join((call.family.head, prepared.encoded, tail))
+    headers.append(_GZIP)
+    if size < _IN_A_THREAD_FROM_BYTES or prepared.compressed(call.family):
+        return prepared.gzip(call.family).ended(tail)
+    # zlib lets other threads run: a large answer does not hold up the small ones.
+    return (await asyncio.to_thread(prepared.gzip, call.family)).ended(tail)
+
+
+async def _send_raw(raw: Raw, call: Call, send: Send) -> None:
+    headers: list[Header] = [(b"content-type", raw.media_type), *raw.headers]
+    if raw.status == 200:
+        etag = etag_of(raw.body, None)
+        headers += [_NO_CACHE, _VARY, (b"etag", etag)]
+        if call.if_none_match and matches(call.if_none_match, etag):
+            await send_whole(send, 304, headers[1:], b"")
+            return
+    body = raw.body
+    if len(body) >= GZIP_FROM_BYTES and raw.compress and takes_gzip(call.accept_encoding):
+        headers.append(_GZIP)
+        body = OpenGzip.of(body).ended(b"")
+    await send_whole(send, raw.status, headers, body)

@@ -1,0 +1,34 @@
+"""The trace id of a request: the caller's, if its W3C `traceparent` is valid, else a new one.
+
+It is in the first family's body, in two response headers of every family (`x-trace-id`, easy to
+read, and `traceresponse`, W3C's form) and, through `gpufleet.logs.trace_id`, on every log line.
+"""
+
+import re
+from collections.abc import Callable
+
+_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?", re.ASCII)
+
+
+def trace_id_from(traceparent: bytes | None, random_bytes: Callable[[int], bytes]) -> str:
+    """The trace id that a `traceparent` carries, or a new one where it carries none that is valid."""
+    if traceparent is not None and (match := _TRACEPARENT.fullmatch(traceparent)):
+        version, trace, span, rest = match.groups()
+        known = version == b"00" and rest is None
+        later = version not in (b"00", b"ff")
+        if (known or later) and trace.strip(b"0") and span.strip(b"0"):
+            return trace.decode()
+    return random_bytes(16).hex()
+
+
+def trace_headers(trace: str) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
+    """The response headers that carry `trace`; the request's own span is the first half of it."""
+    return (
+        (b"x-trace-id", trace.encode()),
+        (b"traceresponse", b"00-%b-%b-00" % (trace.encode(), _span(trace))),
+    )
+
+
+def _span(trace: str) -> bytes:
+    half = trace[:16]
+    return half.encode() if half.strip("0") else trace[16:].encode()

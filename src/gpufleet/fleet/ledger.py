@@ -1,0 +1,54 @@
+"""Opens and closes the periods during which pods hold GPUs.
+
+The fleet tells the ledger what each pod holds whenever that may have changed; the ledger
+compares and writes down what began and what ended. Accounting drains it. A period that was
+drained open comes again when it is closed or corrected, with the same pod and start, so that
+storing is an upsert.
+
+Watches of different kinds race: a pod may be seen moments before its owner. So what is learned
+of a period within `SETTLING` seconds of opening it corrects the period instead of splitting it.
+"""
+
+import msgspec
+
+from gpufleet.model.holding import Holding
+
+SETTLING = 30.0
+
+
+class Ledger:
+    """Open periods by pod, and what was not drained yet."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[Holding, float]] = {}
+        self._news: dict[tuple[str, float], Holding] = {}
+
+    def note(self, pod_uid: str, now: Holding | None, at: float) -> None:
+        """At `at` the pod holds `now` (whose start counts only if a stretch begins), or nothing."""
+        before, opened = self._open.get(pod_uid, (None, at))
+        if before is not None and now is not None:
+            same = msgspec.structs.replace(now, start=before.start)
+            if same == before:
+                return
+            if at - opened < SETTLING and now.gpus == before.gpus and now.share == before.share:
+                self._begin(same, opened)
+                return
+            now = msgspec.structs.replace(now, start=max(at, before.start))
+        if before is not None:
+            del self._open[pod_uid]
+            self._news[pod_uid, before.start] = msgspec.structs.replace(before, end=max(at, before.start))
+        if now is not None:
+            self._begin(now, at)
+
+    def drain(self) -> list[Holding]:
+        """Every period that began, ended or was corrected since the last call."""
+        news, self._news = list(self._news.values()), {}
+        return news
+
+    def open(self) -> list[Holding]:
+        """The periods that last."""
+        return [period for period, _ in self._open.values()]
+
+    def _begin(self, period: Holding, opened: float) -> None:
+        self._open[period.pod_uid] = (period, opened)
+        self._news[period.pod_uid, period.start] = period

@@ -1,0 +1,85 @@
+"""How the cluster is doing as a whole: nodes by state, allocation, utilization, the hottest GPUs."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gpufleet.fleet.node_view import NodeState
+from gpufleet.fleet.picture import Fleet
+from gpufleet.model.reading import Quantity
+
+
+class Overview(NamedTuple):
+    """Counts of GPU nodes and the two rates, 0 to 1."""
+
+    nodes: int
+    healthy: int
+    faulty: int
+    idle: int
+    partial: int
+    busy: int
+    gpus: int
+    allocated: int
+    allocation_rate: float
+    """Allocated among the healthy, schedulable GPUs."""
+    utilization: float | None
+    """Mean over the allocated GPUs; None if none of them has a reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotGpu:
+    """A GPU near the top of a quantity."""
+
+    node: str
+    index: int
+    model: str
+    value: float
+
+
+def overview(fleet: Fleet) -> Overview:
+    """Count the cluster."""
+    fleet.refresh()
+    totals = fleet.totals
+    faulty = totals.states[NodeState.FAULTY]
+    board = fleet.board
+    utilization = board.column(Quantity.UTILIZATION)[board.held[: len(board.keys)]]
+    known = utilization[~np.isnan(utilization)]
+    return Overview(
+        nodes=totals.nodes,
+        healthy=totals.nodes - faulty,
+        faulty=faulty,
+        idle=totals.states[NodeState.IDLE],
+        partial=totals.states[NodeState.PARTIAL],
+        busy=totals.states[NodeState.BUSY],
+        gpus=totals.gpus,
+        allocated=totals.allocated,
+        allocation_rate=totals.usable_allocated / totals.usable if totals.usable else 0.0,
+        utilization=float(known.mean()) / 100 if len(known) else None,
+    )
+
+
+def hottest(fleet: Fleet, quantity: Quantity, count: int) -> list[HotGpu]:
+    """The `count` GPUs of the whole cluster with the most of a quantity, highest first, then by name."""
+    fleet.refresh()
+    board = fleet.board
+    column = board.column(quantity)
+    known = np.flatnonzero(~np.isnan(column))
+    if len(known) > count:
+        # Ties at the edge must be kept until the names decide.
+        edge = np.partition(column[known], len(known) - count)[len(known) - count]
+        known = known[column[known] >= edge]
+    found = [
+        HotGpu(key[0], key[1], board.models[slot], float(column[slot]))
+        for slot in known.tolist()
+        if (key := board.keys[slot]) is not None
+    ]
+    return sorted(found, key=lambda gpu: (-gpu.value, gpu.node, gpu.index))[:count]
+
+
+def utilization_of(fleet: Fleet, gpus: list[tuple[str, int]]) -> float | None:
+    """Mean utilization of some GPUs, 0 to 1; None if none of them has a reading."""
+    slots = [slot for node, index in gpus for slot in fleet.board.slots_of(node, [index])]
+    values = fleet.board.column(Quantity.UTILIZATION)[slots]
+    known = values[~np.isnan(values)]
+    return float(known.mean()) / 100 if len(known) else None

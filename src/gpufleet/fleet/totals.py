@@ -1,0 +1,35 @@
+"""Counts over all GPU nodes, kept by adding and taking away one node at a time."""
+
+from collections import Counter
+
+from gpufleet.fleet.node_view import NodeState, NodeView
+
+
+class Totals:
+    """How many nodes are in each state, and how many GPUs are there, usable and allocated."""
+
+    def __init__(self) -> None:
+        self.states: Counter[NodeState] = Counter()
+        self.gpus = 0
+        self.allocated = 0
+        self.usable = 0
+        self.usable_allocated = 0
+
+    @property
+    def nodes(self) -> int:
+        """GPU nodes in any state."""
+        return self.states.total()
+
+    def replace(self, old: NodeView | None, new: NodeView | None) -> None:
+        """Count `new` instead of `old`. A node without GPUs is not a GPU node and counts nothing."""
+        self._add(old, -1)
+        self._add(new, 1)
+
+    def _add(self, view: NodeView | None, sign: int) -> None:
+        if view is None or not view.total:
+            return
+        self.states[view.state] += sign
+        self.gpus += sign * view.total
+        self.allocated += sign * view.allocated
+        self.usable += sign * view.usable
+        self.usable_allocated += sign * view.usable_allocated

@@ -1,0 +1,30 @@
+"""A stretch of time during which one pod held GPUs: what accounting is made of.
+
+Nothing of a period changes while it lasts. When the pod gets other labels, another workload or
+other GPUs, its period ends and the next one begins at the same moment, so that every second is
+counted once, under the names that were true in it.
+"""
+
+import msgspec
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod holding GPUs of one node from `start` to `end` (0 while it lasts), in Unix seconds."""
+
+    pod_uid: str
+    pod: str
+    namespace: str
+    node: str
+    workload_uid: str
+    workload_kind: str
+    workload_name: str
+    source: str
+    gpus: int
+    share: float
+    model: str
+    held: tuple[int, ...]
+    """Which GPUs, where that is known; empty where it is not."""
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    start: float
+    end: float = 0.0

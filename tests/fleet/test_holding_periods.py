@@ -1,0 +1,94 @@
+from gpufleet.fleet.picture import Fleet
+from gpufleet.model.holding import Holding
+from gpufleet.model.node import Node
+from gpufleet.model.workload import Owner, OwnerRef, Pod, Status
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def fleet_with(clock: Clock) -> Fleet:
+    fleet = Fleet("test", clock=clock)
+    fleet.put_node(Node(name="a", gpu_count=8))
+    fleet.begin_billing()
+    return fleet
+
+
+def pod(phase: Status = Status.RUNNING, **changes: object) -> Pod:
+    facts: dict[str, object] = {"name": "p", "namespace": "ml", "node": "a", "gpus": 2, "bound": 1000.0}
+    return Pod(uid="p", phase=phase, **{**facts, **changes})  # type: ignore[arg-type]
+
+
+def spans(periods: list[Holding]) -> list[tuple[float, float]]:
+    return sorted((period.start, period.end) for period in periods)
+
+
+def test_a_period_opens_when_the_pod_is_bound_and_closes_when_it_ends() -> None:
+    clock = Clock()
+    fleet = fleet_with(clock)
+    clock.now = 1007.0
+    fleet.put_pod(pod())
+    assert spans(fleet.ledger.drain()) == [(1000.0, 0.0)]
+    clock.now = 1500.0
+    fleet.put_pod(pod(Status.COMPLETED, ended=1490.0))
+    assert spans(fleet.ledger.drain()) == [(1000.0, 1490.0)]
+    assert fleet.ledger.open() == []
+
+
+def test_a_pod_that_lived_between_two_looks_is_billed_for_its_life() -> None:
+    fleet = fleet_with(Clock())
+    fleet.put_pod(pod(Status.COMPLETED, bound=990.0, ended=993.0))
+    assert spans(fleet.ledger.drain()) == [(990.0, 993.0)]
+    fleet.put_pod(pod(Status.COMPLETED, bound=990.0, ended=993.0, labels={"seen": "again"}))
+    assert fleet.ledger.drain() == []
+
+
+def test_a_deleted_pod_holds_until_it_is_gone() -> None:
+    clock = Clock()
+    fleet = fleet_with(clock)
+    fleet.put_pod(pod())
+    clock.now = 1200.0
+    fleet.drop_pod("p")
+    assert spans(fleet.ledger.drain()) == [(1000.0, 1200.0)]
+
+
+def test_a_label_that_changes_splits_the_period_without_a_gap() -> None:
+    clock = Clock()
+    fleet = fleet_with(clock)
+    fleet.put_pod(pod(labels={"team": "a"}))
+    clock.now = 1600.0
+    fleet.put_pod(pod(labels={"team": "b"}))
+    clock.now = 2000.0
+    fleet.drop_pod("p")
+    periods = {period.labels["team"]: (period.start, period.end) for period in fleet.ledger.drain()}
+    assert periods == {"a": (1000.0, 1600.0), "b": (1600.0, 2000.0)}
+
+
+def test_an_owner_seen_moments_later_corrects_the_period_instead_of_splitting_it() -> None:
+    clock = Clock()
+    fleet = fleet_with(clock)
+    fleet.put_pod(pod(owner=OwnerRef("r", "ReplicaSet", "serve-1")))
+    fleet.refresh()
+    clock.now = 1002.0
+    fleet.put_owner(
+        Owner(uid="r", kind="ReplicaSet", name="serve-1", parent=OwnerRef("d", "Deployment", "serve"))
+    )
+    periods = fleet.ledger.drain()
+    assert [(period.workload_name, period.start, period.end) for period in periods] == [
+        ("serve", 1000.0, 0.0)
+    ]
+
+
+def test_nothing_is_written_before_all_sources_have_told_what_there_is() -> None:
+    clock = Clock()
+    fleet = Fleet("test", clock=clock)
+    fleet.put_node(Node(name="a", gpu_count=8))
+    fleet.put_pod(pod())
+    assert fleet.ledger.drain() == []
+    fleet.begin_billing()
+    assert spans(fleet.ledger.drain()) == [(1000.0, 0.0)]
