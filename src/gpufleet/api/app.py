@@ -16,12 +16,16 @@ from litestar import Litestar, Request, Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, ControllerRouterHandler
 
+from gpufleet import __version__
 from gpufleet.api.call import call_of
 from gpufleet.api.cors import Cors
+from gpufleet.api.debug import debug_routes
 from gpufleet.api.edge import Edge, Gate, Limits
 from gpufleet.api.health import Dependencies, Lifecycle
 from gpufleet.api.metrics import Metrics
+from gpufleet.api.openapi import openapi
 from gpufleet.api.own_routes import own_routes
+from gpufleet.api.pages import pages
 from gpufleet.api.ports import Probe
 from gpufleet.api.problems import problem_of
 
@@ -44,6 +48,8 @@ class Api:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     cors_origins: Sequence[str] = ()
     simulated: bool = False
+    debug_counts: Mapping[str, Callable[[], object]] | None = None
+    """What /debug/vars shows beside its own; None for a server without /debug."""
     now: Callable[[], datetime] = _utc_now
 
 
@@ -54,6 +60,9 @@ def create_app(api: Api) -> ASGIApp:
         *own_routes(dependencies, api.lifecycle, api.metrics, simulated=api.simulated, now=api.now),
         *api.routes,
     ]
+    routes += pages(openapi(routes, __version__, login=api.gate is not None))
+    if api.debug_counts is not None:
+        routes += debug_routes(api.metrics, api.debug_counts)
     app = Litestar(
         route_handlers=[*routes, *api.pages],
         openapi_config=None,

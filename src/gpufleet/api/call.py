@@ -10,13 +10,14 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """One request: its trace id, its family, who asks and which headers matter to the answer."""
+    """One request: its trace id, its family, who asks (name and address) and which headers matter to the answer."""
 
     __slots__ = (
         "accept_encoding",
         "caller",
         "family",
         "if_none_match",
+        "peer",
         "started",
         "status",
         "trace",
@@ -29,6 +30,7 @@ class Call:
         self.started = started
         self.status = 0
         self.accept_encoding = b""
+        self.peer = ""
         self.if_none_match = b""
         self.caller: Caller | None = None
         self.warnings: list[bytes] = []

@@ -94,6 +94,7 @@ class Edge:
         )
         call.accept_encoding = headers.get(b"accept-encoding", b"")
         call.if_none_match = headers.get(b"if-none-match", b"")
+        call.peer = scope["client"][0] if scope["client"] else ""
         scope.setdefault("state", {})["call"] = call
         token = trace_id.set(call.trace)
         self._metrics.in_flight += 1
@@ -107,7 +108,7 @@ class Edge:
     async def _answer(
         self, scope: HTTPScope, receive: Receive, send: Send, call: Call, headers: dict[bytes, bytes]
     ) -> None:
-        deadline, running = asyncio.timeout(self._limits.request_timeout), True
+        deadline, running = asyncio.timeout(self._seconds_for(scope["path"])), True
         common = (*trace_headers(call.trace), _NOSNIFF, *self._cors.headers(headers.get(b"origin")))
 
         async def outgoing(message: Message) -> None:
@@ -134,6 +135,10 @@ class Edge:
                 raise
             running = False
             await send_problem(outgoing, call, problem_of(error))
+
+    def _seconds_for(self, path: str) -> float | None:
+        # A profile takes as long as its caller asks for.
+        return None if path.startswith("/debug/pprof/") else self._limits.request_timeout
 
     def _refuse_unreasonable(self, scope: HTTPScope, headers: dict[bytes, bytes]) -> None:
         if self._metrics.in_flight > self._limits.max_requests:

@@ -1,0 +1,130 @@
+"""HTTP as it comes off the wire: uvicorn's protocol, with bounds on what a client can make us hold.
+
+httptools collects a request's head in memory however long it grows and however slowly it comes,
+and uvicorn answers what it can't parse in plain text. Here a head has a size, a number of headers
+and a time within which it must be complete, and every refusal has the family's envelope.
+"""
+
+import os
+from asyncio import TimerHandle, Transport
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gpufleet.api.edge import MAX_URL_BYTES
+from gpufleet.api.families import family_of
+from gpufleet.api.tracing import trace_headers
+
+MAX_HEADERS = 100
+MAX_HEAD_BYTES = 32 * 1024
+HEAD_SECONDS = 20.0
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.url = b""
+        self._refusal: tuple[int, str] | None = None
+        self._reading_head = True
+        self._head_bytes = 0
+        self._timer: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Expect a request within the time that one may take to arrive."""
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._forget_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, and stop a head that has grown too long before it is complete."""
+        if self._reading_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._reading_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._answer(431, f"the request's head is longer than {MAX_HEAD_BYTES:,} bytes")
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._reading_head = True
+        if self._timer is None:
+            self._expect_head()
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the address came."""
+        super().on_url(url)
+        if len(self.url) > MAX_URL_BYTES:
+            self._refuse(414, f"the address is longer than {MAX_URL_BYTES:,} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header is complete."""
+        super().on_header(name, value)
+        if len(self.headers) > MAX_HEADERS:
+            self._refuse(431, f"the request has more than {MAX_HEADERS} headers")
+
+    def on_headers_complete(self) -> None:
+        """The head is complete."""
+        self._forget_timer()
+        self._reading_head = False
+        self._head_bytes = 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The body is complete; what follows is another request's head."""
+        self._reading_head = True
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what could not be parsed or was refused while it was."""
+        status, sentence = self._refusal or (400, "this is not valid HTTP")
+        self._answer(status, sentence)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: uvicorn advises to install a library, for which there is no use here."""
+
+    def _refuse(self, status: int, sentence: str) -> None:
+        self._refusal = (status, sentence)
+        # The parser hands this on as its own error, upon which uvicorn calls send_400_response.
+        raise ValueError(sentence)
+
+    def _expect_head(self) -> None:
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if not self._reading_head or self.transport.is_closing():
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
+            return  # the answer before it is still on its way
+        if self._head_bytes:
+            self._answer(408, f"the request's head did not arrive within {HEAD_SECONDS:g} s")
+        else:
+            self.transport.close()
+
+    def _forget_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _answer(self, status: int, sentence: str) -> None:
+        trace = os.urandom(16).hex()
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        body = family_of(path).error(status, sentence, trace)
+        lines = [b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode())]
+        headers = [
+            *self.server_state.default_headers,
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+            *trace_headers(trace),
+        ]
+        lines += [name + b": " + value for name, value in headers]
+        self.transport.write(b"\r\n".join([*lines, b"", body]))
+        self.transport.close()

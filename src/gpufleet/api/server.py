@@ -1,0 +1,140 @@
+"""Run the application: listen, serve, stop without dropping a request.
+
+The socket is bound before anything else is started, so that a port in use is said at once and
+not after a database came up. SIGTERM and SIGINT stop the listening; requests in flight get the
+grace period of the settings, and what is still running then is cancelled.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import math
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from litestar.types import ASGIApp
+
+from gpufleet.api.health import Lifecycle
+from gpufleet.api.protocol import BoundedProtocol
+from gpufleet.errors import Refused, SettingsError
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket on the address; it does not listen yet. Says what to do if it can't be had."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror:
+        raise SettingsError(
+            f"setting server.host: {host!r} is no address; it takes an IP address or a host name"
+        ) from None
+    bound = socket.socket(family, kind)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise _why_not(error, host, port) from None
+    bound.setblocking(False)
+    return bound
+
+
+def address_of(bound: socket.socket) -> str:
+    """The URL of a bound socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    try:
+        found = socket.getaddrinfo(host or "0.0.0.0", None, type=socket.SOCK_STREAM)  # noqa: S104
+    except socket.gaierror:
+        return False
+    return all(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server without its signal handling, which would end the process before cleaning up."""
+
+    def __init__(self, app: ASGIApp, lifecycle: Lifecycle, shutdown_grace: float) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=BoundedProtocol,
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=math.ceil(shutdown_grace),
+            )
+        )
+        self._lifecycle = lifecycle
+        self.on_started: Callable[[], None] = lambda: None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen, and say so."""
+        await super().startup(sockets)
+        self.on_started()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to `stop_on_signals`."""
+        yield
+
+    def stop(self) -> None:
+        """Finish what is in flight and return from `serve`; a second call returns at once."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self._lifecycle.stopping = True
+
+
+@contextmanager
+def stop_on_signals() -> "Iterator[Stopper]":
+    """Within this, SIGTERM and SIGINT cancel the task that entered it, or stop its server once it has one."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    stopper = Stopper(task)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopper.stop)
+    try:
+        yield stopper
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+class Stopper:
+    """Knows what a signal has to stop."""
+
+    def __init__(self, task: "asyncio.Task[object]") -> None:
+        self._task = task
+        self.server: Server | None = None
+        self.asked = False
+
+    def stop(self) -> None:
+        """Stop the server, or the start of it."""
+        self.asked = True
+        if self.server is None:
+            self._task.cancel()
+        else:
+            self.server.stop()
+
+
+def _why_not(error: OSError, host: str, port: int) -> Exception:
+    if error.errno == errno.EADDRINUSE:
+        return Refused(
+            f"port {port} on {host} is in use by another program; stop that, or choose another port "
+            "with --port (0 takes a free one)"
+        )
+    if error.errno == errno.EACCES:
+        return Refused(f"port {port} on {host} may only be used by root; choose one above 1023 with --port")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return Refused(f"{host} is not an address of this machine; choose one that is with --host")
+    return Refused(f"can't listen on {host} port {port}: {error.strerror}")

@@ -1,0 +1,142 @@
+// Shows /openapi.json: what can be asked, what comes back, and a form to try it.
+"use strict";
+
+const byId = (id) => document.getElementById(id);
+let description = null;
+
+function element(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+function resolved(node) {
+  if (!node || !node.$ref) return node;
+  return node.$ref.slice(2).split("/").reduce((at, key) => at[key], description);
+}
+
+function takes(schema) {
+  schema = resolved(schema) || {};
+  if (schema.enum) return schema.enum.join(" | ");
+  if (schema.anyOf) return schema.anyOf.map(takes).join(" | ");
+  if (schema.type === "array") return `${takes(schema.items)}, repeatable`;
+  const range = [schema.minimum, schema.maximum].some((bound) => bound !== undefined)
+    ? ` ${schema.minimum ?? "…"} to ${schema.maximum ?? "…"}` : "";
+  return (schema.format || schema.type || "any") + range;
+}
+
+function pretty(value) {
+  return JSON.stringify(value, null, 2);
+}
+
+function parameterRow(parameter) {
+  const schema = resolved(parameter.schema);
+  const input = element("input", { name: parameter.name, placeholder: schema.default ?? "" });
+  input.dataset.place = parameter.in;
+  const name = element("td", { className: parameter.required ? "required" : "", textContent: parameter.name });
+  const words = element("td", {}, parameter.description || "", element("br"), element("small", { textContent: takes(schema) }));
+  return element("tr", {}, name, words, element("td", {}, input));
+}
+
+function address(path, form) {
+  const query = new URLSearchParams();
+  for (const input of form.querySelectorAll("input[data-place]")) {
+    if (!input.value) continue;
+    if (input.dataset.place === "path") path = path.replace(`{${input.name}}`, encodeURIComponent(input.value));
+    else query.append(input.name, input.value);
+  }
+  return query.size ? `${path}?${query}` : path;
+}
+
+async function ask(method, url, body) {
+  const headers = {};
+  if (byId("token").value) headers.Authorization = `Bearer ${byId("token").value}`;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  return fetch(url, { method, headers, body });
+}
+
+async function tryIt(method, path, form, output) {
+  const body = form.querySelector("textarea")?.value;
+  const url = address(path, form);
+  output.replaceChildren(`${method} ${url} …`);
+  try {
+    const started = performance.now();
+    const answer = await ask(method, url, body);
+    let text = await answer.text();
+    try { text = pretty(JSON.parse(text)); } catch { /* not JSON: shown as it is */ }
+    const warning = answer.headers.get("warning");
+    const line = `${answer.status} in ${Math.round(performance.now() - started)} ms, trace ${answer.headers.get("x-trace-id")}`;
+    output.replaceChildren(
+      element("p", { className: answer.ok ? "" : "bad", textContent: `${method} ${url} → ${line}` }),
+      ...(warning ? [element("p", { className: "bad", textContent: warning })] : []),
+      element("pre", { textContent: text.slice(0, 200000) }),
+    );
+  } catch (problem) {
+    output.replaceChildren(element("p", { className: "bad", textContent: String(problem) }));
+  }
+}
+
+function operationForm(method, path, operation) {
+  const form = element("form");
+  if (operation.parameters?.length) form.append(element("h3", { textContent: "Parameters" }), element("table", {}, ...operation.parameters.map(parameterRow)));
+  const sample = operation.requestBody?.content["application/json"];
+  if (sample) form.append(element("h3", { textContent: "Body" }), element("textarea", { value: pretty(sample.example ?? null), ariaLabel: "Body" }));
+  const output = element("div");
+  form.append(element("p", {}, element("button", { textContent: "Try it" })), output);
+  form.addEventListener("submit", (event) => { event.preventDefault(); tryIt(method, path, form, output); });
+  return form;
+}
+
+function answers(operation) {
+  const success = Object.entries(operation.responses).find(([status]) => status.startsWith("2"));
+  const [kind, content] = Object.entries(resolved(success[1]).content ?? {})[0] ?? ["", {}];
+  const shown = [element("h3", { textContent: `Answer ${success[0]} (${kind})` })];
+  if (content.example !== undefined) shown.push(element("pre", { textContent: pretty(content.example) }));
+  const schema = element("details", {}, element("summary", { textContent: "Schema" }), element("pre", { textContent: pretty(content.schema ?? {}) }));
+  return [...shown, schema];
+}
+
+function card(method, path, operation) {
+  const inside = element("div", { className: "inside" });
+  const summary = element("summary", {}, element("span", { className: `method ${method}`, textContent: method.toUpperCase() }),
+    element("code", { textContent: path }), element("span", { textContent: operation.summary }));
+  const made = element("details", { id: operation.operationId }, summary, inside);
+  made.dataset.words = `${method} ${path} ${operation.summary}`.toLowerCase();
+  made.addEventListener("toggle", () => {
+    if (inside.childElementCount) return;
+    if (operation.description) inside.append(element("p", { textContent: operation.description }));
+    inside.append(operationForm(method.toUpperCase(), path, operation), ...answers(operation));
+  });
+  return made;
+}
+
+function show() {
+  byId("version").textContent = description.info.version;
+  byId("introduction").textContent = description.info.description;
+  const operations = Object.entries(description.paths).flatMap(([path, methods]) =>
+    Object.entries(methods).map(([method, operation]) => [method, path, operation]));
+  byId("operations").replaceChildren(...description.tags.flatMap((tag) => {
+    const cards = operations.filter(([, , operation]) => operation.tags.includes(tag.name)).map((each) => card(...each));
+    return cards.length ? [element("h2", { textContent: tag.description }), ...cards] : [];
+  }));
+  const named = location.hash && byId(location.hash.slice(1));
+  if (named) { named.open = true; named.scrollIntoView(); }
+}
+
+async function load() {
+  const answer = await ask("GET", "/openapi.json");
+  if (!answer.ok) {
+    byId("operations").textContent = answer.status === 401 ? "Log in: enter a token above." : `The description can't be loaded (${answer.status}).`;
+    return;
+  }
+  description = await answer.json();
+  show();
+}
+
+byId("login").addEventListener("submit", (event) => { event.preventDefault(); load(); });
+byId("token").addEventListener("change", load);
+byId("find").addEventListener("input", () => {
+  const wanted = byId("find").value.toLowerCase();
+  for (const each of document.querySelectorAll("main > details")) each.hidden = !each.dataset.words.includes(wanted);
+});
+load();

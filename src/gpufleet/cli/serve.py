@@ -1,0 +1,78 @@
+"""Run the server: fleet, accounting, REST API and dashboard.
+
+It listens on 127.0.0.1:8080 unless told otherwise. On any other address it wants a login: give
+--tokens-file or --token-review, or --insecure. To make a token:
+
+  gpufleet serve --new-token grafana >> tokens    # the token on the terminal, its line in the file
+"""
+
+import argparse
+import asyncio
+import sys
+from contextlib import AsyncExitStack
+
+from gpufleet.settings import (
+    AuthSettings,
+    KubernetesSettings,
+    MetricsSettings,
+    ServerSettings,
+    Settings,
+    StoreSettings,
+)
+
+GROUPS: tuple[type, ...] = (ServerSettings, AuthSettings, StoreSettings, MetricsSettings, KubernetesSettings)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the making of tokens."""
+    parser.add_argument(
+        "--new-token", metavar="NAME", help="Make a bearer token for NAME, print its line, and exit."
+    )
+    parser.add_argument(
+        "--role",
+        choices=("viewer", "operator"),
+        default="viewer",
+        help="Role of the new token (default: viewer).",
+    )
+
+
+def run(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Serve until a signal says stop."""
+    if arguments.new_token is not None:
+        return _print_new_token(arguments.new_token, arguments.role)
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> int:
+    from gpufleet.api.server import address_of, bind, stop_on_signals
+    from gpufleet.cli.wiring import assemble, refuse_strangers
+
+    server_settings = settings[ServerSettings]
+    refuse_strangers(settings)
+    with bind(server_settings.host, server_settings.port) as listening, stop_on_signals() as stopper:
+        try:
+            async with AsyncExitStack() as closing:
+                server = await assemble(settings, closing)
+                address = address_of(listening)
+                server.on_started = lambda: print(f"gpufleet serves on {address}", flush=True)
+                stopper.server = server
+                await server.serve(sockets=[listening])
+        except asyncio.CancelledError:
+            if not stopper.asked:
+                raise
+    return 0
+
+
+def _print_new_token(name: str, role: str) -> int:
+    from typing import cast
+
+    from gpufleet.api.ports import Role
+    from gpufleet.api.tokens import new_token
+
+    token, line = new_token(name, cast(Role, role))
+    print(f"token of {name}, shown this once: {token}", file=sys.stderr)
+    print(line)
+    return 0

@@ -1,0 +1,92 @@
+"""Join the parts of the server: each function here opens one part and hands it to the others.
+
+`assemble` calls them in order. A part that needs closing is entered into the exit stack, which
+closes in reverse order when the server stops. To add a part, write a function that takes `Parts`,
+opens what it needs and adds routes, probes or counts, and name it in `_STEPS`.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from litestar.handlers import HTTPRouteHandler
+
+from gpufleet.api.app import Api, create_app
+from gpufleet.api.auth import BearerGate
+from gpufleet.api.edge import Gate, Limits
+from gpufleet.api.health import Lifecycle
+from gpufleet.api.metrics import Metrics
+from gpufleet.api.ports import Probe, TokenReviewer
+from gpufleet.api.review import ReviewedTokens
+from gpufleet.api.server import Server, is_loopback
+from gpufleet.api.tokens import TokenFile
+from gpufleet.errors import SettingsError
+from gpufleet.settings import AuthSettings, ServerSettings, Settings
+
+
+@dataclass
+class Parts:
+    """What the steps have opened so far."""
+
+    settings: Settings
+    closing: AsyncExitStack
+    metrics: Metrics = field(default_factory=Metrics)
+    routes: list[HTTPRouteHandler] = field(default_factory=list)
+    probes: dict[str, Probe] = field(default_factory=dict)
+    counts: dict[str, Callable[[], object]] = field(default_factory=dict)
+    """Sizes of queues and caches, shown on /debug/vars."""
+    reviewer: TokenReviewer | None = None
+    simulated: bool = False
+
+
+Step = Callable[[Parts], Awaitable[None]]
+_STEPS: tuple[Step, ...] = ()
+
+
+def refuse_strangers(settings: Settings) -> None:
+    """Stop before an address that others can reach is served without login."""
+    server, auth = settings[ServerSettings], settings[AuthSettings]
+    if is_loopback(server.host) or auth.tokens_file or auth.token_review or server.insecure:
+        return
+    raise SettingsError(
+        f"others can reach {server.host or 'every address of this machine'}, and nobody would have to log in: "
+        "give --tokens-file or --token-review, or --insecure if something else keeps strangers out"
+    )
+
+
+async def assemble(settings: Settings, closing: AsyncExitStack) -> Server:
+    """Open every part and return the server, ready to serve."""
+    parts = Parts(settings, closing)
+    for step in _STEPS:
+        await step(parts)
+    return http_server(parts)
+
+
+def http_server(parts: Parts) -> Server:
+    """The HTTP server over what is in `parts`."""
+    server = parts.settings[ServerSettings]
+    lifecycle = Lifecycle()
+    api = Api(
+        routes=parts.routes,
+        probes=parts.probes,
+        gate=gate(parts.settings[AuthSettings], parts.reviewer),
+        limits=Limits(server.max_body_bytes, server.request_timeout, server.max_requests),
+        metrics=parts.metrics,
+        lifecycle=lifecycle,
+        cors_origins=server.cors_origins,
+        simulated=parts.simulated,
+        debug_counts=parts.counts if server.debug else None,
+    )
+    return Server(create_app(api), lifecycle, server.shutdown_grace)
+
+
+def gate(auth: AuthSettings, reviewer: TokenReviewer | None) -> Gate | None:
+    """Who may call; None where nobody has to log in."""
+    if not auth.tokens_file and not auth.token_review:
+        return None
+    tokens = TokenFile(auth.tokens_file) if auth.tokens_file else None
+    if not auth.token_review:
+        return BearerGate(tokens)
+    if reviewer is None:
+        raise SettingsError("setting auth.token_review: needs a Kubernetes API; give --kubeconfig")
+    return BearerGate(tokens, ReviewedTokens(reviewer, auth.operators, auth.review_cache))

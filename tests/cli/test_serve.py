@@ -1,0 +1,275 @@
+"""The server as its users start it: a process of its own, over real sockets."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from litestar.handlers import HTTPRouteHandler
+
+from gpufleet.api.app import Api, create_app
+from gpufleet.api.health import Lifecycle
+from gpufleet.api.protocol import MAX_HEAD_BYTES, MAX_HEADERS
+from gpufleet.api.routes import get
+from gpufleet.api.server import Server, address_of, bind
+from gpufleet.cli import main
+
+
+def command(tmp_path: Path, *flags: str) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "gpufleet",
+        "serve",
+        "--data",
+        str(tmp_path / "data"),
+        "--port",
+        "0",
+        *flags,
+    ]
+
+
+@contextmanager
+def serving(tmp_path: Path, *flags: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """A running server: its address and its process."""
+    process = subprocess.Popen(
+        command(tmp_path, *flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("gpufleet serves on http://127.0.0.1:"), process.communicate()
+        yield line.rpartition(" ")[2].strip(), process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=30)
+
+
+def test_it_prints_the_port_it_took_answers_and_ends_with_0_on_sigterm(tmp_path: Path) -> None:
+    with serving(tmp_path, "--debug") as (address, process):
+        healthz = httpx.get(f"{address}/api/healthz")
+        assert (healthz.status_code, healthz.json()["success"]) == (200, True)
+        assert httpx.get(f"{address}/readyz").status_code == 200
+        assert httpx.get(f"{address}/debug/vars").json()["memory"]["rss_bytes"] > 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_the_log_has_a_line_for_each_request_with_its_trace_id_and_no_query(tmp_path: Path) -> None:
+    with serving(tmp_path, "--log-format", "json") as (address, process):
+        trace = "0af7651916cd43dd8448eb211c80319c"
+        httpx.get(
+            f"{address}/openapi.json?token=hunter2",
+            headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01", "authorization": "Bearer hunter3"},
+        )
+        process.terminate()
+        _, log = process.communicate(timeout=30)
+    (line,) = [line for line in log.splitlines() if trace in line]
+    assert '"route": "/openapi.json"' in line
+    assert '"status": 200' in line
+    assert "hunter" not in log
+
+
+def test_a_port_in_use_is_said_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port)]) == 1
+    assert f"port {port} on 127.0.0.1 is in use by another program" in capsys.readouterr().err
+
+
+def test_an_address_of_another_machine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--host", "192.0.2.1", "--port", "0", "--insecure"]) == 1
+    assert "192.0.2.1 is not an address of this machine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_an_address_that_others_reach_needs_login_or_insecure(
+    host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--host", host, "--port", "0"]) == 2
+    assert "give --tokens-file or --token-review, or --insecure" in capsys.readouterr().err
+
+
+def test_a_missing_tokens_file_is_said_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--port", "0", "--tokens-file", str(tmp_path / "none")]) == 2
+    assert "setting auth.tokens_file: can't read" in capsys.readouterr().err
+
+
+def test_a_new_token_logs_in_once_its_line_is_in_the_file_and_no_more_when_it_is_not(tmp_path: Path) -> None:
+    made = subprocess.run(
+        command(tmp_path, "--new-token", "grafana"), capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    token = made.stderr.split()[-1]
+    tokens = tmp_path / "tokens"
+    tokens.write_text("# nobody yet\n")
+    with serving(tmp_path, "--tokens-file", str(tokens)) as (address, process):
+        as_grafana = {"authorization": f"Bearer {token}"}
+        assert httpx.get(f"{address}/metrics").status_code == 401
+        assert httpx.get(f"{address}/metrics", headers=as_grafana).status_code == 401
+        tokens.write_text(made.stdout)
+        assert _until(200, f"{address}/metrics", as_grafana)
+        assert httpx.post(f"{address}/metrics", headers=as_grafana).status_code == 403
+        tokens.write_text("")
+        assert _until(401, f"{address}/metrics", as_grafana)
+        assert [httpx.get(address + path).status_code for path in ("/livez", "/readyz", "/api/healthz")] == [
+            200
+        ] * 3
+        process.terminate()
+        out, log = process.communicate(timeout=30)
+    assert token not in out + log
+
+
+def _until(status: int, url: str, headers: dict[str, str]) -> bool:
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        if httpx.get(url, headers=headers).status_code == status:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+@asynccontextmanager
+async def server(*routes: HTTPRouteHandler, grace: float = 10) -> AsyncIterator[tuple[str, int, Server]]:
+    """A server in this process: host, port and itself."""
+    lifecycle = Lifecycle()
+    app = create_app(Api(routes=routes, lifecycle=lifecycle))
+    started = asyncio.Event()
+    made = Server(app, lifecycle, grace)
+    made.on_started = started.set
+    with bind("127.0.0.1", 0) as listening:
+        host, port = listening.getsockname()
+        assert address_of(listening) == f"http://{host}:{port}"
+        running = asyncio.create_task(made.serve(sockets=[listening]))
+        await started.wait()
+        try:
+            yield host, port, made
+        finally:
+            made.stop()
+            await running
+
+
+def slow_route(began: asyncio.Event, end: asyncio.Event) -> HTTPRouteHandler:
+    @get("/api/clusters/slow")
+    async def slow() -> str:
+        """Answer when told to."""
+        began.set()
+        await end.wait()
+        return "finished"
+
+    return slow
+
+
+async def test_a_request_in_flight_is_finished_before_the_server_stops() -> None:
+    began, end = asyncio.Event(), asyncio.Event()
+    async with server(slow_route(began, end)) as (host, port, running), httpx.AsyncClient() as http:
+        asked = asyncio.create_task(http.get(f"http://{host}:{port}/api/clusters/slow"))
+        await began.wait()
+        running.stop()
+        await asyncio.sleep(0.3)
+        with pytest.raises(OSError, match=r"[Cc]onnect"):
+            await asyncio.open_connection(host, port)
+        end.set()
+        answer = await asked
+    assert answer.json()["data"] == "finished"
+
+
+async def test_a_request_that_outlives_the_grace_period_is_told_so() -> None:
+    began, end = asyncio.Event(), asyncio.Event()
+    async with server(slow_route(began, end), grace=0) as (host, port, running), httpx.AsyncClient() as http:
+        asked = asyncio.create_task(http.get(f"http://{host}:{port}/api/clusters/slow"))
+        await began.wait()
+        running.stop()
+        answer = await asked
+    assert answer.status_code == 503
+    assert answer.json()["message"] == "the server is shutting down; try again"
+
+
+async def raw(host: str, port: int, *pieces: bytes) -> bytes:
+    """What comes back on a connection over which `pieces` were sent."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        return await asyncio.wait_for(reader.read(), 10)
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "words"),
+    [
+        (b"GARBAGE\r\n\r\n", 400, b"this is not valid HTTP"),
+        (b"GET /api/clusters/x?" + b"a" * 9000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414, b'"code":414'),
+        (
+            b"GET /api/v1/gpu-aggregation/x HTTP/1.1\r\n" + b"X-A: b\r\n" * (MAX_HEADERS + 1) + b"\r\n",
+            431,
+            b'"code":431',
+        ),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * (MAX_HEAD_BYTES + 1), 431, b'"success":false'),
+    ],
+)
+async def test_what_is_no_reasonable_request_is_refused_in_an_envelope(
+    request_bytes: bytes, status: int, words: bytes
+) -> None:
+    async with server() as (host, port, _):
+        answer = await raw(host, port, request_bytes)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert b"connection: close" in answer
+    assert b"x-trace-id: " in answer
+    assert words in answer
+
+
+async def test_an_upgrade_to_a_protocol_that_is_not_spoken_is_answered_as_plain_http() -> None:
+    async with server() as (host, port, _):
+        answer = await raw(
+            host,
+            port,
+            b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close, Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        )
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_head_sends_the_headers_of_get_and_no_body() -> None:
+    async with server() as (host, port, _), httpx.AsyncClient() as http:
+        answer = await http.head(f"http://{host}:{port}/api/healthz")
+    assert answer.status_code == 200
+    assert int(answer.headers["content-length"]) > 100
+    assert answer.content == b""
+
+
+def test_go_tool_pprof_opens_a_profile_of_the_server(tmp_path: Path) -> None:
+    go = next((path for path in _go_candidates() if path.exists()), None)
+    if go is None:
+        pytest.skip("Go is not installed")
+    with serving(tmp_path, "--debug") as (address, _):
+        taken = httpx.get(f"{address}/debug/pprof/profile?seconds=0.3", timeout=30)
+    profile = tmp_path / "profile.pb.gz"
+    profile.write_bytes(taken.content)
+    shown = subprocess.run(
+        [go, "tool", "pprof", "-raw", str(profile)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "HOME": os.environ.get("HOME", str(tmp_path)), "GOFLAGS": "-mod=mod"},
+    )
+    assert "wall/nanoseconds" in shown.stdout
+    assert "Runner.run" in shown.stdout
+
+
+def _go_candidates() -> list[Path]:
+    folders = [*os.environ.get("PATH", "").split(os.pathsep), "/usr/local/go/bin"]
+    return [Path(folder) / "go" for folder in folders]
