@@ -1,6 +1,6 @@
-"""A stretch of time during which one pod held GPUs: what accounting is made of.
+"""Stretches of time: a pod that held GPUs, a node that had them. What accounting is made of.
 
-Nothing of a period changes while it lasts. When the pod gets other labels, another workload or
+Nothing of a period changes while it lasts. When a pod gets other labels, another workload or
 other GPUs, its period ends and the next one begins at the same moment, so that every second is
 counted once, under the names that were true in it.
 """
@@ -26,5 +26,15 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """Which GPUs, where that is known; empty where it is not."""
     labels: dict[str, str]
     annotations: dict[str, str]
+    start: float
+    end: float = 0.0
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """One node having GPUs from `start` to `end` (0 while it lasts), in Unix seconds."""
+
+    node: str
+    gpus: int
+    model: str
     start: float
     end: float = 0.0

@@ -1,0 +1,194 @@
+"""An hour of accounting the slow and obvious way: millisecond by moment, sample by sample, in fractions.
+
+Shares nothing with `gpufleet.accounting` but the meaning of its words.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from gpufleet.model.holding import Capacity, Holding
+
+HOUR = 3_600_000
+
+
+@dataclass
+class Had:
+    """A part of a GPU for a stretch in which nothing changes."""
+
+    holding: Holding
+    gpu: int | None
+    part: Fraction
+    start: int
+    end: int
+
+
+def ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def part_of(holding: Holding) -> Fraction:
+    return Fraction(max(1, min(1_000_000, round(holding.share * 1_000_000))), 1_000_000)
+
+
+def who_had_what(hour: int, holdings: Iterable[Holding], capacities: Sequence[Capacity]) -> list[Had]:
+    low, high = hour * 1000, hour * 1000 + HOUR
+    periods = []
+    for holding in holdings:
+        start, end = max(low, ms(holding.start)), min(high, ms(holding.end) if holding.end else high)
+        if start < end:
+            periods.append((holding, start, end))
+    moments = {low, high}
+    for _, start, end in periods:
+        moments |= {start, end}
+    for capacity in capacities:
+        moments |= {
+            min(high, max(low, ms(capacity.start))),
+            min(high, ms(capacity.end)) if capacity.end else high,
+        }
+    ordered = sorted(moment for moment in moments if low <= moment <= high)
+    had: list[Had] = []
+    for start, end in pairwise(ordered):
+        room: dict[str, Fraction] = {}
+        for capacity in capacities:
+            if ms(capacity.start) <= start and (not capacity.end or end <= ms(capacity.end)):
+                room[capacity.node] = max(room.get(capacity.node, Fraction(0)), Fraction(capacity.gpus))
+        whole: dict[tuple[str, int], Fraction] = defaultdict(lambda: Fraction(1))
+        present = [h for h, s, e in periods if s <= start and end <= e]
+        for holding in sorted(present, key=lambda h: (h.start, h.pod_uid), reverse=True):
+            named = sorted(set(holding.held))[: holding.gpus]
+            unnamed = holding.gpus - len(named)
+            wanted: list[tuple[int | None, Fraction]] = []
+            if unnamed:
+                wanted.append((None, part_of(holding) * unnamed))
+            wanted += [(gpu, part_of(holding)) for gpu in named]
+            for gpu, part in wanted:
+                granted = min(part, room.get(holding.node, Fraction(0)))
+                if gpu is not None:
+                    granted = min(granted, whole[holding.node, gpu])
+                    whole[holding.node, gpu] -= granted
+                room[holding.node] = room.get(holding.node, Fraction(0)) - granted
+                if granted:
+                    had.append(Had(holding, gpu, granted, start, end))
+    return had
+
+
+def capacity_hours(hour: int, capacities: Iterable[Capacity]) -> float:
+    low, high = hour * 1000, hour * 1000 + HOUR
+    total = 0
+    for capacity in capacities:
+        start, end = max(low, ms(capacity.start)), min(high, ms(capacity.end) if capacity.end else high)
+        total += max(0, end - start) * capacity.gpus
+    return float(Fraction(total, HOUR))
+
+
+def gpu_hours(had: Iterable[Had]) -> float:
+    return float(sum((h.part * (h.end - h.start) for h in had), Fraction(0)) / HOUR)
+
+
+def half_up(value: Fraction) -> int:
+    return int(value + Fraction(1, 2)) if value >= 0 else -int(-value + Fraction(1, 2))
+
+
+def percentile(values: Sequence[int], percent: int) -> float:
+    ordered = sorted(values)
+    at = Fraction((len(ordered) - 1) * percent, 100)
+    low = int(at)
+    rest = at - low
+    high = ordered[low + 1] if rest else ordered[low]
+    return float((ordered[low] * (1 - rest) + high * rest) / 10_000)
+
+
+Sample = tuple[str, int, int, float]
+"""Node, GPU, time in ms, percent."""
+
+
+@dataclass
+class Hit:
+    """A sample that a holder had its part in."""
+
+    had: Had
+    time: int
+    value: int
+
+
+def hits(had: Iterable[Had], samples: Iterable[Sample]) -> list[Hit]:
+    return [
+        Hit(h, time, round(value * 10_000))
+        for node, gpu, time, value in samples
+        for h in had
+        if h.holding.node == node and h.gpu == gpu and h.start <= time < h.end
+    ]
+
+
+def idle_hours(found: Iterable[Hit], had: Sequence[Had], step: int) -> float:
+    """Time under 5%: from the sample on, while the same holding has the same part of the GPU."""
+    total = Fraction(0)
+    for hit in found:
+        if hit.value >= 5 * 10_000:
+            continue
+        end, stop = hit.time, hit.time + step
+        grown = True
+        while grown and end < stop:
+            grown = False
+            for h in had:
+                same = h.holding is hit.had.holding and h.gpu == hit.had.gpu and h.part == hit.had.part
+                if same and h.start <= end < h.end:
+                    end, grown = min(stop, h.end), True
+        total += hit.had.part * (end - hit.time)
+    return float(total / HOUR)
+
+
+def mean(found: Sequence[Hit]) -> float | None:
+    weight = sum((hit.had.part for hit in found), Fraction(0))
+    if not weight:
+        return None
+    return half_up(sum((hit.value * hit.had.part for hit in found), Fraction(0)) / weight) / 10_000
+
+
+def spread(values: Sequence[int], found: Sequence[Hit]) -> dict[str, Any]:
+    if not values:
+        return {"samples": 0, "mean": None, "highest": None, "lowest": None, "p50": None, "p95": None}
+    return {
+        "samples": len(values),
+        "mean": mean(found),
+        "highest": max(values) / 10_000,
+        "lowest": min(values) / 10_000,
+        "p50": percentile(values, 50),
+        "p95": percentile(values, 95),
+    }
+
+
+def moments(found: Sequence[Hit]) -> list[int]:
+    by_time: dict[int, list[Hit]] = defaultdict(list)
+    for hit in found:
+        by_time[hit.time].append(hit)
+    values = []
+    for at in by_time.values():
+        weight = sum((hit.had.part for hit in at), Fraction(0))
+        values.append(half_up(sum((hit.value * hit.had.part for hit in at), Fraction(0)) / weight))
+    return values
+
+
+def grouped(had: Iterable[Had], key: Callable[[Holding], Any]) -> dict[Any, list[Had]]:
+    groups: dict[Any, list[Had]] = defaultdict(list)
+    for h in had:
+        groups[key(h.holding)].append(h)
+    return groups
+
+
+def pods_over_time(had: Sequence[Had]) -> tuple[float, int, int, float]:
+    """Mean, most and fewest pods at once, and most GPUs at once."""
+    edges = sorted({h.start for h in had} | {h.end for h in had})
+    lengths, counts, parts = [], [], []
+    for start, end in pairwise(edges):
+        present = [h for h in had if h.start <= start and end <= h.end]
+        if present:
+            lengths.append(end - start)
+            counts.append(len({h.holding.pod_uid for h in present}))
+            parts.append(sum((h.part for h in present), Fraction(0)))
+    mean_pods = Fraction(sum(c * n for c, n in zip(counts, lengths, strict=True)), sum(lengths))
+    return float(mean_pods), max(counts), min(counts), float(max(parts))
