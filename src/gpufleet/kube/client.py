@@ -162,6 +162,7 @@ class KubeClient:
     ) -> AsyncGenerator[WatchBatch[T], None]:
         """Changes after `resource_version` in batches, until the server ends the watch after about `seconds`.
 
+        The first batch is empty and says that the watch stands.
         Silence of more than `idle` seconds is an error: the server sends bookmarks about every minute.
         """
         query = {

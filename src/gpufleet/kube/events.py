@@ -82,7 +82,7 @@ class EventRecorder:
 
     async def _write(self, about: ObjectReference, reason: str, note: str, type: str, action: str) -> _Said:
         event = Event(
-            metadata=ObjectMeta(generate_name=f"{about.name[:200]}.", namespace=about.namespace or "default"),
+            metadata=ObjectMeta(generate_name=f"{about.name[:200]}-", namespace=about.namespace or "default"),
             event_time=self._now(),
             reporting_controller=self._component,
             reporting_instance=self._instance[:128],

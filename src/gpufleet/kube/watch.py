@@ -40,8 +40,12 @@ _raw_event = msgspec.json.Decoder(_RawEvent)
 async def watch_batches(
     transport: Transport, resource: Resource[T], request: Request, idle: float
 ) -> AsyncGenerator[WatchBatch[T], None]:
-    """Open the watch and yield its batches; an ERROR event of the server is raised (`Gone`, for one)."""
+    """Open the watch and yield its batches; an ERROR event of the server is raised (`Gone`, for one).
+
+    The first batch is empty and says that the watch stands.
+    """
     async with transport.stream(request, idle) as content:
+        yield WatchBatch((), request.query["resourceVersion"])
         async for lines in _whole_lines(content.iter_any()):
             batch, failure = _batch(resource, lines, request)
             if batch.resource_version:

@@ -86,6 +86,9 @@ def _property(field: inspect.Field) -> Schema:
         "enum" in schema and field.default is not NODEFAULT and field.default
     ):
         schema["default"] = field.default
+    if schema["type"] == "object" and field.default_factory is not NODEFAULT:
+        # An empty status, filled from the defaults within: a new claim reads as Pending.
+        schema["default"] = {}
     return schema
 
 
