@@ -123,6 +123,12 @@ class MetricsSettings:
     timeout: float = setting(10.0, "Longest time that one query may take.", unit="s", minimum=0.1)
     max_queries: int = setting(8, "Queries at the metric source at once.", minimum=1, maximum=100)
     refresh: float = setting(15.0, "How often the latest readings are fetched.", unit="s", minimum=1)
+    retention: float = setting(
+        86400.0, "How long readings are kept in the store, if that is where they are.", unit="s", minimum=3600
+    )
+    training_retention: float = setting(
+        30 * 86400.0, "How long the numbers that training jobs report are kept.", unit="s", minimum=3600
+    )
 
 
 @dataclass(frozen=True)

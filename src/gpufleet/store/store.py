@@ -12,6 +12,8 @@ from gpufleet.store.database import Database, open_database
 from gpufleet.store.embedded import embedded_server, running_server
 from gpufleet.store.leadership import Leadership
 from gpufleet.store.migrate import upgrade
+from gpufleet.store.readings import KeptReadings
+from gpufleet.store.training import KeptTraining
 
 
 class Store:
@@ -19,6 +21,8 @@ class Store:
 
     def __init__(self, database: Database, dsn: str, settings: StoreSettings) -> None:
         self.database = database
+        self.readings = KeptReadings(database)
+        self.training = KeptTraining(database)
         self._dsn = dsn
         self._settings = settings
 

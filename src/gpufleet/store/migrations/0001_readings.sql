@@ -27,9 +27,9 @@ CREATE TABLE reading_chunk (
     quantity text NOT NULL,
     node text NOT NULL,
     start double precision NOT NULL,
-    columns bytea NOT NULL,
-    PRIMARY KEY (cluster, quantity, node, start)
+    columns bytea NOT NULL
 ) PARTITION BY RANGE (start);
+CREATE INDEX ON reading_chunk (cluster, quantity, node, start);
 ALTER TABLE reading_chunk ALTER COLUMN columns SET STORAGE EXTERNAL;
 
 -- What only its newest state matters of: processes, holders, faults, file systems, ports.

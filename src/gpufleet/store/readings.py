@@ -1,0 +1,268 @@
+"""Recent readings of all GPUs, kept small: written as ticks, read as chunks.
+
+Each refresh is stored when `append` returns: one row a quantity (a tick). Every quarter of an
+hour `tidy` turns the ticks of past quarters into rows of one node each (chunks), in one
+transaction, and drops what is older than the retention: chunks lie in partitions of six
+hours, so that forgetting is a DROP and the space is free at once. Reading joins both; ticks
+are read first, so that those which become chunks meanwhile are seen twice, never missed.
+"""
+
+import asyncio
+import hashlib
+import zlib
+from collections.abc import Collection, Sequence
+
+import asyncpg
+import msgspec
+
+from gpufleet.logs import get_logger
+from gpufleet.model.reading import (
+    Fault,
+    GpuIdentity,
+    GpuRef,
+    GpuSeries,
+    Holder,
+    Quantity,
+    Readings,
+)
+from gpufleet.store.chunks import (
+    Grid,
+    as_series,
+    pack_chunks,
+    pack_tick,
+    stack,
+    unpack_chunk,
+    unpack_tick,
+)
+from gpufleet.store.database import Database
+from gpufleet.store.leadership import lock_of
+
+QUARTER = 900.0
+"""Seconds that one chunk spans at most."""
+
+_PARTITION = 6 * 3600
+_SLACK = 300.0
+"""How far the time of a sample may lie from the moment at which it was seen, in seconds."""
+
+_LAYOUTS_CACHED = 64
+_MARKS = "holders and faults"
+_log = get_logger("store")
+_Mark = tuple[GpuRef, tuple[Holder, ...], tuple[Fault, ...]]
+
+_PUT_LAYOUT = """
+INSERT INTO reading_layout (cluster, digest, gpus, seen_at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (cluster, digest) DO UPDATE SET seen_at = greatest(reading_layout.seen_at, excluded.seen_at)
+RETURNING id
+"""
+_PUT_TICK = """
+INSERT INTO reading_tick (cluster, quantity, taken_at, layout, columns) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (cluster, quantity, taken_at) DO UPDATE SET layout = excluded.layout, columns = excluded.columns
+"""
+_PUT_STATE = """
+INSERT INTO reading_state (cluster, kind, taken_at, state) VALUES ($1, $2, $3, $4)
+ON CONFLICT (cluster, kind) DO UPDATE SET taken_at = excluded.taken_at, state = excluded.state
+WHERE reading_state.taken_at <= excluded.taken_at
+"""
+_TICKS = """
+SELECT layout, columns FROM reading_tick
+WHERE cluster = $1 AND quantity = $2 AND taken_at >= $3 AND taken_at < $4 ORDER BY taken_at
+"""
+_CHUNKS = """
+SELECT node, columns FROM reading_chunk
+WHERE cluster = $1 AND quantity = $2 AND start > $3 AND start <= $4
+"""
+_CHUNKS_OF_NODES = _CHUNKS + " AND node = ANY($5::text[])"
+_NEWEST = """
+SELECT quantity, taken_at, layout, columns FROM reading_tick
+WHERE cluster = $1 AND taken_at = (SELECT max(taken_at) FROM reading_tick WHERE cluster = $1)
+"""
+_OLDEST_QUARTER = """
+SELECT quantity, taken_at FROM reading_tick WHERE cluster = $1 AND taken_at < $2 ORDER BY taken_at LIMIT 1
+"""
+_PARTITIONS = """
+SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
+WHERE inhparent = 'reading_chunk'::regclass ORDER BY relname
+"""
+
+
+class KeptReadings:
+    """The part of the store for readings of GPUs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._layouts: dict[int, tuple[GpuIdentity, ...]] = {}
+        self._refs: dict[int, tuple[GpuRef, ...]] = {}
+
+    async def append(self, cluster: str, readings: Readings) -> None:
+        """Store one refresh; the same one again changes nothing."""
+        layout, digest, ticks, marks = await asyncio.to_thread(_packed, readings)
+
+        async def work(connection: asyncpg.Connection) -> None:
+            number = await connection.fetchval(_PUT_LAYOUT, cluster, digest, layout, readings.taken_at)
+            rows = [(cluster, quantity, readings.taken_at, number, columns) for quantity, columns in ticks]
+            await connection.executemany(_PUT_TICK, rows)
+            await connection.execute(_PUT_STATE, cluster, _MARKS, readings.taken_at, marks)
+
+        if ticks:
+            await self._database.transaction(work)
+
+    async def latest(self, cluster: str) -> Readings | None:
+        """The newest refresh, or None if there is none."""
+        rows = await self._database.fetch(_NEWEST, cluster)
+        if not rows:
+            return None
+        gpus = (await self._identities({rows[0]["layout"]}))[rows[0]["layout"]]
+        refs = tuple(gpu.ref for gpu in gpus)
+        grids = {Quantity(row["quantity"]): unpack_tick(refs, row["columns"]) for row in rows}
+        state = await self.state(cluster, _MARKS)
+        marks = msgspec.msgpack.decode(zlib.decompress(state[1]), type=list[_Mark]) if state else []
+        places = {ref: row for row, ref in enumerate(refs)}
+        return Readings(
+            rows[0]["taken_at"],
+            gpus,
+            {quantity: grid.values[:, 0] for quantity, grid in grids.items()},
+            {quantity: grid.times[:, 0] for quantity, grid in grids.items()},
+            {places[ref]: holders for ref, holders, _ in marks if holders and ref in places},
+            {places[ref]: faults for ref, _, faults in marks if faults and ref in places},
+        )
+
+    async def samples(
+        self,
+        cluster: str,
+        quantity: Quantity,
+        start: float,
+        end: float,
+        gpus: Collection[GpuRef] | None = None,
+    ) -> Sequence[GpuSeries]:
+        """What was sampled from `start` to `end`, of all GPUs or those named (see `as_series`)."""
+        span = (start - _SLACK, end + _SLACK)
+        ticks = await self._database.fetch(_TICKS, cluster, quantity, *span)
+        since = (start - _SLACK - QUARTER, end + _SLACK)
+        if gpus is None:
+            chunks = await self._database.fetch(_CHUNKS, cluster, quantity, *since)
+        else:
+            nodes = sorted({gpu.node for gpu in gpus})
+            chunks = await self._database.fetch(_CHUNKS_OF_NODES, cluster, quantity, *since, nodes)
+        refs = await self._refs_of(ticks)
+
+        def assemble() -> list[GpuSeries]:
+            grids = [unpack_chunk(row["node"], row["columns"]) for row in chunks]
+            if ticks:
+                grids.append(stack([unpack_tick(refs[row["layout"]], row["columns"]) for row in ticks]))
+            return as_series(grids, None if gpus is None else frozenset(gpus), start, end)
+
+        return await asyncio.to_thread(assemble)
+
+    async def put_state(self, cluster: str, kind: str, taken_at: float, state: bytes) -> None:
+        """Keep the newest state of a kind."""
+        await self._database.execute(_PUT_STATE, cluster, kind, taken_at, state)
+
+    async def state(self, cluster: str, kind: str) -> tuple[float, bytes] | None:
+        """The newest state of a kind and its time."""
+        row = await self._database.fetchrow(
+            "SELECT taken_at, state FROM reading_state WHERE cluster = $1 AND kind = $2", cluster, kind
+        )
+        return (row["taken_at"], row["state"]) if row else None
+
+    async def tidy(self, cluster: str, now: float, keep: float) -> None:
+        """Turn ticks of past quarters into chunks and forget what is older than `keep` seconds."""
+        before = now - now % QUARTER
+        while await self._database.transaction(lambda connection: self._compact(connection, cluster, before)):
+            pass
+        await self._database.transaction(lambda connection: _forget(connection, now - keep))
+
+    async def _compact(self, connection: asyncpg.Connection, cluster: str, before: float) -> bool:
+        await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock_of("tidy readings"))
+        oldest = await connection.fetchrow(_OLDEST_QUARTER, cluster, before)
+        if oldest is None:
+            return False
+        start = oldest["taken_at"] - oldest["taken_at"] % QUARTER
+        quarter = (cluster, oldest["quantity"], start, start + QUARTER)
+        ticks = await connection.fetch(_TICKS, *quarter)
+        refs = await self._refs_of(ticks, connection)
+
+        def pack() -> list[tuple[str, str, str, float, bytes]]:
+            grid: Grid = stack([unpack_tick(refs[row["layout"]], row["columns"]) for row in ticks])
+            return [
+                (cluster, oldest["quantity"], node, start, columns) for node, columns in pack_chunks(grid)
+            ]
+
+        rows = await asyncio.to_thread(pack)
+        await _ensure_partition(connection, start)
+        await connection.copy_records_to_table(
+            "reading_chunk", records=rows, columns=("cluster", "quantity", "node", "start", "columns")
+        )
+        await connection.execute(
+            "DELETE FROM reading_tick WHERE cluster = $1 AND quantity = $2 AND taken_at >= $3 AND taken_at < $4",
+            *quarter,
+        )
+        return True
+
+    async def _refs_of(
+        self, ticks: Sequence[asyncpg.Record], connection: asyncpg.Connection | None = None
+    ) -> dict[int, tuple[GpuRef, ...]]:
+        numbers = {row["layout"] for row in ticks}
+        identities = await self._identities(numbers, connection)
+        for number in numbers - self._refs.keys():
+            self._refs[number] = tuple(gpu.ref for gpu in identities[number])
+        return {number: self._refs[number] for number in numbers}
+
+    async def _identities(
+        self, numbers: set[int], connection: asyncpg.Connection | None = None
+    ) -> dict[int, tuple[GpuIdentity, ...]]:
+        if missing := numbers - self._layouts.keys():
+            rows = await (connection or self._database).fetch(
+                "SELECT id, gpus FROM reading_layout WHERE id = ANY($1::int[])", sorted(missing)
+            )
+            if len(self._layouts) + len(missing) > _LAYOUTS_CACHED:
+                self._layouts.clear()
+                self._refs.clear()
+                return await self._identities(numbers, connection)
+            for row in rows:
+                self._layouts[row["id"]] = msgspec.msgpack.decode(
+                    zlib.decompress(row["gpus"]), type=tuple[GpuIdentity, ...]
+                )
+        return {number: self._layouts[number] for number in numbers}
+
+
+def _packed(readings: Readings) -> tuple[bytes, bytes, list[tuple[str, bytes]], bytes]:
+    layout = msgspec.msgpack.encode(readings.gpus)
+    ticks = [
+        (quantity.value, pack_tick(readings.taken_at, readings.times[quantity], values))
+        for quantity, values in readings.values.items()
+        if len(values)
+    ]
+    marked = sorted(readings.holders.keys() | readings.faults.keys())
+    marks: list[_Mark] = [
+        (readings.gpus[row].ref, readings.holders.get(row, ()), readings.faults.get(row, ()))
+        for row in marked
+    ]
+    state = zlib.compress(msgspec.msgpack.encode(marks), 1)
+    return zlib.compress(layout, 6), hashlib.sha256(layout).digest(), ticks, state
+
+
+async def _ensure_partition(connection: asyncpg.Connection, start: float) -> None:
+    number = int(start // _PARTITION)
+    name = f"reading_chunk_{number}"
+    if await connection.fetchval("SELECT to_regclass($1)", name) is None:
+        # made apart and then attached, which does not block readers
+        await connection.execute(f"CREATE TABLE {name} (LIKE reading_chunk INCLUDING ALL)")
+        await connection.execute(
+            f"ALTER TABLE reading_chunk ATTACH PARTITION {name} "
+            f"FOR VALUES FROM ({number * _PARTITION}) TO ({(number + 1) * _PARTITION})"
+        )
+
+
+async def _forget(connection: asyncpg.Connection, before: float) -> None:
+    await connection.execute("DELETE FROM reading_tick WHERE taken_at < $1", before)
+    await connection.execute("DELETE FROM reading_state WHERE taken_at < $1", before)
+    await connection.execute(
+        "DELETE FROM reading_layout WHERE seen_at < $1"
+        " AND NOT EXISTS (SELECT FROM reading_tick WHERE layout = reading_layout.id)",
+        before,
+    )
+    for row in await connection.fetch(_PARTITIONS):
+        number = int(row["relname"].rsplit("_", 1)[1])
+        if (number + 1) * _PARTITION < before:
+            await connection.execute(f"DROP TABLE {row['relname']}")
+            _log.info("old_readings_dropped", partition=row["relname"])
