@@ -1,0 +1,80 @@
+"""What reading the GPUs of a node costs: eight of them, through the NVML shim, every 15 seconds.
+
+A process of its own reads nothing but devices. Its CPU time for a reading and the processes' list,
+spread over the period, is a share of a core; its resident memory is compared with a bare Python that
+has imported nothing. The shim's own work (a text file in place of a driver) is in the figures.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.shim.nvml import GIB, NvmlShim, build_shim, switched
+
+from bench.result import Result
+
+PERIOD = 15.0
+ROUNDS = 300
+
+READ = f"""
+import json, os, time
+from gpufleet.devices.nvml import NvmlReader
+from gpufleet.devices.processes import ProcessTable
+reader = NvmlReader(ProcessTable(believe_pids=True))
+def cost(question, rounds):
+    question()
+    started = time.process_time()
+    for _ in range(rounds):
+        question()
+    return (time.process_time() - started) / rounds
+figures = {{
+    "readings": cost(reader.readings, {ROUNDS}),
+    "processes": cost(reader.processes, {ROUNDS}),
+    "inventory": cost(reader.inventory, 20),
+}}
+def resident():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+print(json.dumps(figures | {{"resident": resident()}}))
+"""
+BARE = """
+import os
+with open("/proc/self/statm") as statm:
+    print(int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+"""
+
+
+def measure() -> Iterable[Result]:
+    """The figures, each from a fresh process."""
+    with tempfile.TemporaryDirectory() as folder:
+        shim = NvmlShim(build_shim(), Path(folder))
+        shim.describe(switched(8))
+        for gpu in range(8):
+            shim.run(gpu, os.getpid(), 70 * GIB)
+        figures = json.loads(_python(READ, shim.environment()))
+    bare = int(_python(BARE, {}))
+    yield Result("one reading of 8 GPUs", 1000 * figures["readings"], "ms CPU")
+    yield Result("processes of 8 GPUs", 1000 * figures["processes"], "ms CPU")
+    yield Result("inventory of 8 GPUs, 18 links each", 1000 * figures["inventory"], "ms CPU")
+    share = 100 * (figures["readings"] + figures["processes"] + figures["inventory"]) / PERIOD
+    yield Result("all three every 15 s", share, "% of a core", at_most=1.0)
+    yield Result("memory of a process that only reads", figures["resident"] / 2**20, "MiB", at_most=80)
+    yield Result(
+        "the same beside a bare Python", figures["resident"] / bare, "×", note=f"{bare / 2**20:.0f} MiB"
+    )
+
+
+def _python(program: str, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return done.stdout
