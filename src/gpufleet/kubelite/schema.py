@@ -1,0 +1,207 @@
+"""Structural schemas, compiled once into a tree that every part of the server walks.
+
+The same tree drops unknown fields, fills in defaults, tells server-side apply which lists
+are maps, and tells strategic merge patches by which key to merge. It is built from the
+OpenAPI form that CustomResourceDefinitions carry; built-in kinds come in that form as well
+(see `builtin`). Checking values against a CRD's schema is left to jsonschema-rs.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+Json = dict[str, Any]
+
+
+class Node:
+    """What one place in an object may hold."""
+
+    __slots__ = (
+        "atomic",
+        "default",
+        "defaults_below",
+        "embedded",
+        "extra",
+        "has_default",
+        "items",
+        "keys",
+        "list_type",
+        "nullable",
+        "open",
+        "patch_key",
+        "patch_merge",
+        "properties",
+        "retain_keys",
+        "rules_below",
+        "schema",
+        "type",
+    )
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.schema = schema
+        self.type: str = schema.get("type", "")
+        if schema.get("x-kubernetes-int-or-string"):
+            self.type = "intstr"
+        self.open = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
+        self.embedded = bool(schema.get("x-kubernetes-embedded-resource"))
+        self.nullable = bool(schema.get("nullable"))
+        self.atomic = schema.get("x-kubernetes-map-type") == "atomic"
+        self.list_type: str = schema.get("x-kubernetes-list-type", "atomic")
+        self.keys: tuple[str, ...] = tuple(schema.get("x-kubernetes-list-map-keys", ()))
+        strategy = schema.get("x-kubernetes-patch-strategy", "").split(",")
+        self.patch_merge = "merge" in strategy
+        self.retain_keys = "retainKeys" in strategy
+        self.patch_key: str = schema.get("x-kubernetes-patch-merge-key", "")
+        self.has_default = "default" in schema
+        self.default: Any = schema.get("default")
+        self.properties: dict[str, Node] = {}
+        self.extra: Node | None = None
+        self.items: Node | None = None
+        self.defaults_below = False
+        self.rules_below = False
+
+    def child(self, name: str) -> "Node | None":
+        """The node of a field, or None where the schema says nothing."""
+        return self.properties.get(name) or self.extra
+
+
+def compile_schema(schema: Mapping[str, Any]) -> Node:
+    """The tree for a schema in OpenAPI v3 form."""
+    node = Node(schema)
+    node.properties = {name: compile_schema(s) for name, s in schema.get("properties", {}).items()}
+    extra = schema.get("additionalProperties")
+    if isinstance(extra, Mapping):
+        node.extra = compile_schema(extra)
+    elif extra is True:
+        node.open = True
+    items = schema.get("items")
+    if isinstance(items, Mapping):
+        node.items = compile_schema(items)
+    summarise(node)
+    return node
+
+
+def summarise(node: Node) -> None:
+    """Note whether defaults or rules lie below, so that walks skip what has none."""
+    below = [*node.properties.values()]
+    below += [child for child in (node.extra, node.items) if child is not None]
+    node.defaults_below = any(child.has_default or child.defaults_below for child in below)
+    node.rules_below = bool(node.schema.get("x-kubernetes-validations")) or any(
+        child.rules_below for child in below
+    )
+
+
+def prune(node: Node, value: Any, unknown: list[str], path: str = "") -> Any:
+    """The value without the fields that the schema doesn't know; their paths go to `unknown`.
+
+    Returns the same object where nothing was dropped, so that the common case copies nothing.
+    """
+    if isinstance(value, dict):
+        return _prune_map(node, value, unknown, path)
+    if isinstance(value, list) and node.items is not None:
+        item_node = node.items
+        kept = [prune(item_node, item, unknown, f"{path}[{at}]") for at, item in enumerate(value)]
+        return value if all(a is b for a, b in zip(kept, value, strict=True)) else kept
+    return value
+
+
+def _prune_map(node: Node, value: Json, unknown: list[str], path: str) -> Json:
+    properties, extra = node.properties, node.extra
+    if not properties and extra is None:
+        if node.open or node.type != "object":
+            return value
+        unknown.extend(f"{path}.{name}" if path else name for name in value)
+        return {} if value else value
+    changed: Json | None = None
+    for name, item in value.items():
+        child = properties.get(name) or extra
+        if child is None:
+            if not node.open and not (node.embedded and name in ("apiVersion", "kind", "metadata")):
+                unknown.append(f"{path}.{name}" if path else name)
+                changed = dict(value) if changed is None else changed
+                del changed[name]
+            continue
+        if isinstance(item, dict | list):
+            kept = prune(child, item, unknown, f"{path}.{name}" if path else name)
+            if kept is not item:
+                changed = dict(value) if changed is None else changed
+                changed[name] = kept
+    return value if changed is None else changed
+
+
+def fill_defaults(node: Node, value: Any) -> Any:
+    """The value with the schema's defaults where a field is absent (or null and not nullable)."""
+    if not node.defaults_below:
+        return value
+    if isinstance(value, list):
+        items = node.items
+        return value if items is None else [fill_defaults(items, item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    filled = dict(value)
+    for name, child in node.properties.items():
+        if child.has_default and (name not in filled or (filled[name] is None and not child.nullable)):
+            filled[name] = child.default
+        if child.defaults_below and filled.get(name) is not None:
+            filled[name] = fill_defaults(child, filled[name])
+    if node.extra is not None and node.extra.defaults_below:
+        for name in filled:
+            if name not in node.properties:
+                filled[name] = fill_defaults(node.extra, filled[name])
+    return filled
+
+
+_PLAIN = {"string": str, "boolean": bool, "object": dict, "array": list}
+_GO_NAMES = {"string": "string", "boolean": "bool", "object": "object", "array": "array", "integer": "int32"}
+_JSON_NAMES = {str: "string", bool: "bool", dict: "object", list: "array", int: "number", float: "number"}
+
+
+def check_types(node: Node, value: Any, path: str = "") -> str | None:
+    """For built-in kinds: the first place where a value has the wrong JSON type, as a sentence."""
+    if value is None:
+        return None
+    kind = node.type
+    wanted = _PLAIN.get(kind)
+    if wanted is not None:
+        if not isinstance(value, wanted):
+            return _mismatch(kind, value, path)
+    elif kind == "integer":
+        if not isinstance(value, int) or isinstance(value, bool):
+            return _mismatch(kind, value, path)
+    elif kind == "intstr" and not isinstance(value, int | str | float):
+        return _mismatch("string", value, path)
+    if wanted is dict and (node.properties or node.extra):
+        for name, item in value.items():
+            child = node.properties.get(name) or node.extra
+            if child is not None and child.type and (fault := check_types(child, item, f"{path}.{name}")):
+                return fault
+    elif wanted is list and node.items is not None and node.items.type:
+        for item in value:
+            if fault := check_types(node.items, item, path):
+                return fault
+    return None
+
+
+def _mismatch(kind: str, value: Any, path: str) -> str:
+    got = _JSON_NAMES.get(type(value), "null")
+    return f"json: cannot unmarshal {got} into Go struct field {path} of type {_GO_NAMES.get(kind, kind)}"
+
+
+def without_nulls(value: Json) -> Json:
+    """Built-in kinds read null as absent: the object without such fields, copied only if needed."""
+    changed: Json | None = None
+    for name, item in value.items():
+        kept = item
+        if item is None:
+            changed = dict(value) if changed is None else changed
+            del changed[name]
+            continue
+        if isinstance(item, dict):
+            kept = without_nulls(item)
+        elif isinstance(item, list):
+            kept = [without_nulls(one) if isinstance(one, dict) else one for one in item]
+            if all(a is b for a, b in zip(kept, item, strict=True)):
+                kept = item
+        if kept is not item:
+            changed = dict(value) if changed is None else changed
+            changed[name] = kept
+    return value if changed is None else changed
