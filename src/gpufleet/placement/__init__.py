@@ -1,1 +1,33 @@
-"""Pure: which node and which GPUs for a request, or why none."""
+"""Pure: which node and which GPUs for a request, or why none.
+
+`Cluster` holds nodes and allocations and answers `place(request)` with `Fits` or `Refused`;
+`place_gang` places many at once. docs/placement.md tells the orders and the score.
+"""
+
+from gpufleet.placement.allocation import Allocation
+from gpufleet.placement.cluster import Cluster
+from gpufleet.placement.demand import PRIOR, Demand, DemandMemory, Kind
+from gpufleet.placement.node import Gpu, MigInstance, Node
+from gpufleet.placement.reasons import Reason
+from gpufleet.placement.request import Exclusivity, Policy, Request, Topology
+from gpufleet.placement.verdict import Fits, Refused, Verdict
+
+__all__ = [
+    "PRIOR",
+    "Allocation",
+    "Cluster",
+    "Demand",
+    "DemandMemory",
+    "Exclusivity",
+    "Fits",
+    "Gpu",
+    "Kind",
+    "MigInstance",
+    "Node",
+    "Policy",
+    "Reason",
+    "Refused",
+    "Request",
+    "Topology",
+    "Verdict",
+]

@@ -1,0 +1,330 @@
+"""The cluster as placement sees it: nodes in buckets of equal state, and who holds what.
+
+`place` looks up the request's cost in each state and takes a node from the cheapest bucket,
+so that its cost follows the number of different states, not of nodes. Nothing is held by
+placing; `allocate` and `free` move a node from bucket to bucket and are exact inverses.
+Allocations outlive their node's report: they count again when the node comes back.
+"""
+
+from collections.abc import Iterable, Mapping
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpufleet.errors import Refused as Forbidden
+from gpufleet.placement.allocation import Allocation
+from gpufleet.placement.demand import PRIOR, Demand
+from gpufleet.placement.directory import Directory
+from gpufleet.placement.node import Node
+from gpufleet.placement.pick import Pick
+from gpufleet.placement.reasons import Reason
+from gpufleet.placement.request import WHOLE, Request
+from gpufleet.placement.score import UNIT, UNKNOWN, Score
+from gpufleet.placement.shape import Shape
+from gpufleet.placement.states import NEVER, QUALITY, UNSEEN, Row, States
+from gpufleet.placement.usability import Usability
+from gpufleet.placement.verdict import Fits, Refused, Verdict
+
+
+class Cluster:
+    """Nodes and allocations; mutable, not for several threads at once."""
+
+    def __init__(self, nodes: Iterable[Node] = (), *, score: Score | None = None) -> None:
+        self._states = States(score or Usability(PRIOR))
+        self._nodes: dict[str, Node] = {}
+        self._state: dict[str, int] = {}
+        self._held: dict[str, Allocation] = {}
+        self._holders: dict[str, tuple[str, ...]] = {}
+        self._population = np.zeros(64, np.int64)
+        self._empty = np.full(64, NEVER, np.int64)
+        self._buckets: dict[int, list[str]] = {}
+        self._directory: Directory | None = None
+        for node in nodes:
+            self.put_node(node)
+
+    # -- what there is ---------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """The nodes by name."""
+        return self._nodes
+
+    @property
+    def allocations(self) -> Mapping[str, Allocation]:
+        """What each holder has."""
+        return self._held
+
+    @property
+    def states(self) -> States:
+        """The table that the nodes' states are numbers in."""
+        return self._states
+
+    def holders_on(self, node: str) -> tuple[str, ...]:
+        """Who has something of a node."""
+        return self._holders.get(node, ())
+
+    def free_milli(self, node: str) -> dict[int, int]:
+        """What is left of each GPU of a node, in thousandths, whatever its health."""
+        occupancy = self._states.occupancies[self._states.occupancy[self._state[node]]]
+        return {gpu.id: left for gpu, left in zip(occupancy.shape.gpus, occupancy.free, strict=True)}
+
+    def population(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+        """The states that nodes are in, and how many are in each."""
+        live = np.flatnonzero(self._population)
+        return live, self._population[live]
+
+    def directory(self) -> Directory:
+        """The nodes by name and label, for questions about some of them."""
+        if self._directory is None:
+            self._directory = Directory(self._nodes, self._state)
+        return self._directory
+
+    # -- changes ---------------------------------------------------------------------------
+
+    def put_node(self, node: Node) -> None:
+        """Add a node or replace what is known of it; its allocations stay."""
+        old = self._nodes.get(node.name)
+        if old is None or old.labels != node.labels:
+            self._directory = None
+        states = self._states
+        shape_number = states.shape_for(node)
+        shape = states.shapes[shape_number]
+        free, mig = list(shape.idle), list(shape.idle_mig)
+        cpu = UNKNOWN if node.cpu_milli is None else node.cpu_milli
+        memory = UNKNOWN if node.memory_mib is None else node.memory_mib
+        for holder in self._holders.get(node.name, ()):
+            held = self._held[holder]
+            _take(shape, free, mig, held, 1)
+            cpu = cpu if node.cpu_milli is None else cpu - held.cpu_milli
+            memory = memory if node.memory_mib is None else memory - held.memory_mib
+        self._nodes[node.name] = node
+        self._move(
+            node.name,
+            states.state_for(states.occupancy_for(shape_number, tuple(free), tuple(mig)), cpu, memory),
+        )
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node; unknown ones are ignored."""
+        if self._nodes.pop(name, None) is not None:
+            self._leave(self._state.pop(name))
+            self._directory = None
+
+    def allocate(self, holder: str, what: Fits | Allocation, *, observed: bool = False) -> Allocation:
+        """Give `holder` what a verdict promised. Again for the same holder and GPUs is no change.
+
+        With `observed` it is a fact of the outside and is recorded even beyond a GPU's capacity.
+        """
+        allocation = what if isinstance(what, Allocation) else Allocation.of(holder, what)
+        have = self._held.get(holder)
+        if have is not None:
+            if have == allocation:
+                return have
+            raise Forbidden(f"{holder} already holds GPUs {list(have.gpus)} of {have.node}; free them first")
+        if allocation.node in self._state:
+            self._apply(allocation, 1, observed)
+        self._held[holder] = allocation
+        self._holders[allocation.node] = (*self._holders.get(allocation.node, ()), holder)
+        return allocation
+
+    def free(self, holder: str) -> Allocation | None:
+        """Take back what `holder` has; None if it has nothing."""
+        allocation = self._held.pop(holder, None)
+        if allocation is None:
+            return None
+        left = tuple(other for other in self._holders[allocation.node] if other != holder)
+        if left:
+            self._holders[allocation.node] = left
+        else:
+            del self._holders[allocation.node]
+        if allocation.node in self._state:
+            if allocation.instances:
+                self.put_node(self._nodes[allocation.node])
+            else:
+                self._apply(allocation, -1, True)
+        return allocation
+
+    def learn(self, demand: Demand) -> None:
+        """Score by another demand from now on (a cluster with a score of its own keeps it)."""
+        score = self._states.score
+        if isinstance(score, Usability) and score.demand != demand:
+            self._rebuild(Usability(demand, score.weights, score.name))
+
+    def copy(self) -> "Cluster":
+        """A cluster that can be changed without changing this one; shares what never changes."""
+        twin = Cluster.__new__(Cluster)
+        twin._states = self._states
+        twin._nodes = self._nodes.copy()
+        twin._state = self._state.copy()
+        twin._held = self._held.copy()
+        twin._holders = self._holders.copy()
+        twin._population = self._population.copy()
+        twin._empty = self._empty.copy()
+        twin._buckets = {state: names.copy() for state, names in self._buckets.items()}
+        twin._directory = self._directory.copy() if self._directory else None
+        return twin
+
+    # -- questions -------------------------------------------------------------------------
+
+    def place(self, request: Request, among: Iterable[str] | NDArray[np.intp] | None = None) -> Verdict:
+        """The best node and GPUs, or why there are none; `among` some nodes (names, or places in the directory)."""
+        if self._states.size > 4096 + 8 * len(self._nodes):
+            self._rebuild(self._states.score)
+        row = self._states.row(request)
+        if among is None and not request.match_labels:
+            return self._place_anywhere(request, row)
+        return self._place_among(request, row, among)
+
+    def feasible(self, request: Request) -> list[str]:
+        """Every node that could take the request, by name."""
+        row, directory = self._states.row(request), self.directory()
+        self._see(request, row, directory.state)
+        fits = (row.reason[directory.state] == 0) & directory.matching(request.match_labels)
+        return [directory.names[at] for at in np.flatnonzero(fits).tolist()]
+
+    def _place_anywhere(self, request: Request, row: Row) -> Verdict:
+        size = self._states.size
+        if size > len(self._empty):
+            self._grow(size)
+        total = row.cost[:size] + self._empty[:size]
+        if not size or (best := total[state := int(total.argmin())]) >= NEVER // 2:
+            directory = self.directory()
+            return _refused(request, directory.names, row.reason[directory.state])
+        if best <= UNSEEN // 2:
+            self._states.fill(row, request, np.flatnonzero(total <= UNSEEN // 2))
+            return self._place_anywhere(request, row)
+        ties = (total == best).nonzero()[0]
+        if len(ties) > 1:
+            state = min(ties.tolist(), key=self._first)
+        return self._fits(request, self._first(state), state, int(best))
+
+    def _place_among(
+        self, request: Request, row: Row, among: Iterable[str] | NDArray[np.intp] | None
+    ) -> Verdict:
+        directory = self.directory()
+        unknown: tuple[str, ...] = ()
+        if isinstance(among, np.ndarray):
+            places = among
+        elif among is None:
+            places = np.arange(len(directory.names))
+        else:
+            places, unknown = directory.places(among)
+        matching = directory.matching(request.match_labels)[places]
+        self._see(request, row, directory.state[places[matching]])
+        costs = np.where(matching, row.cost[directory.state[places]], NEVER)
+        if len(costs) and (best := costs[at := int(costs.argmin())]) < NEVER // 2:
+            place = int(places[at])
+            return self._fits(request, directory.names[place], int(directory.state[place]), int(best))
+        codes = np.where(matching, row.reason[directory.state[places]], np.uint8(Reason.SELECTOR))
+        names = tuple(map(directory.names.__getitem__, places.tolist())) + unknown
+        return _refused(
+            request, names, np.concatenate([codes, np.full(len(unknown), Reason.UNKNOWN_NODE, np.uint8)])
+        )
+
+    def _see(self, request: Request, row: Row, states: NDArray[np.intp]) -> None:
+        """Make sure that the costs in these states are known."""
+        new = states[row.cost[states] <= UNSEEN // 2]
+        if len(new):
+            self._states.fill(row, request, np.unique(new))
+
+    def _fits(self, request: Request, name: str, state: int, cost: int) -> Fits:
+        found = self._states.pick(request, state)
+        assert isinstance(found, Pick)
+        lost = max(cost - found.quality * QUALITY, 0) / (UNIT * WHOLE)
+        score = 1.0 / (1.0 + lost + (found.quality > 0))
+        return Fits(request, name, found.gpus, found.instances, score)
+
+    # -- buckets ---------------------------------------------------------------------------
+
+    def _apply(self, allocation: Allocation, sign: int, observed: bool) -> None:
+        states, name = self._states, allocation.node
+        state = self._state[name]
+        occupancy = states.occupancies[states.occupancy[state]]
+        free, mig = list(occupancy.free), list(occupancy.mig)
+        over = _take(occupancy.shape, free, mig, allocation, sign)
+        if over and not observed:
+            raise Forbidden(f"{allocation.holder} can't have GPU {over[0]} of {name}: {over[1]}")
+        cpu, memory = int(states.cpu[state]), int(states.memory[state])
+        if cpu < UNKNOWN // 2:
+            cpu -= sign * allocation.cpu_milli
+        if memory < UNKNOWN // 2:
+            memory -= sign * allocation.memory_mib
+        number = states.occupancy_for(states.shape_of(state), tuple(free), tuple(mig))
+        self._move(name, states.state_for(number, cpu, memory))
+
+    def _move(self, name: str, state: int) -> None:
+        old = self._state.get(name)
+        if old == state:
+            return
+        if old is not None:
+            self._leave(old)
+        if state >= len(self._empty):
+            self._grow(state + 1)
+        self._state[name] = state
+        self._population[state] += 1
+        self._empty[state] = 0
+        bucket = self._buckets.setdefault(state, [])
+        heappush(bucket, name)
+        if len(bucket) > 2 * self._population[state] + 16:
+            bucket[:] = {other for other in bucket if self._state.get(other) == state}
+            heapify(bucket)
+        if self._directory is not None:
+            self._directory.moved(name, state)
+
+    def _leave(self, state: int) -> None:
+        self._population[state] -= 1
+        if not self._population[state]:
+            self._empty[state] = NEVER
+            self._buckets.pop(state, None)
+
+    def _first(self, state: int) -> str:
+        """The first name in a bucket; names that have left it are dropped on the way."""
+        bucket = self._buckets[state]
+        while self._state.get(bucket[0]) != state:
+            heappop(bucket)
+        return bucket[0]
+
+    def _grow(self, size: int) -> None:
+        more = max(size, 2 * len(self._empty)) - len(self._empty)
+        self._population = np.pad(self._population, (0, more))
+        self._empty = np.pad(self._empty, (0, more), constant_values=NEVER)
+
+    def _rebuild(self, score: Score) -> None:
+        """Start a new table with the states that nodes are in now; old ones pile up otherwise."""
+        fresh = Cluster(score=score)
+        fresh._held, fresh._holders = self._held, self._holders
+        for node in self._nodes.values():
+            fresh.put_node(node)
+        self.__dict__.update(fresh.__dict__)
+
+
+def _take(
+    shape: Shape, free: list[int], mig: list[int], allocation: Allocation, sign: int
+) -> tuple[int, str] | None:
+    """Take an allocation (sign -1: give shares back) in place; says the first GPU that is over its capacity."""
+    over = None
+    for gpu in allocation.gpus if allocation.milli else ():
+        at = shape.position.get(gpu)
+        if at is None:
+            over = over or (gpu, "the node has no such GPU")
+            continue
+        free[at] -= sign * allocation.milli
+        if free[at] < 0:
+            over = over or (gpu, f"{(free[at] + allocation.milli) / WHOLE:g} of it is free")
+    for gpu, instance in allocation.instances:
+        at = shape.position.get(gpu)
+        bit = _instance_bit(shape, at, instance) if at is not None else 0
+        if at is None or not mig[at] & bit:
+            over = over or (gpu, f"MIG instance {instance} is not free")
+            continue
+        mig[at] &= ~bit
+    return over
+
+
+def _instance_bit(shape: Shape, at: int, instance: str) -> int:
+    return next((1 << n for n, known in enumerate(shape.gpus[at].mig) if known.id == instance), 0)
+
+
+def _refused(request: Request, names: tuple[str, ...], codes: NDArray[np.uint8]) -> Refused:
+    numbers = np.bincount(codes, minlength=len(Reason)).tolist()
+    return Refused(request, {reason: numbers[reason] for reason in Reason if numbers[reason]}, names, codes)

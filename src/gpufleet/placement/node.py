@@ -1,0 +1,49 @@
+"""A node as placement sees it: its GPUs, labels, and the CPU and memory that claims may take."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+HEALTHY = "Healthy"
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """A slice of a GPU that the node reports, with the profile that claims ask for."""
+
+    id: str
+    profile: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. A GPU without an island is an island of its own; `Unknown` health is not healthy.
+
+    `taken` says that something outside these allocations holds it. A GPU with MIG instances
+    serves MIG requests only.
+    """
+
+    id: int
+    health: str = HEALTHY
+    island: str | None = None
+    bandwidth_gbps: int = 0
+    model: str = ""
+    cordoned: bool = False
+    taken: bool = False
+    mig: tuple[MigInstance, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        """Whether new work may go there once it is free."""
+        return self.health == HEALTHY and not self.cordoned
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node and what it offers when no allocation is on it; CPU and memory may be unknown."""
+
+    name: str
+    gpus: tuple[Gpu, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    cordoned: bool = False
+    cpu_milli: int | None = None
+    memory_mib: int | None = None

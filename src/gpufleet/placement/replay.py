@@ -1,0 +1,110 @@
+"""Replay a trace against one policy and measure what is left unused.
+
+The protocol of "Beware of Fragmentation" (USENIX ATC 2023): tasks arrive in the given order,
+each is placed or dropped, none ever leaves.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gpufleet.placement.cluster import Cluster
+from gpufleet.placement.demand import Demand
+from gpufleet.placement.node import Node
+from gpufleet.placement.references import BestFit, Packing
+from gpufleet.placement.request import WHOLE, Request
+from gpufleet.placement.score import Score
+from gpufleet.placement.usability import Usability, fgd
+from gpufleet.placement.verdict import Fits
+
+POLICIES: dict[str, Callable[[Demand], Score]] = {
+    "default": Usability,
+    "fgd": fgd,
+    "best-fit": lambda demand: BestFit(),
+    "packing": lambda demand: Packing(),
+    "random": lambda demand: BestFit(name="random"),
+}
+"""By name, what makes a policy's score from the demand; `random` ranks nothing and draws a node that fits."""
+
+
+@dataclass
+class Outcome:
+    """What became of the tasks."""
+
+    policy: str
+    capacity_milli: int
+    arrived: int = 0
+    placed: int = 0
+    allocated_milli: int = 0
+    asked_milli: int = 0
+    seconds: float = 0.0
+    fragmented_milli: float = 0.0
+    dropped: Counter[str] = field(default_factory=Counter)
+    arrived_by_size: Counter[str] = field(default_factory=Counter)
+    curve: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def gpu_allocation_percent(self) -> float:
+        """Allocated GPU capacity at the end."""
+        return 100.0 * self.allocated_milli / self.capacity_milli if self.capacity_milli else 0.0
+
+    @property
+    def fragmentation_percent(self) -> float:
+        """Free GPU capacity that the next task is expected not to be able to use, of all capacity."""
+        return 100.0 * self.fragmented_milli / self.capacity_milli if self.capacity_milli else 0.0
+
+    @property
+    def dropped_cpu_only_percent(self) -> float:
+        """Dropped tasks without GPU, of all tasks without GPU."""
+        arrived = self.arrived_by_size["cpu"]
+        return 100.0 * self.dropped["cpu"] / arrived if arrived else 0.0
+
+    @property
+    def decisions_per_second(self) -> float:
+        """Tasks placed or dropped in each second of the replay."""
+        return self.arrived / self.seconds if self.seconds else 0.0
+
+
+def replay(
+    nodes: Sequence[Node], tasks: Iterable[Request], policy: str, demand: Demand, rng: random.Random
+) -> Outcome:
+    """Place the tasks one by one on empty nodes."""
+    cluster = Cluster(nodes, score=POLICIES[policy](demand))
+    outcome = Outcome(policy, WHOLE * sum(len(node.gpus) for node in nodes))
+    started = time.perf_counter()
+    for request in tasks:
+        _arrive(cluster, request, outcome, rng if policy == "random" else None)
+    outcome.seconds = time.perf_counter() - started
+    live, population = cluster.population()
+    outcome.fragmented_milli = float(fgd(demand).loss(cluster.states.nodes(live)) @ population)
+    return outcome
+
+
+def size_of(request: Request) -> str:
+    """How failures are grouped: without GPU, a share of one, or that many."""
+    if not request.count:
+        return "cpu"
+    return "share" if request.milli_per_gpu < WHOLE else f"{request.count} gpu"
+
+
+def _arrive(cluster: Cluster, request: Request, outcome: Outcome, rng: random.Random | None) -> None:
+    size = size_of(request)
+    outcome.arrived += 1
+    outcome.arrived_by_size[size] += 1
+    outcome.asked_milli += request.gpu_milli
+    among = None
+    if rng is not None:
+        feasible = cluster.feasible(request)
+        among = [rng.choice(feasible)] if feasible else None
+    verdict = cluster.place(request, among)
+    if isinstance(verdict, Fits):
+        cluster.allocate(f"task-{outcome.arrived}", verdict)
+        outcome.placed += 1
+        outcome.allocated_milli += request.gpu_milli
+    else:
+        outcome.dropped[size] += 1
+    if outcome.arrived % 100 == 0 and outcome.capacity_milli:
+        asked = 100.0 * outcome.asked_milli / outcome.capacity_milli
+        outcome.curve.append((asked, outcome.gpu_allocation_percent))

@@ -1,0 +1,103 @@
+"""Traces of GPU tasks: lists of nodes and of tasks as CSV, in the columns of Alibaba's openb set.
+
+Columns may be missing or empty, as they are in some lists of that set: a node without CPU has
+it unknown, a task without `gpu_milli` takes whole GPUs.
+"""
+
+import csv
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gpufleet.errors import InvalidRequest
+from gpufleet.placement.node import Gpu, Node
+from gpufleet.placement.request import WHOLE, Exclusivity, Policy, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A line of the list of tasks."""
+
+    name: str
+    request: Request
+
+
+def read_nodes(lines: Iterable[str]) -> list[Node]:
+    """Nodes from CSV: `sn` (or `name`), `gpu`, and where known `model`, `cpu_milli`, `memory_mib`."""
+    nodes = []
+    for line, row in _rows(lines, "nodes"):
+        name = row.get("sn") or row.get("name")
+        if not name:
+            raise InvalidRequest(f"nodes, line {line}: a node needs a name in column sn")
+        model = row.get("model", "")
+        gpus = tuple(Gpu(at, model=model) for at in range(_whole(row, "gpu", 0, line)))
+        cpu, memory = row.get("cpu_milli"), row.get("memory_mib")
+        nodes.append(
+            Node(
+                name,
+                gpus,
+                {"model": model} if model else {},
+                cpu_milli=_whole(row, "cpu_milli", 0, line) if cpu else None,
+                memory_mib=_whole(row, "memory_mib", 0, line) if memory else None,
+            )
+        )
+    return nodes
+
+
+def read_tasks(lines: Iterable[str]) -> list[Task]:
+    """Tasks from CSV: `name`, `num_gpu`, and where given `gpu_milli`, `gpu_spec`, `cpu_milli`, `memory_mib`."""
+    tasks = []
+    for line, row in _rows(lines, "tasks"):
+        count = _whole(row, "num_gpu", 0, line)
+        milli = _whole(row, "gpu_milli", WHOLE, line)
+        shared = count == 1 and 0 < milli < WHOLE
+        try:
+            request = Request(
+                count=count,
+                policy=Policy.ANY,
+                exclusivity=Exclusivity.SHARED if shared else Exclusivity.EXCLUSIVE,
+                share_milli=milli if shared else WHOLE,
+                models=frozenset(filter(None, row.get("gpu_spec", "").split("|"))) if count else frozenset(),
+                cpu_milli=_whole(row, "cpu_milli", 0, line),
+                memory_mib=_whole(row, "memory_mib", 0, line),
+            )
+        except InvalidRequest as error:
+            raise InvalidRequest(f"tasks, line {line}: {error}") from error
+        tasks.append(Task(row.get("name") or f"task-{line:06}", request))
+    return tasks
+
+
+def arrivals(tasks: Sequence[Task], capacity_milli: int, load: float, rng: random.Random) -> list[Request]:
+    """The order of arrival: sorted by name, shuffled, then drawn at random until `load` times the capacity is asked for."""
+    order = [task.request for task in sorted(tasks, key=lambda task: task.name)]
+    pool = tuple(order)
+    rng.shuffle(order)
+    asked = sum(request.gpu_milli for request in order)
+    if not any(request.gpu_milli for request in pool):
+        return order
+    while asked < load * capacity_milli:
+        request = rng.choice(pool)
+        order.append(request)
+        asked += request.gpu_milli
+    return order
+
+
+def _rows(lines: Iterable[str], what: str) -> Iterator[tuple[int, dict[str, str]]]:
+    reader = csv.DictReader(lines)
+    if not reader.fieldnames:
+        raise InvalidRequest(f"{what}: the list is empty; it needs a line of column names")
+    for row in reader:
+        yield reader.line_num, {key: value.strip() for key, value in row.items() if key and value}
+
+
+def _whole(row: dict[str, str], column: str, default: int, line: int) -> int:
+    text = row.get(column, "")
+    if not text:
+        return default
+    try:
+        number = int(float(text))
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise InvalidRequest(f"line {line}: {column} is {text!r}; it takes a number from 0")
+    return number
