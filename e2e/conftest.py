@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import Cluster, Unavailable, binaries
+from e2e.fakenodes import FakeNodes
 
 _KEPT_LOGS = Path(".gpufleet") / "e2e-logs"
 _CLUSTER = pytest.StashKey[Cluster]()
@@ -55,6 +56,22 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
     cluster.create_namespace(name)
     yield name
     cluster.api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="session")
+def player(cluster: Cluster) -> Iterator[FakeNodes]:
+    """The player of fake nodes: one for all tests, so that pods which a test leaves behind still come to an end."""
+    with FakeNodes(cluster.admin) as player:
+        yield player
+
+
+@pytest.fixture
+def fake_nodes(player: FakeNodes) -> Iterator[FakeNodes]:
+    """Fake nodes: none until the test adds some, none after it."""
+    player.problems.clear()
+    yield player
+    player.remove(*player.names)
+    assert player.problems == []
 
 
 @pytest.hookimpl(wrapper=True)
