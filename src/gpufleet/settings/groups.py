@@ -142,6 +142,20 @@ class KubernetesSettings:
         env=["KUBECONFIG"],
     )
     context: str = setting("", "Context of the kubeconfig; its current one if empty.", flag="--context")
+    lease_namespace: str = setting(
+        "default", "Namespace of the scheduler, where its leases of GPUs are.", flag="--lease-namespace"
+    )
+    fault_taints: tuple[str, ...] = setting(
+        (
+            "node.kubernetes.io/not-ready",
+            "node.kubernetes.io/unreachable",
+            "node.kubernetes.io/out-of-service",
+            "gpu.scheduling/unhealthy",
+            "nvidia.com/gpu-unhealthy",
+            "amd.com/gpu-unhealthy",
+        ),
+        "Taints that say that a node is broken; any other keeps pods off a healthy one.",
+    )
     requests_per_second: float = setting(50.0, "Sustained rate of requests to the API.", minimum=0.1)
     burst: int = setting(100, "Requests that may exceed the rate at once.", minimum=1)
     timeout: float = setting(

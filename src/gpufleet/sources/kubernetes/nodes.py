@@ -1,0 +1,99 @@
+"""Kubernetes nodes and GpuNodeStatus objects in the fleet's terms."""
+
+import re
+from collections.abc import Mapping
+
+from gpufleet.model.kube_objects import Node as KubeNode
+from gpufleet.model.node import Gpu, Health, Node, NodeDevices
+from gpufleet.model.node_status import Device, GpuNodeStatus
+from gpufleet.sources.kubernetes.requests import INTEL, MIG, TIME_SLICED, WHOLE, quantity
+
+MODEL_LABELS = (
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "beta.amd.com/gpu.product-name",
+    "gpu.intel.com/product",
+    "cloud.google.com/gke-accelerator",
+    "k8s.amazonaws.com/accelerator",
+)
+
+
+def node_from(node: KubeNode, fault_taints: tuple[str, ...] = ()) -> Node:
+    """The node as the fleet keeps it; a taint of `fault_taints` says that it is broken."""
+    ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
+    labels = dict(node.metadata.labels)
+    count, vendor, missing = _gpus(node, labels)
+    tainted = next((taint.key for taint in node.spec.taints if taint.key in fault_taints), "")
+    fault = f"taint {tainted}" if tainted else ""
+    if not fault and missing:
+        fault = f"{missing} of {count} GPUs not allocatable"
+    is_ready = ready is not None and ready.status == "True"
+    return Node(
+        name=node.metadata.name,
+        aliases=tuple(a.address for a in node.status.addresses if a.address != node.metadata.name),
+        ready=is_ready,
+        not_ready_reason=""
+        if is_ready
+        else _why(ready.reason, ready.message)
+        if ready
+        else "no Ready condition",
+        cordoned=node.spec.unschedulable,
+        fault=fault,
+        labels=labels,
+        gpu_count=count,
+        gpu_model=next((labels[key] for key in MODEL_LABELS if labels.get(key)), ""),
+        vendor=vendor,
+        created=node.metadata.creation_timestamp.timestamp() if node.metadata.creation_timestamp else 0.0,
+    )
+
+
+def devices_from(status: GpuNodeStatus) -> NodeDevices:
+    """The GPUs that the node's agent reports."""
+    return NodeDevices(
+        node=status.spec.node_name,
+        gpus=tuple(_gpu(device) for device in sorted(status.status.devices, key=lambda d: d.id)),
+        total=status.status.total,
+    )
+
+
+def _why(reason: str, message: str) -> str:
+    return f"node is not Ready: {message or reason or 'no reason given'}"
+
+
+def _gpus(node: KubeNode, labels: dict[str, str]) -> tuple[int, str, int]:
+    """How many whole GPUs, of which vendor, and how many of them can't be allocated."""
+    capacity, allocatable = node.status.capacity, node.status.allocatable
+    physical = quantity(labels.get("nvidia.com/gpu.count", ""))
+    sliced = quantity(labels.get("nvidia.com/gpu.replicas", "")) > 1 or TIME_SLICED in capacity
+    cut = any(MIG.fullmatch(name) and quantity(amount) for name, amount in capacity.items())
+    if physical and (sliced or cut):
+        # Time-sliced and MIG nodes advertise parts; feature discovery knows the GPUs.
+        return physical, "nvidia", 0
+    for name in (*WHOLE, *(name for name in capacity if INTEL.fullmatch(name))):
+        if count := quantity(capacity.get(name, "")):
+            vendor = re.split(r"[./]", name.removeprefix("gpu."))[0]
+            return count, vendor, max(0, count - quantity(allocatable.get(name, capacity[name])))
+    return 0, "", 0
+
+
+def time_slices(labels: Mapping[str, str]) -> int:
+    """Into how many parts each GPU of a node is time-sliced, by its labels; 1 for none."""
+    return max(1, quantity(labels.get("nvidia.com/gpu.replicas", "")))
+
+
+def _gpu(device: Device) -> Gpu:
+    return Gpu(
+        index=device.id,
+        uuid=device.uuid,
+        model=device.model,
+        vendor=device.vendor or "",
+        memory_bytes=device.memory_mib * 1024 * 1024 if device.memory_mib is not None else None,
+        island=device.island,
+        bandwidth_gbps=device.bandwidth_gbps,
+        health=Health(device.health),
+        health_reason=device.health_reason,
+        health_since=device.health_since.timestamp() if device.health_since else None,
+        cordoned=device.cordoned,
+        mig_profiles=tuple(instance.profile for instance in device.mig_instances),
+        in_use_by=device.in_use_by,
+    )

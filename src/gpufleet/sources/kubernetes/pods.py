@@ -1,0 +1,100 @@
+"""Kubernetes pods in the fleet's terms: what is promised to them, where, since when, until when."""
+
+import re
+from datetime import datetime
+
+from gpufleet.model.claim import DEFAULT_SHARE, GpuClaim
+from gpufleet.model.kube_objects import ObjectMeta
+from gpufleet.model.kube_objects import Pod as KubePod
+from gpufleet.model.workload import OwnerRef, Pod, Status
+from gpufleet.sources.kubernetes.requests import SLICES, GpuRequest, gpu_request
+
+CLAIM = "gpu.scheduling/claim"
+ALLOCATED = "gpu.scheduling/allocated"
+
+PHASES = {
+    "Pending": Status.PENDING,
+    "Running": Status.RUNNING,
+    "Succeeded": Status.COMPLETED,
+    "Failed": Status.FAILED,
+}
+
+
+def pod_from(pod: KubePod, claim: GpuClaim | None, slices: int = 1) -> Pod:
+    """The pod as the fleet keeps it; `claim` is the one that it names, `slices` its node's time slices."""
+    meta = pod.metadata
+    asked = _asked(pod, claim, slices)
+    phase = PHASES.get(pod.status.phase, Status.UNKNOWN)
+    return Pod(
+        uid=meta.uid,
+        name=meta.name,
+        namespace=meta.namespace,
+        node=pod.spec.node_name,
+        phase=phase,
+        owner=owner_ref(meta),
+        labels=dict(meta.labels),
+        annotations=dict(meta.annotations),
+        gpus=asked.gpus,
+        share=asked.share,
+        held=_held(pod, claim, asked.gpus),
+        claim=meta.annotations.get(CLAIM, ""),
+        created=_seconds(meta.creation_timestamp),
+        bound=_bound(pod),
+        started=_seconds(pod.status.start_time),
+        ended=_ended(pod) if phase.ended else 0.0,
+    )
+
+
+def owner_ref(meta: ObjectMeta) -> OwnerRef | None:
+    """The controller that an object names."""
+    controller = meta.controller
+    if controller is None:
+        return None
+    return OwnerRef(controller.uid, controller.kind, controller.name, controller.api_version)
+
+
+def _asked(pod: KubePod, claim: GpuClaim | None, slices: int) -> GpuRequest:
+    if claim is not None:
+        devices = claim.spec.devices
+        if devices.exclusivity == "Shared":
+            return GpuRequest(devices.count, devices.share if devices.share is not None else DEFAULT_SHARE)
+        if devices.exclusivity == "MIG":
+            cut = re.match(r"(\d+)g\.", devices.mig_profile)
+            return GpuRequest(devices.count, min(1.0, int(cut[1]) / SLICES) if cut else 1.0)
+        return GpuRequest(devices.count, 1.0)
+    asked = gpu_request(pod)
+    return GpuRequest(asked.gpus, asked.share / slices)
+
+
+def _held(pod: KubePod, claim: GpuClaim | None, count: int) -> tuple[int, ...]:
+    """GPU ids from the scheduler's annotation, else from the claim's status."""
+    node, separator, ids = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")
+    if separator and node == pod.spec.node_name and re.fullmatch(r"\d+(,\d+)*", ids):
+        return tuple(sorted({int(number) for number in ids.split(",")}))[:count]
+    for allocation in claim.status.allocations if claim is not None else ():
+        if allocation.pod_uid == pod.metadata.uid and allocation.node_name == pod.spec.node_name:
+            return tuple(sorted(set(allocation.gpu_ids)))[:count]
+    return ()
+
+
+def _bound(pod: KubePod) -> float:
+    if not pod.spec.node_name:
+        return 0.0
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "True":
+            return _seconds(condition.last_transition_time)
+    return _seconds(pod.status.start_time) or _seconds(pod.metadata.creation_timestamp)
+
+
+def _ended(pod: KubePod) -> float:
+    finished = [
+        _seconds(status.state.terminated.finished_at)
+        for status in pod.status.container_statuses
+        if status.state.terminated is not None
+    ]
+    transitions = [_seconds(c.last_transition_time) for c in pod.status.conditions if c.type == "Ready"]
+    return max(finished, default=0.0) or max(transitions, default=0.0)
+
+
+def _seconds(moment: datetime | None) -> float:
+    return moment.timestamp() if moment is not None else 0.0

@@ -1,0 +1,84 @@
+"""How many GPUs a pod asks for, by its containers' requests.
+
+The rule is Kubernetes' own: containers run side by side, init containers one after another
+before them, and an init container that restarts Always is a sidecar that stays beside all that
+come after it. What counts is the most that is needed at one time.
+
+Whole GPUs are counted as they are; MIG instances by their share of the GPU's seven slices.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import NamedTuple
+
+from gpufleet.model.kube_objects import Container, Pod
+
+WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
+TIME_SLICED = "nvidia.com/gpu.shared"
+INTEL = re.compile(r"gpu\.intel\.com/(i915|xe|gpu)")
+MIG = re.compile(r"nvidia\.com/mig-(\d+)g\..+")
+SLICES = 7
+"""Compute slices of a GPU that MIG cuts."""
+
+
+class GpuRequest(NamedTuple):
+    """GPUs asked for, and how much of each."""
+
+    gpus: int
+    share: float
+
+
+def gpu_request(pod: Pod) -> GpuRequest:
+    """What the pod's containers ask for together."""
+    whole, parts = Fraction(0), Fraction(0)
+    for name in sorted(_names(pod)):
+        amount = _effective(pod, name)
+        if mig := MIG.fullmatch(name):
+            parts += amount * Fraction(int(mig[1]), SLICES)
+        else:
+            whole += amount
+    weight = whole + parts
+    gpus = math.ceil(weight)
+    return GpuRequest(gpus, float(weight / gpus) if gpus else 1.0)
+
+
+def is_gpu(resource: str) -> bool:
+    """Whether a resource name stands for GPUs or parts of them."""
+    return (
+        resource in WHOLE
+        or resource == TIME_SLICED
+        or INTEL.fullmatch(resource) is not None
+        or MIG.fullmatch(resource) is not None
+    )
+
+
+def quantity(text: str) -> int:
+    """A whole-number Kubernetes quantity ("8", "2k"); 0 if it is none."""
+    match = re.fullmatch(r"(\d+)([kMG]?)", text.strip())
+    return int(match[1]) * {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}[match[2]] if match else 0
+
+
+def _names(pod: Pod) -> set[str]:
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    return {name for container in containers for name in _asked(container) if is_gpu(name)}
+
+
+def _effective(pod: Pod, name: str) -> Fraction:
+    sidecars = peak = 0
+    for container in pod.spec.init_containers:
+        amount = quantity(_asked(container).get(name, ""))
+        if container.restart_policy == "Always":
+            sidecars += amount
+            peak = max(peak, sidecars)
+        else:
+            peak = max(peak, sidecars + amount)
+    together = sum(quantity(_asked(container).get(name, "")) for container in pod.spec.containers)
+    return Fraction(max(peak, sidecars + together))
+
+
+def _asked(container: Container) -> Mapping[str, str]:
+    """Requests; extended resources may be given as limits alone, which then are the requests too."""
+    resources = container.resources
+    return {**resources.limits, **resources.requests} if resources.limits else resources.requests

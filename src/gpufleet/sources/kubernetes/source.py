@@ -1,0 +1,236 @@
+"""Follows a Kubernetes API and tells the fleet.
+
+One reflector a kind. Owners are of any kind: the common ones are followed from the start, others
+from the moment a pod or owner names one, by discovery. A kind that can't be read (no rights, no
+such CRD) is reported and costs only itself: its objects are then known from the references of
+those below them.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpufleet.errors import GpufleetError
+from gpufleet.fleet.picture import Fleet
+from gpufleet.kube import (
+    GPU_CLAIMS,
+    GPU_NODE_STATUSES,
+    LEASES,
+    NODES,
+    PODS,
+    Change,
+    Discovery,
+    KubeClient,
+    Reflector,
+    Resource,
+    Selection,
+)
+from gpufleet.logs import get_logger
+from gpufleet.model.claim import GpuClaim
+from gpufleet.model.kube_objects import Node, OwnerReference, Pod
+from gpufleet.model.kube_objects import Owner as KubeOwner
+from gpufleet.model.node_status import GpuNodeStatus
+from gpufleet.sources.kubernetes.leases import LeaseBook
+from gpufleet.sources.kubernetes.nodes import devices_from, node_from, time_slices
+from gpufleet.sources.kubernetes.owners import owner_from
+from gpufleet.sources.kubernetes.pods import CLAIM, pod_from
+
+_log = get_logger("sources.kubernetes")
+
+COMMON_OWNERS = tuple(
+    Resource(group, version, plural, kind, KubeOwner)
+    for group, version, plural, kind in (
+        ("apps", "v1", "deployments", "Deployment"),
+        ("apps", "v1", "replicasets", "ReplicaSet"),
+        ("apps", "v1", "statefulsets", "StatefulSet"),
+        ("apps", "v1", "daemonsets", "DaemonSet"),
+        ("batch", "v1", "jobs", "Job"),
+        ("batch", "v1", "cronjobs", "CronJob"),
+    )
+)
+RETRY_KIND = 60.0
+MOST_KINDS = 64
+"""Kinds of owners that are followed; a client can't make us watch without end."""
+
+
+@dataclass(frozen=True)
+class KindState:
+    """How one kind is followed."""
+
+    objects: int
+    lag: float
+    error: str
+
+
+class KubernetesSource:
+    """Keeps a fleet as the API shows it; `run` it in a task of its own."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        fleet: Fleet,
+        *,
+        lease_namespace: str = "default",
+        fault_taints: tuple[str, ...] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._fleet = fleet
+        self._fault_taints = fault_taints
+        self._clock = clock
+        self._discovery = Discovery(client)
+        self._nodes = Reflector(client, NODES)
+        self._pods = Reflector(client, PODS, freeze=True)
+        self._claims = Reflector(client, GPU_CLAIMS)
+        self._statuses = Reflector(client, GPU_NODE_STATUSES)
+        self._leases = Reflector(client, LEASES, Selection(namespace=lease_namespace))
+        self._lease_book = LeaseBook(fleet)
+        self._owners: dict[tuple[str, str], Reflector[KubeOwner]] = {}
+        self._wanted: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self._asked_for: dict[tuple[str, str], float] = {}
+        self._problems: dict[str, str] = {}
+        self._by_claim: dict[tuple[str, str], set[str]] = {}
+        self._synced = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow the API until cancelled."""
+        self._nodes.subscribe(self._on_nodes)
+        self._statuses.subscribe(self._on_statuses)
+        self._claims.subscribe(self._on_claims)
+        self._leases.subscribe(self._lease_book.on_leases)
+        self._pods.subscribe(self._on_pods)
+        async with asyncio.TaskGroup() as tasks:
+            for resource in COMMON_OWNERS:
+                tasks.create_task(self._follow_owner(resource).run())
+            for reflector in self._fixed():
+                tasks.create_task(reflector.run())
+            tasks.create_task(self._follow_wanted(tasks))
+            tasks.create_task(self._await_sync())
+
+    async def synced(self) -> None:
+        """Wait until nodes and pods, and whatever else can be read, have been read once."""
+        await self._synced.wait()
+
+    def states(self) -> Mapping[str, KindState]:
+        """How each kind is followed."""
+        everyone: list[Reflector[Any]] = [*self._fixed(), *self._owners.values()]
+        states = {}
+        for reflector in everyone:
+            state = reflector.state
+            states[reflector.resource.kind] = KindState(state.objects, state.lag, state.error)
+        for kind, problem in self._problems.items():
+            states.setdefault(kind, KindState(0, 0.0, problem))
+        return states
+
+    def _fixed(self) -> tuple[Reflector[Any], ...]:
+        return (self._nodes, self._pods, self._claims, self._statuses, self._leases)
+
+    async def _await_sync(self) -> None:
+        for reflector in (self._nodes, self._pods):
+            await reflector.synced()
+        everyone = [*self._fixed(), *self._owners.values()]
+        while not all(r.state.synced or r.state.error for r in everyone):  # noqa: ASYNC110  (errors raise no event)
+            await asyncio.sleep(0.05)
+        self._synced.set()
+
+    # Owners
+
+    def _follow_owner(self, resource: Resource[KubeOwner]) -> Reflector[KubeOwner]:
+        reflector = Reflector(self._client, resource)
+
+        def on_owners(changes: Sequence[Change[KubeOwner]]) -> None:
+            for change in changes:
+                self._on_owner(change, resource)
+
+        reflector.subscribe(on_owners)
+        self._owners[resource.api_version, resource.kind] = reflector
+        return reflector
+
+    def _on_owner(self, change: Change[KubeOwner], resource: Resource[KubeOwner]) -> None:
+        if change.before is not None and (
+            change.after is None or change.after.metadata.uid != change.before.metadata.uid
+        ):
+            self._fleet.drop_owner(change.before.metadata.uid)
+        if change.after is not None:
+            self._want(change.after.metadata.controller)
+            self._fleet.put_owner(owner_from(change.after, resource.kind, resource.api_version))
+
+    def _want(self, owner: OwnerReference | None) -> None:
+        """Ask for a kind of owner that nobody follows yet. Nodes own their static pods and are followed as nodes."""
+        if owner is None or owner.kind == "Node":
+            return
+        key = (owner.api_version, owner.kind)
+        now = self._clock()
+        if key in self._owners or now - self._asked_for.get(key, -RETRY_KIND) < RETRY_KIND:
+            return
+        if len(self._asked_for) < MOST_KINDS or key in self._asked_for:
+            self._asked_for[key] = now
+            self._wanted.put_nowait(key)
+
+    async def _follow_wanted(self, tasks: asyncio.TaskGroup) -> None:
+        while True:
+            api_version, kind = await self._wanted.get()
+            try:
+                resource = await self._discovery.find(api_version, kind, KubeOwner)
+            except GpufleetError as error:
+                self._problems[kind] = str(error)
+                _log.warning("owner kind not readable", kind=kind, api_version=api_version, error=str(error))
+                continue
+            self._problems.pop(kind, None)
+            if (api_version, kind) not in self._owners:
+                tasks.create_task(self._follow_owner(resource).run())
+
+    # Objects
+
+    def _on_nodes(self, changes: Sequence[Change[Node]]) -> None:
+        for change in changes:
+            if change.after is None:
+                self._fleet.drop_node(change.object.metadata.name)
+                continue
+            self._fleet.put_node(node_from(change.after, self._fault_taints))
+
+    def _on_statuses(self, changes: Sequence[Change[GpuNodeStatus]]) -> None:
+        for change in changes:
+            if change.after is None:
+                self._fleet.drop_devices(change.object.spec.node_name)
+            else:
+                self._fleet.put_devices(devices_from(change.after))
+
+    def _on_claims(self, changes: Sequence[Change[GpuClaim]]) -> None:
+        for change in changes:
+            meta = change.object.metadata
+            for name in sorted(self._by_claim.get((meta.namespace, meta.name), ())):
+                if (pod := self._pods.cache.get(name, meta.namespace)) is not None:
+                    self._put_pod(pod)
+
+    def _on_pods(self, changes: Sequence[Change[Pod]]) -> None:
+        for change in changes:
+            before, after = change.before, change.after
+            if before is not None and (after is None or after.metadata.uid != before.metadata.uid):
+                self._forget(before)
+            if after is not None:
+                self._put_pod(after)
+
+    def _put_pod(self, pod: Pod) -> None:
+        meta = pod.metadata
+        self._want(meta.controller)
+        name = meta.annotations.get(CLAIM, "")
+        claim = None
+        if name:
+            self._by_claim.setdefault((meta.namespace, name), set()).add(meta.name)
+            claim = self._claims.cache.get(name, meta.namespace)
+        node = self._nodes.cache.get(pod.spec.node_name) if pod.spec.node_name else None
+        slices = time_slices(node.metadata.labels) if node is not None else 1
+        self._fleet.put_pod(pod_from(pod, claim, slices))
+
+    def _forget(self, pod: Pod) -> None:
+        meta = pod.metadata
+        name = meta.annotations.get(CLAIM, "")
+        users = self._by_claim.get((meta.namespace, name))
+        if users is not None:
+            users.discard(meta.name)
+            if not users:
+                del self._by_claim[meta.namespace, name]
+        self._fleet.drop_pod(meta.uid, self._clock())

@@ -1,0 +1,235 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpufleet.kube import GPU_CLAIMS, GPU_NODE_STATUSES, NODES, PODS
+from gpufleet.model.kube_objects import Owner as KubeOwner
+from gpufleet.model.node import Health
+from gpufleet.model.workload import Status
+from gpufleet.sources.kubernetes.nodes import devices_from, node_from
+from gpufleet.sources.kubernetes.owners import owner_from
+from gpufleet.sources.kubernetes.pods import pod_from
+
+
+def decode(resource: Any, raw: dict[str, Any]) -> Any:
+    return resource.decoder.decode(msgspec.json.encode(raw))
+
+
+def container(gpus: int = 0, resource: str = "nvidia.com/gpu", **more: Any) -> dict[str, Any]:
+    return {"name": "c", "resources": {"limits": {resource: str(gpus)}} if gpus else {}, **more}
+
+
+def pod(
+    containers: list[dict[str, Any]], init: list[dict[str, Any]] | None = None, **more: Any
+) -> dict[str, Any]:
+    meta = {"name": "p", "namespace": "ml", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    spec = {"nodeName": "a", "containers": containers, "initContainers": init or []}
+    return {
+        "metadata": {**meta, **more.pop("metadata", {})},
+        "spec": spec,
+        "status": {"phase": "Running"},
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("containers", "init", "gpus"),
+    [
+        ([container(2), container(1)], [], 3),
+        ([container(1)], [container(4)], 4),
+        ([container(2)], [container(1)], 2),
+        ([container(2)], [container(1, restartPolicy="Always")], 3),
+        ([container(1)], [container(1, restartPolicy="Always"), container(4)], 5),
+        ([container(1)], [container(4), container(1, restartPolicy="Always")], 4),
+        ([container(1), container(1, "amd.com/gpu")], [], 2),
+        ([container(0)], [], 0),
+    ],
+)
+def test_gpus_are_counted_by_the_rule_for_init_containers(
+    containers: list[dict[str, Any]], init: list[dict[str, Any]], gpus: int
+) -> None:
+    assert pod_from(decode(PODS, pod(containers, init)), None).gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("resource", "count", "gpus", "weight"),
+    [
+        ("nvidia.com/mig-1g.10gb", 1, 1, 1 / 7),
+        ("nvidia.com/mig-3g.40gb", 2, 1, 6 / 7),
+        ("nvidia.com/mig-4g.40gb", 2, 2, 8 / 7),
+        ("gpu.intel.com/xe", 2, 2, 2.0),
+        ("gpu.intel.com/memory.max", 2, 0, 0.0),
+    ],
+)
+def test_parts_of_gpus_count_by_their_slices(resource: str, count: int, gpus: int, weight: float) -> None:
+    found = pod_from(decode(PODS, pod([container(count, resource)])), None)
+    assert found.gpus == gpus
+    assert found.gpus * found.share == pytest.approx(weight)
+
+
+def test_a_pod_on_a_time_sliced_node_holds_a_slice() -> None:
+    assert pod_from(decode(PODS, pod([container(1)])), None, slices=4).share == 0.25
+
+
+def test_the_annotation_names_the_gpus_if_it_is_of_the_pods_node() -> None:
+    meta = {"annotations": {"gpu.scheduling/claim": "c", "gpu.scheduling/allocated": "a:3,1"}}
+    claim = decode(GPU_CLAIMS, {"metadata": {"name": "c"}, "spec": {"devices": {"count": 2}}})
+    found = pod_from(decode(PODS, pod([container(0)], metadata=meta)), claim)
+    assert (found.gpus, found.held, found.claim) == (2, (1, 3), "c")
+    meta["annotations"]["gpu.scheduling/allocated"] = "elsewhere:0,1"
+    assert pod_from(decode(PODS, pod([container(0)], metadata=meta)), claim).held == ()
+
+
+def test_a_shared_claim_holds_its_share_of_each_gpu() -> None:
+    devices = {"count": 1, "exclusivity": "Shared", "share": 0.3}
+    claim = decode(GPU_CLAIMS, {"metadata": {"name": "c"}, "spec": {"devices": devices}})
+    assert pod_from(decode(PODS, pod([container(0)])), claim).share == 0.3
+
+
+def test_a_pod_is_bound_when_the_scheduler_said_and_ends_when_its_last_container_did() -> None:
+    status = {
+        "phase": "Succeeded",
+        "startTime": "2026-01-01T00:00:20Z",
+        "conditions": [
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}
+        ],
+        "containerStatuses": [
+            {"name": n, "state": {"terminated": {"finishedAt": f"2026-01-01T00:{minute}:00Z"}}}
+            for n, minute in (("x", "05"), ("y", "07"))
+        ],
+    }
+    found = pod_from(decode(PODS, pod([container(1)], status=status)), None)
+    assert (found.bound - found.created, found.started - found.created, found.ended - found.created) == (
+        10,
+        20,
+        420,
+    )
+    assert not found.holds
+
+
+def node(**more: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "a", "labels": more.pop("labels", {})},
+        "spec": more.pop("spec", {}),
+        "status": {
+            "capacity": {"nvidia.com/gpu": "8"},
+            "allocatable": {"nvidia.com/gpu": "8"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.7"}],
+            **more,
+        },
+    }
+
+
+def test_a_nodes_gpus_come_from_its_capacity_and_its_model_from_a_label() -> None:
+    found = node_from(decode(NODES, node(labels={"nvidia.com/gpu.product": "NVIDIA-H200"})))
+    assert (found.gpu_count, found.vendor, found.gpu_model) == (8, "nvidia", "NVIDIA-H200")
+    assert found.aliases == ("10.0.0.7",)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "labels", "count"),
+    [
+        ({"nvidia.com/gpu": "32"}, {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.replicas": "4"}, 8),
+        ({"nvidia.com/mig-1g.10gb": "14"}, {"nvidia.com/gpu.count": "2"}, 2),
+        ({"amd.com/gpu": "8"}, {}, 8),
+        ({"gpu.intel.com/i915": "2"}, {}, 2),
+        ({"cpu": "64"}, {"nvidia.com/gpu.count": "0"}, 0),
+    ],
+)
+def test_parts_that_a_node_advertises_are_not_gpus(
+    capacity: dict[str, str], labels: dict[str, str], count: int
+) -> None:
+    assert (
+        node_from(decode(NODES, node(capacity=capacity, allocatable=capacity, labels=labels))).gpu_count
+        == count
+    )
+
+
+def test_only_a_taint_that_says_so_makes_a_node_faulty() -> None:
+    dedicated = node(spec={"taints": [{"key": "dedicated", "effect": "NoSchedule"}], "unschedulable": True})
+    found = node_from(decode(NODES, dedicated), ("gpu.scheduling/unhealthy",))
+    assert (found.fault, found.cordoned, found.ready) == ("", True, True)
+    sick = node(spec={"taints": [{"key": "gpu.scheduling/unhealthy", "effect": "NoSchedule"}]})
+    assert (
+        node_from(decode(NODES, sick), ("gpu.scheduling/unhealthy",)).fault
+        == "taint gpu.scheduling/unhealthy"
+    )
+
+
+def test_gpus_that_the_device_plugin_withholds_are_a_fault() -> None:
+    found = node_from(decode(NODES, node(allocatable={"nvidia.com/gpu": "7"})))
+    assert found.fault == "1 of 8 GPUs not allocatable"
+
+
+def test_a_node_that_is_not_ready_says_why() -> None:
+    found = node_from(
+        decode(NODES, node(conditions=[{"type": "Ready", "status": "Unknown", "message": "no heartbeat"}]))
+    )
+    assert (found.ready, found.not_ready_reason) == (False, "node is not Ready: no heartbeat")
+
+
+def test_devices_come_ordered_with_health_and_reason() -> None:
+    raw = {
+        "metadata": {"name": "a"},
+        "spec": {"nodeName": "a"},
+        "status": {
+            "total": 3,
+            "devices": [
+                {
+                    "id": 1,
+                    "health": "Unhealthy",
+                    "healthReason": "XID 79",
+                    "healthSince": "2026-01-01T00:00:00Z",
+                },
+                {
+                    "id": 0,
+                    "health": "Healthy",
+                    "island": "nvlink-group-0",
+                    "bandwidthGBps": 600,
+                    "memoryMiB": 1024,
+                },
+            ],
+        },
+    }
+    found = devices_from(decode(GPU_NODE_STATUSES, raw))
+    assert [(gpu.index, gpu.health) for gpu in found.gpus] == [(0, Health.HEALTHY), (1, Health.UNHEALTHY)]
+    assert (found.total, found.gpus[0].memory_bytes, found.gpus[1].health_reason) == (3, 1 << 30, "XID 79")
+
+
+def condition(kind: str) -> dict[str, Any]:
+    return {"conditions": [{"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "status", "expected"),
+    [
+        ("Job", {}, condition("Complete"), Status.COMPLETED),
+        ("Job", {}, condition("Failed"), Status.FAILED),
+        ("Job", {}, {"active": 1}, None),
+        ("Job", {"suspend": True}, {}, Status.PENDING),
+        ("PyTorchJob", {}, condition("Running"), Status.RUNNING),
+        (
+            "PyTorchJob",
+            {},
+            {"conditions": [*condition("Running")["conditions"], *condition("Succeeded")["conditions"]]},
+            Status.COMPLETED,
+        ),
+        ("RayJob", {}, {"jobStatus": "RUNNING"}, Status.RUNNING),
+        ("RayJob", {}, {"jobStatus": "FAILED"}, Status.FAILED),
+        ("Workflow", {}, {"phase": "Succeeded"}, Status.COMPLETED),
+        ("Deployment", {"replicas": 2}, {"readyReplicas": 1}, Status.RUNNING),
+        ("Deployment", {"replicas": 2}, {}, Status.PENDING),
+        ("DaemonSet", {}, {"desiredNumberScheduled": 3, "numberReady": 3}, Status.RUNNING),
+        ("CronJob", {"suspend": True}, {}, None),
+        ("Strange", {}, {}, None),
+    ],
+)
+def test_an_owner_says_how_it_is_doing_if_its_kind_can(
+    kind: str, spec: dict[str, Any], status: dict[str, Any], expected: Status | None
+) -> None:
+    raw = {"metadata": {"name": "o", "uid": "u"}, "spec": spec, "status": status}
+    owner = owner_from(msgspec.json.decode(msgspec.json.encode(raw), type=KubeOwner), kind, "v1")
+    assert owner.status is expected
+    assert (owner.ended > 0) == (expected in (Status.COMPLETED, Status.FAILED) and "conditions" in status)
