@@ -30,6 +30,8 @@ class Quantity(StrEnum):
     """Bytes."""
     MEMORY_TOTAL = "memory_total"
     """Bytes."""
+    MEMORY_RESERVED = "memory_reserved"
+    """Bytes that the driver keeps for itself."""
     MEMORY_UTILIZATION = "memory_utilization"
     """Percent of the memory in use, 0–100."""
     TEMPERATURE = "temperature"
@@ -50,6 +52,8 @@ class Quantity(StrEnum):
     """Bytes per second sent over NVLink or XGMI."""
     FABRIC_RECEIVED = "fabric_received"
     """Bytes per second received over NVLink or XGMI."""
+    FABRIC_TRAFFIC = "fabric_traffic"
+    """Bytes per second over NVLink or XGMI, both ways together."""
 
 
 class GpuRef(Struct, frozen=True, order=True):

@@ -129,6 +129,20 @@ class MetricsSettings:
     training_retention: float = setting(
         30 * 86400.0, "How long the numbers that training jobs report are kept.", unit="s", minimum=3600
     )
+    vocabularies: tuple[str, ...] = setting(
+        (),
+        "Exporters to read; all that are found if empty.",
+        choices=["gpufleet", "dcgm", "amd", "nvidia-smi", "all-smi"],
+    )
+    detect: float = setting(
+        300.0, "How often the metric source is asked which exporters there are.", unit="s", minimum=1
+    )
+    max_answer_bytes: int = setting(
+        256 * 1024 * 1024, "Largest answer that is taken from the metric source.", unit="bytes", minimum=1024
+    )
+    cache_bytes: int = setting(
+        64 * 1024 * 1024, "Memory for series that were asked for lately.", unit="bytes", minimum=0
+    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,36 @@
+"""What was read when, and what went wrong: the health of a metric source."""
+
+from collections.abc import Callable
+
+from gpufleet.model.metric_source import MetricHealth, SourceHealth
+
+
+class Journal:
+    """Remembers the last success and the error of each thing that is read."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._entries: dict[str, MetricHealth] = {}
+        self._last_success: float | None = None
+        self._last_error = ""
+
+    def succeeded(self, name: str) -> None:
+        """Note that something was read."""
+        self._last_success = self._clock()
+        self._entries[name] = MetricHealth(self._last_success)
+
+    def failed(self, name: str, reason: str) -> None:
+        """Note that something could not be read."""
+        before = self._entries.get(name)
+        self._entries[name] = MetricHealth(before.last_success if before else None, reason)
+        self._last_error = reason
+
+    def error(self, name: str) -> str:
+        """Why something can't be read right now; empty if it can."""
+        entry = self._entries.get(name)
+        return entry.error if entry else ""
+
+    def health(self, vocabularies: tuple[str, ...]) -> SourceHealth:
+        """All of it."""
+        healthy = self._last_success is not None and not any(entry.error for entry in self._entries.values())
+        return SourceHealth(healthy, self._last_success, self._last_error, dict(self._entries), vocabularies)

@@ -1,0 +1,38 @@
+"""The metric source at one moment: the same evaluation time for all that belongs together.
+
+Answers are decoded, and columns computed, in one worker thread. It shares the interpreter
+with the event loop, but in slices of milliseconds, so that requests are served in between.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from gpufleet.metrics.answer import Labels, decode_instant
+from gpufleet.metrics.client import PrometheusClient
+from gpufleet.model.reading import Column
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Asks a client, always for the same time."""
+
+    client: PrometheusClient
+    worker: Executor
+    at: float
+
+    async def vector(self, expression: str, names: tuple[str, ...]) -> tuple[list[Labels], Column]:
+        """The label sets (only the labels named) and values of an instant query."""
+        body = await self.client.instant(expression, self.at)
+        return await self.work(decode_instant, body, names)
+
+    async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Compute something in the worker thread."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self.worker, lambda: function(*args, **kwargs)
+        )

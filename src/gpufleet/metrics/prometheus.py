@@ -1,0 +1,275 @@
+"""Prometheus as a `MetricSource`: one shared refresh for everybody, ranges on demand.
+
+A background task fetches the newest readings every `refresh` seconds and, less often, looks
+which exporters there are. Callers get the last picture at once and never wait for the source.
+When the source is slow, down or talks nonsense, the picture stays, its timestamps tell its
+age, `errors` and `health()` tell why; nothing raises out of the refresh.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import Self, TypeVar
+
+import numpy as np
+
+from gpufleet.errors import InvalidRequest, MetricsUnavailable
+from gpufleet.logs import get_logger
+from gpufleet.metrics.answer import decode_names
+from gpufleet.metrics.client import PrometheusClient
+from gpufleet.metrics.cluster import read_rdma, read_storage
+from gpufleet.metrics.dialect import Dialect, assumed, dialects
+from gpufleet.metrics.journal import Journal
+from gpufleet.metrics.moment import Moment
+from gpufleet.metrics.picture import Layout, lay_out, paint
+from gpufleet.metrics.processes import read_processes
+from gpufleet.metrics.ranges import Grid, Span, read_span
+from gpufleet.metrics.reader import DialectReader
+from gpufleet.metrics.shared import Cache, Shared
+from gpufleet.metrics.training import read_training
+from gpufleet.model.metric_source import SourceHealth, check_span
+from gpufleet.model.reading import (
+    GpuRef,
+    GpuSeries,
+    Processes,
+    Quantity,
+    RdmaPorts,
+    Readings,
+    SampleBlock,
+    StorageUse,
+    TrainingPoint,
+)
+from gpufleet.settings import MetricsSettings
+
+MAX_CELLS = 20_000_000
+"""Most values of one answer, GPUs × points: 160 MB while it is put together."""
+
+_BLOCK_CELLS = 1_000_000
+_NAMES_SPAN = 3600.0
+_SETTLED = 300.0
+"""Seconds after which Prometheus' look back no longer changes what a range says."""
+
+_PATIENCE = 2.0
+"""Seconds that a caller waits for the first picture after the start."""
+
+T = TypeVar("T")
+log = get_logger("metrics")
+
+
+class PrometheusSource:
+    """Readings from Prometheus, Thanos, Mimir or VictoriaMetrics; `async with` opens and closes it."""
+
+    def __init__(self, settings: MetricsSettings, clock: Callable[[], float] = time.time) -> None:
+        self._settings, self._clock = settings, clock
+        self._client = PrometheusClient(settings)
+        self._journal = Journal(clock)
+        self._readers: tuple[DialectReader, ...] = ()
+        self._names: frozenset[str] = frozenset()
+        self._detected: float | None = None
+        self._layout: Layout = lay_out(())
+        self._picture = Readings(taken_at=0.0, errors={"source": "nothing was read yet"})
+        self._first = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._ranges: Cache[Grid] = Cache(settings.cache_bytes, clock)
+        self._processes = self._shared(Processes(), "processes", self._fetch_processes)
+        self._storage = self._shared(None, "storage", lambda: read_storage(self._now(), self._names))
+        self._rdma = self._shared(None, "rdma", lambda: read_rdma(self._now(), self._names))
+
+    async def __aenter__(self) -> Self:
+        self._open = AsyncExitStack()
+        self._worker = ThreadPoolExecutor(1, "metrics")
+        self._open.callback(self._worker.shutdown)
+        await self._open.enter_async_context(self._client)
+        self._open.push_async_callback(self._ranges.close)
+        task = asyncio.create_task(self._keep_refreshing(), name="metrics-refresh")
+        self._open.push_async_callback(_stop, task)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._open.aclose()
+
+    async def latest(self) -> Readings:
+        """The newest picture; only before the first there is something to wait for."""
+        await self._opened()
+        return self._picture
+
+    async def processes(self) -> Processes:
+        """The processes on the GPUs."""
+        await self._opened()
+        found = await self._processes.get()
+        failed = self._journal.error("processes")
+        return replace(found, errors={**found.errors, "processes": failed}) if failed else found
+
+    async def series(
+        self, quantity: Quantity, gpus: Collection[GpuRef], start: float, end: float, step: float
+    ) -> Sequence[GpuSeries]:
+        """One quantity of some GPUs over time."""
+        check_span(start, end, step)
+        span = Span(start, step, int((end - start) / step + 1e-9) + 1)
+        if span.points * len(gpus) > MAX_CELLS:
+            raise InvalidRequest(
+                f"{len(gpus)} GPUs × {span.points} points asked for, at most {MAX_CELLS} values are answered; "
+                "take a larger step, a shorter span or fewer GPUs"
+            )
+        await self._opened()
+        wanted = frozenset(gpus)
+        settled = end < self._clock() - _SETTLED
+        grid = await self._ranges.get(
+            (quantity, wanted, start, end, step),
+            self._settings.detect if settled else self._settings.refresh,
+            lambda: self._read(quantity, wanted, span),
+            lambda found: 256 + sum(row.nbytes + 200 for row in found.values()) + 100 * len(wanted),
+        )
+        times = span.times
+        return [
+            GpuSeries(gpu, times[here], grid[gpu][here])
+            for gpu in sorted(grid)
+            if (here := ~np.isnan(grid[gpu])).any()
+        ]
+
+    async def samples(
+        self, quantity: Quantity, start: float, end: float, step: float
+    ) -> AsyncIterator[SampleBlock]:
+        """One quantity of all GPUs in blocks of time, the grid's last time before `end`."""
+        if not step > 0 or not start <= end:
+            raise InvalidRequest(f"no span from {start:g} to {end:g} in steps of {step:g}")
+        await self._opened()
+        left = int(np.ceil((end - start) / step - 1e-9))
+        at_once = max(1, _BLOCK_CELLS // max(1, len(self._picture)))
+        for first in range(0, left, at_once):
+            span = Span(start + first * step, step, min(at_once, left - first))
+            grid = await self._read(quantity, None, span)
+            gpus = tuple(sorted(grid))
+            values = np.array([grid[gpu] for gpu in gpus]).reshape(len(gpus), span.points)
+            yield SampleBlock(gpus, span.times, values)
+
+    async def training(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
+        """What a workload reported of its training."""
+        measured = {name for reader in self._readers for name in reader.dialect.names}
+        return await read_training(self._now(), workload_uid, start, end, measured)
+
+    async def storage(self) -> StorageUse | None:
+        """The cluster's file systems."""
+        await self._opened()
+        return await self._storage.get()
+
+    async def rdma(self) -> RdmaPorts | None:
+        """The cluster's InfiniBand ports."""
+        await self._opened()
+        return await self._rdma.get()
+
+    def health(self) -> SourceHealth:
+        """How the source fares."""
+        spoken = tuple(dict.fromkeys(reader.dialect.vocabulary.name for reader in self._readers))
+        return self._journal.health(spoken)
+
+    async def _opened(self) -> None:
+        """Wait for the first picture, but not for a source that hangs."""
+        try:
+            await asyncio.wait_for(self._first.wait(), _PATIENCE)
+        except TimeoutError:
+            pass
+
+    async def refresh(self) -> Readings:
+        """Fetch the newest picture now, beside the background refresh."""
+        async with self._turn:
+            moment = self._now()
+            await self._detect(moment)
+            errors = await self._refresh_readers(moment)
+            if not self._layout.fits(self._readers):
+                self._layout = await moment.work(lay_out, self._readers)
+            self._picture = await moment.work(paint, self._layout, self._readers, errors, moment.at)
+        self._first.set()
+        return self._picture
+
+    async def _keep_refreshing(self) -> None:
+        while True:
+            started = time.monotonic()
+            try:
+                await self.refresh()
+            except Exception as error:
+                self._journal.failed("source", f"the refresh broke: {error!r}")
+                log.exception("refresh broke")
+            await asyncio.sleep(max(0.05, self._settings.refresh - (time.monotonic() - started)))
+
+    async def _detect(self, moment: Moment) -> None:
+        due = self._detected is None or moment.at - self._detected >= self._settings.detect
+        if not due and self._readers:
+            return
+        only = self._settings.vocabularies
+        try:
+            body = await self._client.names(moment.at - _NAMES_SPAN, moment.at)
+            names = await moment.work(decode_names, body)
+        except MetricsUnavailable as error:
+            self._journal.failed("names", str(error))
+            found = assumed(only) if only and not self._readers else None
+        else:
+            self._journal.succeeded("names")
+            self._names, self._detected = frozenset(names), moment.at
+            found = await moment.work(dialects, self._names, only)
+        if found is not None:
+            self._readers = tuple(self._reader(dialect) for dialect in found)
+
+    def _reader(self, dialect: Dialect) -> DialectReader:
+        """The reader that has this dialect already, so that it keeps what it knows, or a new one."""
+        for reader in self._readers:
+            before = reader.dialect
+            if (before.vocabulary.name, before.prefix) == (dialect.vocabulary.name, dialect.prefix):
+                reader.speak(dialect)
+                return reader
+        return DialectReader(dialect)
+
+    async def _refresh_readers(self, moment: Moment) -> dict[str, str]:
+        results = await asyncio.gather(*(reader.refresh(moment) for reader in self._readers))
+        errors: dict[str, str] = {}
+        if failed := self._journal.error("names"):
+            errors["names"] = failed
+        read: set[str] = set()
+        for reader, result in zip(self._readers, results, strict=True):
+            errors |= {name: f"{reader.dialect.vocabulary.name}: {why}" for name, why in result.items()}
+            if "gpus" not in result:
+                read |= {*map(str, reader.dialect.quantities), "gpus", "holders", "faults"}
+        for name in read - errors.keys():
+            self._journal.succeeded(name)
+        for name, reason in errors.items():
+            self._journal.failed(name, reason)
+        return errors
+
+    async def _read(self, quantity: Quantity, gpus: Collection[GpuRef] | None, span: Span) -> Grid:
+        layout, readers = self._layout, self._readers
+        if not readers and (failed := self._journal.error("names")):
+            raise MetricsUnavailable(failed)
+        if not layout.fits(readers):
+            layout = lay_out(readers)
+        return await read_span(self._now(), readers, layout.native, quantity, gpus, span)
+
+    async def _fetch_processes(self) -> Processes:
+        readers = self._readers
+        layout = self._layout if self._layout.fits(readers) else lay_out(readers)
+        return await read_processes(self._now(), readers, layout.native)
+
+    def _now(self) -> Moment:
+        return Moment(self._client, self._worker, self._clock())
+
+    def _shared(self, initial: T, name: str, fetch: Callable[[], Awaitable[T]]) -> Shared[T]:
+        async def told() -> T:
+            try:
+                found = await fetch()
+            except MetricsUnavailable as error:
+                self._journal.failed(name, str(error))
+                raise
+            self._journal.succeeded(name)
+            return found
+
+        return Shared(initial, told, self._settings.refresh, self._clock)
+
+
+async def _stop(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

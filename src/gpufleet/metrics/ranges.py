@@ -1,0 +1,118 @@
+"""Readings of the past: one quantity of some or all GPUs on a grid of times.
+
+Every dialect is asked, in the order of precedence, and a later one fills what the earlier
+leave open; the rules for units and for what follows from other quantities are those of the
+latest readings. Everything is kept dense (GPUs × times) while it is put together.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpufleet.metrics.answer import decode_range
+from gpufleet.metrics.columns import DERIVED, derive, in_our_unit, written_in_percent
+from gpufleet.metrics.expressions import range_queries
+from gpufleet.metrics.identity import identify
+from gpufleet.metrics.moment import Moment
+from gpufleet.metrics.reader import DialectReader
+from gpufleet.metrics.vocabulary import Metric
+from gpufleet.model.reading import GpuRef, Quantity
+
+Grid = dict[GpuRef, NDArray[np.float64]]
+"""Per GPU its values at the times of the grid, NaN where there is none."""
+
+
+class Span:
+    """A grid of times over which quantities are asked."""
+
+    def __init__(self, start: float, step: float, points: int) -> None:
+        self.start, self.step, self.points = start, step, points
+
+    @property
+    def times(self) -> NDArray[np.float64]:
+        """The times of the grid."""
+        return self.start + self.step * np.arange(self.points, dtype=np.float64)
+
+
+async def read_span(
+    moment: Moment,
+    readers: Sequence[DialectReader],
+    native: Sequence[Mapping[GpuRef, GpuRef]],
+    quantity: Quantity,
+    gpus: Collection[GpuRef] | None,
+    span: Span,
+) -> Grid:
+    """One quantity of `gpus` (None: all) over the span; GPUs without any value are left out."""
+    grid = await _measured(moment, readers, native, quantity, gpus, span)
+    missing = None if gpus is None else [gpu for gpu in gpus if gpu not in grid]
+    if quantity in DERIVED and (missing or gpus is None or _gaps(grid)):
+        sources = await asyncio.gather(
+            *(_measured(moment, readers, native, source, gpus, span) for source in DERIVED[quantity])
+        )
+        _derive_gaps(grid, quantity, dict(zip(DERIVED[quantity], sources, strict=True)), span)
+    return {gpu: row for gpu, row in grid.items() if not np.isnan(row).all()}
+
+
+async def _measured(
+    moment: Moment,
+    readers: Sequence[DialectReader],
+    native: Sequence[Mapping[GpuRef, GpuRef]],
+    quantity: Quantity,
+    gpus: Collection[GpuRef] | None,
+    span: Span,
+) -> Grid:
+    grid: Grid = {}
+    for reader, names in zip(readers, native, strict=True):
+        metrics = reader.dialect.quantities.get(quantity, ())
+        asked = None if gpus is None else {names.get(gpu, gpu): gpu for gpu in gpus}
+        back = {theirs: ours for ours, theirs in names.items()} if asked is None else asked
+        nodes = None if asked is None else {ref.node for ref in asked}
+        queries, labels = range_queries(reader.dialect, metrics, reader.roster.node_labels, nodes, span.step)
+        end = span.start + span.step * (span.points - 1)
+        for metric, query in zip(metrics, queries, strict=True):
+            body = await moment.client.range(query, span.start, end, span.step)
+            rows = await moment.work(_rows, reader, quantity, metric, body, labels, span)
+            for ref, row in rows.items():
+                gpu = back.get(ref) if asked is not None else back.get(ref, ref)
+                if gpu is not None:
+                    grid[gpu] = row if gpu not in grid else np.where(np.isnan(grid[gpu]), row, grid[gpu])
+    return grid
+
+
+def _rows(
+    reader: DialectReader,
+    quantity: Quantity,
+    metric: Metric,
+    body: bytes,
+    names: tuple[str, ...],
+    span: Span,
+) -> Grid:
+    raw: Grid = {}
+    for labels, row in decode_range(body, names, span.start, span.step, span.points):
+        gpu = identify(reader.dialect.vocabulary, {name: getattr(labels, name) for name in names})
+        if gpu is not None:
+            raw[gpu.ref] = row if gpu.ref not in raw else np.fmax(raw[gpu.ref], row)
+    percent = metric.name in reader.percent or any(written_in_percent(metric, row) for row in raw.values())
+    return {ref: in_our_unit(quantity, metric, row, percent) for ref, row in raw.items()}
+
+
+def _gaps(grid: Grid) -> bool:
+    return any(bool(np.isnan(row).any()) for row in grid.values())
+
+
+def _derive_gaps(grid: Grid, quantity: Quantity, sources: Mapping[Quantity, Grid], span: Span) -> None:
+    nothing = np.full(span.points, np.nan)
+    for gpu in {gpu for source in sources.values() for gpu in source}:
+        known = {name: source[gpu] for name, source in sources.items() if gpu in source}
+        if quantity is Quantity.MEMORY_UTILIZATION:
+            total = derive(Quantity.MEMORY_TOTAL, known)
+            measured = known.get(Quantity.MEMORY_TOTAL, nothing)
+            known[Quantity.MEMORY_TOTAL] = (
+                measured if total is None else np.where(np.isnan(measured), total, measured)
+            )
+        found = derive(quantity, known)
+        if found is not None:
+            present = grid.get(gpu, nothing)
+            grid[gpu] = np.where(np.isnan(present), found, present)

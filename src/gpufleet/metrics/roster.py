@@ -1,0 +1,88 @@
+"""The GPUs that one exporter describes, and at which place each of its series belongs.
+
+Made from the one query per vocabulary that carries all identity labels; the queries for
+values carry only the few labels that tell GPUs apart, and find their place here. Between two
+refreshes of a fleet hardly anything changes, so a roster is kept and only its times are new
+unless a label set turns up that it does not know.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gpufleet.metrics.answer import Labels, labels_type
+from gpufleet.metrics.identity import identify, identity_labels, key_labels, node_labels
+from gpufleet.metrics.vocabulary import Vocabulary
+from gpufleet.model.reading import Column, GpuIdentity, GpuRef
+
+
+@dataclass(frozen=True)
+class Roster:
+    """GPUs with the times of their newest samples."""
+
+    gpus: tuple[GpuIdentity, ...]
+    times: Column
+    keys: tuple[str, ...]
+    """The labels by which values are asked."""
+    node_labels: tuple[str, ...]
+    """The labels that name the node."""
+    places: Mapping[Any, int]
+    """Set of key labels → place in `gpus`."""
+    seen: Mapping[Any, int]
+    """Set of identity labels → place in `gpus`, or -1 for one that names no GPU."""
+
+    def key(self, labels: Labels) -> Any:
+        """The key labels among more labels."""
+        return labels_type(self.keys)(*(getattr(labels, name) for name in self.keys))
+
+    def place(self, labels: Sequence[Labels]) -> "np.ndarray[Any, np.dtype[np.int64]]":
+        """The places of series with these key labels; -1 for a stranger."""
+        find = self.places.get
+        return np.fromiter((find(each, -1) for each in labels), np.int64, len(labels))
+
+
+def empty_roster(vocabulary: Vocabulary) -> Roster:
+    """The roster before anything was read."""
+    return Roster((), np.empty(0), key_labels(vocabulary, ()), node_labels(()), {}, {})
+
+
+def call_the_roll(
+    vocabulary: Vocabulary, previous: Roster, labels: Sequence[Labels], times: Column
+) -> Roster:
+    """The roster that follows from an answer with all identity labels and the samples' times."""
+    if len(labels) == len(previous.seen) and all(each in previous.seen for each in labels):
+        return replace(previous, times=_times(len(previous.gpus), previous.seen, labels, times))
+    names = identity_labels(vocabulary)
+    sets = [{name: value for name in names if (value := getattr(each, name))} for each in labels]
+    gpus: list[GpuIdentity] = []
+    newest: list[float] = []
+    places: dict[GpuRef, int] = {}
+    seen: dict[Any, int] = {}
+    for each, texts, time in zip(labels, sets, times.tolist(), strict=True):
+        gpu = identify(vocabulary, texts)
+        if gpu is None:
+            seen[each] = -1
+            continue
+        place = places.setdefault(gpu.ref, len(gpus))
+        if place == len(gpus):
+            gpus.append(gpu)
+            newest.append(time)
+        elif time > newest[place]:
+            gpus[place], newest[place] = gpu, time
+        seen[each] = place
+    meant = [texts for each, texts in zip(labels, sets, strict=True) if seen[each] >= 0]
+    keys = key_labels(vocabulary, meant)
+    key = labels_type(keys)
+    by_key = {
+        key(*(getattr(each, name) for name in keys)): place for each, place in seen.items() if place >= 0
+    }
+    return Roster(tuple(gpus), _times(len(gpus), seen, labels, times), keys, node_labels(meant), by_key, seen)
+
+
+def _times(size: int, seen: Mapping[Any, int], labels: Sequence[Labels], times: Column) -> Column:
+    newest = np.full(size, np.nan)
+    places = np.fromiter((seen[each] for each in labels), np.int64, len(labels))
+    np.fmax.at(newest, places[places >= 0], times[places >= 0])
+    return newest

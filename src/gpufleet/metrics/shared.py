@@ -1,0 +1,87 @@
+"""Two ways to share an answer: the newest of a kind, and what was asked for lately.
+
+`Shared` holds one value that all callers share: whoever comes while it is fetched waits for
+that fetch, and whoever comes within `lifetime` gets what is there. A fetch that fails leaves
+the old value. `Cache` does the same for many keys, bounded by the bytes that it keeps.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from gpufleet.errors import MetricsUnavailable
+
+T = TypeVar("T")
+
+
+class Shared(Generic[T]):
+    """One value, fetched at most once per `lifetime` for all who ask."""
+
+    def __init__(
+        self, initial: T, fetch: Callable[[], Awaitable[T]], lifetime: float, clock: Callable[[], float]
+    ) -> None:
+        self.value = initial
+        self._fetch, self._lifetime, self._clock = fetch, lifetime, clock
+        self._lock = asyncio.Lock()
+        self._tried: float | None = None
+
+    async def get(self) -> T:
+        """The newest value; the old one if fetching fails."""
+        async with self._lock:
+            now = self._clock()
+            if self._tried is None or not 0 <= now - self._tried < self._lifetime:
+                self._tried = now
+                try:
+                    self.value = await self._fetch()
+                except MetricsUnavailable:
+                    pass  # the fetcher has told health; the old value says by its age how good it is
+        return self.value
+
+
+class Cache(Generic[T]):
+    """Answers by what was asked, the least lately used forgotten first."""
+
+    def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
+        self._max, self._clock = max_bytes, clock
+        self._kept: OrderedDict[Hashable, tuple[float, int, T]] = OrderedDict()
+        self._flights: dict[Hashable, asyncio.Future[T]] = {}
+        self.bytes = 0
+
+    async def get(
+        self, key: Hashable, lifetime: float, fetch: Callable[[], Awaitable[T]], size: Callable[[T], int]
+    ) -> T:
+        """The answer for `key`, from memory if it is there; callers that ask the same wait together."""
+        if (kept := self._kept.get(key)) and self._clock() < kept[0]:
+            self._kept.move_to_end(key)
+            return kept[2]
+        if (flight := self._flights.get(key)) is None:
+            flight = asyncio.ensure_future(fetch())
+            self._flights[key] = flight
+            flight.add_done_callback(lambda done: self._land(key, lifetime, done, size))
+        # A caller that gives up must not cut off the others.
+        return await asyncio.shield(flight)
+
+    def _land(
+        self, key: Hashable, lifetime: float, flight: "asyncio.Future[T]", size: Callable[[T], int]
+    ) -> None:
+        self._flights.pop(key, None)
+        if flight.cancelled() or flight.exception() is not None:
+            return
+        self._forget(key)
+        weight = size(flight.result())
+        if weight <= self._max:
+            self._kept[key] = (self._clock() + lifetime, weight, flight.result())
+            self.bytes += weight
+        while self.bytes > self._max:
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, key: Hashable) -> None:
+        if kept := self._kept.pop(key, None):
+            self.bytes -= kept[1]
+
+    async def close(self) -> None:
+        """Stop what is still being fetched."""
+        for flight in list(self._flights.values()):
+            flight.cancel()
+        await asyncio.gather(*self._flights.values(), return_exceptions=True)

@@ -1,0 +1,48 @@
+"""What training jobs report of themselves: series with a `workload_uid` label.
+
+Read as stored, with the samples' own times: a range query would repeat each number at every
+step until the next one came. Metrics of GPUs that carry the label too are left out.
+"""
+
+import math
+from collections.abc import Collection
+from functools import partial
+
+from gpufleet.errors import InvalidRequest
+from gpufleet.metrics.answer import decode_points
+from gpufleet.metrics.moment import Moment
+from gpufleet.metrics.promql import literal
+from gpufleet.model.metric_source import MAX_POINTS
+from gpufleet.model.reading import TrainingPoint
+
+_LABELS = ("__name__", "rank", "global_rank", "metric")
+
+
+async def read_training(
+    moment: Moment, workload_uid: str, start: float, end: float, not_training: Collection[str]
+) -> list[TrainingPoint]:
+    """Every number that the workload reported from `start` to `end`, in order of time."""
+    if not start <= end or not math.isfinite(start) or not math.isfinite(end):
+        raise InvalidRequest(f"start ({start:g}) must not be after end ({end:g})")
+    if not workload_uid:
+        return []
+    width = int((end - start) * 1000) + 1  # newer releases leave out a sample right on the left edge
+    body = await moment.client.instant(f"{{workload_uid={literal(workload_uid)}}}[{width}ms]", end)
+    return await moment.work(partial(_points, body, start, end, not_training))
+
+
+def _points(body: bytes, start: float, end: float, not_training: Collection[str]) -> list[TrainingPoint]:
+    points: list[TrainingPoint] = []
+    for labels, samples in decode_points(body, _LABELS):
+        if labels.metric_name in not_training:
+            continue
+        name = labels.metric or labels.metric_name
+        rank = labels.rank or labels.global_rank
+        inside = [(time, float(value)) for time, value in samples if start <= time <= end]
+        kept = [(time, value) for time, value in inside if math.isfinite(value)]
+        every = math.ceil(len(kept) / MAX_POINTS) or 1
+        number = int(rank) if rank.isdecimal() else None
+        points.extend(TrainingPoint(name, value, time, number) for time, value in kept[::every])
+    return sorted(
+        points, key=lambda point: (point.time, point.metric, -1 if point.rank is None else point.rank)
+    )
