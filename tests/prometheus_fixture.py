@@ -84,21 +84,22 @@ def running_prometheus(config: str, openmetrics: str = "") -> Iterator[str]:
                 timeout=60,
             )
         port = free_port()
+        log = (folder / "log").open("wb")
         process = subprocess.Popen(
             [
                 tools.prometheus,
                 f"--config.file={folder / 'prometheus.yml'}",
                 f"--storage.tsdb.path={folder / 'data'}",
                 f"--web.listen-address=127.0.0.1:{port}",
-                "--storage.tsdb.no-lockfile",
                 "--log.level=error",
             ],
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=log,
         )
+        log.close()
         try:
             address = f"http://127.0.0.1:{port}"
-            _wait(address, process)
+            _wait(address, process, folder / "log")
             yield address
         finally:
             process.terminate()
@@ -109,7 +110,7 @@ def running_prometheus(config: str, openmetrics: str = "") -> Iterator[str]:
                 process.wait()
 
 
-def _wait(address: str, process: "subprocess.Popen[bytes]") -> None:
+def _wait(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -117,4 +118,4 @@ def _wait(address: str, process: "subprocess.Popen[bytes]") -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.05)
-    raise AssertionError("prometheus did not get ready within 20 s")
+    raise AssertionError(f"prometheus did not get ready within 20 s: {log.read_text()[-500:]}")

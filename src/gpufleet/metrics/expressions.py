@@ -84,7 +84,7 @@ def holder_query(dialect: Dialect, keys: tuple[str, ...]) -> str:
     plain = series('pod!=""', 'exported_pod=""') + " unless on (job, instance, namespace, pod) up"
     return either(
         [
-            by("group", (*keys, *exported, *uids), series('exported_pod!=""')),
+            by("group", (*keys, *exported, "namespace", "container", *uids), series('exported_pod!=""')),
             by("group", (*keys, *_POD_LABELS, *uids), plain),
             *(by("group", (*keys, job, *users), series(f'{job}!=""')) for job in jobs),
         ]

@@ -96,7 +96,8 @@ def vendor_of(model: str) -> str:
 def holder_of(labels: Labels) -> Holder | None:
     """Who uses the GPU; what the exporter itself said (`exported_*`) comes before the scrape's labels."""
     if labels.get("exported_pod"):
-        pod = {name: labels.get(f"exported_{name}", "") for name in ("namespace", "pod", "container")}
+        # Only labels that the scrape has too are renamed.
+        pod = {name: _said(name, labels) for name in ("namespace", "pod", "container")}
     else:
         pod = {name: labels.get(name, "") for name in ("namespace", "pod", "container")}
     job = _said("hpc_job", labels) or _said("job_id", labels)
