@@ -107,6 +107,16 @@ def test_an_nvlink_error_puts_the_gpu_out_only_when_fatal(code: int, message: st
     assert ledger.verdict("GPU-0").health is health
 
 
+def test_the_bare_number_of_an_xid_takes_nothing_back_that_its_text_said() -> None:
+    ledger = healthy()
+    ledger.see_events([xid(74, message="NVLink: fatal error detected on link 6")])
+    ledger.see_events([xid(74, at=20.1)])
+    assert ledger.verdict("GPU-0").health is Health.UNHEALTHY
+    other_way_round = healthy()
+    other_way_round.see_events([xid(74), xid(74, at=20.1, message="NVLink: fatal error detected on link 6")])
+    assert other_way_round.verdict("GPU-0").health is Health.UNHEALTHY
+
+
 def test_the_warn_list_is_the_operators() -> None:
     stern = HealthRules(warn_xids=frozenset({48}))
     assert judge_xid(94, rules=stern) == Finding(

@@ -1,12 +1,15 @@
-"""Find the driver that this machine has."""
+"""Find the driver that this machine has, and read and judge its GPUs as the settings say."""
 
 from collections.abc import Callable
 
 from gpufleet.devices.amdsmi import AmdSmiReader
 from gpufleet.devices.nvml import NvmlReader
+from gpufleet.devices.patient import PatientReader
 from gpufleet.devices.reader import DeviceReader
 from gpufleet.devices.simulated import SimulatedReader
-from gpufleet.errors import DevicesUnavailable
+from gpufleet.errors import DevicesUnavailable, SettingsError
+from gpufleet.model.xid import HealthRules
+from gpufleet.settings import DevicesSettings
 
 READERS: dict[str, Callable[[], DeviceReader]] = {
     "nvml": NvmlReader,
@@ -32,3 +35,20 @@ def open_reader(kind: str = "auto") -> DeviceReader:
         reader.close()
         reasons.append(f"{reader.name} lists no GPU")
     raise DevicesUnavailable(f"no GPU found on this machine: {'; '.join(reasons)}")
+
+
+def patient_reader(settings: DevicesSettings) -> PatientReader:
+    """A reader that never hangs, of the kind that the settings name; it opens the driver when first asked."""
+    return PatientReader(lambda: open_reader(settings.reader), deadline=settings.deadline)
+
+
+def health_rules(settings: DevicesSettings) -> HealthRules:
+    """The operator's rules; SettingsError names an XID that is no number."""
+    wrong = [text for text in settings.warn_xids if not text.strip().isdigit()]
+    if wrong:
+        raise SettingsError(
+            f"setting devices.warn_xids: {wrong[0]!r} is not an XID; it takes numbers such as 94"
+        )
+    return HealthRules(
+        warn_xids=frozenset(map(int, settings.warn_xids)), ecc_threshold=settings.ecc_threshold
+    )

@@ -172,7 +172,11 @@ class HealthLedger:
             return
         finding = self._judge_event(event)
         if finding is not None:
-            self._hold(case, finding.key, finding, event.at)
+            held = case.findings.get(finding.key)
+            if (
+                held is None or held[0].severity <= finding.severity
+            ):  # the bare number of a fatal XID may follow its text
+                self._hold(case, finding.key, finding, event.at)
         elif event.code == 154:
             _forget_until_reset(case)
 

@@ -2,6 +2,7 @@
 
 from gpufleet.settings.groups import (
     AuthSettings,
+    DevicesSettings,
     KubernetesSettings,
     LogSettings,
     MetricsSettings,
@@ -12,6 +13,7 @@ from gpufleet.settings.load import Settings, load_settings
 
 __all__ = [
     "AuthSettings",
+    "DevicesSettings",
     "KubernetesSettings",
     "LogSettings",
     "MetricsSettings",

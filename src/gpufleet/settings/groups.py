@@ -177,6 +177,31 @@ class KubernetesSettings:
     )
 
 
+@dataclass(frozen=True)
+class DevicesSettings:
+    """How the GPUs of this machine are read and judged."""
+
+    reader: str = setting(
+        "auto",
+        "Which driver is asked; auto takes the first that lists a GPU.",
+        choices=["auto", "nvml", "amdsmi", "simulated"],
+    )
+    deadline: float = setting(
+        5.0,
+        "Longest time that the driver may take before its GPUs are Unknown.",
+        unit="s",
+        minimum=0.1,
+    )
+    identify: bool = setting(False, "Also read the user and the command line of processes on the GPUs.")
+    kernel_log: bool = setting(True, "Read XIDs from /dev/kmsg too, where this process may.")
+    warn_xids: tuple[str, ...] = setting(
+        ("63", "92", "94", "109"), "XIDs that only warn; any other serious one takes its GPU out."
+    )
+    ecc_threshold: int = setting(
+        0, "Uncorrectable errors in one block of an AMD GPU above which it is out.", minimum=0
+    )
+
+
 GROUPS: dict[str, type] = {
     "server": ServerSettings,
     "auth": AuthSettings,
@@ -184,5 +209,6 @@ GROUPS: dict[str, type] = {
     "store": StoreSettings,
     "metrics": MetricsSettings,
     "kubernetes": KubernetesSettings,
+    "devices": DevicesSettings,
 }
 """Every group by the name of its table in `gpufleet.toml`."""
