@@ -117,7 +117,7 @@ def _official(url: str) -> dict[str, Any]:
     from kubernetes import client, watch
 
     before = _memory("VmRSS")
-    api = client.CoreV1Api(client.ApiClient(client.Configuration(host=url)))
+    api: Any = client.CoreV1Api(client.ApiClient(client.Configuration(host=url)))
     started = time.perf_counter()
     cache: dict[str, dict[tuple[str, str], Any]] = {}
     for kind, read in (("nodes", api.list_node), ("pods", api.list_pod_for_all_namespaces)):
@@ -129,7 +129,8 @@ def _official(url: str) -> dict[str, Any]:
             rest = page.metadata._continue or ""
     listed = time.perf_counter()
     seen = 0
-    stream = watch.Watch().stream(
+    watching: Any = watch.Watch
+    stream = watching().stream(
         api.list_pod_for_all_namespaces, resource_version="100000", timeout_seconds=300
     )
     for event in stream:

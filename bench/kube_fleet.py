@@ -16,7 +16,9 @@ _TIME = "2026-11-01T08:00:00Z"
 
 
 def _managed(manager: str, paths: int) -> dict[str, Any]:
-    fields = {f'k:{{"type":"field-{number}"}}': {".": {}, "f:status": {}} for number in range(paths)}
+    fields: dict[str, Any] = {
+        f'k:{{"type":"field-{number}"}}': {".": {}, "f:status": {}} for number in range(paths)
+    }
     return {
         "manager": manager,
         "operation": "Update",
