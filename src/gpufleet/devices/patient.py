@@ -201,7 +201,8 @@ class _Worker:
             job = self._jobs.get()
             if job.question is None or self._abandoned:
                 self._drop_reader()
-                job.answer.set_result(None) if job.answer.set_running_or_notify_cancel() else None
+                if job.answer.set_running_or_notify_cancel():
+                    job.answer.set_result(None)
                 return
             if not job.answer.set_running_or_notify_cancel():
                 continue
