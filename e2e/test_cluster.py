@@ -2,12 +2,20 @@
 
 import contextlib
 import http.client
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from e2e.cluster import Cluster, CommandFailed, Refused
+from e2e.cluster import Cluster, CommandFailed, ComponentFailed, Proxy, Refused
+from e2e.cluster.binaries import Binaries
 from e2e.cluster.rest import Rest
+from e2e.fakenodes import FakeNodes
+
+_CONTAINER = {"name": "main", "image": "trainer"}
 
 
 def test_kubectl_speaks_to_a_server_of_the_pinned_release(cluster: Cluster) -> None:
@@ -101,6 +109,21 @@ def test_a_proxy_resets_a_watch_in_the_middle(cluster: Cluster) -> None:
         assert Rest(admin).get("/version")
 
 
+def test_a_dropped_connection_is_reset_on_both_sides_and_dropped_only_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, Proxy(server.getsockname()[1]) as proxy:
+        client = socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+        upstream, _ = server.accept()
+        with client, upstream:
+            upstream.sendall(b"half an ans")
+            assert client.recv(100) == b"half an ans"
+            proxy.drop()
+            proxy.drop()
+            with pytest.raises(ConnectionResetError):
+                client.recv(100)
+            with pytest.raises(ConnectionResetError):
+                upstream.recv(100)
+
+
 def test_a_stalled_proxy_holds_the_answer_back_until_it_heals(cluster: Cluster) -> None:
     with cluster.proxy() as (proxy, admin):
         proxy.stall()
@@ -115,3 +138,85 @@ def test_a_refusal_carries_the_servers_answer(cluster: Cluster, namespace: str) 
         cluster.api.get(f"/api/v1/namespaces/{namespace}/configmaps/none")
     assert refusal.value.status == 404
     assert '"reason":"NotFound"' in refusal.value.body
+
+
+def test_the_scheduler_runs_with_another_configuration_while_asked_to(
+    cluster: Cluster, namespace: str, fake_nodes: FakeNodes
+) -> None:
+    fake_nodes.add("n1")
+    pod = {"metadata": {"name": "p"}, "spec": {"schedulerName": "special", "containers": [_CONTAINER]}}
+    with cluster.scheduling({"profiles": [{"schedulerName": "special"}]}):
+        cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", pod)
+        cluster.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=30s", namespace=namespace)
+    cluster.kubectl("run", "usual", "--image=x", namespace=namespace)
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/usual", "--timeout=30s", namespace=namespace)
+
+
+def test_the_audit_log_tells_who_bound_a_pod(cluster: Cluster, namespace: str, fake_nodes: FakeNodes) -> None:
+    fake_nodes.add("n1")
+    since = cluster.audit_size()
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [_CONTAINER]}}
+    cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", pod)
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=30s", namespace=namespace)
+    bindings = [each for each in cluster.audit(since) if each["objectRef"].get("subresource") == "binding"]
+    assert [each["user"]["username"] for each in bindings] == ["system:kube-scheduler"]
+    assert bindings[0]["requestObject"]["target"]["name"] == "n1"
+
+
+def test_a_component_that_can_t_have_its_port_fails_with_its_log(control_plane: Binaries) -> None:
+    cluster = Cluster(control_plane)
+    try:
+        taken = int(cluster.etcd.command[3].rpartition(":")[2])
+        with (
+            socket.create_server(("127.0.0.1", taken)),
+            pytest.raises(ComponentFailed, match="already in use"),
+        ):
+            cluster.etcd.start()
+    finally:
+        cluster.stop()
+
+
+def test_a_stopped_cluster_leaves_nothing_behind(control_plane: Binaries) -> None:
+    cluster = Cluster(control_plane)
+    cluster.etcd.start()
+    pid = cluster.etcd.pid
+    assert pid
+    cluster.stop()
+    assert not cluster.directory.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+_ORPHAN = """
+import sys, time
+from pathlib import Path
+from e2e.cluster.component import Component
+from e2e.cluster.guard import Guard
+directory = Path(sys.argv[1])
+component = Component("sleep", ["sleep", "600"], directory / "log", lambda: True, Guard(directory))
+component.start()
+component.pause()
+print(component.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_test_run_leaves_nothing_behind_either(tmp_path: Path) -> None:
+    directory = tmp_path / "cluster"
+    directory.mkdir()
+    command = [sys.executable, "-c", _ORPHAN, str(directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout
+        component = int(run.stdout.readline())
+        run.kill()
+    Cluster.wait_for("end of the directory", lambda: not directory.exists())
+    Cluster.wait_for("end of the component", lambda: not _alive(component))
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process still runs; one that nobody has waited for yet does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

@@ -48,7 +48,7 @@ def find(progress: Progress) -> Binaries:
     version = pinned_version()
     programs = installed(version, progress)
     if missing := [name for name in PROGRAMS if name not in programs]:
-        cached = from_cache(version) or _get(version, progress)
+        cached = from_cache(version) or obtain(version, progress)
         programs |= {name: cached / name for name in missing}
     return Binaries(
         version,
@@ -113,7 +113,7 @@ def from_cache(version: str) -> Path | None:
     return directory if usable and version_of(directory / PROGRAMS[0]) == version else None
 
 
-def _get(version: str, progress: Progress) -> Path:
+def obtain(version: str, progress: Progress) -> Path:
     """Build or download into the cache; one process at a time."""
     target = cache() / f"kubernetes-{version}"
     try:

@@ -6,6 +6,7 @@ It runs in a thread of its own, so that tests of any kind, with or without an ev
 
 import asyncio
 import socket
+import struct
 from types import TracebackType
 from typing import Self
 
@@ -78,10 +79,11 @@ class Proxy:
 
     async def _reset(self) -> None:
         for writer in list(self._open):
-            if (raw := writer.get_extra_info("socket")) is not None:
+            if not writer.transport.is_closing():
                 # A linger of zero makes the kernel send RST: a cut line, not a polite end.
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-            writer.transport.abort()
+                raw = writer.get_extra_info("socket")
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._accepted += 1

