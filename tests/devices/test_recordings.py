@@ -106,6 +106,25 @@ def test_the_inventory_agrees_with_nvidia_smi(path: Path) -> None:
 
 
 @recorded
+def test_the_remapped_rows_are_those_that_nvidia_smi_prints(path: Path) -> None:
+    recording = load(path)
+    xml = ElementTree.fromstring(recording["nvidia_smi_xml"])
+    for reading, gpu in zip(recording["samples"][-1]["readings"], xml.iter("gpu"), strict=True):
+        counts = reading["remapped_rows_corrected"], reading["remapped_rows_uncorrected"]
+        printed = (
+            gpu.findtext("remapped_rows/remapped_row_corr"),
+            gpu.findtext("remapped_rows/remapped_row_unc"),
+        )
+        assert tuple(map(str, counts)) == printed
+        flags = reading["remap_pending"], reading["remap_failed"]
+        words = (
+            gpu.findtext("remapped_rows/remapped_row_pending"),
+            gpu.findtext("remapped_rows/remapped_row_failure"),
+        )
+        assert tuple("Yes" if flag else "No" for flag in flags) == words
+
+
+@recorded
 def test_as_many_links_are_up_as_nvidia_smi_lists(path: Path) -> None:
     recording = load(path)
     up = len(re.findall(r"Link \d+: [\d.]+ GB/s", recording["nvidia_smi_nvlink"]))

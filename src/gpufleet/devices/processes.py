@@ -52,7 +52,7 @@ class ProcessTable:
                     return {}
                 seen = self._seen[pid] = _Seen(psutil.Process(pid))
             facts = _look(psutil, seen, identify)
-        except psutil.NoSuchProcess:
+        except psutil.Error:  # it ended, or /proc hides it from us
             return {}
         seen.looks += 1
         return facts
