@@ -1,0 +1,190 @@
+"""The source on an API: objects written there appear in the fleet, and go from it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gpufleet.fleet.overview import overview
+from gpufleet.fleet.picture import Fleet
+from gpufleet.kube import Connection, KubeClient
+from gpufleet.kubelite import KubeLite
+from gpufleet.model.crds import definitions
+from gpufleet.model.workload import Status
+from gpufleet.sources.kubernetes import KubernetesSource
+
+
+class Api:
+    """Writes objects as kubectl would."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url = url
+        self._session = session
+
+    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        async with self._session.post(self.url + path, json=body) as answer:
+            found: dict[str, Any] = await answer.json()
+            assert answer.status in (200, 201), found
+            return found
+
+    async def patch(self, path: str, body: dict[str, Any]) -> None:
+        headers = {"Content-Type": "application/merge-patch+json"}
+        async with self._session.patch(self.url + path, json=body, headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def delete(self, path: str) -> None:
+        async with self._session.delete(self.url + path, json={"gracePeriodSeconds": 0}) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def node(self, name: str, gpus: int = 8) -> None:
+        await self.post("/api/v1/nodes", {"metadata": {"name": name}})
+        status = {
+            "capacity": {"nvidia.com/gpu": str(gpus)},
+            "allocatable": {"nvidia.com/gpu": str(gpus)},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        await self.patch(f"/api/v1/nodes/{name}/status", {"status": status})
+
+    async def pod(self, name: str, node: str, gpus: int, owner: dict[str, Any] | None = None) -> str:
+        meta = {"name": name, "ownerReferences": [owner] if owner else []}
+        resources = {"limits": {"nvidia.com/gpu": str(gpus)}}
+        spec = {"nodeName": node, "containers": [{"name": "c", "image": "i", "resources": resources}]}
+        made = await self.post("/api/v1/namespaces/default/pods", {"metadata": meta, "spec": spec})
+        await self.patch(f"/api/v1/namespaces/default/pods/{name}/status", {"status": {"phase": "Running"}})
+        uid: str = made["metadata"]["uid"]
+        return uid
+
+
+def controller(made: dict[str, Any], kind: str, api_version: str) -> dict[str, Any]:
+    meta = made["metadata"]
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+    }
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[Api]:
+    async with KubeLite() as server, aiohttp.ClientSession() as session:
+        api = Api(server.url, session)
+        for definition in definitions():
+            await api.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        yield api
+
+
+@pytest.fixture
+async def fleet(api: Api) -> AsyncIterator[Fleet]:
+    fleet = Fleet("test")
+    async with KubeClient(Connection(server=api.url)) as client:
+        source = KubernetesSource(client, fleet)
+        task = asyncio.create_task(source.run())
+        await asyncio.wait_for(source.synced(), 10)
+        yield fleet
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110  (the fleet raises no event for this)
+            await asyncio.sleep(0.02)
+
+
+async def test_nodes_and_pods_appear_and_go(api: Api, fleet: Fleet) -> None:
+    await api.node("a")
+    uid = await api.pod("p", "a", 4)
+    await until(lambda: overview(fleet).allocated == 4)
+    await until(lambda: fleet.workloads()[uid].status is Status.RUNNING)
+    await api.delete("/api/v1/namespaces/default/pods/p")
+    await until(lambda: overview(fleet).allocated == 0)
+    assert fleet.ended()[uid].workload.name == "p"
+
+
+async def test_owners_of_any_kind_are_found_by_discovery(api: Api, fleet: Fleet) -> None:
+    versions = [
+        {
+            "name": "v1",
+            "served": True,
+            "storage": True,
+            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+        }
+    ]
+    spec = {
+        "group": "kubeflow.org",
+        "scope": "Namespaced",
+        "names": {"plural": "pytorchjobs", "singular": "pytorchjob", "kind": "PyTorchJob"},
+        "versions": versions,
+    }
+    await api.post(
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        {"metadata": {"name": "pytorchjobs.kubeflow.org"}, "spec": spec},
+    )
+    job = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "bert", "labels": {"team": "nlp"}},
+        "status": {"conditions": [{"type": "Running", "status": "True"}]},
+    }
+    made = await api.post("/apis/kubeflow.org/v1/namespaces/default/pytorchjobs", job)
+    await api.node("a")
+    await api.pod("bert-0", "a", 8, controller(made, "PyTorchJob", "kubeflow.org/v1"))
+    uid = made["metadata"]["uid"]
+    await until(lambda: uid in fleet.workloads() and fleet.workloads()[uid].labels == {"team": "nlp"})
+    workload = fleet.workloads()[uid]
+    assert (workload.kind, workload.name, workload.status, workload.gpus) == (
+        "PyTorchJob",
+        "bert",
+        Status.RUNNING,
+        8,
+    )
+
+
+async def test_a_kind_that_is_not_there_costs_only_itself(api: Api, fleet: Fleet) -> None:
+    await api.node("a")
+    owner = {"apiVersion": "nowhere.io/v1", "kind": "Ghost", "name": "g", "uid": "ghost", "controller": True}
+    await api.pod("p", "a", 1, owner)
+    await until(lambda: "ghost" in fleet.workloads())
+    assert (fleet.workloads()["ghost"].kind, fleet.workloads()["ghost"].name) == ("Ghost", "g")
+
+
+async def test_a_claim_says_what_its_pods_hold_whichever_comes_first(api: Api, fleet: Fleet) -> None:
+    await api.node("a")
+    meta = {"name": "p", "annotations": {"gpu.scheduling/claim": "two", "gpu.scheduling/allocated": "a:4,5"}}
+    spec = {"nodeName": "a", "containers": [{"name": "c", "image": "i"}]}
+    await api.post("/api/v1/namespaces/default/pods", {"metadata": meta, "spec": spec})
+    await asyncio.sleep(0.2)
+    claim = {
+        "apiVersion": "gpu.scheduling/v1",
+        "kind": "GpuClaim",
+        "metadata": {"name": "two"},
+        "spec": {"devices": {"count": 2}},
+    }
+    await api.post("/apis/gpu.scheduling/v1/namespaces/default/gpuclaims", claim)
+    await until(lambda: set(fleet.views()["a"].holders) == {4, 5})
+
+
+async def test_leases_and_node_statuses_reach_the_picture(api: Api, fleet: Fleet) -> None:
+    await api.node("a")
+    uid = await api.pod("p", "a", 1)
+    lease = {"metadata": {"name": "gpu-a-3"}, "spec": {"holderIdentity": uid}}
+    await api.post("/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)
+    await until(lambda: fleet.views()["a"].holders == {3: (uid,)})
+    status = {
+        "metadata": {"name": "a"},
+        "spec": {"nodeName": "a"},
+        "apiVersion": "gpu.scheduling/v1",
+        "kind": "GpuNodeStatus",
+    }
+    await api.post("/apis/gpu.scheduling/v1/gpunodestatuses", status)
+    devices = [{"id": i, "health": "Unhealthy" if i == 1 else "Healthy"} for i in range(4)]
+    await api.patch(
+        "/apis/gpu.scheduling/v1/gpunodestatuses/a/status", {"status": {"total": 4, "devices": devices}}
+    )
+    await until(lambda: overview(fleet).faulty == 1)
+    assert fleet.views()["a"].total == 4
