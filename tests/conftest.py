@@ -12,6 +12,7 @@ import functools
 import itertools
 import logging
 import shutil
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -61,6 +62,33 @@ def postgres() -> Iterator[Cluster]:
         process.stdin.close()
         process.wait(timeout=30)
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def _made_data() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="gpufleet-made-"))
+    prepare(folder / "postgres", folder / "run", folder / "log", durable=False)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def empty_data() -> Iterator[Path]:
+    """A data directory for an embedded server.
+
+    Not below `tmp_path`: each run of pytest by root closes that to the user whom PostgreSQL
+    runs as, also for a run that is under way.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="gpufleet-data-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def data(empty_data: Path, _made_data: Path) -> Path:
+    """The same with a database in it, to save the time that making one takes."""
+    subprocess.run(["cp", "-a", str(_made_data / "postgres"), str(empty_data)], check=True)
+    return empty_data
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ def test_check_fails_until_upgrade_was_run(
 
 
 def test_upgrade_makes_the_embedded_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    empty_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("DATABASE_URL", raising=False)
-    data = tmp_path / "data"
+    data = empty_data / "new"
     assert main(["db", "check", "--data", str(data)]) == 1
     assert f"there is no database in {data} yet" in capsys.readouterr().out
     assert not data.exists()

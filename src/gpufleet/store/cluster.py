@@ -132,10 +132,9 @@ def _create(cluster: Cluster, durable: bool) -> None:
         raise StoreUnavailable(f"initdb did not finish in {_INITDB_SECONDS} s at {unfinished}") from None
     if done.returncode != 0:
         shutil.rmtree(unfinished, ignore_errors=True)
-        why = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise StoreUnavailable(
-            f"can't make a database at {cluster.pgdata}: {why[-1] if why else 'no reason'}"
-        )
+        said = done.stderr.splitlines() or ["no reason was given"]
+        why = next((line for line in said if "could not" in line or "FATAL" in line), said[-1])
+        raise StoreUnavailable(f"can't make a database at {cluster.pgdata}: {why.strip()}")
     if cluster.pgdata.exists():
         cluster.pgdata.rmdir()
     unfinished.rename(cluster.pgdata)

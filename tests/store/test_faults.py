@@ -1,0 +1,172 @@
+"""Faults on purpose: what was acknowledged stays, and nobody has to lend a hand."""
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import psutil
+import pytest
+from tests.store.processes import servers_of
+
+from gpufleet.errors import StoreUnavailable
+from gpufleet.settings import StoreSettings
+from gpufleet.store import Store, open_store
+
+PARTS = 3
+TABLE = "CREATE TABLE IF NOT EXISTS written (number bigint, part int, text text, PRIMARY KEY (number, part))"
+
+
+async def write(store: Store, number: int, text: str = "") -> None:
+    """One transaction of several rows."""
+
+    async def work(connection: asyncpg.Connection) -> None:
+        for part in range(PARTS):
+            await connection.execute(
+                "INSERT INTO written VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", number, part, text
+            )
+
+    await store.database.transaction(work)
+
+
+async def whole_and_half(store: Store) -> tuple[set[int], set[int]]:
+    """The transactions that are there in full, and those that are there in part."""
+    rows = await store.database.fetch("SELECT number, count(*) AS parts FROM written GROUP BY number")
+    whole = {row["number"] for row in rows if row["parts"] == PARTS}
+    return whole, {row["number"] for row in rows} - whole
+
+
+def postmaster(data: Path) -> int:
+    return int((data / "postgres" / "postmaster.pid").read_text().splitlines()[0])
+
+
+async def test_a_database_killed_under_load_comes_back_with_all_that_was_acknowledged(data: Path) -> None:
+    settings = StoreSettings(data=data, pool_size=4, retry_timeout=60.0)
+    acknowledged: set[int] = set()
+    stop = asyncio.Event()
+
+    async def load(store: Store, worker: int) -> None:
+        number = worker
+        while not stop.is_set():
+            await write(store, number)
+            acknowledged.add(number)
+            number += 4
+
+    async with open_store(settings) as store:
+        await store.database.execute(TABLE)
+        workers = [asyncio.create_task(load(store, worker)) for worker in range(4)]
+        for _ in range(2):
+            await asyncio.sleep(0.4)
+            before = len(acknowledged)
+            os.kill(postmaster(data), signal.SIGKILL)
+            async with asyncio.timeout(60):
+                while len(acknowledged) < before + 20:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        stop.set()
+        await asyncio.gather(*workers)
+        whole, half = await whole_and_half(store)
+        assert acknowledged <= whole
+        assert half == set()
+        assert store.database.counts.repeats > 0
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from gpufleet.settings import StoreSettings
+from gpufleet.store import open_store
+from tests.store.test_faults import TABLE, write
+
+async def main():
+    async with open_store(StoreSettings(data=Path(sys.argv[1]))) as store:
+        await store.database.execute(TABLE)
+        number = int(sys.argv[2])
+        while True:
+            await write(store, number)
+            print(number, flush=True)
+            number += 1
+
+asyncio.run(main())
+"""
+
+
+async def test_a_server_killed_at_any_point_of_writing_loses_nothing_it_acknowledged(data: Path) -> None:
+    root = str(Path(__file__).parents[2])
+    dice = random.Random(3)
+    acknowledged: set[int] = set()
+    for round_ in range(2):
+        command = [sys.executable, "-c", WRITER, str(data), str(round_ * 1_000_000), root]
+        writer = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, limit=2**24
+        )
+        assert writer.stdout is not None
+        while not (first := await asyncio.wait_for(writer.stdout.readline(), 60)).strip().isdigit():
+            assert first
+        await asyncio.sleep(dice.uniform(0.0, 0.2))
+        writer.kill()
+        rest, _ = await writer.communicate()
+        _gone, left = psutil.wait_procs(servers_of(data), timeout=30)
+        assert left == []  # the database stops with us
+        # the last line may be cut off in the middle of a number; others are of the log
+        acknowledged |= {int(line) for line in (first + rest).split(b"\n")[:-1] if line.isdigit()}
+    async with open_store(StoreSettings(data=data)) as store:
+        whole, half = await whole_and_half(store)
+    assert acknowledged
+    assert acknowledged <= whole
+    assert half == set()
+
+
+@pytest.fixture
+def small_disk(data: Path) -> Iterator[Path]:
+    """A file system of 192 MB."""
+    folder = data / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=192m,mode=0755", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("this user can't mount a small file system to fill up")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+async def test_a_full_disk_is_said_and_once_there_is_space_all_goes_on(small_disk: Path) -> None:
+    settings = StoreSettings(data=small_disk / "data", pool_size=2, retry_timeout=1.0)
+    acknowledged: set[int] = set()
+    async with open_store(settings) as store:
+        await store.database.execute(TABLE)
+        filler = small_disk / "filler"
+        with pytest.raises(OSError, match="No space"):
+            _fill(filler)
+        with pytest.raises(StoreUnavailable, match=r"disk is full|does not answer"):
+            await _write_much(store, acknowledged)
+        filler.unlink()
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await write(store, 1000)
+                    break
+                except StoreUnavailable:
+                    await asyncio.sleep(0.2)
+        acknowledged.add(1000)
+        whole, half = await whole_and_half(store)
+        assert acknowledged <= whole
+        assert half == set()
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"\0" * (1 << 16))
+
+
+async def _write_much(store: Store, acknowledged: set[int]) -> None:
+    noise = os.urandom(200_000).hex()
+    for number in range(500):
+        await write(store, number, noise)
+        acknowledged.add(number)
