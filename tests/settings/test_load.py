@@ -54,6 +54,13 @@ def test_the_variables_of_the_contract_work(tmp_path: Path) -> None:
         ),
         ({}, {}, "[server]\nprot = 1\n", "no setting server.prot; did you mean port?"),
         ({}, {}, "[sever]\nport = 1\n", "no group [sever]; did you mean server?"),
+        ({}, {}, "[clusters.east.server]\n", "[clusters.east.server]: a cluster has metrics, kubernetes"),
+        (
+            {},
+            {},
+            "[clusters.east.metrics]\ntimeout = 0\n",
+            "setting metrics.timeout: 0 from file",
+        ),
         ({}, {}, "server = 1\n", "server must be a table, written [server]"),
         ({}, {}, "[server\nport", "is not valid TOML: "),
         ({}, {"GPUFLEET_SERVER_PROT": "1"}, "", "no such setting; did you mean GPUFLEET_SERVER_PORT?"),
@@ -72,6 +79,21 @@ def test_a_wrong_setting_says_which_whence_and_what_it_takes(
     with pytest.raises(SettingsError) as refusal:
         load_settings(flags, environment, file(tmp_path, text))
     assert sentence in str(refusal.value)
+
+
+def test_a_cluster_takes_from_its_own_tables_first(tmp_path: Path) -> None:
+    text = "[metrics]\nurl = 'http://all'\ntimeout = '5s'\n[clusters.east.metrics]\nurl = 'http://east'\n[clusters.west]\n"
+    settings = load_settings({}, {}, file(tmp_path, text))
+    assert list(settings.clusters) == ["east", "west"]
+    assert settings.clusters["east"][MetricsSettings].url == "http://east"
+    assert settings.clusters["east"][MetricsSettings].timeout == 5.0
+    assert settings.clusters["west"][MetricsSettings].url == "http://all"
+
+
+def test_without_cluster_tables_there_is_one_cluster(tmp_path: Path) -> None:
+    settings = load_settings({}, {}, file(tmp_path, ""))
+    assert list(settings.clusters) == ["default"]
+    assert settings.clusters["default"] is settings
 
 
 def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:

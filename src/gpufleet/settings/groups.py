@@ -212,3 +212,6 @@ GROUPS: dict[str, type] = {
     "devices": DevicesSettings,
 }
 """Every group by the name of its table in `gpufleet.toml`."""
+
+CLUSTER_GROUPS = ("metrics", "kubernetes")
+"""Groups that each cluster may have of its own, as `[clusters.NAME.GROUP]`."""

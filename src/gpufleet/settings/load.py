@@ -5,6 +5,7 @@ from and what the setting takes. A name that nobody knows is refused with the ne
 one, because a misspelt setting that is silently ignored is the costlier surprise.
 """
 
+import dataclasses
 import difflib
 import tomllib
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 from gpufleet.errors import SettingsError
 from gpufleet.settings.field import Setting, settings_of
-from gpufleet.settings.groups import GROUPS
+from gpufleet.settings.groups import CLUSTER_GROUPS, GROUPS
 from gpufleet.settings.parse import parse, takes
 
 T = TypeVar("T")
@@ -22,22 +23,63 @@ DEFAULT_FILE = Path("gpufleet.toml")
 
 
 class Settings:
-    """All groups, each a frozen dataclass: `settings[ServerSettings].port`."""
+    """All groups, each a frozen dataclass: `settings[ServerSettings].port`.
 
-    def __init__(self, groups: Mapping[type, object]) -> None:
+    `clusters` has the settings of each cluster by name: those of the file's `[clusters.NAME.GROUP]`
+    tables over the ones here. Without such tables there is one cluster, named `default`.
+    """
+
+    def __init__(
+        self, groups: Mapping[type, object], clusters: Mapping[str, "Settings"] | None = None
+    ) -> None:
         self._groups = dict(groups)
+        self.clusters: Mapping[str, Settings] = clusters or {"default": self}
 
     def __getitem__(self, group: type[T]) -> T:
         return cast(T, self._groups[group])
+
+    def replace(self, *groups: object) -> "Settings":
+        """These settings with some groups exchanged, for all clusters alike."""
+        changed = {**self._groups, **{type(group): group for group in groups}}
+        clusters = {n: s.replace(*groups) for n, s in self.clusters.items() if s is not self}
+        return Settings(changed, clusters)
 
 
 def load_settings(
     flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None = None
 ) -> Settings:
     """Settings from `flags` (by dotted key), `environment` and `file` (or gpufleet.toml if it is there)."""
-    tables = _read_file(file, environment)
+    where, tables = _read_file(file, environment)
     _refuse_unknown_variables(environment)
-    return Settings({cls: _load_group(name, cls, flags, environment, tables) for name, cls in GROUPS.items()})
+    own = {name: table for name, table in tables.items() if name != "clusters"}
+    groups = {cls: _load_group(name, cls, flags, environment, (where, own)) for name, cls in GROUPS.items()}
+    clusters = {
+        name: _load_cluster(where, name, table, groups) for name, table in tables.get("clusters", {}).items()
+    }
+    return Settings(groups, clusters)
+
+
+def _load_cluster(where: str, cluster: str, tables: object, base: Mapping[type, object]) -> Settings:
+    """The settings of one cluster: what its tables say, else what holds for all."""
+    if not isinstance(tables, dict):
+        raise SettingsError(f"settings file {where}: write a cluster as [clusters.{cluster}.GROUP]")
+    groups = dict(base)
+    for name, table in tables.items():
+        if name not in CLUSTER_GROUPS:
+            known = ", ".join(CLUSTER_GROUPS)
+            raise SettingsError(f"settings file {where}: [clusters.{cluster}.{name}]: a cluster has {known}")
+        if not isinstance(table, dict):
+            raise SettingsError(f"settings file {where}: write [clusters.{cluster}.{name}] as a table")
+        cls = GROUPS[name]
+        known_settings = settings_of(name, cls)
+        _refuse_unknown_keys(f"{where}, cluster {cluster}", name, table, known_settings)
+        said = {
+            s.name: _parsed(s, table[s.name], f"file {where}, cluster {cluster}")
+            for s in known_settings
+            if s.name in table
+        }
+        groups[cls] = dataclasses.replace(cast(Any, base[cls]), **said)
+    return Settings(groups)
 
 
 def _load_group(
@@ -96,7 +138,7 @@ def _read_file(
     except OSError as error:
         raise SettingsError(f"settings file {path} can't be read: {error.strerror}") from None
     for name, table in tables.items():
-        if name not in GROUPS:
+        if name not in GROUPS and name != "clusters":
             raise SettingsError(f"settings file {path}: no group [{name}]{_nearest(name, GROUPS)}")
         if not isinstance(table, dict):
             raise SettingsError(f"settings file {path}: {name} must be a table, written [{name}]")

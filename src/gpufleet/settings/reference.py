@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.settings.field import Setting, settings_of
-from gpufleet.settings.groups import GROUPS
+from gpufleet.settings.groups import CLUSTER_GROUPS, GROUPS
 from gpufleet.settings.parse import takes
 
 _HEAD = """# Settings
@@ -16,12 +16,26 @@ A setting is looked up in this order: command-line flag, environment variable, `
 (or the file that `--config` or `GPUFLEET_CONFIG` names), default. A wrong value stops the
 program with a sentence that says which setting it is, where the value came from and what it
 takes. Secrets have no flag, since command lines are public.
+
+One server can show several clusters. Each has a name and, in the file, tables of its own for the
+groups {clusters}; what they don't say is taken from the groups of all:
+
+```toml
+[clusters.east.kubernetes]
+context = "east"
+[clusters.east.metrics]
+url = "http://prometheus.east:9090"
+
+[clusters.west.kubernetes]
+context = "west"
+```
 """
 
 
 def reference() -> str:
     """The whole page, in Markdown."""
-    return "\n".join([_HEAD, *(_group(name, cls) for name, cls in GROUPS.items())])
+    clusters = ", ".join(f"`{name}`" for name in CLUSTER_GROUPS)
+    return "\n".join([_HEAD.format(clusters=clusters), *(_group(name, cls) for name, cls in GROUPS.items())])
 
 
 def _group(name: str, cls: type) -> str:

@@ -1,0 +1,65 @@
+"""The clusters of one server, each with its own picture and metric source.
+
+They share nothing: a cluster whose source fails shows old readings and says so, and the others
+don't notice.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpufleet.errors import GpufleetError, NotFound
+from gpufleet.fleet.listing import Listing
+from gpufleet.fleet.picture import Fleet
+from gpufleet.logs import get_logger
+from gpufleet.model.metric_source import MetricSource
+
+_log = get_logger("fleet")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One cluster: what is there now, and what is measured."""
+
+    name: str
+    fleet: Fleet
+    listing: Listing
+    metrics: MetricSource
+
+    async def follow_readings(self, period: float) -> None:
+        """Take the newest readings over every `period` seconds until cancelled."""
+        while True:
+            try:
+                self.fleet.put_readings(await self.metrics.latest())
+            except GpufleetError as error:
+                _log.warning("readings not refreshed", cluster=self.name, error=str(error))
+            await asyncio.sleep(period)
+
+    async def notice_changes(self, period: float = 1.0) -> None:
+        """Look at what was touched also when nobody asks, so that listeners hear of changes."""
+        while True:
+            self.fleet.refresh()
+            await asyncio.sleep(period)
+
+
+class Clusters:
+    """Every cluster by name; the first is the default one."""
+
+    def __init__(self, clusters: list[Cluster]) -> None:
+        self._clusters = {cluster.name: cluster for cluster in clusters}
+
+    def __iter__(self) -> Iterator[Cluster]:
+        return iter(self._clusters.values())
+
+    @property
+    def default(self) -> Cluster:
+        """The cluster that is meant when none is named."""
+        return next(iter(self._clusters.values()))
+
+    def get(self, name: str | None) -> Cluster:
+        """The cluster of that name, the default one without a name; NotFound if there is none."""
+        if not name:
+            return self.default
+        if name not in self._clusters:
+            raise NotFound(f"no cluster {name!r}; there are: {', '.join(sorted(self._clusters))}")
+        return self._clusters[name]
