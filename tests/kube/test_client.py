@@ -183,17 +183,19 @@ async def test_an_unknown_kind_is_not_found_and_asked_for_again_only_after_a_whi
     server = FaultyServer()
     server.refuse = lambda request: status(404, "NotFound")
     time = 0.0
-    async with server.serving():
-        async with KubeClient(Connection(server.url), timing=Timing(monotonic=lambda: time)) as client:
-            discovery = Discovery(client)
-            for _ in range(5):
-                with pytest.raises(NotFound, match=r"no kind RayJob in ray\.io/v1"):
-                    await discovery.find("ray.io/v1", "RayJob", KubeObject)
-            assert len(server.requests) == 1
-            time = 61.0
-            with pytest.raises(NotFound):
+    async with (
+        server.serving() as url,
+        KubeClient(Connection(url), timing=Timing(monotonic=lambda: time)) as client,
+    ):
+        discovery = Discovery(client)
+        for _ in range(5):
+            with pytest.raises(NotFound, match=r"no kind RayJob in ray\.io/v1"):
                 await discovery.find("ray.io/v1", "RayJob", KubeObject)
-            assert len(server.requests) == 2
+        assert len(server.requests) == 1
+        time = 61.0
+        with pytest.raises(NotFound):
+            await discovery.find("ray.io/v1", "RayJob", KubeObject)
+        assert len(server.requests) == 2
 
 
 async def test_a_watch_gives_its_events_in_batches_and_raises_what_the_server_says() -> None:
