@@ -27,18 +27,25 @@ _SLICE = 256 * 1024
 T = TypeVar("T")
 
 
+class Point(Struct, array_like=True, gc=False):
+    """A time and a value. Structs that the garbage collector need not look at save it long pauses."""
+
+    time: float
+    value: str
+
+
 class Instant(Struct, gc=False):
     """A series of an instant query."""
 
     metric: Any
-    value: tuple[float, str]
+    value: Point
 
 
 class Span(Struct, gc=False):
     """A series of a range query."""
 
     metric: Any
-    values: list[tuple[float, str]]
+    values: list[Point]
 
 
 class Names(Struct):
@@ -88,7 +95,7 @@ def decode_instant(body: bytes, names: tuple[str, ...]) -> tuple[list[Labels], C
     values: list[float] = []
     for part in _slices(body, *_decoders(Instant, names)):
         labels.extend([series.metric for series in part])
-        values.extend(_numbers([series.value[1] for series in part]))
+        values.extend(_numbers([series.value.value for series in part]))
     return labels, np.array(values, dtype=np.float64)
 
 
@@ -99,15 +106,15 @@ def decode_range(
     for part in _slices(body, *_decoders(Span, names)):
         for series in part:
             row = np.full(points, np.nan)
-            times = np.array([time for time, _ in series.values], dtype=np.float64)
-            values = np.array(_numbers([value for _, value in series.values]), dtype=np.float64)
+            times = np.array([point.time for point in series.values], dtype=np.float64)
+            values = np.array(_numbers([point.value for point in series.values]), dtype=np.float64)
             places = np.rint((times - start) / step).astype(np.int64)
             inside = (places >= 0) & (places < points)
             row[places[inside]] = values[inside]
             yield series.metric, row
 
 
-def decode_points(body: bytes, names: tuple[str, ...]) -> Iterator[tuple[Labels, list[tuple[float, str]]]]:
+def decode_points(body: bytes, names: tuple[str, ...]) -> Iterator[tuple[Labels, list[Point]]]:
     """The series of a range vector, each with its samples as they were stored."""
     for part in _slices(body, *_decoders(Span, names)):
         for series in part:
@@ -136,6 +143,11 @@ def _slices(
     if answer.status != "success" or answer.data is None:
         raise MetricsUnavailable(f"the metric source refused: {answer.error or answer.status}")
     yield answer.data.result
+
+
+def as_number(text: str) -> float:
+    """A sample's value."""
+    return _numbers([text])[0]
 
 
 def _numbers(texts: list[str]) -> list[float]:

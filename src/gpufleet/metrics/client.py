@@ -7,6 +7,7 @@ Tokens are read from their files for each request, since clusters rotate them.
 """
 
 import asyncio
+import base64
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -107,7 +108,8 @@ class PrometheusClient:
             return {"Authorization": f"Bearer {_secret(settings.bearer_token_file)}"}
         if settings.username:
             password = _secret(settings.password_file) if settings.password_file is not None else ""
-            return {"Authorization": aiohttp.BasicAuth(settings.username, password, "utf-8").encode()}
+            pair = base64.b64encode(f"{settings.username}:{password}".encode()).decode()
+            return {"Authorization": f"Basic {pair}"}
         return {}
 
 

@@ -9,7 +9,6 @@ never hides the value of a second metric.
 from collections.abc import Collection, Iterable, Sequence
 
 from gpufleet.metrics.dialect import Dialect
-from gpufleet.metrics.identity import identity_labels
 from gpufleet.metrics.promql import by, either, names_selector, one_of, without
 from gpufleet.metrics.vocabulary import FaultMetric, Metric
 from gpufleet.model.reading import Quantity
@@ -31,10 +30,9 @@ def presence_metrics(dialect: Dialect) -> list[str]:
     ]
 
 
-def presence_query(dialect: Dialect) -> str:
-    """Every GPU with all that is said of it; the value is the time of its newest sample."""
-    times = either(f"timestamp({name})" for name in presence_metrics(dialect))
-    return by("max", identity_labels(dialect.vocabulary), times)
+def presence_query(dialect: Dialect, labels: Iterable[str]) -> str:
+    """Every GPU by these labels; the value is the time of its newest sample."""
+    return by("max", labels, either(f"timestamp({name})" for name in presence_metrics(dialect)))
 
 
 def value_queries(dialect: Dialect, metrics: Sequence[Metric], keys: tuple[str, ...]) -> list[str]:

@@ -9,9 +9,10 @@ Which GPU stands in which row changes rarely; the layout is kept until a roster 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpufleet.metrics.columns import DERIVED, derive

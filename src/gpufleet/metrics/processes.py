@@ -73,7 +73,7 @@ def _rows(
     ours: Mapping[GpuRef, GpuRef],
 ) -> list[GpuProcess]:
     vocabulary = reader.dialect.vocabulary
-    by_uuid = {gpu.uuid: gpu.ref for gpu in reader.roster.gpus if not gpu.ref.partition}
+    by_uuid = {gpu.uuid: gpu.ref for gpu in reader.roster.gpus if gpu.uuid and not gpu.ref.partition}
     rows = []
     for labels, time in zip(seen[0], seen[1].tolist(), strict=True):
         texts = {name: getattr(labels, name) for name in names}

@@ -22,6 +22,9 @@ from gpufleet.metrics.roster import Roster, call_the_roll, empty_roster
 from gpufleet.metrics.vocabulary import HOLDER_LABELS, FaultMetric, Metric
 from gpufleet.model.reading import Column, Fault, Holder, Quantity
 
+DESCRIBE_EVERY = 120.0
+"""Seconds after which UUIDs and models are asked again though the same GPUs are there."""
+
 Answers = Sequence[tuple[list[Labels], Column]]
 
 
@@ -35,6 +38,7 @@ class DialectReader:
         self.times: dict[Quantity, Column] = {}
         self.holders: Mapping[int, tuple[Holder, ...]] = {}
         self.faults: Mapping[int, tuple[Fault, ...]] = {}
+        self._described = 0.0
         self.percent: set[str] = set()
         """Metrics named a ratio that were seen to hold percent."""
 
@@ -66,9 +70,15 @@ class DialectReader:
         return errors
 
     async def _read_gpus(self, moment: Moment) -> None:
-        vocabulary = self.dialect.vocabulary
-        labels, times = await moment.vector(presence_query(self.dialect), identity_labels(vocabulary))
-        before = self.roster
+        vocabulary, before = self.dialect.vocabulary, self.roster
+        if before.gpus and 0 <= moment.at - self._described < DESCRIBE_EVERY:
+            labels, times = await moment.vector(presence_query(self.dialect, before.keys), before.keys)
+            if same := await moment.work(before.again, labels, times):
+                self.roster = same
+                return
+        names = identity_labels(vocabulary)
+        labels, times = await moment.vector(presence_query(self.dialect, names), names)
+        self._described = moment.at
         self.roster = await moment.work(call_the_roll, vocabulary, before, labels, times)
         if before.gpus is not self.roster.gpus:
             await moment.work(self._move_to, before, self.roster)

@@ -8,6 +8,7 @@ unless a label set turns up that it does not know.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,15 @@ class Roster:
 
     def place(self, labels: Sequence[Labels]) -> "np.ndarray[Any, np.dtype[np.int64]]":
         """The places of series with these key labels; -1 for a stranger."""
-        find = self.places.get
-        return np.fromiter((find(each, -1) for each in labels), np.int64, len(labels))
+        return np.fromiter(map(self.places.get, labels, repeat(-1)), np.int64, len(labels))
+
+    def again(self, labels: Sequence[Labels], times: Column) -> "Roster | None":
+        """The same GPUs at newer times, from an answer with key labels; None if they are not the same."""
+        places = self.place(labels)
+        if not len(places) or places.min() < 0:
+            return None
+        newest = _newest(len(self.gpus), places, times)
+        return None if np.isnan(newest).any() else replace(self, times=newest)
 
 
 def empty_roster(vocabulary: Vocabulary) -> Roster:
@@ -53,7 +61,8 @@ def call_the_roll(
 ) -> Roster:
     """The roster that follows from an answer with all identity labels and the samples' times."""
     if len(labels) == len(previous.seen) and all(each in previous.seen for each in labels):
-        return replace(previous, times=_times(len(previous.gpus), previous.seen, labels, times))
+        same = np.fromiter(map(previous.seen.__getitem__, labels), np.int64, len(labels))
+        return replace(previous, times=_newest(len(previous.gpus), same, times))
     names = identity_labels(vocabulary)
     sets = [{name: value for name in names if (value := getattr(each, name))} for each in labels]
     gpus: list[GpuIdentity] = []
@@ -78,11 +87,12 @@ def call_the_roll(
     by_key = {
         key(*(getattr(each, name) for name in keys)): place for each, place in seen.items() if place >= 0
     }
-    return Roster(tuple(gpus), _times(len(gpus), seen, labels, times), keys, node_labels(meant), by_key, seen)
+    found = np.fromiter(map(seen.__getitem__, labels), np.int64, len(labels))
+    return Roster(tuple(gpus), _newest(len(gpus), found, times), keys, node_labels(meant), by_key, seen)
 
 
-def _times(size: int, seen: Mapping[Any, int], labels: Sequence[Labels], times: Column) -> Column:
+def _newest(size: int, places: "np.ndarray[Any, np.dtype[np.int64]]", times: Column) -> Column:
     newest = np.full(size, np.nan)
-    places = np.fromiter((seen[each] for each in labels), np.int64, len(labels))
-    np.fmax.at(newest, places[places >= 0], times[places >= 0])
+    known = places >= 0
+    np.fmax.at(newest, places[known], times[known])
     return newest

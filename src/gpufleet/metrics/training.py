@@ -9,7 +9,7 @@ from collections.abc import Collection
 from functools import partial
 
 from gpufleet.errors import InvalidRequest
-from gpufleet.metrics.answer import decode_points
+from gpufleet.metrics.answer import as_number, decode_points
 from gpufleet.metrics.moment import Moment
 from gpufleet.metrics.promql import literal
 from gpufleet.model.metric_source import MAX_POINTS
@@ -38,7 +38,7 @@ def _points(body: bytes, start: float, end: float, not_training: Collection[str]
             continue
         name = labels.metric or labels.metric_name
         rank = labels.rank or labels.global_rank
-        inside = [(time, float(value)) for time, value in samples if start <= time <= end]
+        inside = [(point.time, as_number(point.value)) for point in samples if start <= point.time <= end]
         kept = [(time, value) for time, value in inside if math.isfinite(value)]
         every = math.ceil(len(kept) / MAX_POINTS) or 1
         number = int(rank) if rank.isdecimal() else None

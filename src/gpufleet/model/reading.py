@@ -56,7 +56,7 @@ class Quantity(StrEnum):
     """Bytes per second over NVLink or XGMI, both ways together."""
 
 
-class GpuRef(Struct, frozen=True, order=True):
+class GpuRef(Struct, frozen=True, order=True, gc=False):
     """The name of a GPU in a cluster: its node, its index there, and its partition if it is cut."""
 
     node: str
@@ -76,8 +76,7 @@ class Holder(NamedTuple):
     user: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuIdentity:
+class GpuIdentity(Struct, frozen=True, gc=False):
     """A GPU as its exporter describes it; what the exporter does not say is empty."""
 
     ref: GpuRef
@@ -100,7 +99,7 @@ class FaultKind(StrEnum):
     UNHEALTHY = "unhealthy"
 
 
-class Fault(Struct, frozen=True):
+class Fault(Struct, frozen=True, gc=False):
     """Something wrong with a GPU, as an exporter reports it; a verdict is made of it elsewhere."""
 
     kind: FaultKind

@@ -1,0 +1,154 @@
+"""Readings of 100,000 GPUs: decoding one answer, and a whole refresh over loopback.
+
+Canned answers in dcgm-exporter's vocabulary come from a server in a process of its own, as
+Prometheus would send them (gzip included); so what is measured is what a refresh costs the
+server that shows the fleet. The longest stall of the event loop is the longest time that a
+request would have had to wait meanwhile. The baseline is the standard library's JSON.
+"""
+
+import asyncio
+import gzip
+import json
+import multiprocessing
+import random
+import re
+import resource
+import time
+from collections.abc import Callable, Iterable
+from multiprocessing.connection import Connection
+
+from aiohttp import web
+
+from bench.result import Result
+from gpufleet.metrics.answer import decode_instant
+from gpufleet.metrics.prometheus import PrometheusSource
+from gpufleet.settings import MetricsSettings
+
+GPUS = 100_000
+METRICS = {
+    "DCGM_FI_DEV_GPU_UTIL": 100,
+    "DCGM_FI_DEV_FB_USED": 80_000,
+    "DCGM_FI_DEV_FB_FREE": 80_000,
+    "DCGM_FI_DEV_FB_RESERVED": 600,
+    "DCGM_FI_DEV_GPU_TEMP": 80,
+    "DCGM_FI_DEV_POWER_USAGE": 700,
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 1_000_000,
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 1,
+}
+
+
+def measure() -> Iterable[Result]:
+    """The figures."""
+    body = _answer(_series(100, identity=False))
+    ours = min(_timed(lambda: decode_instant(body, ("Hostname", "gpu"))) for _ in range(3))
+    theirs = min(_timed(lambda: json.loads(body)) for _ in range(3))
+    yield Result("decode 100,000 series", ours, "s", at_most=1.0)
+    yield Result("decode 100,000 series, beside json.loads", theirs / ours, "times", at_least=2.0)
+    ready, child = multiprocessing.get_context("spawn").Pipe()
+    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(child,), daemon=True)
+    server.start()
+    try:
+        yield from asyncio.run(_refresh(f"http://127.0.0.1:{ready.recv()}"))
+    finally:
+        server.terminate()
+        server.join()
+
+
+async def _refresh(url: str) -> list[Result]:
+    stalls: list[float] = []
+    settings = MetricsSettings(url=url, refresh=3600.0, timeout=120.0, max_queries=4)
+    async with PrometheusSource(settings) as source:
+        await source.refresh()
+        watch = asyncio.create_task(_watch(stalls))
+        walls, cores = [], []
+        for _ in range(3):
+            before = _cpu()
+            wall = time.perf_counter()
+            readings = await source.refresh()
+            walls.append(time.perf_counter() - wall)
+            cores.append(_cpu() - before)
+        watch.cancel()
+        assert len(readings) == GPUS
+        assert not readings.errors
+        assert len(readings.values) >= len(METRICS)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return [
+        Result("refresh 100,000 GPUs × 8 quantities", min(walls), "s"),
+        Result("refresh 100,000 GPUs × 8 quantities, processor time", min(cores), "s", at_most=4.0),
+        Result("longest stall of the event loop while refreshing", max(stalls) * 1000, "ms", at_most=100.0),
+        Result("99 of 100 stalls while refreshing are below", _high(stalls) * 1000, "ms", at_most=50.0),
+        Result("largest memory of the process", peak, "MiB"),
+    ]
+
+
+async def _watch(stalls: list[float]) -> None:
+    """Processor time of this process between two turns of the loop: other processes don't count."""
+    while True:
+        before = time.process_time()
+        await asyncio.sleep(0.001)
+        stalls.append(time.process_time() - before)
+
+
+def _high(stalls: list[float]) -> float:
+    return sorted(stalls)[len(stalls) * 99 // 100]
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = time.process_time()
+    call()
+    return time.process_time() - started
+
+
+def _series(largest: int, identity: bool) -> list[str]:
+    rng = random.Random(largest)
+    rows = []
+    for gpu in range(GPUS):
+        labels = f'"Hostname":"node-{gpu // 8:05d}","gpu":"{gpu % 8}"'
+        if identity:
+            labels += (
+                f',"UUID":"GPU-{gpu:08x}-0000-0000-0000-000000000000","instance":"10.0.0.1:9400",'
+                f'"modelName":"NVIDIA H100 80GB HBM3","device":"nvidia{gpu % 8}"'
+            )
+        value = f"{time.time():.3f}" if identity or not largest else f"{rng.random() * largest:.3f}"
+        rows.append(f'{{"metric":{{{labels}}},"value":[{time.time():.3f},"{value}"]}}')
+    return rows
+
+
+def _answer(rows: list[str]) -> bytes:
+    return ('{"status":"success","data":{"resultType":"vector","result":[' + ",".join(rows) + "]}}").encode()
+
+
+def _serve(ready: "Connection[int, int]") -> None:
+    answers = {name: gzip.compress(_answer(_series(top, identity=False)), 1) for name, top in METRICS.items()}
+    identity = gzip.compress(_answer(_series(1, identity=True)), 1)
+    times = gzip.compress(_answer(_series(0, identity=False)), 1)
+    nothing = gzip.compress(_answer([]), 1)
+    names = gzip.compress(json.dumps({"status": "success", "data": list(METRICS)}).encode())
+
+    async def answer(request: web.Request) -> web.Response:
+        body = names
+        if request.method == "POST":
+            query = str((await request.post())["query"])
+            metric = re.search(r"DCGM_[A-Z_]+", query)
+            body = nothing if metric is None or query.startswith("group") else answers[metric[0]]
+            if "timestamp(" in query:
+                body = identity if "UUID" in query else times
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        return web.Response(body=body, headers=headers)
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{tail:.*}", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        ready.send(runner.addresses[0][1])
+        await asyncio.Event().wait()
+
+    asyncio.run(main())

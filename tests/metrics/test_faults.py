@@ -1,0 +1,191 @@
+"""Faults on purpose, from a proxy between the source and a real Prometheus."""
+
+import asyncio
+import gzip
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import numpy as np
+import pytest
+from aiohttp import web
+from tests.metrics.conftest import opened, until
+
+from gpufleet.errors import MetricsUnavailable, SettingsError
+from gpufleet.metrics.prometheus import PrometheusSource
+from gpufleet.model.reading import GpuRef, Quantity, Readings
+from gpufleet.settings import MetricsSettings
+
+GPU = GpuRef("dcgm-1", 0)
+
+
+class Proxy:
+    """Passes queries on, or spoils the answers of those that contain `where`."""
+
+    def __init__(self, upstream: str) -> None:
+        self.upstream, self.fault, self.where = upstream, "", ""
+        self.url = ""
+        self.headers: list[dict[str, str]] = []
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        form = dict(await request.post())
+        self.headers.append(dict(request.headers))
+        query = str(form.get("query", ""))
+        fault = self.fault if self.where in query else ""
+        if fault == "slow":
+            await asyncio.sleep(1.5)
+        if fault == "500":
+            return web.Response(status=500, text="out of memory")
+        if fault == "garbage":
+            return web.Response(body=b"\x00\xffnot json at all")
+        if fault == "endless":
+            return web.Response(body=b'{"status":' + b" " * 200_000)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(request.method, self.upstream + request.path_qs, data=form or None) as reply,
+        ):
+            body = await reply.read()
+        if fault == "nan":
+            body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
+        if fault == "truncated":
+            packed = gzip.compress(body)
+            return web.Response(body=packed[: len(packed) // 2], headers={"Content-Encoding": "gzip"})
+        return web.Response(body=body, status=reply.status)
+
+
+@pytest.fixture
+async def proxy(everything: str) -> AsyncIterator[Proxy]:
+    made = Proxy(everything)
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", made.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield made
+    await runner.cleanup()
+
+
+def complete(readings: Readings) -> bool:
+    return len(readings) >= 9 and not readings.errors
+
+
+@pytest.mark.parametrize("fault", ["slow", "500", "garbage", "truncated", "endless"])
+async def test_a_source_in_trouble_makes_readings_older_and_health_degraded(proxy: Proxy, fault: str) -> None:
+    async with opened(proxy.url, timeout=1.0, max_answer_bytes=100_000) as source:
+        before = await until(source, complete)
+        assert source.health().healthy
+        proxy.fault = fault
+        after = await source.refresh()
+        assert after.gpus == before.gpus
+        assert after.times[Quantity.UTILIZATION].tolist() == pytest.approx(
+            before.times[Quantity.UTILIZATION].tolist(), nan_ok=True
+        )
+        assert set(after.errors) == {"names", "gpus"}
+        health = source.health()
+        assert not health.healthy
+        assert health.last_error
+        assert health.metrics["utilization"].last_success is not None
+        with pytest.raises(MetricsUnavailable):
+            await source.series(Quantity.POWER, [GPU], 0, 60, 60)
+        assert (await source.processes()).errors["processes"]
+        assert await source.storage() is None
+        proxy.fault = ""
+        healed = await until(source, complete)
+        assert np.nanmax(healed.times[Quantity.UTILIZATION]) >= np.nanmax(before.times[Quantity.UTILIZATION])
+
+
+async def test_one_failed_query_costs_only_its_own_quantity(proxy: Proxy) -> None:
+    async with opened(proxy.url, timeout=2.0) as source:
+        before = await until(source, complete)
+        proxy.fault, proxy.where = "500", "DCGM_FI_DEV_POWER_USAGE"
+        await asyncio.sleep(1.2)
+        after = await source.refresh()
+        assert set(after.errors) == {"power"}
+        assert after.errors["power"].startswith("dcgm: ")
+        assert "out of memory" in after.errors["power"]
+        row = after.rows[GPU]
+        assert after.value(row, Quantity.POWER) == 512.5
+        assert after.time(row, Quantity.POWER) == before.time(before.rows[GPU], Quantity.POWER)
+        older, newer = after.time(row, Quantity.POWER), after.time(row, Quantity.UTILIZATION)
+        assert older is not None
+        assert newer is not None
+        assert older < newer
+        assert source.health().metrics["power"].error
+        assert not source.health().metrics["utilization"].error
+
+
+async def test_gpus_that_vanish_from_the_answers_vanish_from_the_picture(proxy: Proxy) -> None:
+    async with opened(proxy.url) as source:
+        await until(source, complete)
+        proxy.fault, proxy.where = "nan", "timestamp(DCGM"
+        after = await source.refresh()
+        assert "dcgm-1" not in {gpu.ref.node for gpu in after.gpus}
+        assert "agent-1" in {gpu.ref.node for gpu in after.gpus}
+        assert not after.errors
+
+
+async def test_nobody_waits_for_a_source_that_never_answered() -> None:
+    async with opened("http://127.0.0.1:9", timeout=1.0) as source:
+        readings = await source.latest()
+        assert len(readings) == 0
+        assert readings.errors
+        assert not source.health().healthy
+        with pytest.raises(MetricsUnavailable):
+            await source.series(Quantity.POWER, [GPU], 0, 60, 60)
+        assert await source.rdma() is None
+
+
+async def test_the_picture_refreshes_by_itself_and_converges_when_the_source_flaps(proxy: Proxy) -> None:
+    settings = MetricsSettings(url=proxy.url, refresh=0.2, detect=0.1, timeout=0.5)
+    async with PrometheusSource(settings) as source:
+        await until(source, complete)
+        for fault in ["500", "", "garbage", "slow", "truncated", ""]:
+            proxy.fault = fault
+            await asyncio.sleep(0.4)
+            assert len(await source.latest()) >= 9
+        for _ in range(50):
+            if complete(await source.latest()) and source.health().healthy:
+                break
+            await asyncio.sleep(0.2)
+        assert source.health().healthy
+        assert not math.isnan(float((await source.latest()).values[Quantity.UTILIZATION][0]))
+
+
+async def test_tokens_passwords_and_headers_are_sent_and_files_read_again(
+    proxy: Proxy, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    async with opened(proxy.url, bearer_token_file=token, headers=("X-Scope-OrgID: team",)) as source:
+        await source.refresh()
+        assert proxy.headers[-1]["Authorization"] == "Bearer first"
+        assert proxy.headers[-1]["X-Scope-OrgID"] == "team"
+        assert "gzip" in proxy.headers[-1]["Accept-Encoding"]
+        token.write_text("second")
+        await source.refresh()
+        assert proxy.headers[-1]["Authorization"] == "Bearer second"
+        token.unlink()
+        readings = await source.refresh()
+        assert "second" not in str(readings.errors)
+        assert readings.errors["names"].startswith(f"can't read {token}")
+    (tmp_path / "password").write_text("s3cret")
+    async with opened(proxy.url, username="me", password_file=tmp_path / "password") as source:
+        await source.refresh()
+        assert proxy.headers[-1]["Authorization"] == "Basic bWU6czNjcmV0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (MetricsSettings(url="prometheus:9090"), "must begin with http"),
+        (MetricsSettings(url="http://p", headers=("nonsense",)), "Name: value"),
+        (MetricsSettings(url="http://p", ca_file=Path("/not/there")), "holds no certificates"),
+    ],
+)
+async def test_settings_that_can_not_work_are_refused_at_once(
+    settings: MetricsSettings, sentence: str
+) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        PrometheusSource(settings)

@@ -1,0 +1,145 @@
+import math
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from tests.metrics.conftest import opened
+from tests.prometheus_fixture import running_prometheus
+
+from gpufleet.errors import InvalidRequest
+from gpufleet.model.reading import GpuRef, GpuSeries, Quantity
+
+NOW = math.floor(time.time() / 60) * 60.0
+START = NOW - 3600.0
+EVERY = 15.0
+UID = 'job-"1"'
+GIB = 1024.0**3
+
+GPUS = [GpuRef("node-a", 0), GpuRef("node-a", 1), GpuRef("node-b", 0)]
+
+
+def utilization(gpu: GpuRef, at: float) -> float:
+    return (at / EVERY + 7 * gpu.index + (3 if gpu.node == "node-b" else 0)) % 101
+
+
+def history() -> str:
+    """An hour of dcgm on node-a, and of nvidia-smi (by UUID) on node-b, with training numbers."""
+    lines: dict[str, list[str]] = {}
+
+    def add(name: str, labels: str, value: float, at: float) -> None:
+        lines.setdefault(name, []).append(f"{name}{{{labels}}} {value} {at}")
+
+    steps = int((NOW + 60 - START) / EVERY)
+    for gpu in GPUS:
+        for step in range(steps):
+            at = START + step * EVERY
+            if gpu.node == "node-b":
+                add("nvidia_smi_gpu_info", 'uuid="u",index="0",name="X",instance="node-b:9835"', 1, at)
+                add(
+                    "nvidia_smi_utilization_gpu_ratio",
+                    'uuid="u",instance="node-b:9835"',
+                    utilization(gpu, at) / 100,
+                    at,
+                )
+                add("nvidia_smi_memory_used_bytes", 'uuid="u",instance="node-b:9835"', GIB, at)
+                add("nvidia_smi_memory_total_bytes", 'uuid="u",instance="node-b:9835"', 4 * GIB, at)
+                continue
+            labels = f'Hostname="node-a",gpu="{gpu.index}"'
+            pod = "early" if step < steps // 2 else "late"
+            add("DCGM_FI_DEV_GPU_UTIL", f'{labels},pod="{pod}"', utilization(gpu, at), at)
+            add("DCGM_FI_DEV_FB_USED", labels, 1024, at)
+            add("DCGM_FI_DEV_FB_FREE", labels, 1024, at)
+            add("DCGM_FI_DEV_POWER_USAGE", labels, 9223372036854775794 if gpu.index else 300, at)
+    for step, loss in enumerate([2.5, 1.5, 0.5]):
+        at = START + 600 * step + 0.125
+        add("train_loss", f'workload_uid="{UID.replace(chr(34), chr(92) + chr(34))}",rank="0"', loss, at)
+    return (
+        "".join(f"# TYPE {name} gauge\n" + "\n".join(rows) + "\n" for name, rows in lines.items()) + "# EOF\n"
+    )
+
+
+@pytest.fixture(scope="session")
+def past() -> Iterator[str]:
+    with running_prometheus("global: {}\n", history()) as url:
+        yield url
+
+
+def points(series: GpuSeries) -> dict[float, float]:
+    return {
+        at: round(value, 6) for at, value in zip(series.times.tolist(), series.values.tolist(), strict=True)
+    }
+
+
+async def test_a_range_is_what_was_sampled_across_vocabularies_and_pods(past: str) -> None:
+    async with opened(past) as source:
+        await source.refresh()
+        found = await source.series(Quantity.UTILIZATION, GPUS, START, NOW, 60.0)
+        assert [series.gpu for series in found] == GPUS
+        for series in found:
+            expected = {at: round(utilization(series.gpu, at), 6) for at in np.arange(START, NOW + 1, 60.0)}
+            assert points(series) == expected
+
+
+async def test_a_range_names_only_the_gpus_asked_for(past: str) -> None:
+    async with opened(past) as source:
+        found = await source.series(Quantity.UTILIZATION, [GpuRef("node-a", 1)], START, NOW, 300.0)
+        assert [series.gpu for series in found] == [GpuRef("node-a", 1)]
+        nothing = await source.series(Quantity.UTILIZATION, [GpuRef('x"} or up{a="', 1)], START, NOW, 300.0)
+        assert nothing == []
+
+
+async def test_what_no_metric_holds_is_derived_and_blanks_are_left_out(past: str) -> None:
+    async with opened(past) as source:
+        memory = await source.series(Quantity.MEMORY_UTILIZATION, GPUS, START, START + 600, 60.0)
+        assert {series.gpu: set(points(series).values()) for series in memory} == {
+            GPUS[0]: {50.0},
+            GPUS[1]: {50.0},
+            GPUS[2]: {25.0},
+        }
+        power = await source.series(Quantity.POWER, GPUS, START, START + 600, 60.0)
+        assert {series.gpu: set(points(series).values()) for series in power} == {GPUS[0]: {300.0}}
+
+
+async def test_the_same_range_is_asked_once(past: str) -> None:
+    async with opened(past) as source:
+        first = await source.series(Quantity.UTILIZATION, GPUS, START, NOW - 1200, 60.0)
+        kept = source._ranges.bytes
+        assert kept > 0
+        again = await source.series(Quantity.UTILIZATION, GPUS, START, NOW - 1200, 60.0)
+        assert source._ranges.bytes == kept
+        assert [points(series) for series in again] == [points(series) for series in first]
+
+
+async def test_too_much_at_once_is_refused(past: str) -> None:
+    async with opened(past) as source:
+        with pytest.raises(InvalidRequest, match="at most 11000"):
+            await source.series(Quantity.POWER, GPUS, 0, 11_000, 1)
+        with pytest.raises(InvalidRequest, match="larger step"):
+            await source.series(Quantity.POWER, [GpuRef("n", i) for i in range(2000)], 0, 10_999, 1)
+
+
+async def test_samples_of_all_gpus_come_in_blocks_that_end_before_the_end(past: str) -> None:
+    async with opened(past) as source:
+        blocks = [block async for block in source.samples(Quantity.UTILIZATION, START, START + 600, 60.0)]
+        times = np.concatenate([block.times for block in blocks])
+        np.testing.assert_array_equal(times, START + 60.0 * np.arange(10))
+        for block in blocks:
+            assert list(block.gpus) == GPUS
+            for gpu, row in zip(block.gpus, block.values, strict=True):
+                np.testing.assert_allclose(row, [utilization(gpu, at) for at in block.times])
+
+
+async def test_training_numbers_come_with_their_own_times(past: str) -> None:
+    async with opened(past) as source:
+        found = await source.training(UID, START, NOW)
+        assert [(point.metric, point.value, point.rank) for point in found] == [
+            ("train_loss", 2.5, 0),
+            ("train_loss", 1.5, 0),
+            ("train_loss", 0.5, 0),
+        ]
+        assert found[0].time == START + 0.125
+        assert await source.training(UID, START + 1, START + 599) == []
+        assert await source.training('"} or {a!="', START, NOW) == []
+        with pytest.raises(InvalidRequest):
+            await source.training(UID, NOW, START)
