@@ -74,8 +74,8 @@ def test_the_log_has_a_line_for_each_request_with_its_trace_id_and_no_query(tmp_
         process.terminate()
         _, log = process.communicate(timeout=30)
     (line,) = [line for line in log.splitlines() if trace in line]
-    assert '"route": "/openapi.json"' in line
-    assert '"status": 200' in line
+    assert '"route":"/openapi.json"' in line
+    assert '"status":200' in line
     assert "hunter" not in log
 
 
@@ -213,7 +213,11 @@ async def raw(host: str, port: int, *pieces: bytes) -> bytes:
     ("request_bytes", "status", "words"),
     [
         (b"GARBAGE\r\n\r\n", 400, b"this is not valid HTTP"),
-        (b"GET /api/clusters/x?" + b"a" * 9000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414, b'"code":414'),
+        (
+            b"GET /api/clusters/x?" + b"a" * 9000 + b" HTTP/1.1\r\nConnection: close\r\n\r\n",
+            414,
+            b'"code":414',
+        ),
         (
             b"GET /api/v1/gpu-aggregation/x HTTP/1.1\r\n" + b"X-A: b\r\n" * (MAX_HEADERS + 1) + b"\r\n",
             431,

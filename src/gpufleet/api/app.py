@@ -28,6 +28,7 @@ from gpufleet.api.own_routes import own_routes
 from gpufleet.api.pages import pages
 from gpufleet.api.ports import Probe
 from gpufleet.api.problems import problem_of
+from gpufleet.api.routes import direct_answers
 
 
 def _utc_now() -> datetime:
@@ -71,7 +72,7 @@ def create_app(api: Api) -> ASGIApp:
         lifespan=[_lifespan(dependencies, api.lifecycle)],
         logging_config=None,
     )
-    return Edge(app, api.limits, api.metrics, api.gate, Cors(api.cors_origins))
+    return Edge(app, api.limits, api.metrics, api.gate, Cors(api.cors_origins), direct_answers(routes))
 
 
 def _lifespan(

@@ -8,7 +8,7 @@ because each layer costs every request a closure and an await.
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,11 +23,13 @@ from gpufleet.api.families import family_of
 from gpufleet.api.metrics import Metrics
 from gpufleet.api.problems import Problem, problem_of
 from gpufleet.api.replies import send_whole
+from gpufleet.api.routes import Answering
 from gpufleet.api.tracing import trace_headers, trace_id_from
 from gpufleet.logs import get_logger, trace_id
 
 MAX_URL_BYTES = 8 * 1024
 PROBES = frozenset({"/livez", "/readyz", "/api/healthz", "/metrics"})
+_READING = frozenset({"GET", "HEAD"})
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _MATTER = frozenset(
     {
@@ -69,6 +71,7 @@ class Edge:
         metrics: Metrics,
         gate: Gate | None = None,
         cors: Cors | None = None,
+        direct: Mapping[str, Answering] | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._app = app
@@ -76,6 +79,7 @@ class Edge:
         self._metrics = metrics
         self._gate = gate
         self._cors = cors or Cors(())
+        self._direct = direct or {}
         self._random_bytes = random_bytes
         self._log: FilteringBoundLogger = get_logger("api").bind()
         self._too_large = f"the body is larger than {limits.max_body_bytes:,} bytes, the most that is taken"
@@ -129,7 +133,12 @@ class Edge:
                     return
                 if self._gate is not None:
                     await self._gate.admit(scope, call, headers.get(b"authorization"))
-                await self._app(scope, self._bounded(receive, headers), outgoing)
+                direct = self._direct.get(scope["path"])
+                if direct is not None and scope["method"] in _READING:
+                    scope["path_template"] = scope["path"]
+                    await (await direct(scope, None))(scope, receive, outgoing)
+                else:
+                    await self._app(scope, self._bounded(receive, headers), outgoing)
         except (Exception, asyncio.CancelledError) as error:
             if call.status:
                 raise
@@ -192,7 +201,4 @@ async def send_problem(send: Send, call: Call, problem: Problem) -> None:
 
 def template_of(scope: HTTPScope) -> str:
     """The route's path with its parameters by name; never what a caller made up."""
-    template = scope.get("path_template")
-    if not template or "route_handler" not in scope:
-        return "unmatched"
-    return str(template)
+    return str(scope.get("path_template") or "unmatched")

@@ -11,6 +11,7 @@ thousand callers get the right envelope for each of them.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -37,6 +38,7 @@ class Family:
     prefixes: tuple[str, ...] = ()
 
 
+@lru_cache(1024)
 def family_of(path: str) -> Family:
     """The family that answers on `path`; paths of no family are answered as the third."""
     for family in (CLUSTERS, AGGREGATION):

@@ -7,11 +7,12 @@ the service degraded, not dead: live views work without the store, history witho
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 
 import msgspec
 
+from gpufleet.api.answers import Prepared
 from gpufleet.api.ports import Probe
 from gpufleet.errors import Unavailable
 from gpufleet.logs import get_logger
@@ -49,11 +50,10 @@ class Dependencies:
         self._probes = dict(probes)
         self._every = every
         self._timeout = timeout
-        self._known = {name: _UNKNOWN if name in probes else _OFF for name in (*NAMES, *probes)}
-
-    def verdicts(self) -> dict[str, DependencyHealth]:
-        """The last verdict on each."""
-        return dict(self._known)
+        self.verdicts: Mapping[str, DependencyHealth] = {
+            name: _UNKNOWN if name in probes else _OFF for name in (*NAMES, *probes)
+        }
+        """The last verdict on each; replaced, never changed."""
 
     async def check(self) -> None:
         """Ask all of them once, at the same time."""
@@ -73,10 +73,11 @@ class Dependencies:
             verdict = DependencyHealth("down", f"no answer within {self._timeout:g} s")
         except Unavailable as error:
             verdict = DependencyHealth("down", str(error))
-        if verdict.state != self._known[name].state:
+        if verdict.state != self.verdicts[name].state:
             log = _log.info if verdict.state == "ok" else _log.warning
             log("dependency changed", dependency=name, state=verdict.state, message=verdict.message)
-        self._known[name] = verdict
+        if verdict != self.verdicts[name]:
+            self.verdicts = {**self.verdicts, name: verdict}
 
 
 class Lifecycle:
@@ -94,19 +95,35 @@ class Lifecycle:
         return None if self.started else "the server is starting"
 
 
-def health_now(
-    dependencies: Dependencies, version: str, simulated: bool, now: Callable[[], datetime]
-) -> tuple[Health, str]:
-    """The state of the service and a sentence about it."""
-    verdicts = dependencies.verdicts()
-    down = [name for name, verdict in verdicts.items() if verdict.state == "down"]
-    health = Health(
-        status="degraded" if down else "healthy",
-        timestamp=now().astimezone(UTC).replace(microsecond=0),
-        version=version,
-        dependencies=verdicts,
-        simulated=simulated,
-    )
-    if down:
-        return health, f"Service is degraded: {', '.join(down)} not available"
-    return health, "Service is healthy"
+class HealthAnswers:
+    """What `/api/healthz` answers, encoded once a second: its timestamp knows no less."""
+
+    def __init__(
+        self, dependencies: Dependencies, version: str, simulated: bool, now: Callable[[], datetime]
+    ) -> None:
+        self._dependencies = dependencies
+        self._version = version
+        self._simulated = simulated
+        self._now = now
+        self._made: tuple[object, Prepared[Health]] | None = None
+
+    def now(self) -> Prepared[Health]:
+        """The state of the service and a sentence about it."""
+        verdicts = self._dependencies.verdicts
+        timestamp = self._now().replace(microsecond=0)
+        key = (timestamp, verdicts)
+        if self._made is None or self._made[0] != key:
+            self._made = (key, self._answer(timestamp, verdicts))
+        return self._made[1]
+
+    def _answer(self, timestamp: datetime, verdicts: Mapping[str, DependencyHealth]) -> Prepared[Health]:
+        down = [name for name, verdict in verdicts.items() if verdict.state == "down"]
+        health = Health(
+            status="degraded" if down else "healthy",
+            timestamp=timestamp,
+            version=self._version,
+            dependencies=dict(verdicts),
+            simulated=self._simulated,
+        )
+        sentence = f"Service is degraded: {', '.join(down)} not available" if down else "Service is healthy"
+        return Prepared.of(health, sentence)

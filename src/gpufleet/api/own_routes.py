@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from litestar.handlers import HTTPRouteHandler
 
 from gpufleet import __version__
-from gpufleet.api.answers import Answer, Raw
-from gpufleet.api.health import Dependencies, DependencyHealth, Health, Lifecycle, health_now
+from gpufleet.api.answers import Prepared, Raw
+from gpufleet.api.health import Dependencies, DependencyHealth, Health, HealthAnswers, Lifecycle
 from gpufleet.api.metrics import Metrics
 from gpufleet.api.problems import Problem
 from gpufleet.api.routes import get
@@ -35,14 +35,15 @@ def own_routes(
 ) -> list[HTTPRouteHandler]:
     """Health, liveness, readiness and metrics."""
 
+    healths = HealthAnswers(dependencies, __version__, simulated, now)
+
     @get("/api/healthz", example=_EXAMPLE)
-    async def healthz() -> Answer[Health]:
+    async def healthz() -> Prepared[Health]:
         """Whether the service works, and each of its dependencies.
 
         The status is 200 while the server can serve: losing a dependency makes it degraded.
         """
-        health, sentence = health_now(dependencies, __version__, simulated, now)
-        return Answer(health, sentence)
+        return healths.now()
 
     @get("/livez", media_type="text/plain; charset=utf-8")
     async def livez() -> Raw:

@@ -44,41 +44,33 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, and stop a head that has grown too long before it is complete."""
-        if self._reading_head:
-            self._head_bytes += len(data)
+        self._head_bytes += len(data)
         super().data_received(data)
-        if self._reading_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._answer(431, f"the request's head is longer than {MAX_HEAD_BYTES:,} bytes")
+        if self._reading_head and self._head_bytes and not self.transport.is_closing():
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._answer(*self._too_long())
+            elif self._timer is None:
+                self._expect_head()
 
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
         self._reading_head = True
-        if self._timer is None:
-            self._expect_head()
-
-    def on_url(self, url: bytes) -> None:
-        """A part of the address came."""
-        super().on_url(url)
-        if len(self.url) > MAX_URL_BYTES:
-            self._refuse(414, f"the address is longer than {MAX_URL_BYTES:,} bytes")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header is complete."""
-        super().on_header(name, value)
-        if len(self.headers) > MAX_HEADERS:
-            self._refuse(431, f"the request has more than {MAX_HEADERS} headers")
 
     def on_headers_complete(self) -> None:
-        """The head is complete."""
+        """The head is complete: the edge sees to the address, here the headers are counted."""
+        if len(self.headers) > MAX_HEADERS:
+            self._refusal = (431, f"the request has more than {MAX_HEADERS} headers")
+            # The parser hands this on as its own error, upon which uvicorn calls send_400_response.
+            raise ValueError("too many headers")
         self._forget_timer()
         self._reading_head = False
-        self._head_bytes = 0
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """The body is complete; what follows is another request's head."""
         self._reading_head = True
+        self._head_bytes = 0
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -89,10 +81,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def _unsupported_upgrade_warning(self) -> None:
         """Say nothing: uvicorn advises to install a library, for which there is no use here."""
 
-    def _refuse(self, status: int, sentence: str) -> None:
-        self._refusal = (status, sentence)
-        # The parser hands this on as its own error, upon which uvicorn calls send_400_response.
-        raise ValueError(sentence)
+    def _too_long(self) -> tuple[int, str]:
+        if len(self.url) > MAX_URL_BYTES:
+            return 414, f"the address is longer than {MAX_URL_BYTES:,} bytes"
+        return 431, f"the request's head is longer than {MAX_HEAD_BYTES:,} bytes"
 
     def _expect_head(self) -> None:
         self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)

@@ -21,14 +21,14 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
 from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
-from litestar.types import Method
+from litestar.types import HTTPScope, Method
 
 from gpufleet.api.answers import Answer, Prepared, Raw
 from gpufleet.api.call import call_of
@@ -38,9 +38,9 @@ from gpufleet.api.replies import Reply
 from gpufleet.errors import InvalidRequest
 
 Handler = Callable[..., Awaitable[Any]]
+Answering = Callable[[HTTPScope, Request[Any, Any, Any] | None], Awaitable[Reply]]
 Wrap = Callable[[Handler], HTTPRouteHandler]
 _PATH_PARAMETER = re.compile(r"\{(\w+):(\w+)\}")
-_MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class Route:
     media_type: str
     status: int
     hidden: bool
+    streams: bool
+    """Whether it answers with a response of Litestar's own."""
 
     @property
     def path_parameters(self) -> list[tuple[str, str]]:
@@ -103,30 +105,56 @@ def _declare(
 ) -> Wrap:
     def wrap(handler: Handler) -> HTTPRouteHandler:
         hints = typing.get_type_hints(handler, include_extras=True)
+        returned = hints.get("return", Any)
         query = QueryReader(hints["query"]) if "query" in hints else None
         route = Route(
             method=method,
             path=path,
             handler=handler,
             query=query,
-            body=hints.get("body", _MISSING) if "body" in hints else None,
-            data=_data_type(hints.get("return", Any)),
+            body=hints.get("body"),
+            data=_data_type(returned),
             example=example,
             body_example=body_example,
             media_type=media_type,
             status=status,
             hidden=hidden,
+            streams=isinstance(returned, type) and issubclass(returned, Response),
         )
         methods = cast("list[Method]", ["GET", "HEAD"] if method == "GET" else [method])
+        answer = _answering(route)
+
+        async def from_litestar(request: Request[Any, Any, Any]) -> Reply:
+            return await answer(request.scope, request)
+
+        from_litestar.__name__ = from_litestar.__qualname__ = handler.__name__
         return HTTPRouteHandler(
-            path, http_method=methods, opt={"route": route}, status_code=status, include_in_schema=False
-        )(_asgi_handler(route))
+            path,
+            http_method=methods,
+            opt={"route": route, "answer": answer},
+            status_code=status,
+            include_in_schema=False,
+        )(from_litestar)
 
     return wrap
 
 
-def _asgi_handler(route: Route) -> Callable[..., Awaitable[Reply]]:
-    """The function that Litestar calls: read what is declared, call, wrap the result."""
+def direct_answers(handlers: Iterable[HTTPRouteHandler]) -> dict[str, Answering]:
+    """What answers GET on paths without parameters, by path.
+
+    The edge calls these itself: one look in a dictionary is all the routing they need, and they
+    are the paths that are asked all the time.
+    """
+    found: dict[str, Answering] = {}
+    for handler in handlers:
+        route = route_of(handler)
+        if route and route.method == "GET" and not route.path_parameters and not route.streams:
+            found[route.path] = handler.opt["answer"]
+    return found
+
+
+def _answering(route: Route) -> Answering:
+    """The function that reads what is declared, calls the handler and wraps the result."""
     wanted = set(inspect.signature(route.handler).parameters)
     in_path = [name for name, _ in route.path_parameters]
     _refuse_unfillable(route, wanted, in_path)
@@ -134,10 +162,9 @@ def _asgi_handler(route: Route) -> Callable[..., Awaitable[Reply]]:
     handler, query, takes_call = route.handler, route.query, "call" in wanted
     known = list(query.fields) if query else []
 
-    async def answer(request: Request[Any, Any, Any]) -> Reply:
-        scope = request.scope
+    async def answer(scope: HTTPScope, request: Request[Any, Any, Any] | None) -> Reply:
         call = call_of(scope)
-        given: dict[str, Any] = {name: scope["path_params"][name] for name in in_path}
+        given: dict[str, Any] = {name: scope["path_params"][name] for name in in_path} if in_path else {}
         query_string = scope["query_string"]
         if query is not None:
             given["query"], unknown = query.read(query_string)
@@ -145,16 +172,15 @@ def _asgi_handler(route: Route) -> Callable[..., Awaitable[Reply]]:
             unknown = [name for name, _ in pairs(query_string)] if query_string else []
         if unknown:
             call.warnings = warnings_about(unknown, known)
-        if decoder is not None:
+        if decoder is not None and request is not None:
             given["body"] = await _body(request, decoder)
         if takes_call:
             given["call"] = call
         result = await handler(**given)
-        if isinstance(result, Response):
+        if request is not None and isinstance(result, Response):
             return cast(Reply, result.to_asgi_response(app=None, request=request))
         return Reply(result, route.status)
 
-    answer.__name__ = answer.__qualname__ = route.handler.__name__
     return answer
 
 
