@@ -38,10 +38,15 @@ def command(tmp_path: Path, *flags: str) -> list[str]:
 
 
 @contextmanager
-def serving(tmp_path: Path, *flags: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+def serving(tmp_path: Path, *flags: str, database: str = "") -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """A running server: its address and its process."""
     process = subprocess.Popen(
-        command(tmp_path, *flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        command(tmp_path, *flags),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "DATABASE_URL": database},
     )
     assert process.stdout is not None
     try:
@@ -58,14 +63,21 @@ def test_it_prints_the_port_it_took_answers_and_ends_with_0_on_sigterm(tmp_path:
     with serving(tmp_path, "--debug") as (address, process):
         healthz = httpx.get(f"{address}/api/healthz")
         assert (healthz.status_code, healthz.json()["success"]) == (200, True)
+        dependencies = healthz.json()["data"]["dependencies"]
+        assert dependencies["store"]["state"] == "ok"
+        assert dependencies["store"]["message"].startswith("PostgreSQL ")
+        assert dependencies["metrics"] == {"state": "ok", "message": "reads embedded"}
+        assert dependencies["kubernetes"]["state"] == "off"
         assert httpx.get(f"{address}/readyz").status_code == 200
         assert httpx.get(f"{address}/debug/vars").json()["memory"]["rss_bytes"] > 0
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
 
 
-def test_the_log_has_a_line_for_each_request_with_its_trace_id_and_no_query(tmp_path: Path) -> None:
-    with serving(tmp_path, "--log-format", "json") as (address, process):
+def test_the_log_has_a_line_for_each_request_with_its_trace_id_and_no_query(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    with serving(tmp_path, "--log-format", "json", database=postgres_url) as (address, process):
         trace = "0af7651916cd43dd8448eb211c80319c"
         httpx.get(
             f"{address}/openapi.json?token=hunter2",
@@ -106,14 +118,16 @@ def test_a_missing_tokens_file_is_said_before_anything_starts(
     assert "setting auth.tokens_file: can't read" in capsys.readouterr().err
 
 
-def test_a_new_token_logs_in_once_its_line_is_in_the_file_and_no_more_when_it_is_not(tmp_path: Path) -> None:
+def test_a_new_token_logs_in_once_its_line_is_in_the_file_and_no_more_when_it_is_not(
+    tmp_path: Path, postgres_url: str
+) -> None:
     made = subprocess.run(
         command(tmp_path, "--new-token", "grafana"), capture_output=True, text=True, check=True, cwd=tmp_path
     )
     token = made.stderr.split()[-1]
     tokens = tmp_path / "tokens"
     tokens.write_text("# nobody yet\n")
-    with serving(tmp_path, "--tokens-file", str(tokens)) as (address, process):
+    with serving(tmp_path, "--tokens-file", str(tokens), database=postgres_url) as (address, process):
         as_grafana = {"authorization": f"Bearer {token}"}
         assert httpx.get(f"{address}/metrics").status_code == 401
         assert httpx.get(f"{address}/metrics", headers=as_grafana).status_code == 401
@@ -255,11 +269,11 @@ async def test_head_sends_the_headers_of_get_and_no_body() -> None:
     assert answer.content == b""
 
 
-def test_go_tool_pprof_opens_a_profile_of_the_server(tmp_path: Path) -> None:
+def test_go_tool_pprof_opens_a_profile_of_the_server(tmp_path: Path, postgres_url: str) -> None:
     go = next((path for path in _go_candidates() if path.exists()), None)
     if go is None:
         pytest.skip("Go is not installed")
-    with serving(tmp_path, "--debug") as (address, _):
+    with serving(tmp_path, "--debug", database=postgres_url) as (address, _):
         taken = httpx.get(f"{address}/debug/pprof/profile?seconds=0.3", timeout=30)
     profile = tmp_path / "profile.pb.gz"
     profile.write_bytes(taken.content)

@@ -20,8 +20,23 @@ from gpufleet.api.ports import Probe, TokenReviewer
 from gpufleet.api.review import ReviewedTokens
 from gpufleet.api.server import Server, is_loopback
 from gpufleet.api.tokens import TokenFile
-from gpufleet.errors import SettingsError
-from gpufleet.settings import AuthSettings, ServerSettings, Settings
+from gpufleet.errors import MetricsUnavailable, SettingsError
+from gpufleet.kube.client import KubeClient
+from gpufleet.kube.review import TokenReviews
+from gpufleet.metrics.embedded import EmbeddedMetrics
+from gpufleet.metrics.prometheus import PrometheusSource
+from gpufleet.model.metric_source import MetricSource
+from gpufleet.settings import (
+    AuthSettings,
+    KubernetesSettings,
+    MetricsSettings,
+    ServerSettings,
+    Settings,
+    StoreSettings,
+)
+from gpufleet.store.store import Store, open_store
+
+DEFAULT_CLUSTER = "default"
 
 
 @dataclass
@@ -35,12 +50,57 @@ class Parts:
     probes: dict[str, Probe] = field(default_factory=dict)
     counts: dict[str, Callable[[], object]] = field(default_factory=dict)
     """Sizes of queues and caches, shown on /debug/vars."""
+    store: Store | None = None
+    metric_source: MetricSource | None = None
+    kubernetes: KubeClient | None = None
     reviewer: TokenReviewer | None = None
     simulated: bool = False
 
 
+async def open_kubernetes(parts: Parts) -> None:
+    """The client of the Kubernetes API, where the settings ask for one."""
+    settings = parts.settings[KubernetesSettings]
+    if settings.kubeconfig is None and not parts.settings[AuthSettings].token_review:
+        return
+    client = await parts.closing.enter_async_context(KubeClient.from_settings(settings))
+
+    async def probe() -> str:
+        return f"Kubernetes {(await client.read_json('/version'))['gitVersion']}"
+
+    parts.kubernetes, parts.reviewer, parts.probes["kubernetes"] = client, TokenReviews(client), probe
+
+
+async def open_database(parts: Parts) -> None:
+    """The store, with its tables up to date."""
+    store = await parts.closing.enter_async_context(open_store(parts.settings[StoreSettings]))
+
+    async def probe() -> str:
+        return f"PostgreSQL {await store.database.fetchval('SHOW server_version')}"
+
+    parts.store, parts.probes["store"] = store, probe
+
+
+async def open_metrics(parts: Parts) -> None:
+    """The metric source: Prometheus where there is one, else the readings in the store."""
+    settings = parts.settings[MetricsSettings]
+    assert parts.store is not None
+    source: MetricSource
+    if settings.url:
+        source = await parts.closing.enter_async_context(PrometheusSource(settings))
+    else:
+        source = EmbeddedMetrics(DEFAULT_CLUSTER, parts.store.readings, parts.store.training, settings)
+
+    async def probe() -> str:
+        health = source.health()
+        if not health.healthy:
+            raise MetricsUnavailable(health.last_error or "nothing was read yet")
+        return f"reads {', '.join(health.vocabularies) or 'nothing known'}"
+
+    parts.metric_source, parts.probes["metrics"] = source, probe
+
+
 Step = Callable[[Parts], Awaitable[None]]
-_STEPS: tuple[Step, ...] = ()
+_STEPS: tuple[Step, ...] = (open_kubernetes, open_database, open_metrics)
 
 
 def refuse_strangers(settings: Settings) -> None:
@@ -56,6 +116,8 @@ def refuse_strangers(settings: Settings) -> None:
 
 async def assemble(settings: Settings, closing: AsyncExitStack) -> Server:
     """Open every part and return the server, ready to serve."""
+    if path := settings[AuthSettings].tokens_file:
+        TokenFile(path)  # what is wrong with it is said before a database starts
     parts = Parts(settings, closing)
     for step in _STEPS:
         await step(parts)

@@ -1,0 +1,46 @@
+"""Ask Kubernetes whom a bearer token belongs to (`authentication.k8s.io/v1` TokenReview)."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from gpufleet.kube.client import KubeClient
+
+_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """The owner of a token, as Kubernetes knows them."""
+
+    user: str
+    groups: tuple[str, ...] = ()
+
+
+class _User(msgspec.Struct):
+    username: str = ""
+    groups: list[str] = []
+
+
+class _Status(msgspec.Struct):
+    authenticated: bool = False
+    user: _User = msgspec.field(default_factory=_User)
+
+
+class _Review(msgspec.Struct):
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class TokenReviews:
+    """Reviews tokens through one client, whose identity needs the right to create TokenReviews."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    async def review(self, token: str) -> Reviewed | None:
+        """The owner of `token`, or None if Kubernetes does not know it."""
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+        status = msgspec.convert(await self._client.write_json("POST", _PATH, asked), _Review).status
+        if not status.authenticated or not status.user.username:
+            return None
+        return Reviewed(status.user.username, tuple(status.user.groups))
