@@ -147,9 +147,9 @@ def test_the_scheduler_runs_with_another_configuration_while_asked_to(
     pod = {"metadata": {"name": "p"}, "spec": {"schedulerName": "special", "containers": [_CONTAINER]}}
     with cluster.scheduling({"profiles": [{"schedulerName": "special"}]}):
         cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", pod)
-        cluster.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=30s", namespace=namespace)
+        cluster.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s", namespace=namespace)
     cluster.kubectl("run", "usual", "--image=x", namespace=namespace)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/usual", "--timeout=30s", namespace=namespace)
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/usual", "--timeout=60s", namespace=namespace)
 
 
 def test_the_audit_log_tells_who_bound_a_pod(cluster: Cluster, namespace: str, fake_nodes: FakeNodes) -> None:
@@ -157,7 +157,7 @@ def test_the_audit_log_tells_who_bound_a_pod(cluster: Cluster, namespace: str, f
     since = cluster.audit_size()
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [_CONTAINER]}}
     cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", pod)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=30s", namespace=namespace)
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s", namespace=namespace)
     bindings = [each for each in cluster.audit(since) if each["objectRef"].get("subresource") == "binding"]
     assert [each["user"]["username"] for each in bindings] == ["system:kube-scheduler"]
     assert bindings[0]["requestObject"]["target"]["name"] == "n1"

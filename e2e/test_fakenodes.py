@@ -46,7 +46,7 @@ def test_the_pods_of_a_deployment_are_scheduled_and_run(
 ) -> None:
     fake_nodes.add("rack-1", "rack-2", "rack-3", capacity=_GPUS)
     cluster.kubectl("create", "deployment", "web", "--image=web", "--replicas=6", namespace=namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "--timeout=30s", namespace=namespace)
+    cluster.kubectl("rollout", "status", "deployment/web", "--timeout=60s", namespace=namespace)
     pods = cluster.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
     assert {each["status"]["phase"] for each in pods} == {"Running"}
     assert {each["spec"]["nodeName"] for each in pods} <= {"rack-1", "rack-2", "rack-3"}
@@ -58,7 +58,7 @@ def test_a_deleted_deployment_takes_its_pods_with_it(
 ) -> None:
     fake_nodes.add("n1")
     cluster.kubectl("create", "deployment", "web", "--image=web", "--replicas=3", namespace=namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "--timeout=30s", namespace=namespace)
+    cluster.kubectl("rollout", "status", "deployment/web", "--timeout=60s", namespace=namespace)
     cluster.kubectl("delete", "deployment", "web", namespace=namespace)
     cluster.wait_for(
         "end of the pods", lambda: not cluster.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
@@ -78,7 +78,7 @@ def test_a_job_completes_after_its_annotated_time(
         "spec": {"completions": 3, "parallelism": 3, "template": template},
     }
     create(cluster, namespace, job)
-    cluster.kubectl("wait", "--for=condition=complete", "job/train", "--timeout=30s", namespace=namespace)
+    cluster.kubectl("wait", "--for=condition=complete", "job/train", "--timeout=60s", namespace=namespace)
     assert cluster.api.get(f"/apis/batch/v1/namespaces/{namespace}/jobs/train")["status"]["succeeded"] == 3
 
 
@@ -177,7 +177,8 @@ def test_init_containers_come_first_and_see_their_environment(
 ) -> None:
     fake_nodes.add("n1")
     init = {"name": "prepare", "image": "prepare", "env": [{"name": "STEP", "value": "0"}]}
-    create(cluster, namespace, pod("p", initContainers=[init], annotations={STARTS_AFTER: "0.5"}))
+    sidecar = {"name": "logs", "image": "logs", "restartPolicy": "Always"}
+    create(cluster, namespace, pod("p", initContainers=[init, sidecar], annotations={STARTS_AFTER: "0.5"}))
 
     def initializing() -> bool:
         waiting = status(cluster, namespace, "p").get("initContainerStatuses", [])
@@ -185,7 +186,9 @@ def test_init_containers_come_first_and_see_their_environment(
 
     cluster.wait_for("init containers", initializing)
     running = wait_for_phase(cluster, namespace, "p", "Running")
-    assert running["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
+    states = {each["name"]: each["state"] for each in running["initContainerStatuses"]}
+    assert states["prepare"]["terminated"]["exitCode"] == 0
+    assert "running" in states["logs"]
     assert fake_nodes.environment(namespace, "p", "prepare") == {"STEP": "0"}
 
 
@@ -197,6 +200,26 @@ def test_a_node_takes_no_more_gpus_than_it_has(
     wait_for_phase(cluster, namespace, "first", "Running")
     create(cluster, namespace, pod("second", gpus=3, nodeName="n1"))
     assert wait_for_phase(cluster, namespace, "second", "Failed")["reason"] == "OutOfnvidia.com/gpu"
+
+
+def test_a_silent_node_takes_up_its_pods_when_it_is_heard_again(
+    cluster: Cluster, namespace: str, fake_nodes: FakeNodes
+) -> None:
+    fake_nodes.add("quiet", "loud")
+    fake_nodes.silence("quiet")
+    create(cluster, namespace, pod("unheard", nodeName="quiet"), pod("heard", nodeName="loud"))
+    wait_for_phase(cluster, namespace, "heard", "Running")
+    assert status(cluster, namespace, "unheard")["phase"] == "Pending"
+    fake_nodes.hear("quiet")
+    wait_for_phase(cluster, namespace, "unheard", "Running")
+
+
+def test_a_node_that_is_not_ready_says_so(cluster: Cluster, fake_nodes: FakeNodes) -> None:
+    fake_nodes.add("n1")
+    fake_nodes.set_ready("n1", False)
+    assert "NotReady" in cluster.kubectl("get", "node", "n1")
+    fake_nodes.set_ready("n1", True)
+    assert "NotReady" not in cluster.kubectl("get", "node", "n1")
 
 
 def test_a_silent_node_is_found_out_by_its_missing_heartbeat(cluster: Cluster) -> None:

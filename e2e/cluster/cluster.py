@@ -186,7 +186,7 @@ class Cluster:
         return self._files.audit_log.stat().st_size
 
     @staticmethod
-    def wait_for(what: str, true: Callable[[], Any], timeout: float = 30) -> Any:
+    def wait_for(what: str, true: Callable[[], Any], timeout: float = 60) -> Any:
         """Wait until a question is answered with something true, and return it."""
         deadline = time.monotonic() + timeout
         while not (answer := true()):

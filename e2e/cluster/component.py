@@ -39,7 +39,7 @@ class Component:
         """Whether the process is there (a paused one is)."""
         return self._process is not None and self._process.poll() is None
 
-    def start(self, timeout: float = 60) -> None:
+    def start(self, timeout: float = 120) -> None:
         """Start it and wait until it is ready."""
         self.spawn()
         self.wait(timeout)
@@ -58,7 +58,7 @@ class Component:
             )
         self._guard.watch(self._process.pid)
 
-    def wait(self, timeout: float = 60) -> None:
+    def wait(self, timeout: float = 120) -> None:
         """Wait until it is ready; an early end or `timeout` seconds raise, with the end of its log."""
         deadline = time.monotonic() + timeout
         while not self._ready():
@@ -90,7 +90,7 @@ class Component:
         self._guard.forget(self._process.pid)
         self._process = None
 
-    def restart(self, timeout: float = 60) -> None:
+    def restart(self, timeout: float = 120) -> None:
         """Stop it, start it, wait until it is ready."""
         self.stop()
         self.start(timeout)

@@ -6,7 +6,7 @@ creates them. Heartbeats are off unless asked for: without the controllers that 
 and a thousand nodes would cost a hundred writes a second.
 
 Why not KWOK: it resolves no environment, a test can't ask it what a container saw, and it would be one more
-build of minutes on a new machine.
+program to build on a new machine.
 """
 
 import asyncio
@@ -238,7 +238,7 @@ class FakeNodes:
         if task := self._tasks.pop(uid, None):
             task.cancel()
 
-    def _started(self, namespace: str, name: str, timeout: float = 30) -> PlayedPod:
+    def _started(self, namespace: str, name: str, timeout: float = 60) -> PlayedPod:
         """The pod, once its containers have started."""
         deadline = time.monotonic() + timeout
         while True:
