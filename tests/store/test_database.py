@@ -8,7 +8,7 @@ from gpufleet.errors import Refused, SettingsError, StoreUnavailable
 from gpufleet.settings import StoreSettings
 from gpufleet.store import Store
 from gpufleet.store.bulk import merge
-from gpufleet.store.database import Database, open_database
+from gpufleet.store.database import Database, open_database, refuse_old
 
 
 @pytest.fixture
@@ -184,3 +184,9 @@ async def test_a_closed_store_says_so(store_settings: StoreSettings) -> None:
         pass
     with pytest.raises(StoreUnavailable, match="server is stopping"):
         await database.fetchval("SELECT 1")
+
+
+def test_a_postgresql_that_is_too_old_is_refused() -> None:
+    refuse_old(14)
+    with pytest.raises(Refused, match="PostgreSQL 13; gpufleet needs 14 or newer"):
+        refuse_old(13)

@@ -91,9 +91,14 @@ def dsn_at(sockets: Path, database: str) -> str:
     return f"postgresql://{DATABASE}@/{database}?host={quote(str(sockets))}"
 
 
-def prepare(pgdata: Path, sockets: Path, log: Path, *, durable: bool = True) -> Cluster:
-    """The cluster in `pgdata`, made if there is none. `durable=False` is for tests: nothing is synced."""
-    folder = programs()
+def prepare(
+    pgdata: Path, sockets: Path, log: Path, *, durable: bool = True, folder: Path | None = None
+) -> Cluster:
+    """The cluster in `pgdata`, made if there is none.
+
+    `durable=False` (nothing is synced) and other programs, in `folder`, are for tests.
+    """
+    folder = folder or programs()
     account = account_for(pgdata)
     open_the_way(account, folder / "postgres", pgdata, sockets)
     open_programs(account, folder)

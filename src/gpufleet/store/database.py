@@ -198,14 +198,20 @@ async def connect(dsn: str, settings: StoreSettings, *, statement_seconds: float
                 raise explain(error) or error from error
             _log.info("store_not_there_yet", reason=type(error).__name__)
             await asyncio.sleep(0.5)
-    version = connection.get_server_version()
-    if version.major < OLDEST:
+    try:
+        refuse_old(connection.get_server_version().major)
+    except Refused:
         await connection.close()
-        raise Refused(
-            f"the database is PostgreSQL {version.major}.{version.minor}; "
-            f"gpufleet needs {OLDEST} or newer, so upgrade it or use another"
-        )
+        raise
     return connection
+
+
+def refuse_old(major: int) -> None:
+    """Refuse a PostgreSQL that lacks what our queries use."""
+    if major < OLDEST:
+        raise Refused(
+            f"the database is PostgreSQL {major}; gpufleet needs {OLDEST} or newer, so upgrade it or use another"
+        )
 
 
 @asynccontextmanager
