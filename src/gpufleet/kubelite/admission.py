@@ -152,10 +152,11 @@ class Webhooks:
         status = response.get("status") or {}
         why = status.get("message") or status.get("reason")
         text = f": {why}" if why else " without explanation"
-        code = int(status.get("code") or 403)
-        raise ApiError(
-            code, f'admission webhook "{name}" denied the request{text}', reason=status.get("reason") or ""
+        refusal = ApiError(
+            max(int(status.get("code") or 0), 400), f'admission webhook "{name}" denied the request{text}'
         )
+        refusal.reason = status.get("reason") or ""
+        raise refusal
 
     def _concerned(self, hook: Json, asked: Asked) -> bool:
         if not any(_rule_matches(rule, asked) for rule in hook.get("rules") or ()):

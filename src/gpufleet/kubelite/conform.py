@@ -8,12 +8,13 @@ the client is told as its `fieldValidation` asks: not at all, by a warning, or b
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpufleet.kubelite.builtin import fields
 from gpufleet.kubelite.builtin.defaults import complete
 from gpufleet.kubelite.builtin.rules import birth_faults, change_faults
 from gpufleet.kubelite.custom import custom_faults, kinds_of
 from gpufleet.kubelite.kinds import Kind
 from gpufleet.kubelite.meta import metadata_faults
-from gpufleet.kubelite.schema import Json, check_types, fill_defaults, prune, without_nulls
+from gpufleet.kubelite.schema import Json, WrongType, fill_defaults, prune, read_typed
 from gpufleet.kubelite.status import ApiError, Cause, bad_request, invalid
 
 
@@ -47,27 +48,33 @@ def conform(kind: Kind, body: Any, asking: Asking) -> Json:
     if not isinstance(body, dict):
         raise bad_request(f"a {kind.kind} is a JSON object")
     _check_type(kind, body)
-    item: Json = body
-    if not kind.custom:
-        item = without_nulls(item)
-        if fault := check_types(kind.schema, item, kind.kind):
-            raise bad_request(
-                f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {fault}'
-            )
-    metadata = item.get("metadata")
+    metadata = body.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
         raise bad_request("metadata is not an object")
     unknown: list[str] = []
-    item = prune(kind.schema, item, unknown)
+    item = _read_custom(kind, body, unknown) if kind.custom else _read_builtin(kind, body, unknown)
     if unknown:
         _tell(kind, unknown, asking)
-    item = fill_defaults(kind.schema, item)
-    return {
-        **item,
-        "apiVersion": kind.api_version,
-        "kind": kind.kind,
-        "metadata": dict(without_nulls(metadata or {})),
-    }
+    return {**item, "apiVersion": kind.api_version, "kind": kind.kind}
+
+
+def _read_builtin(kind: Kind, body: Json, unknown: list[str]) -> Json:
+    try:
+        item = read_typed(kind.schema, body, unknown)
+    except WrongType as fault:
+        where = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
+        raise bad_request(f"{where}: {fault}") from fault
+    item.setdefault("metadata", {})
+    return item
+
+
+def _read_custom(kind: Kind, body: Json, unknown: list[str]) -> Json:
+    try:
+        metadata = read_typed(fields.node("ObjectMeta"), body.get("metadata") or {}, unknown, "metadata")
+    except WrongType as fault:
+        raise bad_request(str(fault)) from fault
+    item = prune(kind.schema, {**body, "metadata": metadata}, unknown)
+    return {**fill_defaults(kind.schema, item), "metadata": metadata}
 
 
 def _check_type(kind: Kind, body: Json) -> None:

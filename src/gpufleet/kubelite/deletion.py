@@ -83,14 +83,16 @@ class Deletion:
         metadata = entry.object["metadata"]
         name = metadata["name"]
         if options.uid and options.uid != metadata["uid"]:
-            why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {metadata['uid']}"
-            raise conflict(kind.group, kind.plural, name, why)
+            why = f"the UID in the precondition ({options.uid}) does not match the UID in record ({metadata['uid']})"
+            raise conflict(
+                "", kind.kind, name, f"{why}. The object might have been deleted and then recreated"
+            )
         if options.version and options.version != metadata["resourceVersion"]:
             why = (
-                f"Precondition failed: ResourceVersion in precondition: {options.version}, "
-                f"ResourceVersion in object meta: {metadata['resourceVersion']}"
+                f"the ResourceVersion in the precondition ({options.version}) "
+                f"does not match the ResourceVersion in record ({metadata['resourceVersion']})"
             )
-            raise conflict(kind.group, kind.plural, name, why)
+            raise conflict("", kind.kind, name, f"{why}. The object might have been modified")
         if kind.shelf == "namespaces" and name in _LASTING_NAMESPACES:
             raise forbidden(kind.group, kind.plural, name, "this namespace may not be deleted")
 

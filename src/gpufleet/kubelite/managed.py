@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from gpufleet.kubelite.kinds import Kind
 from gpufleet.kubelite.ownership import (
     Fields,
@@ -38,6 +40,8 @@ _NEVER_OWNED = frozenset(
         "resourceVersion",
     )
 )
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def _strip(fields: Fields) -> Fields:
 def track(kind: Kind, old: Json | None, new: Json, writer: Writer) -> list[Json]:
     """The managedFields of `new` after a plain write over `old`."""
     if old is None:
-        fields = owned_fields(kind, new)
+        fields = _strip(fields_of(kind.schema, new, new=True))
         return [_entry(kind, writer, fields)] if fields else []
     entries = _base(old, new)
     changed, removed = difference_of(kind.schema, _unmanaged(old), _unmanaged(new))
@@ -140,7 +144,10 @@ def apply(kind: Kind, live: Json | None, wanted: Json, writer: Writer, *, force:
     bare = _unmanaged(live)
     merged: Json = _merge(kind.schema, bare, wanted)
     changed, _ = difference_of(kind.schema, bare, merged)
-    others = _take(others, _strip(changed), force=force)
+    taken = _strip(changed)
+    if writer.manager == "kubectl" and not force:
+        force = _moves_to_the_server(kind, bare, others, taken)
+    others = _take(others, taken, force=force)
     given_up = minus(before, mine)
     for entry in others:
         given_up = minus(given_up, entry.get("fieldsV1", {}))
@@ -151,6 +158,23 @@ def apply(kind: Kind, live: Json | None, wanted: Json, writer: Writer, *, force:
     if mine:
         others.append(_entry(kind, writer, mine))
     return {**merged, "metadata": {**merged["metadata"], "managedFields": others}}
+
+
+def _moves_to_the_server(kind: Kind, live: Json, others: list[Json], taken: Fields) -> bool:
+    """Whether kubectl takes over what it applied itself before, on the client's side: no conflict then."""
+    text = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED)
+    if not text:
+        return False
+    try:
+        last = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return False
+    if not isinstance(last.get("metadata"), dict):
+        return False
+    changed_since, removed_since = difference_of(kind.schema, last, live)
+    own = minus(owned_fields(kind, last), removed_since)
+    own = minus(own, common(own, changed_since))
+    return not any(minus(common(entry.get("fieldsV1", {}), taken), own) for entry in others)
 
 
 def _take(others: list[Json], changed: Fields, *, force: bool) -> list[Json]:

@@ -37,7 +37,7 @@ _ANY_NAME = {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
 
 def timestamp(moment: datetime) -> str:
     """RFC 3339 in UTC, to the second, as metadata carries it."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.astimezone(UTC).isoformat(timespec="seconds")[:19] + "Z"
 
 
 def new_uid() -> str:

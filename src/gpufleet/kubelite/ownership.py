@@ -14,6 +14,8 @@ import msgspec
 from gpufleet.kubelite.schema import Json, Node
 
 Fields = dict[str, Any]
+_LEAF: Fields = {}
+_NO_PROPERTIES: dict[str, Node] = {}
 _dump = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -39,23 +41,43 @@ def granular(node: Node | None, value: Any) -> bool:
     return isinstance(value, list) and node is not None and node.list_type in ("map", "set")
 
 
-def fields_of(node: Node | None, value: Any) -> Fields:
-    """Every field that a value sets."""
-    if not value or not granular(node, value):
-        return {}
-    if isinstance(value, dict):
-        result: Fields = {}
-        for name, item in value.items():
-            result["f:" + name] = fields_of(node.child(name) if node else None, item) if item else {}
-        return result
-    assert node is not None
+def fields_of(node: Node | None, value: Any, *, new: bool = False) -> Fields:
+    """Every field that a value sets. A new map (labels, data) counts as set itself, too.
+
+    This runs over the whole of every object created, so that it asks for classes and not for kinds.
+    """
+    if not value:
+        return _LEAF
+    if value.__class__ is dict:
+        return _fields_of_map(node, value, new)
+    if value.__class__ is not list or node is None or node.list_type not in ("map", "set"):
+        return _LEAF
     owned: Fields = {}
     for item in value:
         key = item_key(node, item)
         if key is None:
-            return {}
-        owned[key] = {".": {}, **fields_of(node.items, item)} if key[0] == "k" else {}
+            return _LEAF
+        owned[key] = {".": _LEAF, **fields_of(node.items, item, new=new)} if key[0] == "k" else _LEAF
     return owned
+
+
+def _fields_of_map(node: Node | None, value: Json, new: bool) -> Fields:
+    result: Fields = {}
+    if node is None:
+        properties, extra = _NO_PROPERTIES, None
+    elif node.atomic:
+        return _LEAF
+    else:
+        properties, extra = node.properties, node.extra
+        if new and extra is not None:
+            result["."] = _LEAF
+    for name, item in value.items():
+        kind = item.__class__
+        if kind is dict or kind is list:
+            result["f:" + name] = fields_of(properties.get(name) or extra, item, new=new)
+        else:
+            result["f:" + name] = _LEAF
+    return result
 
 
 def difference_of(node: Node | None, old: Any, new: Any) -> tuple[Fields, Fields]:
@@ -86,8 +108,8 @@ def difference_of(node: Node | None, old: Any, new: Any) -> tuple[Fields, Fields
 
 
 def _whole(key: str, child: Node | None, value: Any) -> Fields:
-    below = fields_of(child, value)
-    return {".": {}, **below} if key[0] == "k" else below
+    below = fields_of(child, value, new=True)
+    return {".": _LEAF, **below} if key[0] == "k" else below
 
 
 def _children(node: Node | None, value: Any) -> dict[str, tuple[Node | None, Any]] | None:

@@ -41,9 +41,7 @@ async def bind(objects: Objects, kind: Kind, namespace: str, name: str, body: An
     status = dict(pod.get("status") or {})
     others = [one for one in status.get("conditions") or () if one.get("type") != "PodScheduled"]
     before = pod["metadata"]
-    after = (
-        {**before, "generation": before.get("generation", 0) + 1} if "generation" in before else dict(before)
-    )
+    after = dict(before)
     for field in ("annotations", "labels"):
         if metadata.get(field):
             after[field] = {**(before.get(field) or {}), **metadata[field]}

@@ -24,6 +24,7 @@ from gpufleet.kubelite.openapi import OpenApi
 from gpufleet.kubelite.patch import json_patch, merge_patch
 from gpufleet.kubelite.paths import Target, target_of
 from gpufleet.kubelite.pods import bind, evict
+from gpufleet.kubelite.protobuf import read_protobuf
 from gpufleet.kubelite.reviews import answer_review
 from gpufleet.kubelite.scale import scale_of, scaled
 from gpufleet.kubelite.schema import Json
@@ -398,15 +399,22 @@ def _decoded(call: Call) -> Any:
             return yaml.load(call.body, Loader=_YamlLoader)  # noqa: S506  a safe loader, without timestamps
         except yaml.YAMLError as error:
             raise bad_request(f"the body is not YAML: {error}") from error
-    if "protobuf" in call.content_type or "cbor" in call.content_type:
-        raise ApiError(
-            415,
-            "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml",
-        )
+    if call.content_type == "application/vnd.kubernetes.protobuf":
+        return read_protobuf(call.body, _message_type(call))
     try:
         return msgspec.json.decode(call.body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise bad_request(f"the body is not JSON: {error}") from error
+
+
+def _message_type(call: Call) -> str:
+    """The type of a protobuf body: the kind's own, unless a subresource or verb takes another."""
+    if call.method == "DELETE":
+        return "DeleteOptions"
+    special = {"binding": "Binding", "eviction": "Eviction", "scale": "Scale"}
+    if call.kind.custom:
+        raise ApiError(415, "custom resources are sent as JSON or YAML")
+    return special.get(call.target.subresource, call.kind.type_name)
 
 
 class _YamlLoader(yaml.SafeLoader):

@@ -24,7 +24,7 @@ def scale_of(kind: Kind, item: Json) -> Json:
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
         "metadata": {name: value for name, value in metadata.items() if value},
-        "spec": {"replicas": _first(item, paths.spec_path) or 0},
+        "spec": {"replicas": replicas} if (replicas := _first(item, paths.spec_path)) else {},
         "status": status,
     }
 

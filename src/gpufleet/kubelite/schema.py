@@ -18,6 +18,7 @@ class Node:
     __slots__ = (
         "atomic",
         "default",
+        "defaulted",
         "defaults_below",
         "embedded",
         "extra",
@@ -56,6 +57,7 @@ class Node:
         self.properties: dict[str, Node] = {}
         self.extra: Node | None = None
         self.items: Node | None = None
+        self.defaulted: tuple[tuple[str, Any], ...] = ()
         self.defaults_below = False
         self.rules_below = False
 
@@ -85,6 +87,11 @@ def summarise(node: Node) -> None:
     below = [*node.properties.values()]
     below += [child for child in (node.extra, node.items) if child is not None]
     node.defaults_below = any(child.has_default or child.defaults_below for child in below)
+    node.defaulted = tuple(
+        (name, fill_defaults(child, child.default))
+        for name, child in node.properties.items()
+        if child.has_default
+    )
     node.rules_below = bool(node.schema.get("x-kubernetes-validations")) or any(
         child.rules_below for child in below
     )
@@ -150,58 +157,79 @@ def fill_defaults(node: Node, value: Any) -> Any:
     return filled
 
 
-_PLAIN = {"string": str, "boolean": bool, "object": dict, "array": list}
-_GO_NAMES = {"string": "string", "boolean": "bool", "object": "object", "array": "array", "integer": "int32"}
+class WrongType(ValueError):
+    """A value of a built-in kind has another JSON type than its field."""
+
+
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "intstr": (int, str, float),
+}
+_GO_NAMES = {
+    "string": "string",
+    "boolean": "bool",
+    "integer": "int64",
+    "intstr": "string",
+    "number": "float64",
+}
 _JSON_NAMES = {str: "string", bool: "bool", dict: "object", list: "array", int: "number", float: "number"}
 
 
-def check_types(node: Node, value: Any, path: str = "") -> str | None:
-    """For built-in kinds: the first place where a value has the wrong JSON type, as a sentence."""
-    if value is None:
-        return None
-    kind = node.type
-    wanted = _PLAIN.get(kind)
-    if wanted is not None:
-        if not isinstance(value, wanted):
-            return _mismatch(kind, value, path)
-    elif kind == "integer":
-        if not isinstance(value, int) or isinstance(value, bool):
-            return _mismatch(kind, value, path)
-    elif kind == "intstr" and not isinstance(value, int | str | float):
-        return _mismatch("string", value, path)
-    if wanted is dict and (node.properties or node.extra):
-        for name, item in value.items():
-            child = node.properties.get(name) or node.extra
-            if child is not None and child.type and (fault := check_types(child, item, f"{path}.{name}")):
-                return fault
-    elif wanted is list and node.items is not None and node.items.type:
-        for item in value:
-            if fault := check_types(node.items, item, path):
-                return fault
-    return None
+def read_typed(node: Node, value: Json, unknown: list[str], path: str = "") -> Json:
+    """A built-in object as a typed decoder reads it: types checked, nulls and unknown fields out, defaults in.
 
-
-def _mismatch(kind: str, value: Any, path: str) -> str:
-    got = _JSON_NAMES.get(type(value), "null")
-    return f"json: cannot unmarshal {got} into Go struct field {path} of type {_GO_NAMES.get(kind, kind)}"
-
-
-def without_nulls(value: Json) -> Json:
-    """Built-in kinds read null as absent: the object without such fields, copied only if needed."""
-    changed: Json | None = None
+    One walk for all four, since every write of a built-in object takes it.
+    """
+    properties, extra = node.properties, node.extra
+    if not properties and extra is None:
+        return value
+    result: Json = {}
     for name, item in value.items():
-        kept = item
         if item is None:
-            changed = dict(value) if changed is None else changed
-            del changed[name]
             continue
-        if isinstance(item, dict):
-            kept = without_nulls(item)
-        elif isinstance(item, list):
-            kept = [without_nulls(one) if isinstance(one, dict) else one for one in item]
-            if all(a is b for a, b in zip(kept, item, strict=True)):
-                kept = item
-        if kept is not item:
-            changed = dict(value) if changed is None else changed
-            changed[name] = kept
-    return value if changed is None else changed
+        child = properties.get(name) or extra
+        if child is None:
+            if node.open:
+                result[name] = item
+            else:
+                unknown.append(f"{path}.{name}" if path else name)
+            continue
+        wanted = child.type
+        if wanted == "object" or wanted == "array":
+            item = _read_inner(child, item, unknown, f"{path}.{name}" if path else name)
+        elif wanted and item.__class__ not in _PLAIN[wanted]:
+            raise _mismatch(wanted, item, f"{path}.{name}" if path else name)
+        result[name] = item
+    for name, default in node.defaulted:
+        if name not in result:
+            result[name] = default
+    return result
+
+
+def _read_inner(node: Node, value: Any, unknown: list[str], path: str) -> Any:
+    if node.type == "object":
+        if value.__class__ is not dict:
+            raise _mismatch("object", value, path)
+        return read_typed(node, value, unknown, path)
+    if value.__class__ is not list:
+        raise _mismatch("array", value, path)
+    items = node.items
+    if items is None or not items.type:
+        return value
+    if items.type == "object" or items.type == "array":
+        return [_read_inner(items, item, unknown, f"{path}[{at}]") for at, item in enumerate(value)]
+    plain = _PLAIN[items.type]
+    for item in value:
+        if item.__class__ not in plain:
+            raise _mismatch(items.type, item, path)
+    return value
+
+
+def _mismatch(kind: str, value: Any, path: str) -> WrongType:
+    got = _JSON_NAMES.get(type(value), "null")
+    return WrongType(
+        f"json: cannot unmarshal {got} into Go struct field {path} of type {_GO_NAMES.get(kind, kind)}"
+    )

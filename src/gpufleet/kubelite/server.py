@@ -9,7 +9,6 @@ listens on loopback unless told otherwise.
 """
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from gpufleet.kubelite.conform import Asking, User
 from gpufleet.kubelite.definitions import SHELF as DEFINITIONS_SHELF
 from gpufleet.kubelite.definitions import Definitions
 from gpufleet.kubelite.deletion import Deletion
+from gpufleet.kubelite.journal import Journal
 from gpufleet.kubelite.kinds import Registry
 from gpufleet.kubelite.objects import Clock, Objects, utc_now
 from gpufleet.kubelite.routes import Api
@@ -65,8 +65,9 @@ class KubeLite:
         self._collector = Collector(self.objects, self.deletion, self.registry, event_ttl)
         self._streams = Streams(self.store, clock, backlog=2 * window, bookmark_seconds=bookmark_seconds)
         self._api = Api(self.registry, self.objects, self.deletion, self._streams, self.tokens)
+        self._journal = None if data is None else Journal(data, self.store)
         self._runner: web.ServerRunner | None = None
-        self._cleaning: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def url(self) -> str:
@@ -75,9 +76,14 @@ class KubeLite:
 
     async def start(self) -> None:
         """Listen, and start to clean up after what is deleted."""
+        if self._journal is not None:
+            self._journal.open()
+            self._tasks.append(asyncio.create_task(self._journal.sync(), name="kubelite-journal"))
         await self._settle_in()
-        self._cleaning = asyncio.create_task(self._collector.run(), name="kubelite-collector")
-        server = web.Server(self._api.answer, request_factory=_request, access_log=None)
+        self._tasks.append(asyncio.create_task(self._collector.run(), name="kubelite-collector"))
+        server = web.Server(
+            self._api.answer, request_factory=_request, access_log=None, handler_cancellation=True
+        )
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=2.0)
         await self._runner.setup()
         listening = socket.create_server((self._host, self._port), backlog=1024)
@@ -90,12 +96,13 @@ class KubeLite:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-        if self._cleaning is not None:
-            self._cleaning.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._cleaning
-            self._cleaning = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
         await self._webhooks.close()
+        if self._journal is not None:
+            self._journal.close()
 
     async def __aenter__(self) -> "KubeLite":
         await self.start()
@@ -108,6 +115,10 @@ class KubeLite:
 
     async def _settle_in(self) -> None:
         """What a new cluster has from the start."""
+        for entry in self.store.shelf(DEFINITIONS_SHELF).in_order():
+            self._definitions.serve(entry.object)
+        for name, shelf in self.store.shelves():
+            self._collector.learn(name, shelf.in_order())
         asking = Asking(manager="kubelite")
         spaces = self.registry.find("", "v1", "namespaces")
         classes = self.registry.find("scheduling.k8s.io", "v1", "priorityclasses")
@@ -124,8 +135,6 @@ class KubeLite:
                     "description": "Used for system critical pods.",
                 }
                 await self.objects.create(classes, "", body, asking)
-        for entry in self.store.shelf(DEFINITIONS_SHELF).in_order():
-            self._definitions.serve(entry.object)
 
     def write_kubeconfig(self, path: Path, *, authority: Path | None = None) -> None:
         """Write a kubeconfig that reaches this server; `authority` is its CA certificate where it has TLS."""

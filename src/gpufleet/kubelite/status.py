@@ -60,8 +60,9 @@ class ApiError(GpufleetError):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
         }
+        if self.reason:
+            status["reason"] = self.reason
         if self.details is not None:
             status["details"] = dict(self.details)
         status["code"] = self.code

@@ -1,6 +1,7 @@
 """Watches over HTTP: one JSON line for each event, until the client, the time or the server ends it."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Mapping
 
@@ -64,8 +65,10 @@ class Streams:
                 watch.say("BOOKMARK", self._bookmark(kind, done=True))
             self._open.add(watch)
             try:
-                await response.prepare(request)
-                await self._pump(response, watch, kind, seconds, bookmarks=bookmarks)
+                # The client may leave at any moment; there is nobody to tell then.
+                with contextlib.suppress(ConnectionResetError):
+                    await response.prepare(request)
+                    await self._pump(response, watch, kind, seconds, bookmarks=bookmarks)
             finally:
                 self._open.discard(watch)
         return response

@@ -16,7 +16,7 @@ import msgspec
 
 from gpufleet.kubelite.schema import Json, Node, summarise
 
-_PLAIN: dict[str, Json] = {
+PLAIN: dict[str, Json] = {
     "str": {"type": "string"},
     "int": {"type": "integer", "format": "int64"},
     "num": {"type": "number"},
@@ -27,8 +27,8 @@ _PLAIN: dict[str, Json] = {
     "intstr": {"x-kubernetes-int-or-string": True},
     "any": {"x-kubernetes-preserve-unknown-fields": True},
 }
-_OF_LIST = re.compile(r"\[([^/\]]+)(?:/(.+))?\]")
-_OF_MAP = re.compile(r"\{(.+)\}(/atomic)?")
+OF_LIST = re.compile(r"\[([^/\]]+)(?:/(.+))?\]")
+OF_MAP = re.compile(r"\{(.+)\}(/atomic)?")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Shape:
     required: tuple[str, ...]
     atomic: bool
     open: bool
+    numbers: dict[str, tuple[int, ...]]
 
 
 @cache
@@ -61,15 +62,19 @@ def shapes() -> dict[str, Shape]:
 def _shape(name: str, words: list[str]) -> Shape:
     fields: dict[str, str] = {}
     required: list[str] = []
+    numbers: dict[str, tuple[int, ...]] = {}
     for word in words:
         if word.startswith("@"):
             continue
         field, _, kind = word.partition(":")
+        field, _, number = field.partition("#")
+        if number:
+            numbers[field.rstrip("!")] = tuple(int(part) for part in number.split("."))
         if field.endswith("!"):
             field = field[:-1]
             required.append(field)
         fields[field] = kind
-    return Shape(name, fields, tuple(required), "@atomic" in words, "@open" in words)
+    return Shape(name, fields, tuple(required), "@atomic" in words, "@open" in words, numbers)
 
 
 def _list_marks(mark: str) -> Json:
@@ -100,12 +105,12 @@ def node(kind: str) -> Node:
         made = copy.copy(node(kind))
         made.has_default, made.default = True, default["default"]
         return made
-    if kind in _PLAIN:
-        return Node(_PLAIN[kind])
-    if match := _OF_LIST.fullmatch(kind):
+    if kind in PLAIN:
+        return Node(PLAIN[kind])
+    if match := OF_LIST.fullmatch(kind):
         made = Node({"type": "array", **_list_marks(match[2] or "")})
         made.items = node(match[1])
-    elif match := _OF_MAP.fullmatch(kind):
+    elif match := OF_MAP.fullmatch(kind):
         made = Node({"type": "object", **({"x-kubernetes-map-type": "atomic"} if match[2] else {})})
         made.extra = node(match[1])
     else:
@@ -144,11 +149,11 @@ def _split_default(kind: str) -> tuple[str, Json]:
 
 def _expression_schema(kind: str) -> Json:
     kind, default = _split_default(kind)
-    if kind in _PLAIN:
-        return {**_PLAIN[kind], **default}
-    if match := _OF_LIST.fullmatch(kind):
+    if kind in PLAIN:
+        return {**PLAIN[kind], **default}
+    if match := OF_LIST.fullmatch(kind):
         return {"type": "array", **_list_marks(match[2] or ""), "items": _expression_schema(match[1])}
-    if match := _OF_MAP.fullmatch(kind):
+    if match := OF_MAP.fullmatch(kind):
         return {"type": "object", "additionalProperties": _expression_schema(match[1])}
     return {"allOf": [reference(kind)], "default": {}, **default}
 
@@ -174,9 +179,9 @@ def needed_by(name: str) -> set[str]:
         seen.add(current)
         for expression in shapes()[current].fields.values():
             inner = expression.partition("=")[0]
-            while match := _OF_LIST.fullmatch(inner) or _OF_MAP.fullmatch(inner):
+            while match := OF_LIST.fullmatch(inner) or OF_MAP.fullmatch(inner):
                 inner = match[1]
-            if inner not in _PLAIN:
+            if inner not in PLAIN:
                 waiting.append(inner)
     return seen
 

@@ -5,6 +5,7 @@ templates, and what may not change later. A pod's spec is the strictest, since g
 on it: env can't change after creation, gates can only go, the node is set by binding.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,6 +16,7 @@ from gpufleet.kubelite.selectors import match_label_selector
 from gpufleet.kubelite.status import Cause
 
 _REQUIRED = "FieldValueRequired"
+_CONFIG_KEY = re.compile("[-._a-zA-Z0-9]+")
 _POD_CHANGES = (
     "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
     "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing "
@@ -263,8 +265,23 @@ def _crd(item: Json) -> list[Cause]:
     return faults
 
 
+def _keyed(item: Json) -> list[Cause]:
+    rule = (
+        "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or "
+        "'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+    )
+    return [
+        Cause(f"{field}[{key}]", f'Invalid value: "{key}": {rule}')
+        for field in ("data", "binaryData")
+        for key in item.get(field) or ()
+        if not _CONFIG_KEY.fullmatch(key) or len(key) > 253
+    ]
+
+
 _RULES: dict[str, Callable[[Json], list[Cause]]] = {
     "pods": _pod,
+    "configmaps": _keyed,
+    "secrets": _keyed,
     "deployments": _always_restarting,
     "replicasets": _always_restarting,
     "statefulsets": _always_restarting,

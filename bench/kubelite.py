@@ -1,0 +1,131 @@
+"""The embedded API server on one core: creates and gets over HTTP, lists, and events to watchers.
+
+The server runs in a process of its own; the figures are what one busy client process sees, so
+that the server's core is what limits them. Both processes are pinned where the machine allows.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from multiprocessing.connection import Connection
+
+import aiohttp
+import uvloop
+
+from bench.result import Result
+from gpufleet.kubelite import KubeLite
+
+_OBJECTS = 6_000
+_AT_ONCE = 32
+_PODS = "/api/v1/namespaces/default/pods"
+
+
+def measure() -> Iterator[Result]:
+    """Start a server, measure it, stop it."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+    process.start()
+    try:
+        url = ours.recv()
+        _pin(1)
+        yield from uvloop.run(_measure(url))
+    finally:
+        ours.send("stop")
+        process.join(10)
+        _pin(0, 1)
+
+
+def _serve(pipe: Connection) -> None:
+    _pin(0)
+
+    async def run() -> None:
+        async with KubeLite() as server:
+            pipe.send(server.url)
+            await asyncio.to_thread(pipe.recv)
+
+    uvloop.run(run())
+
+
+def _pin(*cores: int) -> None:
+    available = sorted(os.sched_getaffinity(0) | set(range(os.cpu_count() or 1)))
+    if len(available) > 1:
+        os.sched_setaffinity(0, {available[core] for core in cores if core < len(available)})
+
+
+def _pod(number: int) -> dict[str, object]:
+    limits = {"limits": {"nvidia.com/gpu": "2", "cpu": "8", "memory": "64Gi"}}
+    container = {
+        "name": "train",
+        "image": "example/train:1",
+        "resources": limits,
+        "env": [{"name": "A", "value": "1"}],
+    }
+    labels = {"app": "bench", "number": str(number)}
+    return {"metadata": {"name": f"pod-{number:05}", "labels": labels}, "spec": {"containers": [container]}}
+
+
+async def _measure(url: str) -> list[Result]:
+    connector = aiohttp.TCPConnector(limit=_AT_ONCE)
+    async with aiohttp.ClientSession(url, connector=connector) as session:
+
+        async def create(number: int) -> None:
+            async with session.post(_PODS, json=_pod(number)) as answer:
+                assert answer.status == 201
+                await answer.read()
+
+        async def get(number: int) -> None:
+            async with session.get(f"{_PODS}/pod-{number:05}") as answer:
+                assert answer.status == 200
+                await answer.read()
+
+        creates, gets = await _rate(create), await _rate(get)
+        started = time.perf_counter()
+        async with session.get(_PODS, headers={"Accept-Encoding": "identity"}) as answer:
+            size = len(await answer.read())
+        listed = time.perf_counter() - started
+        events = await _events(url, session)
+    return [
+        Result("pods created over HTTP", creates, "1/s", at_least=2000),
+        Result("pods read over HTTP", gets, "1/s", at_least=3000),
+        Result(f"{_OBJECTS} pods listed ({size / 1e6:.0f} MB)", listed, "s"),
+        Result("events told to 50 watchers", events, "1/s"),
+    ]
+
+
+async def _rate(act: Callable[[int], Awaitable[None]]) -> float:
+    numbers = iter(range(_OBJECTS))
+
+    async def work() -> None:
+        for number in numbers:
+            await act(number)
+
+    started = time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
+    return _OBJECTS / (time.perf_counter() - started)
+
+
+async def _events(url: str, session: aiohttp.ClientSession, watchers: int = 50, changes: int = 300) -> float:
+    async with session.get(_PODS, params={"limit": "1"}) as answer:
+        version = (await answer.json())["metadata"]["resourceVersion"]
+    query = {"watch": "true", "resourceVersion": version}
+
+    async def watch(watching: aiohttp.ClientSession) -> None:
+        async with watching.get(_PODS, params=query) as stream:
+            for _ in range(changes):
+                await stream.content.readline()
+
+    async with aiohttp.ClientSession(
+        url, connector=aiohttp.TCPConnector(limit=watchers), read_bufsize=2**20
+    ) as watching:
+        tasks = [asyncio.create_task(watch(watching)) for _ in range(watchers)]
+        await asyncio.sleep(0.5)
+        started = time.perf_counter()
+        for number in range(changes):
+            headers = {"Content-Type": "application/merge-patch+json"}
+            body = b'{"metadata":{"labels":{"round":"2"}}}'
+            async with session.patch(f"{_PODS}/pod-{number:05}", data=body, headers=headers) as answer:
+                assert answer.status == 200
+        await asyncio.gather(*tasks)
+        return watchers * changes / (time.perf_counter() - started)
