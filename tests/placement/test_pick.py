@@ -23,7 +23,7 @@ def gpus_of(verdict: Fits | Refused) -> tuple[int, ...] | None:
     return verdict.gpus if isinstance(verdict, Fits) else None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     node=nodes(),
     request=requests(WHOLE_OR_SHARED),
@@ -45,7 +45,7 @@ def test_the_picked_set_is_the_best_of_all_feasible_sets(
     assert gpus_of(cluster.place(request)) == (wanted if fits_node else None)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     free=st.sets(st.integers(0, 13), max_size=12),
     count=st.integers(1, 8),

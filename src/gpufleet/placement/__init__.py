@@ -7,10 +7,14 @@
 from gpufleet.placement.allocation import Allocation
 from gpufleet.placement.cluster import Cluster
 from gpufleet.placement.demand import PRIOR, Demand, DemandMemory, Kind
+from gpufleet.placement.fragmentation import Fragmentation, fragmentation
+from gpufleet.placement.gang import GangFits, GangRefused, place_gang
 from gpufleet.placement.node import Gpu, MigInstance, Node
 from gpufleet.placement.reasons import Reason
+from gpufleet.placement.remedies import Remedy, remedies
 from gpufleet.placement.request import Exclusivity, Policy, Request, Topology
 from gpufleet.placement.verdict import Fits, Refused, Verdict
+from gpufleet.placement.victims import Eviction, Victim, evictions
 
 __all__ = [
     "PRIOR",
@@ -18,8 +22,12 @@ __all__ = [
     "Cluster",
     "Demand",
     "DemandMemory",
+    "Eviction",
     "Exclusivity",
     "Fits",
+    "Fragmentation",
+    "GangFits",
+    "GangRefused",
     "Gpu",
     "Kind",
     "MigInstance",
@@ -27,7 +35,13 @@ __all__ = [
     "Policy",
     "Reason",
     "Refused",
+    "Remedy",
     "Request",
     "Topology",
     "Verdict",
+    "Victim",
+    "evictions",
+    "fragmentation",
+    "place_gang",
+    "remedies",
 ]

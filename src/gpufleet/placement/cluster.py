@@ -21,7 +21,7 @@ from gpufleet.placement.pick import Pick
 from gpufleet.placement.reasons import Reason
 from gpufleet.placement.request import WHOLE, Request
 from gpufleet.placement.score import UNIT, UNKNOWN, Score
-from gpufleet.placement.shape import Shape
+from gpufleet.placement.shape import Occupancy
 from gpufleet.placement.states import NEVER, QUALITY, UNSEEN, Row, States
 from gpufleet.placement.usability import Usability
 from gpufleet.placement.verdict import Fits, Refused, Verdict
@@ -39,6 +39,7 @@ class Cluster:
         self._population = np.zeros(64, np.int64)
         self._empty = np.full(64, NEVER, np.int64)
         self._buckets: dict[int, list[str]] = {}
+        self._first: dict[int, str] = {}
         self._directory: Directory | None = None
         for node in nodes:
             self.put_node(node)
@@ -90,24 +91,22 @@ class Cluster:
         states = self._states
         shape_number = states.shape_for(node)
         shape = states.shapes[shape_number]
-        free, mig = list(shape.idle), list(shape.idle_mig)
+        left = shape.idle, shape.idle_mig
         cpu = UNKNOWN if node.cpu_milli is None else node.cpu_milli
         memory = UNKNOWN if node.memory_mib is None else node.memory_mib
         for holder in self._holders.get(node.name, ()):
             held = self._held[holder]
-            _take(shape, free, mig, held, 1)
+            left = Occupancy(shape, *left).without(held.gpus, held.milli, held.instances)
             cpu = cpu if node.cpu_milli is None else cpu - held.cpu_milli
             memory = memory if node.memory_mib is None else memory - held.memory_mib
         self._nodes[node.name] = node
-        self._move(
-            node.name,
-            states.state_for(states.occupancy_for(shape_number, tuple(free), tuple(mig)), cpu, memory),
-        )
+        occupancy = states.occupancy_for(shape_number, *left)
+        self._move(node.name, states.state_for(occupancy, cpu, memory))
 
     def remove_node(self, name: str) -> None:
         """Forget a node; unknown ones are ignored."""
         if self._nodes.pop(name, None) is not None:
-            self._leave(self._state.pop(name))
+            self._leave(self._state.pop(name), name)
             self._directory = None
 
     def allocate(self, holder: str, what: Fits | Allocation, *, observed: bool = False) -> Allocation:
@@ -122,7 +121,8 @@ class Cluster:
                 return have
             raise Forbidden(f"{holder} already holds GPUs {list(have.gpus)} of {have.node}; free them first")
         if allocation.node in self._state:
-            self._apply(allocation, 1, observed)
+            self._check(allocation, observed)
+            self._apply(allocation, 1)
         self._held[holder] = allocation
         self._holders[allocation.node] = (*self._holders.get(allocation.node, ()), holder)
         return allocation
@@ -141,7 +141,7 @@ class Cluster:
             if allocation.instances:
                 self.put_node(self._nodes[allocation.node])
             else:
-                self._apply(allocation, -1, True)
+                self._apply(allocation, -1)
         return allocation
 
     def learn(self, demand: Demand) -> None:
@@ -161,6 +161,7 @@ class Cluster:
         twin._population = self._population.copy()
         twin._empty = self._empty.copy()
         twin._buckets = {state: names.copy() for state, names in self._buckets.items()}
+        twin._first = self._first.copy()
         twin._directory = self._directory.copy() if self._directory else None
         return twin
 
@@ -174,6 +175,14 @@ class Cluster:
         if among is None and not request.match_labels:
             return self._place_anywhere(request, row)
         return self._place_among(request, row, among)
+
+    def take(self, request: Request, among: Iterable[str] | NDArray[np.intp] | None = None) -> Verdict:
+        """Place and use up what is found, for no holder: for trials on a copy, many times faster to repeat."""
+        verdict = self.place(request, among)
+        if isinstance(verdict, Fits):
+            states = self._states
+            self._move(verdict.node, states.after(states.row(request), request, self._state[verdict.node]))
+        return verdict
 
     def feasible(self, request: Request) -> list[str]:
         """Every node that could take the request, by name."""
@@ -195,8 +204,9 @@ class Cluster:
             return self._place_anywhere(request, row)
         ties = (total == best).nonzero()[0]
         if len(ties) > 1:
-            state = min(ties.tolist(), key=self._first)
-        return self._fits(request, self._first(state), state, int(best))
+            fullest = ties[self._states.fullest(ties)].tolist()
+            state = self._state[min(map(self._first.__getitem__, fullest))]
+        return self._fits(request, row, self._first[state], state, int(best))
 
     def _place_among(
         self, request: Request, row: Row, among: Iterable[str] | NDArray[np.intp] | None
@@ -209,12 +219,15 @@ class Cluster:
             places = np.arange(len(directory.names))
         else:
             places, unknown = directory.places(among)
+        if len(places) == len(directory.names) and not request.match_labels and not unknown:
+            return self._place_anywhere(request, row)
         matching = directory.matching(request.match_labels)[places]
         self._see(request, row, directory.state[places[matching]])
         costs = np.where(matching, row.cost[directory.state[places]], NEVER)
-        if len(costs) and (best := costs[at := int(costs.argmin())]) < NEVER // 2:
-            place = int(places[at])
-            return self._fits(request, directory.names[place], int(directory.state[place]), int(best))
+        if len(costs) and (best := costs.min()) < NEVER // 2:
+            ties = places[costs == best]
+            place = int(ties[self._states.fullest(directory.state[ties])][0])
+            return self._fits(request, row, directory.names[place], int(directory.state[place]), int(best))
         codes = np.where(matching, row.reason[directory.state[places]], np.uint8(Reason.SELECTOR))
         names = tuple(map(directory.names.__getitem__, places.tolist())) + unknown
         return _refused(
@@ -227,62 +240,69 @@ class Cluster:
         if len(new):
             self._states.fill(row, request, np.unique(new))
 
-    def _fits(self, request: Request, name: str, state: int, cost: int) -> Fits:
-        found = self._states.pick(request, state)
+    def _fits(self, request: Request, row: Row, name: str, state: int, cost: int) -> Fits:
+        found = row.picks.of[int(self._states.occupancy[state])]
         assert isinstance(found, Pick)
         lost = max(cost - found.quality * QUALITY, 0) / (UNIT * WHOLE)
         score = 1.0 / (1.0 + lost + (found.quality > 0))
         return Fits(request, name, found.gpus, found.instances, score)
 
+    def _check(self, allocation: Allocation, observed: bool) -> None:
+        occupancy = self._states.occupancies[self._states.occupancy[self._state[allocation.node]]]
+        short = occupancy.shortage(allocation.gpus, allocation.milli, allocation.instances)
+        if short and not observed:
+            raise Forbidden(f"{allocation.holder} can't have GPU {short[0]} of {allocation.node}: {short[1]}")
+
     # -- buckets ---------------------------------------------------------------------------
 
-    def _apply(self, allocation: Allocation, sign: int, observed: bool) -> None:
-        states, name = self._states, allocation.node
-        state = self._state[name]
+    def _apply(self, allocation: Allocation, sign: int) -> None:
+        states, state = self._states, self._state[allocation.node]
         occupancy = states.occupancies[states.occupancy[state]]
-        free, mig = list(occupancy.free), list(occupancy.mig)
-        over = _take(occupancy.shape, free, mig, allocation, sign)
-        if over and not observed:
-            raise Forbidden(f"{allocation.holder} can't have GPU {over[0]} of {name}: {over[1]}")
+        left = occupancy.without(allocation.gpus, sign * allocation.milli, allocation.instances)
         cpu, memory = int(states.cpu[state]), int(states.memory[state])
         if cpu < UNKNOWN // 2:
             cpu -= sign * allocation.cpu_milli
         if memory < UNKNOWN // 2:
             memory -= sign * allocation.memory_mib
-        number = states.occupancy_for(states.shape_of(state), tuple(free), tuple(mig))
-        self._move(name, states.state_for(number, cpu, memory))
+        number = states.occupancy_for(states.shape_of(state), *left)
+        self._move(allocation.node, states.state_for(number, cpu, memory))
 
     def _move(self, name: str, state: int) -> None:
         old = self._state.get(name)
         if old == state:
             return
-        if old is not None:
-            self._leave(old)
         if state >= len(self._empty):
             self._grow(state + 1)
         self._state[name] = state
+        if old is not None:
+            self._leave(old, name)
         self._population[state] += 1
-        self._empty[state] = 0
-        bucket = self._buckets.setdefault(state, [])
-        heappush(bucket, name)
-        if len(bucket) > 2 * self._population[state] + 16:
-            bucket[:] = {other for other in bucket if self._state.get(other) == state}
-            heapify(bucket)
+        bucket = self._buckets.get(state)
+        if bucket is None:
+            self._buckets[state] = [name]
+            self._empty[state] = 0
+            self._first[state] = name
+        else:
+            heappush(bucket, name)
+            if name < self._first[state]:
+                self._first[state] = name
+            if len(bucket) > 2 * self._population[state] + 16:
+                bucket[:] = {other for other in bucket if self._state.get(other) == state}
+                heapify(bucket)
         if self._directory is not None:
             self._directory.moved(name, state)
 
-    def _leave(self, state: int) -> None:
+    def _leave(self, state: int, name: str) -> None:
+        """Take a node out of a bucket; names that have left are dropped from its heap when they come up."""
         self._population[state] -= 1
         if not self._population[state]:
             self._empty[state] = NEVER
-            self._buckets.pop(state, None)
-
-    def _first(self, state: int) -> str:
-        """The first name in a bucket; names that have left it are dropped on the way."""
-        bucket = self._buckets[state]
-        while self._state.get(bucket[0]) != state:
-            heappop(bucket)
-        return bucket[0]
+            del self._buckets[state], self._first[state]
+        elif self._first[state] == name:
+            bucket = self._buckets[state]
+            while self._state.get(bucket[0]) != state:
+                heappop(bucket)
+            self._first[state] = bucket[0]
 
     def _grow(self, size: int) -> None:
         more = max(size, 2 * len(self._empty)) - len(self._empty)
@@ -291,38 +311,15 @@ class Cluster:
 
     def _rebuild(self, score: Score) -> None:
         """Start a new table with the states that nodes are in now; old ones pile up otherwise."""
-        fresh = Cluster(score=score)
-        fresh._held, fresh._holders = self._held, self._holders
-        for node in self._nodes.values():
-            fresh.put_node(node)
+        fresh, old = Cluster(score=score), self._states
+        fresh._nodes, fresh._held, fresh._holders = self._nodes, self._held, self._holders
+        for name, state in self._state.items():
+            occupancy = old.occupancies[old.occupancy[state]]
+            number = fresh._states.occupancy_for(
+                fresh._states.shape_for(self._nodes[name]), occupancy.free, occupancy.mig
+            )
+            fresh._move(name, fresh._states.state_for(number, int(old.cpu[state]), int(old.memory[state])))
         self.__dict__.update(fresh.__dict__)
-
-
-def _take(
-    shape: Shape, free: list[int], mig: list[int], allocation: Allocation, sign: int
-) -> tuple[int, str] | None:
-    """Take an allocation (sign -1: give shares back) in place; says the first GPU that is over its capacity."""
-    over = None
-    for gpu in allocation.gpus if allocation.milli else ():
-        at = shape.position.get(gpu)
-        if at is None:
-            over = over or (gpu, "the node has no such GPU")
-            continue
-        free[at] -= sign * allocation.milli
-        if free[at] < 0:
-            over = over or (gpu, f"{(free[at] + allocation.milli) / WHOLE:g} of it is free")
-    for gpu, instance in allocation.instances:
-        at = shape.position.get(gpu)
-        bit = _instance_bit(shape, at, instance) if at is not None else 0
-        if at is None or not mig[at] & bit:
-            over = over or (gpu, f"MIG instance {instance} is not free")
-            continue
-        mig[at] &= ~bit
-    return over
-
-
-def _instance_bit(shape: Shape, at: int, instance: str) -> int:
-    return next((1 << n for n, known in enumerate(shape.gpus[at].mig) if known.id == instance), 0)
 
 
 def _refused(request: Request, names: tuple[str, ...], codes: NDArray[np.uint8]) -> Refused:

@@ -4,7 +4,7 @@ kube-scheduler names thousands of candidates in each call; names become places i
 columns without a loop of our own. The first of equal costs is the first by name.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ class Directory:
         )
         self._nodes = {name: nodes[name].labels for name in self.names}
         self._place = {name: at for at, name in enumerate(self.names)}
+        self._asked: tuple[Collection[str], tuple[NDArray[np.intp], tuple[str, ...]]] | None = None
+        self._groups: dict[str, dict[str, NDArray[np.intp]]] = {}
         self._matching: dict[frozenset[tuple[str, str]], NDArray[np.bool_]] = {}
 
     def copy(self) -> "Directory":
@@ -40,11 +42,17 @@ class Directory:
     def places(self, among: Iterable[str]) -> tuple[NDArray[np.intp], tuple[str, ...]]:
         """Where these names stand, in the order of names, and those that are not here."""
         names = among if isinstance(among, (list, tuple, set, frozenset)) else list(among)
+        if (
+            self._asked is not None and self._asked[0] == names
+        ):  # kube-scheduler mostly asks about the same nodes
+            return self._asked[1]
         nowhere = len(self.names)
         here = np.zeros(nowhere + 1, np.bool_)
         here[[self._place.get(name, nowhere) for name in names]] = True
         unknown = tuple(sorted(set(names) - self._place.keys())) if here[nowhere] else ()
-        return np.flatnonzero(here[:nowhere]), unknown
+        found = np.flatnonzero(here[:nowhere]), unknown
+        self._asked = type(names)(names), found
+        return found
 
     def matching(self, labels: frozenset[tuple[str, str]]) -> NDArray[np.bool_]:
         """Which nodes carry all of these labels."""
@@ -60,8 +68,12 @@ class Directory:
 
     def groups(self, label: str) -> dict[str, NDArray[np.intp]]:
         """The places of the nodes by their value of a label; those without it are in none."""
-        by_value: dict[str, list[int]] = {}
-        for at, carried in enumerate(self._nodes.values()):
-            if label in carried:
-                by_value.setdefault(carried[label], []).append(at)
-        return {value: np.array(places, np.intp) for value, places in sorted(by_value.items())}
+        found = self._groups.get(label)
+        if found is None:
+            by_value: dict[str, list[int]] = {}
+            for at, carried in enumerate(self._nodes.values()):
+                if label in carried:
+                    by_value.setdefault(carried[label], []).append(at)
+            found = {value: np.array(places, np.intp) for value, places in sorted(by_value.items())}
+            self._groups[label] = found
+        return found

@@ -91,7 +91,7 @@ class Request:
             self.models,
         )
 
-    @property
+    @cached_property
     def milli_per_gpu(self) -> int:
         """How much of each GPU the request takes, in thousandths (a MIG instance counts apart: 0)."""
         if self.exclusivity is Exclusivity.SHARED:

@@ -59,6 +59,11 @@ class Shape:
                 alone.append(1 << gpu.id)
         return (*by_name.values(), *alone)
 
+    def instance(self, gpu: int, instance: str) -> int:
+        """The bit of a MIG instance of a GPU; 0 if there is no such instance."""
+        known = self.gpus[self.position[gpu]].mig
+        return next((1 << at for at, mig in enumerate(known) if mig.id == instance), 0)
+
     def at_least(self, bandwidth_gbps: int) -> int:
         """The GPUs with that much bandwidth to their peers."""
         return mask_of([gpu.id for gpu in self.gpus if gpu.bandwidth_gbps >= bandwidth_gbps])
@@ -84,6 +89,38 @@ class Occupancy:
         """The usable GPUs that have `milli` thousandths left."""
         enough = [gpu.id for gpu, left in zip(self.shape.gpus, self.free, strict=True) if left >= milli]
         return mask_of(enough) & self.shape.usable & self.shape.plain
+
+    def without(
+        self, gpus: tuple[int, ...], milli: int, instances: tuple[tuple[int, str], ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What is left of shares and MIG instances once these are taken (with a negative `milli`, given back).
+
+        GPUs that the node does not have are left out; a share may go below zero.
+        """
+        free, mig, position = list(self.free), list(self.mig), self.shape.position
+        if milli:
+            for gpu in gpus:
+                if gpu in position:
+                    free[position[gpu]] -= milli
+        for gpu, instance in instances:
+            if gpu in position:
+                mig[position[gpu]] &= ~self.shape.instance(gpu, instance)
+        return tuple(free), tuple(mig)
+
+    def shortage(
+        self, gpus: tuple[int, ...], milli: int, instances: tuple[tuple[int, str], ...]
+    ) -> tuple[int, str] | None:
+        """The first GPU that can't give that, and why; None if all can."""
+        position = self.shape.position
+        for gpu in gpus:
+            if gpu not in position:
+                return gpu, "the node has no such GPU"
+            if self.free[position[gpu]] < milli:
+                return gpu, f"{self.free[position[gpu]] / WHOLE:g} of it is free"
+        for gpu, instance in instances:
+            if gpu not in position or not self.mig[position[gpu]] & self.shape.instance(gpu, instance):
+                return gpu, f"MIG instance {instance} is not free"
+        return None
 
     def open_milli(self) -> list[int]:
         """What new work could take of each GPU, by position."""

@@ -34,9 +34,11 @@ _Kind = TypeVar("_Kind", bound=np.generic)
 class Row:
     """The cost and the reason of one request in each state; UNSEEN where nobody has asked yet."""
 
-    __slots__ = ("cost", "reason")
+    __slots__ = ("cost", "picks", "reason", "then")
 
-    def __init__(self) -> None:
+    def __init__(self, picks: "Picks") -> None:
+        self.picks = picks
+        self.then: dict[int, int] = {}
         self.cost: Numbers = np.empty(0, np.int64)
         self.reason: NDArray[np.uint8] = np.empty(0, np.uint8)
 
@@ -118,20 +120,11 @@ class States:
         """The shape of a state."""
         return int(self._shape_of[self.occupancy[state]])
 
-    def pick(self, request: Request, state: int) -> Pick | Reason:
-        """The GPUs that the request takes on a node in this state."""
-        occupancy = int(self.occupancy[state])
-        picks = self._picks_of(request)
-        found = picks.of.get(occupancy)
-        if found is None:
-            found = picks.of[occupancy] = pick(request, self.occupancies[occupancy])
-        return found
-
     def row(self, request: Request) -> Row:
         """The costs of a request as far as they are known."""
         row = self._rows.get(request)
         if row is None:
-            row = self._rows[request] = Row()
+            row = self._rows[request] = Row(self._picks_of(request))
             if len(self._rows) > _MOST_ROWS:
                 self._rows.popitem(last=False)
         if len(row.cost) < self.size:
@@ -147,10 +140,36 @@ class States:
         shape = self._shape_of[occupancy]
         return Nodes(self.shapes, shape, self._open[occupancy], self.cpu[states], self.memory[states])
 
+    def after(self, row: Row, request: Request, state: int) -> int:
+        """The state that a node is in once it has taken the request."""
+        then = row.then.get(state)
+        if then is None:
+            at = int(self.occupancy[state])
+            occupancy, found = self.occupancies[at], row.picks.of[at]
+            assert isinstance(found, Pick)
+            left = occupancy.without(found.gpus, request.milli_per_gpu, found.instances)
+            cpu, memory = (
+                _left(self.cpu[state], request.cpu_milli),
+                _left(self.memory[state], request.memory_mib),
+            )
+            then = row.then[state] = self.state_for(
+                self.occupancy_for(self.shape_of(state), *left), cpu, memory
+            )
+        return then
+
+    def fullest(self, states: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of these states have the least free CPU and, of those, the least free memory."""
+        cpu = self.cpu[states]
+        least = cpu == cpu.min()
+        memory = np.where(least, self.memory[states], NEVER)
+        fullest: NDArray[np.bool_] = memory == memory.min()
+        return fullest
+
     def fill(self, row: Row, request: Request, states: NDArray[np.intp]) -> None:
         """Find the cost of a request in states where it is not known."""
         occupancy = self.occupancy[states]
-        picks = self._picks_for(request, occupancy)
+        picks = row.picks
+        self._pick(picks, request, occupancy)
         reason = picks.reason[occupancy]
         reason[(reason == 0) & (self.cpu[states] < request.cpu_milli)] = Reason.CPU
         reason[(reason == 0) & (self.memory[states] < request.memory_mib)] = Reason.MEMORY
@@ -188,9 +207,8 @@ class States:
                 self._picks.popitem(last=False)
         return picks
 
-    def _picks_for(self, request: Request, occupancies: NDArray[np.int32]) -> Picks:
-        """The picks of a request, with all of these occupancies answered."""
-        picks = self._picks_of(request)
+    def _pick(self, picks: Picks, request: Request, occupancies: NDArray[np.int32]) -> None:
+        """Choose the GPUs in those of these occupancies that are not answered yet."""
         rows, width = self._open.shape
         if len(picks.reason) < rows or picks.take.shape[1] < width:
             more = rows - len(picks.reason)
@@ -199,9 +217,7 @@ class States:
             picks.take = np.pad(picks.take, ((0, more), (0, width - picks.take.shape[1])))
         for number in set(occupancies[picks.reason[occupancies] == 255].tolist()):
             occupancy = self.occupancies[number]
-            found = picks.of.get(number)
-            if found is None:
-                found = picks.of[number] = pick(request, occupancy)
+            found = picks.of[number] = pick(request, occupancy)
             if isinstance(found, Reason):
                 picks.reason[number] = found
                 continue
@@ -211,12 +227,15 @@ class States:
                 picks.take[number, [occupancy.shape.position[gpu] for gpu in found.gpus]] = (
                     request.milli_per_gpu
                 )
-        return picks
 
 
 def _less(amount: Numbers, taken: int) -> Numbers:
     """What is left; the unknown stays unknown."""
     return np.where(amount < UNKNOWN // 2, amount - taken, amount)
+
+
+def _left(amount: np.int64, taken: int) -> int:
+    return int(amount) - (taken if amount < UNKNOWN // 2 else 0)
 
 
 def _doubled(column: NDArray[_Kind]) -> NDArray[_Kind]:

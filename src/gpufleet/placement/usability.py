@@ -1,14 +1,13 @@
 """The default node policy: keep free GPUs usable for the demand to come.
 
-Free capacity of a node is worth what the demand can make of it. It is lost in three ways,
-and a placement costs what it adds to the losses:
+Free capacity of a node is worth what the demand can make of it. It is lost in two ways, and
+a placement costs what it adds to the losses:
 
 - fragments: GPUs that the next task, drawn from the demand, could not use on that node
   (the measure of fragmentation gradient descent, FGD);
 - stranded GPUs: more of them than the node's free CPU and memory can feed. One more task may
   still fit, so FGD doesn't see it, but not as many as there are GPUs. Tasks differ in what
-  they eat, so the loss is counted for a lean, a mean and a hungry mix;
-- stranded CPU: too little left on a node for the tasks that need no GPU.
+  they eat, so the loss is counted for a lean, a mean and a hungry mix.
 
 Of nodes that lose the same the fullest is taken. With `FGD` there are only the fragments.
 """
@@ -28,13 +27,12 @@ class Weights:
     """How much each loss counts, in GPUs; found on variations of a public trace (docs/placement.md)."""
 
     fragments: float = 1.0
-    stranded: float = 0.5
-    stranded_by_mix: float = 1.0
-    mix_width: float = 0.45
+    stranded: float = 2.0
+    stranded_by_mix: float = 0.25
+    mix_width: float = 0.3
     stranded_by_memory: float = 0.3
-    stranded_cpu: float = 0.3
-    leftover_cpu: float = 0.001
-    leftover_gpu: float = 0.01
+    leftover_cpu: float = 0.003
+    leftover_gpu: float = 0.0001
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,6 @@ class Usability:
             lost += weights.stranded * np.maximum(total - fed, 0)
             for side in (1 - weights.mix_width, 1 + weights.mix_width):
                 lost += weights.stranded_by_mix * np.maximum(total - fed / side, 0)
-            lost += weights.stranded_cpu * table.lost_cpu(nodes) * (WHOLE / table.cpu_per_gpu)
         if table.memory_per_gpu:
             fed = nodes.memory * (WHOLE / table.memory_per_gpu)
             lost += weights.stranded_by_memory * np.maximum(total - fed, 0)
@@ -79,7 +76,7 @@ class Usability:
 
 def fgd(demand: Demand) -> Usability:
     """Fragmentation gradient descent: fragments only, ties by name."""
-    return Usability(demand, Weights(1.0, *[0.0] * 7), name="fgd")
+    return Usability(demand, Weights(1.0, *[0.0] * 6), name="fgd")
 
 
 class _Table:
@@ -87,7 +84,6 @@ class _Table:
 
     def __init__(self, demand: Demand) -> None:
         gpu = [(kind, weight) for kind, weight in demand.kinds if kind.count]
-        cpu = [(kind, weight) for kind, weight in demand.kinds if not kind.count]
         sizes = sorted({(kind.count, kind.milli, kind.models) for kind, _ in gpu})
         self._models = [frozenset(models) for _, _, models in sizes]
         self._count = np.array([count for count, _, _ in sizes], np.int64)
@@ -98,11 +94,6 @@ class _Table:
         self._memory = np.array([kind.memory_mib for kind, _ in gpu], np.int64)
         # Whole weights keep the weighted sums exact in floats, so that no order of summation shows.
         self._weight = _whole([weight for _, weight in gpu])
-        self._only_cpu = np.array([kind.cpu_milli for kind, _ in cpu], np.int64)
-        self._only_memory = np.array([kind.memory_mib for kind, _ in cpu], np.int64)
-        self._only_weight = _whole([weight for _, weight in cpu])
-        all_weights, cpu_weights = sum(w for _, w in demand.kinds), sum(w for _, w in cpu)
-        self._cpu_part = cpu_weights / all_weights if all_weights else 0.0
         gpus = sum(kind.gpu_milli * weight for kind, weight in gpu) / WHOLE
         self.cpu_per_gpu = sum(kind.cpu_milli * weight for kind, weight in gpu) / gpus if gpus else 0.0
         self.memory_per_gpu = sum(kind.memory_mib * weight for kind, weight in gpu) / gpus if gpus else 0.0
@@ -119,15 +110,6 @@ class _Table:
         fed = (nodes.cpu[:, None] >= self._cpu) & (nodes.memory[:, None] >= self._memory)
         used = (usable[:, self._size] * fed) @ self._weight
         lost: Floats = total - used / self._weight.sum()
-        return lost
-
-    def lost_cpu(self, nodes: Nodes) -> Floats:
-        """Free CPU that the next task without GPU can't use, expected over those kinds."""
-        if not len(self._only_weight):
-            return np.zeros(len(nodes.cpu))
-        unfit = (nodes.cpu[:, None] < self._only_cpu) | (nodes.memory[:, None] < self._only_memory)
-        part = (unfit @ self._only_weight) / self._only_weight.sum()
-        lost: Floats = part * nodes.cpu * self._cpu_part
         return lost
 
     def _accepted(self, nodes: Nodes) -> NDArray[np.bool_]:

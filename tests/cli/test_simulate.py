@@ -1,0 +1,66 @@
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from gpufleet.cli import main
+
+TRACE = Path(__file__).parents[2] / "examples" / "trace"
+LISTS = ["--nodes", str(TRACE / "nodes.csv"), "--pods", str(TRACE / "pods.csv")]
+
+
+def test_the_example_trace_is_replayed_into_a_table_and_a_chart(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "out.svg"
+    assert main(["simulate", *LISTS, "--policy", "default,random", "--plot", str(picture)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split() == [
+        "POLICY", "GPU_ALLOCATION_%", "FRAGMENTED_%", "DROPPED", "DROPPED_CPU_ONLY_%", "DECISIONS/S",
+    ]  # fmt: skip
+    assert [line.split()[0] for line in shown[1:3]] == ["default", "random"]
+    assert any(line.startswith("FAILED") for line in shown)
+    drawn = ET.parse(picture).getroot()
+    assert len(drawn.findall("{http://www.w3.org/2000/svg}polyline")) == 2
+
+
+def test_json_has_the_figures_on_top_and_every_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *LISTS, "--seed", "42-43", "--load", "1.3", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["policy"] == "default"
+    assert found["seeds"] == [42, 43]
+    first, second = (run["gpu_allocation_percent"] for run in found["runs"])
+    assert found["gpu_allocation_percent"] == pytest.approx((first + second) / 2, abs=1e-3)
+    assert 80 < found["gpu_allocation_percent"] <= 100
+    assert set(found["failures_by_size"]) <= {"cpu", "share", "1 gpu", "2 gpu", "4 gpu", "8 gpu"}
+    assert found["decisions_per_second"] > 0
+    assert found["fragmentation_percent"] >= 0
+
+
+def test_the_default_policy_allocates_more_than_random_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *LISTS, "--policy", "default,random", "--seed", "1-3", "-o", "json"]) == 0
+    ours, random = json.loads(capsys.readouterr().out)["policies"]
+    assert ours["gpu_allocation_percent"] > random["gpu_allocation_percent"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--nodes", "/nowhere.csv", "--pods", "x"], "can't read /nowhere.csv: No such file"),
+        (["--nodes", str(TRACE / "README.md"), "--pods", "x"], "a node needs a name in column sn"),
+    ],
+)
+def test_a_list_that_cannot_be_read_is_named(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", *words]) == 1
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", [["--policy", "best"], ["--seed", "9-3"], ["--load", "0"]])
+def test_wrong_flags_say_what_they_take(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["simulate", *LISTS, *wrong])
+    assert stopped.value.code == 2
+    assert wrong[1] in capsys.readouterr().err

@@ -1,0 +1,104 @@
+from dataclasses import replace
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+from tests.placement.worlds import clusters, requests
+
+from gpufleet.placement import Allocation, Cluster, Exclusivity, Gpu, Node, Request
+from gpufleet.placement.gang import GangFits, GangRefused, place_gang
+
+
+def rack_of(name: str, rack: str, gpus: int = 8) -> Node:
+    return Node(name, tuple(Gpu(at) for at in range(gpus)), {"rack": rack})
+
+
+def most_alike(cluster: Cluster, request: Request) -> int:
+    """How many equal members fit, one by one."""
+    twin, members = cluster.copy(), 0
+    while members < 50 and not hasattr(twin.take(request), "counts"):
+        members += 1
+    return members
+
+
+@settings(max_examples=40, deadline=None)
+@given(nodes=clusters(), request=requests((Exclusivity.EXCLUSIVE, Exclusivity.MIG)))
+def test_as_many_equal_members_fit_as_the_nodes_hold_and_not_one_more(
+    nodes: list[Node], request: Request
+) -> None:
+    cluster = Cluster(nodes)
+    most = most_alike(cluster, request)
+    assert isinstance(place_gang(cluster, [request] * most), GangFits)
+    refused = place_gang(cluster, [request] * (most + 1))
+    assert isinstance(refused, GangRefused)
+    assert (refused.placed, refused.size) == (most, most + 1)
+    assert not cluster.allocations
+
+
+@settings(max_examples=40, deadline=None)
+@given(nodes=clusters(), asks=st.lists(requests(), max_size=8))
+def test_the_members_of_a_gang_can_be_allocated_together(nodes: list[Node], asks: list[Request]) -> None:
+    cluster = Cluster(nodes)
+    verdict = place_gang(cluster, asks)
+    if isinstance(verdict, GangFits):
+        for number, fits in enumerate(verdict.members):
+            assert fits.request == asks[number]
+            cluster.allocate(f"member-{number}", fits)
+
+
+def test_a_gang_prefers_the_tightest_rack_that_takes_all_of_it() -> None:
+    cluster = Cluster(
+        [*(rack_of(f"a{at}", "big") for at in range(4)), *(rack_of(f"b{at}", "small") for at in range(2))]
+    )
+    verdict = place_gang(cluster, [Request(count=8)] * 2, prefer_label="rack")
+    assert isinstance(verdict, GangFits)
+    assert verdict.group == "small"
+    verdict = place_gang(cluster, [Request(count=8)] * 3, prefer_label="rack")
+    assert isinstance(verdict, GangFits)
+    assert verdict.group == "big"
+
+
+def test_a_gang_too_large_for_a_rack_uses_few_of_them() -> None:
+    cluster = Cluster([rack_of(f"{rack}{at}", rack) for rack in "abcd" for at in range(4)])
+    cluster.allocate("busy", Allocation("busy", "a0", tuple(range(8)), 1000))
+    verdict = place_gang(cluster, [Request(count=8)] * 8, prefer_label="rack")
+    assert isinstance(verdict, GangFits)
+    assert verdict.group is None
+    assert len({fits.node[0] for fits in verdict.members}) == 2
+
+
+def test_a_preference_never_makes_a_gang_fail() -> None:
+    cluster = Cluster([rack_of("a", "one"), Node("b", tuple(Gpu(at) for at in range(8)))])
+    verdict = place_gang(cluster, [Request(count=8)] * 2, prefer_label="rack")
+    assert isinstance(verdict, GangFits)
+
+
+def test_shares_of_several_gpus_are_packed_so_that_the_most_members_fit() -> None:
+    node = Node("node-a", (Gpu(0), Gpu(1), Gpu(2)))
+    cluster = Cluster([node])
+    for gpu in (0, 1):
+        cluster.allocate(f"busy-{gpu}", Allocation(f"busy-{gpu}", "node-a", (gpu,), 500))
+    pair = Request(count=2, exclusivity=Exclusivity.SHARED, share_milli=500)
+    verdict = place_gang(cluster, [pair, pair])
+    assert isinstance(verdict, GangFits)
+    assert [fits.request for fits in verdict.members] == [pair, pair]
+    for number, fits in enumerate(verdict.members):
+        cluster.allocate(f"pod-{number}", fits)
+
+
+def test_a_refused_gang_says_how_far_it_got_and_why() -> None:
+    cluster = Cluster([rack_of("a", "one"), rack_of("b", "one")])
+    verdict = place_gang(cluster, [Request(count=8)] * 3)
+    assert isinstance(verdict, GangRefused)
+    assert verdict.summary == "2 of 3 members fit; for the next: 0/2 nodes fit: 2 have fewer than 8 free GPUs"
+
+
+def test_an_empty_gang_fits() -> None:
+    assert place_gang(Cluster(), []) == GangFits(())
+
+
+def test_larger_members_go_first_but_keep_their_place_in_the_answer() -> None:
+    cluster = Cluster([rack_of("a", "one", 4), rack_of("b", "one", 4)])
+    asks = [Request(count=1), Request(count=4), replace(Request(count=2))]
+    verdict = place_gang(cluster, asks)
+    assert isinstance(verdict, GangFits)
+    assert [len(fits.gpus) for fits in verdict.members] == [1, 4, 2]
