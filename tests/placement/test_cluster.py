@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
@@ -201,6 +202,22 @@ def test_a_copy_answers_alike_and_changes_alone(
     for number in range(len(more)):
         cluster.free(f"more-{number}")
     assert picture(cluster) == before
+
+
+@settings(max_examples=40, deadline=None)
+@given(nodes=clusters(), asks=st.lists(requests(), max_size=8), request_=requests(), number=st.integers(0, 9))
+def test_taking_many_alike_is_taking_one_by_one(
+    nodes: list[Node], asks: list[Request], request_: Request, number: int
+) -> None:
+    cluster = Cluster(nodes)
+    fill(cluster, asks)
+    request_ = replace(request_, match_labels=frozenset())
+    one, many = cluster.copy(), cluster.copy()
+    verdicts = [one.take(request_) for _ in range(number)]
+    found, why = many.take_alike(request_, number)
+    assert found == [verdict for verdict in verdicts if isinstance(verdict, Fits)]
+    assert (why is None) == (len(found) == number)
+    assert picture(one) == picture(many)
 
 
 def test_a_refusal_counts_reasons_and_names_one_for_each_node() -> None:

@@ -184,6 +184,45 @@ class Cluster:
             self._move(verdict.node, states.after(states.row(request), request, self._state[verdict.node]))
         return verdict
 
+    def take_alike(self, request: Request, number: int) -> tuple[list[Fits], Refused | None]:
+        """Take the same request `number` times, as `take` would one by one, or until it is refused.
+
+        A placement changes the first node of two buckets only, so the buckets stay in a heap.
+        """
+        found: list[Fits] = []
+        if not number or isinstance(self.place(request), Refused):
+            return found, self._refusal(request) if number else None
+        states, row = self._states, self._states.row(request)
+        live = self._population.nonzero()[0]
+        heap = [self._offer(row, state) for state in live[row.cost[live] < NEVER // 2].tolist()]
+        heapify(heap)
+        while heap and len(found) < number:
+            cost, _, _, name, state = heap[0]
+            if self._first.get(state) != name:
+                heappop(heap)
+                continue
+            found.append(self._fits(request, row, name, state, cost))
+            then = states.after(row, request, state)
+            self._move(name, then)
+            row = states.row(request)
+            if row.cost[then] <= UNSEEN // 2:
+                states.fill(row, request, np.array([then], np.intp))
+            for changed in (state, then):
+                if changed in self._first and row.cost[changed] < NEVER // 2:
+                    heappush(heap, self._offer(row, changed))
+        return found, None if len(found) == number else self._refusal(request)
+
+    def _offer(self, row: Row, state: int) -> tuple[int, int, int, str, int]:
+        """A bucket with its first node, in the order in which buckets are chosen."""
+        states = self._states
+        cost, cpu, memory = int(row.cost[state]), int(states.cpu[state]), int(states.memory[state])
+        return cost, cpu, memory, self._first[state], state
+
+    def _refusal(self, request: Request) -> Refused:
+        verdict = self.place(request)
+        assert isinstance(verdict, Refused)
+        return verdict
+
     def feasible(self, request: Request) -> list[str]:
         """Every node that could take the request, by name."""
         row, directory = self._states.row(request), self.directory()

@@ -11,6 +11,7 @@ is a packing problem, solved largest first: a gang that fits only in an unlucky 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,18 +80,30 @@ def _place_all(
     """Place on a copy, in one area after the other; stops at the first member that fits in none."""
     trial = cluster.copy()
     members: dict[int, Fits] = {}
-    full: dict[Request, int] = {}
-    for at in order:
-        request = requests[at]
-        for number in range(full.get(request, 0), len(areas)):
-            verdict = trial.take(request, areas[number])
-            if isinstance(verdict, Fits):
-                break
-            full[request] = number + 1  # no later member that is alike will fit there
-        if isinstance(verdict, Refused):
-            return members, verdict
-        members[at] = verdict
+    for request, alike in groupby(order, key=requests.__getitem__):
+        waiting = list(alike)
+        why: Refused | None = None
+        for area in areas:
+            found, why = _take_alike(trial, request, len(waiting), area)
+            members.update(zip(waiting, found, strict=False))
+            waiting = waiting[len(found) :]
+        if why is not None:
+            return members, why
     return members, None
+
+
+def _take_alike(
+    trial: Cluster, request: Request, number: int, area: Places | None
+) -> tuple[list[Fits], Refused | None]:
+    if area is None and not request.match_labels:
+        return trial.take_alike(request, number)
+    found: list[Fits] = []
+    while len(found) < number:
+        verdict = trial.take(request, area)
+        if isinstance(verdict, Refused):
+            return found, verdict
+        found.append(verdict)
+    return found, None
 
 
 def _groups(cluster: Cluster, label: str) -> list[tuple[int, str, Places]]:
