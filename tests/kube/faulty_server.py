@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestServer
 
 from gpufleet.kube import Backoff, Connection, KubeClient, Pace, Retries
 
-FAST = Pace(backoff=Backoff(first=0.002, most=0.02), watch=30.0, idle=1.0, steady=0.5)
+FAST = Pace(backoff=Backoff(first=0.002, most=0.02), watch=30.0, idle=20.0, steady=0.5)
 QUICK = Retries(tries=4, backoff=Backoff(first=0.002, most=0.01))
 
 Object = dict[str, Any]
