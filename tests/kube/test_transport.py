@@ -66,6 +66,16 @@ async def test_a_write_whose_answer_is_lost_is_not_sent_twice_and_says_so() -> N
     assert len(server.requests) == 1
 
 
+async def test_a_replace_is_sent_once_even_on_a_connection_that_was_used_before() -> None:
+    server = FaultyServer()
+    async with server.serving(), server.client() as client:
+        made = await client.create(LEASES, LEASE)
+        server.faults["PUT"].append(faults.cut)
+        with pytest.raises(Unanswered):
+            await client.replace(LEASES, made)
+    assert [verb for verb, _ in server.requests] == ["POST", "PUT"]
+
+
 @pytest.mark.parametrize("code", [500, 502, 504])
 async def test_a_write_that_the_server_failed_at_is_not_sent_twice(code: int) -> None:
     server = FaultyServer()

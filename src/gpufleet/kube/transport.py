@@ -211,6 +211,9 @@ class Transport:
                 read_bufsize=_BUFFER,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
+            # aiohttp would send PUT and DELETE again on a connection that broke, and a write that had been done
+            # would come back as a conflict with itself. It has no public switch for that.
+            self._session._retry_connection = False
         return self._session
 
 
