@@ -2,59 +2,32 @@
 
 `assemble` calls them in order. A part that needs closing is entered into the exit stack, which
 closes in reverse order when the server stops. To add a part, write a function that takes `Parts`,
-opens what it needs and adds routes, probes or counts, and name it in `_STEPS`.
+opens what it needs and adds routes, probes, counts or work in the background, and name it in `_STEPS`.
 """
 
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-
-from litestar.handlers import HTTPRouteHandler
 
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.auth import BearerGate
 from gpufleet.api.edge import Gate, Limits
 from gpufleet.api.health import Lifecycle
-from gpufleet.api.metrics import Metrics
-from gpufleet.api.ports import Probe, TokenReviewer
+from gpufleet.api.ports import TokenReviewer
 from gpufleet.api.review import ReviewedTokens
 from gpufleet.api.server import Server, is_loopback
 from gpufleet.api.tokens import TokenFile
-from gpufleet.errors import MetricsUnavailable, SettingsError
+from gpufleet.cli.cluster_parts import open_clusters
+from gpufleet.cli.parts import Parts, Step
+from gpufleet.errors import SettingsError
 from gpufleet.kube.client import KubeClient
 from gpufleet.kube.review import TokenReviews
-from gpufleet.metrics.embedded import EmbeddedMetrics
-from gpufleet.metrics.prometheus import PrometheusSource
-from gpufleet.model.metric_source import MetricSource
 from gpufleet.settings import (
     AuthSettings,
     KubernetesSettings,
-    MetricsSettings,
     ServerSettings,
     Settings,
     StoreSettings,
 )
-from gpufleet.store.store import Store, open_store
-
-DEFAULT_CLUSTER = "default"
-
-
-@dataclass
-class Parts:
-    """What the steps have opened so far."""
-
-    settings: Settings
-    closing: AsyncExitStack
-    metrics: Metrics = field(default_factory=Metrics)
-    routes: list[HTTPRouteHandler] = field(default_factory=list)
-    probes: dict[str, Probe] = field(default_factory=dict)
-    counts: dict[str, Callable[[], object]] = field(default_factory=dict)
-    """Sizes of queues and caches, shown on /debug/vars."""
-    store: Store | None = None
-    metric_source: MetricSource | None = None
-    kubernetes: KubeClient | None = None
-    reviewer: TokenReviewer | None = None
-    simulated: bool = False
+from gpufleet.store.store import open_store
 
 
 async def open_kubernetes(parts: Parts) -> None:
@@ -80,27 +53,7 @@ async def open_database(parts: Parts) -> None:
     parts.store, parts.probes["store"] = store, probe
 
 
-async def open_metrics(parts: Parts) -> None:
-    """The metric source: Prometheus where there is one, else the readings in the store."""
-    settings = parts.settings[MetricsSettings]
-    assert parts.store is not None
-    source: MetricSource
-    if settings.url:
-        source = await parts.closing.enter_async_context(PrometheusSource(settings))
-    else:
-        source = EmbeddedMetrics(DEFAULT_CLUSTER, parts.store.readings, parts.store.training, settings)
-
-    async def probe() -> str:
-        health = source.health()
-        if not health.healthy:
-            raise MetricsUnavailable(health.last_error or "nothing was read yet")
-        return f"reads {', '.join(health.vocabularies) or 'nothing known'}"
-
-    parts.metric_source, parts.probes["metrics"] = source, probe
-
-
-Step = Callable[[Parts], Awaitable[None]]
-_STEPS: tuple[Step, ...] = (open_kubernetes, open_database, open_metrics)
+_STEPS: tuple[Step, ...] = (open_kubernetes, open_database, open_clusters)
 
 
 def refuse_strangers(settings: Settings) -> None:
@@ -114,14 +67,19 @@ def refuse_strangers(settings: Settings) -> None:
     )
 
 
-async def assemble(settings: Settings, closing: AsyncExitStack) -> Server:
+async def assemble(settings: Settings, closing: AsyncExitStack, *, simulated: bool = False) -> Server:
     """Open every part and return the server, ready to serve."""
     if path := settings[AuthSettings].tokens_file:
         TokenFile(path)  # what is wrong with it is said before a database starts
-    parts = Parts(settings, closing)
+    return http_server(await open_parts(settings, closing, simulated=simulated))
+
+
+async def open_parts(settings: Settings, closing: AsyncExitStack, *, simulated: bool = False) -> Parts:
+    """Open every part, in order."""
+    parts = Parts(settings, closing, simulated=simulated)
     for step in _STEPS:
         await step(parts)
-    return http_server(parts)
+    return parts
 
 
 def http_server(parts: Parts) -> Server:

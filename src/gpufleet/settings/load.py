@@ -44,6 +44,10 @@ class Settings:
         clusters = {n: s.replace(*groups) for n, s in self.clusters.items() if s is not self}
         return Settings(changed, clusters)
 
+    def with_clusters(self, clusters: Mapping[str, "Settings"]) -> "Settings":
+        """These settings with these clusters, instead of those of the file."""
+        return Settings(self._groups, clusters)
+
 
 def load_settings(
     flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None = None

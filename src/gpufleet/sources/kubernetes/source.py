@@ -93,18 +93,18 @@ class KubernetesSource:
         self._problems: dict[str, str] = {}
         self._by_claim: dict[tuple[str, str], set[str]] = {}
         self._synced = asyncio.Event()
-
-    async def run(self) -> None:
-        """Follow the API until cancelled."""
         self._nodes.subscribe(self._on_nodes)
         self._statuses.subscribe(self._on_statuses)
         self._claims.subscribe(self._on_claims)
         self._leases.subscribe(self._lease_book.on_leases)
         self._pods.subscribe(self._on_pods)
+        for resource in COMMON_OWNERS:
+            self._follow_owner(resource)
+
+    async def run(self) -> None:
+        """Follow the API until cancelled; after a fault it may be called again and goes on where it was."""
         async with asyncio.TaskGroup() as tasks:
-            for resource in COMMON_OWNERS:
-                tasks.create_task(self._follow_owner(resource).run())
-            for reflector in self._fixed():
+            for reflector in (*self._fixed(), *self._owners.values()):
                 tasks.create_task(reflector.run())
             tasks.create_task(self._follow_wanted(tasks))
             tasks.create_task(self._await_sync())

@@ -1,0 +1,157 @@
+"""Open the clusters of a server: for each its picture, its metric source and its sources.
+
+A source fills the picture in the background. The server starts to answer when all have told what
+there is, or have said why they can't, or after `PATIENCE`: an API server that is away makes the
+service degraded, not dead. Holding periods are written from the moment at which a cluster's sources
+are all heard, so that a pod which is merely not listed yet doesn't end.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpufleet.cli.background import Background
+from gpufleet.cli.parts import Parts
+from gpufleet.errors import KubernetesUnavailable, MetricsUnavailable
+from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.listing import Listing
+from gpufleet.fleet.picture import Fleet
+from gpufleet.kube import KubeClient
+from gpufleet.logs import get_logger
+from gpufleet.metrics.embedded import EmbeddedMetrics
+from gpufleet.metrics.prometheus import PrometheusSource
+from gpufleet.model.metric_source import MetricSource
+from gpufleet.settings import KubernetesSettings, MetricsSettings, Settings
+from gpufleet.sources.kubernetes import KubernetesSource
+from gpufleet.store import Store
+
+PATIENCE = 30.0
+"""Seconds that the server waits for the first full picture before it answers without."""
+
+_ESSENTIAL = ("Node", "Pod")
+_log = get_logger("clusters")
+
+
+@dataclass(frozen=True)
+class OpenCluster:
+    """A cluster and what fills it."""
+
+    cluster: Cluster
+    kubernetes: KubernetesSource | None
+
+
+async def open_clusters(parts: Parts) -> None:
+    """Every cluster of the settings, followed in the background."""
+    opened = [
+        await _open(name, settings, parts.store, parts.closing, parts.simulated)
+        for name, settings in parts.settings.clusters.items()
+    ]
+    parts.clusters = Clusters([each.cluster for each in opened])
+    parts.background = await parts.closing.enter_async_context(Background())
+    for each in opened:
+        _follow(each, parts.background, parts.settings.clusters[each.cluster.name])
+    parts.probes["metrics"] = lambda: _probe_metrics(opened)
+    if any(each.kubernetes for each in opened):
+        parts.probes["kubernetes"] = lambda: _probe_kubernetes(opened)
+    parts.counts["background"] = parts.background.running
+    await asyncio.gather(*(_first_picture(each) for each in opened))
+
+
+async def _open(
+    name: str, settings: Settings, store: Store, closing: AsyncExitStack, simulated: bool
+) -> OpenCluster:
+    fleet = Fleet(name, simulated=simulated)
+    metrics_settings, kube = settings[MetricsSettings], settings[KubernetesSettings]
+    metrics: MetricSource
+    if metrics_settings.url:
+        metrics = await closing.enter_async_context(PrometheusSource(metrics_settings))
+    else:
+        metrics = EmbeddedMetrics(name, store.readings, store.training, metrics_settings)
+    source = None
+    if names_an_api(kube, os.environ):
+        client = await closing.enter_async_context(KubeClient.from_settings(kube))
+        source = KubernetesSource(
+            client, fleet, lease_namespace=kube.lease_namespace, fault_taints=kube.fault_taints
+        )
+    return OpenCluster(Cluster(name, fleet, Listing(fleet), metrics), source)
+
+
+def names_an_api(settings: KubernetesSettings, environ: Mapping[str, str]) -> bool:
+    """Whether there is a Kubernetes API to follow: one that is named, the pod's own, or kubectl's."""
+    named = settings.kubeconfig is not None or settings.context
+    return bool(
+        named
+        or "KUBERNETES_SERVICE_HOST" in environ
+        or (Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config").is_file()
+    )
+
+
+def _follow(opened: OpenCluster, background: Background, settings: Settings) -> None:
+    cluster, source = opened.cluster, opened.kubernetes
+    refresh = settings[MetricsSettings].refresh
+    if source is not None:
+        background.start(f"kubernetes of {cluster.name}", source.run)
+    background.start(f"readings of {cluster.name}", lambda: cluster.follow_readings(refresh))
+    background.start(f"changes of {cluster.name}", cluster.notice_changes)
+    background.once(f"billing of {cluster.name}", _bill(opened))
+
+
+async def _bill(opened: OpenCluster) -> None:
+    if opened.kubernetes is not None:
+        await opened.kubernetes.synced()
+    opened.cluster.fleet.begin_billing()
+    _log.info("cluster followed", cluster=opened.cluster.name, nodes=len(opened.cluster.fleet.views()))
+
+
+async def _first_picture(opened: OpenCluster) -> None:
+    source = opened.kubernetes
+    if source is None:
+        return
+    heard = asyncio.ensure_future(source.synced())
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not heard.done() and not _problem(source):
+                await asyncio.wait([heard], timeout=0.05)
+    except TimeoutError:
+        _log.warning("cluster not complete yet, answering all the same", cluster=opened.cluster.name)
+    finally:
+        heard.cancel()
+
+
+def _problem(source: KubernetesSource) -> str:
+    """Why nodes or pods can't be followed; empty if they are."""
+    states = source.states()
+    return next((states[kind].error for kind in _ESSENTIAL if states[kind].error), "")
+
+
+async def _probe_kubernetes(opened: list[OpenCluster]) -> str:
+    told = {}
+    for each in opened:
+        if each.kubernetes is None:
+            continue
+        if problem := _problem(each.kubernetes):
+            raise KubernetesUnavailable(f"cluster {each.cluster.name}: {problem}")
+        states = each.kubernetes.states()
+        told[each.cluster.name] = f"{states['Node'].objects} nodes, {states['Pod'].objects} pods"
+    return _sentence(told)
+
+
+async def _probe_metrics(opened: list[OpenCluster]) -> str:
+    told = {}
+    for each in opened:
+        health = each.cluster.metrics.health()
+        if not health.healthy:
+            why = health.last_error or "nothing was read yet"
+            raise MetricsUnavailable(f"cluster {each.cluster.name}: {why}")
+        told[each.cluster.name] = f"reads {', '.join(health.vocabularies) or 'nothing known'}"
+    return _sentence(told)
+
+
+def _sentence(told: Mapping[str, str]) -> str:
+    """What is told of each cluster; a single one needs no name."""
+    if len(told) == 1:
+        return next(iter(told.values()))
+    return "; ".join(f"{name}: {words}" for name, words in told.items())

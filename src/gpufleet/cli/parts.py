@@ -1,0 +1,40 @@
+"""What the steps that put a server together hand to each other."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from litestar.handlers import HTTPRouteHandler
+
+from gpufleet.api.metrics import Metrics
+from gpufleet.api.ports import Probe, TokenReviewer
+from gpufleet.cli.background import Background
+from gpufleet.fleet.clusters import Clusters
+from gpufleet.kube import KubeClient
+from gpufleet.settings import Settings
+from gpufleet.store import Store
+
+
+@dataclass
+class Parts:
+    """What the steps have opened so far."""
+
+    settings: Settings
+    closing: AsyncExitStack
+    metrics: Metrics = field(default_factory=Metrics)
+    routes: list[HTTPRouteHandler] = field(default_factory=list)
+    probes: dict[str, Probe] = field(default_factory=dict)
+    counts: dict[str, Callable[[], object]] = field(default_factory=dict)
+    """Sizes of queues and caches, shown on /debug/vars."""
+    kubernetes: KubeClient | None = None
+    reviewer: TokenReviewer | None = None
+    simulated: bool = False
+    store: Store = field(init=False)
+    """There once `open_database` has run."""
+    clusters: Clusters = field(init=False)
+    """There once `open_clusters` has run."""
+    background: Background = field(init=False)
+    """There once `open_clusters` has run; ends before the clusters and the store are closed."""
+
+
+Step = Callable[[Parts], Awaitable[None]]
