@@ -33,8 +33,8 @@ from gpufleet.api.server import Server, bind
 from gpufleet.logs import configure_logs
 
 _CONNECTIONS = 32
-_SECONDS = 2.0
-_TURNS = 5
+_SECONDS = 1.5
+_TURNS = 3
 _spawn = multiprocessing.get_context("spawn")
 
 
@@ -59,13 +59,16 @@ class Gpu(msgspec.Struct):
 
 def measure() -> Iterable[Result]:
     with _server(_bare) as bare, _server(_gpufleet) as ours:
-        for path, name in (("/api/healthz", "healthz"), ("/api/clusters/ping", "a route with its log line")):
+        for path, name, budget in (
+            ("/api/healthz", "healthz", 0.4),
+            ("/api/clusters/ping", "a route with its log line", None),
+        ):
             ratios, rates = [], []
             for _ in range(_TURNS):
                 baseline = _rate(bare, "/")
                 rates.append(_rate(ours, path))
                 ratios.append(rates[-1] / baseline)
-            yield Result(f"{name}, beside bare msgspec", statistics.median(ratios), "ratio", at_least=0.4)
+            yield Result(f"{name}, beside bare msgspec", statistics.median(ratios), "ratio", at_least=budget)
             yield Result(f"{name}", statistics.median(rates), "requests/s")
         for encoding in ("gzip", "identity"):
             yield Result(

@@ -7,6 +7,7 @@ grace period of the settings, and what is still running then is cancelled.
 
 import asyncio
 import errno
+import gc
 import ipaddress
 import math
 import signal
@@ -80,6 +81,10 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen, and say so."""
         await super().startup(sockets)
+        # What is there now stays: the collector need not look through all the code of the program
+        # again and again while requests come and go.
+        gc.collect()
+        gc.freeze()
         self.on_started()
 
     @contextmanager

@@ -1,0 +1,129 @@
+import asyncio
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpufleet.api.edge import Limits
+from gpufleet.api.metrics import Metrics
+from gpufleet.api.tracing import trace_id_from
+from gpufleet.errors import MetricsUnavailable
+
+from .conftest import Client
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "taken"),
+    [
+        (f"00-{TRACE}-{SPAN}-01", True),
+        (f"cc-{TRACE}-{SPAN}-01-what-comes-later", True),
+        (f"00-{TRACE}-{SPAN}-01-more", False),
+        (f"ff-{TRACE}-{SPAN}-01", False),
+        (f"00-{'0' * 32}-{SPAN}-01", False),
+        (f"00-{TRACE}-{'0' * 16}-01", False),
+        (f"00-{TRACE.upper()}-{SPAN}-01", False),
+        ("nonsense", False),
+    ],
+)
+async def test_a_valid_traceparent_gives_the_trace_id(client: Client, traceparent: str, taken: bool) -> None:
+    async with client() as http:
+        answer = await http.get("/api/workloads/a", headers={"traceparent": traceparent})
+    assert (answer.headers["x-trace-id"] == TRACE) is taken
+    assert answer.json()["traceId"] == answer.headers["x-trace-id"]
+    assert answer.headers["traceresponse"].split("-")[1] == answer.headers["x-trace-id"]
+
+
+@given(st.binary(max_size=80))
+@settings(max_examples=200, deadline=None)
+def test_whatever_the_header_the_trace_id_is_32_hexadecimal_digits(header: bytes) -> None:
+    made = trace_id_from(header, lambda size: b"\x01" * size)
+    assert len(made) == 32
+    assert int(made, 16) > 0
+
+
+async def test_more_requests_at_once_than_allowed_get_a_503_with_retry_after(client: Client) -> None:
+    async with client(limits=Limits(max_requests=1, request_timeout=0.5)) as http:
+        slow = asyncio.create_task(http.get("/api/workloads/slow"))
+        await asyncio.sleep(0.1)
+        refused = await http.get("/api/workloads/a")
+        await slow
+        after = await http.get("/api/workloads/a")
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert after.status_code == 200
+
+
+async def test_pages_of_allowed_origins_may_call_and_no_others(client: Client) -> None:
+    async with client(cors_origins=("https://grafana.example",)) as http:
+        asked = {"access-control-request-method": "GET", "access-control-request-headers": "authorization"}
+        allowed = await http.options(
+            "/api/workloads/a", headers={**asked, "origin": "https://grafana.example"}
+        )
+        other = await http.options("/api/workloads/a", headers={**asked, "origin": "https://evil.example"})
+        answer = await http.get("/api/workloads/a", headers={"origin": "https://grafana.example"})
+        error = await http.get("/api/clusters/none", headers={"origin": "https://grafana.example"})
+    assert allowed.status_code == 204
+    assert "authorization" in allowed.headers["access-control-allow-headers"]
+    assert "access-control-allow-origin" not in other.headers
+    for each in (answer, error):
+        assert each.headers["access-control-allow-origin"] == "https://grafana.example"
+        assert "origin" in each.headers["vary"]
+
+
+async def test_without_origins_in_the_settings_no_page_may_call(client: Client) -> None:
+    async with client() as http:
+        answer = await http.get("/api/workloads/a", headers={"origin": "https://grafana.example"})
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+async def test_the_metrics_count_requests_by_route_and_never_by_what_callers_made_up(client: Client) -> None:
+    clock = [1000.0]
+    metrics = Metrics(clock=lambda: clock[0])
+    metrics.refreshed("readings")
+    metrics.source_error("prometheus")
+    metrics.store_error("fetch")
+    clock[0] += 30
+    async with client(metrics=metrics) as http:
+        for path in ("/api/workloads/a", "/api/workloads/b", "/made-up-1", "/made-up-2"):
+            await http.get(path)
+        answer = await http.get("/metrics")
+    samples = {
+        (sample.name, sample.labels.get("route") or sample.labels.get("what") or ""): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+    assert samples["gpufleet_http_request_seconds_count", "/api/workloads/{uid}"] == 2
+    assert samples["gpufleet_http_request_seconds_count", "unmatched"] == 2
+    assert samples["gpufleet_refresh_age_seconds", "readings"] == 30
+    assert samples["gpufleet_source_errors_total", ""] == 1
+    assert samples["gpufleet_store_errors_total", ""] == 1
+    assert "made-up" not in answer.text
+
+
+async def test_debug_answers_only_from_this_machine_and_only_if_switched_on(client: Client) -> None:
+    async with client(debug_counts={"queue": lambda: 3}) as http:
+        near = await http.get("/debug/vars")
+        afar = httpx.ASGITransport(http._transport.app, client=("192.0.2.7", 1))  # type: ignore[attr-defined]
+        async with httpx.AsyncClient(transport=afar, base_url="http://127.0.0.1") as other:
+            refused = await other.get("/debug/vars")
+    async with client() as http:
+        off = await http.get("/debug/vars")
+    assert near.json()["queue"] == 3
+    assert (refused.status_code, off.status_code) == (403, 404)
+
+
+async def test_a_lost_dependency_makes_the_service_degraded_and_not_dead(client: Client) -> None:
+    async def lost() -> str:
+        raise MetricsUnavailable("Prometheus does not answer")
+
+    async with client(probes={"metrics": lost}) as http:
+        answer = await http.get("/api/healthz")
+    data = answer.json()["data"]
+    assert answer.status_code == 200
+    assert (data["status"], data["dependencies"]["metrics"]["state"]) == ("degraded", "down")
+    assert data["dependencies"]["store"] == {"state": "off", "message": "not configured"}
+    assert data["timestamp"].endswith("Z")
+    assert answer.json()["message"] == "Service is degraded: metrics not available"
