@@ -38,6 +38,10 @@ class Reference:
             return tuple(leased[: pod.gpus])
         devices = self.devices.get(pod.node)
         seen = [gpu.index for gpu in (devices.gpus if devices else ()) if pod.uid in gpu.in_use_by]
+        if not seen and self.holding_on(pod.node) == [pod] and pod.node in self.nodes:
+            everyone = [gpu.index for gpu in devices.gpus] if devices else range(self.total(pod.node))
+            if pod.gpus == self.total(pod.node) == len(everyone):
+                return tuple(everyone)
         return tuple(sorted(seen)[: pod.gpus])
 
     def allocated(self, node: str) -> int:

@@ -13,6 +13,7 @@ class Call:
     """One request: its trace id, its family, who asks (name and address) and which headers matter to the answer."""
 
     __slots__ = (
+        "accept",
         "accept_encoding",
         "caller",
         "family",
@@ -29,6 +30,7 @@ class Call:
         self.family = family
         self.started = started
         self.status = 0
+        self.accept = b""
         self.accept_encoding = b""
         self.peer = ""
         self.if_none_match = b""

@@ -33,6 +33,7 @@ _READING = frozenset({"GET", "HEAD"})
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _MATTER = frozenset(
     {
+        b"accept",
         b"accept-encoding",
         b"access-control-request-method",
         b"authorization",
@@ -130,6 +131,7 @@ class Edge:
             family_of(path),
             time.perf_counter(),
         )
+        call.accept = headers.get(b"accept", b"")
         call.accept_encoding = headers.get(b"accept-encoding", b"")
         call.if_none_match = headers.get(b"if-none-match", b"")
         call.peer = scope["client"][0] if scope["client"] else ""

@@ -69,7 +69,15 @@ def _status_schema() -> Schema:
 
 CLUSTERS = Family(
     name="clusters",
-    prefixes=("/api/clusters", "/api/workloads", "/api/workloadMetadata"),
+    prefixes=(
+        "/api/clusters",
+        "/api/workloads",
+        "/api/workloadMetadata",
+        "/api/nodes",
+        "/api/claims",
+        "/api/leases",
+        "/api/events",
+    ),
     head=b'{"code":0,"message":"success","data":',
     tail=lambda _message, trace: b',"traceId":"' + trace.encode() + b'"}',
     error=lambda status, sentence, trace: _encode({"code": status, "message": sentence, "traceId": trace}),

@@ -1,7 +1,7 @@
 """Send one result: envelope, entity tag, compression, headers.
 
-`Reply` is an ASGI response that Litestar passes on as it is. A list as CSV (`Accept: text/csv`)
-will be one more branch in `_entity`: it sees both the data and the request's headers.
+`Reply` is an ASGI response that Litestar passes on as it is. A list goes out as CSV, without an
+envelope, to those who send `Accept: text/csv`.
 """
 
 import asyncio
@@ -23,10 +23,11 @@ from gpufleet.api.answers import (
     takes_gzip,
 )
 from gpufleet.api.call import Call, call_of
+from gpufleet.api.csv_form import as_csv, wants_csv
 
 _JSON = (b"content-type", b"application/json")
 _NO_CACHE = (b"cache-control", b"private, no-cache")
-_VARY = (b"vary", b"accept-encoding")
+_VARY = (b"vary", b"accept, accept-encoding")
 _GZIP = (b"content-encoding", b"gzip")
 _IN_A_THREAD_FROM_BYTES = 256 * 1024
 
@@ -52,6 +53,9 @@ class Reply:
             extra = tuple(self.result.headers)
             status = self.result.status if self.result.status != 200 else status
         prepared = encoded(self.result)
+        if wants_csv(call.accept) and status == 200 and (rows := as_csv(prepared.encoded)) is not None:
+            await _send_raw(Raw(rows, b"text/csv; charset=utf-8", headers=extra), call, send)
+            return
         headers = [_JSON, _NO_CACHE, _VARY, (b"etag", prepared.etag), *extra]
         if status == 200 and call.if_none_match and matches(call.if_none_match, prepared.etag):
             await send_whole(send, 304, headers[1:], b"")

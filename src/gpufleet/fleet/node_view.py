@@ -3,12 +3,12 @@
 `look` is pure and sees one node at a time; the fleet calls it again for the nodes that changed.
 
 Who holds which GPU is taken from the first of these that knows, per pod: the scheduler's
-annotation, its leases, the agent, the exporter's labels. Where none does, the pod's GPUs are
-counted and no GPU is named.
+annotation, its leases, the agent, the exporter's labels; a pod that has a whole node to itself
+has all of its GPUs. Where none of that tells, the pod's GPUs are counted and no GPU is named.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -61,7 +61,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 def look(node: Node, evidence: Evidence, pods: Iterable[Pod]) -> NodeView:
     """Join what is known of one node. `pods` are those that hold GPUs on it."""
     gpus, total = _gpus(node, evidence)
-    holders, unnamed = _holders(pods, evidence)
+    present = sorted(pods, key=lambda pod: pod.uid)
+    holders, unnamed = _holders(present, evidence)
+    if unnamed and len(present) == 1 and present[0].gpus == total == len(gpus):
+        holders, unnamed = {gpu.index: (present[0].uid,) for gpu in gpus}, 0
     named = frozenset(holders)
     allocated = min(total, len(named) + unnamed)
     held = frozenset(gpu.index for gpu in gpus) if total and allocated == total else named
@@ -116,11 +119,11 @@ def _merge(known: Gpu | None, seen: Gpu) -> Gpu:
     )
 
 
-def _holders(pods: Iterable[Pod], evidence: Evidence) -> tuple[dict[int, tuple[str, ...]], int]:
+def _holders(pods: Sequence[Pod], evidence: Evidence) -> tuple[dict[int, tuple[str, ...]], int]:
     agent = {gpu.index: gpu.in_use_by for gpu in (evidence.devices.gpus if evidence.devices else ())}
     holders: dict[int, tuple[str, ...]] = {}
     unnamed = 0.0
-    for pod in sorted(pods, key=lambda pod: pod.uid):
+    for pod in pods:
         indices = (
             pod.held or _named(pod, evidence.leases) or _named(pod, agent) or _named(pod, evidence.exporter)
         )

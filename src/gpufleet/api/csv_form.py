@@ -1,0 +1,58 @@
+"""Any list of the API as CSV, for those who send `Accept: text/csv`.
+
+The rows are those of the JSON answer: the data itself where it is a list, its `data` where it is
+a page. Nested fields become columns such as `stat.gpuRequest`; lists become JSON in their cell. A
+text that a spreadsheet would run as a formula gets an apostrophe before it.
+"""
+
+import csv
+import io
+from typing import Any
+
+import msgspec
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def as_csv(encoded: bytes) -> bytes | None:
+    """The rows in `encoded` JSON as CSV; None if it is not a list or page of objects."""
+    data = msgspec.json.decode(encoded)
+    if isinstance(data, dict):
+        data = data.get("data")
+    if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
+        return None
+    rows = [_flat(row) for row in data]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, restval="", lineterminator="\r\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().encode()
+
+
+def wants_csv(accept: bytes) -> bool:
+    """Whether the caller prefers CSV: it names it before JSON."""
+    kinds = [part.split(b";")[0].strip().lower() for part in accept.split(b",")]
+    if b"text/csv" not in kinds:
+        return False
+    return b"application/json" not in kinds or kinds.index(b"text/csv") < kinds.index(b"application/json")
+
+
+def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    cells: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            cells.update(_flat(value, f"{prefix}{name}."))
+        else:
+            cells[prefix + name] = _cell(value)
+    return cells
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return "'" + value
+    return "" if value is None else value

@@ -1,0 +1,152 @@
+"""`/api/workloads/{uid}/metrics` and `…/trainingPerformance`: a workload over time.
+
+One series for each GPU that the workload holds, cut to the time in which it held it: what came
+before and after is somebody else's. `GPU-0` names a series while the workload is on one node,
+`<node>/GPU-0` once it spans several.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Meta
+
+from gpufleet.api.asked import InCluster
+from gpufleet.api.routes import get
+from gpufleet.errors import InvalidRequest
+from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.lookup import Held, find_workload, held_by
+from gpufleet.model.metric_source import check_span
+from gpufleet.model.reading import GpuSeries, Quantity, TrainingPoint
+
+Seconds = Annotated[int, Meta(ge=0, le=10**11, description="Unix seconds.")]
+Milliseconds = Annotated[int, Meta(ge=0, le=10**14, description="Unix milliseconds.")]
+Point = tuple[float, int]
+"""Value, and Unix milliseconds."""
+
+
+class MetricsAsked(InCluster, kw_only=True, rename="camel"):
+    """From when to when, and how fine."""
+
+    start: Seconds
+    end: Seconds
+    step: Annotated[int, Meta(ge=1, le=86_400, description="Seconds between two points.")] = 60
+
+
+class TrainingAsked(InCluster, kw_only=True, rename="camel"):
+    """From when to when."""
+
+    start: Milliseconds
+    end: Milliseconds
+
+
+class Series(msgspec.Struct):
+    """One line of a graph."""
+
+    name: str
+    points: list[Point]
+
+
+class GraphConfig(msgspec.Struct, rename="camel"):
+    """How a graph is drawn."""
+
+    y_axis_unit: str
+
+
+class Graph(msgspec.Struct):
+    """One graph, and where it stands among the others."""
+
+    serial: int
+    series: list[Series]
+    config: GraphConfig
+
+
+class TrainingRow(msgspec.Struct):
+    """A number that a training job reported; the time is in Unix milliseconds."""
+
+    metric: str
+    value: float
+    timestamp: int
+
+
+def workload_metric_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
+    """Graphs and training numbers of a workload."""
+
+    @get("/api/workloads/{uid:str}/metrics", example=_GRAPHS)
+    async def workload_metrics(uid: str, query: MetricsAsked) -> dict[str, Graph]:
+        """Utilization, memory and power of a workload's GPUs, and its training speed."""
+        check_span(query.start, query.end, query.step)
+        cluster = clusters.get(query.cluster)
+        workload = find_workload(cluster.fleet, uid).workload
+        held = held_by(cluster.fleet, workload)
+        several = len({pod.node for pod in workload.counted}) > 1
+        training = await cluster.metrics.training(uid, query.start, query.end)
+        utilization = await _lines(cluster, held, several, Quantity.UTILIZATION, query, 100)
+        memory = await _lines(cluster, held, several, Quantity.MEMORY_UTILIZATION, query, 100)
+        power = await _lines(cluster, held, several, Quantity.POWER, query, 1)
+        return {
+            "GPU Utilization": Graph(1, utilization, GraphConfig("%")),
+            "GPU Memory Utilization": Graph(2, memory, GraphConfig("%")),
+            "GPU Power": Graph(3, power, GraphConfig("W")),
+            "TrainingPerformance": Graph(4, _speed(training), GraphConfig("TFLOPS")),
+        }
+
+    @get("/api/workloads/{uid:str}/trainingPerformance", example=[TrainingRow("loss", 0.0125, 1609459200000)])
+    async def training_performance(uid: str, query: TrainingAsked) -> list[TrainingRow]:
+        """What a workload reported of its training, as flat rows."""
+        if query.start > query.end:
+            raise InvalidRequest("parameter start: must not be after end")
+        cluster = clusters.get(query.cluster)
+        find_workload(cluster.fleet, uid)
+        points = await cluster.metrics.training(uid, query.start / 1000, query.end / 1000)
+        return [TrainingRow(point.metric, point.value, round(point.time * 1000)) for point in points]
+
+    return [workload_metrics, training_performance]
+
+
+async def _lines(
+    cluster: Cluster,
+    held: Sequence[Held],
+    several: bool,
+    quantity: Quantity,
+    asked: MetricsAsked,
+    scale: float,
+) -> list[Series]:
+    gpus = {period.gpu for period in held}
+    if not gpus:
+        return []
+    found = await cluster.metrics.series(quantity, gpus, asked.start, asked.end, asked.step)
+    by_gpu = {series.gpu: series for series in found}
+    lines = []
+    for gpu in sorted(gpus):
+        name = f"{gpu.node}/GPU-{gpu.index}" if several else f"GPU-{gpu.index}"
+        series = by_gpu.get(gpu)
+        points = _points(series, [p for p in held if p.gpu == gpu], scale) if series is not None else []
+        lines.append(Series(name, points))
+    return lines
+
+
+def _points(series: GpuSeries, periods: Sequence[Held], scale: float) -> list[Point]:
+    return [
+        (round(value / scale, 6), round(time * 1000))
+        for time, value in zip(series.times.tolist(), series.values.tolist(), strict=True)
+        if any(period.start <= time and (not period.end or time <= period.end) for period in periods)
+    ]
+
+
+def _speed(points: Sequence[TrainingPoint]) -> list[Series]:
+    """The training numbers that are speeds of computing, each as a line."""
+    lines: dict[str, list[Point]] = {}
+    for point in points:
+        if point.metric.lower() == "tflops":
+            lines.setdefault("TFLOPS", []).append((point.value, round(point.time * 1000)))
+    return [Series(name, line) for name, line in lines.items()]
+
+
+_GRAPHS = {
+    "GPU Utilization": Graph(1, [Series("GPU-0", [(0.85, 1609459200000)])], GraphConfig("%")),
+    "GPU Memory Utilization": Graph(2, [Series("GPU-0", [(0.92, 1609459200000)])], GraphConfig("%")),
+    "GPU Power": Graph(3, [Series("GPU-0", [(650.5, 1609459200000)])], GraphConfig("W")),
+    "TrainingPerformance": Graph(4, [Series("TFLOPS", [(450.5, 1609459200000)])], GraphConfig("TFLOPS")),
+}

@@ -1,0 +1,45 @@
+"""One workload by its uid, living or ended, with what both have in common."""
+
+from typing import NamedTuple
+
+from gpufleet.errors import NotFound
+from gpufleet.fleet.picture import Branch, Fleet
+from gpufleet.fleet.summary import Workload
+from gpufleet.model.reading import GpuRef
+
+
+class Found(NamedTuple):
+    """A workload, the tree below it, and its GPUs by model."""
+
+    workload: Workload
+    tree: Branch
+    models: dict[str, int]
+
+
+class Held(NamedTuple):
+    """A GPU that a workload holds or held, from when to when (0: still), in Unix seconds."""
+
+    gpu: GpuRef
+    start: float
+    end: float
+
+
+def find_workload(fleet: Fleet, uid: str) -> Found:
+    """The workload of that uid; NotFound if the fleet does not know it."""
+    workload = fleet.workloads().get(uid)
+    if workload is not None:
+        return Found(workload, fleet.tree(uid), fleet.models(workload.counted))
+    ended = fleet.ended().get(uid)
+    if ended is None:
+        raise NotFound(f"Workload with UID '{uid[:64]}' not found")
+    return Found(ended.workload, ended.tree, ended.models)
+
+
+def held_by(fleet: Fleet, workload: Workload) -> list[Held]:
+    """The GPUs of a workload's pods, where they are known, in order of node and index."""
+    held = [
+        Held(GpuRef(pod.node, index), pod.bound, pod.ended)
+        for pod in workload.counted
+        for index in fleet.gpus_of(pod)
+    ]
+    return sorted(held)

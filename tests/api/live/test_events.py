@@ -1,0 +1,45 @@
+from collections.abc import AsyncGenerator
+from typing import cast
+
+import msgspec
+
+from gpufleet.api.events import KEPT_FOR_A_LISTENER, _tell
+from gpufleet.fleet.clusters import Cluster
+from gpufleet.model.node import Node
+
+
+async def test_a_listener_hears_of_changes_and_of_silence(cluster: Cluster) -> None:
+    cluster.fleet.refresh()
+    cluster.fleet.changes.recent.clear()
+    events = _tell(cluster, heartbeat=0.05)
+    assert (await anext(events)).startswith(b": changes of cluster prod")
+    assert await anext(events) == b": still here\n\n"
+    cluster.fleet.put_node(Node(name="idle", gpu_count=8, ready=False, not_ready_reason="gone dark"))
+    cluster.fleet.refresh()
+    head, _, body = (await anext(events)).partition(b"\ndata: ")
+    assert head == b"event: node"
+    assert msgspec.json.decode(body) | {"at": 0} == {
+        "at": 0,
+        "subject": "node",
+        "name": "idle",
+        "title": "idle",
+        "was": "healthy",
+        "now": "faulty",
+        "reason": "gone dark",
+    }
+    await cast(AsyncGenerator[bytes, None], events).aclose()
+
+
+async def test_a_slow_listener_is_told_what_it_lost(cluster: Cluster) -> None:
+    cluster.fleet.refresh()
+    cluster.fleet.changes.recent.clear()
+    events = _tell(cluster, heartbeat=0.05)
+    await anext(events)
+    assert await anext(events) == b": still here\n\n"
+    for number in range(KEPT_FOR_A_LISTENER // 2 + 5):
+        for ready in (False, True):
+            cluster.fleet.put_node(Node(name="idle", gpu_count=8, ready=ready, labels={"n": str(number)}))
+            cluster.fleet.refresh()
+    assert await anext(events) == b"event: lost\ndata: 10\n\n"
+    assert (await anext(events)).startswith(b"event: node")
+    await cast(AsyncGenerator[bytes, None], events).aclose()
