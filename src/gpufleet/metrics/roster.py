@@ -18,6 +18,8 @@ from gpufleet.metrics.identity import identify, identity_labels, key_labels, nod
 from gpufleet.metrics.vocabulary import Vocabulary
 from gpufleet.model.reading import Column, GpuIdentity, GpuRef
 
+_PIECE = 5000
+
 
 @dataclass(frozen=True)
 class Roster:
@@ -40,7 +42,7 @@ class Roster:
 
     def place(self, labels: Sequence[Labels]) -> "np.ndarray[Any, np.dtype[np.int64]]":
         """The places of series with these key labels; -1 for a stranger."""
-        return np.fromiter(map(self.places.get, labels, repeat(-1)), np.int64, len(labels))
+        return _look_up(self.places, labels)
 
     def again(self, labels: Sequence[Labels], times: Column) -> "Roster | None":
         """The same GPUs at newer times, from an answer with key labels; None if they are not the same."""
@@ -61,7 +63,7 @@ def call_the_roll(
 ) -> Roster:
     """The roster that follows from an answer with all identity labels and the samples' times."""
     if len(labels) == len(previous.seen) and all(each in previous.seen for each in labels):
-        same = np.fromiter(map(previous.seen.__getitem__, labels), np.int64, len(labels))
+        same = _look_up(previous.seen, labels)
         return replace(previous, times=_newest(len(previous.gpus), same, times))
     names = identity_labels(vocabulary)
     sets = [{name: value for name in names if (value := getattr(each, name))} for each in labels]
@@ -87,8 +89,17 @@ def call_the_roll(
     by_key = {
         key(*(getattr(each, name) for name in keys)): place for each, place in seen.items() if place >= 0
     }
-    found = np.fromiter(map(seen.__getitem__, labels), np.int64, len(labels))
+    found = _look_up(seen, labels)
     return Roster(tuple(gpus), _newest(len(gpus), found, times), keys, node_labels(meant), by_key, seen)
+
+
+def _look_up(places: Mapping[Any, int], labels: Sequence[Labels]) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    found = np.empty(len(labels), np.int64)
+    # In pieces, because no other thread runs within one call.
+    for start in range(0, len(labels), _PIECE):
+        piece = labels[start : start + _PIECE]
+        found[start : start + _PIECE] = np.fromiter(map(places.get, piece, repeat(-1)), np.int64, len(piece))
+    return found
 
 
 def _newest(size: int, places: "np.ndarray[Any, np.dtype[np.int64]]", times: Column) -> Column:
