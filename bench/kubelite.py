@@ -1,7 +1,7 @@
 """The embedded API server on one core: creates and gets over HTTP, lists, and events to watchers.
 
-The server runs in a process of its own; the figures are what one busy client process sees, so
-that the server's core is what limits them. Both processes are pinned where the machine allows.
+The server runs in a process of its own, on one core. Rates are per second of that process's CPU
+time: what one core does, whatever else the machine has to do and however fast the client is.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ def measure() -> Iterator[Result]:
     try:
         url = ours.recv()
         _pin(1)
-        yield from uvloop.run(_measure(url))
+        yield from uvloop.run(_measure(url, _Meter(ours)))
     finally:
         ours.send("stop")
         process.join(10)
@@ -43,9 +43,23 @@ def _serve(pipe: Connection) -> None:
     async def run() -> None:
         async with KubeLite() as server:
             pipe.send(server.url)
-            await asyncio.to_thread(pipe.recv)
+            while await asyncio.to_thread(pipe.recv) != "stop":
+                pipe.send(time.process_time())
 
     uvloop.run(run())
+
+
+class _Meter:
+    """Reads the server's CPU seconds."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    async def read(self) -> float:
+        """CPU seconds that the server has used so far."""
+        self._pipe.send("cpu")
+        seconds: float = await asyncio.to_thread(self._pipe.recv)
+        return seconds
 
 
 def _pin(*cores: int) -> None:
@@ -66,7 +80,7 @@ def _pod(number: int) -> dict[str, object]:
     return {"metadata": {"name": f"pod-{number:05}", "labels": labels}, "spec": {"containers": [container]}}
 
 
-async def _measure(url: str) -> list[Result]:
+async def _measure(url: str, meter: _Meter) -> list[Result]:
     connector = aiohttp.TCPConnector(limit=_AT_ONCE)
     async with aiohttp.ClientSession(url, connector=connector) as session:
 
@@ -80,30 +94,30 @@ async def _measure(url: str) -> list[Result]:
                 assert answer.status == 200
                 await answer.read()
 
-        creates, gets = await _rate(create), await _rate(get)
+        creates, gets = await _rate(create, meter), await _rate(get, meter)
         started = time.perf_counter()
         async with session.get(_PODS, headers={"Accept-Encoding": "identity"}) as answer:
             size = len(await answer.read())
         listed = time.perf_counter() - started
         events = await _events(url, session)
     return [
-        Result("pods created over HTTP", creates, "1/s", at_least=2000),
-        Result("pods read over HTTP", gets, "1/s", at_least=3000),
+        Result("pods created over HTTP", creates, "per core s", at_least=2000),
+        Result("pods read over HTTP", gets, "per core s", at_least=3000),
         Result(f"{_OBJECTS} pods listed ({size / 1e6:.0f} MB)", listed, "s"),
         Result("events told to 50 watchers", events, "1/s"),
     ]
 
 
-async def _rate(act: Callable[[int], Awaitable[None]]) -> float:
+async def _rate(act: Callable[[int], Awaitable[None]], meter: _Meter) -> float:
     numbers = iter(range(_OBJECTS))
 
     async def work() -> None:
         for number in numbers:
             await act(number)
 
-    started = time.perf_counter()
+    started = await meter.read()
     await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
-    return _OBJECTS / (time.perf_counter() - started)
+    return _OBJECTS / (await meter.read() - started)
 
 
 async def _events(url: str, session: aiohttp.ClientSession, watchers: int = 50, changes: int = 300) -> float:
