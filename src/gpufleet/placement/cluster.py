@@ -169,7 +169,7 @@ class Cluster:
 
     def place(self, request: Request, among: Iterable[str] | NDArray[np.intp] | None = None) -> Verdict:
         """The best node and GPUs, or why there are none; `among` some nodes (names, or places in the directory)."""
-        if self._states.size > 4096 + 8 * len(self._nodes):
+        if self._states.size > 4096 + 4 * len(self._nodes):
             self._rebuild(self._states.score)
         row = self._states.row(request)
         if among is None and not request.match_labels:
@@ -197,14 +197,15 @@ class Cluster:
         heap = [self._offer(row, state) for state in live[row.cost[live] < NEVER // 2].tolist()]
         heapify(heap)
         while heap and len(found) < number:
-            cost, _, _, name, state = heap[0]
+            cost, name, state = heap[0]
             if self._first.get(state) != name:
                 heappop(heap)
                 continue
             found.append(self._fits(request, row, name, state, cost))
             then = states.after(row, request, state)
             self._move(name, then)
-            row = states.row(request)
+            if then >= len(row.cost):
+                row = states.row(request)
             if row.cost[then] <= UNSEEN // 2:
                 states.fill(row, request, np.array([then], np.intp))
             for changed in (state, then):
@@ -212,11 +213,9 @@ class Cluster:
                     heappush(heap, self._offer(row, changed))
         return found, None if len(found) == number else self._refusal(request)
 
-    def _offer(self, row: Row, state: int) -> tuple[int, int, int, str, int]:
+    def _offer(self, row: Row, state: int) -> tuple[int, str, int]:
         """A bucket with its first node, in the order in which buckets are chosen."""
-        states = self._states
-        cost, cpu, memory = int(row.cost[state]), int(states.cpu[state]), int(states.memory[state])
-        return cost, cpu, memory, self._first[state], state
+        return int(row.cost[state]), self._first[state], state
 
     def _refusal(self, request: Request) -> Refused:
         verdict = self.place(request)
@@ -243,8 +242,7 @@ class Cluster:
             return self._place_anywhere(request, row)
         ties = (total == best).nonzero()[0]
         if len(ties) > 1:
-            fullest = ties[self._states.fullest(ties)].tolist()
-            state = self._state[min(map(self._first.__getitem__, fullest))]
+            state = self._state[min(map(self._first.__getitem__, ties.tolist()))]
         return self._fits(request, row, self._first[state], state, int(best))
 
     def _place_among(
@@ -263,9 +261,8 @@ class Cluster:
         matching = directory.matching(request.match_labels)[places]
         self._see(request, row, directory.state[places[matching]])
         costs = np.where(matching, row.cost[directory.state[places]], NEVER)
-        if len(costs) and (best := costs.min()) < NEVER // 2:
-            ties = places[costs == best]
-            place = int(ties[self._states.fullest(directory.state[ties])][0])
+        if len(costs) and (best := costs[at := int(costs.argmin())]) < NEVER // 2:
+            place = int(places[at])
             return self._fits(request, row, directory.names[place], int(directory.state[place]), int(best))
         codes = np.where(matching, row.reason[directory.state[places]], np.uint8(Reason.SELECTOR))
         names = tuple(map(directory.names.__getitem__, places.tolist())) + unknown

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpufleet.placement.cluster import Cluster
-from gpufleet.placement.demand import Demand
+from gpufleet.placement.demand import PRIOR, Demand, DemandMemory
 from gpufleet.placement.node import Node
 from gpufleet.placement.references import BestFit, Packing
 from gpufleet.placement.request import WHOLE, Request
@@ -21,12 +21,21 @@ from gpufleet.placement.verdict import Fits
 
 POLICIES: dict[str, Callable[[Demand], Score]] = {
     "default": Usability,
+    "learned": lambda demand: Usability(PRIOR, name="learned"),
     "fgd": fgd,
     "best-fit": lambda demand: BestFit(),
     "packing": lambda demand: Packing(),
     "random": lambda demand: BestFit(name="random"),
 }
-"""By name, what makes a policy's score from the demand; `random` ranks nothing and draws a node that fits."""
+"""By name, what makes a policy's score from the demand.
+
+`learned` is the default policy without the trace's demand: it starts with the prior and learns
+from what has arrived. `random` ranks nothing and draws a node that fits.
+"""
+
+LEARN_EVERY = 250
+LEARN_HALF_LIFE = 2000.0
+"""In arrivals: how often `learned` looks at its memory, and how long that lasts."""
 
 
 @dataclass
@@ -73,8 +82,13 @@ def replay(
     """Place the tasks one by one on empty nodes."""
     cluster = Cluster(nodes, score=POLICIES[policy](demand))
     outcome = Outcome(policy, WHOLE * sum(len(node.gpus) for node in nodes))
+    memory = DemandMemory(half_life_s=LEARN_HALF_LIFE) if policy == "learned" else None
     started = time.perf_counter()
     for request in tasks:
+        if memory is not None:
+            memory.saw(request, outcome.arrived)
+            if outcome.arrived % LEARN_EVERY == 0:
+                cluster.learn(memory.demand(outcome.arrived))
         _arrive(cluster, request, outcome, rng if policy == "random" else None)
     outcome.seconds = time.perf_counter() - started
     live, population = cluster.population()

@@ -13,6 +13,9 @@ from gpufleet.errors import InvalidRequest
 WHOLE = 1000
 """One GPU in thousandths, the unit in which shares are counted."""
 
+LEAST_SHARE = 10
+"""The smallest share of a GPU that can be asked for, in thousandths."""
+
 MOST_GPUS = 1024
 """More than any node has; a larger count is a mistake."""
 
@@ -106,7 +109,7 @@ class Request:
     def _problem(self) -> str | None:
         if not 0 <= self.count <= MOST_GPUS:
             return f"devices.count is {self.count}; it takes 0 to {MOST_GPUS}"
-        if self.exclusivity is Exclusivity.SHARED and not 1 <= self.share_milli <= WHOLE:
+        if self.exclusivity is Exclusivity.SHARED and not LEAST_SHARE <= self.share_milli <= WHOLE:
             return f"devices.share is {self.share_milli / WHOLE:g}; it takes 0.01 to 1.0"
         if self.exclusivity is Exclusivity.MIG and not self.mig_profile:
             return "devices.migProfile is missing; exclusivity MIG needs one, such as 1g.10gb"

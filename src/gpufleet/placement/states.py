@@ -26,8 +26,8 @@ UNSEEN = -(1 << 60)
 """Stands for a cost that is not known yet; whatever is at or below half of it isn't."""
 
 QUALITY = 1 << 36  # a step of quality outweighs every cost, and all its steps stay below NEVER // 2
-_MOST_ROWS = 256
-_MOST_ASKS = 128
+_MOST_ANSWERS = 1 << 25  # over all rows, 9 bytes each
+_MOST_ASKS = 512
 _Kind = TypeVar("_Kind", bound=np.generic)
 
 
@@ -52,7 +52,7 @@ class Picks:
         self.of: dict[int, Pick | Reason] = {}
         self.reason: NDArray[np.uint8] = np.empty(0, np.uint8)
         self.quality: Numbers = np.empty(0, np.int64)
-        self.take: Numbers = np.empty((0, 0), np.int64)
+        self.take: NDArray[np.int16] = np.empty((0, 0), np.int16)
 
 
 class States:
@@ -125,10 +125,10 @@ class States:
         row = self._rows.get(request)
         if row is None:
             row = self._rows[request] = Row(self._picks_of(request))
-            if len(self._rows) > _MOST_ROWS:
+            if len(self._rows) * len(self.cpu) > _MOST_ANSWERS:
                 self._rows.popitem(last=False)
+        self._rows.move_to_end(request)
         if len(row.cost) < self.size:
-            self._rows.move_to_end(request)
             more = len(self.cpu) - len(row.cost)
             row.cost = np.pad(row.cost, (0, more), constant_values=UNSEEN)
             row.reason = np.pad(row.reason, (0, more))
@@ -156,14 +156,6 @@ class States:
                 self.occupancy_for(self.shape_of(state), *left), cpu, memory
             )
         return then
-
-    def fullest(self, states: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of these states have the least free CPU and, of those, the least free memory."""
-        cpu = self.cpu[states]
-        least = cpu == cpu.min()
-        memory = np.where(least, self.memory[states], NEVER)
-        fullest: NDArray[np.bool_] = memory == memory.min()
-        return fullest
 
     def fill(self, row: Row, request: Request, states: NDArray[np.intp]) -> None:
         """Find the cost of a request in states where it is not known."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.placement.node import Gpu, Node
-from gpufleet.placement.request import WHOLE, Exclusivity, Policy, Request
+from gpufleet.placement.request import LEAST_SHARE, WHOLE, Exclusivity, Policy, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def read_tasks(lines: Iterable[str]) -> list[Task]:
                 count=count,
                 policy=Policy.ANY,
                 exclusivity=Exclusivity.SHARED if shared else Exclusivity.EXCLUSIVE,
-                share_milli=milli if shared else WHOLE,
+                share_milli=max(milli, LEAST_SHARE) if shared else WHOLE,
                 models=frozenset(filter(None, row.get("gpu_spec", "").split("|"))) if count else frozenset(),
                 cpu_milli=_whole(row, "cpu_milli", 0, line),
                 memory_mib=_whole(row, "memory_mib", 0, line),

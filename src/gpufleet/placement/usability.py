@@ -21,6 +21,8 @@ from gpufleet.placement.demand import Demand
 from gpufleet.placement.request import WHOLE, Request
 from gpufleet.placement.score import UNIT, UNKNOWN, Floats, Nodes
 
+_USUAL_CPU_PER_GPU = 8000  # milli; only where the demand names no CPU
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -68,10 +70,10 @@ class Usability:
     def beside(self, request: Request, before: Nodes, after: Nodes) -> Floats:
         """A little for what is left over, so that of equal nodes the fullest is taken."""
         left: Floats = self.weights.leftover_gpu * after.free.sum(axis=1)
-        if self._table.cpu_per_gpu:
-            cpu = np.where(after.cpu < UNKNOWN // 2, after.cpu, 0)
-            left += self.weights.leftover_cpu * cpu * (WHOLE / self._table.cpu_per_gpu)
-        return left
+        cpu = np.where(after.cpu < UNKNOWN // 2, after.cpu, 0)
+        return left + self.weights.leftover_cpu * cpu * (
+            WHOLE / (self._table.cpu_per_gpu or _USUAL_CPU_PER_GPU)
+        )
 
 
 def fgd(demand: Demand) -> Usability:
