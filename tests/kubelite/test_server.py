@@ -101,6 +101,15 @@ async def test_stopping_ends_watches() -> None:
         assert await asyncio.wait_for(reading, 5) == b""
 
 
+async def test_a_watch_goes_with_its_client() -> None:
+    async with KubeLite() as server, aiohttp.ClientSession(server.url) as session:
+        async with session.get(_MAPS, params={"watch": "true"}):
+            assert server.watches == 1
+        async with asyncio.timeout(5):
+            while server.watches:  # noqa: ASYNC110  the server tells nobody that a client left
+                await asyncio.sleep(0.01)
+
+
 async def test_objects_and_definitions_outlive_the_process(tmp_path: Path) -> None:
     async with KubeLite(data=tmp_path) as server, aiohttp.ClientSession(server.url) as session:
         kept = await _make(session, "kept", k="v")

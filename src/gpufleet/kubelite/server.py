@@ -74,6 +74,11 @@ class KubeLite:
         """Where the server listens."""
         return f"{'https' if self._tls else 'http'}://{self._host}:{self._port}"
 
+    @property
+    def watches(self) -> int:
+        """How many watches are open now."""
+        return len(self._streams)
+
     async def start(self) -> None:
         """Listen, and start to clean up after what is deleted."""
         if self._journal is not None:
