@@ -7,8 +7,9 @@ goes. Lines of libraries that use the standard `logging` take the same way out.
 
 import logging
 import sys
+import time
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import msgspec
 import structlog
@@ -25,9 +26,8 @@ def get_logger(name: str) -> FilteringBoundLogger:
 def configure_logs(level: str, style: str) -> None:
     """Send every log line of this process to standard error in one `style` (json or console)."""
     shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _Stamp(),
         _add_trace_id,
         structlog.processors.format_exc_info,
     ]
@@ -40,7 +40,7 @@ def configure_logs(level: str, style: str) -> None:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: _Lines(sys.stderr),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -53,6 +53,36 @@ def configure_logs(level: str, style: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
+
+
+class _Stamp:
+    """Adds the time. Only its fraction is written anew within one second: this runs for every request."""
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._text = ""
+
+    def __call__(self, _logger: Any, _method: str, event: EventDict) -> EventDict:
+        now = time.time()
+        second = int(now)
+        if second != self._second:
+            self._second, self._text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        event["timestamp"] = f"{self._text}.{int((now - second) * 1e6):06}Z"
+        return event
+
+
+class _Lines:
+    """Writes each line in one piece, so that lines of several threads don't mix."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._write = out.write
+        self._flush = out.flush
+
+    def msg(self, line: str) -> None:
+        self._write(line + "\n")
+        self._flush()
+
+    debug = info = warning = error = critical = fatal = exception = log = msg
 
 
 def _to_json(event: EventDict, **_options: Any) -> str:
