@@ -34,7 +34,7 @@ from what has arrived. `random` ranks nothing and draws a node that fits.
 """
 
 LEARN_EVERY = 250
-LEARN_HALF_LIFE = 2000.0
+LEARN_HALF_LIFE = 20_000.0
 """In arrivals: how often `learned` looks at its memory, and how long that lasts."""
 
 
@@ -87,7 +87,8 @@ def replay(
     for request in tasks:
         if memory is not None:
             memory.saw(request, outcome.arrived)
-            if outcome.arrived % LEARN_EVERY == 0:
+            early = outcome.arrived & (outcome.arrived - 1) == 0  # at 1, 2, 4, 8, …
+            if early or outcome.arrived % LEARN_EVERY == 0:
                 cluster.learn(memory.demand(outcome.arrived))
         _arrive(cluster, request, outcome, rng if policy == "random" else None)
     outcome.seconds = time.perf_counter() - started
