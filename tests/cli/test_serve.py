@@ -59,8 +59,8 @@ def serving(tmp_path: Path, *flags: str, database: str = "") -> Iterator[tuple[s
         process.communicate(timeout=30)
 
 
-def test_it_prints_the_port_it_took_answers_and_ends_with_0_on_sigterm(tmp_path: Path) -> None:
-    with serving(tmp_path, "--debug") as (address, process):
+def test_it_prints_the_port_it_took_answers_and_ends_with_0_on_sigterm(empty_data: Path) -> None:
+    with serving(empty_data, "--debug") as (address, process):
         healthz = httpx.get(f"{address}/api/healthz")
         assert (healthz.status_code, healthz.json()["success"]) == (200, True)
         dependencies = healthz.json()["data"]["dependencies"]
