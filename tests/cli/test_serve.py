@@ -74,6 +74,25 @@ def test_it_prints_the_port_it_took_answers_and_ends_with_0_on_sigterm(empty_dat
         assert process.wait(30) == 0
 
 
+def test_it_serves_the_live_routes_and_a_listener_does_not_hold_up_its_end(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    with serving(tmp_path, database=postgres_url) as (address, process):
+        assert httpx.get(f"{address}/api/clusters/overview").json()["data"]["totalNodes"] == 0
+        assert httpx.get(f"{address}/api/workloads").json()["data"] == {"data": [], "total": 0}
+        assert httpx.get(f"{address}/api/v1/gpu/metrics").json()["data"] == []
+        numbers = httpx.get(f"{address}/metrics").text
+        assert "gpufleet_store_transactions_total" in numbers
+        with httpx.stream("GET", f"{address}/api/events", timeout=10) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith(": changes of cluster")
+            began = time.monotonic()
+            process.terminate()
+            assert "still here" not in "".join(lines)
+        assert process.wait(30) == 0
+        assert time.monotonic() - began < 15  # the grace period is 20 s, a heartbeat 15 s
+
+
 def test_the_log_has_a_line_for_each_request_with_its_trace_id_and_no_query(
     tmp_path: Path, postgres_url: str
 ) -> None:

@@ -2,7 +2,8 @@
 
 Each event is a change of a workload, a node, a GPU's health or a claim. A caller that reads too
 slowly loses the oldest changes and is told that it did; memory stays bounded. A comment every 15
-seconds keeps proxies from closing the connection.
+seconds keeps proxies from closing the connection. A stream ends when the server does, so that
+nobody who listens holds up its end.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 
 from gpufleet.api.asked import InCluster
+from gpufleet.api.health import Lifecycle
 from gpufleet.api.problems import Problem
 from gpufleet.api.routes import get
 from gpufleet.fleet.changes import Change
@@ -26,7 +28,9 @@ REPLAYED = 50
 """Changes before the connection that are told first, so that a page has something to show."""
 
 
-def event_routes(clusters: Clusters, heartbeat: float = HEARTBEAT) -> list[HTTPRouteHandler]:
+def event_routes(
+    clusters: Clusters, lifecycle: Lifecycle, heartbeat: float = HEARTBEAT
+) -> list[HTTPRouteHandler]:
     """The stream of changes."""
     listening = 0
 
@@ -42,7 +46,7 @@ def event_routes(clusters: Clusters, heartbeat: float = HEARTBEAT) -> list[HTTPR
             nonlocal listening
             listening += 1
             try:
-                async for event in _tell(cluster, heartbeat):
+                async for event in _tell(cluster, lifecycle, heartbeat):
                     yield event
             finally:
                 listening -= 1
@@ -52,7 +56,7 @@ def event_routes(clusters: Clusters, heartbeat: float = HEARTBEAT) -> list[HTTPR
     return [events]
 
 
-async def _tell(cluster: Cluster, heartbeat: float) -> AsyncIterator[bytes]:
+async def _tell(cluster: Cluster, lifecycle: Lifecycle, heartbeat: float) -> AsyncIterator[bytes]:
     waiting: deque[Change] = deque(maxlen=KEPT_FOR_A_LISTENER)
     news = asyncio.Event()
     heard = 0
@@ -64,12 +68,13 @@ async def _tell(cluster: Cluster, heartbeat: float) -> AsyncIterator[bytes]:
         news.set()
 
     stop = cluster.fleet.changes.listen(hear)
+    stay = lifecycle.when_stopping(news.set)
     try:
         yield b": changes of cluster " + cluster.name.encode("ascii", "replace") + b"\n\n"
         for change in list(cluster.fleet.changes.recent)[-REPLAYED:]:
             yield _event(change)
         told = 0
-        while True:
+        while not lifecycle.stopping:
             try:
                 async with asyncio.timeout(heartbeat):
                     await news.wait()
@@ -84,6 +89,7 @@ async def _tell(cluster: Cluster, heartbeat: float) -> AsyncIterator[bytes]:
                 told += 1
                 yield _event(waiting.popleft())
     finally:
+        stay()
         stop()
 
 

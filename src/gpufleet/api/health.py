@@ -86,6 +86,18 @@ class Lifecycle:
     def __init__(self) -> None:
         self.started = False
         self.stopping = False
+        self._waiting: list[Callable[[], None]] = []
+
+    def stop(self) -> None:
+        """The server ends: tell everybody who waits for that."""
+        self.stopping = True
+        for wake in list(self._waiting):
+            wake()
+
+    def when_stopping(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` when the server ends; what is returned takes that back."""
+        self._waiting.append(wake)
+        return lambda: self._waiting.remove(wake)
 
     @property
     def unready(self) -> str | None:

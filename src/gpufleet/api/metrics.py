@@ -16,7 +16,7 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -30,6 +30,8 @@ class Metrics:
         self.in_flight = 0
         self._clock = clock
         self._refreshed: dict[str, float] = {}
+        self._ages: dict[str, Callable[[], float | None]] = {}
+        self._counts: dict[str, tuple[str, Callable[[], float]]] = {}
         self._seconds = Histogram(
             "gpufleet_http_request_seconds",
             "Time from a request's arrival to the end of its answer.",
@@ -63,6 +65,14 @@ class Metrics:
         """Note that `what` (readings, fleet, snapshot) was brought up to date just now."""
         self._refreshed[what] = self._clock()
 
+    def age(self, what: str, read: Callable[[], float | None]) -> None:
+        """Tell the age of `what` as `read` says it when asked; None while there is none."""
+        self._ages[what] = read
+
+    def count(self, name: str, told: str, read: Callable[[], float]) -> None:
+        """Tell a counter that somebody else keeps."""
+        self._counts[name] = (told, read)
+
     def source_error(self, source: str) -> None:
         """Note that a source could not be read."""
         self._source_errors.labels(source).inc()
@@ -84,7 +94,12 @@ class Metrics:
         now = self._clock()
         for what, moment in self._refreshed.items():
             ages.add_metric([what], max(0.0, now - moment))
+        for what, read in self._ages.items():
+            if (seconds := read()) is not None:
+                ages.add_metric([what], max(0.0, seconds))
         yield ages
+        for name, (told, read_count) in self._counts.items():
+            yield CounterMetricFamily(name, told, value=read_count())
 
     def exposition(self) -> bytes:
         """All of it, in Prometheus's text format."""

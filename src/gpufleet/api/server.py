@@ -96,7 +96,7 @@ class Server(uvicorn.Server):
         """Finish what is in flight and return from `serve`; a second call returns at once."""
         self.force_exit = self.should_exit
         self.should_exit = True
-        self._lifecycle.stopping = True
+        self._lifecycle.stop()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 from gpufleet.cli.background import Background
 from gpufleet.cli.parts import Parts
 from gpufleet.errors import KubernetesUnavailable, MetricsUnavailable
-from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.clusters import Cluster, Clusters, Notes
 from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.picture import Fleet
 from gpufleet.kube import KubeClient
@@ -52,10 +52,10 @@ async def open_clusters(parts: Parts) -> None:
     parts.clusters = Clusters([each.cluster for each in opened])
     parts.background = await parts.closing.enter_async_context(Background())
     for each in opened:
-        _follow(each, parts.background, parts.settings.clusters[each.cluster.name])
+        _follow(each, parts, parts.settings.clusters[each.cluster.name])
     parts.probes["metrics"] = lambda: _probe_metrics(opened)
     if any(each.kubernetes for each in opened):
-        parts.probes["kubernetes"] = lambda: _probe_kubernetes(opened)
+        parts.probes["kubernetes"] = lambda: _probe_kubernetes(opened, parts.metrics)
     parts.counts["background"] = parts.background.running
     await asyncio.gather(*(_first_picture(each) for each in opened))
 
@@ -89,12 +89,13 @@ def names_an_api(settings: KubernetesSettings, environ: Mapping[str, str]) -> bo
     )
 
 
-def _follow(opened: OpenCluster, background: Background, settings: Settings) -> None:
-    cluster, source = opened.cluster, opened.kubernetes
+def _follow(opened: OpenCluster, parts: Parts, settings: Settings) -> None:
+    cluster, source, background = opened.cluster, opened.kubernetes, parts.background
     refresh = settings[MetricsSettings].refresh
     if source is not None:
         background.start(f"kubernetes of {cluster.name}", source.run)
-    background.start(f"readings of {cluster.name}", lambda: cluster.follow_readings(refresh))
+        parts.metrics.age(f"kubernetes of {cluster.name}", lambda: _lag(source))
+    background.start(f"readings of {cluster.name}", lambda: cluster.follow_readings(refresh, parts.metrics))
     background.start(f"changes of {cluster.name}", cluster.notice_changes)
     background.once(f"billing of {cluster.name}", _bill(opened))
 
@@ -127,12 +128,19 @@ def _problem(source: KubernetesSource) -> str:
     return next((states[kind].error for kind in _ESSENTIAL if states[kind].error), "")
 
 
-async def _probe_kubernetes(opened: list[OpenCluster]) -> str:
+def _lag(source: KubernetesSource) -> float:
+    """Seconds of changes of nodes or pods that may be missing."""
+    states = source.states()
+    return max(states[kind].lag for kind in _ESSENTIAL)
+
+
+async def _probe_kubernetes(opened: list[OpenCluster], notes: Notes) -> str:
     told = {}
     for each in opened:
         if each.kubernetes is None:
             continue
         if problem := _problem(each.kubernetes):
+            notes.source_error(f"kubernetes of {each.cluster.name}")
             raise KubernetesUnavailable(f"cluster {each.cluster.name}: {problem}")
         states = each.kubernetes.states()
         told[each.cluster.name] = f"{states['Node'].objects} nodes, {states['Pod'].objects} pods"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from litestar.handlers import HTTPRouteHandler
 
+from gpufleet.api.health import Lifecycle
 from gpufleet.api.metrics import Metrics
 from gpufleet.api.ports import Probe, TokenReviewer
 from gpufleet.cli.background import Background
@@ -22,6 +23,7 @@ class Parts:
     settings: Settings
     closing: AsyncExitStack
     metrics: Metrics = field(default_factory=Metrics)
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
     routes: list[HTTPRouteHandler] = field(default_factory=list)
     probes: dict[str, Probe] = field(default_factory=dict)
     counts: dict[str, Callable[[], object]] = field(default_factory=dict)

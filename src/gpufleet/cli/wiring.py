@@ -10,11 +10,11 @@ from contextlib import AsyncExitStack
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.auth import BearerGate
 from gpufleet.api.edge import Gate, Limits
-from gpufleet.api.health import Lifecycle
 from gpufleet.api.ports import TokenReviewer
 from gpufleet.api.review import ReviewedTokens
 from gpufleet.api.server import Server, is_loopback
 from gpufleet.api.tokens import TokenFile
+from gpufleet.cli.api_parts import add_live_routes
 from gpufleet.cli.cluster_parts import open_clusters
 from gpufleet.cli.parts import Parts, Step
 from gpufleet.errors import SettingsError
@@ -51,9 +51,15 @@ async def open_database(parts: Parts) -> None:
         return f"PostgreSQL {await store.database.fetchval('SHOW server_version')}"
 
     parts.store, parts.probes["store"] = store, probe
+    for name, told, read in (
+        ("transactions", "Transactions with the database.", lambda: store.database.counts.transactions),
+        ("repeats", "Transactions tried again after a fault.", lambda: store.database.counts.repeats),
+        ("failures", "Transactions that failed for good.", lambda: store.database.counts.failures),
+    ):
+        parts.metrics.count(f"gpufleet_store_{name}", told, read)
 
 
-_STEPS: tuple[Step, ...] = (open_kubernetes, open_database, open_clusters)
+_STEPS: tuple[Step, ...] = (open_kubernetes, open_database, open_clusters, add_live_routes)
 
 
 def refuse_strangers(settings: Settings) -> None:
@@ -85,19 +91,18 @@ async def open_parts(settings: Settings, closing: AsyncExitStack, *, simulated: 
 def http_server(parts: Parts) -> Server:
     """The HTTP server over what is in `parts`."""
     server = parts.settings[ServerSettings]
-    lifecycle = Lifecycle()
     api = Api(
         routes=parts.routes,
         probes=parts.probes,
         gate=gate(parts.settings[AuthSettings], parts.reviewer),
         limits=Limits(server.max_body_bytes, server.request_timeout, server.max_requests),
         metrics=parts.metrics,
-        lifecycle=lifecycle,
+        lifecycle=parts.lifecycle,
         cors_origins=server.cors_origins,
         simulated=parts.simulated,
         debug_counts=parts.counts if server.debug else None,
     )
-    return Server(create_app(api), lifecycle, server.shutdown_grace)
+    return Server(create_app(api), parts.lifecycle, server.shutdown_grace)
 
 
 def gate(auth: AuthSettings, reviewer: TokenReviewer | None) -> Gate | None:

@@ -7,6 +7,7 @@ don't notice.
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from gpufleet.errors import GpufleetError, NotFound
 from gpufleet.fleet.listing import Listing
@@ -15,6 +16,16 @@ from gpufleet.logs import get_logger
 from gpufleet.model.metric_source import MetricSource
 
 _log = get_logger("fleet")
+
+
+class Notes(Protocol):
+    """Whoever counts how refreshing goes; the server's own metrics do."""
+
+    def refreshed(self, what: str) -> None:
+        """`what` was brought up to date just now."""
+
+    def source_error(self, source: str) -> None:
+        """A source could not be read."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +37,22 @@ class Cluster:
     listing: Listing
     metrics: MetricSource
 
-    async def follow_readings(self, period: float) -> None:
+    async def follow_readings(self, period: float, notes: Notes | None = None) -> None:
         """Take the newest readings over every `period` seconds until cancelled."""
+        what = f"readings of {self.name}"
         while True:
+            before = self.fleet.board.readings
             try:
-                self.fleet.put_readings(await self.metrics.latest())
+                readings = await self.metrics.latest()
+                self.fleet.put_readings(readings)
+                if notes is not None and readings.taken_at > before.taken_at:
+                    notes.refreshed(what)
+                if notes is not None and readings.errors:
+                    notes.source_error(what)
             except GpufleetError as error:
                 _log.warning("readings not refreshed", cluster=self.name, error=str(error))
+                if notes is not None:
+                    notes.source_error(what)
             await asyncio.sleep(period)
 
     async def notice_changes(self, period: float = 1.0) -> None:

@@ -10,6 +10,7 @@ from gpufleet.api.app import Api, create_app
 from gpufleet.api.clusters import cluster_routes
 from gpufleet.api.events import event_routes
 from gpufleet.api.gpus import gpu_routes
+from gpufleet.api.health import Lifecycle
 from gpufleet.api.nodes import node_routes
 from gpufleet.api.workload_metrics import workload_metric_routes
 from gpufleet.api.workloads import workload_routes
@@ -163,7 +164,7 @@ async def http(cluster: Cluster) -> AsyncIterator[httpx.AsyncClient]:
         *workload_metric_routes(clusters),
         *gpu_routes(clusters),
         *node_routes(clusters),
-        *event_routes(clusters, heartbeat=0.05),
+        *event_routes(clusters, Lifecycle(), heartbeat=0.05),
     ]
     transport = httpx.ASGITransport(create_app(Api(routes=routes)))  # type: ignore[arg-type]
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:

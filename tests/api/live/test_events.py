@@ -1,9 +1,11 @@
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import cast
 
 import msgspec
 
 from gpufleet.api.events import KEPT_FOR_A_LISTENER, _tell
+from gpufleet.api.health import Lifecycle
 from gpufleet.fleet.clusters import Cluster
 from gpufleet.model.node import Node
 
@@ -11,7 +13,7 @@ from gpufleet.model.node import Node
 async def test_a_listener_hears_of_changes_and_of_silence(cluster: Cluster) -> None:
     cluster.fleet.refresh()
     cluster.fleet.changes.recent.clear()
-    events = _tell(cluster, heartbeat=0.05)
+    events = _tell(cluster, Lifecycle(), heartbeat=0.05)
     assert (await anext(events)).startswith(b": changes of cluster prod")
     assert await anext(events) == b": still here\n\n"
     cluster.fleet.put_node(Node(name="idle", gpu_count=8, ready=False, not_ready_reason="gone dark"))
@@ -33,7 +35,7 @@ async def test_a_listener_hears_of_changes_and_of_silence(cluster: Cluster) -> N
 async def test_a_slow_listener_is_told_what_it_lost(cluster: Cluster) -> None:
     cluster.fleet.refresh()
     cluster.fleet.changes.recent.clear()
-    events = _tell(cluster, heartbeat=0.05)
+    events = _tell(cluster, Lifecycle(), heartbeat=0.05)
     await anext(events)
     assert await anext(events) == b": still here\n\n"
     for number in range(KEPT_FOR_A_LISTENER // 2 + 5):
@@ -43,3 +45,19 @@ async def test_a_slow_listener_is_told_what_it_lost(cluster: Cluster) -> None:
     assert await anext(events) == b"event: lost\ndata: 10\n\n"
     assert (await anext(events)).startswith(b"event: node")
     await cast(AsyncGenerator[bytes, None], events).aclose()
+
+
+async def test_a_stream_ends_at_once_when_the_server_does(cluster: Cluster) -> None:
+    lifecycle = Lifecycle()
+    events = _tell(cluster, lifecycle, heartbeat=60)
+    assert (await anext(events)).startswith(b": changes of cluster prod")
+    cluster.fleet.changes.recent.clear()
+    rest = asyncio.ensure_future(_all(events))
+    await asyncio.sleep(0.01)
+    lifecycle.stop()
+    async with asyncio.timeout(5):
+        await rest
+
+
+async def _all(events: AsyncIterator[bytes]) -> list[bytes]:
+    return [event async for event in events]
