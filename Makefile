@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 PORT ?= 8080
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
@@ -17,7 +18,7 @@ run: $(VENV)/.run ## Set everything up and start the demo on 127.0.0.1:$PORT
 	@PORT=$(PORT) $(BIN)/gpufleet demo $(ARGS)
 
 test: $(VENV)/.dev ## Run the tests (ARGS="-k lease" for some)
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## Lint, types and layers
 	@echo "==> ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
