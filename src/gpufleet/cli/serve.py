@@ -9,7 +9,9 @@ It listens on 127.0.0.1:8080 unless told otherwise. On any other address it want
 import argparse
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from gpufleet.settings import (
     AuthSettings,
@@ -19,6 +21,9 @@ from gpufleet.settings import (
     Settings,
     StoreSettings,
 )
+
+if TYPE_CHECKING:
+    from gpufleet.api.server import Server
 
 GROUPS: tuple[type, ...] = (ServerSettings, AuthSettings, StoreSettings, MetricsSettings, KubernetesSettings)
 
@@ -47,17 +52,31 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 async def _serve(settings: Settings) -> int:
+    from gpufleet.cli.wiring import assemble
+
+    return await serve_until_told(
+        settings,
+        lambda closing: assemble(settings, closing),
+        lambda address: print(f"gpufleet serves on {address}", flush=True),
+    )
+
+
+async def serve_until_told(
+    settings: Settings,
+    put_together: "Callable[[AsyncExitStack], Awaitable[Server]]",
+    started: "Callable[[str], None]",
+) -> int:
+    """Listen, put the server together and run it until a signal says stop; `started` gets its address."""
     from gpufleet.api.server import address_of, bind, stop_on_signals
-    from gpufleet.cli.wiring import assemble, refuse_strangers
+    from gpufleet.cli.wiring import refuse_strangers
 
     server_settings = settings[ServerSettings]
     refuse_strangers(settings)
     with bind(server_settings.host, server_settings.port) as listening, stop_on_signals() as stopper:
         try:
             async with AsyncExitStack() as closing:
-                server = await assemble(settings, closing)
-                address = address_of(listening)
-                server.on_started = lambda: print(f"gpufleet serves on {address}", flush=True)
+                server = await put_together(closing)
+                server.on_started = lambda: started(address_of(listening))
                 stopper.server = server
                 await server.serve(sockets=[listening])
         except asyncio.CancelledError:

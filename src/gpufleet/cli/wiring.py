@@ -80,11 +80,15 @@ async def assemble(settings: Settings, closing: AsyncExitStack, *, simulated: bo
     return http_server(await open_parts(settings, closing, simulated=simulated))
 
 
-async def open_parts(settings: Settings, closing: AsyncExitStack, *, simulated: bool = False) -> Parts:
-    """Open every part, in order."""
+async def open_parts(
+    settings: Settings, closing: AsyncExitStack, *, simulated: bool = False, prepare: Step | None = None
+) -> Parts:
+    """Open every part, in order; `prepare` gets the store before anything reads from it."""
     parts = Parts(settings, closing, simulated=simulated)
     for step in _STEPS:
         await step(parts)
+        if step is open_database and prepare is not None:
+            await prepare(parts)
     return parts
 
 

@@ -2,6 +2,7 @@
 
 from gpufleet.settings.groups import (
     AuthSettings,
+    DemoSettings,
     DevicesSettings,
     KubernetesSettings,
     LogSettings,
@@ -13,6 +14,7 @@ from gpufleet.settings.load import Settings, load_settings
 
 __all__ = [
     "AuthSettings",
+    "DemoSettings",
     "DevicesSettings",
     "KubernetesSettings",
     "LogSettings",

@@ -202,6 +202,25 @@ class DevicesSettings:
     )
 
 
+@dataclass(frozen=True)
+class DemoSettings:
+    """The simulated fleet of `gpufleet demo`."""
+
+    nodes: int = setting(32, "Nodes of the simulated fleet.", flag="--nodes", minimum=1, maximum=2000)
+    gpus: int = setting(8, "GPUs on each of its nodes.", flag="--gpus", minimum=1, maximum=16)
+    seed: int = setting(1, "The same seed at the same time shows the same fleet.", flag="--seed", minimum=0)
+    days: float = setting(
+        7.0, "Days of history it begins with; shorter above 32 nodes.", flag="--days", minimum=0, maximum=30
+    )
+    kube_port: int = setting(
+        0,
+        "Port of its Kubernetes-shaped API; 0 takes a free one.",
+        flag="--kube-port",
+        minimum=0,
+        maximum=65535,
+    )
+
+
 GROUPS: dict[str, type] = {
     "server": ServerSettings,
     "auth": AuthSettings,
@@ -210,6 +229,7 @@ GROUPS: dict[str, type] = {
     "metrics": MetricsSettings,
     "kubernetes": KubernetesSettings,
     "devices": DevicesSettings,
+    "demo": DemoSettings,
 }
 """Every group by the name of its table in `gpufleet.toml`."""
 

@@ -106,6 +106,27 @@ class KeptReadings:
         if ticks:
             await self._database.transaction(work)
 
+    async def append_past(self, cluster: str, past: Sequence[tuple[Quantity, Grid]]) -> None:
+        """Store what was read long ago, in grids of at most a quarter of an hour; stored twice, it counts once."""
+
+        def pack() -> list[tuple[str, str, str, float, bytes]]:
+            return [
+                (cluster, quantity.value, node, float(grid.moments[0]), columns)
+                for quantity, grid in past
+                for node, columns in pack_chunks(grid)
+            ]
+
+        rows = await asyncio.to_thread(pack)
+
+        async def work(connection: asyncpg.Connection) -> None:
+            for start in sorted({start - start % _PARTITION for _, _, _, start, _ in rows}):
+                await _ensure_partition(connection, start)
+            await connection.copy_records_to_table(
+                "reading_chunk", records=rows, columns=("cluster", "quantity", "node", "start", "columns")
+            )
+
+        await self._database.transaction(work)
+
     async def latest(self, cluster: str) -> Readings | None:
         """The newest refresh, or None if there is none."""
         rows = await self._database.fetch(_NEWEST, cluster)

@@ -1,0 +1,1 @@
+"""A fleet that is not there, for demonstrations and tests: seeded, and the same at the same time."""

@@ -1,0 +1,179 @@
+"""The machines of a simulated fleet: models, islands, racks, and which of them are in trouble.
+
+Everything follows from the seed and the number of nodes. Trouble comes in turns: of two machines
+one is always broken and the other repaired, so that a demonstration shows a faulty node on any day
+and its history still makes sense.
+"""
+
+import random
+from dataclasses import dataclass
+from uuid import UUID
+
+GIB = 2**30
+DAY = 86_400.0
+BUILT = 1_767_225_600.0
+"""When the oldest machine was set up: 2026-01-01, in Unix seconds."""
+
+XID, XID_MEANING = 79, "GPU has fallen off the bus"
+_FEWEST_FOR_TROUBLE = 8
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """A product, with what the simulation needs to know of it."""
+
+    name: str
+    short: str
+    vendor: str
+    memory_bytes: int
+    idle_watts: float
+    limit_watts: float
+    bandwidth_gbps: int
+    """Of each GPU to its island; 0 where there are no links between GPUs."""
+    islands: int
+    fabric: str
+    peak_tflops: float
+    """Dense BF16."""
+    share: float
+    """Part of the fleet."""
+
+    @property
+    def resource(self) -> str:
+        """What pods ask for."""
+        return f"{self.vendor}.com/gpu"
+
+
+MODELS = (
+    GpuModel("NVIDIA H200", "h200", "nvidia", 141 * GIB, 75, 700, 900, 1, "nvlink", 989, 0.25),
+    GpuModel("NVIDIA H100 80GB HBM3", "h100", "nvidia", 80 * GIB, 70, 700, 900, 1, "nvlink", 989, 0.31),
+    GpuModel("NVIDIA A100-SXM4-80GB", "a100", "nvidia", 80 * GIB, 55, 400, 600, 2, "nvlink", 312, 0.19),
+    GpuModel("NVIDIA L40S", "l40s", "nvidia", 48 * GIB, 35, 350, 0, 1, "pcie", 362, 0.12),
+    GpuModel("AMD Instinct MI300X", "mi300x", "amd", 192 * GIB, 140, 750, 896, 1, "xgmi", 1307, 0.13),
+)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Which nodes are never quite well; None in a fleet too small for it."""
+
+    broken: tuple[int, int] | None = None
+    """Two nodes of which one is down at any time."""
+    xid: tuple[int, int] | None = None
+    """Two nodes of which one has lost a GPU at any time."""
+    cordoned: int | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One node."""
+
+    number: int
+    name: str
+    model: GpuModel
+    gpus: int
+    rack: str
+    zone: str
+    address: str
+    created: float
+    uid: str
+    uuids: tuple[str, ...]
+
+    def island(self, gpu: int) -> str:
+        """The island that a GPU is on; empty where GPUs are not linked."""
+        if not self.model.bandwidth_gbps:
+            return ""
+        size = max(1, self.gpus // self.model.islands)
+        return f"{self.model.fabric}-{min(gpu // size, self.model.islands - 1)}"
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """All machines, and the trouble among them."""
+
+    machines: tuple[Machine, ...]
+    trouble: Trouble
+
+    def is_down(self, machine: Machine, at: float) -> bool:
+        """Whether the node does not answer."""
+        pair = self.trouble.broken
+        return pair is not None and machine.number == pair[int(_turn(at, 10 * DAY, 0))]
+
+    def down_since(self, at: float) -> float:
+        """When the node that is down went down."""
+        return at - (at - BUILT) % (10 * DAY)
+
+    def lost_gpu(self, machine: Machine, at: float) -> int | None:
+        """The GPU that the driver has lost, if it has."""
+        pair = self.trouble.xid
+        if pair is None or machine.number != pair[int(_turn(at, 14 * DAY, 5 * DAY))]:
+            return None
+        return lost_place(machine)
+
+    def lost_since(self, at: float) -> float:
+        """When that GPU was lost."""
+        return at - (at - BUILT - 5 * DAY) % (14 * DAY)
+
+    def is_cordoned(self, machine: Machine) -> bool:
+        """Whether an operator keeps new pods off the node."""
+        return machine.number == self.trouble.cordoned
+
+
+def lost_place(machine: Machine) -> int:
+    """Which of a node's GPUs is the one that gets lost."""
+    return min(3, machine.gpus - 1)
+
+
+def build(seed: int, nodes: int, gpus: int) -> Hardware:
+    """The machines of a fleet."""
+    models = _models(nodes)
+    counts: dict[str, int] = {}
+    machines = []
+    for number, model in enumerate(models):
+        counts[model.short] = counts.get(model.short, 0) + 1
+        source = random.Random(f"{seed}/machine/{number}")  # noqa: S311  (a simulation, no secret)
+        machines.append(
+            Machine(
+                number=number,
+                name=f"{model.short}-{counts[model.short]:03d}",
+                model=model,
+                gpus=gpus,
+                rack=f"r{number // 8 + 1:02d}",
+                zone="abc"[number // 8 % 3],
+                address=f"10.{number // 65025}.{number // 255 % 255}.{number % 255}",
+                created=BUILT + source.uniform(0, 30) * DAY,
+                uid=new_uid(source),
+                uuids=tuple(f"GPU-{new_uid(source)}" for _ in range(gpus)),
+            )
+        )
+    return Hardware(tuple(machines), _trouble(models))
+
+
+def new_uid(source: random.Random) -> str:
+    """An id that looks as random as Kubernetes' own."""
+    return str(UUID(int=source.getrandbits(128), version=4))
+
+
+def _models(nodes: int) -> list[GpuModel]:
+    """The model of each node, in blocks, as machines are bought."""
+    models: list[GpuModel] = []
+    until = 0.0
+    for model in MODELS:
+        until += model.share
+        models += [model] * (round(until * nodes) - len(models))
+    return models
+
+
+def _trouble(models: list[GpuModel]) -> Trouble:
+    if len(models) < _FEWEST_FOR_TROUBLE:
+        return Trouble()
+    of = {model.short: [n for n, each in enumerate(models) if each is model] for model in MODELS}
+    h100, a100 = of["h100"], of["a100"]
+    return Trouble(
+        broken=(h100[-1], a100[-1]),
+        xid=(h100[0], of["h200"][-1]),
+        cordoned=of["l40s"][-1] if of["l40s"] else None,
+    )
+
+
+def _turn(at: float, period: float, offset: float) -> float:
+    return ((at - BUILT - offset) // period) % 2
