@@ -242,13 +242,26 @@ class KubeClient:
         )
 
     async def bind(
-        self, namespace: str, pod: str, uid: str, node: str, annotations: Mapping[str, str] | None = None
+        self,
+        namespace: str,
+        pod: str,
+        uid: str,
+        node: str,
+        annotations: Mapping[str, str] | None = None,
+        *,
+        resource_version: str = "",
     ) -> None:
-        """Place the pod of that uid on `node`; the annotations get on the pod in the same write."""
+        """Place the pod of that uid on `node`; the annotations get on the pod in the same write.
+
+        With `resource_version` only if the pod is still in that state (else `Conflict`).
+        """
+        meta = {"name": pod, "namespace": namespace, "uid": uid, "annotations": annotations or {}}
+        if resource_version:
+            meta["resourceVersion"] = resource_version
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": pod, "namespace": namespace, "uid": uid, "annotations": annotations or {}},
+            "metadata": meta,
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         path = PODS.path(namespace, pod, "binding")

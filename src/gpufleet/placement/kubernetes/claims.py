@@ -1,0 +1,46 @@
+"""What a GpuClaim asks for, as placement's request."""
+
+from collections.abc import Mapping
+
+from gpufleet.model.annotations import GANG_SIZE, GANG_TIMEOUT
+from gpufleet.model.claim import DEFAULT_SHARE, GpuClaim
+from gpufleet.model.kube_objects import PodGroup
+from gpufleet.placement.request import WHOLE, Exclusivity, Policy, Request, Topology
+
+GANG_TIMEOUT_S = 60.0
+"""How long a planned gang may take to get going, if nothing says otherwise."""
+
+
+def request_of(claim: GpuClaim) -> Request:
+    """The request for one pod that names the claim; InvalidRequest if it makes no sense."""
+    devices, topology = claim.spec.devices, claim.spec.topology
+    share = DEFAULT_SHARE if devices.share is None else devices.share
+    return Request(
+        count=devices.count,
+        policy=Policy(devices.policy),
+        prefer_ids=devices.prefer_ids if devices.policy == "preferIds" else (),
+        exclusivity=Exclusivity(devices.exclusivity),
+        share_milli=round(share * WHOLE),
+        mig_profile=devices.mig_profile,
+        topology=Topology.IGNORE if topology is None else Topology(topology.mode),
+        min_bandwidth_gbps=0 if topology is None else topology.min_bandwidth_gbps,
+        match_labels=frozenset(claim.spec.selector.match_labels.items())
+        if claim.spec.selector
+        else frozenset(),
+    )
+
+
+def gang_terms(group: PodGroup | None, claim: GpuClaim) -> tuple[int, float] | None:
+    """How many members a gang needs and how long it may take: by its PodGroup, else by the claim's annotations."""
+    if group is not None:
+        timeout = group.spec.schedule_timeout_seconds
+        return group.spec.min_member, GANG_TIMEOUT_S if timeout is None else float(timeout)
+    size = _number(claim.metadata.annotations, GANG_SIZE)
+    if size is None:
+        return None
+    return int(size), _number(claim.metadata.annotations, GANG_TIMEOUT) or GANG_TIMEOUT_S
+
+
+def _number(annotations: Mapping[str, str], key: str) -> float | None:
+    text = annotations.get(key, "")
+    return float(text) if text.isascii() and text.isdigit() and int(text) > 0 else None

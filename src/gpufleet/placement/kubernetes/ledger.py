@@ -1,0 +1,278 @@
+"""Who has which GPU, kept from the objects of the API as they come and go.
+
+Leases are the truth; holds are choices of this process that have no lease yet. A holder's
+allocation in the cluster is the union of both, found anew whenever one of them changes.
+Objects may come twice, late or out of order: a lease older than the one that is known is
+left aside, so that the answer to our own write is not undone by a watch that lags behind.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpufleet.model.annotations import CLAIM
+from gpufleet.model.claim import GpuClaim
+from gpufleet.model.kube_objects import KubeObject, Lease, Pod, PodGroup
+from gpufleet.model.kube_objects import Node as KubeNode
+from gpufleet.model.node_status import Device, GpuNodeStatus
+from gpufleet.placement.allocation import Allocation
+from gpufleet.placement.cluster import Cluster
+from gpufleet.placement.kubernetes.leases import GpuLease, Holder, read_lease
+from gpufleet.placement.kubernetes.nodes import node_of
+from gpufleet.placement.verdict import Fits
+
+Key = tuple[str, str]
+"""Namespace and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """GPUs chosen for a pod and not leased yet; `until` is a time of the caller's clock."""
+
+    fits: Fits
+    until: float
+    gang: str = ""
+
+
+def holder_key(uid: str, node: str) -> str:
+    """The name of a pod's holding on one node; a pod may hold on two while an attempt is being undone."""
+    return f"{uid}@{node}"
+
+
+def uid_of(holder: str) -> str:
+    """The pod of a holding."""
+    return holder.rpartition("@")[0]
+
+
+class Ledger:
+    """Nodes, leases, claims and pods, and the cluster that follows from them."""
+
+    def __init__(self, cluster: Cluster | None = None) -> None:
+        self.cluster = Cluster() if cluster is None else cluster
+        self.nodes: dict[str, KubeNode] = {}
+        self.reports: dict[str, GpuNodeStatus] = {}
+        self.claims: dict[Key, GpuClaim] = {}
+        self.groups: dict[Key, PodGroup] = {}
+        self.pods: dict[str, Pod] = {}
+        self.leases: dict[str, GpuLease] = {}
+        self.holds: dict[str, Hold] = {}
+        self._gone: dict[str, str] = {}
+        self._parts: dict[str, dict[str, dict[int, Holder]]] = {}
+        self._by_claim: dict[Key, set[str]] = {}
+        self._users: dict[str, set[str]] = {}
+
+    # -- nodes -----------------------------------------------------------------------------
+
+    def put_node(self, node: KubeNode) -> None:
+        """A node is there or has changed."""
+        self.nodes[node.metadata.name] = node
+        self._refresh(node.metadata.name)
+
+    def drop_node(self, name: str) -> None:
+        """A node is gone; leases of its GPUs stay known."""
+        self.nodes.pop(name, None)
+        self._refresh(name)
+
+    def put_report(self, report: GpuNodeStatus) -> None:
+        """An agent has reported the GPUs of its node."""
+        name = report.spec.node_name
+        self.reports[name] = report
+        for device in report.status.devices:
+            for uid in device.in_use_by:
+                self._users.setdefault(uid, set()).add(name)
+        self._refresh(name)
+
+    def drop_report(self, name: str) -> None:
+        """A node's report is gone."""
+        self.reports.pop(name, None)
+        self._refresh(name)
+
+    def device(self, node: str, gpu: int) -> Device | None:
+        """What is reported of one GPU."""
+        report = self.reports.get(node)
+        found = (each for each in report.status.devices if each.id == gpu) if report else iter(())
+        return next(found, None)
+
+    # -- leases and holds ------------------------------------------------------------------
+
+    def put_lease(self, lease: Lease) -> None:
+        """A lease as the server showed it; one older than what is known changes nothing."""
+        read = read_lease(lease)
+        if read is None:
+            return
+        known = self.leases.get(read.name)
+        if known is not None and _older(lease, known.object):
+            return
+        if self._gone.get(read.name) == lease.metadata.uid:
+            return
+        self._unlist(known)
+        self.leases[read.name] = read
+        for uid, holder in read.holders.items():
+            self._parts.setdefault(uid, {}).setdefault(read.node, {})[read.gpu] = holder
+            self._settle(uid, read.node)
+        if self.reports.get(read.node) and self.device_used(read.node, read.gpu):
+            self._refresh(read.node)
+
+    def drop_lease(self, name: str, uid: str = "") -> None:
+        """A lease is gone (only that of `uid`, if given)."""
+        known = self.leases.get(name)
+        if uid:
+            self._gone[name] = uid
+            if len(self._gone) > 65536:
+                self._gone.pop(next(iter(self._gone)))
+        if known is None or (uid and known.object.metadata.uid != uid):
+            return
+        del self.leases[name]
+        self._unlist(known)
+        if self.device_used(known.node, known.gpu):
+            self._refresh(known.node)
+
+    def hold(self, uid: str, hold: Hold) -> None:
+        """Keep GPUs for a pod until it is bound or the time is up; replaces its earlier hold."""
+        self.release_hold(uid)
+        self.holds[uid] = hold
+        self._settle(uid, hold.fits.node)
+
+    def release_hold(self, uid: str) -> Hold | None:
+        """Give up a pod's hold, if it has one."""
+        hold = self.holds.pop(uid, None)
+        if hold is not None:
+            self._settle(uid, hold.fits.node)
+        return hold
+
+    def parts(self, uid: str) -> dict[str, dict[int, Holder]]:
+        """What a pod has by leases: by node, by GPU id."""
+        return self._parts.get(uid, {})
+
+    def lessees(self) -> Iterator[str]:
+        """Everybody who has a lease."""
+        return iter(list(self._parts))
+
+    # -- claims and pods -------------------------------------------------------------------
+
+    def put_pod(self, pod: Pod) -> None:
+        """A pod is there or has changed."""
+        uid = pod.metadata.uid
+        known = self.pods.get(uid)
+        if known is not None and _older(pod, known):
+            return
+        self.pods[uid] = pod
+        if claim := pod.metadata.annotations.get(CLAIM):
+            self._by_claim.setdefault((pod.metadata.namespace, claim), set()).add(uid)
+        if known is None or known.finished != pod.finished:
+            self._refresh_users(uid)
+
+    def drop_pod(self, uid: str) -> None:
+        """A pod is gone."""
+        pod = self.pods.pop(uid, None)
+        if pod is None:
+            return
+        key = (pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, ""))
+        if key in self._by_claim:
+            self._by_claim[key].discard(uid)
+            if not self._by_claim[key]:
+                del self._by_claim[key]
+        self._refresh_users(uid)
+
+    def claim_of(self, pod: Pod) -> GpuClaim | None:
+        """The claim that a pod names, if both are there."""
+        return self.claims.get((pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, "")))
+
+    def pods_of(self, namespace: str, claim: str) -> list[Pod]:
+        """The pods that name a claim, oldest first."""
+        pods = [self.pods[uid] for uid in self._by_claim.get((namespace, claim), ())]
+        return sorted(pods, key=lambda pod: (str(pod.metadata.creation_timestamp), pod.metadata.name))
+
+    # -- how it hangs together -------------------------------------------------------------
+
+    def without(self, uid: str) -> "_Aside":
+        """Within this, the cluster is as if the pod had nothing."""
+        return _Aside(self, uid)
+
+    def device_used(self, node: str, gpu: int) -> bool:
+        """Whether the agent has seen pods on a GPU."""
+        device = self.device(node, gpu)
+        return device is not None and bool(device.in_use_by)
+
+    def _unlist(self, lease: GpuLease | None) -> None:
+        if lease is None:
+            return
+        for uid in lease.holders:
+            nodes = self._parts.get(uid, {})
+            nodes.get(lease.node, {}).pop(lease.gpu, None)
+            if not nodes.get(lease.node):
+                nodes.pop(lease.node, None)
+            if not nodes:
+                self._parts.pop(uid, None)
+            self._settle(uid, lease.node)
+
+    def _settle(self, uid: str, node: str) -> None:
+        """Make the cluster agree with what a pod has on one node."""
+        key = holder_key(uid, node)
+        want = self._wanted(key, uid, node)
+        if want != self.cluster.allocations.get(key):
+            self.cluster.free(key)
+            if want is not None:
+                self.cluster.allocate(key, want, observed=True)
+
+    def _wanted(self, key: str, uid: str, node: str) -> Allocation | None:
+        parts = self._parts.get(uid, {}).get(node, {})
+        hold = self.holds.get(uid)
+        gpus, milli, instances = set(parts), 0, set[tuple[int, str]]()
+        for gpu, holder in parts.items():
+            milli = max(milli, holder.milli)
+            instances.update((gpu, each) for each in holder.instances)
+        if hold is not None and hold.fits.node == node:
+            gpus.update(hold.fits.gpus)
+            instances.update(hold.fits.instances)
+            milli = max(milli, hold.fits.request.milli_per_gpu)
+        if not gpus:
+            return None
+        return Allocation(key, node, tuple(sorted(gpus)), milli, tuple(sorted(instances)))
+
+    def _refresh(self, name: str) -> None:
+        node, report = self.nodes.get(name), self.reports.get(name)
+        if node is None or report is None:
+            self.cluster.remove_node(name)
+            return
+        self.cluster.put_node(node_of(node, report, lambda device: self._taken(name, device)))
+
+    def _refresh_users(self, uid: str) -> None:
+        for name in self._users.get(uid, ()):
+            self._refresh(name)
+
+    def _taken(self, node: str, device: Device) -> bool:
+        """Whether a living pod without a lease is on the GPU, by what the agent saw."""
+        return any(
+            (pod := self.pods.get(uid)) is not None
+            and not pod.finished
+            and device.id not in self._parts.get(uid, {}).get(node, {})
+            for uid in device.in_use_by
+        )
+
+
+class _Aside:
+    """A pod's own holdings, put aside while it is placed anew."""
+
+    def __init__(self, ledger: Ledger, uid: str) -> None:
+        self._ledger = ledger
+        self._uid = uid
+        self._held: list[Allocation] = []
+
+    def __enter__(self) -> None:
+        ledger, uid = self._ledger, self._uid
+        nodes = set(ledger.parts(uid))
+        if hold := ledger.holds.get(uid):
+            nodes.add(hold.fits.node)
+        self._held = [held for node in nodes if (held := ledger.cluster.free(holder_key(uid, node)))]
+
+    def __exit__(self, *_error: object) -> None:
+        for held in self._held:
+            self._ledger.cluster.allocate(held.holder, held, observed=True)
+
+
+def _older(item: KubeObject, known: KubeObject) -> bool:
+    """Whether `item` is an earlier state of `known` (versions of one object count upwards)."""
+    new, old = item.metadata, known.metadata
+    if new.uid != old.uid or not (new.resource_version.isdigit() and old.resource_version.isdigit()):
+        return False
+    return int(new.resource_version) < int(old.resource_version)

@@ -1,0 +1,58 @@
+"""A Kubernetes node and the report of its GPUs, as placement's node; and which pods a node lets in."""
+
+from collections.abc import Callable
+
+from gpufleet.model.kube_objects import Node as KubeNode
+from gpufleet.model.kube_objects import Pod, Taint, Toleration
+from gpufleet.model.node_status import Device, GpuNodeStatus
+from gpufleet.placement.node import Gpu, MigInstance, Node
+
+
+def node_of(node: KubeNode, report: GpuNodeStatus, taken: Callable[[Device], bool]) -> Node:
+    """The node with its GPUs; `taken` says of a GPU that a pod without a lease uses it."""
+    return Node(
+        node.metadata.name,
+        tuple(_gpu(device, taken) for device in report.status.devices),
+        dict(node.metadata.labels),
+        cordoned=node.spec.unschedulable or not is_ready(node),
+    )
+
+
+def is_ready(node: KubeNode) -> bool:
+    """Whether the kubelet says so; a node that says nothing yet is taken at its word by kube-scheduler's taints."""
+    ready = next((condition for condition in node.status.conditions if condition.type == "Ready"), None)
+    return ready is None or ready.status == "True"
+
+
+def lets_in(node: KubeNode, pod: Pod) -> bool:
+    """Whether taints, cordon, readiness and the pod's node selector allow the pod there."""
+    labels = node.metadata.labels
+    if node.spec.unschedulable or not is_ready(node):
+        return False
+    if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
+        return False
+    return all(
+        taint.effect == "PreferNoSchedule" or any(_tolerates(each, taint) for each in pod.spec.tolerations)
+        for taint in node.spec.taints
+    )
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    return toleration.operator == "Exists" or toleration.value == taint.value
+
+
+def _gpu(device: Device, taken: Callable[[Device], bool]) -> Gpu:
+    return Gpu(
+        device.id,
+        health=device.health,
+        island=device.island or None,
+        bandwidth_gbps=device.bandwidth_gbps,
+        model=device.model,
+        cordoned=device.cordoned,
+        taken=bool(device.in_use_by) and taken(device),
+        mig=tuple(MigInstance(str(each.id), each.profile) for each in device.mig_instances),
+    )
