@@ -18,8 +18,14 @@ from gpufleet.kube.errors import AlreadyExists, Conflict, NotFound
 from gpufleet.kube.timing import Timing
 from gpufleet.logs import get_logger
 from gpufleet.model.kube_objects import Lease
-from gpufleet.placement.kubernetes.leases import GpuLease, Holder, lease_name, new_lease, read_lease
-from gpufleet.placement.kubernetes.leases import with_holders
+from gpufleet.placement.kubernetes.leases import (
+    GpuLease,
+    Holder,
+    lease_name,
+    new_lease,
+    read_lease,
+    with_holders,
+)
 from gpufleet.placement.kubernetes.ledger import Ledger
 from gpufleet.placement.request import WHOLE
 from gpufleet.placement.verdict import Fits
@@ -90,9 +96,7 @@ class Leasing:
 
     def _part(self, pod: PodName, fits: Fits, gpu: int, stamp: str) -> Holder:
         instances = tuple(instance for at, instance in fits.instances if at == gpu)
-        return Holder(
-            pod.namespace, pod.name, pod.claim, fits.request.milli_per_gpu, instances, stamp
-        )
+        return Holder(pod.namespace, pod.name, pod.claim, fits.request.milli_per_gpu, instances, stamp)
 
     async def _take(self, node: str, gpu: int, uid: str, part: Holder) -> None:
         name = lease_name(node, gpu)

@@ -7,6 +7,7 @@ from gpufleet.settings.groups import (
     KubernetesSettings,
     LogSettings,
     MetricsSettings,
+    SchedulerSettings,
     ServerSettings,
     StoreSettings,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "KubernetesSettings",
     "LogSettings",
     "MetricsSettings",
+    "SchedulerSettings",
     "ServerSettings",
     "Settings",
     "StoreSettings",

@@ -221,6 +221,37 @@ class DemoSettings:
     )
 
 
+@dataclass(frozen=True)
+class SchedulerSettings:
+    """How GPUs are handed out."""
+
+    host: str = setting("127.0.0.1", "Address on which kube-scheduler finds the extender.", flag="--host")
+    port: int = setting(
+        8889, "Port of the extender; 0 takes a free one.", flag="--port", minimum=0, maximum=65535
+    )
+    name: str = setting(
+        "gpu-scheduler", "schedulerName of the pods that the stand-alone loop binds.", flag="--scheduler-name"
+    )
+    standalone: bool = setting(False, "Bind pods without a kube-scheduler.", flag="--standalone")
+    hold: float = setting(
+        30.0, "How long GPUs chosen for a pod are kept before it is bound.", unit="s", minimum=1
+    )
+    grace: float = setting(30.0, "How long a pod keeps leases without being bound.", unit="s", minimum=0)
+    permit: float = setting(
+        10.0, "How long the bind of a gang's member waits for the others.", unit="s", minimum=0
+    )
+    requests_per_second: float = setting(
+        1000.0, "Sustained rate of requests to the API; three for each pod that is bound.", minimum=0.1
+    )
+    burst: int = setting(2000, "Requests that may exceed the rate at once.", minimum=1)
+    preempt: bool = setting(
+        True, "Evict pods of lower priority for GPUs, where kube-scheduler can't see the need."
+    )
+    max_body_bytes: int = setting(
+        64 * 1024 * 1024, "Largest question that is read from kube-scheduler.", unit="bytes", minimum=1024
+    )
+
+
 GROUPS: dict[str, type] = {
     "server": ServerSettings,
     "auth": AuthSettings,
@@ -230,6 +261,7 @@ GROUPS: dict[str, type] = {
     "kubernetes": KubernetesSettings,
     "devices": DevicesSettings,
     "demo": DemoSettings,
+    "scheduler": SchedulerSettings,
 }
 """Every group by the name of its table in `gpufleet.toml`."""
 

@@ -31,6 +31,8 @@ class Hold:
     fits: Fits
     until: float
     gang: str = ""
+    version: str = ""
+    """The pod's version when the choice was made."""
 
 
 def holder_key(uid: str, node: str) -> str:

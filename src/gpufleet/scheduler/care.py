@@ -1,0 +1,261 @@
+"""Lease care: what nobody needs is released, by watch and at once; who waits for it is woken.
+
+A pod that is gone or has ended holds nothing. A bound pod holds what its annotation says and
+no more. A pod that has leases and is not bound keeps them while it is being bound or its gang
+is under way, and for a grace period; then they are taken back: first the pod is changed, which
+outdates every Binding under way, then its leases are given back if they have not been renewed.
+Leases that this scheduler did not make are left alone while their pod may live.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gpufleet.errors import GpufleetError
+from gpufleet.kube.timing import Timing
+from gpufleet.logs import get_logger
+from gpufleet.model.annotations import ALLOCATED
+from gpufleet.model.kube_objects import Pod
+from gpufleet.placement.kubernetes import Ledger
+from gpufleet.placement.kubernetes.leases import Holder
+from gpufleet.scheduler.binding import Binder
+from gpufleet.scheduler.leasing import Leasing
+from gpufleet.scheduler.metrics import Metrics
+from gpufleet.scheduler.ports import Api
+from gpufleet.scheduler.waiting import WaitingRoom
+
+_log = get_logger("scheduler")
+
+PERIOD = 1.0
+"""Seconds between two looks at what time changes: holds that run out, calls that failed."""
+
+_AT_ONCE = 64
+
+_Item = TypeVar("_Item")
+
+
+@dataclass
+class _Stray:
+    """Leases of a pod that is not bound: their stamps, and since when they are seen like this."""
+
+    stamps: frozenset[str]
+    since: float
+
+
+class Care:
+    """Looks after leases, holds and waiting pods; `run` it while leading."""
+
+    def __init__(
+        self,
+        api: Api,
+        ledger: Ledger,
+        leasing: Leasing,
+        binder: Binder,
+        waiting: WaitingRoom,
+        metrics: Metrics,
+        grace_s: float,
+        timing: Timing,
+    ) -> None:
+        self._api = api
+        self._ledger = ledger
+        self._leasing = leasing
+        self._binder = binder
+        self._waiting = waiting
+        self._metrics = metrics
+        self._grace_s = grace_s
+        self._timing = timing
+        self._dirty: set[str] = set()
+        self._departed: set[str] = set()
+        self._strays: dict[str, _Stray] = {}
+        self._foreign: set[str] = set()
+        self._freed = True
+        self._wake = asyncio.Event()
+        self.keeps: Callable[[str], bool] = lambda uid: False
+        """Whether something else answers for a pod's reservation (its gang)."""
+        self.on_freed: Callable[[], None] = lambda: None
+
+    # -- what the watch tells --------------------------------------------------------------
+
+    def look_at(self, uid: str) -> None:
+        """Something about this holder has changed."""
+        self._dirty.add(uid)
+        self._wake.set()
+
+    def pod_gone(self, uid: str) -> None:
+        """The watch has shown that the pod was deleted."""
+        if self._ledger.parts(uid):
+            self._departed.add(uid)
+            self.look_at(uid)
+
+    def freed(self) -> None:
+        """GPUs may have become free, or nodes may have come."""
+        self._freed = True
+        self._wake.set()
+
+    # -- work ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            await self.step()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD):
+                    await self._wake.wait()
+
+    async def step(self) -> None:
+        """One look: release what is due, then wake those whom it helps."""
+        self._wake.clear()
+        self._expire_holds()
+        self._note_foreign()
+        due, self._dirty = self._dirty | set(self._strays), set()
+        for chunk in _chunks(sorted(due)):
+            done = await asyncio.gather(*(self._tend_safely(uid) for uid in chunk))
+            self._dirty.update(uid for uid, well in zip(chunk, done, strict=True) if not well)
+        if self._freed:
+            self._freed = False
+            self.on_freed()
+            await self.wake_waiting()
+
+    def look_at_all(self) -> None:
+        """After a start: everybody who has a lease."""
+        self._dirty.update(self._ledger.lessees())
+        self.freed()
+
+    async def wake_waiting(self) -> None:
+        """Nudge the waiting pods that fit now."""
+        helped = self._waiting.helped(self._ledger, self._timing.monotonic())
+        for chunk in _chunks(helped):
+            await asyncio.gather(*(self._nudge(each.pod) for each in chunk))
+
+    async def _nudge(self, pod: Pod) -> None:
+        meta = pod.metadata
+        try:
+            now = await self._api.nudge(meta.namespace, meta.name, meta.uid, self._binder.mark())
+        except GpufleetError as error:
+            _log.warning("pod not woken", pod=f"{meta.namespace}/{meta.name}", error=str(error))
+            self._freed = True
+            return
+        if now is None:
+            self._waiting.drop(meta.uid)
+
+    def _expire_holds(self) -> None:
+        now = self._timing.monotonic()
+        for uid, hold in list(self._ledger.holds.items()):
+            pod = self._ledger.pods.get(uid)
+            over = pod is not None and (pod.finished or pod.spec.node_name)
+            if (hold.until <= now or over) and not self._binder.busy(uid):
+                self._ledger.release_hold(uid)
+                self._freed = True
+
+    def _note_foreign(self) -> None:
+        foreign = {name for name, lease in self._ledger.leases.items() if lease.foreign}
+        for name in sorted(foreign - self._foreign):
+            lease = self._ledger.leases[name]
+            _log.warning(
+                "lease made by hand or by another program; its GPU is left alone",
+                lease=name,
+                holder=lease.object.spec.holder_identity,
+            )
+        self._foreign = foreign
+        self._metrics.foreign.set(len(foreign))
+
+    async def _tend_safely(self, uid: str) -> bool:
+        try:
+            return await self._tend(uid)
+        except GpufleetError as error:
+            _log.warning("leases not tended", pod_uid=uid, error=str(error))
+            return False
+
+    async def _tend(self, uid: str) -> bool:
+        """Whether everything about this holder is as it should be, or will be looked at when it changes."""
+        parts = {node: dict(gpus) for node, gpus in self._ledger.parts(uid).items()}
+        if not parts or self._binder.busy(uid):
+            self._strays.pop(uid, None)
+            self._departed.discard(uid)
+            return True
+        pod = self._ledger.pods.get(uid)
+        if pod is None:
+            return await self._tend_missing(uid, parts)
+        if pod.finished:
+            return await self._release(uid, parts, "ended")
+        if pod.spec.node_name:
+            return await self._release(uid, _beyond(pod, parts), "superfluous")
+        if self.keeps(uid):
+            self._strays.pop(uid, None)
+            return True
+        return await self._tend_unbound(pod, parts)
+
+    async def _tend_missing(self, uid: str, parts: dict[str, dict[int, Holder]]) -> bool:
+        """No such pod is known: the watch may lag, so the server is asked by name."""
+        holder = next(iter(next(iter(parts.values())).values()))
+        if not holder.pod:
+            if uid in self._departed:
+                return await self._release(uid, parts, "pod gone")
+            # Nobody says which pod it is: made by hand or by another program, and not ours to judge.
+            return True
+        pod = await self._api.read_pod(holder.namespace, holder.pod)
+        if pod is not None and pod.metadata.uid == uid and not pod.finished:
+            self._ledger.put_pod(pod)
+            return await self._tend(uid)
+        return await self._release(uid, parts, "pod gone")
+
+    async def _tend_unbound(self, pod: Pod, parts: dict[str, dict[int, Holder]]) -> bool:
+        uid, now = pod.metadata.uid, self._timing.monotonic()
+        stamps = frozenset(holder.stamp for gpus in parts.values() for holder in gpus.values())
+        stray = self._strays.get(uid)
+        if stray is None or stray.stamps != stamps:
+            self._strays[uid] = _Stray(stamps, now)
+            return True
+        if now - stray.since < self._grace_s or uid in self._ledger.holds:
+            return True
+        del self._strays[uid]
+        return await self.take_back(pod, parts)
+
+    async def take_back(self, pod: Pod, parts: dict[str, dict[int, Holder]]) -> bool:
+        """Take the leases of an unbound pod, as they were read; whether nothing is left to do."""
+        meta = pod.metadata
+        now = await self._api.nudge(meta.namespace, meta.name, meta.uid, self._binder.mark())
+        if now is None:
+            return await self._release(meta.uid, parts, "pod gone")
+        self._ledger.put_pod(now)
+        if now.spec.node_name:
+            return await self._release(meta.uid, _beyond(now, parts), "superfluous")
+        return await self._release(meta.uid, parts, "not bound", stamped=True)
+
+    async def _release(
+        self, uid: str, parts: dict[str, dict[int, Holder]], why: str, *, stamped: bool = False
+    ) -> bool:
+        self._strays.pop(uid, None)
+        well = True
+        for node, gpus in parts.items():
+            by_stamp: dict[str | None, list[int]] = {}
+            for gpu, holder in gpus.items():
+                by_stamp.setdefault(holder.stamp if stamped else None, []).append(gpu)
+            for stamp, ids in by_stamp.items():
+                well &= await self._leasing.unreserve(uid, node, ids, stamp)
+                _log.info("leases released", node=node, gpus=ids, pod_uid=uid, why=why)
+                if why != "ended":
+                    self._metrics.recovered.labels(why).inc(len(ids))
+        if parts:
+            self._freed = True
+        return well
+
+
+def _beyond(pod: Pod, parts: dict[str, dict[int, Holder]]) -> dict[str, dict[int, Holder]]:
+    """The leases of a bound pod that are not part of its allocation."""
+    node, _, ids = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")
+    mine = {int(gpu) for gpu in ids.split(",") if gpu.isdigit()}
+    beyond = {
+        at: {gpu: holder for gpu, holder in gpus.items() if at != pod.spec.node_name or gpu not in mine}
+        for at, gpus in parts.items()
+    }
+    if node != pod.spec.node_name:
+        # Bound by another hand, which did not say to which GPUs: on its node everything stays.
+        beyond.pop(pod.spec.node_name, None)
+    return {at: gpus for at, gpus in beyond.items() if gpus}
+
+
+def _chunks(items: list[_Item]) -> list[list[_Item]]:
+    return [items[at : at + _AT_ONCE] for at in range(0, len(items), _AT_ONCE)]

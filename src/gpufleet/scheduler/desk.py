@@ -1,0 +1,264 @@
+"""The scheduler's desk: the parts joined, changes of the cluster handed to each, verbs answered.
+
+Everything that the watch brings goes into the ledger first; then those who care are told.
+The verbs are kube-scheduler's (`extender.py`) or the stand-alone loop's (`standalone.py`).
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from gpufleet.kube import Change
+from gpufleet.kube.timing import Timing
+from gpufleet.logs import get_logger
+from gpufleet.model.annotations import CLAIM
+from gpufleet.model.claim import GpuClaim
+from gpufleet.model.kube_objects import Lease, Node, Pod, PodGroup
+from gpufleet.model.node_status import GpuNodeStatus
+from gpufleet.placement import DemandMemory, fragmentation
+from gpufleet.placement.kubernetes import Ledger, read_lease, request_of
+from gpufleet.scheduler.binding import Binder
+from gpufleet.scheduler.care import Care
+from gpufleet.scheduler.choosing import Choice, Chooser, Unfit
+from gpufleet.scheduler.gangs import Gangs
+from gpufleet.scheduler.leasing import Leasing
+from gpufleet.scheduler.metrics import Metrics
+from gpufleet.scheduler.ports import Api
+from gpufleet.scheduler.preemption import Preemption
+from gpufleet.scheduler.statuses import Statuses
+from gpufleet.scheduler.waiting import WaitingRoom
+from gpufleet.settings import SchedulerSettings
+
+_log = get_logger("scheduler")
+
+
+class Desk:
+    """One replica's scheduler, over `api`; it acts only while `leading` says so."""
+
+    def __init__(
+        self,
+        api: Api,
+        settings: SchedulerSettings,
+        namespace: str,
+        *,
+        leading: Callable[[], bool] = lambda: True,
+        timing: Timing = Timing(),  # noqa: B008  (frozen)
+        **leasing: Any,
+    ) -> None:
+        self.ledger = Ledger()
+        self.metrics = Metrics()
+        self.waiting = WaitingRoom()
+        self.leading = leading
+        self._api = api
+        self._settings = settings
+        self._namespace = namespace
+        self._timing = timing
+        self._demand = DemandMemory()
+        self._tasks: set[asyncio.Task[None]] = set()
+        ledger = self.ledger
+        self.leasing = Leasing(api, ledger, namespace, timing, **leasing)
+        self.chooser = Chooser(ledger, self.waiting, self.metrics, settings.hold, timing)
+        self.binder = Binder(api, ledger, self.leasing, self.metrics, settings.hold, timing)
+        self.care = Care(
+            api, ledger, self.leasing, self.binder, self.waiting, self.metrics, settings.grace, timing
+        )
+        self.statuses = Statuses(api, ledger, self.waiting)
+        self.gangs = Gangs(api, ledger, self.leasing, self.care, timing)
+        self.preemption = Preemption(ledger, timing)
+        self.binder.on_unbound = self.care.look_at
+        self.care.keeps = self.gangs.keeps
+        self.care.on_freed = self.gangs.look_at_all
+        self.gangs.on_planned = self._gang_planned
+        self.gangs.on_refused = self._gang_refused
+
+    # -- verbs -----------------------------------------------------------------------------
+
+    def filter(self, pod: Pod, among: Sequence[str]) -> Choice:
+        """Choose a node and hold its GPUs (PreFilter, Filter and Score)."""
+        gang = self.gangs.gang_of(pod)
+        if gang is not None and (note := self.gangs.ready(pod, gang)):
+            self._refused(pod, note)
+            return self.chooser.refuse(pod, among, note, "wait for the whole gang of the pod")
+        choice = self.chooser.choose(pod, among)
+        if isinstance(choice, Unfit):
+            self._refused(pod, choice.note)
+            self._preempt(pod, among)
+        return choice
+
+    def prioritize(self, pod: Pod, among: Sequence[str]) -> dict[str, int]:
+        """Scores for those who run several extenders."""
+        return self.chooser.score(pod, among)
+
+    async def bind(self, namespace: str, name: str, uid: str, node: str) -> str:
+        """Reserve, PreBind and bind, or Unreserve; an error in words."""
+        pod = self.ledger.pods.get(uid)
+        gang = self.gangs.gang_of(pod) if pod else None
+        if gang is not None and not await self.gangs.permit(uid, gang, self._settings.permit):
+            return f"the other members of gang {gang[1]} have not come yet"
+        error = await self.binder.bind(namespace, name, uid, node)
+        if pod is not None:
+            self.statuses.look_at(namespace, pod.metadata.annotations.get(CLAIM, ""))
+        return error
+
+    def victims(self, pod: Pod, asked: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """Who has to leave, by node, so that the pod gets its GPUs."""
+        claim = self.ledger.claim_of(pod)
+        if claim is None:
+            return {node: list(uids) for node, uids in asked.items()}
+        return self.preemption.victims_on(pod, request_of(claim), asked)
+
+    # -- what the watch tells --------------------------------------------------------------
+
+    def on_nodes(self, changes: Sequence[Change[Node]]) -> None:
+        """Nodes came, changed or went."""
+        for change in changes:
+            if change.after is None:
+                self.ledger.drop_node(change.object.metadata.name)
+            else:
+                self.ledger.put_node(change.after)
+        self.care.freed()
+
+    def on_reports(self, changes: Sequence[Change[GpuNodeStatus]]) -> None:
+        """Agents have reported GPUs."""
+        for change in changes:
+            if change.after is None:
+                self.ledger.drop_report(change.object.spec.node_name)
+            else:
+                self.ledger.put_report(change.after)
+        self.care.freed()
+
+    def on_leases(self, changes: Sequence[Change[Lease]]) -> None:
+        """Leases were written or deleted, by us or by others."""
+        for change in changes:
+            meta = change.object.metadata
+            if meta.namespace != self._namespace or read_lease(change.object) is None:
+                continue
+            if change.after is None:
+                self.ledger.drop_lease(meta.name, meta.uid)
+                self.care.freed()
+                continue
+            self.ledger.put_lease(change.after)
+            known = self.ledger.leases.get(meta.name)
+            for uid in known.holders if known else ():
+                self.care.look_at(uid)
+
+    def on_claims(self, changes: Sequence[Change[GpuClaim]]) -> None:
+        """Claims came, changed or went."""
+        for change in changes:
+            meta = change.object.metadata
+            key = (meta.namespace, meta.name)
+            if change.after is None:
+                self.ledger.claims.pop(key, None)
+                continue
+            self.ledger.claims[key] = change.after
+            if change.before is None or change.before.spec != change.after.spec:
+                self.statuses.look_at(*key)
+                self._claim_came(key)
+            if change.after.spec.gang_ref:
+                self.gangs.look_at((meta.namespace, change.after.spec.gang_ref))
+
+    def on_groups(self, changes: Sequence[Change[PodGroup]]) -> None:
+        """PodGroups came, changed or went."""
+        for change in changes:
+            key = (change.object.metadata.namespace, change.object.metadata.name)
+            if change.after is None:
+                self.ledger.groups.pop(key, None)
+            else:
+                self.ledger.groups[key] = change.after
+            self.gangs.look_at(key)
+
+    def on_pods(self, changes: Sequence[Change[Pod]]) -> None:
+        """Pods came, changed, ended or went."""
+        for change in changes:
+            pod, uid = change.object, change.object.metadata.uid
+            if change.after is None:
+                self.ledger.drop_pod(uid)
+                self.ledger.release_hold(uid)
+                self.care.pod_gone(uid)
+                self.waiting.drop(uid)
+            else:
+                self.ledger.put_pod(change.after)
+                if pod.spec.node_name or pod.finished:
+                    self.waiting.drop(uid)
+            claim = pod.metadata.annotations.get(CLAIM)
+            if not claim and not self.ledger.parts(uid):
+                continue
+            self.care.look_at(uid)
+            self.statuses.look_at(pod.metadata.namespace, claim or "")
+            if gang := self.gangs.gang_of(pod):
+                self.gangs.look_at(gang)
+
+    # -- running ---------------------------------------------------------------------------
+
+    async def lead(self) -> None:
+        """Look after everything until cancelled; everything is looked at once, from scratch."""
+        self.care.look_at_all()
+        self.statuses.look_at_all()
+        self.gangs.look_at_all()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.care.run())
+            group.create_task(self.statuses.run())
+            group.create_task(self.gangs.run())
+
+    def refresh_metrics(self) -> None:
+        """Set the gauges to what is so now."""
+        leased = sum(1 for _ in self.ledger.lessees())
+        self.metrics.held.labels("memory").set(len(self.ledger.holds))
+        self.metrics.held.labels("lease").set(leased)
+        self.metrics.waiting.set(len(self.waiting.pods))
+        self.metrics.leading.set(self.leading())
+        now = fragmentation(self.ledger.cluster, self._demand.demand(self._timing.monotonic()))
+        self.metrics.fragmentation.set(now.percent)
+        self.metrics.free.set(now.free)
+
+    # -- between the parts -----------------------------------------------------------------
+
+    def _refused(self, pod: Pod, note: str) -> None:
+        self.statuses.look_at(pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, ""))
+        self.statuses.say(pod, "GpusUnavailable", note, "Warning")
+
+    def _preempt(self, pod: Pod, among: Sequence[str]) -> None:
+        claim = self.ledger.claim_of(pod)
+        if claim is None or claim.spec.gang_ref or not self._settings.preempt:
+            return
+        request = request_of(claim)
+        for victim in self.preemption.nominate(pod, request, among):
+            meta = victim.metadata
+            _log.info("preempting", victim=f"{meta.namespace}/{meta.name}", by=pod.metadata.name)
+            note = f"Preempted by {pod.metadata.namespace}/{pod.metadata.name}, which has a higher priority"
+            self.statuses.say(victim, "Preempted", note, "Warning")
+            self.begin(self._api.evict(meta.namespace, meta.name, meta.uid))
+
+    def _claim_came(self, key: tuple[str, str]) -> None:
+        for pod in self.ledger.pods_of(*key):
+            waiting = self.waiting.pods.get(pod.metadata.uid)
+            if waiting is not None and waiting.request is None:
+                self.begin(self._nudge(pod))
+
+    def _gang_planned(self, pods: list[Pod]) -> None:
+        for pod in pods:
+            self.statuses.look_at(pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, ""))
+            if self.waiting.drop(pod.metadata.uid):
+                self.begin(self._nudge(pod))
+
+    def _gang_refused(self, pods: list[Pod], note: str) -> None:
+        for pod in pods:
+            self.waiting.put(pod, None, (), note)
+            self._refused(pod, note)
+
+    async def _nudge(self, pod: Pod) -> None:
+        meta = pod.metadata
+        await self._api.nudge(meta.namespace, meta.name, meta.uid, self.binder.mark())
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do something beside; a failure is logged."""
+
+        async def safely() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001  a side task must not end in silence
+                _log.warning("side task failed", error=str(error))
+
+        task = asyncio.ensure_future(safely())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,293 @@
+"""Gangs: all members get their GPUs, or none does.
+
+When enough members are there, all of them are placed at once and their leases are taken at
+once; if one can't be had, all are given back. Only then are the members' gates opened. Binds
+wait for each other, so that no member runs before all have come to be bound. A gang that does
+not get going in its time gives everything back and may be planned again. Two gangs can't each
+hold half of what both need: planning is one step, and leases are never kept for half a gang.
+Gangs don't preempt.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpufleet.errors import GpufleetError, InvalidRequest
+from gpufleet.kube.timing import Timing
+from gpufleet.logs import get_logger
+from gpufleet.model.annotations import GANG_GATE
+from gpufleet.model.kube_objects import Pod
+from gpufleet.placement import Cluster, Fits, GangFits, GangRefused, Request, place_gang
+from gpufleet.placement.kubernetes import Hold, Ledger, request_of
+from gpufleet.placement.kubernetes.claims import gang_terms
+from gpufleet.placement.kubernetes.explain import gang_members
+from gpufleet.placement.kubernetes.ledger import Key
+from gpufleet.placement.kubernetes.nodes import lets_in
+from gpufleet.scheduler.care import Care
+from gpufleet.scheduler.choosing import whole_allocation
+from gpufleet.scheduler.leasing import Leasing, PodName
+from gpufleet.scheduler.ports import Api
+
+_log = get_logger("scheduler")
+
+
+@dataclass
+class Plan:
+    """A gang whose members have their leases and are on their way to be bound."""
+
+    deadline: float
+    members: set[str]
+    arrived: set[str] = field(default_factory=set)
+    complete: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Gangs:
+    """Plans gangs; `step` looks at those that something happened to."""
+
+    def __init__(self, api: Api, ledger: Ledger, leasing: Leasing, care: Care, timing: Timing) -> None:
+        self._api = api
+        self._ledger = ledger
+        self._leasing = leasing
+        self._care = care
+        self._timing = timing
+        self.plans: dict[Key, Plan] = {}
+        self.notes: dict[Key, str] = {}
+        self._dirty: set[Key] = set()
+        self._wake = asyncio.Event()
+        self.on_planned: Callable[[list[Pod]], None] = lambda pods: None
+        self.on_refused: Callable[[list[Pod], str], None] = lambda pods, note: None
+
+    def gang_of(self, pod: Pod) -> Key | None:
+        """The gang that a pod belongs to by its claim."""
+        claim = self._ledger.claim_of(pod)
+        if claim is None or not claim.spec.gang_ref:
+            return None
+        return claim.metadata.namespace, claim.spec.gang_ref
+
+    def look_at(self, gang: Key) -> None:
+        """Something about this gang has changed."""
+        self._dirty.add(gang)
+        self._wake.set()
+
+    def look_at_all(self) -> None:
+        """GPUs became free, or this process has just begun to lead."""
+        for claim in self._ledger.claims.values():
+            if claim.spec.gang_ref:
+                self.look_at((claim.metadata.namespace, claim.spec.gang_ref))
+
+    def keeps(self, uid: str) -> bool:
+        """Whether a plan answers for the pod's reservation."""
+        return any(uid in plan.members for plan in self.plans.values())
+
+    def ready(self, pod: Pod, gang: Key) -> str:
+        """Nothing if the member may go on; else what it waits for."""
+        plan = self.plans.get(gang)
+        if plan is not None and pod.metadata.uid in plan.members:
+            return ""
+        terms = self._terms(gang)
+        if terms is None:
+            return f"gang {gang[1]}: there is no PodGroup, and no claim says its size"
+        members = gang_members(self._ledger, *gang)
+        if sum(bool(each.spec.node_name) for each in members) >= terms[0]:
+            return ""
+        self.look_at(gang)
+        if len(members) < terms[0]:
+            return f"gang {gang[1]}: {len(members)} of {terms[0]} members are there"
+        return self.notes.get(gang) or f"gang {gang[1]} is being planned"
+
+    async def permit(self, uid: str, gang: Key, patience: float) -> bool:
+        """Wait until every planned member has come to be bound; whether that happened in time."""
+        plan = self.plans.get(gang)
+        if plan is None or uid not in plan.members:
+            return True
+        plan.arrived.add(uid)
+        self._check_complete(plan)
+        try:
+            async with asyncio.timeout(patience):
+                await plan.complete.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _check_complete(self, plan: Plan) -> None:
+        bound = {uid for uid in plan.members if (pod := self._ledger.pods.get(uid)) and pod.spec.node_name}
+        if plan.members <= plan.arrived | bound:
+            plan.complete.set()
+
+    async def run(self) -> None:
+        """Plan until cancelled."""
+        while True:
+            await self.step()
+            try:
+                async with asyncio.timeout(1.0):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def step(self) -> None:
+        """Look at every gang that something happened to, and at the deadlines."""
+        self._wake.clear()
+        due, self._dirty = self._dirty | set(self.plans), set()
+        for gang in sorted(due):
+            try:
+                await self._tend(gang)
+            except GpufleetError as error:
+                _log.warning("gang not planned", gang="/".join(gang), error=str(error))
+                self._dirty.add(gang)
+
+    async def _tend(self, gang: Key) -> None:
+        plan = self.plans.get(gang)
+        members = gang_members(self._ledger, *gang)
+        if plan is not None:
+            await self._follow(gang, plan, members)
+            return
+        terms = self._terms(gang)
+        if terms is None or len(members) < terms[0]:
+            return
+        settled = [pod for pod in members if self._settled(pod)]
+        waiting = [pod for pod in members if not self._settled(pod)]
+        if sum(bool(pod.spec.node_name) for pod in settled) >= terms[0]:
+            await self._open(members)
+            return
+        if len(settled) >= terms[0]:
+            # Reserved before a restart: take the plan up where it was.
+            await self._begin(gang, settled, terms[1])
+            return
+        if waiting:
+            await self._plan(gang, settled, waiting, *terms)
+
+    async def _follow(self, gang: Key, plan: Plan, members: list[Pod]) -> None:
+        there = {pod.metadata.uid for pod in members}
+        plan.members &= there
+        self._check_complete(plan)
+        bound = sum(bool(pod.spec.node_name) for pod in members if pod.metadata.uid in plan.members)
+        if plan.members and bound == len(plan.members):
+            del self.plans[gang]
+            await self._open(members)
+            return
+        if plan.members and self._timing.monotonic() < plan.deadline:
+            await self._open([pod for pod in members if pod.metadata.uid in plan.members])
+            return
+        del self.plans[gang]
+        _log.warning("gang ran out of time", gang="/".join(gang), bound=bound, of=len(plan.members))
+        await self._give_up(plan, members)
+        self._care.freed()
+        self._dirty.add(gang)
+
+    async def _give_up(self, plan: Plan, members: list[Pod]) -> None:
+        for pod in members:
+            uid = pod.metadata.uid
+            if uid in plan.members and not pod.spec.node_name:
+                self._ledger.release_hold(uid)
+                parts = {node: dict(gpus) for node, gpus in self._ledger.parts(uid).items()}
+                if not await self._care.take_back(pod, parts):
+                    self._care.look_at(uid)
+
+    async def _plan(
+        self, gang: Key, settled: list[Pod], waiting: list[Pod], least: int, seconds: float
+    ) -> None:
+        requests = self._requests(waiting)
+        if isinstance(requests, str):
+            self._refuse(gang, waiting, requests)
+            return
+        found = self._place(waiting, requests)
+        if not isinstance(found, GangFits) and len(waiting) > least - len(settled):
+            waiting = waiting[: least - len(settled)]
+            requests = requests[: len(waiting)]
+            found = self._place(waiting, requests)
+        if not isinstance(found, GangFits):
+            self._refuse(gang, waiting, f"gang {gang[1]}: {found.summary}")
+            return
+        until = self._timing.monotonic() + seconds
+        for pod, fits in zip(waiting, found.members, strict=True):
+            self._ledger.hold(pod.metadata.uid, Hold(fits, until, gang[1]))
+        self.plans[gang] = Plan(until, {pod.metadata.uid for pod in (*settled, *waiting)})
+        if await self._reserve_all(gang, waiting, found.members):
+            self.notes.pop(gang, None)
+            await self._begin(gang, [*settled, *waiting], seconds)
+        else:
+            del self.plans[gang]
+            self._dirty.add(gang)
+
+    async def _reserve_all(self, gang: Key, pods: list[Pod], places: tuple[Fits, ...]) -> bool:
+        names = [self._name(pod) for pod in pods]
+        attempts = [self._leasing.reserve(name, fits) for name, fits in zip(names, places, strict=True)]
+        outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if not failures:
+            return True
+        for name, fits, stamp in zip(names, places, outcomes, strict=True):
+            self._ledger.release_hold(name.uid)
+            if isinstance(stamp, str):
+                await self._leasing.unreserve(name.uid, fits.node, fits.gpus, stamp)
+            self._care.look_at(name.uid)
+        if unexpected := [each for each in failures if not isinstance(each, GpufleetError)]:
+            raise unexpected[0]
+        _log.info("gang not reserved", gang="/".join(gang), error=str(failures[0]))
+        return False
+
+    async def _begin(self, gang: Key, members: list[Pod], seconds: float) -> None:
+        plan = Plan(self._timing.monotonic() + seconds, {pod.metadata.uid for pod in members})
+        self.plans[gang] = plan
+        _log.info("gang planned", gang="/".join(gang), members=len(members))
+        self.on_planned(members)
+        await self._open(members)
+
+    async def _open(self, members: list[Pod]) -> None:
+        gated = [pod for pod in members if any(g.name == GANG_GATE for g in pod.spec.scheduling_gates)]
+        await asyncio.gather(*(self._api.open_gate(pod, GANG_GATE) for pod in gated))
+
+    def _refuse(self, gang: Key, pods: list[Pod], note: str) -> None:
+        self.notes[gang] = note
+        self.on_refused(pods, note)
+
+    def _place(self, pods: list[Pod], requests: list[Request]) -> GangFits | GangRefused:
+        return place_gang(self._open_to(pods[0]), requests)
+
+    def _open_to(self, pod: Pod) -> Cluster:
+        """The cluster without the nodes that the members can't go to (they are alike in that)."""
+        trial = self._ledger.cluster.copy()
+        for name, node in self._ledger.nodes.items():
+            if not lets_in(node, pod):
+                trial.remove_node(name)
+        return trial
+
+    def _requests(self, pods: list[Pod]) -> list[Request] | str:
+        requests = []
+        for pod in pods:
+            claim = self._ledger.claim_of(pod)
+            if claim is None:
+                return f"the claim of {pod.metadata.name} is gone"
+            try:
+                requests.append(request_of(claim))
+            except InvalidRequest as error:
+                return str(error)
+        return requests
+
+    def _settled(self, pod: Pod) -> bool:
+        """Whether a member is bound or has all of its leases."""
+        if pod.spec.node_name:
+            return True
+        claim = self._ledger.claim_of(pod)
+        if claim is None:
+            return False
+        request = request_of(claim)
+        return any(
+            whole_allocation(request, node, parts)
+            for node, parts in self._ledger.parts(pod.metadata.uid).items()
+        )
+
+    def _terms(self, gang: Key) -> tuple[int, float] | None:
+        group = self._ledger.groups.get(gang)
+        claims = [
+            claim
+            for (namespace, _), claim in self._ledger.claims.items()
+            if namespace == gang[0] and claim.spec.gang_ref == gang[1]
+        ]
+        found = [terms for claim in claims if (terms := gang_terms(group, claim))]
+        return max(found, default=None)
+
+    def _name(self, pod: Pod) -> PodName:
+        claim = self._ledger.claim_of(pod)
+        meta = pod.metadata
+        return PodName(meta.uid, meta.namespace, meta.name, claim.metadata.name if claim else "")

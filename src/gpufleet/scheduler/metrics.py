@@ -1,0 +1,66 @@
+"""What the scheduler counts, for Prometheus."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)
+
+
+class Metrics:
+    """Counters and gauges on a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        prefix = "gpufleet_scheduler"
+        self.decisions = Counter(
+            f"{prefix}_decisions_total",
+            "Decisions by outcome: chosen, refused, bound, bind_failed.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.latency = Histogram(
+            f"{prefix}_phase_seconds",
+            "Time that each phase took.",
+            ["phase"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self.refusals = Counter(
+            f"{prefix}_refusals_total", "Nodes refused, by reason.", ["reason"], registry=self.registry
+        )
+        self.held = Gauge(f"{prefix}_held", "Pods for which GPUs are held.", ["how"], registry=self.registry)
+        self.waiting = Gauge(f"{prefix}_waiting", "Pods that found no place.", registry=self.registry)
+        self.recovered = Counter(
+            f"{prefix}_leases_recovered_total",
+            "Leases that were left behind and have been released.",
+            ["why"],
+            registry=self.registry,
+        )
+        self.foreign = Gauge(
+            f"{prefix}_foreign_leases",
+            "Leases of GPUs that this scheduler did not make.",
+            registry=self.registry,
+        )
+        self.fragmentation = Gauge(
+            f"{prefix}_fragmentation_percent",
+            "Part of the free GPUs that the demand can't use.",
+            registry=self.registry,
+        )
+        self.free = Gauge(f"{prefix}_free_gpus", "Free usable GPUs.", registry=self.registry)
+        self.leading = Gauge(f"{prefix}_leading", "1 while this replica leads.", registry=self.registry)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measure what happens within."""
+        started = perf_counter()
+        try:
+            yield
+        finally:
+            self.latency.labels(name).observe(perf_counter() - started)
+
+    def render(self) -> bytes:
+        """As text for a scraper."""
+        return generate_latest(self.registry)

@@ -1,0 +1,70 @@
+"""The pods that found no place, and whom a release could help.
+
+kube-scheduler does not watch leases, so a pod that it could not place hears nothing of a
+freed GPU. Whoever would fit now is found here, in the order of priority and age, each
+counted with those before it, so that one free GPU wakes one pod and not a thousand.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpufleet.model.kube_objects import Pod
+from gpufleet.placement import Fits, Request
+from gpufleet.placement.kubernetes.ledger import Ledger
+
+PATIENCE = 1.0
+"""Seconds that a woken pod gets to come back before it may be woken again."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A pod that was refused; without a request it waits for something else than GPUs."""
+
+    pod: Pod
+    request: Request | None
+    among: Sequence[str]
+    note: str
+    woken_at: float = float("-inf")
+
+    @property
+    def order(self) -> tuple[int, str, str]:
+        """Whose turn it is: priority, then age, then name."""
+        meta = self.pod.metadata
+        return -(self.pod.spec.priority or 0), str(meta.creation_timestamp), meta.name
+
+
+class WaitingRoom:
+    """Who waits, by the pod's UID."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Waiting] = {}
+        self._among: Sequence[str] = ()
+
+    def put(self, pod: Pod, request: Request | None, among: Sequence[str], note: str) -> None:
+        """A pod was refused; the candidates of many pods are the same list and are kept once."""
+        if among == self._among:
+            among = self._among
+        self._among = among
+        before = self.pods.get(pod.metadata.uid)
+        woken = before.woken_at if before else float("-inf")
+        self.pods[pod.metadata.uid] = Waiting(pod, request, among, note, woken)
+
+    def drop(self, uid: str) -> Waiting | None:
+        """A pod waits no more."""
+        return self.pods.pop(uid, None)
+
+    def helped(self, ledger: Ledger, now: float) -> list[Waiting]:
+        """Those who would fit now, all together; they count as woken."""
+        found: list[Waiting] = []
+        if not self.pods:
+            return found
+        trial = ledger.cluster.copy()
+        for uid, waiting in sorted(self.pods.items(), key=lambda pair: pair[1].order):
+            if waiting.request is None or uid in ledger.holds or ledger.parts(uid):
+                continue
+            if isinstance(trial.take(waiting.request, waiting.among or None), Fits):
+                found.append(waiting)
+        due = [each for each in found if now - each.woken_at >= PATIENCE]
+        for each in due:
+            self.pods[each.pod.metadata.uid] = replace(each, woken_at=now)
+        return due

@@ -1,0 +1,222 @@
+"""A cluster on the embedded API with one scheduler replica, and the hands of users and kubelets."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from gpufleet.kube import LEASES, PODS, Connection, KubeClient, Selection, Terms
+from gpufleet.kube.resource import GPU_CLAIMS
+from gpufleet.kubelite import KubeLite
+from gpufleet.model.claim import GpuClaim
+from gpufleet.model.crds import definitions
+from gpufleet.model.kube_objects import Lease, Pod
+from gpufleet.scheduler.process import Replica
+from gpufleet.settings import SchedulerSettings
+
+CLAIMS = "/apis/gpu.scheduling/v1/namespaces/{}/gpuclaims"
+POD_GROUPS_CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podgroups.scheduling.x-k8s.io"},
+    "spec": {
+        "group": "scheduling.x-k8s.io",
+        "scope": "Namespaced",
+        "names": {"plural": "podgroups", "singular": "podgroup", "kind": "PodGroup"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+                },
+            }
+        ],
+    },
+}
+
+
+class Stage:
+    """What tests do to the cluster, and what they ask of it."""
+
+    def __init__(self, client: KubeClient, replica: Replica) -> None:
+        self.client = client
+        self.replica = replica
+        self.desk = replica.desk
+
+    async def node(
+        self,
+        name: str,
+        gpus: int = 4,
+        labels: Mapping[str, str] | None = None,
+        devices: list[dict[str, Any]] | None = None,
+        **status: Any,
+    ) -> None:
+        meta = {"name": name, "labels": dict(labels or {})}
+        await self.client.write_json("POST", "/api/v1/nodes", {"metadata": meta})
+        ready = {"conditions": [{"type": "Ready", "status": "True"}], **status}
+        await self._patch(f"/api/v1/nodes/{name}/status", {"status": ready})
+        report = {
+            "apiVersion": "gpu.scheduling/v1",
+            "kind": "GpuNodeStatus",
+            "metadata": {"name": name},
+            "spec": {"nodeName": name},
+        }
+        await self.client.write_json("POST", "/apis/gpu.scheduling/v1/gpunodestatuses", report)
+        await self.report(name, devices or [device(at) for at in range(gpus)])
+        await self.until(lambda: name in self.desk.ledger.cluster.nodes)
+
+    async def report(self, name: str, devices: list[dict[str, Any]]) -> None:
+        await self._patch(
+            f"/apis/gpu.scheduling/v1/gpunodestatuses/{name}/status",
+            {"status": {"devices": devices, "total": len(devices)}},
+        )
+
+    async def claim(
+        self,
+        name: str,
+        count: int = 1,
+        namespace: str = "default",
+        annotations: Mapping[str, str] | None = None,
+        spec: Mapping[str, Any] | None = None,
+        **devices: Any,
+    ) -> None:
+        body = {
+            "apiVersion": "gpu.scheduling/v1",
+            "kind": "GpuClaim",
+            "metadata": {"name": name, "annotations": dict(annotations or {})},
+            "spec": {"devices": {"count": count, **devices}, **(spec or {})},
+        }
+        await self.client.write_json("POST", CLAIMS.format(namespace), body)
+        await self.until(lambda: (namespace, name) in self.desk.ledger.claims)
+
+    async def pod(self, name: str, claim: str = "", namespace: str = "default", **spec: Any) -> Pod:
+        body = {
+            "metadata": {"name": name, "annotations": {"gpu.scheduling/claim": claim} if claim else {}},
+            "spec": {
+                "schedulerName": "gpu-scheduler",
+                "containers": [{"name": "c", "image": "i"}],
+                **spec,
+            },
+        }
+        await self.client.write_json("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+        pod = await self.client.get(PODS, name, namespace)
+        await self.until(lambda: pod.metadata.uid in self.desk.ledger.pods)
+        return pod
+
+    async def group(self, name: str, least: int, seconds: int = 60, namespace: str = "default") -> None:
+        body = {
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+            "kind": "PodGroup",
+            "metadata": {"name": name},
+            "spec": {"minMember": least, "scheduleTimeoutSeconds": seconds},
+        }
+        path = f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{namespace}/podgroups"
+        await self.client.write_json("POST", path, body)
+        await self.until(lambda: (namespace, name) in self.desk.ledger.groups)
+
+    async def phase(self, pod: Pod, phase: str) -> None:
+        meta = pod.metadata
+        path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}/status"
+        await self._patch(path, {"status": {"phase": phase}})
+
+    async def delete(self, pod: Pod) -> None:
+        await self.client.delete(PODS, pod.metadata.name, pod.metadata.namespace, grace_seconds=0)
+
+    async def read(self, pod: Pod) -> Pod:
+        return await self.client.get(PODS, pod.metadata.name, pod.metadata.namespace)
+
+    async def read_claim(self, name: str, namespace: str = "default") -> GpuClaim:
+        return await self.client.get(GPU_CLAIMS, name, namespace)
+
+    async def leases(self) -> dict[str, Lease]:
+        page = await self.client.list(LEASES, Selection(namespace="default"))
+        return {lease.metadata.name: lease for lease in page.items if lease.metadata.name.startswith("gpu-")}
+
+    # kube-scheduler's part
+
+    async def call(self, verb: str, body: Any) -> Any:
+        """Ask the extender as an ASGI application."""
+        status, answer = await self.raw("POST", verb, msgspec.json.encode(body))
+        assert status == 200, answer
+        return msgspec.json.decode(answer)
+
+    async def raw(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        messages: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"body": body}
+
+        async def send(message: Any) -> None:
+            messages.append(message)
+
+        await self.replica.extender()({"type": "http", "method": method, "path": path}, receive, send)
+        return messages[0]["status"], messages[1]["body"]
+
+    async def filter(self, pod: Pod, *among: str) -> Any:
+        pod = await self.read(pod)
+        names = list(among) or sorted(self.desk.ledger.nodes)
+        return await self.call(
+            "/filter", {"Pod": msgspec.to_builtins(pod), "Nodes": None, "NodeNames": names}
+        )
+
+    async def bind(self, pod: Pod, node: str) -> str:
+        meta = pod.metadata
+        asked = {"PodName": meta.name, "PodNamespace": meta.namespace, "PodUID": meta.uid, "Node": node}
+        error: str = (await self.call("/bind", asked))["Error"]
+        return error
+
+    async def schedule(self, pod: Pod, *among: str) -> str:
+        """Filter and bind; the node, or nothing if it was refused."""
+        found = await self.filter(pod, *among)
+        if not found["NodeNames"]:
+            return ""
+        node: str = found["NodeNames"][0]
+        assert await self.bind(pod, node) == ""
+        return node
+
+    @staticmethod
+    async def until(true: Callable[[], Any], seconds: float = 5.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < deadline, "it did not come true"
+            await asyncio.sleep(0.01)
+
+    async def _patch(self, path: str, body: Any) -> None:
+        await self.client.write_json("PATCH", path, body, "application/merge-patch+json")
+
+
+def device(at: int, **more: Any) -> dict[str, Any]:
+    return {"id": at, "health": "Healthy", "island": "i0", "bandwidthGBps": 600, "uuid": f"GPU-{at}", **more}
+
+
+@asynccontextmanager
+async def open_stage(server: KubeLite, **settings: Any) -> AsyncIterator[Stage]:
+    """A replica of its own on a server."""
+    async with KubeClient(Connection(server.url), requests_per_second=5000, burst=5000) as client:
+        chosen = SchedulerSettings(**{"grace": 1.0, "hold": 5.0, "permit": 2.0, **settings})
+        terms = Terms(duration=2.0, renew_within=1.5, retry=0.1)
+        replica = Replica(client, chosen, "default", f"replica-{id(client)}", terms)
+        work = asyncio.ensure_future(replica.run())
+        stage = Stage(client, replica)
+        try:
+            await stage.until(lambda: not replica.unready())
+            yield stage
+        finally:
+            work.cancel()
+            await asyncio.wait((work,))
+
+
+@asynccontextmanager
+async def open_server() -> AsyncIterator[KubeLite]:
+    """The embedded API with every kind that the scheduler reads."""
+    async with KubeLite() as server:
+        async with KubeClient(Connection(server.url)) as client:
+            for definition in (*definitions(), POD_GROUPS_CRD):
+                path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+                await client.write_json("POST", path, definition)
+        yield server

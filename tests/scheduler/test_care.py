@@ -1,0 +1,137 @@
+"""Lease care on the embedded API: what is released, when, and who is woken by it."""
+
+import asyncio
+
+from tests.scheduler.stage import Stage, open_stage
+
+from gpufleet.kube import LEASES
+from gpufleet.kubelite import KubeLite
+from gpufleet.model.annotations import NUDGE
+from gpufleet.model.kube_objects import Lease, LeaseSpec, ObjectMeta
+from gpufleet.scheduler.leasing import PodName
+
+
+async def no_leases(stage: Stage) -> None:
+    await stage.until(lambda: not stage.desk.ledger.leases)
+    assert await stage.leases() == {}
+
+
+async def test_a_deleted_pod_gives_its_gpus_back_and_wakes_who_waits(stage: Stage) -> None:
+    await stage.node("a", gpus=1)
+    await stage.claim("one")
+    first, second = await stage.pod("p", "one"), await stage.pod("q", "one")
+    await stage.schedule(first)
+    assert await stage.schedule(second) == ""
+    await stage.delete(first)
+    await stage.until(lambda: NUDGE in stage.desk.ledger.pods[second.metadata.uid].metadata.annotations, 2.0)
+    assert await stage.leases() == {}, "the lease must be gone before anybody is woken"
+    assert await stage.schedule(second) == "a"
+
+
+async def test_succeeded_and_failed_pods_hold_nothing(stage: Stage) -> None:
+    await stage.node("a")
+    await stage.claim("one")
+    pods = [await stage.pod(f"p{at}", "one") for at in range(2)]
+    for pod, phase in zip(pods, ("Succeeded", "Failed"), strict=True):
+        await stage.schedule(pod)
+        await stage.phase(pod, phase)
+    await no_leases(stage)
+    await stage.until(lambda: stage.desk.ledger.claims["default", "one"].status.message.startswith("No pod"))
+
+
+async def test_one_release_wakes_only_whom_it_helps(stage: Stage) -> None:
+    await stage.node("a", gpus=1)
+    await stage.claim("one")
+    first = await stage.pod("p", "one")
+    await stage.schedule(first)
+    waiting = [await stage.pod(f"w{at}", "one") for at in range(3)]
+    for pod in waiting:
+        assert await stage.schedule(pod) == ""
+    await stage.delete(first)
+    await no_leases(stage)
+    await asyncio.sleep(0.3)
+    woken = [
+        pod.metadata.name
+        for pod in waiting
+        if NUDGE in stage.desk.ledger.pods[pod.metadata.uid].metadata.annotations
+    ]
+    assert woken == ["w0"]
+
+
+async def test_leases_of_a_pod_that_died_while_nobody_watched_are_released_at_the_start(
+    server: KubeLite,
+) -> None:
+    async with open_stage(server) as stage:
+        await stage.node("a")
+        await stage.claim("two", 2)
+        pod = await stage.pod("p", "two")
+        await stage.schedule(pod)
+    async with open_stage(server, grace=0.2) as again:
+        assert len(await again.leases()) == 2
+        await again.delete(pod)
+        await no_leases(again)
+
+
+async def test_leases_without_a_binding_are_taken_back_after_the_grace_period(server: KubeLite) -> None:
+    async with open_stage(server, grace=0.2, hold=1.0) as stage:
+        await stage.node("a")
+        await stage.claim("two", 2)
+        pod = await stage.pod("p", "two")
+        await stage.filter(pod)
+        hold = stage.desk.ledger.holds[pod.metadata.uid]
+        await stage.desk.leasing.reserve(PodName(pod.metadata.uid, "default", "p", "two"), hold.fits)
+        assert len(await stage.leases()) == 2
+        await no_leases(stage)
+        text = (await stage.raw("GET", "/metrics"))[1].decode()
+        assert 'leases_recovered_total{why="not bound"} 2.0' in text
+
+
+async def test_a_lease_of_another_version_goes_with_its_pod(stage: Stage) -> None:
+    await stage.node("a")
+    await stage.claim("one")
+    pod = await stage.pod("p", nodeName="a")
+    lease = Lease(
+        ObjectMeta(name="gpu-a-0", namespace="default"), LeaseSpec(holder_identity=pod.metadata.uid)
+    )
+    await stage.client.create(LEASES, lease)
+    await stage.until(lambda: "gpu-a-0" in stage.desk.ledger.leases)
+    await asyncio.sleep(0.2)
+    assert list(await stage.leases()) == ["gpu-a-0"]
+    await stage.delete(pod)
+    await no_leases(stage)
+
+
+async def test_a_hold_runs_out(server: KubeLite) -> None:
+    async with open_stage(server, hold=1.0) as stage:
+        await stage.node("a", gpus=1)
+        await stage.claim("one")
+        first, second = await stage.pod("p", "one"), await stage.pod("q", "one")
+        assert (await stage.filter(first))["NodeNames"] == ["a"]
+        assert (await stage.filter(second))["NodeNames"] == []
+        await stage.until(lambda: not stage.desk.ledger.holds)
+        assert await stage.schedule(second) == "a"
+
+
+async def test_a_claim_that_comes_later_wakes_its_pod(stage: Stage) -> None:
+    await stage.node("a")
+    pod = await stage.pod("p", "late")
+    refused = await stage.filter(pod)
+    assert "GpuClaim late does not exist" in refused["FailedAndUnresolvableNodes"]["a"]
+    await stage.claim("late")
+    await stage.until(lambda: NUDGE in stage.desk.ledger.pods[pod.metadata.uid].metadata.annotations)
+
+
+async def test_a_node_that_returns_wakes_who_waits(stage: Stage) -> None:
+    await stage.node("a")
+    await stage.client.write_json(
+        "PATCH", "/api/v1/nodes/a", {"spec": {"unschedulable": True}}, "application/merge-patch+json"
+    )
+    await stage.until(lambda: stage.desk.ledger.cluster.nodes["a"].cordoned)
+    await stage.claim("one")
+    pod = await stage.pod("p", "one")
+    assert await stage.schedule(pod) == ""
+    await stage.client.write_json(
+        "PATCH", "/api/v1/nodes/a", {"spec": {"unschedulable": None}}, "application/merge-patch+json"
+    )
+    await stage.until(lambda: NUDGE in stage.desk.ledger.pods[pod.metadata.uid].metadata.annotations)
+    assert await stage.schedule(pod) == "a"
