@@ -6,6 +6,8 @@ PORT ?= 8080
 WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
+# Networks with certificates of their own: trust what the machine trusts.
+export UV_SYSTEM_CERTS := true
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python
 
