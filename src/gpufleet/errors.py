@@ -8,7 +8,9 @@
     │   ├── StoreUnavailable
     │   ├── MetricsUnavailable
     │   ├── KubernetesUnavailable
-    │   └── DevicesUnavailable
+    │   ├── DevicesUnavailable
+    │   ├── SlurmUnavailable
+    │   └── ContainersUnavailable
     └── Refused                we could, but must not (a second server on one data directory)
 
 Adapters turn a library's exceptions into these, so that no caller catches a library's own.
@@ -53,3 +55,11 @@ class KubernetesUnavailable(Unavailable):
 
 class DevicesUnavailable(Unavailable):
     """The GPU driver of this machine is missing, refuses, or does not answer."""
+
+
+class SlurmUnavailable(Unavailable):
+    """Slurm's controller, its REST daemon or its commands do not answer, or not sensibly."""
+
+
+class ContainersUnavailable(Unavailable):
+    """The container engine (Docker, Podman) does not answer, or not sensibly."""

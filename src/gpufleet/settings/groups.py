@@ -252,6 +252,72 @@ class SchedulerSettings:
     )
 
 
+@dataclass(frozen=True)
+class SlurmSettings:
+    """A Slurm cluster to follow, through its commands or slurmrestd."""
+
+    enabled: bool = setting(
+        False, "Follow Slurm through squeue, scontrol and sacct of this machine.", flag="--slurm"
+    )
+    url: str = setting(
+        "",
+        "slurmrestd to ask instead of commands: http(s)://host:6820 or unix:///run/slurmrestd.sock.",
+        flag="--slurm-url",
+    )
+    bin: Path | None = setting(None, "Directory of Slurm's commands; those on PATH if empty.")
+    conf: Path | None = setting(None, "slurm.conf for the commands (SLURM_CONF).", env=["SLURM_CONF"])
+    user: str = setting("", "User that slurmrestd takes the token for; the token's own if empty.")
+    token_file: Path | None = setting(
+        None, "File with a token for slurmrestd (scontrol token); read again for each question."
+    )
+    ca_file: Path | None = setting(None, "Certificates that sign slurmrestd's own.")
+    refresh: float = setting(15.0, "How often jobs and nodes are asked for.", unit="s", minimum=1)
+    timeout: float = setting(
+        20.0, "Longest time that one question may take; a command is killed then.", unit="s", minimum=0.1
+    )
+    history: float = setting(
+        86400.0,
+        "How far back the accounting database is asked for ended jobs at the start; 0 for not at all.",
+        unit="s",
+        minimum=0,
+    )
+    max_answer_bytes: int = setting(
+        256 * 1024 * 1024, "Largest answer that is taken from Slurm.", unit="bytes", minimum=1024
+    )
+
+
+@dataclass(frozen=True)
+class DockerSettings:
+    """A container engine to follow: Docker, or Podman with its Docker API."""
+
+    url: str = setting(
+        "",
+        "Engine to follow: unix:///var/run/docker.sock, https://host:2376 or http://127.0.0.1:2375.",
+        flag="--docker",
+    )
+    node: str = setting("", "Name of the engine's machine; what the engine says if empty.")
+    gpus: int = setting(
+        0, "GPUs of the engine's machine; 0 for as many as devices, readings or containers show.", minimum=0
+    )
+    ca_file: Path | None = setting(None, "Certificates that sign the engine's own.")
+    cert_file: Path | None = setting(None, "Our certificate for an engine that asks for one.")
+    key_file: Path | None = setting(None, "The key that belongs to `cert_file`.")
+    refresh: float = setting(
+        30.0, "How often all containers are listed; changes are heard of at once.", unit="s", minimum=1
+    )
+    timeout: float = setting(10.0, "Longest time that one question may take.", unit="s", minimum=0.1)
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """This machine's own GPUs as a cluster, with nothing else installed."""
+
+    enabled: bool = setting(False, "Show the GPUs and GPU processes of this machine.", flag="--local")
+    node: str = setting("", "Name of this machine in the fleet; its host name if empty.")
+    refresh: float = setting(15.0, "How often the GPUs are read.", unit="s", minimum=1)
+    processes: bool = setting(True, "Show processes on the GPUs as workloads, each by its session and user.")
+
+
 GROUPS: dict[str, type] = {
     "server": ServerSettings,
     "auth": AuthSettings,
@@ -262,8 +328,11 @@ GROUPS: dict[str, type] = {
     "devices": DevicesSettings,
     "demo": DemoSettings,
     "scheduler": SchedulerSettings,
+    "slurm": SlurmSettings,
+    "docker": DockerSettings,
+    "local": LocalSettings,
 }
 """Every group by the name of its table in `gpufleet.toml`."""
 
-CLUSTER_GROUPS = ("metrics", "kubernetes")
+CLUSTER_GROUPS = ("metrics", "kubernetes", "slurm", "docker", "local")
 """Groups that each cluster may have of its own, as `[clusters.NAME.GROUP]`."""

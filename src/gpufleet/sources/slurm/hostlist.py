@@ -1,0 +1,68 @@
+"""Names of nodes as Slurm abbreviates them: `gpu[01-03,7],login`, `rack[1-2]n[1-4]`.
+
+The order is kept: what a job has on each of its nodes is listed in the same order. Written by
+hand: the libraries for it are either C bindings of Slurm or bring a configuration of their own.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import product
+
+MOST = 200_000
+"""Names that one expression may stand for; more is nonsense or malice."""
+
+_GROUP = re.compile(r"\[([0-9,\-]*)\]")
+
+
+def expand(text: str) -> tuple[str, ...]:
+    """Every name that the expression stands for, in order."""
+    names: list[str] = []
+    for word in _words(text):
+        for name in _names(word):
+            names.append(name)
+            if len(names) > MOST:
+                raise ValueError(f"more than {MOST} nodes in {text[:60]!r}")
+    return tuple(names)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """The numbers of `0-2,5`, in order; anything that is no number stands for none."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if first.isdigit() and (not dash or last.isdigit()):
+            found.extend(range(int(first), min(int(last or first), int(first) + MOST) + 1))
+    return tuple(found)
+
+
+def _words(text: str) -> Iterator[str]:
+    """The parts between commas that are not inside brackets."""
+    word, depth = "", 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            yield word
+            word = ""
+        else:
+            word += letter
+    yield word
+
+
+def _names(word: str) -> Iterator[str]:
+    pieces = _GROUP.split(word.strip())
+    if pieces == [""]:
+        return
+    choices = [_range(piece) if odd % 2 else (piece,) for odd, piece in enumerate(pieces)]
+    for choice in product(*choices):
+        yield "".join(choice)
+
+
+def _range(text: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not dash:
+            found.append(first)
+        elif first.isdigit() and last.isdigit() and int(last) - int(first) < MOST:
+            found.extend(str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
+    return tuple(found)

@@ -1,0 +1,142 @@
+"""A job in the fleet's terms: an owner of kind SlurmJob with one pod for each of its nodes.
+
+The tasks of an array have an owner above them of kind SlurmJobArray, the components of a
+heterogeneous job one of kind SlurmHetJob, so that each is one workload. The account is the
+namespace; where there are no accounts the user is. A job that waits is one pod without a node
+that asks for all GPUs; it becomes the pod of the job's first node.
+"""
+
+import msgspec
+
+from gpufleet.model.workload import Owner, OwnerRef, Pod, Status
+from gpufleet.sources.slurm.jobs import Job, Share, tasks_waiting
+
+SOURCE = "slurm"
+API_VERSION = "slurm"
+
+
+class JobObjects(msgspec.Struct, frozen=True):
+    """What the fleet is told of one job."""
+
+    owner: Owner
+    group: Owner | None
+    pods: tuple[Pod, ...]
+
+
+def objects_of(job: Job, uid: str, group_uid: str) -> JobObjects:
+    """The objects of a job; `group_uid` is that of its array or heterogeneous job, if it has one."""
+    group = _group(job, group_uid) if group_uid else None
+    owner = Owner(
+        uid=uid,
+        kind="SlurmJob",
+        name=_name(job),
+        namespace=_namespace(job),
+        api_version=API_VERSION,
+        source=SOURCE,
+        parent=OwnerRef(group.uid, group.kind, group.name, API_VERSION) if group else None,
+        labels=_labels(job),
+        annotations=_annotations(job),
+        created=job.submitted,
+        ended=job.ended,
+        status=job.status,
+    )
+    reference = OwnerRef(uid, owner.kind, owner.name, API_VERSION)
+    shares = job.shares or (Share("", job.gpus * tasks_waiting(job)),)
+    pods = tuple(_pod(job, owner, reference, number, share) for number, share in enumerate(shares))
+    return JobObjects(owner, group, pods)
+
+
+def ended_objects(known: JobObjects, job: Job) -> JobObjects:
+    """The objects of a job that is over, on the GPUs that it is known to have had: Slurm forgets them."""
+    told = objects_of(job, known.owner.uid, known.group.uid if known.group else "")
+    held = {pod.node: pod for pod in known.pods if pod.node}
+    if not held:
+        return told
+    pods = tuple(
+        msgspec.structs.replace(pod, phase=job.status, ended=job.ended, annotations=told.owner.annotations)
+        for pod in held.values()
+    )
+    return JobObjects(told.owner, told.group, pods)
+
+
+def group_of(job: Job) -> tuple[str, int] | None:
+    """What the job is a part of: an array, a heterogeneous job, or nothing."""
+    if job.array:
+        return "array", job.array
+    return ("het", job.het) if job.het else None
+
+
+def _group(job: Job, uid: str) -> Owner:
+    kind, number = ("SlurmJobArray", job.array) if job.array else ("SlurmHetJob", job.het)
+    return Owner(
+        uid=uid,
+        kind=kind,
+        name=job.name or str(number),
+        namespace=_namespace(job),
+        api_version=API_VERSION,
+        source=SOURCE,
+        labels=_labels(job),
+        annotations={"slurm/job-id": str(number)},
+        created=job.submitted,
+    )
+
+
+def _pod(job: Job, owner: Owner, reference: OwnerRef, number: int, share: Share) -> Pod:
+    phase = job.status
+    placed = share.node != ""
+    return Pod(
+        uid=f"{owner.uid}-{number}",
+        name=f"{job.id}-{share.node}" if placed else str(job.id),
+        namespace=owner.namespace,
+        kind="SlurmTask",
+        api_version=API_VERSION,
+        source=SOURCE,
+        node=share.node,
+        phase=phase,
+        owner=reference,
+        labels=owner.labels,
+        annotations=owner.annotations,
+        gpus=share.gpus,
+        held=share.indices,
+        alias=job.alias if placed else "",
+        created=job.submitted,
+        bound=job.started if placed else 0.0,
+        started=job.started if placed and phase is not Status.PENDING else 0.0,
+        ended=job.ended,
+    )
+
+
+def _name(job: Job) -> str:
+    name = job.name or str(job.id)
+    if job.array and job.task is not None:
+        return f"{name}_{job.task}"
+    if job.array:
+        return f"{name}_[{job.waiting}]"
+    return f"{name}+{job.offset}" if job.het else name
+
+
+def _namespace(job: Job) -> str:
+    return job.account or job.user or "default"
+
+
+def _labels(job: Job) -> dict[str, str]:
+    said = {
+        "slurm/user": job.user,
+        "slurm/account": job.account,
+        "slurm/partition": job.partition,
+        "slurm/qos": job.qos,
+        "slurm/wckey": job.wckey,
+    }
+    return {key: value for key, value in said.items() if value}
+
+
+def _annotations(job: Job) -> dict[str, str]:
+    said = {
+        "slurm/job-id": str(job.id),
+        "slurm/state": "+".join(job.state),
+        "slurm/reason": job.reason,
+        "slurm/comment": job.comment,
+        "slurm/array-job-id": str(job.array or ""),
+        "slurm/het-job-id": str(job.het or ""),
+    }
+    return {key: value for key, value in said.items() if value}

@@ -1,0 +1,12 @@
+"""One Slurm for all tests of this room: it takes a second to start."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.sources.slurm.real_cluster import Slurm, running_slurm
+
+
+@pytest.fixture(scope="package")
+def slurm() -> Iterator[Slurm]:
+    with running_slurm() as running:
+        yield running

@@ -1,0 +1,242 @@
+"""A real Slurm for tests: controller and node daemons of Debian's packages, without root and without munge.
+
+The packages are unpacked into the cache; character devices that every machine has (/dev/tty0 …)
+stand in for GPUs. Where the packages can't be had the tests that need them are skipped with the reason.
+"""
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpufleet" / "slurm"
+_PACKAGES = (
+    "slurmctld",
+    "slurmd",
+    "slurm-client",
+    "slurm-wlm-basic-plugins",
+    "slurmrestd",
+    "libhwloc15",
+    "libhttp-parser2.9",
+    "libjson-c5",
+    "libyaml-0-2",
+)
+GPUS = 8
+_CONFIGURATION = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/none
+CredType=cred/none
+PluginDir={plugins}
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=1,batch_sched_delay=0,bf_interval=1
+SlurmdParameters=config_overrides
+GresTypes=gpu
+ReturnToService=2
+KillWait=1
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+{nodes}
+PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class Slurm:
+    """A running cluster and its commands."""
+
+    def __init__(self, root: Path, folder: Path, nodes: int) -> None:
+        self.folder = folder
+        self.bin = root / "usr/bin"
+        self.configuration = folder / "slurm.conf"
+        self.names = [f"node-{number}" for number in range(1, nodes + 1)]
+        self._sbin = root / "usr/sbin"
+        self._libraries = next((root / "usr/lib").glob("*/slurm-wlm")).parent
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._write()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What Slurm's programs need to find their configuration and libraries."""
+        libraries = f"{self._libraries}:{self._libraries / 'slurm-wlm'}"
+        return {**os.environ, "SLURM_CONF": str(self.configuration), "LD_LIBRARY_PATH": libraries}
+
+    def start(self) -> None:
+        """Start the daemons and wait until every node is idle."""
+        self._spawn("slurmctld", ["slurmctld", "-D", "-c"])
+        stepd = str(self._sbin / "slurmstepd-wlm")
+        for name in self.names:
+            self._spawn(name, ["slurmd", "-D", "-N", name, "-d", stepd])
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            if self._idle() == len(self.names):
+                return
+            time.sleep(0.1)
+        log = (self.folder / "slurmctld.log").read_text()[-1000:]
+        raise AssertionError(f"Slurm did not get ready within 30 s: {log}")
+
+    def stop(self) -> None:
+        """End the daemons, and the jobs that they started."""
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+        for started in psutil.process_iter(["environ"]):
+            if (started.info["environ"] or {}).get("SLURM_CONF") == str(self.configuration):
+                with suppress(psutil.NoSuchProcess):
+                    started.kill()
+
+    def command(self, program: str, *arguments: str) -> str:
+        """Run one of Slurm's commands and return what it prints."""
+        done = subprocess.run(
+            [self.bin / program, *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            cwd=self.folder,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def submit(self, script: str, *options: str) -> int:
+        """Submit a batch job; its id."""
+        said = self.command("sbatch", "--parsable", "--output=/dev/null", f"--wrap={script}", *options)
+        return int(said.split(";")[0])
+
+    def freeze(self) -> None:
+        """Let the controller hang: connections are taken and never answered."""
+        self._processes["slurmctld"].send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._processes["slurmctld"].send_signal(signal.SIGCONT)
+
+    def rest(self, listen: str) -> "subprocess.Popen[bytes]":
+        """Start slurmrestd on `host:port` or `unix:/path`; the caller ends it."""
+        return subprocess.Popen(
+            [self._sbin / "slurmrestd", "-a", "rest_auth/local", "-s", "openapi/v0.0.38", listen],
+            env={**self.environment, "SLURMRESTD_SECURITY": "disable_user_check"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def _spawn(self, name: str, command: list[str]) -> None:
+        self._processes[name] = subprocess.Popen(
+            command,  # the daemons look at the name that they are called by
+            executable=self._sbin / f"{command[0]}-wlm",
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self.folder,
+        )
+
+    def _idle(self) -> int:
+        try:
+            done = subprocess.run(
+                [self.bin / "sinfo", "--noheader", "--Node", "--format=%N %T"],
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=2,
+            )
+        except subprocess.TimeoutExpired:
+            return 0
+        return sum(line.endswith(" idle") for line in done.stdout.splitlines())
+
+    def _write(self) -> None:
+        host = socket.gethostname().split(".")[0]
+        ports = _free_ports(1 + len(self.names))
+        (self.folder / "state").mkdir()
+        lines = []
+        for name, port in zip(self.names, ports[1:], strict=True):
+            (self.folder / f"spool-{name}").mkdir()
+            lines.append(
+                f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=64 "
+                f"RealMemory=8000 Gres=gpu:a100:{GPUS}"
+            )
+        self.configuration.write_text(
+            _CONFIGURATION.format(
+                host=host,
+                port=ports[0],
+                user=getpass.getuser(),
+                plugins=self._libraries / "slurm-wlm",
+                folder=self.folder,
+                nodes="\n".join(lines),
+            )
+        )
+        devices = f"File=/dev/tty[0-{GPUS - 1}]"
+        text = "".join(f"NodeName={name} Name=gpu Type=a100 {devices}\n" for name in self.names)
+        (self.folder / "gres.conf").write_text(text)
+
+
+@contextmanager
+def running_slurm(nodes: int = 2) -> Iterator[Slurm]:
+    """A cluster of `nodes` nodes with eight GPUs each, idle; gone afterwards."""
+    root = _unpacked()
+    missing = [n for n in range(GPUS) if not Path(f"/dev/tty{n}").is_char_device()]
+    if missing:
+        pytest.skip(f"no /dev/tty{missing[0]} on this machine to stand in for a GPU of Slurm")
+    folder = Path(tempfile.mkdtemp(prefix="gpufleet-slurm-"))
+    slurm = Slurm(root, folder, nodes)
+    try:
+        slurm.start()
+        yield slurm
+    finally:
+        slurm.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unpacked() -> Path:
+    if (_CACHE / "usr/bin/squeue").exists():
+        return _CACHE
+    for tool in ("apt-get", "dpkg"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"no {tool} on this machine to fetch Slurm with")
+    _CACHE.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=_CACHE.parent) as folder:
+        fetched = subprocess.run(
+            ["apt-get", "download", *_PACKAGES], cwd=folder, capture_output=True, text=True, timeout=120
+        )
+        if fetched.returncode:
+            pytest.skip(f"apt-get could not fetch Slurm: {fetched.stderr[-200:]}")
+        for package in Path(folder).glob("*.deb"):
+            subprocess.run(["dpkg", "-x", package, f"{folder}/unpacked"], check=True, timeout=120)
+        try:
+            (Path(folder) / "unpacked").rename(_CACHE)
+        except OSError:  # another test process was faster
+            assert (_CACHE / "usr/bin/squeue").exists()
+    return _CACHE
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

@@ -1,0 +1,244 @@
+"""The source on a real Slurm: jobs submitted there appear in the fleet, run, end and go from it."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.sources.slurm.real_cluster import Slurm
+
+from gpufleet.fleet.node_view import NodeState
+from gpufleet.fleet.picture import Fleet
+from gpufleet.fleet.summary import Workload
+from gpufleet.model.workload import Status
+from gpufleet.settings import SlurmSettings
+from gpufleet.sources.slurm import SlurmSource
+from gpufleet.sources.slurm.commands import Commands
+
+
+def settings(slurm: Slurm, timeout: float = 10.0) -> SlurmSettings:
+    return SlurmSettings(enabled=True, bin=slurm.bin, conf=slurm.configuration, timeout=timeout, refresh=1.0)
+
+
+def following(slurm: Slurm, timeout: float = 10.0) -> tuple[SlurmSource, Fleet]:
+    fleet = Fleet("hpc")
+    fleet.begin_billing()
+    chosen = settings(slurm, timeout)
+    return SlurmSource(chosen, fleet, answers=Commands(chosen, slurm.environment)), fleet
+
+
+async def until_running(slurm: Slurm, *jobs: int) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            said = slurm.command("squeue", "--noheader", "--format=%A %T", "--jobs", ",".join(map(str, jobs)))
+            if all(line.endswith(" RUNNING") for line in said.splitlines()):
+                return
+            await asyncio.sleep(0.1)
+
+
+async def until_ended(slurm: Slurm, *jobs: int) -> None:
+    async with asyncio.timeout(20):
+        while slurm.command("squeue", "--noheader", "--jobs", ",".join(map(str, jobs))):
+            await asyncio.sleep(0.1)
+
+
+@contextmanager
+def jobs(slurm: Slurm) -> Iterator[None]:
+    """Cancel whatever a test submitted, and wait until its GPUs are free."""
+    try:
+        yield
+    finally:
+        slurm.command("scancel", "--user", psutil.Process().username())
+        deadline = time.monotonic() + 20
+        while slurm.command("squeue", "--noheader") and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+
+def named(fleet: Fleet, name: str) -> Workload:
+    (found,) = [w for w in fleet.workloads().values() if w.name == name]
+    return found
+
+
+async def test_a_job_on_two_nodes_holds_the_gpus_that_slurm_gave_it(slurm: Slurm) -> None:
+    source, fleet = following(slurm)
+    with jobs(slurm):
+        job = slurm.submit("sleep 60", "--job-name=wide", "--nodes=2", "--gres=gpu:a100:3", "--comment=cc-42")
+        await until_running(slurm, job)
+        assert await source.polling.look(source.look), source.polling.problem
+        wide = named(fleet, "wide")
+        assert (wide.kind, wide.status, wide.gpus, wide.source) == ("SlurmJob", Status.RUNNING, 6, "slurm")
+        assert wide.namespace == psutil.Process().username()  # no accounts here: the user is the namespace
+        assert wide.labels["slurm/partition"] == "batch"
+        assert wide.annotations["slurm/comment"] == "cc-42"
+        assert [(pod.node, pod.held) for pod in wide.pods] == [("node-1", (0, 1, 2)), ("node-2", (0, 1, 2))]
+        views = fleet.views()
+        assert [(v.node.gpu_model, v.total, v.allocated, v.state) for v in views.values()] == [
+            ("a100", 8, 3, NodeState.PARTIAL),
+            ("a100", 8, 3, NodeState.PARTIAL),
+        ]
+        assert views["node-1"].holders[2] == (wide.pods[0].uid,)
+
+
+async def test_a_job_that_ends_keeps_its_gpus_in_memory_and_frees_them_on_the_node(slurm: Slurm) -> None:
+    source, fleet = following(slurm)
+    with jobs(slurm):
+        bad = slurm.submit("sleep 1.5; false", "--job-name=bad", "--gpus=2")
+        quick = slurm.submit("sleep 1.5", "--job-name=quick", "--gpus=1")
+        await until_running(slurm, bad, quick)
+        await source.look()
+        assert named(fleet, "bad").status is Status.RUNNING
+        held = named(fleet, "bad").pods[0].held
+        await until_ended(slurm, bad, quick)
+        await source.look()
+        assert named(fleet, "bad").status is Status.FAILED
+        assert named(fleet, "quick").status is Status.COMPLETED
+        (pod,) = named(fleet, "bad").pods
+        assert pod.held == held and len(held) == 2
+        assert pod.ended >= pod.started > 0
+        assert {v.allocated for v in fleet.views().values()} == {0}
+    periods = [p for p in fleet.ledger.drain() if p.workload_name == "bad"]
+    assert [(p.gpus, p.held, p.start, p.end) for p in periods] == [(2, held, pod.started, pod.ended)]
+
+
+async def test_arrays_and_heterogeneous_jobs_are_one_workload_each(slurm: Slurm) -> None:
+    source, fleet = following(slurm)
+    with jobs(slurm):
+        slurm.submit("sleep 60", "--job-name=sweep", "--array=0-3%2", "--gpus=2")
+        het = slurm.command(
+            "sbatch", "--parsable", "--output=/dev/null", "--job-name=pair", "--nodes=1", "--gpus=1",
+            ":", "--nodes=1", "--gpus=2", "--wrap=sleep 60",
+        )  # fmt: skip
+        async with asyncio.timeout(20):
+            while slurm.command("squeue", "--noheader", "--states=RUNNING").count("\n") < 4:
+                await asyncio.sleep(0.1)
+        await source.look()
+        sweep, pair = named(fleet, "sweep"), named(fleet, "pair")
+        assert (sweep.kind, sweep.gpus, sweep.requested) == ("SlurmJobArray", 4, 8)
+        names = [branch.name for branch in fleet.tree(sweep.uid).children]
+        assert names == ["sweep_0", "sweep_1", "sweep_[2-3%2]"]
+        assert (pair.kind, pair.gpus, pair.status) == ("SlurmHetJob", 3, Status.RUNNING)
+        assert pair.annotations["slurm/job-id"] == het.strip()
+        assert [branch.name for branch in fleet.tree(pair.uid).children] == ["pair+0", "pair+1"]
+
+
+async def test_a_job_that_waits_asks_for_its_gpus_and_holds_none(slurm: Slurm) -> None:
+    source, fleet = following(slurm)
+    with jobs(slurm):
+        held = slurm.submit("sleep 60", "--job-name=later", "--hold", "--ntasks=4", "--gpus-per-task=2")
+        await source.look()
+        later = named(fleet, "later")
+        assert (later.status, later.gpus, later.requested) == (Status.PENDING, 0, 8)
+        assert later.annotations["slurm/reason"] == "JobHeldUser"
+        slurm.command("scontrol", "release", str(held))
+        await until_running(slurm, held)
+        await source.look()
+        assert (named(fleet, "later").uid, named(fleet, "later").gpus) == (later.uid, 8)
+
+
+async def test_a_requeued_job_stays_the_same_workload(slurm: Slurm) -> None:
+    source, fleet = following(slurm)
+    with jobs(slurm):
+        job = slurm.submit("sleep 60", "--job-name=again", "--gpus=8", "--nodelist=node-1")
+        await until_running(slurm, job)
+        await source.look()
+        first = named(fleet, "again")
+        await asyncio.sleep(1.1)
+        slurm.command("scontrol", "requeuehold", str(job))
+        async with asyncio.timeout(20):
+            while "PENDING" not in slurm.command("squeue", "--noheader", "--format=%T"):
+                await asyncio.sleep(0.1)
+        await source.look()
+        waiting = named(fleet, "again")
+        assert (waiting.uid, waiting.status, waiting.gpus) == (first.uid, Status.PENDING, 0)
+        assert fleet.views()["node-1"].allocated == 0
+
+
+async def test_a_drained_node_is_cordoned_and_a_node_that_is_down_is_faulty_with_the_reason(
+    slurm: Slurm,
+) -> None:
+    source, fleet = following(slurm)
+    try:
+        slurm.command("scontrol", "update", "NodeName=node-1", "State=DRAIN", "Reason=new fans, State=odd")
+        slurm.command("scontrol", "update", "NodeName=node-2", "State=DOWN", "Reason=gpu fell off the bus")
+        await source.look()
+        drained, down = fleet.views()["node-1"], fleet.views()["node-2"]
+        assert (drained.node.cordoned, drained.fault, drained.usable) == (True, "", 0)
+        assert drained.node.labels["slurm/reason"] == "new fans, State=odd"
+        assert (down.state, down.fault) == (NodeState.FAULTY, "Slurm says DOWN: gpu fell off the bus")
+    finally:
+        for node in slurm.names:
+            slurm.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    async with asyncio.timeout(20):  # the controller asks the nodes first whether they are there
+        while {view.state for view in fleet.views().values()} != {NodeState.IDLE}:
+            await asyncio.sleep(0.2)
+            await source.look()
+
+
+async def test_a_hanging_controller_makes_the_picture_older_and_leaves_no_process_behind(
+    slurm: Slurm,
+) -> None:
+    source, fleet = following(slurm, timeout=0.5)
+    with jobs(slurm):
+        job = slurm.submit("sleep 60", "--job-name=steady", "--gpus=4")
+        await until_running(slurm, job)
+        assert await source.polling.look(source.look)
+        slurm.freeze()
+        try:
+            assert not await source.polling.look(source.look)
+            assert "did not answer within 0.5 s" in source.polling.problem
+            assert "last heard of at" in source.polling.problem
+            assert named(fleet, "steady").gpus == 4
+            assert not [p for p in psutil.Process().children() if p.name() in ("scontrol", "squeue")]
+        finally:
+            slurm.thaw()
+        async with asyncio.timeout(10):
+            while not await source.polling.look(source.look):
+                pass
+        assert source.polling.problem == ""
+
+
+async def test_slurmrestd_tells_the_same_as_the_commands(slurm: Slurm, tmp_path: Path) -> None:
+    by_command, fleet = following(slurm)
+    socket = tmp_path / "rest.sock"
+    process = slurm.rest(f"unix:{socket}")
+    try:
+        async with asyncio.timeout(10):
+            while not socket.exists():
+                await asyncio.sleep(0.05)
+        other = Fleet("hpc")
+        by_rest = SlurmSource(SlurmSettings(url=f"unix://{socket}"), other)
+        with jobs(slurm):
+            job = slurm.submit("sleep 60", "--job-name=both", "--nodes=2", "--gres=gpu:1", "--gpus=2")
+            await until_running(slurm, job)
+            slurm.command("scontrol", "update", "NodeName=node-1", "State=DRAIN", "Reason=told twice")
+            await by_command.look()
+            assert await by_rest.polling.look(by_rest.look), by_rest.polling.problem
+            slurm.command("scontrol", "update", "NodeName=node-1", "State=RESUME")
+        assert other.workloads() == fleet.workloads()
+        told = [
+            (v.node.cordoned, v.node.labels["slurm/reason"])
+            for v in other.views().values()
+            if v.node.cordoned
+        ]
+        assert told == [(True, "told twice")]
+        assert {n: v.holders for n, v in other.views().items()} == {
+            n: v.holders for n, v in fleet.views().items()
+        }
+        await by_rest._answers.close()
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.mark.parametrize("bin", [Path("/nonexistent"), None])
+async def test_without_slurms_commands_the_problem_says_what_to_set(bin: Path | None, tmp_path: Path) -> None:
+    chosen = SlurmSettings(enabled=True, bin=bin)
+    source = SlurmSource(
+        chosen, Fleet("hpc"), answers=Commands(chosen, {**os.environ, "PATH": str(tmp_path)})
+    )
+    assert not await source.polling.look(source.look)
+    assert "set slurm.bin" in source.polling.problem or bin is None
