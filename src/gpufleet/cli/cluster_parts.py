@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpufleet.cli.background import Background
+from gpufleet.cli.machine_parts import KINDS, Machines, follow_machines, open_machines, probe_machines
 from gpufleet.cli.parts import Parts
 from gpufleet.errors import KubernetesUnavailable, MetricsUnavailable
 from gpufleet.fleet.clusters import Cluster, Clusters, Notes
@@ -41,6 +42,7 @@ class OpenCluster:
 
     cluster: Cluster
     kubernetes: KubernetesSource | None
+    machines: tuple[Machines, ...] = ()
 
 
 async def open_clusters(parts: Parts) -> None:
@@ -56,6 +58,9 @@ async def open_clusters(parts: Parts) -> None:
     parts.probes["metrics"] = lambda: _probe_metrics(opened)
     if any(each.kubernetes for each in opened):
         parts.probes["kubernetes"] = lambda: _probe_kubernetes(opened, parts.metrics)
+    for kind in KINDS:
+        if followed := [(e.cluster.name, m) for e in opened for m in e.machines if m.name == kind]:
+            parts.probes[kind] = probe_machines(kind, followed)
     parts.counts["background"] = parts.background.running
     await asyncio.gather(*(_first_picture(each) for each in opened))
 
@@ -70,13 +75,15 @@ async def _open(
         metrics = await closing.enter_async_context(PrometheusSource(metrics_settings))
     else:
         metrics = EmbeddedMetrics(name, store.readings, store.training, metrics_settings)
+    machines = open_machines(settings, fleet, metrics)
     source = None
-    if names_an_api(kube, os.environ):
+    # Where other sources are named, kubectl's own cluster is followed only if it is named too.
+    if names_an_api(kube, {} if machines else os.environ):
         client = await closing.enter_async_context(KubeClient.from_settings(kube))
         source = KubernetesSource(
             client, fleet, lease_namespace=kube.lease_namespace, fault_taints=kube.fault_taints
         )
-    return OpenCluster(Cluster(name, fleet, Listing(fleet), metrics), source)
+    return OpenCluster(Cluster(name, fleet, Listing(fleet), metrics), source, machines)
 
 
 def names_an_api(settings: KubernetesSettings, environ: Mapping[str, str]) -> bool:
@@ -85,7 +92,7 @@ def names_an_api(settings: KubernetesSettings, environ: Mapping[str, str]) -> bo
     return bool(
         named
         or "KUBERNETES_SERVICE_HOST" in environ
-        or (Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config").is_file()
+        or ("HOME" in environ and (Path(environ["HOME"]) / ".kube" / "config").is_file())
     )
 
 
@@ -95,6 +102,7 @@ def _follow(opened: OpenCluster, parts: Parts, settings: Settings) -> None:
     if source is not None:
         background.start(f"kubernetes of {cluster.name}", source.run)
         parts.metrics.age(f"kubernetes of {cluster.name}", lambda: _lag(source))
+    follow_machines(cluster, opened.machines, parts)
     background.start(f"readings of {cluster.name}", lambda: cluster.follow_readings(refresh, parts.metrics))
     background.start(f"changes of {cluster.name}", cluster.notice_changes)
     background.once(f"billing of {cluster.name}", _bill(opened))
@@ -103,19 +111,21 @@ def _follow(opened: OpenCluster, parts: Parts, settings: Settings) -> None:
 async def _bill(opened: OpenCluster) -> None:
     if opened.kubernetes is not None:
         await opened.kubernetes.synced()
+    for machine in opened.machines:
+        await machine.polling.synced()
     opened.cluster.fleet.begin_billing()
     _log.info("cluster followed", cluster=opened.cluster.name, nodes=len(opened.cluster.fleet.views()))
 
 
 async def _first_picture(opened: OpenCluster) -> None:
     source = opened.kubernetes
-    if source is None:
-        return
-    heard = asyncio.ensure_future(source.synced())
+    heard = asyncio.ensure_future(source.synced() if source is not None else asyncio.sleep(0))
     try:
         async with asyncio.timeout(PATIENCE):
-            while not heard.done() and not _problem(source):
+            while not heard.done() and not (source is not None and _problem(source)):
                 await asyncio.wait([heard], timeout=0.05)
+            for machine in opened.machines:
+                await machine.polling.tried()
     except TimeoutError:
         _log.warning("cluster not complete yet, answering all the same", cluster=opened.cluster.name)
     finally:

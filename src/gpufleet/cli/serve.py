@@ -15,17 +15,31 @@ from typing import TYPE_CHECKING
 
 from gpufleet.settings import (
     AuthSettings,
+    DevicesSettings,
+    DockerSettings,
     KubernetesSettings,
+    LocalSettings,
     MetricsSettings,
     ServerSettings,
     Settings,
+    SlurmSettings,
     StoreSettings,
 )
 
 if TYPE_CHECKING:
     from gpufleet.api.server import Server
 
-GROUPS: tuple[type, ...] = (ServerSettings, AuthSettings, StoreSettings, MetricsSettings, KubernetesSettings)
+GROUPS: tuple[type, ...] = (
+    ServerSettings,
+    AuthSettings,
+    StoreSettings,
+    MetricsSettings,
+    KubernetesSettings,
+    SlurmSettings,
+    DockerSettings,
+    LocalSettings,
+    DevicesSettings,
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -315,7 +315,8 @@ class LocalSettings:
     enabled: bool = setting(False, "Show the GPUs and GPU processes of this machine.", flag="--local")
     node: str = setting("", "Name of this machine in the fleet; its host name if empty.")
     refresh: float = setting(15.0, "How often the GPUs are read.", unit="s", minimum=1)
-    processes: bool = setting(True, "Show processes on the GPUs as workloads, each by its session and user.")
+    processes: bool = setting(True, "Show processes on the GPUs as workloads, one for each session.")
+    identify: bool = setting(True, "Also read the user and the command line of processes on the GPUs.")
 
 
 GROUPS: dict[str, type] = {

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,19 +31,24 @@ def following(slurm: Slurm, timeout: float = 10.0) -> tuple[SlurmSource, Fleet]:
     return SlurmSource(chosen, fleet, answers=Commands(chosen, slurm.environment)), fleet
 
 
-async def until_running(slurm: Slurm, *jobs: int) -> None:
+async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while True:
-            said = slurm.command("squeue", "--noheader", "--format=%A %T", "--jobs", ",".join(map(str, jobs)))
-            if all(line.endswith(" RUNNING") for line in said.splitlines()):
+            if true():
                 return
             await asyncio.sleep(0.1)
 
 
+async def until_running(slurm: Slurm, *jobs: int) -> None:
+    def running() -> bool:
+        said = slurm.command("squeue", "--noheader", "--format=%A %T", "--jobs", ",".join(map(str, jobs)))
+        return all(line.endswith(" RUNNING") for line in said.splitlines())
+
+    await until(running)
+
+
 async def until_ended(slurm: Slurm, *jobs: int) -> None:
-    async with asyncio.timeout(20):
-        while slurm.command("squeue", "--noheader", "--jobs", ",".join(map(str, jobs))):
-            await asyncio.sleep(0.1)
+    await until(lambda: not slurm.command("squeue", "--noheader", "--jobs", ",".join(map(str, jobs))))
 
 
 @contextmanager
@@ -97,7 +102,8 @@ async def test_a_job_that_ends_keeps_its_gpus_in_memory_and_frees_them_on_the_no
         assert named(fleet, "bad").status is Status.FAILED
         assert named(fleet, "quick").status is Status.COMPLETED
         (pod,) = named(fleet, "bad").pods
-        assert pod.held == held and len(held) == 2
+        assert pod.held == held
+        assert len(held) == 2
         assert pod.ended >= pod.started > 0
         assert {v.allocated for v in fleet.views().values()} == {0}
     periods = [p for p in fleet.ledger.drain() if p.workload_name == "bad"]
@@ -112,9 +118,7 @@ async def test_arrays_and_heterogeneous_jobs_are_one_workload_each(slurm: Slurm)
             "sbatch", "--parsable", "--output=/dev/null", "--job-name=pair", "--nodes=1", "--gpus=1",
             ":", "--nodes=1", "--gpus=2", "--wrap=sleep 60",
         )  # fmt: skip
-        async with asyncio.timeout(20):
-            while slurm.command("squeue", "--noheader", "--states=RUNNING").count("\n") < 4:
-                await asyncio.sleep(0.1)
+        await until(lambda: slurm.command("squeue", "--noheader", "--states=RUNNING").count("\n") == 4)
         await source.look()
         sweep, pair = named(fleet, "sweep"), named(fleet, "pair")
         assert (sweep.kind, sweep.gpus, sweep.requested) == ("SlurmJobArray", 4, 8)
@@ -148,9 +152,7 @@ async def test_a_requeued_job_stays_the_same_workload(slurm: Slurm) -> None:
         first = named(fleet, "again")
         await asyncio.sleep(1.1)
         slurm.command("scontrol", "requeuehold", str(job))
-        async with asyncio.timeout(20):
-            while "PENDING" not in slurm.command("squeue", "--noheader", "--format=%T"):
-                await asyncio.sleep(0.1)
+        await until(lambda: "PENDING" in slurm.command("squeue", "--noheader", "--format=%T"))
         await source.look()
         waiting = named(fleet, "again")
         assert (waiting.uid, waiting.status, waiting.gpus) == (first.uid, Status.PENDING, 0)
@@ -206,9 +208,7 @@ async def test_slurmrestd_tells_the_same_as_the_commands(slurm: Slurm, tmp_path:
     socket = tmp_path / "rest.sock"
     process = slurm.rest(f"unix:{socket}")
     try:
-        async with asyncio.timeout(10):
-            while not socket.exists():
-                await asyncio.sleep(0.05)
+        await until(socket.exists)
         other = Fleet("hpc")
         by_rest = SlurmSource(SlurmSettings(url=f"unix://{socket}"), other)
         with jobs(slurm):

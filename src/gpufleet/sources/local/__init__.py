@@ -1,0 +1,5 @@
+"""Fills a fleet from this machine alone: its GPUs, their readings, and the processes on them."""
+
+from gpufleet.sources.local.source import LocalSource
+
+__all__ = ["LocalSource"]
