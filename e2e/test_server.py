@@ -1,0 +1,128 @@
+"""`gpufleet serve` on a real API server: what kubectl knows, the API shows, to those who log in."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from e2e.cluster import Cluster
+from e2e.fakenodes import FakeNodes
+
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, labels: {team: nlp}}
+spec:
+  parallelism: 2
+  completions: 2
+  template:
+    metadata: {labels: {team: nlp}}
+    spec:
+      restartPolicy: Never
+      containers:
+      - name: c
+        image: train
+        resources: {limits: {nvidia.com/gpu: "4"}}
+"""
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="gpufleet-e2e-data-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@contextmanager
+def serving(kubeconfig: Path, data: Path, *flags: str) -> Iterator[str]:
+    """A server process on a free port: its address."""
+    command = [sys.executable, "-m", "gpufleet", "serve", "--port", "0", "--kubeconfig", str(kubeconfig)]
+    process = subprocess.Popen(
+        [*command, "--data", str(data), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=data,
+        env={**os.environ, "DATABASE_URL": ""},
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("gpufleet serves on "), process.communicate(timeout=30)
+        yield line.rpartition(" ")[2].strip()
+        process.terminate()
+        assert process.wait(30) == 0, process.communicate()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def get(address: str, path: str, token: str) -> Any:
+    answer = httpx.get(address + path, headers={"authorization": f"Bearer {token}"})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["data"]
+
+
+def test_what_runs_on_the_cluster_is_what_the_api_shows(
+    cluster: Cluster, namespace: str, fake_nodes: FakeNodes, data: Path
+) -> None:
+    fake_nodes.add("gpu-1", "gpu-2", capacity={"nvidia.com/gpu": "8"})
+    cluster.kubectl("apply", "-f", "-", stdin=JOB, namespace=namespace)
+    cluster.kubectl(
+        "wait", "--for=jsonpath={.status.active}=2", "job/train", "--timeout=60s", namespace=namespace
+    )
+    running = (
+        "wait",
+        "--for=jsonpath={.status.phase}=Running",
+        "pod",
+        "-l",
+        "job-name=train",
+        "--timeout=60s",
+    )
+    cluster.kubectl(*running, namespace=namespace)
+    token = cluster.service_account(namespace, "default", 600).token
+    assert token is not None
+    with serving(cluster.kubeconfig, data, "--token-review") as address:
+        seen = get(address, "/api/clusters/overview", token)
+        assert (seen["totalNodes"], seen["faultyNodes"], seen["totalGpus"], seen["allocatedGpus"]) == (
+            2,
+            0,
+            16,
+            8,
+        )
+        assert seen["allocationRate"] == 0.5
+        page = get(address, f"/api/workloads?namespace={namespace}", token)
+        row = page["data"][0]
+        uid = cluster.kubectl("get", "job/train", "-o", "jsonpath={.metadata.uid}", namespace=namespace)
+        assert (page["total"], row["uid"], row["kind"], row["gpuAllocated"]) == (1, uid, "Job", 8)
+        tree = get(address, f"/api/workloads/{uid}/hierarchy", token)
+        pods = cluster.kubectl("get", "pods", "-o", "jsonpath={.items[*].metadata.name}", namespace=namespace)
+        assert [child["name"] for child in tree["children"]] == sorted(pods.split())
+        fake_nodes.set_ready("gpu-1", False)
+        cluster.wait_for(
+            "a faulty node", lambda: get(address, "/api/clusters/overview", token)["faultyNodes"] == 1
+        )
+        cluster.kubectl("delete", "job/train", namespace=namespace)
+        cluster.wait_for(
+            "free GPUs", lambda: get(address, "/api/clusters/overview", token)["allocatedGpus"] == 0
+        )
+        assert get(address, f"/api/workloads/{uid}", token)["endTime"] > 0
+
+
+def test_only_those_whom_kubernetes_knows_get_in(cluster: Cluster, namespace: str, data: Path) -> None:
+    known = cluster.service_account(namespace, "default", 600).token
+    assert known is not None
+    with serving(cluster.kubeconfig, data, "--token-review") as address:
+        assert httpx.get(f"{address}/api/healthz").status_code == 200
+        stranger = httpx.get(f"{address}/api/clusters/overview", headers={"authorization": "Bearer made-up"})
+        assert (stranger.status_code, stranger.json()["code"]) == (401, 401)
+        assert httpx.get(f"{address}/api/clusters/overview").status_code == 401
+        assert get(address, "/api/clusters/overview", known)["totalNodes"] == 0
