@@ -27,6 +27,7 @@ class Clock:
 class Known:
     user: str
     groups: Sequence[str] = ()
+    pod_uid: str = ""
 
 
 class Kubernetes:

@@ -17,6 +17,10 @@ class Caller:
 
     name: str
     role: Role
+    pod_uid: str = ""
+    """The pod that calls, where Kubernetes says so: it may report the training of its workload."""
+    workload_uid: str = ""
+    """The workload whose own token this is: good for reporting its training and nothing else."""
 
 
 class Identity(Protocol):
@@ -29,6 +33,10 @@ class Identity(Protocol):
     @property
     def groups(self) -> Sequence[str]:
         """The groups that the user is in."""
+
+    @property
+    def pod_uid(self) -> str:
+        """The pod that the token was made for; empty if for none."""
 
 
 class TokenReviewer(Protocol):

@@ -10,7 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 
-from gpufleet.api.ports import Caller, Identity, TokenReviewer
+from gpufleet.api.ports import Caller, Identity, Role, TokenReviewer
 
 _KEPT = 4096
 _AT_ONCE = 8
@@ -58,7 +58,8 @@ class ReviewedTokens:
 
     def _role(self, identity: Identity) -> Caller:
         names = {identity.user, *identity.groups}
-        return Caller(identity.user, "operator" if names & self._operators else "viewer")
+        role: Role = "operator" if names & self._operators else "viewer"
+        return Caller(identity.user, role, pod_uid=identity.pod_uid)
 
 
 def _key(token: str) -> bytes:

@@ -19,6 +19,10 @@ from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.lookup import Held, find_workload, held_by
 from gpufleet.model.metric_source import check_span
 from gpufleet.model.reading import GpuSeries, Quantity, TrainingPoint
+from gpufleet.training.performance import in_steps, performance
+
+FACTS_EVERY = 300
+"""Seconds before `start` in which the size of the model is looked for; reporters repeat it more often."""
 
 Seconds = Annotated[int, Meta(ge=0, le=10**11, description="Unix seconds.")]
 Milliseconds = Annotated[int, Meta(ge=0, le=10**14, description="Unix milliseconds.")]
@@ -78,10 +82,10 @@ def workload_metric_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
         """Utilization, memory and power of a workload's GPUs, and its training speed."""
         check_span(query.start, query.end, query.step)
         cluster = clusters.get(query.cluster)
-        workload = find_workload(cluster.fleet, uid).workload
+        workload, _, models = find_workload(cluster.fleet, uid)
         held = held_by(cluster.fleet, workload)
         several = len({pod.node for pod in workload.counted}) > 1
-        training = await cluster.metrics.training(uid, query.start, query.end)
+        training = await cluster.metrics.training(uid, query.start - FACTS_EVERY, query.end)
         utilization = await _lines(cluster, held, several, Quantity.UTILIZATION, query, 100)
         memory = await _lines(cluster, held, several, Quantity.MEMORY_UTILIZATION, query, 100)
         power = await _lines(cluster, held, several, Quantity.POWER, query, 1)
@@ -89,7 +93,7 @@ def workload_metric_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
             "GPU Utilization": Graph(1, utilization, GraphConfig("%")),
             "GPU Memory Utilization": Graph(2, memory, GraphConfig("%")),
             "GPU Power": Graph(3, power, GraphConfig("W")),
-            "TrainingPerformance": Graph(4, _speed(training), GraphConfig("TFLOPS")),
+            "TrainingPerformance": Graph(4, _speed(training, models, query), GraphConfig("TFLOPS")),
         }
 
     @get("/api/workloads/{uid:str}/trainingPerformance", example=[TrainingRow("loss", 0.0125, 1609459200000)])
@@ -135,13 +139,15 @@ def _points(series: GpuSeries, periods: Sequence[Held], scale: float) -> list[Po
     ]
 
 
-def _speed(points: Sequence[TrainingPoint]) -> list[Series]:
-    """The training numbers that are speeds of computing, each as a line."""
-    lines: dict[str, list[Point]] = {}
-    for point in points:
-        if point.metric.lower() == "tflops":
-            lines.setdefault("TFLOPS", []).append((point.value, round(point.time * 1000)))
-    return [Series(name, line) for name, line in lines.items()]
+def _speed(points: Sequence[TrainingPoint], models: dict[str, int], asked: MetricsAsked) -> list[Series]:
+    """TFLOPS of one GPU and model FLOPs utilization (0.0 to 1.0), as means over each step and all ranks."""
+    found = [point for point in performance(points, models) if point.time >= asked.start]
+    lines = []
+    for metric, name in (("tflops", "TFLOPS"), ("mfu", "MFU")):
+        means = in_steps([point for point in found if point.metric == metric], asked.start, asked.step)
+        if means:
+            lines.append(Series(name, [(round(value, 6), round(time * 1000)) for value, time in means]))
+    return lines
 
 
 _GRAPHS = {

@@ -1,22 +1,63 @@
 """Give the server its routes over the clusters that are open."""
 
+import asyncio
+import secrets
+import time
+
 from gpufleet.api.clusters import cluster_routes
 from gpufleet.api.events import event_routes
 from gpufleet.api.gpus import gpu_routes
 from gpufleet.api.nodes import node_routes
+from gpufleet.api.training import training_routes
 from gpufleet.api.workload_metrics import workload_metric_routes
+from gpufleet.api.workload_tokens import WorkloadTokens, read_key
 from gpufleet.api.workloads import workload_routes
 from gpufleet.cli.parts import Parts
+from gpufleet.errors import SettingsError, StoreUnavailable
+from gpufleet.logs import get_logger
+from gpufleet.settings import AuthSettings, MetricsSettings, Settings, StoreSettings
+
+KEY_FILE = "workload-tokens.key"
+_FORGET_EVERY = 3600.0
+_log = get_logger("api")
 
 
 async def add_live_routes(parts: Parts) -> None:
-    """Clusters, workloads, GPUs, nodes and the stream of changes."""
+    """Clusters, workloads, GPUs, nodes, the stream of changes, and training numbers in."""
     clusters = parts.clusters
+    parts.workload_tokens = workload_tokens(parts.settings)
     parts.routes += [
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters),
+        *training_routes(clusters, parts.store.training, parts.workload_tokens),
         *gpu_routes(clusters),
         *node_routes(clusters),
         *event_routes(clusters, parts.lifecycle),
     ]
+    parts.background.start("forgetting old training numbers", lambda: _forget(parts))
+
+
+def workload_tokens(settings: Settings) -> WorkloadTokens:
+    """The tokens of workloads; where nobody logs in, none is ever looked at."""
+    auth = settings[AuthSettings]
+    if auth.workload_key_file is not None:
+        return WorkloadTokens(read_key(auth.workload_key_file, make=False))
+    if auth.tokens_file or auth.token_review:
+        try:
+            return WorkloadTokens(read_key(settings[StoreSettings].data / KEY_FILE, make=True))
+        except SettingsError as error:
+            _log.warning("tokens of workloads end with this process", reason=str(error))
+    return WorkloadTokens(secrets.token_bytes(32))
+
+
+async def _forget(parts: Parts) -> None:
+    """Old training numbers, also of clusters whose readings Prometheus keeps."""
+    while True:
+        keep = parts.settings[MetricsSettings].training_retention
+        try:
+            await parts.store.training.prune(time.time() - keep)
+        except StoreUnavailable as error:
+            parts.metrics.store_error("prune training")
+            _log.warning("old training numbers not forgotten", reason=str(error))
+        await asyncio.sleep(_FORGET_EVERY)

@@ -72,7 +72,7 @@ async def _open(
     metrics_settings, kube = settings[MetricsSettings], settings[KubernetesSettings]
     metrics: MetricSource
     if metrics_settings.url:
-        metrics = await closing.enter_async_context(PrometheusSource(metrics_settings))
+        metrics = await closing.enter_async_context(PrometheusSource(metrics_settings, pushed=store.training))
     else:
         metrics = EmbeddedMetrics(name, store.readings, store.training, metrics_settings)
     machines = open_machines(settings, fleet, metrics)

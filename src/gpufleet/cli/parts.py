@@ -9,6 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from gpufleet.api.health import Lifecycle
 from gpufleet.api.metrics import Metrics
 from gpufleet.api.ports import Probe, TokenReviewer
+from gpufleet.api.workload_tokens import WorkloadTokens
 from gpufleet.cli.background import Background
 from gpufleet.fleet.clusters import Clusters
 from gpufleet.kube import KubeClient
@@ -35,6 +36,7 @@ class Parts:
     """There once `open_database` has run."""
     clusters: Clusters = field(init=False)
     """There once `open_clusters` has run."""
+    workload_tokens: WorkloadTokens | None = None
     background: Background = field(init=False)
     """There once `open_clusters` has run; ends before the clusters and the store are closed."""
 

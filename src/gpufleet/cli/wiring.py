@@ -14,6 +14,7 @@ from gpufleet.api.ports import TokenReviewer
 from gpufleet.api.review import ReviewedTokens
 from gpufleet.api.server import Server, is_loopback
 from gpufleet.api.tokens import TokenFile
+from gpufleet.api.workload_tokens import WorkloadTokens
 from gpufleet.cli.api_parts import add_live_routes
 from gpufleet.cli.cluster_parts import open_clusters
 from gpufleet.cli.parts import Parts, Step
@@ -98,7 +99,7 @@ def http_server(parts: Parts) -> Server:
     api = Api(
         routes=parts.routes,
         probes=parts.probes,
-        gate=gate(parts.settings[AuthSettings], parts.reviewer),
+        gate=gate(parts.settings[AuthSettings], parts.reviewer, parts.workload_tokens),
         limits=Limits(server.max_body_bytes, server.request_timeout, server.max_requests),
         metrics=parts.metrics,
         lifecycle=parts.lifecycle,
@@ -109,13 +110,16 @@ def http_server(parts: Parts) -> Server:
     return Server(create_app(api), parts.lifecycle, server.shutdown_grace)
 
 
-def gate(auth: AuthSettings, reviewer: TokenReviewer | None) -> Gate | None:
+def gate(
+    auth: AuthSettings, reviewer: TokenReviewer | None, workloads: WorkloadTokens | None = None
+) -> Gate | None:
     """Who may call; None where nobody has to log in."""
     if not auth.tokens_file and not auth.token_review:
         return None
     tokens = TokenFile(auth.tokens_file) if auth.tokens_file else None
     if not auth.token_review:
-        return BearerGate(tokens)
+        return BearerGate(tokens, workloads=workloads)
     if reviewer is None:
         raise SettingsError("setting auth.token_review: needs a Kubernetes API; give --kubeconfig")
-    return BearerGate(tokens, ReviewedTokens(reviewer, auth.operators, auth.review_cache))
+    reviews = ReviewedTokens(reviewer, auth.operators, auth.review_cache)
+    return BearerGate(tokens, reviews, workloads=workloads)

@@ -35,6 +35,21 @@ def find_workload(fleet: Fleet, uid: str) -> Found:
     return Found(ended.workload, ended.tree, ended.models)
 
 
+def workload_uid(fleet: Fleet, name: str) -> str:
+    """The uid of the workload that `name` means: its own uid, a pod's uid, or `slurm:JOBID`."""
+    uid = name
+    if name.startswith("slurm:"):
+        uid = _slurm_pod(fleet, name.removeprefix("slurm:")) or name
+    if uid in fleet.family.pods or uid in fleet.family.owners:
+        uid = fleet.family.root_of(uid)
+    return find_workload(fleet, uid).workload.uid
+
+
+def _slurm_pod(fleet: Fleet, job: str) -> str | None:
+    pods = fleet.family.pods.values()
+    return next((pod.uid for pod in pods if pod.alias == job and pod.source == "slurm"), None)
+
+
 def held_by(fleet: Fleet, workload: Workload) -> list[Held]:
     """The GPUs of a workload's pods, where they are known, in order of node and index."""
     held = [

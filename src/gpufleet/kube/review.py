@@ -6,6 +6,7 @@ import msgspec
 
 from gpufleet.kube.client import KubeClient
 
+_POD = "authentication.kubernetes.io/pod-uid"
 _PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 
 
@@ -15,11 +16,14 @@ class Reviewed:
 
     user: str
     groups: tuple[str, ...] = ()
+    pod_uid: str = ""
+    """The pod that a service account's token was made for; empty for any other token."""
 
 
 class _User(msgspec.Struct):
     username: str = ""
     groups: list[str] = []
+    extra: dict[str, list[str]] = {}
 
 
 class _Status(msgspec.Struct):
@@ -43,4 +47,5 @@ class TokenReviews:
         status = msgspec.convert(await self._client.write_json("POST", _PATH, asked), _Review).status
         if not status.authenticated or not status.user.username:
             return None
-        return Reviewed(status.user.username, tuple(status.user.groups))
+        pod = status.user.extra.get(_POD, [""])
+        return Reviewed(status.user.username, tuple(status.user.groups), pod[0] if len(pod) == 1 else "")

@@ -30,7 +30,7 @@ from gpufleet.metrics.processes import read_processes
 from gpufleet.metrics.ranges import Grid, Span, read_span
 from gpufleet.metrics.reader import DialectReader
 from gpufleet.metrics.shared import Cache, Shared
-from gpufleet.metrics.training import read_training
+from gpufleet.metrics.training import PushedTraining, merged, read_training
 from gpufleet.model.metric_source import SourceHealth, check_span
 from gpufleet.model.reading import (
     GpuRef,
@@ -63,8 +63,15 @@ log = get_logger("metrics")
 class PrometheusSource:
     """Readings from Prometheus, Thanos, Mimir or VictoriaMetrics; `async with` opens and closes it."""
 
-    def __init__(self, settings: MetricsSettings, clock: Callable[[], float] = time.time) -> None:
-        self._settings, self._clock = settings, clock
+    def __init__(
+        self,
+        settings: MetricsSettings,
+        clock: Callable[[], float] = time.time,
+        *,
+        pushed: PushedTraining | None = None,
+    ) -> None:
+        """`pushed` has the numbers of training jobs that report to us and not to Prometheus."""
+        self._settings, self._clock, self._pushed = settings, clock, pushed
         self._client = PrometheusClient(settings)
         self._journal = Journal(clock)
         self._readers: tuple[DialectReader, ...] = ()
@@ -150,7 +157,18 @@ class PrometheusSource:
             yield SampleBlock(gpus, span.times, values)
 
     async def training(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
-        """What a workload reported of its training."""
+        """What a workload reported of its training, here or to Prometheus."""
+        pushed = await self._pushed.read(workload_uid, start, end) if self._pushed is not None else ()
+        try:
+            scraped = await self._scraped_training(workload_uid, start, end)
+        except MetricsUnavailable as error:
+            if not pushed:
+                raise
+            log.warning("training_only_as_pushed", workload=workload_uid, reason=str(error))
+            return pushed
+        return merged(pushed, scraped)
+
+    async def _scraped_training(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
         measured = {name for reader in self._readers for name in reader.dialect.names}
         return await read_training(self._now(), workload_uid, start, end, measured)
 

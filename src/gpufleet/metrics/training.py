@@ -1,12 +1,14 @@
 """What training jobs report of themselves: series with a `workload_uid` label.
 
 Read as stored, with the samples' own times: a range query would repeat each number at every
-step until the next one came. Metrics of GPUs that carry the label too are left out.
+step until the next one came. Metrics of GPUs that carry the label too are left out. Jobs may also
+push their numbers to us; `merged` makes one list of both.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
+from typing import Protocol
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.metrics.answer import as_number, decode_points
@@ -14,6 +16,15 @@ from gpufleet.metrics.moment import Moment
 from gpufleet.metrics.promql import literal
 from gpufleet.model.metric_source import MAX_POINTS
 from gpufleet.model.reading import TrainingPoint
+
+
+class PushedTraining(Protocol):
+    """What keeps the numbers that jobs push; the store's part `training` does."""
+
+    async def read(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
+        """Points in order of time."""
+        ...
+
 
 _LABELS = ("__name__", "rank", "global_rank", "metric")
 
@@ -43,6 +54,15 @@ def _points(body: bytes, start: float, end: float, not_training: Collection[str]
         every = math.ceil(len(kept) / MAX_POINTS) or 1
         number = int(rank) if rank.isdecimal() else None
         points.extend(TrainingPoint(name, value, time, number) for time, value in kept[::every])
-    return sorted(
-        points, key=lambda point: (point.time, point.metric, -1 if point.rank is None else point.rank)
-    )
+    return sorted(points, key=_order)
+
+
+def merged(pushed: Sequence[TrainingPoint], scraped: Sequence[TrainingPoint]) -> list[TrainingPoint]:
+    """Both in order of time; a number that came both ways counts once, as it was pushed."""
+    known = {(point.metric, point.time, point.rank) for point in pushed}
+    more = [point for point in scraped if (point.metric, point.time, point.rank) not in known]
+    return sorted([*pushed, *more], key=_order)
+
+
+def _order(point: TrainingPoint) -> tuple[float, str, int]:
+    return (point.time, point.metric, -1 if point.rank is None else point.rank)

@@ -13,6 +13,7 @@ from gpufleet.settings.groups import (
     ServerSettings,
     SlurmSettings,
     StoreSettings,
+    TrainingSettings,
 )
 from gpufleet.settings.load import Settings, load_settings
 
@@ -30,5 +31,6 @@ __all__ = [
     "Settings",
     "SlurmSettings",
     "StoreSettings",
+    "TrainingSettings",
     "load_settings",
 ]

@@ -56,6 +56,11 @@ class AuthSettings:
         (), "Kubernetes users and groups with the role operator; all others that log in are viewers."
     )
     review_cache: float = setting(60.0, "How long an answer of TokenReview is trusted.", unit="s", minimum=0)
+    workload_key_file: Path | None = setting(
+        None,
+        "Key that the tokens of workloads are signed with. Without one, a file in `store.data` is made; "
+        "servers of one database need the same.",
+    )
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,17 @@ class MetricsSettings:
     )
     cache_bytes: int = setting(
         64 * 1024 * 1024, "Memory for series that were asked for lately.", unit="bytes", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How the logs of training jobs are read."""
+
+    patterns: tuple[str, ...] = setting(
+        (),
+        "Further lines to read numbers from: regular expressions whose named groups are metrics, "
+        "such as `^update (?P<step>\\d+) xent=(?P<loss>[\\d.]+)`.",
     )
 
 
@@ -325,6 +341,7 @@ GROUPS: dict[str, type] = {
     "log": LogSettings,
     "store": StoreSettings,
     "metrics": MetricsSettings,
+    "training": TrainingSettings,
     "kubernetes": KubernetesSettings,
     "devices": DevicesSettings,
     "demo": DemoSettings,

@@ -1,1 +1,1 @@
-"""What training jobs report: log patterns, the reporter, model FLOPs utilization."""
+"""What training jobs tell of themselves: names, log lines, TFLOPS and model FLOPs utilization."""

@@ -12,7 +12,9 @@ from gpufleet.api.events import event_routes
 from gpufleet.api.gpus import gpu_routes
 from gpufleet.api.health import Lifecycle
 from gpufleet.api.nodes import node_routes
+from gpufleet.api.training import training_routes
 from gpufleet.api.workload_metrics import workload_metric_routes
+from gpufleet.api.workload_tokens import WorkloadTokens
 from gpufleet.api.workloads import workload_routes
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
@@ -26,6 +28,7 @@ from gpufleet.store import Store
 
 NOW = 1_800_000_000.0
 GIB = 1024**3
+TOKENS = WorkloadTokens(b"k" * 32)
 
 
 def known_fleet() -> Fleet:
@@ -156,12 +159,13 @@ async def cluster(metrics: EmbeddedMetrics) -> Cluster:
 
 
 @pytest.fixture
-async def http(cluster: Cluster) -> AsyncIterator[httpx.AsyncClient]:
+async def http(cluster: Cluster, store: Store) -> AsyncIterator[httpx.AsyncClient]:
     clusters = Clusters([cluster])
     routes = [
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters),
+        *training_routes(clusters, store.training, TOKENS, clock=lambda: NOW),
         *gpu_routes(clusters),
         *node_routes(clusters),
         *event_routes(clusters, Lifecycle(), heartbeat=0.05),

@@ -1,0 +1,207 @@
+"""The reporter, over real sockets to the real routes."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.api.live.conftest import TOKENS, known_fleet
+
+from gpufleet.api.app import Api, create_app
+from gpufleet.api.health import Lifecycle
+from gpufleet.api.server import Server, address_of, bind
+from gpufleet.api.training import training_routes
+from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.listing import Listing
+from gpufleet.metrics.embedded import EmbeddedMetrics
+from gpufleet.model.reading import TrainingPoint
+from gpufleet.report import Reporter, find_rank, find_workload
+from gpufleet.settings import MetricsSettings
+from gpufleet.store import Store
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+
+class Place:
+    """A server that can be started and stopped at one address."""
+
+    def __init__(self, store: Store) -> None:
+        fleet = known_fleet()
+        metrics = EmbeddedMetrics("prod", store.readings, store.training, MetricsSettings())
+        clusters = Clusters([Cluster("prod", fleet, Listing(fleet), metrics)])
+        self._routes = training_routes(clusters, store.training, TOKENS)
+        self._store = store
+        self._listening = bind("127.0.0.1", 0)
+        self.url = address_of(self._listening)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        lifecycle = Lifecycle()
+        self._server = Server(create_app(Api(routes=self._routes, lifecycle=lifecycle)), lifecycle, 1)
+        ready = asyncio.Event()
+        self._server.on_started = ready.set
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._listening.dup()]))
+        await ready.wait()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._server.stop()
+            await self._task
+            self._task = None
+
+    def close(self) -> None:
+        self._listening.close()
+
+    async def points(self) -> list[TrainingPoint]:
+        return list(await self._store.training.read("job", 0, 1e11))
+
+
+@pytest.fixture
+async def place(store: Store) -> AsyncIterator[Place]:
+    opened = Place(store)
+    yield opened
+    await opened.stop()
+    opened.close()
+
+
+def reporter(url: str, **more: object) -> Reporter:
+    environ = {"POD_UID": "uid-bert-0", "RANK": "3"}
+    return Reporter(url, every=0.01, timeout=1.0, environ=environ, **more)  # type: ignore[arg-type]
+
+
+async def test_one_line_reports_the_numbers_of_this_pods_workload(place: Place) -> None:
+    await place.start()
+    with reporter(place.url, parameters=7e9, precision="bf16") as report:
+        report.log(step=1, loss=2.5, tokens_per_second=1000)
+        assert await asyncio.to_thread(report.flush)
+    found = {(point.metric, point.value, point.rank) for point in await place.points()}
+    assert found == {
+        ("step", 1.0, 3),
+        ("loss", 2.5, 3),
+        ("tokens_per_second", 1000.0, 3),
+        ("parameters", 7e9, 3),
+        ("precision_bits", 16.0, 3),
+    }
+    assert (report.sent, report.dropped, report.faults) == (5, 0, 0)
+
+
+async def test_numbers_wait_while_the_server_is_away(place: Place) -> None:
+    report = reporter("http://127.0.0.1:9")
+    report.log(step=1, loss=2.5)
+    assert not await asyncio.to_thread(report.flush, 0.3)
+    assert report.faults > 0
+    report._address = report._address.replace("http://127.0.0.1:9", place.url)
+    await place.start()
+    assert await asyncio.to_thread(report.flush)
+    assert {point.metric for point in await place.points()} == {"step", "loss"}
+    report.close()
+
+
+async def test_a_full_buffer_drops_the_oldest_and_counts_them(place: Place) -> None:
+    report = reporter("http://127.0.0.1:9", buffer=10, at_exit=0.0)
+    report._thread = threading.current_thread()  # nothing is sent meanwhile
+    for step in range(100):
+        report.log(loss=step)
+    assert report.dropped == 90
+    report._address = report._address.replace("http://127.0.0.1:9", place.url)
+    await place.start()
+    assert await asyncio.to_thread(report.flush)
+    assert max(point.value for point in await place.points()) == 99
+    assert min(point.value for point in await place.points()) >= 90
+
+
+async def test_what_is_no_number_breaks_nothing(place: Place) -> None:
+    await place.start()
+    with reporter(place.url) as report:
+        report.log(loss=float("nan"), name="text", broken=Broken(), good=1, nothing=None)
+        assert await asyncio.to_thread(report.flush)
+    assert [point.metric for point in await place.points()] == ["good"]
+    assert report.dropped == 4
+
+
+class Broken:
+    def detach(self) -> float:
+        raise RuntimeError("no")
+
+
+def test_log_returns_at_once_though_nobody_listens() -> None:
+    with reporter("http://127.0.0.1:9", at_exit=0.0) as report:
+        began = time.perf_counter()
+        for step in range(1000):
+            report.log(step=step, loss=1.0)
+        assert time.perf_counter() - began < 5  # a single try to connect that was waited for takes longer
+
+
+def test_nothing_is_reported_without_an_address() -> None:
+    report = Reporter(environ={})
+    report.log(loss=1.0)
+    assert report.flush(0.0)
+    assert (report.sent, report._thread) == (0, None)
+
+
+def test_a_script_that_ends_sends_what_is_left_and_is_not_held_up() -> None:
+    script = (
+        "from gpufleet.report import Reporter\nReporter('http://127.0.0.1:9', 'x', at_exit=0.5).log(loss=1)\n"
+    )
+    began = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert "Traceback" not in ended.stderr
+    assert time.monotonic() - began < 15
+
+
+def test_it_needs_the_standard_library_alone() -> None:
+    script = (
+        f"import sys; sys.path.insert(0, {str(SOURCE)!r}); import gpufleet.report; "
+        "print([name for name in sys.modules if not name.startswith('gpufleet') "
+        "and name.partition('.')[0] not in sys.stdlib_module_names and name != '__main__'])"
+    )
+    # -I -S: no packages of this environment can be found
+    ended = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True)
+    assert (ended.stdout.strip(), ended.stderr) == ("[]", "")
+
+
+def test_a_child_process_does_not_send_what_its_parent_noted() -> None:
+    report = reporter("http://127.0.0.1:9", at_exit=0.0)
+    report._waiting.append(("loss", 1.0, 0))
+    report._pid = os.getpid() + 1  # as it is after a fork
+    report.log(step=1)
+    assert [row[0] for row in report._waiting] in (["step"], [])
+    report.close()
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({"GPUFLEET_WORKLOAD_UID": "w", "POD_UID": "p"}, "w"),
+        ({"POD_UID": "p", "SLURM_JOB_ID": "7"}, "p"),
+        ({"SLURM_JOB_ID": "7"}, "slurm:7"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "0a1b2c3d-1111-2222-3333-444455556666"),
+        ({}, None),
+    ],
+)
+def test_it_finds_its_workload(environ: dict[str, str], found: str | None, tmp_path: Path) -> None:
+    (tmp_path / "mountinfo").write_text(
+        "609 590 0:5 / /dev/shm rw - tmpfs tmpfs rw\n"
+        "612 590 259:1 /var/lib/kubelet/pods/0a1b2c3d-1111-2222-3333-444455556666/etc-hosts /etc/hosts rw\n"
+    )
+    assert find_workload(environ, tmp_path) == found
+
+
+def test_it_finds_the_pod_in_the_name_of_its_cgroup(tmp_path: Path) -> None:
+    name = "kubepods-burstable-pod0a1b2c3d_1111_2222_3333_444455556666.slice/cri-1.scope"
+    (tmp_path / "cgroup").write_text(f"0::/kubepods.slice/{name}\n")
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert find_workload(environ, tmp_path) == "0a1b2c3d-1111-2222-3333-444455556666"
+
+
+def test_it_finds_its_rank() -> None:
+    assert find_rank({"RANK": "3", "SLURM_PROCID": "9"}) == 3
+    assert find_rank({"OMPI_COMM_WORLD_RANK": "5"}) == 5
+    assert find_rank({"RANK": "first"}) is None
+    assert find_rank({}) is None
