@@ -15,7 +15,8 @@ from gpufleet.fleet.clusters import Cluster
 from gpufleet.fleet.picture import Fleet
 from gpufleet.metrics.embedded import EmbeddedMetrics
 from gpufleet.model.metric_source import MetricSource
-from gpufleet.settings import DevicesSettings, LocalSettings, Settings, SlurmSettings
+from gpufleet.settings import DevicesSettings, DockerSettings, LocalSettings, Settings, SlurmSettings
+from gpufleet.sources.docker import DockerSource
 from gpufleet.sources.local import LocalSource
 from gpufleet.sources.polling import Polling
 from gpufleet.sources.slurm import SlurmSource
@@ -40,9 +41,11 @@ class Machines(Protocol):
 def open_machines(settings: Settings, fleet: Fleet, metrics: MetricSource) -> tuple[Machines, ...]:
     """The sources of these kinds that the settings of a cluster name."""
     found: list[Machines] = []
-    slurm, local = settings[SlurmSettings], settings[LocalSettings]
+    slurm, docker, local = settings[SlurmSettings], settings[DockerSettings], settings[LocalSettings]
     if slurm.enabled or slurm.url:
         found.append(SlurmSource(slurm, fleet))
+    if docker.url:
+        found.append(DockerSource(docker, fleet))
     if local.enabled:
         recorder = metrics if isinstance(metrics, EmbeddedMetrics) else None
         found.append(LocalSource(local, settings[DevicesSettings], fleet, recorder))

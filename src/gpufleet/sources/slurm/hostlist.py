@@ -30,7 +30,7 @@ def numbers(text: str) -> tuple[int, ...]:
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if first.isdigit() and (not dash or last.isdigit()):
+        if first.isdecimal() and (not dash or last.isdecimal()):
             found.extend(range(int(first), min(int(last or first), int(first) + MOST) + 1))
     return tuple(found)
 
@@ -63,6 +63,6 @@ def _range(text: str) -> tuple[str, ...]:
         first, dash, last = part.partition("-")
         if not dash:
             found.append(first)
-        elif first.isdigit() and last.isdigit() and int(last) - int(first) < MOST:
+        elif first.isdecimal() and last.isdecimal() and int(last) - int(first) < MOST:
             found.extend(str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
     return tuple(found)

@@ -1,0 +1,116 @@
+"""An engine that speaks recorded answers over a unix socket, and can be told to fail.
+
+The shapes are those of Docker 27's and Podman 4's answers, cut to what matters here.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+
+class EngineServer:
+    """Containers by id, as their inspection shows them."""
+
+    def __init__(self, name: str = "dgx-7") -> None:
+        self.info: dict[str, Any] = {"Name": name, "DefaultRuntime": "runc", "Runtimes": {"nvidia": {}}}
+        self.version: dict[str, Any] = {"Version": "27.3.1", "Components": [{"Name": "Engine"}]}
+        self.containers: dict[str, dict[str, Any]] = {}
+        self.fault = ""
+        self.inspected = 0
+        self._listeners: set[asyncio.Queue[bytes]] = set()
+
+    def run(self, name: str, status: str = "running", **said: Any) -> str:
+        """Add a container, or change it; its id."""
+        id = format(abs(hash(name)), "016x") * 4
+        state = {
+            "Status": status,
+            "ExitCode": said.pop("exit_code", 0),
+            "StartedAt": "0001-01-01T00:00:00Z" if status == "created" else "2026-05-01T10:00:00.123456789Z",
+            "FinishedAt": "2026-05-01T11:00:00Z" if status == "exited" else "0001-01-01T00:00:00Z",
+        }
+        config = {"Env": said.pop("env", []), "Labels": said.pop("labels", {}), "Image": "pytorch:2.6"}
+        self.containers[id] = {
+            "Id": id,
+            "Name": f"/{name}",
+            "Created": "2026-05-01T09:59:59Z",
+            "State": state,
+            "HostConfig": {"Runtime": "runc", "DeviceRequests": None, "Devices": [], **said},
+            "Config": config,
+        }
+        self._tell(id)
+        return id
+
+    def remove(self, id: str) -> None:
+        """Take a container away."""
+        del self.containers[id]
+        self._tell(id)
+
+    @asynccontextmanager
+    async def serving(self, socket: Path) -> AsyncIterator[str]:
+        """The address at which it listens."""
+        app = web.Application(middlewares=[self._fail])
+        app.router.add_get("/info", self._info)
+        app.router.add_get("/version", self._version)
+        app.router.add_get("/containers/json", self._list)
+        app.router.add_get("/containers/{id}/json", self._inspect)
+        app.router.add_get("/events", self._events)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.UnixSite(runner, str(socket)).start()
+        try:
+            yield f"unix://{socket}"
+        finally:
+            await runner.cleanup()
+
+    def _tell(self, id: str) -> None:
+        line = json.dumps({"Type": "container", "Action": "change", "Actor": {"ID": id}}).encode() + b"\n"
+        for listener in self._listeners:
+            listener.put_nowait(line)
+
+    @web.middleware
+    async def _fail(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        match self.fault:
+            case "500":
+                return web.json_response({"message": "driver failed"}, status=500)
+            case "garbage":
+                return web.Response(body=b'{"Name": 7, "Id": [')
+            case "hang":
+                await asyncio.sleep(60)
+        answer: web.StreamResponse = await handler(request)
+        return answer
+
+    async def _info(self, request: web.Request) -> web.Response:
+        return web.json_response(self.info)
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return web.json_response(self.version)
+
+    async def _list(self, request: web.Request) -> web.Response:
+        assert request.query["all"] == "true"
+        return web.json_response(
+            [{"Id": id, "State": c["State"]["Status"], "Status": "…"} for id, c in self.containers.items()]
+        )
+
+    async def _inspect(self, request: web.Request) -> web.Response:
+        self.inspected += 1
+        found = self.containers.get(request.match_info["id"])
+        if found is None:
+            return web.json_response({"message": "No such container"}, status=404)
+        return web.json_response(found)
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        assert json.loads(request.query["filters"]) == {"type": ["container"]}
+        response = web.StreamResponse()
+        await response.prepare(request)
+        mine: asyncio.Queue[bytes] = asyncio.Queue()
+        self._listeners.add(mine)
+        try:
+            while True:
+                await response.write(await mine.get())
+        finally:
+            self._listeners.discard(mine)
