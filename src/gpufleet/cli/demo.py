@@ -56,9 +56,18 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
         configure_logs("warning", "console" if sys.stderr.isatty() else "json")
     own = demo_settings(settings)
     if arguments.fresh:
-        shutil.rmtree(own[StoreSettings].data, ignore_errors=True)
+        _forget(own[StoreSettings])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_play(own))
+
+
+def _forget(store: StoreSettings) -> None:
+    from gpufleet.errors import Refused
+    from gpufleet.store.embedded import running_server
+
+    if running_server(store):
+        raise Refused(f"a demo is running on {store.data}: stop it before --fresh deletes its data")
+    shutil.rmtree(store.data, ignore_errors=True)
 
 
 def demo_settings(settings: Settings) -> Settings:

@@ -16,12 +16,12 @@ from gpufleet.kubelite.schema import Json
 from gpufleet.kubelite.times import age_of
 
 _STEP = re.compile(
-    r"\.([A-Za-z0-9_\-]+|\*)|\['((?:[^'\\]|\\.)+)'\]|\[(\d+|\*)\]|\[\?\(@\.([A-Za-z0-9_.]+)\s*==\s*[\"']([^\"']*)[\"']\)\]"
+    r"\.([A-Za-z0-9_\-]+|\*)|\['((?:[^'\\]|\\.)+)'\]|\[(-?\d+|\*|-1:)\]|\[\?\(@\.([A-Za-z0-9_.]+)\s*==\s*[\"']([^\"']*)[\"']\)\]"
 )
 
 
 def json_path(item: Any, path: str) -> list[Any]:
-    """Every value at a simple JSONPath: fields, indexes, `[*]` and `[?(@.type=="Ready")]`."""
+    """Every value at a simple JSONPath: fields, indexes (`[-1:]` is the last), `[*]` and `[?(@.type=="Ready")]`."""
     found: list[Any] = [item]
     text = path if path.startswith((".", "[")) else f".{path}"
     position = 0
@@ -50,8 +50,8 @@ def _follow(value: Any, match: re.Match[str]) -> list[Any]:
             name = name.replace("\\", "")
         return [value[name]] if isinstance(value, dict) and name in value else []
     if index is not None:
-        at = int(index)
-        return [value[at]] if isinstance(value, list) and at < len(value) else []
+        at = int(index.removesuffix(":"))
+        return [value[at]] if isinstance(value, list) and -len(value) <= at < len(value) else []
     return (
         [one for one in value if str((json_path(one, key) or [""])[0]) == wanted]
         if isinstance(value, list)

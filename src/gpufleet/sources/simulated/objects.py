@@ -131,7 +131,8 @@ def objects_of(run: Run, phase: Phase, hardware: Hardware, leases_in: str) -> li
 def cron_job(run: Run) -> Json:
     """The CronJob over a nightly run and all others of its slot."""
     root = root_of(run)
-    created = stamp(run.slot.begin(0))
+    labels = {name: value for name, value in labels_of(run).items() if name != "user"}
+    template = {**_template(run), "metadata": {"labels": labels}}
     return {
         "apiVersion": root.api_version,
         "kind": "CronJob",
@@ -139,12 +140,11 @@ def cron_job(run: Run) -> Json:
             "name": root.name,
             "namespace": run.team.namespace,
             "uid": root.uid,
-            "creationTimestamp": created,
-            "labels": labels_of(run),
+            "creationTimestamp": stamp(run.slot.begin(0)),
+            "labels": labels,
             "annotations": annotations_of(run),
         },
-        "spec": {"schedule": "0 */6 * * *", "jobTemplate": {"spec": {"template": _template(run)}}},
-        "status": {"lastScheduleTime": stamp(run.created)},
+        "spec": {"schedule": "0 */6 * * *", "jobTemplate": {"spec": {"template": template}}},
     }
 
 
@@ -337,8 +337,7 @@ def _pod(run: Run, pod: PodOfRun, phase: Phase, hardware: Hardware) -> Json:
 
 def _pod_status(run: Run, phase: Phase, address: str, nodes: int) -> Json:
     if phase is Phase.WAITING:
-        gpus = len(run.slot.places[0].gpus)
-        why = f"0/{nodes} nodes are available: no node has {gpus} free {run.slot.model.name} GPUs."
+        why = f"0/{nodes} nodes are available: {_wish(run)} must be free at once."
         unscheduled = _condition("PodScheduled", False, stamp(run.created), "Unschedulable", why)
         return {"phase": "Pending", "conditions": [unscheduled]}
     conditions = [_condition("PodScheduled", True, stamp(run.bound))]
@@ -372,6 +371,12 @@ def _pod_status(run: Run, phase: Phase, address: str, nodes: int) -> Json:
     return {**status, "phase": word, "containerStatuses": [{**container, "ready": False, "state": state}]}
 
 
+def _wish(run: Run) -> str:
+    places = run.slot.places
+    each = f"{len(places[0].gpus)} {run.slot.model.name} GPUs of one node"
+    return each if len(places) == 1 else f"{each}, {len(places)} times,"
+
+
 def _claim(run: Run, phase: Phase, pods: Sequence[PodOfRun], hardware: Hardware) -> Json:
     count = len(run.slot.places[0].gpus)
     spec: Json = {"devices": {"count": count, "policy": "contiguous", "exclusivity": "Exclusive"}}
@@ -380,10 +385,7 @@ def _claim(run: Run, phase: Phase, pods: Sequence[PodOfRun], hardware: Hardware)
     source = random.Random(f"{run.uid}/claim")  # noqa: S311  (a simulation, no secret)
     me = Identity("gpu.scheduling/v1", "GpuClaim", run.name, new_uid(source))
     held = phase in (Phase.STARTING, Phase.RUNNING)
-    status: Json = {
-        "phase": "Pending",
-        "message": f"waits for {count} free {run.slot.model.name} GPUs on one node",
-    }
+    status: Json = {"phase": "Pending", "message": f"waits until {_wish(run)} are free"}
     if phase is Phase.FINISHED:
         status = {"phase": "Bound", "message": "the pods have ended and their GPUs are free again"}
     if held:

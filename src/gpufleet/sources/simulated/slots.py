@@ -36,7 +36,19 @@ def cut(hardware: Hardware, seed: int) -> tuple[Slot, ...]:
     )
     if everywhere:
         add(ROLES["everywhere"], hardware.machines[everywhere[0].node], everywhere)
+    wanted = _backlog(hardware)
+    for _ in range(2 if wanted else 0):
+        add(ROLES["backlog"], hardware.machines[wanted[0].node], wanted)
     return tuple(slots)
+
+
+def _backlog(hardware: Hardware) -> tuple[Place, ...]:
+    """What those want who wait for long: more whole nodes of a model than are ever free at once."""
+    if hardware.trouble.broken is None:
+        return ()
+    machines = [machine for machine in hardware.machines if machine.model.short == "h100"]
+    size = min(len(machines), 128, max(4, 3 * len(machines) // 4))
+    return tuple(Place(machine.number, tuple(range(machine.gpus))) for machine in machines[:size])
 
 
 def _groups(hardware: Hardware, source: random.Random) -> Iterator[tuple[Machine, ...]]:

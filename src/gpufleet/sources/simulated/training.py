@@ -22,9 +22,11 @@ _TOKENS_PER_TFLOP = 1e12 / (6 * 8e9)
 
 def training_points(run: Run, start: float, end: float, every: float = EVERY) -> Iterator[TrainingPoint]:
     """The reports of a run after `start`, up to `end`, every so many seconds since it started."""
+    if not run.trains or run.started >= end:
+        return
     first = max(1, math.floor((start - run.started) / every) + 1)
     last = math.floor((min(end, run.ended) - run.started) / every)
-    if not run.trains or last < first:
+    if last < first:
         return
     peak = run.slot.model.peak_tflops
     times = run.started + every * np.arange(first, last + 1, dtype=np.float64)

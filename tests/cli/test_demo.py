@@ -1,0 +1,126 @@
+"""The demo as a stranger starts it: a process of its own, stopped with Ctrl-C, started again."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gpufleet.cli import main
+from gpufleet.cli.demo import demo_settings
+from gpufleet.kube import KubeClient, load_connection
+from gpufleet.settings import KubernetesSettings, MetricsSettings, StoreSettings, load_settings
+
+
+def command(data: Path, *flags: str) -> list[str]:
+    small = ("--nodes", "8", "--gpus", "4", "--days", "0.1")
+    return [sys.executable, "-m", "gpufleet", "demo", "--data", str(data), "--port", "0", *small, *flags]
+
+
+@contextmanager
+def playing(data: Path, *flags: str) -> Iterator[tuple[str, "subprocess.Popen[str]", str]]:
+    """A running demo: its address, its process, and what it printed."""
+    outside = {
+        "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing",
+        "PROMETHEUS_URL": "http://127.0.0.1:1",
+        "KUBECONFIG": "/nowhere",
+    }
+    process = subprocess.Popen(
+        command(data, *flags),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=data,
+        env={**os.environ, **outside},
+    )
+    assert process.stdout is not None
+    try:
+        printed = ""
+        for line in process.stdout:
+            printed += line
+            if "Ctrl-C" in line:
+                break
+        match = re.search(r"http://127\.0\.0\.1:\d+", printed)
+        assert match, (printed, process.communicate())
+        yield match[0], process, printed
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_it_starts_says_what_to_try_stops_on_ctrl_c_and_starts_again(empty_data: Path) -> None:
+    with playing(empty_data) as (address, process, printed):
+        health = httpx.get(f"{address}/api/healthz").json()["data"]
+        assert health["simulated"] is True
+        assert health["status"] == "healthy"
+        assert health["dependencies"]["kubernetes"]["message"].startswith("8 nodes, ")
+        assert "==> simulating 8 nodes" in printed
+        assert f"curl '{address}/api/clusters/overview'" in printed
+        match = re.search(r"KUBECONFIG=(\S+) kubectl get gns", printed)
+        assert match
+        assert asyncio.run(_count(empty_data / match[1], "/api/v1/nodes")) == 8
+        assert asyncio.run(_count(empty_data / match[1], "/apis/gpu.scheduling/v1/gpunodestatuses")) == 8
+        with subprocess.Popen(
+            command(empty_data, "--fresh"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as second:
+            _, refusal = second.communicate(timeout=60)
+        assert second.returncode == 1
+        assert "a demo is running on" in refusal
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    folder = empty_data / "demo" / "8x4-seed1"
+    assert not (folder / "postgres" / "postmaster.pid").exists(), "PostgreSQL was left running"
+    with playing(empty_data) as (address, _, printed):
+        assert httpx.get(f"{address}/api/healthz").json()["data"]["status"] == "healthy"
+        assert "0 hours of readings" in printed, "the past is there already"
+
+
+async def _count(kubeconfig: Path, path: str) -> int:
+    async with KubeClient(load_connection(str(kubeconfig))) as client:
+        return len((await client.read_json(path))["items"])
+
+
+def test_ctrl_c_during_the_start_leaves_nothing_behind(empty_data: Path) -> None:
+    process = subprocess.Popen(
+        command(empty_data), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=empty_data
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "starting PostgreSQL" in line:
+            break
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert not (empty_data / "demo" / "8x4-seed1" / "postgres" / "postmaster.pid").exists()
+
+
+def test_it_keeps_away_from_databases_and_clusters_of_others(tmp_path: Path) -> None:
+    file = tmp_path / "gpufleet.toml"
+    file.write_text('[clusters.prod.kubernetes]\nkubeconfig = "/prod"\n')
+    environment = {
+        "DATABASE_URL": "postgresql://prod",
+        "PROMETHEUS_URL": "http://prod",
+        "KUBECONFIG": "/prod",
+    }
+    settings = demo_settings(load_settings({}, environment, file))
+    assert list(settings.clusters) == ["demo"]
+    for each in (settings, settings.clusters["demo"]):
+        assert each[StoreSettings].url == ""
+        assert each[MetricsSettings].url == ""
+        assert each[KubernetesSettings].kubeconfig == each[StoreSettings].data / "kubeconfig"
+
+
+@pytest.mark.parametrize("flags", [["--nodes", "0"], ["--nodes", "2001"], ["--gpus", "17"], ["--seed", "x"]])
+def test_numbers_that_make_no_fleet_are_refused(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", *flags]) == 2
+    assert f"setting demo.{flags[0].lstrip('-')}" in capsys.readouterr().err
