@@ -75,13 +75,18 @@ def test_it_starts_says_what_to_try_stops_on_ctrl_c_and_starts_again(empty_data:
             _, refusal = second.communicate(timeout=60)
         assert second.returncode == 1
         assert "a demo is running on" in refusal
+        assert "2 hours of readings" in printed
+        folder = empty_data / "demo" / "8x4-seed1"
+        deadline = time.monotonic() + 60
+        while not (folder / "demo.json").exists():
+            assert time.monotonic() < deadline, "the past was never complete"
+            time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
-    folder = empty_data / "demo" / "8x4-seed1"
     assert not (folder / "postgres" / "postmaster.pid").exists(), "PostgreSQL was left running"
     with playing(empty_data) as (address, _, printed):
         assert httpx.get(f"{address}/api/healthz").json()["data"]["status"] == "healthy"
-        assert "0 hours of readings" in printed, "the past is there already"
+        assert "2 hours of readings" not in printed, "the past was there already"
 
 
 async def _count(kubeconfig: Path, path: str) -> int:

@@ -29,6 +29,7 @@ from gpufleet.settings import (
     Settings,
     StoreSettings,
 )
+from gpufleet.settings.groups import GROUPS as ALL_GROUPS
 
 if TYPE_CHECKING:
     from gpufleet.api.server import Server
@@ -74,10 +75,10 @@ def demo_settings(settings: Settings) -> Settings:
     """The settings with everything outside this process taken away, and one cluster, `demo`."""
     demo, store = settings[DemoSettings], settings[StoreSettings]
     folder = store.data / "demo" / f"{demo.nodes}x{demo.gpus}-seed{demo.seed}"
-    metrics = MetricsSettings(retention=(demo.days + 1) * 86_400)
     own = settings.replace(
+        *(group() for group in ALL_GROUPS.values() if group not in (*GROUPS, LogSettings)),
         replace(store, url="", data=folder),
-        metrics,
+        MetricsSettings(retention=(demo.days + 1) * 86_400),
         KubernetesSettings(kubeconfig=folder / "kubeconfig"),
     )
     return own.with_clusters({CLUSTER: own.with_clusters({})})
