@@ -21,7 +21,7 @@ from pathlib import Path
 import bench
 from bench.result import Result
 
-_NOT_BENCHMARKS = {"__main__", "kube_fleet", "result"}
+_NOT_BENCHMARKS = {"__main__", "kube_fleet", "result", "large_cluster"}
 
 
 def main() -> int:

@@ -77,6 +77,7 @@ class Fleet:
         self._nodes: dict[str, Node] = {}
         self._aliases: dict[str, str] = {}
         self._devices: dict[str, NodeDevices] = {}
+        self._described: frozenset[str] = frozenset()
         self._discovered: dict[str, tuple[Gpu, ...]] = {}
         self._leases: dict[str, Mapping[int, tuple[str, ...]]] = {}
         self._exporter: dict[str, Mapping[int, tuple[str, ...]]] = {}
@@ -159,8 +160,9 @@ class Fleet:
 
     def put_readings(self, readings: Readings) -> None:
         """Take over new readings, the GPUs that only they know, and the holders that they name."""
-        if readings.gpus is not self.board.readings.gpus:
-            self._replace(self._discovered, discovered(readings, self.node_name))
+        if readings.gpus is not self.board.readings.gpus or self._described != self._devices.keys():
+            self._described = frozenset(self._devices)
+            self._replace(self._discovered, discovered(readings, self.node_name, self._described))
         self._replace(self._exporter, holders(readings, self.node_name, self._uid_of))
         self.refresh()
         self.board.read(readings, self._aliases)

@@ -4,7 +4,7 @@ Exporters name a pod by namespace and name; the fleet knows its uid. A name that
 left out: an exporter may lag behind, and a guess would be billed to somebody.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from gpufleet.model.node import Gpu
 from gpufleet.model.reading import Holder, Readings
@@ -13,12 +13,13 @@ NodeGpus = Mapping[str, tuple[Gpu, ...]]
 NodeHolders = Mapping[str, Mapping[int, tuple[str, ...]]]
 
 
-def discovered(readings: Readings, node_name: Callable[[str], str]) -> NodeGpus:
-    """The whole GPUs that have readings, by node."""
+def discovered(readings: Readings, node_name: Callable[[str], str], described: Container[str]) -> NodeGpus:
+    """The whole GPUs that have readings, by node; nodes whose agent has described them are left out."""
     found: dict[str, dict[int, Gpu]] = {}
     for gpu in readings.gpus:
-        if not gpu.ref.partition:
-            found.setdefault(node_name(gpu.ref.node), {})[gpu.ref.index] = Gpu(
+        node = node_name(gpu.ref.node)
+        if not gpu.ref.partition and node not in described:
+            found.setdefault(node, {})[gpu.ref.index] = Gpu(
                 index=gpu.ref.index, uuid=gpu.uuid, model=gpu.model, vendor=gpu.vendor.lower()
             )
     return {node: tuple(gpus[index] for index in sorted(gpus)) for node, gpus in found.items()}
