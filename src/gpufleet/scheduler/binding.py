@@ -60,6 +60,8 @@ class Binder:
         self._busy: dict[str, _Attempts] = {}
         self.on_unbound: Callable[[str], None] = lambda uid: None
         """Called when an attempt ends with leases that may be left behind."""
+        self.keeps: Callable[[str], bool] = lambda uid: False
+        """Whether a pod keeps its leases after an attempt that failed: a gang gives back all or nothing."""
 
     def busy(self, uid: str) -> bool:
         """Whether an attempt for the pod is under way."""
@@ -182,7 +184,7 @@ class Binder:
         alive = now is not None and now.metadata.uid == meta.uid
         if now is not None and alive:
             self._ledger.put_pod(now)
-        if fits is not None and not (now is not None and alive and now.spec.node_name == node):
+        if fits is not None and not (now is not None and alive and self._stays(now, node)):
             await self._leasing.unreserve(meta.uid, node, fits.gpus, stamp)
         if now is not None and alive:
             if now.spec.node_name:
@@ -202,10 +204,16 @@ class Binder:
             self._ledger.put_pod(now)
             if now.spec.node_name:
                 return self._already(now, node)
-        if fits is not None:
+        if fits is not None and not (now is not None and self._stays(now, node)):
             await self._leasing.unreserve(meta.uid, node, fits.gpus, stamp)
         self._ledger.release_hold(meta.uid)
         return str(error)
+
+    def _stays(self, pod: Pod, node: str) -> bool:
+        """Whether the leases of this attempt are still needed."""
+        if pod.spec.node_name:
+            return pod.spec.node_name == node
+        return self.keeps(pod.metadata.uid)
 
     def mark(self) -> str:
         """A nudge that differs from every other."""

@@ -66,7 +66,7 @@ class Desk:
         self.gangs = Gangs(api, ledger, self.leasing, self.care, timing)
         self.preemption = Preemption(ledger, timing)
         self.binder.on_unbound = self.care.look_at
-        self.care.keeps = self.gangs.keeps
+        self.care.keeps = self.binder.keeps = self.gangs.keeps
         self.care.on_freed = self.gangs.look_at_all
         self.gangs.on_planned = self._gang_planned
         self.gangs.on_refused = self._gang_refused

@@ -165,7 +165,8 @@ class Gangs:
             del self.plans[gang]
             await self._open(members)
             return
-        if plan.members and self._timing.monotonic() < plan.deadline:
+        # A gang of which some run already can't be taken back: the others keep their places.
+        if plan.members and (bound or self._timing.monotonic() < plan.deadline):
             await self._open([pod for pod in members if pod.metadata.uid in plan.members])
             return
         del self.plans[gang]

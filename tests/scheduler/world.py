@@ -1,0 +1,387 @@
+"""A model of the API server that does to callers whatever an API server can do.
+
+Every call waits until the test says what becomes of it: done and answered, done and the answer
+lost, not done, or done later, when the caller has long given up. Watches deliver what happened
+in order and as late as the test likes. `Process` is a scheduler that can be killed between any
+two calls.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from msgspec import convert, structs
+
+from gpufleet.kube import Change
+from gpufleet.kube.errors import AlreadyExists, Conflict, NotFound, ServerFault, Status, Unanswered
+from gpufleet.kube.timing import Timing
+from gpufleet.model.annotations import CLAIM, NUDGE
+from gpufleet.model.claim import ClaimDevices, ClaimSpec, ClaimStatus, GpuClaim
+from gpufleet.model.kube_objects import (
+    KubeObject,
+    Lease,
+    Node,
+    ObjectMeta,
+    ObjectReference,
+    Pod,
+    PodGroup,
+    PodGroupSpec,
+    PodSpec,
+    PodStatus,
+    SchedulingGate,
+)
+from gpufleet.model.node_status import Device, GpuNodeStatus, NodeGpus, NodeGpusSpec
+from gpufleet.placement import Fits
+from gpufleet.scheduler.desk import Desk
+from gpufleet.settings import SchedulerSettings
+
+Outcome = Literal["done", "answer lost", "failed", "late"]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(eq=False)
+class Call:
+    """A call on its way: what it would do, and who waits for the answer."""
+
+    name: str
+    act: Callable[[], Any]
+    answer: "asyncio.Future[Any]"
+    process: "Process"
+
+
+@dataclass
+class World:
+    """The objects, what happened to them in order, and the calls under way."""
+
+    nodes: Mapping[str, int]
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+    objects: dict[tuple[str, str, str], KubeObject] = field(default_factory=dict)
+    history: list[tuple[str, KubeObject | None, KubeObject | None]] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    late: list[Callable[[], Any]] = field(default_factory=list)
+    version: int = 0
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, gpus in self.nodes.items():
+            self.write("nodes", Node(ObjectMeta(name=name)))
+            devices = tuple(Device(at, health="Healthy") for at in range(gpus))
+            report = GpuNodeStatus(
+                metadata=ObjectMeta(name=name), spec=NodeGpusSpec(name), status=NodeGpus(devices, gpus)
+            )
+            self.write("reports", report)
+
+    # -- objects ---------------------------------------------------------------------------
+
+    def write(self, kind: str, item: Any) -> Any:
+        """Store a new state of an object."""
+        self.version += 1
+        meta = item.metadata
+        key = (kind, meta.namespace, meta.name)
+        before = self.objects.get(key)
+        uid = meta.uid or f"{kind}-{meta.name}-{self.version}"
+        item = structs.replace(
+            item, metadata=structs.replace(meta, uid=uid, resource_version=str(self.version))
+        )
+        self.objects[key] = item
+        self.history.append((kind, before, item))
+        return item
+
+    def remove(self, kind: str, namespace: str, name: str) -> None:
+        before = self.objects.pop((kind, namespace, name), None)
+        if before is not None:
+            self.history.append((kind, before, None))
+
+    def all(self, kind: str) -> list[Any]:
+        return [item for (of, _, _), item in self.objects.items() if of == kind]
+
+    def pod(self, name: str, namespace: str = "ns") -> Pod | None:
+        found: Any = self.objects.get(("pods", namespace, name))
+        return found
+
+    def add_claim(self, name: str, gang: str = "", **devices: Any) -> None:
+        spec = ClaimSpec(ClaimDevices(**devices), gang_ref=gang)
+        self.write("claims", GpuClaim(metadata=ObjectMeta(name=name, namespace="ns"), spec=spec))
+
+    def add_group(self, name: str, least: int, seconds: int) -> None:
+        self.write(
+            "groups", PodGroup(ObjectMeta(name=name, namespace="ns"), PodGroupSpec(least, seconds))
+        )
+
+    def add_pod(self, name: str, claim: str, gates: tuple[str, ...] = ()) -> Pod:
+        meta = ObjectMeta(
+            name=name,
+            namespace="ns",
+            annotations={CLAIM: claim},
+            creation_timestamp=START + timedelta(seconds=self.version),
+        )
+        spec = PodSpec(scheduling_gates=tuple(SchedulingGate(gate) for gate in gates))
+        pod: Pod = self.write("pods", Pod(meta, spec))
+        return pod
+
+    def finish(self, pod: Pod) -> None:
+        self.write("pods", structs.replace(pod, status=PodStatus(phase="Succeeded")))
+
+    # -- calls -----------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Run every process until all wait for an answer."""
+        for _ in range(50):
+            self.loop.run_until_complete(asyncio.sleep(0))
+
+    def resolve(self, call: Call, outcome: Outcome) -> None:
+        """Say what becomes of a call."""
+        self.calls.remove(call)
+        lost = Unanswered(f"{call.name}: no answer")
+        if outcome == "failed":
+            self._fail(call, ServerFault(f"{call.name}: etcd is away", Status(code=500)))
+        elif outcome == "late":
+            self.late.append(call.act)
+            self._fail(call, lost)
+        else:
+            try:
+                result = call.act()
+            except (NotFound, Conflict) as refusal:
+                self._fail(call, lost if outcome == "answer lost" else refusal)
+            else:
+                if outcome == "answer lost":
+                    self._fail(call, lost)
+                elif not call.answer.done():
+                    call.answer.set_result(result)
+        self.settle()
+
+    def arrive_late(self, at: int) -> None:
+        """A request that its caller has given up on is done after all."""
+        act = self.late.pop(at)
+        try:
+            act()
+        except (NotFound, Conflict):
+            pass
+
+    @staticmethod
+    def _fail(call: Call, error: Exception) -> None:
+        if not call.answer.done():
+            call.answer.set_exception(error)
+
+
+def conflict(what: str) -> Conflict:
+    return Conflict(what, Status(code=409, reason="Conflict"))
+
+
+def missing(what: str) -> NotFound:
+    return NotFound(what, Status(code=404, reason="NotFound"))
+
+
+class ModelApi:
+    """`ports.Api` for one process; every call is put into the world's hands."""
+
+    def __init__(self, world: World, process: "Process") -> None:
+        self._world = world
+        self._process = process
+
+    async def _call(self, name: str, act: Callable[[], Any]) -> Any:
+        call = Call(name, act, self._world.loop.create_future(), self._process)
+        self._world.calls.append(call)
+        return await call.answer
+
+    def _lease(self, name: str) -> Any:
+        return self._world.objects.get(("leases", "gpufleet", name))
+
+    async def read_lease(self, name: str) -> Lease | None:
+        found: Lease | None = await self._call(f"read lease {name}", lambda: self._lease(name))
+        return found
+
+    async def create_lease(self, lease: Lease) -> Lease:
+        def act() -> Any:
+            if self._lease(lease.metadata.name):
+                raise AlreadyExists("there", Status(code=409, reason="AlreadyExists"))
+            return self._world.write("leases", lease)
+
+        made: Lease = await self._call(f"create lease {lease.metadata.name}", act)
+        return made
+
+    async def replace_lease(self, lease: Lease) -> Lease:
+        def act() -> Any:
+            known = self._lease(lease.metadata.name)
+            if known is None:
+                raise missing("no lease")
+            if known.metadata.resource_version != lease.metadata.resource_version:
+                raise conflict("changed")
+            return self._world.write("leases", lease)
+
+        made: Lease = await self._call(f"replace lease {lease.metadata.name}", act)
+        return made
+
+    async def delete_lease(self, name: str, uid: str, resource_version: str) -> None:
+        def act() -> None:
+            known = self._lease(name)
+            if known is None:
+                raise missing("no lease")
+            if (known.metadata.uid, known.metadata.resource_version) != (uid, resource_version):
+                raise conflict("changed")
+            self._world.remove("leases", "gpufleet", name)
+
+        await self._call(f"delete lease {name}", act)
+
+    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+        found: Pod | None = await self._call(f"read pod {name}", lambda: self._world.pod(name, namespace))
+        return found
+
+    async def bind(
+        self,
+        namespace: str,
+        pod: str,
+        uid: str,
+        resource_version: str,
+        node: str,
+        annotations: Mapping[str, str],
+    ) -> None:
+        def act() -> None:
+            known = self._world.pod(pod, namespace)
+            if known is None:
+                raise missing("no pod")
+            meta = known.metadata
+            if meta.uid != uid or meta.resource_version != resource_version:
+                raise conflict("precondition")
+            if known.spec.node_name or known.spec.scheduling_gates:
+                raise conflict("already assigned, or gated")
+            noted = structs.replace(meta, annotations={**meta.annotations, **annotations})
+            self._world.write(
+                "pods", structs.replace(known, metadata=noted, spec=structs.replace(known.spec, node_name=node))
+            )
+
+        await self._call(f"bind {pod} to {node}", act)
+
+    async def nudge(self, namespace: str, pod: str, uid: str, mark: str) -> Pod | None:
+        def act() -> Any:
+            known = self._world.pod(pod, namespace)
+            if known is None or known.metadata.uid != uid:
+                return None
+            meta = known.metadata
+            noted = structs.replace(meta, annotations={**meta.annotations, NUDGE: mark})
+            return self._world.write("pods", structs.replace(known, metadata=noted))
+
+        found: Pod | None = await self._call(f"nudge {pod}", act)
+        return found
+
+    async def open_gate(self, pod: Pod, gate: str) -> None:
+        def act() -> None:
+            known = self._world.pod(pod.metadata.name, pod.metadata.namespace)
+            if known is None or known.metadata.uid != pod.metadata.uid:
+                return
+            left = tuple(each for each in known.spec.scheduling_gates if each.name != gate)
+            spec = structs.replace(known.spec, scheduling_gates=left)
+            self._world.write("pods", structs.replace(known, spec=spec))
+
+        await self._call(f"open gate of {pod.metadata.name}", act)
+
+    async def evict(self, namespace: str, pod: str, uid: str) -> None:
+        def act() -> None:
+            known = self._world.pod(pod, namespace)
+            if known is not None and known.metadata.uid == uid:
+                self._world.remove("pods", namespace, pod)
+
+        await self._call(f"evict {pod}", act)
+
+    async def write_status(self, namespace: str, claim: str, status: Mapping[str, Any]) -> None:
+        def act() -> None:
+            known: Any = self._world.objects.get(("claims", namespace, claim))
+            given = {key: value for key, value in status.items() if value is not None}
+            self._world.write("claims", structs.replace(known, status=convert(given, ClaimStatus)))
+
+        await self._call(f"write status of {claim}", act)
+
+    async def say(
+        self, about: ObjectReference, reason: str, note: str, type: Literal["Normal", "Warning"]
+    ) -> None:
+        return
+
+
+class Process:
+    """One scheduler process: what it knows, what it does, and how far its watch has come."""
+
+    _names = 0
+
+    def __init__(self, world: World) -> None:
+        Process._names += 1
+        self.world = world
+        self.name = f"s{Process._names}"
+        self._stamps = 0
+        timing = Timing(
+            now=lambda: START + timedelta(seconds=world.now, microseconds=world.version + 1),
+            monotonic=lambda: world.now,
+            random=lambda: 0.5,
+        )
+        settings = SchedulerSettings(hold=5.0, grace=10.0, permit=0.0)
+        self.desk = Desk(
+            ModelApi(world, self), settings, "gpufleet", timing=timing, new_stamp=self._stamp
+        )
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.looks: dict[str, asyncio.Task[Any]] = {}
+        self.seen = len(world.history)
+        for kind in ("leases", "nodes", "reports", "claims", "groups", "pods"):
+            self._tell(kind, [Change(None, item) for item in world.all(kind)])
+        self.desk.care.look_at_all()
+        self.desk.gangs.look_at_all()
+        self.desk.statuses.look_at_all()
+
+    def _stamp(self) -> str:
+        self._stamps += 1
+        return f"{self.name}-{self._stamps}"
+
+    def _tell(self, kind: str, changes: list[Change[Any]]) -> None:
+        getattr(self.desk, f"on_{kind}")(changes)
+
+    def watch(self, events: int) -> None:
+        """The watch brings the next events."""
+        for kind, before, after in self.world.history[self.seen : self.seen + events]:
+            self._tell(kind, [Change(before, after)])
+        self.seen = min(len(self.world.history), self.seen + events)
+
+    def look(self, part: Literal["care", "gangs", "statuses"]) -> None:
+        """One round of a part that works by itself, unless it is at work."""
+        task = self.looks.get(part)
+        if task is None or task.done():
+            if task is not None:
+                task.result()
+            self.looks[part] = self._start(getattr(self.desk, part).step())
+            self.world.settle()
+
+    def schedule(self, pod: Pod) -> bool:
+        """kube-scheduler's part: filter, and bind if a node was found."""
+        if pod.spec.node_name or pod.spec.scheduling_gates:
+            return False
+
+        async def ask() -> Any:
+            return self.desk.filter(pod, sorted(self.world.nodes))
+
+        choice = self.world.loop.run_until_complete(ask())
+        if not isinstance(choice, Fits):
+            return False
+        meta = pod.metadata
+        self.tasks.append(
+            self._start(self.desk.bind(meta.namespace, meta.name, meta.uid, choice.node))
+        )
+        self.world.settle()
+        return True
+
+    def _start(self, work: Any) -> "asyncio.Task[Any]":
+        return self.world.loop.create_task(work)
+
+    def check_tasks(self) -> None:
+        """Whatever has ended must have ended well: errors are answers, not exceptions."""
+        for task in [task for task in self.tasks if task.done()]:
+            self.tasks.remove(task)
+            task.result()
+
+    def kill(self) -> None:
+        """The process is no more; what it has sent may still arrive."""
+        for call in [call for call in self.world.calls if call.process is self]:
+            self.world.calls.remove(call)
+        for task in (*self.tasks, *self.looks.values(), *self.desk._tasks):
+            task.cancel()
+        self.world.settle()
+        self.tasks.clear()
+        self.looks.clear()
