@@ -13,6 +13,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.scheduler.world import Outcome, Process, World
 
 from gpufleet.model.annotations import ALLOCATED, CLAIM, GANG_GATE
 from gpufleet.model.kube_objects import Pod
@@ -21,7 +22,6 @@ from gpufleet.placement.kubernetes import Ledger, lease_name, read_lease, reques
 from gpufleet.placement.kubernetes.leases import Holder
 from gpufleet.scheduler.statuses import status_of
 from gpufleet.scheduler.waiting import WaitingRoom
-from tests.scheduler.world import Outcome, Process, World
 
 CLAIMS: dict[str, dict[str, Any]] = {
     "one": {"count": 1},

@@ -106,9 +106,7 @@ class World:
         self.write("claims", GpuClaim(metadata=ObjectMeta(name=name, namespace="ns"), spec=spec))
 
     def add_group(self, name: str, least: int, seconds: int) -> None:
-        self.write(
-            "groups", PodGroup(ObjectMeta(name=name, namespace="ns"), PodGroupSpec(least, seconds))
-        )
+        self.write("groups", PodGroup(ObjectMeta(name=name, namespace="ns"), PodGroupSpec(least, seconds)))
 
     def add_pod(self, name: str, claim: str, gates: tuple[str, ...] = ()) -> Pod:
         meta = ObjectMeta(
@@ -249,7 +247,8 @@ class ModelApi:
                 raise conflict("already assigned, or gated")
             noted = structs.replace(meta, annotations={**meta.annotations, **annotations})
             self._world.write(
-                "pods", structs.replace(known, metadata=noted, spec=structs.replace(known.spec, node_name=node))
+                "pods",
+                structs.replace(known, metadata=noted, spec=structs.replace(known.spec, node_name=node)),
             )
 
         await self._call(f"bind {pod} to {node}", act)
@@ -315,9 +314,7 @@ class Process:
             random=lambda: 0.5,
         )
         settings = SchedulerSettings(hold=5.0, grace=10.0, permit=0.0)
-        self.desk = Desk(
-            ModelApi(world, self), settings, "gpufleet", timing=timing, new_stamp=self._stamp
-        )
+        self.desk = Desk(ModelApi(world, self), settings, "gpufleet", timing=timing, new_stamp=self._stamp)
         self.tasks: list[asyncio.Task[Any]] = []
         self.looks: dict[str, asyncio.Task[Any]] = {}
         self.seen = len(world.history)
@@ -361,9 +358,7 @@ class Process:
         if not isinstance(choice, Fits):
             return False
         meta = pod.metadata
-        self.tasks.append(
-            self._start(self.desk.bind(meta.namespace, meta.name, meta.uid, choice.node))
-        )
+        self.tasks.append(self._start(self.desk.bind(meta.namespace, meta.name, meta.uid, choice.node)))
         self.world.settle()
         return True
 

@@ -1,0 +1,52 @@
+"""Say why a pod or a claim waits, and what would make it fit.
+
+  gpufleet explain pod trainer-0 -n ml
+  gpufleet explain claim training-gpus -n ml
+  gpufleet explain claim training-gpus -o json
+
+It reads nodes, GPU reports, leases, claims and pods from the Kubernetes API and places the claim
+as the scheduler would; nothing is changed. Exit status 1 if it waits, 0 if it is served.
+"""
+
+import argparse
+import asyncio
+
+from gpufleet.settings import KubernetesSettings, Settings
+
+GROUPS: tuple[type, ...] = (KubernetesSettings,)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what to explain."""
+    parser.add_argument("kind", choices=["pod", "claim"], help="What to explain.")
+    parser.add_argument("name", metavar="NAME", help="Its name.")
+    parser.add_argument("-n", "--namespace", default="default", help="Its namespace (default: default).")
+    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="Form of the answer.")
+
+
+def run(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Print the explanation."""
+    return asyncio.run(_explain(settings[KubernetesSettings], arguments))
+
+
+async def _explain(settings: KubernetesSettings, arguments: argparse.Namespace) -> int:
+    from gpufleet.kube import KubeClient
+    from gpufleet.sources.kubernetes.claims import ClaimDesk
+
+    async with KubeClient.from_settings(settings) as client:
+        desk = ClaimDesk(client, settings.lease_namespace)
+        ask = desk.explain_pod if arguments.kind == "pod" else desk.explain
+        found = await ask(arguments.namespace, arguments.name)
+    if arguments.output == "json":
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        return int(found.waiting)
+    print(f"{arguments.kind} {arguments.namespace}/{arguments.name}: {found.sentence}")
+    for reason, count in sorted(found.reasons.items(), key=lambda pair: -pair[1]):
+        print(f"  {count} node{'s' if count != 1 else ''} {reason}")
+    if found.remedies:
+        print("What would help:")
+        for remedy in found.remedies:
+            print(f"  - {remedy}")
+    return int(found.waiting)

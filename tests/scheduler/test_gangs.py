@@ -1,0 +1,117 @@
+"""Gangs on the embedded API: all or nothing."""
+
+import asyncio
+
+from tests.scheduler.stage import Stage, open_stage
+
+from gpufleet.kubelite import KubeLite
+from gpufleet.model.annotations import GANG_GATE, GANG_SIZE, NUDGE
+from gpufleet.model.kube_objects import Pod
+
+GATED = {"schedulingGates": [{"name": GANG_GATE}]}
+
+
+async def gang_claim(stage: Stage, name: str, count: int = 1) -> None:
+    await stage.claim(f"of-{name}", count, spec={"gangRef": name})
+
+
+async def bind_all(stage: Stage, pods: list[Pod]) -> list[str]:
+    """Filter each, then bind all at once, as kube-scheduler does."""
+    nodes = [(await stage.filter(pod))["NodeNames"] for pod in pods]
+    assert all(nodes), nodes
+    return list(
+        await asyncio.gather(*(stage.bind(pod, node[0]) for pod, node in zip(pods, nodes, strict=True)))
+    )
+
+
+async def test_members_are_gated_until_all_have_their_leases(stage: Stage) -> None:
+    await stage.node("a", gpus=2)
+    await stage.node("b", gpus=2)
+    await stage.group("g", 2)
+    await gang_claim(stage, "g", 2)
+    first = await stage.pod("p0", "of-g", **GATED)
+    await asyncio.sleep(0.2)
+    assert (await stage.read(first)).spec.scheduling_gates, "one of two is not enough"
+    second = await stage.pod("p1", "of-g", **GATED)
+    ledger = stage.desk.ledger
+    await stage.until(
+        lambda: not any(ledger.pods[p.metadata.uid].spec.scheduling_gates for p in (first, second))
+    )
+    assert len(await stage.leases()) == 4
+    await stage.until(lambda: ledger.claims["default", "of-g"].status.phase == "Reserved")
+    assert await bind_all(stage, [first, second]) == ["", ""]
+    assert {(await stage.read(pod)).spec.node_name for pod in (first, second)} == {"a", "b"}
+
+
+async def test_no_member_is_bound_before_all_have_come(stage: Stage) -> None:
+    await stage.node("a")
+    await stage.group("g", 2)
+    await gang_claim(stage, "g")
+    pods = [await stage.pod(f"p{at}", "of-g") for at in range(2)]
+    await stage.until(lambda: stage.desk.gangs.plans)
+    await stage.filter(pods[0])
+    assert "have not come yet" in await stage.bind(pods[0], "a")
+    assert (await stage.read(pods[0])).spec.node_name == ""
+    assert await bind_all(stage, pods) == ["", ""]
+
+
+async def test_two_gangs_that_need_the_same_gpus_run_one_after_the_other(stage: Stage) -> None:
+    await stage.node("a", gpus=3)
+    for name in ("g", "h"):
+        await stage.group(name, 2)
+        await gang_claim(stage, name)
+    pods = {name: [await stage.pod(f"{name}{at}", f"of-{name}") for at in range(2)] for name in ("g", "h")}
+    await stage.until(lambda: stage.desk.gangs.plans and stage.desk.gangs.notes)
+    assert len(await stage.leases()) == 2, "the other gang holds nothing"
+    first = next(iter(stage.desk.gangs.plans))[1]
+    other = "h" if first == "g" else "g"
+    assert await bind_all(stage, pods[first]) == ["", ""]
+    refused = await stage.filter(pods[other][0])
+    assert refused["NodeNames"] == []
+    for pod in pods[first]:
+        await stage.delete(pod)
+    await stage.until(lambda: ("default", other) in stage.desk.gangs.plans)
+    await stage.until(
+        lambda: NUDGE in stage.desk.ledger.pods[pods[other][0].metadata.uid].metadata.annotations
+    )
+    assert await bind_all(stage, pods[other]) == ["", ""]
+
+
+async def test_a_gang_that_does_not_get_going_gives_everything_back(server: KubeLite) -> None:
+    async with open_stage(server, grace=60.0) as stage:
+        await stage.node("a", gpus=2)
+        await stage.group("g", 2, seconds=1)
+        await gang_claim(stage, "g")
+        await stage.claim("one")
+        pods = [await stage.pod(f"p{at}", "of-g") for at in range(2)]
+        await stage.until(lambda: len(stage.desk.ledger.leases) == 2)
+        await stage.delete(pods[1])
+        await stage.until(lambda: not stage.desk.ledger.leases, 6.0)
+        assert await stage.leases() == {}
+        assert await stage.schedule(await stage.pod("single", "one")) == "a"
+
+
+async def test_without_the_podgroup_crd_annotations_on_the_claim_say_the_size(stage: Stage) -> None:
+    await stage.node("a")
+    await stage.claim("of-x", spec={"gangRef": "x"}, annotations={GANG_SIZE: "2"})
+    pods = [await stage.pod(f"p{at}", "of-x") for at in range(2)]
+    await stage.until(lambda: stage.desk.gangs.plans)
+    assert await bind_all(stage, pods) == ["", ""]
+
+
+async def test_a_gang_survives_a_restart_of_the_scheduler(server: KubeLite) -> None:
+    async with open_stage(server) as stage:
+        await stage.node("a")
+        await stage.group("g", 2)
+        await gang_claim(stage, "g")
+        pods = [await stage.pod(f"p{at}", "of-g", **GATED) for at in range(2)]
+        await stage.until(lambda: len(stage.desk.ledger.leases) == 2)
+        before = sorted(await stage.leases())
+    async with open_stage(server) as again:
+        await again.until(lambda: again.desk.gangs.plans)
+        for pod in pods:
+            await again.until(
+                lambda pod=pod: not again.desk.ledger.pods[pod.metadata.uid].spec.scheduling_gates
+            )  # type: ignore[misc]
+        assert await bind_all(again, pods) == ["", ""]
+        assert sorted(await again.leases()) == before
