@@ -83,18 +83,18 @@ class Schedulers(RuleBasedStateMachine):
 
     # -- schedulers ------------------------------------------------------------------------
 
-    @precondition(lambda self: self.world.all("pods"))
-    @rule(data=st.data(), which=st.integers(0, 1))
-    def schedule_a_pod(self, data: st.DataObject, which: int) -> None:
-        pod = data.draw(st.sampled_from(self.world.all("pods")))
-        if not pod.finished:
-            self.processes[which].schedule(pod)
+    @precondition(lambda self: any(self.unbound()))
+    @rule(picks=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 1)), min_size=1, max_size=3))
+    def schedule_pods(self, picks: list[tuple[int, int]]) -> None:
+        for at, which in picks:
+            pods = self.unbound()
+            self.processes[which].schedule(pods[at % len(pods)])
 
     @rule(which=st.integers(0, 1), part=st.sampled_from(["care", "gangs", "statuses"]))
     def look_around(self, which: int, part: Any) -> None:
         self.processes[which].look(part)
 
-    @rule(which=st.integers(0, 1), events=st.integers(1, 8))
+    @rule(which=st.integers(0, 1), events=st.sampled_from([1, 3, 100]))
     def hear_from_the_watch(self, which: int, events: int) -> None:
         self.processes[which].watch(events)
         self.world.settle()
@@ -111,21 +111,22 @@ class Schedulers(RuleBasedStateMachine):
     # -- the server ------------------------------------------------------------------------
 
     @precondition(lambda self: self.world.calls)
-    @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
-    def answer_a_call(self, data: st.DataObject, outcome: Outcome) -> None:
-        call = self.world.calls[data.draw(st.integers(0, len(self.world.calls) - 1))]
-        self.world.resolve(call, outcome)
+    @rule(answers=st.lists(st.tuples(st.integers(0, 5), st.sampled_from(OUTCOMES)), min_size=1, max_size=6))
+    def answer_calls(self, answers: list[tuple[int, Outcome]]) -> None:
+        for at, outcome in answers:
+            if self.world.calls:
+                self.world.resolve(self.world.calls[at % len(self.world.calls)], outcome)
+                self.check_safety()
 
     @precondition(lambda self: self.world.calls)
     @rule()
     def answer_all_calls(self) -> None:
-        for call in list(self.world.calls):
-            self.world.resolve(call, "done")
+        self.answer_everything()
 
     @precondition(lambda self: self.world.late)
-    @rule(data=st.data())
-    def do_a_late_request(self, data: st.DataObject) -> None:
-        self.world.arrive_late(data.draw(st.integers(0, len(self.world.late) - 1)))
+    @rule(at=st.integers(0, 3))
+    def do_a_late_request(self, at: int) -> None:
+        self.world.arrive_late(at % len(self.world.late))
 
     # -- what must be so -------------------------------------------------------------------
 
@@ -187,8 +188,7 @@ class Schedulers(RuleBasedStateMachine):
                     self.answer_everything()
             process.watch(len(world.history))
             world.now += 4.0
-        self.who_is_bound_has_the_leases()
-        self.no_gpu_is_given_beyond_what_it_is()
+        self.check_safety()
         self.nothing_fails_but_with_an_answer()
         self.no_lease_is_left_behind()
         self.nobody_is_left_out()
@@ -237,6 +237,13 @@ class Schedulers(RuleBasedStateMachine):
 
     def living(self) -> Iterator[Pod]:
         return (pod for pod in self.world.all("pods") if not pod.finished)
+
+    def unbound(self) -> list[Pod]:
+        return [pod for pod in self.living() if not pod.spec.node_name]
+
+    def check_safety(self) -> None:
+        self.who_is_bound_has_the_leases()
+        self.no_gpu_is_given_beyond_what_it_is()
 
     def bound(self) -> list[Pod]:
         return [pod for pod in self.living() if pod.spec.node_name]

@@ -1,0 +1,383 @@
+"""gpufleet scheduler with a real kube-scheduler on a real API server."""
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.scheduler.stage import POD_GROUPS_CRD, device
+
+from e2e.cluster import Cluster, CommandFailed
+from e2e.cluster.cluster import free_ports
+from e2e.cluster.rest import answers
+from e2e.fakenodes import FakeNodes
+
+CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
+DOCS = Path(__file__).parents[1] / "docs" / "scheduling.md"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+CLAIM = "gpu.scheduling/claim"
+ALLOCATED = "gpu.scheduling/allocated"
+VISIBLE = "gpu.scheduling/visible-devices"
+
+
+class Scheduler:
+    """The scheduler as a process of its own, which can be killed."""
+
+    def __init__(self, cluster: Cluster, port: int, *flags: str) -> None:
+        self._cluster = cluster
+        self._port = port
+        self._flags = flags
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = cluster.logs / "gpufleet-scheduler.log"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "gpufleet", "scheduler", "--port", str(self._port), *self._flags]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--kubeconfig", str(self._cluster.kubeconfig)], stdout=log, stderr=log
+            )
+        self._cluster.wait_for(
+            "scheduler that leads", lambda: answers(f"http://127.0.0.1:{self._port}/readyz"), timeout=60
+        )
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            assert self._process.wait(30) == 0, self._log.read_text()[-3000:]
+
+
+def configuration(port: int) -> dict[str, Any]:
+    """The configuration that docs/scheduling.md shows, with the port filled in."""
+    text = re.search(r"```yaml\n(apiVersion: kubescheduler.*?)```", DOCS.read_text(), re.S)
+    assert text is not None
+    document: dict[str, Any] = yaml.safe_load(text[1])
+    document["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
+    return {key: document[key] for key in ("profiles", "extenders", "percentageOfNodesToScore")}
+
+
+@pytest.fixture(scope="module")
+def scheduler(cluster: Cluster) -> Iterator[Scheduler]:
+    cluster.kubectl("apply", "-f", str(CRDS))
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(POD_GROUPS_CRD))
+    for crd in (
+        "gpuclaims.gpu.scheduling",
+        "gpunodestatuses.gpu.scheduling",
+        "podgroups.scheduling.x-k8s.io",
+    ):
+        cluster.kubectl("wait", "--for=condition=Established", f"crd/{crd}", "--timeout=30s")
+    [port] = free_ports(1)
+    scheduler = Scheduler(cluster, port)
+    scheduler.start()
+    try:
+        with cluster.scheduling(configuration(port)):
+            yield scheduler
+    finally:
+        scheduler.stop()
+        cluster.kubectl("delete", "-f", str(CRDS))
+        cluster.kubectl("delete", "crd", "podgroups.scheduling.x-k8s.io")
+
+
+class Hands:
+    """What users, agents and kubelets do in one namespace."""
+
+    def __init__(self, cluster: Cluster, nodes: FakeNodes, namespace: str) -> None:
+        self.cluster, self.nodes, self.namespace = cluster, nodes, namespace
+
+    def add_nodes(self, *names: str, gpus: int = 4, devices: list[dict[str, Any]] | None = None) -> None:
+        self.nodes.add(*names, labels={"pool": self.namespace[-6:]})
+        for name in names:
+            body = {
+                "apiVersion": "gpu.scheduling/v1",
+                "kind": "GpuNodeStatus",
+                "metadata": {"name": name},
+                "spec": {"nodeName": name},
+            }
+            self.cluster.api.create("/apis/gpu.scheduling/v1/gpunodestatuses", body)
+            chosen = devices or [device(at) for at in range(gpus)]
+            status = {"status": {"devices": chosen, "total": len(chosen), "free": len(chosen)}}
+            self.cluster.api.patch(f"/apis/gpu.scheduling/v1/gpunodestatuses/{name}/status", status)
+
+    def remove_reports(self) -> None:
+        for name in self.nodes.names:
+            self.cluster.api.delete(f"/apis/gpu.scheduling/v1/gpunodestatuses/{name}")
+
+    def claim(self, name: str, count: int = 1, spec: dict[str, Any] | None = None, **devices: Any) -> None:
+        body = {
+            "apiVersion": "gpu.scheduling/v1",
+            "kind": "GpuClaim",
+            "metadata": {"name": name},
+            "spec": {"devices": {"count": count, **devices}, **(spec or {})},
+        }
+        self.cluster.api.create(f"/apis/gpu.scheduling/v1/namespaces/{self.namespace}/gpuclaims", body)
+
+    def pod(self, name: str, claim: str, **spec: Any) -> str:
+        source = {"fieldRef": {"fieldPath": f"metadata.annotations['{VISIBLE}']"}}
+        env = [{"name": "CUDA_VISIBLE_DEVICES", "valueFrom": source}]
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "annotations": {CLAIM: claim}},
+            "spec": {
+                "schedulerName": "gpu-scheduler",
+                "containers": [{"name": "c", "image": "i", "env": env}],
+                "terminationGracePeriodSeconds": 0,
+                "restartPolicy": "Never",
+                "nodeSelector": {"pool": self.namespace[-6:]},
+                **spec,
+            },
+        }
+        made = self.cluster.api.create(f"/api/v1/namespaces/{self.namespace}/pods", body)
+        return str(made["metadata"]["uid"])
+
+    def read(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+        return found
+
+    def allocated(self, name: str) -> str:
+        return str(self.read(name)["metadata"].get("annotations", {}).get(ALLOCATED, ""))
+
+    def running(self, *names: str, timeout: float = 60) -> list[str]:
+        """Wait until the pods run; their allocations."""
+        for name in names:
+            self.cluster.wait_for(
+                f"running pod {name}",
+                lambda name=name: self.read(name)["status"].get("phase") == "Running",  # type: ignore[misc]
+                timeout=timeout,
+            )
+        return [self.allocated(name) for name in names]
+
+    def pods(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/pods")[
+            "items"
+        ]
+        return found
+
+    def delete(self, name: str) -> None:
+        self.cluster.api.delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+
+    def leases(self) -> dict[str, str]:
+        found = self.cluster.api.get(LEASES)["items"]
+        return {
+            each["metadata"]["name"]: each["spec"]["holderIdentity"]
+            for each in found
+            if each["metadata"]["name"].startswith("gpu-")
+        }
+
+    def check_nothing_is_booked_twice(self) -> None:
+        """Every running pod has its leases, and no GPU of a node has two whole holders."""
+        held: dict[str, str] = {}
+        leases = self.leases()
+        for pod in self.pods():
+            node, _, ids = pod["metadata"].get("annotations", {}).get(ALLOCATED, "").rpartition(":")
+            if not node or pod["status"].get("phase") in ("Succeeded", "Failed"):
+                continue
+            for gpu in ids.split(","):
+                name, uid = f"gpu-{node}-{gpu}", pod["metadata"]["uid"]
+                assert held.setdefault(name, uid) == uid, f"{name} is held twice"
+                assert leases.get(name) == uid, f"{name} has no lease of {pod['metadata']['name']}"
+
+
+@pytest.fixture
+def hands(scheduler: Scheduler, cluster: Cluster, fake_nodes: FakeNodes, namespace: str) -> Iterator[Hands]:
+    hands = Hands(cluster, fake_nodes, namespace)
+    yield hands
+    for pod in hands.pods():
+        with contextlib.suppress(Exception):
+            cluster.api.delete(
+                f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0}
+            )
+    cluster.wait_for("leases to go", lambda: not hands.leases(), timeout=20)
+    hands.remove_reports()
+
+
+def test_claims_of_each_policy_get_the_gpus_they_ask_for(hands: Hands) -> None:
+    devices = [device(at, island=f"i{at // 2}") for at in range(4)]
+    hands.add_nodes("node-a", devices=devices)
+    hands.add_nodes(
+        "node-m",
+        devices=[
+            device(0, migInstances=[{"id": at, "profile": "1g.10gb", "uuid": f"MIG-{at}"} for at in (0, 1)])
+        ],
+    )
+    hands.claim("spread", 2, policy="spread")
+    hands.pod("spread", "spread")
+    assert hands.running("spread") == ["node-a:0,2"]
+    assert hands.nodes.environment(hands.namespace, "spread")["CUDA_VISIBLE_DEVICES"] == "0,2"
+    hands.delete("spread")
+    hands.claim("contiguous", 2)
+    hands.pod("contiguous", "contiguous")
+    assert hands.running("contiguous") == ["node-a:0,1"]
+    hands.claim("wanted", policy="preferIds", preferIds=[3])
+    hands.pod("wanted", "wanted")
+    assert hands.running("wanted") == ["node-a:3"]
+    hands.claim("half", exclusivity="Shared", share=0.5)
+    hands.pod("half-0", "half")
+    hands.pod("half-1", "half")
+    assert hands.running("half-0", "half-1") == ["node-a:2", "node-a:2"]
+    hands.claim("slice", exclusivity="MIG", migProfile="1g.10gb")
+    hands.pod("slice", "slice")
+    assert hands.running("slice") == ["node-m:0"]
+    assert hands.nodes.environment(hands.namespace, "slice")["CUDA_VISIBLE_DEVICES"] == "MIG-0"
+
+
+def test_kubectl_shows_claims_nodes_and_leases(hands: Hands) -> None:
+    hands.add_nodes("node-a")
+    hands.claim("two", 2)
+    hands.pod("p", "two")
+    hands.running("p")
+    kubectl, namespace = hands.cluster.kubectl, hands.namespace
+    hands.cluster.wait_for("status", lambda: "Bound" in kubectl("get", "gclaim", "-n", namespace))
+    header, row = kubectl("get", "gclaim", "-n", namespace).splitlines()
+    assert header.split() == ["NAME", "PHASE", "NODE", "GPUS", "AGE"]
+    assert row.split()[:4] == ["two", "Bound", "node-a", "2"]
+    assert kubectl("get", "gns").splitlines()[0].split() == ["NAME", "TOTAL", "FREE", "UNHEALTHY", "AGE"]
+    assert re.search(r"contiguous takes adjacent ids", kubectl("explain", "gclaim.spec.devices.policy"))
+    names = [line.split()[0] for line in kubectl("get", "leases").splitlines() if "gpu-" in line]
+    assert names == ["gpu-node-a-0", "gpu-node-a-1"]
+    status = json.loads(kubectl("get", "gpuclaim", "two", "-n", namespace, "-o", "jsonpath={.status}"))
+    assert (status["allocated"], status["gpuIds"]) == ("node-a:0,1", [0, 1])
+    bad = {
+        "apiVersion": "gpu.scheduling/v1",
+        "kind": "GpuClaim",
+        "metadata": {"name": "bad"},
+        "spec": {"devices": {"count": 2, "policy": "spread"}, "topology": {"mode": "Required"}},
+    }
+    with pytest.raises(CommandFailed, match="they exclude each other"):
+        kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(bad))
+
+
+def test_200_pods_fill_50_nodes_and_nothing_is_booked_twice(hands: Hands) -> None:
+    hands.add_nodes(*(f"n{at:02d}" for at in range(50)))
+    hands.claim("one")
+    since = hands.cluster.audit_size()
+    started = time.monotonic()
+    for at in range(200):
+        hands.pod(f"p{at:03d}", "one")
+    hands.cluster.wait_for(
+        "200 running pods",
+        lambda: sum(pod["status"].get("phase") == "Running" for pod in hands.pods()) == 200,
+        timeout=120,
+    )
+    print(f"200 pods in {time.monotonic() - started:.1f} s")
+    hands.check_nothing_is_booked_twice()
+    assert len(hands.leases()) == 200
+    made = [
+        entry["objectRef"]["name"]
+        for entry in hands.cluster.audit(since)
+        if entry["verb"] == "create"
+        and entry["objectRef"].get("resource") == "leases"
+        and entry["responseStatus"].get("code") == 201
+        and entry["objectRef"].get("name", "").startswith("gpu-")
+    ]
+    assert len(made) == len(set(made)) == 200, "no lease was made twice"
+
+
+def test_a_freed_gpu_goes_to_the_pod_that_waits_within_seconds(hands: Hands) -> None:
+    hands.add_nodes("node-a", gpus=1)
+    hands.claim("one")
+    hands.pod("first", "one")
+    hands.running("first")
+    hands.pod("second", "one")
+    waits = "0/1 nodes are available: 1 node(s) had no free GPU"
+    hands.cluster.wait_for(
+        "refusal", lambda: waits in hands.cluster.kubectl("get", "events", "-n", hands.namespace)
+    )
+    time.sleep(1)
+    hands.delete("first")
+    freed = time.monotonic()
+    assert hands.running("second", timeout=10) == ["node-a:0"]
+    print(f"the waiting pod ran {time.monotonic() - freed:.2f} s after the deletion")
+    hands.nodes.finish(hands.namespace, "second")
+    hands.cluster.wait_for("lease to go", lambda: not hands.leases(), timeout=5)
+
+
+def test_a_gang_runs_whole_or_not_at_all(hands: Hands) -> None:
+    hands.add_nodes("node-a", "node-b", gpus=2)
+    hands.claim("single", 2)
+    hands.pod("single", "single")
+    hands.running("single")
+    group = {
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": "g"},
+        "spec": {"minMember": 2, "scheduleTimeoutSeconds": 30},
+    }
+    path = f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{hands.namespace}/podgroups"
+    hands.cluster.api.create(path, group)
+    hands.claim("member", 2, spec={"gangRef": "g"})
+    gates = [{"name": "gpu.scheduling/gang"}]
+    hands.pod("m0", "member", schedulingGates=gates)
+    hands.pod("m1", "member", schedulingGates=gates)
+    time.sleep(2)
+    assert [hands.read(name)["spec"].get("nodeName") for name in ("m0", "m1")] == [None, None]
+    assert len(hands.leases()) == 2, "half of the gang would fit, and holds nothing"
+    hands.delete("single")
+    assert {each.split(":")[0] for each in hands.running("m0", "m1")} == {"node-a", "node-b"}
+    hands.check_nothing_is_booked_twice()
+
+
+def test_a_pod_of_priority_takes_the_gpus_of_a_lesser_one(hands: Hands) -> None:
+    name = f"high-{hands.namespace[-6:]}"
+    body = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": 1000,
+    }
+    hands.cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    hands.add_nodes("node-a", gpus=1)
+    hands.claim("one")
+    hands.pod("low", "one")
+    hands.running("low")
+    hands.pod("high", "one", priorityClassName=name)
+    assert hands.running("high", timeout=30) == ["node-a:0"]
+    assert [pod["metadata"]["name"] for pod in hands.pods()] == ["high"]
+
+
+def test_a_scheduler_killed_in_the_middle_goes_on_where_it_was(hands: Hands, scheduler: Scheduler) -> None:
+    hands.add_nodes(*(f"k{at}" for at in range(10)))
+    hands.claim("one")
+    for at in range(20):
+        hands.pod(f"p{at:02d}", "one")
+    hands.cluster.wait_for("some pods", lambda: len(hands.leases()) >= 3)
+    scheduler.kill()
+    for at in range(20, 40):
+        hands.pod(f"p{at:02d}", "one")
+    scheduler.start()
+    hands.cluster.wait_for(
+        "40 running pods",
+        lambda: sum(pod["status"].get("phase") == "Running" for pod in hands.pods()) == 40,
+        timeout=120,
+    )
+    hands.check_nothing_is_booked_twice()
+    assert len(hands.leases()) == 40
+
+
+def test_explain_says_why_a_pod_waits_and_what_would_help(hands: Hands) -> None:
+    hands.add_nodes("node-a", gpus=2)
+    hands.claim("four", 4)
+    hands.pod("p", "four")
+    command = [sys.executable, "-m", "gpufleet", "explain", "pod", "p", "-n", hands.namespace]
+    done = subprocess.run(
+        [*command, "--kubeconfig", str(hands.cluster.kubeconfig)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "0/1 nodes fit: 1 has fewer than 4 GPUs" in done.stdout
+    assert "ask for 2 instead of 4 (then it fits on node-a)" in done.stdout
+    path = f"/apis/gpu.scheduling/v1/namespaces/{hands.namespace}/gpuclaims/four"
+    hands.cluster.wait_for(
+        "message",
+        lambda: "has fewer than 4 GPUs" in hands.cluster.api.get(path).get("status", {}).get("message", ""),
+    )

@@ -1,0 +1,163 @@
+"""The races that the protocol of stamps and versions is there for, one by one."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.scheduler.world import Outcome, Process, World
+
+from gpufleet.model.annotations import ALLOCATED
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World({"a": 2})
+    world.add_claim("one", count=1)
+    world.add_claim("two", count=2)
+    yield world
+    world.loop.close()
+
+
+def answer(world: World, name: str, outcome: Outcome = "done") -> None:
+    """Decide over the first call of that name; it must be there."""
+    found = [call for call in world.calls if call.name.startswith(name)]
+    assert found, f"no call {name!r} among {[call.name for call in world.calls]}"
+    world.resolve(found[0], outcome)
+
+
+def answer_all(world: World) -> None:
+    while world.calls:
+        world.resolve(world.calls[0], "done")
+
+
+def leases(world: World) -> dict[str, str]:
+    return {lease.metadata.name: lease.spec.holder_identity for lease in world.all("leases")}
+
+
+def node_of(world: World, pod: str) -> str:
+    found = world.pod(pod)
+    assert found is not None
+    return found.spec.node_name
+
+
+def test_a_binding_whose_answer_was_lost_is_a_success(world: World) -> None:
+    pod, process = world.add_pod("p", "one"), Process(world)
+    process.schedule(pod)
+    answer(world, "create lease")
+    answer(world, "bind", "answer lost")
+    answer(world, "nudge")
+    assert process.tasks[0].result() == ""
+    assert leases(world) == {"gpu-a-0": pod.metadata.uid}
+    process.kill()
+
+
+def test_a_binding_that_comes_late_finds_the_pod_changed(world: World) -> None:
+    pod, process = world.add_pod("p", "one"), Process(world)
+    process.schedule(pod)
+    answer(world, "create lease")
+    answer(world, "bind", "late")
+    answer(world, "nudge")
+    answer(world, "delete lease")
+    assert process.tasks[0].result() != ""
+    world.arrive_late(0)
+    assert node_of(world, "p") == "", "bound without leases"
+    process.kill()
+
+
+def test_a_lease_whose_creation_comes_late_is_released(world: World) -> None:
+    pod, process = world.add_pod("p", "two"), Process(world)
+    process.schedule(pod)
+    answer(world, "create lease gpu-a-0", "late")
+    answer(world, "read lease gpu-a-0", "failed")
+    answer(world, "create lease gpu-a-1")
+    answer_all(world)
+    world.remove("pods", "ns", "p")
+    world.arrive_late(0)
+    assert leases(world) == {"gpu-a-0": pod.metadata.uid}
+    process.watch(100)
+    process.look("care")
+    answer_all(world)
+    assert leases(world) == {}
+    process.kill()
+
+
+def test_a_renewed_lease_is_not_taken_back(world: World) -> None:
+    pod, old = world.add_pod("p", "one"), Process(world)
+    old.schedule(pod)
+    answer(world, "create lease")
+    old.kill()
+    first, second = Process(world), Process(world)
+    world.now += 60
+    first.look("care")
+    answer_all(world)
+    world.now += 60
+    first.look("care")
+    answer(world, "nudge")
+    # The leases are about to be given back. Now the other process binds the pod with them.
+    second.watch(100)
+    fresh = world.pod("p")
+    assert fresh is not None
+    second.schedule(fresh)
+    answer(world, "replace lease")
+    answer(world, "bind")
+    answer_all(world)
+    assert node_of(world, "p") == "a"
+    assert leases(world) == {"gpu-a-0": pod.metadata.uid}, "bound, and its lease was taken"
+    first.kill()
+    second.kill()
+
+
+def test_a_leader_that_wakes_up_after_its_leases_were_taken_back_can_not_bind(world: World) -> None:
+    pod, old, new = world.add_pod("p", "one"), Process(world), Process(world)
+    old.schedule(pod)
+    answer(world, "create lease")
+    assert [call.name for call in world.calls] == ["bind p to a"], "and here it is suspended"
+    new.watch(100)
+    new.look("care")
+    world.now += 60
+    new.look("care")
+    answer(world, "nudge")
+    answer(world, "delete lease")
+    other = world.add_pod("q", "two")
+    new.watch(100)
+    new.schedule(other)
+    answer(world, "create lease")
+    answer(world, "create lease")
+    answer(world, "bind q")
+    answer(world, "bind p")
+    assert node_of(world, "p") == ""
+    assert node_of(world, "q") == "a"
+    answer_all(world)
+    old.kill()
+    new.kill()
+
+
+def test_two_leaders_give_one_gpu_to_one_pod(world: World) -> None:
+    pods = [world.add_pod(name, "two") for name in ("p", "q")]
+    processes = [Process(world), Process(world)]
+    for pod, process in zip(pods, processes, strict=True):
+        process.schedule(pod)
+    answer_all(world)
+    bound = [pod for pod in world.all("pods") if pod.spec.node_name]
+    assert len(bound) == 1
+    assert bound[0].metadata.annotations[ALLOCATED] == "a:0,1"
+    assert set(leases(world).values()) == {bound[0].metadata.uid}
+    for process in processes:
+        process.kill()
+
+
+def test_an_api_error_is_not_taken_for_a_busy_gpu(world: World) -> None:
+    pod, process = world.add_pod("p", "one"), Process(world)
+    process.schedule(pod)
+    answer(world, "create lease", "failed")
+    answer(world, "read lease")
+    answer(world, "create lease")
+    answer(world, "bind")
+    assert process.tasks[0].result() == ""
+    process.kill()
+
+
+def test_leases_are_written_side_by_side(world: World) -> None:
+    pod, process = world.add_pod("p", "two"), Process(world)
+    process.schedule(pod)
+    assert sorted(call.name for call in world.calls) == ["create lease gpu-a-0", "create lease gpu-a-1"]
+    process.kill()
