@@ -30,6 +30,7 @@ async def test_a_pod_of_priority_gets_the_gpus_of_the_least_important(stage: Sta
         await stage.delete(pod)
     await stage.until(lambda: not any(pod.metadata.uid in ledger.pods for pod in low))
     await stage.until(lambda: not ledger.leases)
+    await stage.until(lambda: NUDGE in ledger.pods[high.metadata.uid].metadata.annotations)
     assert await stage.schedule(late) == ""
     assert await stage.schedule(high) == "a"
 

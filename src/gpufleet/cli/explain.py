@@ -21,7 +21,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=["pod", "claim"], help="What to explain.")
     parser.add_argument("name", metavar="NAME", help="Its name.")
     parser.add_argument("-n", "--namespace", default="default", help="Its namespace (default: default).")
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="Form of the answer.")
+    parser.add_argument(
+        "-o", "--output", choices=["text", "json"], default="text", help="Form of the answer."
+    )
 
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:

@@ -14,8 +14,7 @@ from gpufleet.model.annotations import CLAIM
 from gpufleet.model.kube_objects import Pod
 from gpufleet.placement import Exclusivity, Fits, Refused, Request
 from gpufleet.placement.kubernetes import Hold, Ledger, request_of
-from gpufleet.placement.kubernetes.leases import Holder, lease_name
-from gpufleet.placement.request import WHOLE
+from gpufleet.placement.kubernetes.leases import Holder
 from gpufleet.scheduler.metrics import Metrics
 from gpufleet.scheduler.waiting import WaitingRoom
 
@@ -106,20 +105,11 @@ class Chooser:
         hold = self._ledger.holds.get(uid)
         if hold is None or hold.fits.request != request or hold.fits.node not in among:
             return None
-        if all(self.unhindered(uid, hold.fits, gpu) for gpu in hold.fits.gpus):
+        if self._ledger.unhindered(uid, hold.fits):
             return hold.fits
         note = f"GPUs of {hold.fits.node} are kept for it; pods of lower priority are leaving them"
         reason = "node(s) had GPUs that pods of lower priority have yet to leave"
         return Unfit(note, dict.fromkeys(among, reason), frozenset(among))
-
-    def unhindered(self, uid: str, fits: Fits, gpu: int) -> bool:
-        """Whether no lease of another keeps a held GPU from the pod."""
-        lease = self._ledger.leases.get(lease_name(fits.node, gpu))
-        others = [holder for other, holder in lease.holders.items() if other != uid] if lease else []
-        if fits.request.exclusivity is Exclusivity.MIG:
-            mine = {instance for at, instance in fits.instances if at == gpu}
-            return not any(holder.milli or mine & set(holder.instances) for holder in others)
-        return sum(holder.milli for holder in others) + fits.request.milli_per_gpu <= WHOLE
 
     def _refused(self, pod: Pod, verdict: Refused, among: Sequence[str]) -> Unfit:
         self._ledger.release_hold(pod.metadata.uid)

@@ -60,7 +60,12 @@ class WaitingRoom:
             return found
         trial = ledger.cluster.copy()
         for uid, waiting in sorted(self.pods.items(), key=lambda pair: pair[1].order):
-            if waiting.request is None or uid in ledger.holds or ledger.parts(uid):
+            if waiting.request is None or ledger.parts(uid):
+                continue
+            if hold := ledger.holds.get(uid):
+                # GPUs are kept for it; it can have them once those who had them have left.
+                if ledger.unhindered(uid, hold.fits):
+                    found.append(waiting)
                 continue
             if isinstance(trial.take(waiting.request, waiting.among or None), Fits):
                 found.append(waiting)

@@ -16,8 +16,9 @@ from gpufleet.model.kube_objects import Node as KubeNode
 from gpufleet.model.node_status import Device, GpuNodeStatus
 from gpufleet.placement.allocation import Allocation
 from gpufleet.placement.cluster import Cluster
-from gpufleet.placement.kubernetes.leases import GpuLease, Holder, read_lease
+from gpufleet.placement.kubernetes.leases import GpuLease, Holder, lease_name, read_lease
 from gpufleet.placement.kubernetes.nodes import node_of
+from gpufleet.placement.request import WHOLE
 from gpufleet.placement.verdict import Fits
 
 Key = tuple[str, str]
@@ -148,6 +149,18 @@ class Ledger:
     def lessees(self) -> Iterator[str]:
         """Everybody who has a lease."""
         return iter(list(self._parts))
+
+    def unhindered(self, uid: str, fits: Fits) -> bool:
+        """Whether no lease of another keeps these GPUs from the pod."""
+        return all(self._open(uid, fits, gpu) for gpu in fits.gpus)
+
+    def _open(self, uid: str, fits: Fits, gpu: int) -> bool:
+        lease = self.leases.get(lease_name(fits.node, gpu))
+        others = [holder for other, holder in lease.holders.items() if other != uid] if lease else []
+        if fits.instances:
+            mine = {instance for at, instance in fits.instances if at == gpu}
+            return not any(holder.milli or mine & set(holder.instances) for holder in others)
+        return sum(holder.milli for holder in others) + fits.request.milli_per_gpu <= WHOLE
 
     # -- claims and pods -------------------------------------------------------------------
 

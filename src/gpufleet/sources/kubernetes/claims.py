@@ -11,7 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpufleet.errors import NotFound
-from gpufleet.kube import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, NODES, POD_GROUPS, PODS, KubeClient, Selection
+from gpufleet.kube import (
+    GPU_CLAIMS,
+    GPU_NODE_STATUSES,
+    LEASES,
+    NODES,
+    POD_GROUPS,
+    PODS,
+    KubeClient,
+    Selection,
+)
 from gpufleet.kube.errors import KubernetesRefused
 from gpufleet.model.claim import GpuClaim
 from gpufleet.placement.kubernetes import Explanation, GpuLease, Ledger, explain
