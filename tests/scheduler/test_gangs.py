@@ -1,6 +1,7 @@
 """Gangs on the embedded API: all or nothing."""
 
 import asyncio
+from typing import Any
 
 from tests.scheduler.stage import Stage, open_stage
 
@@ -8,7 +9,7 @@ from gpufleet.kubelite import KubeLite
 from gpufleet.model.annotations import GANG_GATE, GANG_SIZE, NUDGE
 from gpufleet.model.kube_objects import Pod
 
-GATED = {"schedulingGates": [{"name": GANG_GATE}]}
+GATED: dict[str, Any] = {"schedulingGates": [{"name": GANG_GATE}]}
 
 
 async def gang_claim(stage: Stage, name: str, count: int = 1) -> None:
@@ -109,9 +110,7 @@ async def test_a_gang_survives_a_restart_of_the_scheduler(server: KubeLite) -> N
         before = sorted(await stage.leases())
     async with open_stage(server) as again:
         await again.until(lambda: again.desk.gangs.plans)
-        for pod in pods:
-            await again.until(
-                lambda pod=pod: not again.desk.ledger.pods[pod.metadata.uid].spec.scheduling_gates
-            )  # type: ignore[misc]
+        ledger = again.desk.ledger
+        await again.until(lambda: not any(ledger.pods[p.metadata.uid].spec.scheduling_gates for p in pods))
         assert await bind_all(again, pods) == ["", ""]
         assert sorted(await again.leases()) == before

@@ -180,7 +180,7 @@ class Schedulers(RuleBasedStateMachine):
             self.answer_everything()
             process.watch(len(world.history))
             for part in ("gangs", "care", "statuses"):
-                process.look(part)  # type: ignore[arg-type]
+                process.look(part)
                 self.answer_everything()
                 process.watch(len(world.history))
             for pod in world.all("pods"):

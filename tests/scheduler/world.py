@@ -98,8 +98,8 @@ class World:
         return [item for (of, _, _), item in self.objects.items() if of == kind]
 
     def pod(self, name: str, namespace: str = "ns") -> Pod | None:
-        found: Any = self.objects.get(("pods", namespace, name))
-        return found
+        found = self.objects.get(("pods", namespace, name))
+        return found if isinstance(found, Pod) else None
 
     def add_claim(self, name: str, gang: str = "", **devices: Any) -> None:
         spec = ClaimSpec(ClaimDevices(**devices), gang_ref=gang)
