@@ -16,6 +16,7 @@ from gpufleet.api.server import Server, is_loopback
 from gpufleet.api.tokens import TokenFile
 from gpufleet.api.workload_tokens import WorkloadTokens
 from gpufleet.cli.api_parts import add_live_routes
+from gpufleet.cli.claim_parts import add_claim_routes
 from gpufleet.cli.cluster_parts import open_clusters
 from gpufleet.cli.parts import Parts, Step
 from gpufleet.errors import SettingsError
@@ -60,7 +61,7 @@ async def open_database(parts: Parts) -> None:
         parts.metrics.count(f"gpufleet_store_{name}", told, read)
 
 
-_STEPS: tuple[Step, ...] = (open_kubernetes, open_database, open_clusters, add_live_routes)
+_STEPS: tuple[Step, ...] = (open_kubernetes, open_database, open_clusters, add_live_routes, add_claim_routes)
 
 
 def refuse_strangers(settings: Settings) -> None:

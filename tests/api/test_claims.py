@@ -1,0 +1,80 @@
+"""The routes about claims and leases, over an embedded API with a scheduler at work."""
+
+from collections.abc import AsyncIterator
+from itertools import count
+
+import httpx
+import pytest
+from tests.scheduler.stage import Stage, open_server, open_stage
+
+from gpufleet.api.app import Api, create_app
+from gpufleet.api.claims import claim_routes
+from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.listing import Listing
+from gpufleet.fleet.picture import Fleet
+from gpufleet.metrics.prometheus import PrometheusSource
+from gpufleet.settings import MetricsSettings
+from gpufleet.sources.kubernetes.claims import ClaimDesk
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    async with open_server() as server, open_stage(server) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def client(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
+    async with PrometheusSource(MetricsSettings(url="http://127.0.0.1:9")) as metrics:
+        clusters = Clusters(
+            [Cluster(name, fleet := Fleet(name), Listing(fleet), metrics) for name in ("default", "slurm")]
+        )
+        hours = count(0, 3600)
+        desk = ClaimDesk(stage.client, "default", clock=lambda: float(next(hours)))
+        app = create_app(Api(routes=claim_routes(clusters, {"default": desk})))
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            yield client
+
+
+async def test_claims_and_leases_show_who_holds_what(stage: Stage, client: httpx.AsyncClient) -> None:
+    await stage.node("a")
+    await stage.claim("two", 2)
+    await stage.claim("idle")
+    pod = await stage.pod("p", "two")
+    await stage.schedule(pod)
+    await stage.until(lambda: stage.desk.ledger.claims["default", "two"].status.phase == "Bound")
+    body = (await client.get("/api/claims")).json()
+    assert (body["code"], body["data"]["total"]) == (0, 2)
+    two = body["data"]["data"][1]
+    assert (two["name"], two["phase"], two["allocated"]) == ("two", "Bound", "a:0,1")
+    assert two["allocations"][0]["podName"] == "p"
+    bound = (await client.get("/api/claims?phase=Bound&namespace=default")).json()["data"]
+    assert [row["name"] for row in bound["data"]] == ["two"]
+    leases = (await client.get("/api/leases?node=a")).json()["data"]
+    assert [(row["name"], row["gpu"], row["foreign"]) for row in leases["data"]] == [
+        ("gpu-a-0", 0, False),
+        ("gpu-a-1", 1, False),
+    ]
+    assert leases["data"][0]["holders"][0]["podName"] == "p"
+    page = (await client.get("/api/leases?pageNum=2&pageSize=1")).json()["data"]
+    assert ([row["gpu"] for row in page["data"]], page["total"]) == ([1], 2)
+
+
+async def test_explain_says_why_and_what_would_help(stage: Stage, client: httpx.AsyncClient) -> None:
+    await stage.node("a", gpus=2)
+    await stage.claim("four", 4)
+    await stage.pod("p", "four")
+    body = (await client.get("/api/claims/default/four/explain")).json()
+    assert body["data"]["waiting"] is True
+    assert body["data"]["sentence"] == "0/1 nodes fit: 1 has fewer than 4 GPUs"
+    assert "ask for 2 instead of 4 (then it fits on a)" in body["data"]["remedies"]
+    missing = await client.get("/api/claims/default/none/explain")
+    assert (missing.status_code, missing.json()["code"]) == (404, 404)
+
+
+async def test_a_cluster_without_kubernetes_has_no_claims(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/api/claims?cluster=slurm")).json()["data"] == {"data": [], "total": 0}
+    assert (await client.get("/api/leases?cluster=slurm")).json()["data"]["total"] == 0
+    assert (await client.get("/api/claims/a/b/explain?cluster=slurm")).status_code == 404
+    assert (await client.get("/api/claims?cluster=nowhere")).status_code == 404

@@ -1,0 +1,38 @@
+"""gpufleet explain, as a user runs it, on the embedded API."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.scheduler.stage import open_server, open_stage
+
+from gpufleet.cli import main
+
+
+async def test_explain_tells_a_waiting_pod_from_a_served_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open_server() as server, open_stage(server) as stage:
+        kubeconfig = tmp_path / "kubeconfig"
+        server.write_kubeconfig(kubeconfig)
+        await stage.node("a", gpus=1)
+        await stage.claim("one")
+        served = await stage.pod("served", "one")
+        await stage.schedule(served)
+        await stage.pod("waits", "one")
+
+        async def explain(*words: str) -> tuple[int, str]:
+            capsys.readouterr()
+            status = await asyncio.to_thread(main, ["explain", *words, "--kubeconfig", str(kubeconfig)])
+            return status, capsys.readouterr().out
+
+        status, text = await explain("pod", "served")
+        assert (status, text.splitlines()[-1]) == (0, "pod default/served: served: a:0")
+        status, text = await explain("pod", "waits")
+        assert status == 1
+        assert "0/1 nodes fit: 1 has no free GPU" in text
+        assert "wait for pod default/served on a to end" in text
+        status, text = await explain("claim", "one", "-o", "json")
+        assert (status, '"waiting": true' in text) == (1, True)
+        assert (await explain("pod", "nobody"))[0] == 1
