@@ -23,6 +23,7 @@ from gpufleet.kube import (
     Change,
     Discovery,
     KubeClient,
+    Pace,
     Reflector,
     Resource,
     Selection,
@@ -74,18 +75,20 @@ class KubernetesSource:
         *,
         lease_namespace: str = "default",
         fault_taints: tuple[str, ...] = (),
+        pace: Pace = Pace(),  # noqa: B008  (frozen)
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._fleet = fleet
         self._fault_taints = fault_taints
+        self._pace = pace
         self._clock = clock
         self._discovery = Discovery(client)
-        self._nodes = Reflector(client, NODES)
-        self._pods = Reflector(client, PODS, freeze=True)
-        self._claims = Reflector(client, GPU_CLAIMS)
-        self._statuses = Reflector(client, GPU_NODE_STATUSES)
-        self._leases = Reflector(client, LEASES, Selection(namespace=lease_namespace))
+        self._nodes = Reflector(client, NODES, pace=pace)
+        self._pods = Reflector(client, PODS, pace=pace, freeze=True)
+        self._claims = Reflector(client, GPU_CLAIMS, pace=pace)
+        self._statuses = Reflector(client, GPU_NODE_STATUSES, pace=pace)
+        self._leases = Reflector(client, LEASES, Selection(namespace=lease_namespace), pace=pace)
         self._lease_book = LeaseBook(fleet)
         self._owners: dict[tuple[str, str], Reflector[KubeOwner]] = {}
         self._wanted: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
@@ -138,7 +141,7 @@ class KubernetesSource:
     # Owners
 
     def _follow_owner(self, resource: Resource[KubeOwner]) -> Reflector[KubeOwner]:
-        reflector = Reflector(self._client, resource)
+        reflector = Reflector(self._client, resource, pace=self._pace)
 
         def on_owners(changes: Sequence[Change[KubeOwner]]) -> None:
             for change in changes:

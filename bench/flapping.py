@@ -1,0 +1,281 @@
+"""Minutes of flapping sources: does the picture find back to the truth, and is every answer sound?
+
+A server over kubelite and a real Prometheus, both behind something that breaks: the API's
+connections are reset every two seconds, and Prometheus answers well, slowly, with 500 and with
+garbage in turn, while pods come and go. Meanwhile the live routes are asked all the time. In the
+end everything heals, and what the server says must be what the API says.
+
+`GPUFLEET_FLAP_SECONDS` sets how long it flaps (30 if not given; 300 is the full trial).
+"""
+
+import asyncio
+import gc
+import itertools
+import os
+import random
+import resource
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import aiohttp
+import httpx
+from aiohttp import web
+from e2e.cluster.proxy import Proxy
+from tests.metrics.exporters import exporter, scrape_config
+from tests.prometheus_fixture import running_prometheus
+
+from bench.result import Result
+from gpufleet.api.app import Api, create_app
+from gpufleet.api.clusters import cluster_routes
+from gpufleet.api.gpus import gpu_routes
+from gpufleet.api.nodes import node_routes
+from gpufleet.api.workloads import workload_routes
+from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.listing import Listing
+from gpufleet.fleet.picture import Fleet
+from gpufleet.kube import Backoff, Connection, KubeClient, Pace
+from gpufleet.kubelite import KubeLite
+from gpufleet.logs import configure_logs
+from gpufleet.metrics.prometheus import PrometheusSource
+from gpufleet.model.crds import definitions
+from gpufleet.model.reading import Quantity
+from gpufleet.settings import MetricsSettings
+from gpufleet.sources.kubernetes import KubernetesSource
+
+SECONDS = float(os.environ.get("GPUFLEET_FLAP_SECONDS", "30"))
+NODES, GPUS = 20, 8
+PATHS = (
+    "/api/clusters/overview",
+    "/api/clusters/consumers",
+    "/api/clusters/gpuHeatmap",
+    "/api/workloads",
+    "/api/nodes",
+    "/api/v1/gpu/metrics",
+    "/api/healthz",
+)
+
+
+def measure() -> Iterator[Result]:
+    configure_logs("critical", "json")
+    figures = asyncio.run(_trial())
+    yield Result("answers while everything flapped", figures["answers"], "answers", at_least=1)
+    yield Result("answers that were not sound", figures["unsound"], "answers", at_most=0)
+    yield Result("exceptions that nobody handled", figures["unhandled"], "exceptions", at_most=0)
+    yield Result("picture equals the API's in the end", figures["converged"], "1 = yes", at_least=1)
+    yield Result("time to find back", figures["found_back_s"], "s", at_most=60)
+    yield Result("tasks left over", figures["tasks"], "tasks", at_most=0)
+    yield Result("memory grown in the second half", figures["grown_mib"], "MiB", at_most=30)
+
+
+async def _trial() -> dict[str, float]:
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unhandled.append(context))
+    figures: dict[str, float] = {}
+    with exporter({"dcgm": _page()}) as target:
+        config = scrape_config(target, {"dcgm": ""})
+        with running_prometheus(config) as prometheus:
+            async with KubeLite() as kubelite, _moody(prometheus) as (url, mood):
+                port = int(kubelite.url.rsplit(":", 1)[1])
+                with Proxy(port) as proxy:
+                    before = len(asyncio.all_tasks())
+                    api = f"http://127.0.0.1:{proxy.port}"
+                    figures = await _flap(kubelite.url, api, proxy, url, mood)
+                    await asyncio.sleep(3.0)
+                    figures["tasks"] = max(0, len(asyncio.all_tasks()) - before)
+    gc.collect()
+    figures["unhandled"] = len(unhandled)
+    return figures
+
+
+async def _flap(direct: str, url: str, proxy: Proxy, prometheus: str, mood: list[str]) -> dict[str, float]:
+    fleet = Fleet("flapping")
+    settings = MetricsSettings(url=prometheus, refresh=1.0, timeout=1.0)
+    async with (
+        aiohttp.ClientSession(direct) as session,
+        KubeClient(Connection(server=url), requests_per_second=500, burst=500) as client,
+        PrometheusSource(settings) as metrics,
+    ):
+        world = World(session)
+        await world.begin()
+        pace = Pace(backoff=Backoff(first=0.1, most=1.0))
+        source = KubernetesSource(client, fleet, pace=pace)
+        cluster = Cluster("flapping", fleet, Listing(fleet, patience=0.05), metrics)
+        tasks = [
+            asyncio.create_task(source.run()),
+            asyncio.create_task(cluster.follow_readings(1.0)),
+            asyncio.create_task(cluster.notice_changes(0.2)),
+        ]
+        asked = Asked(Clusters([cluster]))
+        asking = asyncio.create_task(asked.go_on())
+        loop = asyncio.get_running_loop()
+        end, half, middle = loop.time() + SECONDS, loop.time() + SECONDS / 2, 0.0
+        moods = itertools.cycle(["well", "slow", "error", "garbage"])
+        while loop.time() < end:
+            mood[0] = next(moods)
+            proxy.drop()
+            await world.change()
+            await asyncio.sleep(2.0)
+            if not middle and loop.time() >= half:
+                middle = _memory()
+        grown = _memory() - middle
+        proxy.drop()
+        await world.change()
+        mood[0] = "well"
+        healed = loop.time()
+        truth = await world.truth()
+        while loop.time() - healed < 90 and not is_true(fleet, truth):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        found_back = loop.time() - healed
+        converged = float(is_true(fleet, truth))
+        for task in (asking, *tasks):
+            task.cancel()
+        await asyncio.wait([asking, *tasks])
+    return {
+        "answers": asked.answers,
+        "unsound": asked.unsound,
+        "converged": converged,
+        "found_back_s": found_back,
+        "grown_mib": grown,
+    }
+
+
+class World:
+    """Pods that come, run, end and go on the API, written past everything that breaks."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        self._chance = random.Random(5)
+        self._names = itertools.count()
+
+    async def begin(self) -> None:
+        for definition in definitions():
+            await self._write("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        status = {
+            "capacity": {"nvidia.com/gpu": str(GPUS)},
+            "allocatable": {"nvidia.com/gpu": str(GPUS)},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        for number in range(NODES):
+            await self._write("POST", "/api/v1/nodes", {"metadata": {"name": f"n{number}"}})
+            await self._write("PATCH", f"/api/v1/nodes/n{number}/status", {"status": status})
+
+    async def change(self) -> None:
+        for _ in range(10):
+            await self._create()
+        for pod in self._chance.sample(await self._pods(), 5):
+            name = pod["metadata"]["name"]
+            if self._chance.random() < 0.5:
+                done = {"status": {"phase": self._chance.choice(["Succeeded", "Failed"])}}
+                await self._write("PATCH", f"/api/v1/namespaces/default/pods/{name}/status", done)
+            else:
+                path = f"/api/v1/namespaces/default/pods/{name}"
+                await self._write("DELETE", path, {"gracePeriodSeconds": 0})
+
+    async def truth(self) -> dict[str, int]:
+        """GPUs held by the pods of each node, from the API itself."""
+        held = {f"n{number}": 0 for number in range(NODES)}
+        for pod in await self._pods():
+            if pod["status"].get("phase") not in ("Succeeded", "Failed"):
+                amount = pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+                held[pod["spec"]["nodeName"]] += int(amount)
+        return {node: min(GPUS, gpus) for node, gpus in held.items()}
+
+    async def _create(self) -> None:
+        name = f"p{next(self._names)}"
+        resources = {"limits": {"nvidia.com/gpu": str(self._chance.randint(1, 2))}}
+        container = {"name": "c", "image": "i", "resources": resources}
+        spec = {"nodeName": f"n{self._chance.randrange(NODES)}", "containers": [container]}
+        await self._write(
+            "POST", "/api/v1/namespaces/default/pods", {"metadata": {"name": name}, "spec": spec}
+        )
+
+    async def _pods(self) -> list[dict[str, Any]]:
+        async with self._session.get("/api/v1/namespaces/default/pods") as answer:
+            return cast(list[dict[str, Any]], (await answer.json())["items"])
+
+    async def _write(self, method: str, path: str, body: dict[str, Any]) -> None:
+        headers = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
+        async with self._session.request(method, path, json=body, headers=headers) as answer:
+            assert answer.status < 300, await answer.text()
+
+
+class Asked:
+    """Asks the live routes again and again and looks at each answer."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        routes = [
+            *cluster_routes(clusters),
+            *workload_routes(clusters),
+            *gpu_routes(clusters),
+            *node_routes(clusters),
+        ]
+        self._app = create_app(Api(routes=routes))
+        self.answers = 0
+        self.unsound = 0
+
+    async def go_on(self) -> None:
+        transport = httpx.ASGITransport(cast(Any, self._app))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=10) as http:
+            for path in itertools.cycle(PATHS):
+                answer = await http.get(path)
+                body = answer.json()
+                sound = answer.status_code == 200 and (body.get("code") == 0 or body.get("success") is True)
+                self.answers += 1
+                self.unsound += not sound
+                await asyncio.sleep(0.01)
+
+
+def is_true(fleet: Fleet, held: dict[str, int]) -> bool:
+    """Whether the picture has these GPUs held on each node, and fresh, right readings of all."""
+    column = fleet.board.column(Quantity.UTILIZATION)
+    readings = {key: column[slot] for slot, key in enumerate(fleet.board.keys) if key is not None}
+    fresh = time.time() - fleet.board.readings.taken_at < 5 and not fleet.board.readings.errors
+    expected = {(f"n{n}", g): g * 10.0 for n in range(NODES) for g in range(GPUS)}
+    return fresh and readings == expected and {n: v.allocated for n, v in fleet.views().items()} == held
+
+
+@asynccontextmanager
+async def _moody(prometheus: str) -> AsyncIterator[tuple[str, list[str]]]:
+    """A way to Prometheus that works only in one of four moods."""
+    mood = ["well"]
+
+    async def handle(request: web.Request) -> web.Response:
+        if mood[0] == "error":
+            return web.Response(status=500, text="no")
+        if mood[0] == "garbage":
+            return web.Response(body=b'{"status":"success","data":{"resultType":"vector","result":[{"metric"')
+        if mood[0] == "slow":
+            await asyncio.sleep(1.5)
+        body = await request.read()
+        headers = {"Content-Type": request.headers.get("Content-Type", "application/x-www-form-urlencoded")}
+        async with session.request(request.method, request.path_qs, data=body, headers=headers) as answer:
+            return web.Response(
+                body=await answer.read(), status=answer.status, content_type="application/json"
+            )
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    async with aiohttp.ClientSession(prometheus) as session:
+        try:
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}", mood
+        finally:
+            await runner.cleanup()
+
+
+def _page() -> str:
+    lines = [
+        f'DCGM_FI_DEV_GPU_UTIL{{Hostname="n{n}",gpu="{g}",UUID="GPU-{n}-{g}",modelName="NVIDIA H200"}} {g * 10}'
+        for n in range(NODES)
+        for g in range(GPUS)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _memory() -> float:
+    with open("/proc/self/statm") as status:
+        return int(status.read().split()[1]) * resource.getpagesize() / 2**20
