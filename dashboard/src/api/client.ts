@@ -1,0 +1,90 @@
+// Ask the API: one function for all three envelopes, with the login token and entity tags.
+import { session } from "../state/session";
+
+export type Params = Record<string, string | number | undefined>;
+
+/** A refusal or fault, in the server's own words. */
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+    readonly trace = "",
+  ) {
+    super(message);
+  }
+
+  /** Whether the server has no such route or object. */
+  get missing(): boolean {
+    return this.status === 404;
+  }
+}
+
+interface Envelope {
+  data?: unknown;
+  message?: string | null;
+  error?: string | null;
+}
+
+interface Kept {
+  etag: string;
+  data: unknown;
+}
+
+const MOST_KEPT = 60;
+const kept = new Map<string, Kept>();
+
+/** The address of an API path relative to the page, so that a prefix of a proxy stays in place. */
+export function addressOf(path: string, params: Params = {}): string {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(params)) {
+    if (value !== undefined && value !== "") query.set(name, String(value));
+  }
+  const words = query.toString();
+  return words ? `${path}?${words}` : path;
+}
+
+export function authorization(): Record<string, string> {
+  return session.token ? { authorization: `Bearer ${session.token}` } : {};
+}
+
+/** The data at an address; the very same object while the server says that nothing changed. */
+export async function read<T>(address: string, signal?: AbortSignal): Promise<T> {
+  const known = kept.get(address);
+  const headers = { ...authorization(), ...(known ? { "if-none-match": known.etag } : {}) };
+  let response: Response;
+  try {
+    response = await fetch(address, { headers, cache: "no-store", signal: signal ?? null });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ApiError(0, "the server can't be reached");
+  }
+  if (response.status === 304 && known) return known.data as T;
+  const data = await unwrapped(response);
+  const etag = response.headers.get("etag");
+  kept.delete(address);
+  if (etag) kept.set(address, { etag, data });
+  for (const old of kept.keys()) {
+    if (kept.size <= MOST_KEPT) break;
+    kept.delete(old);
+  }
+  return data as T;
+}
+
+/** Send a body and get the data of the answer. */
+export async function send<T>(address: string, body: unknown): Promise<T> {
+  const headers = { ...authorization(), "content-type": "application/json" };
+  const response = await fetch(address, { method: "POST", headers, body: JSON.stringify(body) }).catch(() => {
+    throw new ApiError(0, "the server can't be reached");
+  });
+  return (await unwrapped(response)) as T;
+}
+
+async function unwrapped(response: Response): Promise<unknown> {
+  const body = (await response.json().catch(() => null)) as Envelope | null;
+  if (response.status === 401) session.needLogin(body?.message ?? body?.error ?? "");
+  if (!response.ok || body === null) {
+    const words = body?.error || body?.message || `the server answered ${response.status}`;
+    throw new ApiError(response.status, words, response.headers.get("x-trace-id") ?? "");
+  }
+  return body.data;
+}

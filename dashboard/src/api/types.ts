@@ -1,0 +1,34 @@
+// The words of the API, from the description that the server makes of itself.
+import type { components } from "./schema";
+
+type Schemas = components["schemas"];
+
+export type ClusterOverview = Schemas["ClusterOverview"];
+export type ClusterNames = Schemas["ClusterName"][];
+export type Consumer = Schemas["Consumer"];
+export type ConsumerPage = Schemas["ConsumerPage"];
+export type Heatmaps = Schemas["Heatmaps"];
+export type GpuMap = Schemas["GpuMap"];
+export type NodePage = Schemas["NodePage"];
+export type NodeRow = Schemas["NodeRow"];
+export type NodeDetail = Schemas["NodeDetail"];
+export type NodeGpu = Schemas["NodeGpu"];
+export type WorkloadPage = Schemas["WorkloadPage"];
+export type WorkloadRow = Schemas["WorkloadRow"];
+export type WorkloadDetail = Schemas["WorkloadDetail"];
+export type WorkloadMetadata = Schemas["WorkloadMetadata"];
+export type HierarchyItem = Schemas["HierarchyItem"];
+export type Graph = Schemas["Graph"];
+export type TrainingRow = Schemas["TrainingRow"];
+export type Health = Schemas["Health"];
+
+/** One event of /api/events. */
+export interface Change {
+  at: number;
+  subject: "workload" | "node" | "gpu" | "claim";
+  name: string;
+  title: string;
+  was: string;
+  now: string;
+  reason: string;
+}

@@ -1,0 +1,240 @@
+// The frame around every page: navigation, cluster, theme, how live the data is, login.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { live, useLive } from "./api/events";
+import type { ClusterNames, Health } from "./api/types";
+import icon from "./icon.svg";
+import { NodePage } from "./pages/node";
+import { NodesPage } from "./pages/nodes";
+import { OverviewPage } from "./pages/overview";
+import { SchedulingPage } from "./pages/scheduling";
+import { UsagePage } from "./pages/usage";
+import { WorkloadPage } from "./pages/workload";
+import { WorkloadsPage } from "./pages/workloads";
+import { useResource } from "./state/resource";
+import { hrefOf, link, useRoute, type Route } from "./state/route";
+import { session, useSession } from "./state/session";
+import { Icon, type IconName } from "./ui/icons";
+import { Empty, Select } from "./ui/parts";
+
+const PLACES: [string, string, IconName][] = [
+  ["", "Overview", "overview"],
+  ["nodes", "Nodes", "nodes"],
+  ["workloads", "Workloads", "workloads"],
+  ["usage", "Usage", "usage"],
+  ["scheduling", "Scheduling", "scheduling"],
+];
+
+export function App() {
+  const { loginReason } = useSession();
+  const route = useRoute();
+  const cluster = route.query["cluster"] ?? "";
+  useEffect(() => live.follow(cluster), [cluster]);
+  useKeys();
+  useTitle(route);
+  if (loginReason !== null) return <Login reason={loginReason} />;
+  return (
+    <div class="shell">
+      <a class="skip" href="#main" onClick={skip}>
+        Skip to the content
+      </a>
+      <Side route={route} />
+      <main class="main" id="main" tabIndex={-1}>
+        <Banners />
+        <Page key={`${route.path.join("/")} ${cluster}`} route={route} />
+      </main>
+    </div>
+  );
+}
+
+function skip(event: Event): void {
+  event.preventDefault(); // the part behind # is the page's place
+  document.getElementById("main")?.focus();
+}
+
+function Page(props: { route: Route }) {
+  const [place, name] = props.route.path;
+  if (place === undefined) return <OverviewPage query={props.route.query} />;
+  if (place === "nodes") return name ? <NodePage name={name} query={props.route.query} /> : <NodesPage query={props.route.query} />;
+  if (place === "workloads") {
+    return name ? <WorkloadPage uid={name} query={props.route.query} /> : <WorkloadsPage query={props.route.query} />;
+  }
+  if (place === "usage") return <UsagePage query={props.route.query} />;
+  if (place === "scheduling") return <SchedulingPage query={props.route.query} />;
+  return (
+    <Empty title="There is no such page">
+      <a href={link([])}>Back to the overview</a>
+    </Empty>
+  );
+}
+
+function Side(props: { route: Route }) {
+  const { theme, zone, token } = useSession();
+  const place = props.route.path[0] ?? "";
+  return (
+    <div class="side">
+      <a class="brand" href={link([])}>
+        <img src={icon} alt="" /> gpufleet
+      </a>
+      <ClusterSwitch route={props.route} />
+      <nav aria-label="Pages">
+        <ul>
+          {PLACES.map(([path, words, name]) => (
+            <li key={path}>
+              <a href={link(path ? [path] : [])} aria-current={path === place ? "page" : undefined}>
+                <Icon name={name} /> {words}
+              </a>
+            </li>
+          ))}
+        </ul>
+      </nav>
+      <div class="side-foot">
+        <LiveState />
+        <div class="side-row">
+          <button
+            class="button icon ghost"
+            aria-label={theme === "dark" ? "Use the light theme" : "Use the dark theme"}
+            onClick={() => session.setTheme(theme === "dark" ? "light" : "dark")}
+          >
+            <Icon name={theme === "dark" ? "sun" : "moon"} />
+          </button>
+          <button
+            class="button ghost"
+            title="Times in local time or UTC"
+            onClick={() => session.setZone(zone === "UTC" ? "local" : "UTC")}
+          >
+            <Icon name="clock" /> {zone === "UTC" ? "UTC" : "Local"}
+          </button>
+          {token && (
+            <button class="button icon ghost" aria-label="Log out" onClick={() => session.logout()}>
+              <Icon name="out" />
+            </button>
+          )}
+        </div>
+      </div>
+    </div>
+  );
+}
+
+function ClusterSwitch(props: { route: Route }) {
+  const { data } = useResource<ClusterNames>("api/clusters");
+  if (!data || data.length < 2) return null;
+  const chosen = props.route.query["cluster"] || data[0]?.name || "";
+  return (
+    <Select
+      label="Cluster"
+      value={chosen}
+      options={data.map((cluster) => cluster.name)}
+      onChange={(name) => {
+        location.hash = hrefOf(props.route.path.slice(0, 1), { cluster: name === data[0]?.name ? undefined : name });
+      }}
+    />
+  );
+}
+
+function LiveState() {
+  const { state } = useLive();
+  const [name, words] =
+    state === "live" ? ["live-on", "Live"] : state === "lost" ? ["live-lost", "Reconnecting…"] : ["live-wait", "Connecting…"];
+  return (
+    <div class="live" role="status">
+      <span class={`dot ${name}`} />
+      <span>{words}</span>
+    </div>
+  );
+}
+
+function Banners() {
+  const { data } = useResource<Health>("api/healthz", {}, { every: 15_000 });
+  const down = Object.entries(data?.dependencies ?? {}).filter(([, health]) => health.state === "down");
+  return (
+    <>
+      {data?.simulated && (
+        <p class="banner" role="status">
+          <Icon name="flask" /> <strong>Simulated fleet.</strong> <span>Nothing here is real hardware.</span>
+        </p>
+      )}
+      {down.map(([name, health]) => (
+        <p class="banner bad" role="alert" key={name}>
+          <Icon name="alert" /> <strong>{WORDS[name] ?? name} is away.</strong> <span>{health.message}</span>
+        </p>
+      ))}
+    </>
+  );
+}
+
+const WORDS: Record<string, string> = { metrics: "The metric source", store: "The database", kubernetes: "The Kubernetes API" };
+
+function Login(props: { reason: string }) {
+  const [token, setToken] = useState("");
+  const field = useRef<HTMLInputElement>(null);
+  useEffect(() => field.current?.focus(), []);
+  return (
+    <main class="login">
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          session.login(token);
+          live.again();
+        }}
+      >
+        <div class="brand">
+          <img src={icon} alt="" /> gpufleet
+        </div>
+        <h1>Log in</h1>
+        <label>
+          Token
+          <input
+            ref={field}
+            class="field"
+            type="password"
+            autocomplete="off"
+            required
+            value={token}
+            onInput={(event) => setToken(event.currentTarget.value)}
+          />
+        </label>
+        {props.reason && (
+          <p class="small failed-words" role="alert">
+            {props.reason}
+          </p>
+        )}
+        <button class="button primary">
+          <Icon name="key" /> Log in
+        </button>
+        <p class="muted small">Your operator makes tokens with gpufleet serve --new-token.</p>
+      </form>
+    </main>
+  );
+}
+
+/** `/` goes to the search field; g and a letter to a page. */
+function useKeys(): void {
+  useEffect(() => {
+    let gone = 0;
+    const press = (event: KeyboardEvent) => {
+      const target = event.target as HTMLElement;
+      if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) return;
+      if (event.key === "/") {
+        const field = document.querySelector<HTMLInputElement>("[data-find]");
+        if (field) {
+          event.preventDefault();
+          field.focus();
+        }
+      } else if (event.key === "g") gone = Date.now();
+      else if (Date.now() - gone < 1000) {
+        const place = PLACES.find(([, words]) => words[0]?.toLowerCase() === event.key);
+        if (place) location.hash = link(place[0] ? [place[0]] : []);
+      }
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, []);
+}
+
+function useTitle(route: Route): void {
+  const [place = "", name] = route.path;
+  const words = PLACES.find(([path]) => path === place)?.[1] ?? "gpufleet";
+  useEffect(() => {
+    document.title = `${name ?? words} · gpufleet`;
+  }, [name, words]);
+}

@@ -1,0 +1,35 @@
+// Turn series of [value, milliseconds] into uPlot's columns over one common axis of seconds.
+
+export interface Line {
+  name: string;
+  points: readonly (readonly [number, number])[];
+}
+
+export interface Columns {
+  times: number[];
+  values: (number | null)[][];
+}
+
+export function align(lines: readonly Line[]): Columns {
+  const moments = new Set<number>();
+  for (const line of lines) for (const [, at] of line.points) moments.add(at);
+  const times = [...moments].sort((a, b) => a - b);
+  const place = new Map(times.map((at, index) => [at, index]));
+  const values = lines.map((line) => {
+    const column: (number | null)[] = new Array(times.length).fill(null);
+    for (const [value, at] of line.points) column[place.get(at) as number] = value;
+    return column;
+  });
+  return { times: times.map((at) => at / 1000), values };
+}
+
+/** Each column added to those before it, so that areas stand on each other; gaps count as nothing. */
+export function stack(values: readonly (readonly (number | null)[])[]): number[][] {
+  const sum: number[] = [];
+  return values.map((column) =>
+    column.map((value, place) => {
+      sum[place] = (sum[place] ?? 0) + (value ?? 0);
+      return sum[place];
+    }),
+  );
+}

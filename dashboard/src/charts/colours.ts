@@ -1,0 +1,50 @@
+// Colour scales that people with colour-blindness can read: viridis and inferno, as a few anchors
+// with straight lines between them, and eight separate colours after Okabe and Ito.
+
+export type Rgb = readonly [number, number, number];
+export type Scale = (rate: number) => Rgb;
+
+const VIRIDIS = "440154 482475 414487 355f8d 2a788e 21918c 22a884 44bf70 7ad151 bddf26 fde725";
+const INFERNO = "000004 160b39 420a68 6a176e 932667 bc3754 dd513a f37819 fca50a f6d746 fcffa4";
+
+export function parseHex(hex: string): Rgb {
+  const value = Number.parseInt(hex.replace("#", ""), 16);
+  return [(value >> 16) & 255, (value >> 8) & 255, value & 255];
+}
+
+/** A scale over the part `from`–`to` of some anchors, for rates of 0–1. */
+export function scaleOf(anchors: string, from: number, to: number): Scale {
+  const colours = anchors.split(" ").map(parseHex);
+  return (rate) => {
+    const place = (from + Math.min(1, Math.max(0, rate)) * (to - from)) * (colours.length - 1);
+    const low = Math.min(colours.length - 2, Math.floor(place));
+    const share = place - low;
+    const [a, b] = [colours[low] as Rgb, colours[low + 1] as Rgb];
+    return [0, 1, 2].map((part) => Math.round((a[part] ?? 0) + ((b[part] ?? 0) - (a[part] ?? 0)) * share)) as unknown as Rgb;
+  };
+}
+
+export const viridis = scaleOf(VIRIDIS, 0.08, 1);
+export const inferno = scaleOf(INFERNO, 0.25, 0.95);
+
+export function css(colour: Rgb): string {
+  return `rgb(${colour[0]} ${colour[1]} ${colour[2]})`;
+}
+
+const SEPARATE = {
+  dark: ["#6ea8fe", "#f0a35e", "#4fc3a1", "#d58ade", "#e5d05a", "#7fd1e8", "#ef7b8b", "#a9b892"],
+  light: ["#1f63d6", "#c25e00", "#0b7f5f", "#9a3fb0", "#8a7400", "#0d7f9d", "#c62f4a", "#5b6b3a"],
+};
+
+/** A colour for each of `count` lines: separate ones for a few, a scale for many. */
+export function lineColours(count: number, theme: "dark" | "light"): string[] {
+  const separate = SEPARATE[theme];
+  if (count <= separate.length) return separate.slice(0, count);
+  const top = theme === "dark" ? 1 : 0.8;
+  return Array.from({ length: count }, (_, place) => css(viridis(0.15 + ((top - 0.15) * place) / (count - 1))));
+}
+
+/** A colour variable of the theme in force. */
+export function themeColour(name: string): string {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}

@@ -1,0 +1,158 @@
+// Lines or stacked areas over time, drawn by uPlot. The legend is ours: it shows the values under the
+// cursor, and takes names as text.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { session, useSession } from "../state/session";
+import { moment, short } from "../ui/format";
+import { align, stack, type Line } from "./align";
+import { lineColours, themeColour } from "./colours";
+
+const MOST_NAMED = 12;
+
+interface Props {
+  lines: readonly Line[];
+  label: string;
+  height?: number;
+  stacked?: boolean;
+  format?: (value: number) => string;
+  min?: number;
+  max?: number;
+}
+
+export function Lines(props: Props) {
+  const { theme, zone } = useSession();
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const [at, setAt] = useState<number | null>(null);
+  const format = props.format ?? short;
+  const { times, values } = useMemo(() => align(props.lines), [props.lines]);
+  const drawn = useMemo(() => (props.stacked ? stack(values) : values), [values, props.stacked]);
+  const colours = lineColours(props.lines.length, theme);
+  const shape = `${props.lines.map((line) => line.name).join("\n")} ${props.stacked} ${theme} ${zone} ${props.height}`;
+
+  useEffect(() => {
+    const element = box.current;
+    if (!element) return;
+    const made = new uPlot(
+      options(props, element.clientWidth, colours, format, setAt),
+      data(times, drawn, props.stacked) as uPlot.AlignedData,
+      element,
+    );
+    plot.current = made;
+    const resize = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height: props.height ?? 220 }));
+    resize.observe(element);
+    return () => {
+      resize.disconnect();
+      made.destroy();
+      plot.current = null;
+    };
+  }, [shape]);
+
+  useEffect(() => {
+    plot.current?.setData(data(times, drawn, props.stacked) as uPlot.AlignedData);
+  }, [times, drawn]);
+
+  const place = at ?? times.length - 1;
+  const seconds = times[place];
+  return (
+    <figure class="chart" aria-label={props.label}>
+      <div class="chart-box" ref={box} />
+      <figcaption class="legend">
+        {seconds !== undefined && <span class="muted num">{moment(seconds * 1000, zone)}</span>}
+        {props.lines.length <= MOST_NAMED ? (
+          props.lines.map((line, index) => (
+            <span class="key" key={line.name}>
+              <span class="swatch" style={{ background: colours[index] ?? "" }} />
+              {line.name} <b class="num">{written(values[index]?.[place], format)}</b>
+            </span>
+          ))
+        ) : (
+          <Many values={values} place={place} format={format} />
+        )}
+      </figcaption>
+    </figure>
+  );
+}
+
+function Many(props: { values: (number | null)[][]; place: number; format: (value: number) => string }) {
+  const now = props.values.map((column) => column[props.place]).filter((value): value is number => value != null);
+  if (!now.length) return <span class="muted">{props.values.length} lines</span>;
+  const mean = now.reduce((sum, value) => sum + value, 0) / now.length;
+  return (
+    <>
+      <span class="muted">{props.values.length} lines</span>
+      <span>
+        lowest <b class="num">{props.format(Math.min(...now))}</b>
+      </span>
+      <span>
+        mean <b class="num">{props.format(mean)}</b>
+      </span>
+      <span>
+        highest <b class="num">{props.format(Math.max(...now))}</b>
+      </span>
+    </>
+  );
+}
+
+function written(value: number | null | undefined, format: (value: number) => string): string {
+  return value == null ? "–" : format(value);
+}
+
+/** Stacked areas are painted from the top one down, so that each covers its own part. */
+function data(times: number[], drawn: (number | null)[][], stacked = false): unknown[] {
+  return [times, ...(stacked ? [...drawn].reverse() : drawn)];
+}
+
+function options(
+  props: Props,
+  width: number,
+  colours: string[],
+  format: (value: number) => string,
+  setAt: (at: number | null) => void,
+): uPlot.Options {
+  const axis = {
+    stroke: themeColour("--muted"),
+    font: `11px ${themeColour("--sans")}`,
+    grid: { stroke: themeColour("--line"), width: 1 },
+    ticks: { show: false },
+  };
+  const painted = props.stacked ? [...colours].reverse() : colours;
+  return {
+    width,
+    height: props.height ?? 220,
+    padding: [8, 8, 0, 0],
+    legend: { show: false },
+    cursor: { points: { size: 6 }, y: false, drag: { x: false, y: false } },
+    scales: {
+      y: {
+        range: (_plot, low, high) => [
+          props.min ?? Math.min(0, low ?? 0),
+          props.max ?? (high == null || high <= 0 ? 1 : high * 1.06),
+        ],
+      },
+    },
+    axes: [
+      { ...axis, size: 28, gap: 6, grid: { show: false }, values: (_plot, splits) => splits.map((at) => tick(at, splits)) },
+      { ...axis, size: 50, values: (_plot, splits) => splits.map(format) },
+    ],
+    series: [
+      {},
+      ...painted.map((colour) => ({
+        stroke: colour,
+        width: props.stacked ? 1 : painted.length > 8 ? 1 : 1.5,
+        points: { show: false },
+        ...(props.stacked ? { fill: colour } : painted.length === 1 ? { fill: `${colour}1c` } : {}),
+      })),
+    ],
+    hooks: { setCursor: [(made) => setAt(made.cursor.idx ?? null)] },
+  };
+}
+
+function tick(seconds: number, splits: number[]): string {
+  const days = (splits.at(-1) ?? 0) - (splits[0] ?? 0) > 2 * 86_400;
+  return new Intl.DateTimeFormat("en-GB", {
+    ...(days ? { day: "2-digit", month: "short" } : { hour: "2-digit", minute: "2-digit" }),
+    ...(session.zone === "UTC" ? { timeZone: "UTC" } : {}),
+  }).format(seconds * 1000);
+}

@@ -1,0 +1,94 @@
+// Where each GPU stands on the map. A node is a block two cells high; blocks flow in rows like words.
+// Places are in the pixels of the bitmap that holds the whole map: a cell is 3 wide with a gap of 1.
+
+export const PITCH = 4;
+export const GAP = 4;
+export const ROW = 2 * PITCH + GAP;
+
+export interface Layout {
+  width: number;
+  height: number;
+  /** Place of each node's block. */
+  x: Int32Array;
+  y: Int32Array;
+  /** Cells in each of the block's two rows. */
+  columns: Int32Array;
+  /** The number of the first GPU of each node, and one more at the end. */
+  first: Int32Array;
+  /** The first node of each row, and one more at the end. */
+  rows: number[];
+}
+
+/** How large a pixel of the bitmap is on a screen of this width: legible for a few GPUs, and for many
+ * as large as a map of `height` allows. */
+export function scaleFor(counts: readonly number[], width: number, height: number, largest: number): number {
+  let area = 0;
+  for (const count of counts) area += (Math.max(1, Math.ceil(count / 2)) * PITCH + GAP) * ROW;
+  return area ? Math.min(largest, Math.sqrt((width * height) / area)) : largest;
+}
+
+/** Lay out nodes with `counts` GPUs in rows at most `room` wide. */
+export function layOut(counts: readonly number[], room: number): Layout {
+  const nodes = counts.length;
+  const columns = Int32Array.from(counts, (count) => Math.max(1, Math.ceil(count / 2)));
+  const x = new Int32Array(nodes);
+  const y = new Int32Array(nodes);
+  const first = new Int32Array(nodes + 1);
+  const rows: number[] = [];
+  let left = 0;
+  let top = -ROW;
+  let width = PITCH;
+  for (let node = 0; node < nodes; node++) {
+    const block = (columns[node] as number) * PITCH + GAP;
+    if (node === 0 || left + block - GAP > room) {
+      left = 0;
+      top += ROW;
+      rows.push(node);
+    }
+    x[node] = left;
+    y[node] = top;
+    left += block;
+    width = Math.max(width, left - GAP);
+    first[node + 1] = (first[node] as number) + (counts[node] as number);
+  }
+  rows.push(nodes);
+  return { width, height: Math.max(ROW, top + ROW), x, y, columns, first, rows };
+}
+
+/** The place of a GPU in the bitmap. */
+export function placeOf(layout: Layout, node: number, gpu: number): [number, number] {
+  const at = gpu - (layout.first[node] as number);
+  const columns = layout.columns[node] as number;
+  return [(layout.x[node] as number) + (at % columns) * PITCH, (layout.y[node] as number) + Math.floor(at / columns) * PITCH];
+}
+
+/** The node that a GPU is on. */
+export function nodeOf(layout: Layout, gpu: number): number {
+  let low = 0;
+  let high = layout.x.length - 1;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if ((layout.first[middle] as number) <= gpu) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+/** The GPU at a place of the bitmap; -1 between them. */
+export function gpuAt(layout: Layout, px: number, py: number): number {
+  const row = Math.floor(py / ROW);
+  if (px < 0 || py < 0 || row >= layout.rows.length - 1) return -1;
+  let low = layout.rows[row] as number;
+  let high = (layout.rows[row + 1] as number) - 1;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if ((layout.x[middle] as number) <= px) low = middle;
+    else high = middle - 1;
+  }
+  const columns = layout.columns[low] as number;
+  const column = Math.floor((px - (layout.x[low] as number)) / PITCH);
+  const line = Math.floor((py - row * ROW) / PITCH);
+  const at = line * columns + column;
+  const count = (layout.first[low + 1] as number) - (layout.first[low] as number);
+  return column < columns && line < 2 && at < count ? (layout.first[low] as number) + at : -1;
+}

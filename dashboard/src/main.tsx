@@ -1,0 +1,12 @@
+import { render } from "preact";
+import { App } from "./app";
+import { session } from "./state/session";
+import "./styles/tokens.css";
+import "./styles/base.css";
+import "./styles/shell.css";
+import "./styles/parts.css";
+import "./styles/charts.css";
+import "./styles/pages.css";
+
+document.documentElement.dataset.theme = session.theme;
+render(<App />, document.getElementById("app") as HTMLElement);

@@ -1,0 +1,64 @@
+// Why a claim waits, in words, and what would make it fit.
+import type { Explanation } from "../api/scheduling";
+import type { WorkloadDetail } from "../api/types";
+import { useResource } from "../state/resource";
+import { count } from "../ui/format";
+import { Badge, Card, Shown } from "../ui/parts";
+
+const CLAIM = "gpu.scheduling/claim";
+
+/** The claim that a workload names, explained; nothing for one that names none. */
+export function ClaimOf(props: { workload: WorkloadDetail; cluster: string | undefined }) {
+  const claim = props.workload.annotations[CLAIM] ?? props.workload.labels[CLAIM];
+  if (!claim) return null;
+  return (
+    <div class="grid">
+      <Card title="Claim" note={claim}>
+        <Explained namespace={props.workload.namespace} name={claim} cluster={props.cluster} />
+      </Card>
+    </div>
+  );
+}
+
+export function Explained(props: { namespace: string; name: string; cluster: string | undefined }) {
+  const explanation = useResource<Explanation>(
+    `api/claims/${encodeURIComponent(props.namespace)}/${encodeURIComponent(props.name)}/explain`,
+    { cluster: props.cluster },
+    { every: 15_000, on: ["claim", "node", "gpu"] },
+  );
+  return (
+    <Shown of={explanation} missing="This server does not explain claims">
+      {(told) => (
+        <div>
+          <p class="soft">
+            <Badge word={told.waiting ? "Pending" : "Bound"} /> {told.sentence}
+          </p>
+          {Object.keys(told.reasons).length > 0 && (
+            <div class="reasons">
+              {Object.entries(told.reasons)
+                .sort(([, a], [, b]) => b - a)
+                .map(([reason, nodes]) => (
+                  <div class="reason" key={reason}>
+                    <span>{reason}</span>
+                    <span class="num muted">
+                      {count(nodes)} {nodes === 1 ? "node" : "nodes"}
+                    </span>
+                  </div>
+                ))}
+            </div>
+          )}
+          {told.remedies.length > 0 && (
+            <div class="verdict">
+              <h3>What would help</h3>
+              <ul class="bullets">
+                {told.remedies.map((remedy) => (
+                  <li key={remedy}>{remedy}</li>
+                ))}
+              </ul>
+            </div>
+          )}
+        </div>
+      )}
+    </Shown>
+  );
+}

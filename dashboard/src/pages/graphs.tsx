@@ -1,0 +1,46 @@
+// Graphs as the API hands them out: each with its unit and one line for each GPU.
+import type { Graph } from "../api/types";
+import type { Line } from "../charts/align";
+import { Lines } from "../charts/lines";
+import { short } from "../ui/format";
+import { Empty } from "../ui/parts";
+
+export const SPANS = [
+  ["1h", "1 h"],
+  ["6h", "6 h"],
+  ["24h", "24 h"],
+  ["7d", "7 d"],
+] as const;
+export type Span = (typeof SPANS)[number][0];
+const SECONDS: Record<Span, number> = { "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800 };
+const POINTS = 240;
+
+/** Start, end and step of a span that ends now (or at `end` of what is over), in seconds. */
+export function spanOf(span: Span, nowMs: number, end = 0): { start: number; end: number; step: number } {
+  const length = SECONDS[span] ?? 3600;
+  const step = Math.max(15, Math.round(length / POINTS));
+  const until = Math.ceil((end || nowMs / 1000) / step) * step;
+  return { start: until - length, end: until, step };
+}
+
+export function Graphs(props: { graphs: Record<string, Graph> }) {
+  const shown = Object.entries(props.graphs)
+    .filter(([, graph]) => graph.series.some((series) => series.points.length))
+    .sort(([, a], [, b]) => a.serial - b.serial);
+  if (!shown.length) return <Empty icon="clock" title="No readings in this span" />;
+  return (
+    <div class="charts">
+      {shown.map(([title, graph]) => (
+        <div key={title}>
+          <h3>{title === "TrainingPerformance" ? "Training speed" : title}</h3>
+          <Lines lines={graph.series as unknown as Line[]} label={title} height={190} {...axisOf(graph.config.yAxisUnit)} />
+        </div>
+      ))}
+    </div>
+  );
+}
+
+function axisOf(unit: string): { format: (value: number) => string; min?: number; max?: number } {
+  if (unit === "%") return { format: (value) => `${Math.round(value * 100)}%`, min: 0, max: 1 };
+  return { format: (value) => `${short(value)} ${unit}` };
+}

@@ -1,0 +1,180 @@
+// One node: its GPUs by island, who holds them, what runs on them, and how they did.
+import { useMemo } from "preact/hooks";
+import type { Graph, NodeDetail, NodeGpu } from "../api/types";
+import { css, viridis } from "../charts/colours";
+import { useResource } from "../state/resource";
+import { link, setQuery } from "../state/route";
+import { count, decimal, percent, shortModel } from "../ui/format";
+import { Icon } from "../ui/icons";
+import { Ago, Badge, Card, Choice, Empty, Facts, PageHead, Shown } from "../ui/parts";
+import { Graphs, SPANS, spanOf, type Span } from "./graphs";
+import { STATE_WORDS } from "./nodes";
+
+export function NodePage(props: { name: string; query: Record<string, string> }) {
+  const { cluster } = props.query;
+  const node = useResource<NodeDetail>(`api/nodes/${encodeURIComponent(props.name)}`, { cluster }, { every: 10_000, on: ["node", "gpu"] });
+  return (
+    <>
+      <a class="crumb" href={link(["nodes"])}>
+        <Icon name="left" /> Nodes
+      </a>
+      <Shown of={node} missing={`There is no node ${props.name} in this cluster`} bones={8}>
+        {(data) => <Detail node={data} query={props.query} />}
+      </Shown>
+    </>
+  );
+}
+
+function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
+  const { node } = props;
+  const chosen = props.query["gpu"] === undefined ? null : Number(props.query["gpu"]);
+  return (
+    <>
+      <PageHead
+        title={
+          <span class="title-row">
+            {node.name} <Badge word={STATE_WORDS[node.state] ?? node.state} tone={node.state === "faulty" ? "bad" : node.state === "busy" ? "info" : "good"} />
+            {node.cordoned && <Badge word="cordoned" />}
+          </span>
+        }
+        sub={`${node.gpuAllocated} of ${node.gpuTotal} GPUs held · ${shortModel(node.gpuModel)} · ${percent(node.utilization)} utilized · ${node.source}`}
+      />
+      {node.fault && (
+        <p class="banner bad" role="alert">
+          <Icon name="alert" /> <strong>Faulty.</strong> <span>{node.fault}</span>
+        </p>
+      )}
+      <div class="grid">
+        <Card title="GPUs" note="by island: GPUs that share fast links">
+          <Islands gpus={node.gpus} chosen={chosen} />
+        </Card>
+      </div>
+      <div class="grid">
+        <History name={node.name} query={props.query} />
+      </div>
+      <div class="grid wide-left">
+        <Card title="Processes" flush>
+          <Processes node={node} />
+        </Card>
+        <Card title="Labels">
+          <Facts of={node.labels} />
+        </Card>
+      </div>
+    </>
+  );
+}
+
+function Islands(props: { gpus: NodeGpu[]; chosen: number | null }) {
+  if (!props.gpus.length) return <Empty title="No GPU was looked at">The agent of this node tells its GPUs one by one.</Empty>;
+  const islands = new Map<string, NodeGpu[]>();
+  for (const gpu of props.gpus) islands.set(gpu.island, [...(islands.get(gpu.island) ?? []), gpu]);
+  return (
+    <div class="islands">
+      {[...islands].map(([island, gpus]) => (
+        <section class="island" key={island}>
+          <div class="island-head">
+            <h3>{island || "No island"}</h3>
+            {(gpus[0]?.bandwidthGBps ?? 0) > 0 && <span class="muted small num">{count(gpus[0]?.bandwidthGBps)} GB/s</span>}
+          </div>
+          <div class="tiles">
+            {gpus.map((gpu) => (
+              <Gpu key={gpu.index} gpu={gpu} chosen={gpu.index === props.chosen} />
+            ))}
+          </div>
+        </section>
+      ))}
+    </div>
+  );
+}
+
+function Gpu(props: { gpu: NodeGpu; chosen: boolean }) {
+  const { gpu } = props;
+  const load = gpu.utilization ?? null;
+  const sick = gpu.health !== "Healthy" && gpu.health !== "";
+  return (
+    <div class={`gpu ${sick ? "bad" : ""} ${props.chosen ? "chosen" : ""}`} title={gpu.uuid}>
+      <div class="gpu-top">
+        <b>GPU {gpu.index}</b>
+        <span class="spacer" />
+        {sick ? <Badge word={gpu.health ?? ""} /> : gpu.cordoned ? <Badge word="cordoned" /> : null}
+        {!sick && <span class="gpu-load num">{percent(load)}</span>}
+      </div>
+      <div class="bar">
+        <span style={{ width: `${(load ?? 0) * 100}%`, background: css(viridis(load ?? 0)) }} />
+      </div>
+      <div class="gpu-facts num">
+        <span>{gpu.temperature == null ? "– ℃" : `${decimal(gpu.temperature, 0)} ℃`}</span>
+        <span>{gpu.power == null ? "– W" : `${decimal(gpu.power, 0)} W`}</span>
+        <span>{gpu.memoryUsed == null ? "– GiB" : `${decimal(gpu.memoryUsed, 0)} / ${decimal(gpu.memoryTotal, 0)} GiB`}</span>
+      </div>
+      {sick && (
+        <p class="small failed-words">
+          {gpu.healthReason}
+          {gpu.healthSince && (
+            <span class="muted">
+              {" since "}
+              <Ago at={Date.parse(gpu.healthSince)} />
+            </span>
+          )}
+        </p>
+      )}
+      {(gpu.holders ?? []).map((holder) => (
+        <a class="gpu-holder" key={holder.podUid} href={link(["workloads", holder.workloadUid])} title={`${holder.podNamespace}/${holder.podName}`}>
+          {holder.podName}
+          {holder.share < 1 && <span class="muted"> {percent(holder.share)}</span>}
+        </a>
+      ))}
+      {!gpu.holders?.length && <span class="gpu-holder muted">free</span>}
+    </div>
+  );
+}
+
+function History(props: { name: string; query: Record<string, string> }) {
+  const span = (props.query["span"] ?? "1h") as Span;
+  const asked = useMemo(() => spanOf(span, Date.now()), [span]);
+  const graphs = useResource<Record<string, Graph>>(
+    `api/nodes/${encodeURIComponent(props.name)}/metrics`,
+    { cluster: props.query["cluster"], ...asked },
+    { every: 60_000 },
+  );
+  return (
+    <Card
+      title="History"
+      aside={<Choice label="Span" value={span} options={SPANS} onChange={(chosen) => setQuery({ span: chosen === "1h" ? undefined : chosen })} />}
+    >
+      <Shown of={graphs} missing="This server has no history of nodes" bones={6}>
+        {(data) => <Graphs graphs={data} />}
+      </Shown>
+    </Card>
+  );
+}
+
+function Processes(props: { node: NodeDetail }) {
+  if (!props.node.processes.length) return <Empty title="No processes seen">Nothing runs on these GPUs, or nobody tells.</Empty>;
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Processes">
+      <table>
+        <thead>
+          <tr>
+            <th>GPU</th>
+            <th>Process</th>
+            <th>User</th>
+            <th class="right">PID</th>
+            <th class="right">GPU memory</th>
+          </tr>
+        </thead>
+        <tbody>
+          {props.node.processes.map((process) => (
+            <tr key={`${process.gpuIndex} ${process.pid}`}>
+              <td>{process.gpuIndex}</td>
+              <td class="name">{process.processName}</td>
+              <td class="soft">{process.user}</td>
+              <td class="right">{process.pid}</td>
+              <td class="right">{process.gpuMemory == null ? "–" : `${decimal(process.gpuMemory / 1024)} GiB`}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

@@ -1,0 +1,106 @@
+// Every GPU node, filtered by state and name.
+import type { NodePage, NodeRow } from "../api/types";
+import { useResource } from "../state/resource";
+import { link, setQuery } from "../state/route";
+import { count, shortModel } from "../ui/format";
+import { Badge, Card, Choice, Empty, Meter, PageHead, Pager, Search, Shown } from "../ui/parts";
+
+const SIZE = 50;
+const STATES = [
+  ["", "All"],
+  ["busy", "Full"],
+  ["partial", "Part free"],
+  ["idle", "Free"],
+  ["faulty", "Faulty"],
+] as const;
+export const STATE_WORDS: Record<string, string> = { busy: "full", partial: "part free", idle: "free", faulty: "faulty" };
+
+export function NodesPage(props: { query: Record<string, string> }) {
+  const { state = "", name = "", page = "1", cluster } = props.query;
+  const nodes = useResource<NodePage>(
+    "api/nodes",
+    { cluster, state, name, pageNum: Number(page), pageSize: SIZE },
+    { every: 15_000, on: ["node", "gpu"] },
+  );
+  return (
+    <>
+      <PageHead title="Nodes" sub={nodes.data ? `${count(nodes.data.total)} ${state || name ? "match" : "with GPUs"}` : " "} />
+      <div class="filters">
+        <Search label="Find a node" value={name} onChange={(text) => setQuery({ name: text || undefined, page: undefined })} />
+        <Choice
+          label="State"
+          value={state as (typeof STATES)[number][0]}
+          options={STATES}
+          onChange={(chosen) => setQuery({ state: chosen || undefined, page: undefined })}
+        />
+      </div>
+      <Card flush>
+        <Shown of={nodes} bones={10}>
+          {(rows) => (
+            <>
+              {rows.data.length ? <NodeTable rows={rows.data} /> : <Empty title="No node matches">Clear the search or choose another state.</Empty>}
+              <Pager page={Number(page)} size={SIZE} total={rows.total} onChange={(number) => setQuery({ page: String(number) }, true)} />
+            </>
+          )}
+        </Shown>
+      </Card>
+    </>
+  );
+}
+
+function NodeTable(props: { rows: NodeRow[] }) {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Nodes">
+      <table>
+        <thead>
+          <tr>
+            <th>Node</th>
+            <th>State</th>
+            <th>GPUs</th>
+            <th>Model</th>
+            <th class="right">Utilization</th>
+            <th>What is the matter</th>
+          </tr>
+        </thead>
+        <tbody>
+          {props.rows.map((node) => (
+            <tr key={node.name}>
+              <td class="name">
+                <a href={link(["nodes", node.name])}>{node.name}</a>
+              </td>
+              <td>
+                <Badge word={STATE_WORDS[node.state] ?? node.state} tone={TONE[node.state] ?? "idle"} />{" "}
+                {node.cordoned && <Badge word="cordoned" />}
+              </td>
+              <td>
+                <Pips total={node.gpuTotal} held={node.gpuAllocated} />
+              </td>
+              <td class="soft">{shortModel(node.gpuModel)}</td>
+              <td class="right">
+                <Meter rate={node.utilization} />
+              </td>
+              <td class="muted words">{node.fault}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+const TONE: Record<string, "good" | "info" | "idle" | "bad"> = { busy: "info", partial: "good", idle: "idle", faulty: "bad" };
+
+/** One small square a GPU, filled if it is held. */
+export function Pips(props: { total: number; held: number }) {
+  if (props.total > 16) return <span>{`${props.held} / ${props.total}`}</span>;
+  return (
+    <span class="pips" role="img" aria-label={`${props.held} of ${props.total} GPUs held`}>
+      {Array.from({ length: props.total }, (_, place) => (
+        <span key={place} class={place < props.held ? "on" : ""} />
+      ))}
+      <span class="num muted">
+        {props.held}/{props.total}
+      </span>
+    </span>
+  );
+}

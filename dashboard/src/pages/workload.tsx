@@ -1,0 +1,268 @@
+// One workload: how its GPUs do, how its training goes, what it is made of.
+import { useMemo } from "preact/hooks";
+import type { Graph, HierarchyItem, TrainingRow, WorkloadDetail } from "../api/types";
+import { Lines } from "../charts/lines";
+import { useResource } from "../state/resource";
+import { link, setQuery } from "../state/route";
+import { count, percent, shortModel, short, span } from "../ui/format";
+import { Icon } from "../ui/icons";
+import { Badge, Card, Choice, Empty, Facts, PageHead, Shown, When, useNow } from "../ui/parts";
+import { ClaimOf } from "./claim";
+import { Graphs, SPANS, spanOf, type Span } from "./graphs";
+
+export function WorkloadPage(props: { uid: string; query: Record<string, string> }) {
+  const workload = useResource<WorkloadDetail>(
+    `api/workloads/${encodeURIComponent(props.uid)}`,
+    { cluster: props.query["cluster"] },
+    { every: 10_000, on: ["workload"] },
+  );
+  return (
+    <>
+      <a class="crumb" href={link(["workloads"])}>
+        <Icon name="left" /> Workloads
+      </a>
+      <Shown of={workload} missing="There is no such workload in this cluster" bones={8}>
+        {(data) => <Detail workload={data} query={props.query} />}
+      </Shown>
+    </>
+  );
+}
+
+function Detail(props: { workload: WorkloadDetail; query: Record<string, string> }) {
+  const { workload, query } = props;
+  return (
+    <>
+      <PageHead
+        title={
+          <span class="title-row">
+            {workload.name} <Badge word={workload.status} />
+          </span>
+        }
+        sub={`${workload.kind} in ${workload.namespace || "no namespace"} · ${workload.source}`}
+      />
+      <Summary workload={workload} query={query} />
+      <div class="grid">
+        <GpuGraphs workload={workload} query={query} />
+      </div>
+      <div class="grid">
+        <Training workload={workload} query={query} />
+      </div>
+      <ClaimOf workload={workload} cluster={query["cluster"]} />
+      <div class="grid two">
+        <Tree workload={workload} query={query} />
+        <Pods workload={workload} />
+      </div>
+      <div class="grid two">
+        <Card title="Labels">
+          <Facts of={workload.labels} />
+        </Card>
+        <Card title="Annotations">
+          <Facts of={workload.annotations} />
+        </Card>
+      </div>
+    </>
+  );
+}
+
+interface GpuRow {
+  utilization: number | null;
+}
+
+function Summary(props: { workload: WorkloadDetail; query: Record<string, string> }) {
+  const { workload } = props;
+  const now = useNow(10_000) / 1000;
+  const running = workload.status === "Running";
+  const gpus = useResource<GpuRow[]>(
+    running ? "api/v1/gpu/metrics" : null,
+    { cluster: props.query["cluster"], workload: workload.uid },
+    { every: 15_000 },
+  );
+  const held = Object.values(workload.gpuAllocation).reduce((sum, each) => sum + each, 0);
+  const read = (gpus.data ?? []).map((gpu) => gpu.utilization).filter((value): value is number => value !== null);
+  const mean = read.length ? read.reduce((sum, value) => sum + value, 0) / read.length / 100 : null;
+  const idle = read.filter((value) => value < 5).length;
+  const models = Object.keys(workload.gpuAllocation).map(shortModel).join(", ");
+  return (
+    <div class="grid stats">
+      <Stat label={running ? "GPUs held" : "GPUs held last"} value={count(held)} sub={models || "none"} />
+      <Stat label="Utilization now" value={percent(mean)} sub={read.length ? "mean over its GPUs" : "no readings"} />
+      <Stat
+        label="Held and idle"
+        value={read.length ? count(idle) : "–"}
+        sub={read.length ? (idle ? `GPUs below 5%: ${percent(idle / read.length)} of what it holds` : "every GPU is at work") : "no readings"}
+      />
+      <div class="card stat">
+        <span class="stat-label">{workload.endTime ? "Ran for" : "Running for"}</span>
+        <span class="stat-value">{workload.startTime ? span((workload.endTime || now) - workload.startTime) : "–"}</span>
+        <span class="stat-sub">
+          {workload.startTime ? (
+            <>
+              since <When at={workload.startTime * 1000} />
+            </>
+          ) : (
+            "not started"
+          )}
+        </span>
+      </div>
+    </div>
+  );
+}
+
+function Stat(props: { label: string; value: string; sub: string }) {
+  return (
+    <div class="card stat">
+      <span class="stat-label">{props.label}</span>
+      <span class="stat-value">{props.value}</span>
+      <span class="stat-sub">{props.sub}</span>
+    </div>
+  );
+}
+
+function GpuGraphs(props: { workload: WorkloadDetail; query: Record<string, string> }) {
+  const chosen = (props.query["span"] ?? "1h") as Span;
+  const { workload } = props;
+  const asked = useMemo(() => spanOf(chosen, Date.now(), workload.endTime), [chosen, workload.endTime]);
+  const graphs = useResource<Record<string, Graph>>(
+    `api/workloads/${encodeURIComponent(workload.uid)}/metrics`,
+    { cluster: props.query["cluster"], ...asked },
+    { every: 60_000 },
+  );
+  return (
+    <Card
+      title="GPUs over time"
+      note="one line for each GPU"
+      aside={<Choice label="Span" value={chosen} options={SPANS} onChange={(value) => setQuery({ span: value === "1h" ? undefined : value })} />}
+    >
+      <Shown of={graphs} bones={6}>
+        {(data) => <Graphs graphs={data} />}
+      </Shown>
+    </Card>
+  );
+}
+
+const TITLES: Record<string, string> = { loss: "Loss", mfu: "MFU", tokens_per_second: "Tokens per second", tflops: "TFLOPS" };
+
+function Training(props: { workload: WorkloadDetail; query: Record<string, string> }) {
+  const chosen = (props.query["span"] ?? "1h") as Span;
+  const { workload } = props;
+  const { start, end } = useMemo(() => spanOf(chosen, Date.now(), workload.endTime), [chosen, workload.endTime]);
+  const rows = useResource<TrainingRow[]>(
+    `api/workloads/${encodeURIComponent(workload.uid)}/trainingPerformance`,
+    { cluster: props.query["cluster"], start: start * 1000, end: end * 1000 },
+    { every: 60_000 },
+  );
+  return (
+    <Card title="Training">
+      <Shown of={rows} bones={4}>
+        {(data) => <Curves rows={data} />}
+      </Shown>
+    </Card>
+  );
+}
+
+function Curves(props: { rows: TrainingRow[] }) {
+  const curves = useMemo(() => {
+    const found = new Map<string, [number, number][]>();
+    for (const row of props.rows) {
+      const points = found.get(row.metric) ?? [];
+      points.push([row.value, row.timestamp]);
+      found.set(row.metric, points);
+    }
+    return [...found].map(([name, points]) => ({ name, lines: [{ name: TITLES[name] ?? name, points }] }));
+  }, [props.rows]);
+  if (!curves.length) {
+    return (
+      <Empty icon="usage" title="Nothing reported in this span">
+        A job reports loss and speed by pushing them, through Prometheus, or in its log.
+      </Empty>
+    );
+  }
+  return (
+    <div class="charts">
+      {curves.map((curve) => (
+        <div key={curve.name}>
+          <h3>{TITLES[curve.name] ?? curve.name}</h3>
+          <Lines
+            lines={curve.lines}
+            label={curve.name}
+            height={170}
+            format={curve.name === "mfu" ? (value) => `${(value * 100).toFixed(1)}%` : short}
+          />
+        </div>
+      ))}
+    </div>
+  );
+}
+
+function Tree(props: { workload: WorkloadDetail; query: Record<string, string> }) {
+  const tree = useResource<HierarchyItem>(
+    `api/workloads/${encodeURIComponent(props.workload.uid)}/hierarchy`,
+    { cluster: props.query["cluster"] },
+    { every: 30_000, on: ["workload"] },
+  );
+  return (
+    <Card title="Made of">
+      <Shown of={tree}>
+        {(root) => (
+          <div class="tree">
+            <ul>
+              <Branch item={root} />
+            </ul>
+          </div>
+        )}
+      </Shown>
+    </Card>
+  );
+}
+
+const MOST_CHILDREN = 30;
+
+function Branch(props: { item: HierarchyItem }) {
+  const { item } = props;
+  return (
+    <li>
+      <div class="row">
+        <span class="chip">{item.kind}</span>
+        <span title={item.name}>{item.name}</span>
+      </div>
+      {item.children.length > 0 && (
+        <ul>
+          {item.children.slice(0, MOST_CHILDREN).map((child) => (
+            <Branch key={child.uid} item={child} />
+          ))}
+          {item.children.length > MOST_CHILDREN && <li class="muted small">and {item.children.length - MOST_CHILDREN} more</li>}
+        </ul>
+      )}
+    </li>
+  );
+}
+
+function Pods(props: { workload: WorkloadDetail }) {
+  const { pods } = props.workload;
+  return (
+    <Card title="Pods" note={count(pods.length)} flush>
+      {pods.length ? (
+        <div class="scroll" tabIndex={0} role="region" aria-label="Pods">
+          <table>
+            <thead>
+              <tr>
+                <th>Pod</th>
+                <th>Node</th>
+              </tr>
+            </thead>
+            <tbody>
+              {pods.slice(0, 100).map((pod) => (
+                <tr key={`${pod.podNamespace}/${pod.podName}`}>
+                  <td class="name">{pod.podName}</td>
+                  <td>{pod.nodeName ? <a href={link(["nodes", pod.nodeName])}>{pod.nodeName}</a> : <span class="muted">waits</span>}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      ) : (
+        <Empty title="No pods" />
+      )}
+    </Card>
+  );
+}

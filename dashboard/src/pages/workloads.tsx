@@ -1,0 +1,113 @@
+// What people run: filters in the address, a page at a time, newest first.
+import type { WorkloadMetadata, WorkloadPage, WorkloadRow } from "../api/types";
+import { useResource } from "../state/resource";
+import { link, setQuery } from "../state/route";
+import { NONE, count, shortModel, span } from "../ui/format";
+import { Badge, Card, Empty, PageHead, Pager, Search, Select, Shown, When, useNow } from "../ui/parts";
+
+const SIZE = 50;
+const STATUSES = ["Running", "Pending", "Completed", "Failed", "Unknown"];
+const SOURCES = ["k8s", "slurm", "docker", "local"];
+const FILTERS = ["name", "namespace", "kind", "status", "source"];
+
+export function WorkloadsPage(props: { query: Record<string, string> }) {
+  const { cluster, name = "", namespace = "", kind = "", status = "", source = "", orderBy = "start_at", page = "1" } = props.query;
+  const meta = useResource<WorkloadMetadata>("api/workloadMetadata", { cluster }, { every: 60_000 });
+  const rows = useResource<WorkloadPage>(
+    "api/workloads",
+    { cluster, name, namespace, kind, status, source, orderBy, pageNum: Number(page), pageSize: SIZE },
+    { every: 15_000, on: ["workload"] },
+  );
+  const filter = (field: string) => (value: string) => setQuery({ [field]: value || undefined, page: undefined });
+  const filtered = FILTERS.some((field) => props.query[field]);
+  return (
+    <>
+      <PageHead title="Workloads" sub={rows.data ? `${count(rows.data.total)} ${filtered ? "match" : "that ask or asked for GPUs"}` : " "} />
+      <div class="filters">
+        <Search label="Find a workload" value={name} onChange={filter("name")} />
+        <Select label="Namespace" value={namespace} any="All namespaces" options={meta.data?.namespaces ?? []} onChange={filter("namespace")} />
+        <Select label="Kind" value={kind} any="All kinds" options={meta.data?.kinds ?? []} onChange={filter("kind")} />
+        <Select label="Status" value={status} any="Any status" options={STATUSES} onChange={filter("status")} />
+        <Select label="Source" value={source} any="All sources" options={SOURCES} onChange={filter("source")} />
+        {filtered && (
+          <button
+            class="button ghost"
+            onClick={() => setQuery(Object.fromEntries([...FILTERS, "page"].map((field) => [field, undefined])))}
+          >
+            Clear
+          </button>
+        )}
+      </div>
+      <Card flush>
+        <Shown of={rows} bones={10}>
+          {(data) => (
+            <>
+              {data.data.length ? (
+                <Table rows={data.data} orderBy={orderBy} />
+              ) : (
+                <Empty title={filtered ? "No workload matches" : "No workloads yet"}>
+                  {filtered ? "Clear a filter to see more." : "Whatever asks for a GPU appears here."}
+                </Empty>
+              )}
+              <Pager page={Number(page)} size={SIZE} total={data.total} onChange={(number) => setQuery({ page: String(number) }, true)} />
+            </>
+          )}
+        </Shown>
+      </Card>
+    </>
+  );
+}
+
+function Table(props: { rows: WorkloadRow[]; orderBy: string }) {
+  const now = useNow(15_000) / 1000;
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Workloads">
+      <table>
+        <thead>
+          <tr>
+            <th>Workload</th>
+            <th>Status</th>
+            <th class="right">GPUs</th>
+            <th>Model</th>
+            <th>Kind</th>
+            <SortHead field="start_at" words="Started" by={props.orderBy} />
+            <SortHead field="end_at" words="Ended" by={props.orderBy} />
+            <th class="right">Ran for</th>
+            <th>Source</th>
+          </tr>
+        </thead>
+        <tbody>
+          {props.rows.map((row) => (
+            <tr key={row.uid}>
+              <td class="name">
+                <a href={link(["workloads", row.uid])}>{row.name}</a>
+                <div class="muted small">{row.namespace}</div>
+              </td>
+              <td>
+                <Badge word={row.status} />
+              </td>
+              <td class="right">{count(row.gpuAllocated)}</td>
+              <td class="soft">{Object.keys(row.gpuAllocation).map(shortModel).join(", ") || NONE}</td>
+              <td class="soft">{row.kind}</td>
+              <td>{row.startAt ? <When at={row.startAt * 1000} /> : NONE}</td>
+              <td>{row.endAt ? <When at={row.endAt * 1000} /> : NONE}</td>
+              <td class="right">{row.startAt ? span((row.endAt || now) - row.startAt) : NONE}</td>
+              <td class="muted">{row.source}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function SortHead(props: { field: string; words: string; by: string }) {
+  const on = props.by === props.field;
+  return (
+    <th {...(on ? { "aria-sort": "descending" as const } : {})}>
+      <button onClick={() => setQuery({ orderBy: props.field === "start_at" ? undefined : props.field, page: undefined })}>
+        {props.words} {on && "↓"}
+      </button>
+    </th>
+  );
+}

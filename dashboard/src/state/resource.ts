@@ -1,0 +1,89 @@
+// Data that a part of the page shows: asked for, asked again in time and after events, and kept on
+// show with its age when the server does not answer.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { ApiError, addressOf, read, type Params } from "../api/client";
+import { live } from "../api/events";
+import type { Change } from "../api/types";
+import { session } from "./session";
+
+export interface Resource<T> {
+  data: T | undefined;
+  error: ApiError | undefined;
+  /** When the data on show was last confirmed, in milliseconds; 0 for never. */
+  at: number;
+  reload: () => void;
+}
+
+interface Options {
+  /** Milliseconds between two questions. */
+  every?: number;
+  /** Events after which to ask again soon. */
+  on?: Change["subject"][];
+}
+
+const SOON = 1200;
+
+/** The data at `path` (null: nothing yet). A new address drops what the old one had. */
+export function useResource<T>(path: string | null, params: Params = {}, options: Options = {}): Resource<T> {
+  const address = path === null ? null : addressOf(path, params);
+  const [shown, setShown] = useState<{ address: string | null; data?: T; error?: ApiError; at: number }>({
+    address,
+    at: 0,
+  });
+  const [asked, ask] = useState(0);
+  const subjects = options.on?.join() ?? "";
+  const again = useRef(() => ask((count) => count + 1)).current;
+
+  useEffect(() => {
+    if (address === null) return;
+    const stop = new AbortController();
+    let timer = 0;
+    const go = async () => {
+      clearTimeout(timer);
+      try {
+        const data = await read<T>(address, stop.signal);
+        if (!stop.signal.aborted) setShown({ address, data, at: Date.now() });
+      } catch (error) {
+        if (stop.signal.aborted) return;
+        const problem = error instanceof ApiError ? error : new ApiError(0, String(error));
+        setShown((old) =>
+          old.address === address && old.data !== undefined && !problem.missing
+            ? { ...old, error: problem }
+            : { address, error: problem, at: 0 },
+        );
+      }
+      if (options.every && !stop.signal.aborted) timer = window.setTimeout(tick, options.every);
+    };
+    const tick = () => {
+      if (document.hidden) return; // asked for when the page is looked at again
+      void go();
+    };
+    const seen = () => {
+      if (!document.hidden) void go();
+    };
+    let soon = 0;
+    const unhear = live.hear((change) => {
+      if (subjects.split(",").includes(change.subject) && !soon) {
+        soon = window.setTimeout(() => {
+          soon = 0;
+          tick();
+        }, SOON);
+      }
+    });
+    const token = session.token;
+    const unlisten = session.listen(() => session.token !== token && session.loginReason === null && tick());
+    document.addEventListener("visibilitychange", seen);
+    void go();
+    return () => {
+      stop.abort();
+      clearTimeout(timer);
+      clearTimeout(soon);
+      unhear();
+      unlisten();
+      document.removeEventListener("visibilitychange", seen);
+    };
+  }, [address, asked, options.every, subjects]);
+
+  const current = shown.address === address ? shown : { data: undefined, error: undefined, at: 0 };
+  return { data: current.data, error: current.error, at: current.at, reload: again };
+}

@@ -1,0 +1,63 @@
+// Where in the page we are: `#/workloads/abc?namespace=ml`. Filters live here and nowhere else, so
+// that an address can be sent to a colleague and the back button undoes a filter.
+import { useEffect, useState } from "preact/hooks";
+
+export interface Route {
+  /** Parts of the path, decoded. */
+  path: string[];
+  query: Record<string, string>;
+}
+
+export function parseRoute(hash: string): Route {
+  const [path = "", query = ""] = hash.replace(/^#?\/?/, "").split("?", 2);
+  return {
+    path: path.split("/").filter(Boolean).map(decoded),
+    query: Object.fromEntries(new URLSearchParams(query)),
+  };
+}
+
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // a stray % in a hand-written address
+  }
+}
+
+export function hrefOf(path: string[], query: Record<string, string | undefined> = {}): string {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) if (value) words.set(name, value);
+  const tail = words.toString();
+  return `#/${path.map(encodeURIComponent).join("/")}${tail ? `?${tail}` : ""}`;
+}
+
+/** The cluster that the page looks at; empty for the default one. */
+export function clusterNow(): string {
+  return parseRoute(location.hash).query["cluster"] ?? "";
+}
+
+/** A link that stays in the same cluster. */
+export function link(path: string[], query: Record<string, string | undefined> = {}): string {
+  return hrefOf(path, { ...query, cluster: clusterNow() || undefined });
+}
+
+/** Change filters where we are. A change of a filter is no new step for the back button. */
+export function setQuery(changes: Record<string, string | undefined>, step = false): void {
+  const route = parseRoute(location.hash);
+  const href = hrefOf(route.path, { ...route.query, ...changes });
+  if (step) location.hash = href;
+  else {
+    history.replaceState(null, "", href);
+    dispatchEvent(new HashChangeEvent("hashchange"));
+  }
+}
+
+export function useRoute(): Route {
+  const [route, setRoute] = useState(() => parseRoute(location.hash));
+  useEffect(() => {
+    const follow = () => setRoute(parseRoute(location.hash));
+    addEventListener("hashchange", follow);
+    return () => removeEventListener("hashchange", follow);
+  }, []);
+  return route;
+}

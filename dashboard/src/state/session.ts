@@ -1,0 +1,86 @@
+// What belongs to this browser and not to a place in the page: token, theme, time zone.
+import { useEffect, useState } from "preact/hooks";
+
+export type Theme = "dark" | "light";
+export type Zone = "local" | "UTC";
+
+function remembered(key: string): string {
+  try {
+    return localStorage.getItem(key) ?? "";
+  } catch {
+    return ""; // a browser that keeps nothing still shows the page
+  }
+}
+
+function remember(key: string, value: string): void {
+  try {
+    if (value) localStorage.setItem(key, value);
+    else localStorage.removeItem(key);
+  } catch {
+    // as above
+  }
+}
+
+class Session {
+  token = remembered("gpufleet.token");
+  theme: Theme =
+    (remembered("gpufleet.theme") as Theme) ||
+    (matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark");
+  zone: Zone = remembered("gpufleet.zone") === "UTC" ? "UTC" : "local";
+  /** Why the server wants a token; null while it does not. */
+  loginReason: string | null = null;
+  private listeners = new Set<() => void>();
+
+  listen(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  private tell(): void {
+    for (const listener of [...this.listeners]) listener();
+  }
+
+  needLogin(reason: string): void {
+    if (this.loginReason === null || this.token) {
+      this.loginReason = this.token ? reason : "";
+      this.token = "";
+      this.tell();
+    }
+  }
+
+  login(token: string): void {
+    this.token = token.trim();
+    this.loginReason = null;
+    remember("gpufleet.token", this.token);
+    this.tell();
+  }
+
+  logout(): void {
+    this.token = "";
+    this.loginReason = "";
+    remember("gpufleet.token", "");
+    this.tell();
+  }
+
+  setTheme(theme: Theme): void {
+    this.theme = theme;
+    remember("gpufleet.theme", theme);
+    document.documentElement.dataset.theme = theme;
+    this.tell();
+  }
+
+  setZone(zone: Zone): void {
+    this.zone = zone;
+    remember("gpufleet.zone", zone);
+    this.tell();
+  }
+}
+
+export const session = new Session();
+
+/** The session, drawn anew when it changes. */
+export function useSession(): Session {
+  const [, draw] = useState(0);
+  useEffect(() => session.listen(() => draw((count) => count + 1)), []);
+  return session;
+}

@@ -1,0 +1,80 @@
+// Numbers and times in words. Every function is pure; `now` and the zone come in.
+import type { Zone } from "../state/session";
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const one = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+const two = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+
+export const NONE = "–";
+
+export function count(value: number | null | undefined): string {
+  return value == null ? NONE : whole.format(value);
+}
+
+/** A rate of 0–1 as percent. */
+export function percent(rate: number | null | undefined, digits = 0): string {
+  return rate == null ? NONE : `${digits ? one.format(rate * 100) : whole.format(rate * 100)}%`;
+}
+
+export function decimal(value: number | null | undefined, digits: 0 | 1 | 2 = 1): string {
+  if (value == null) return NONE;
+  return digits === 0 ? whole.format(value) : digits === 1 ? one.format(value) : two.format(value);
+}
+
+/** A number for an axis or a reading that may be of any size: 41,200 → 41.2k. */
+export function short(value: number): string {
+  const size = Math.abs(value);
+  if (size >= 1e9) return `${trim(value / 1e9)}G`;
+  if (size >= 1e6) return `${trim(value / 1e6)}M`;
+  if (size >= 1e4) return `${trim(value / 1e3)}k`;
+  if (size >= 100 || Number.isInteger(value)) return whole.format(value);
+  return size >= 1 ? trim(value) : Number(value.toPrecision(3)).toString();
+}
+
+function trim(value: number): string {
+  return Number(value.toFixed(Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2)).toString();
+}
+
+const SPANS: [number, string][] = [
+  [86_400, "d"],
+  [3600, "h"],
+  [60, "m"],
+];
+
+/** A length of time in its two largest units: 2d 4h. */
+export function span(seconds: number): string {
+  if (seconds < 60) return `${Math.max(0, Math.floor(seconds))}s`;
+  const place = SPANS.findIndex(([size]) => seconds >= size);
+  const [size, unit] = SPANS[place] ?? [60, "m"];
+  const main = Math.floor(seconds / size);
+  const next = SPANS[place + 1];
+  const rest = next ? Math.floor((seconds - main * size) / next[0]) : 0;
+  return rest && next && main < 10 ? `${main}${unit} ${rest}${next[1]}` : `${main}${unit}`;
+}
+
+export function ago(at: number, now: number): string {
+  const seconds = (now - at) / 1000;
+  return seconds < 5 ? "just now" : `${span(seconds)} ago`;
+}
+
+/** A moment (milliseconds) as a date and time in a zone. */
+export function moment(at: number, zone: Zone, seconds = false): string {
+  return new Intl.DateTimeFormat("en-GB", {
+    day: "2-digit",
+    month: "short",
+    hour: "2-digit",
+    minute: "2-digit",
+    ...(seconds ? { second: "2-digit" } : {}),
+    ...(zone === "UTC" ? { timeZone: "UTC" } : {}),
+  }).format(at);
+}
+
+/** Both zones, for a tooltip. */
+export function bothZones(at: number): string {
+  return `${moment(at, "local", true)} local · ${moment(at, "UTC", true)} UTC`;
+}
+
+/** A model's name without what everybody knows: NVIDIA_H200 → H200. */
+export function shortModel(model: string): string {
+  return model.replace(/_/g, " ").replace(/^(NVIDIA|AMD Instinct|AMD|Intel)\s+/i, "") || NONE;
+}

@@ -1,0 +1,293 @@
+// The small parts that pages are made of.
+import type { ComponentChildren } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import type { ApiError } from "../api/client";
+import type { Resource } from "../state/resource";
+import { useSession } from "../state/session";
+import { ago, bothZones, moment } from "./format";
+import { Icon, type IconName } from "./icons";
+
+export function Card(props: {
+  title?: ComponentChildren;
+  aside?: ComponentChildren;
+  class?: string;
+  flush?: boolean;
+  note?: ComponentChildren;
+  children: ComponentChildren;
+}) {
+  return (
+    <section class={`card ${props.flush ? "flush" : ""} ${props.class ?? ""}`}>
+      {props.title && (
+        <header class="card-head">
+          <h2>{props.title}</h2>
+          {props.note && <span class="muted small">{props.note}</span>}
+          <div class="spacer" />
+          {props.aside}
+        </header>
+      )}
+      <div class="card-body">{props.children}</div>
+    </section>
+  );
+}
+
+export function PageHead(props: { title: ComponentChildren; sub?: ComponentChildren; children?: ComponentChildren }) {
+  return (
+    <header class="page-head">
+      <div class="page-title">
+        <h1>{props.title}</h1>
+        {props.sub && <p class="muted">{props.sub}</p>}
+      </div>
+      <div class="page-tools">{props.children}</div>
+    </header>
+  );
+}
+
+export function Empty(props: { icon?: IconName; title: string; children?: ComponentChildren }) {
+  return (
+    <div class="empty">
+      <Icon name={props.icon ?? "inbox"} />
+      <p class="empty-title">{props.title}</p>
+      {props.children && <p class="muted small">{props.children}</p>}
+    </div>
+  );
+}
+
+export function Failed(props: { error: ApiError; reload?: () => void; missing?: string }) {
+  const { error } = props;
+  if (error.missing && props.missing) return <Empty icon="plug" title={props.missing} />;
+  return (
+    <div class="empty failed" role="alert">
+      <Icon name="alert" />
+      <p class="empty-title">This could not be loaded</p>
+      <p class="muted small">
+        {error.message}
+        {error.trace && (
+          <>
+            {" · trace "}
+            <code>{error.trace.slice(0, 12)}</code>
+          </>
+        )}
+      </p>
+      {props.reload && (
+        <button class="button" onClick={props.reload}>
+          Try again
+        </button>
+      )}
+    </div>
+  );
+}
+
+/** What a resource has to show: data, or bones while it loads, or why there is none. */
+export function Shown<T>(props: {
+  of: Resource<T>;
+  missing?: string;
+  bones?: number;
+  children: (data: T) => ComponentChildren;
+}) {
+  const { data, error, at, reload } = props.of;
+  if (data !== undefined) {
+    return (
+      <>
+        {error && <StaleNote at={at} error={error} />}
+        {props.children(data)}
+      </>
+    );
+  }
+  if (error) return <Failed error={error} reload={reload} {...(props.missing ? { missing: props.missing } : {})} />;
+  return <Bones lines={props.bones ?? 4} />;
+}
+
+export function StaleNote(props: { at: number; error: ApiError }) {
+  const now = useNow(5000);
+  return (
+    <p class="stale" role="status">
+      <Icon name="clock" /> Shown as of {ago(props.at, now)}: {props.error.message}
+    </p>
+  );
+}
+
+export function Bones(props: { lines: number }) {
+  return (
+    <div class="bones" aria-busy="true" aria-label="Loading">
+      {Array.from({ length: props.lines }, (_, line) => (
+        <div key={line} class="bone" />
+      ))}
+    </div>
+  );
+}
+
+/** The time, told again every `period` milliseconds. */
+export function useNow(period: number): number {
+  const [now, setNow] = useState(Date.now());
+  useEffect(() => {
+    const timer = setInterval(() => setNow(Date.now()), period);
+    return () => clearInterval(timer);
+  }, [period]);
+  return now;
+}
+
+/** A moment in milliseconds: how long ago, with both zones on hover. */
+export function Ago(props: { at: number }) {
+  const now = useNow(10_000);
+  return (
+    <time dateTime={new Date(props.at).toISOString()} title={bothZones(props.at)}>
+      {ago(props.at, now)}
+    </time>
+  );
+}
+
+export function When(props: { at: number; seconds?: boolean }) {
+  const { zone } = useSession();
+  return (
+    <time dateTime={new Date(props.at).toISOString()} title={bothZones(props.at)}>
+      {moment(props.at, zone, props.seconds)}
+    </time>
+  );
+}
+
+export type Tone = "good" | "warn" | "bad" | "info" | "idle";
+
+const TONES: Record<string, Tone> = {
+  Running: "good",
+  Completed: "info",
+  Failed: "bad",
+  Pending: "warn",
+  Unknown: "idle",
+  Healthy: "good",
+  Unhealthy: "bad",
+  healthy: "good",
+  faulty: "bad",
+  busy: "info",
+  partial: "good",
+  idle: "idle",
+  cordoned: "warn",
+  gone: "idle",
+  Deleted: "idle",
+  Bound: "good",
+  Allocated: "good",
+};
+
+export function Badge(props: { word: string; tone?: Tone }) {
+  return <span class={`badge ${props.tone ?? TONES[props.word] ?? "idle"}`}>{props.word}</span>;
+}
+
+/** A bar from 0 to 1 with its number in front. */
+export function Meter(props: { rate: number | null | undefined; label?: string }) {
+  const rate = props.rate;
+  const words = rate == null ? "–" : `${Math.round(rate * 100)}%`;
+  return (
+    <span class="meter" role="img" aria-label={`${props.label ?? "utilization"} ${rate == null ? "not measured" : words}`}>
+      <span class="num">{words}</span>
+      <span class="meter-track">
+        <span class="meter-fill" style={{ width: `${Math.min(100, (rate ?? 0) * 100)}%` }} />
+      </span>
+    </span>
+  );
+}
+
+export function Choice<T extends string>(props: {
+  label: string;
+  value: T;
+  options: readonly (readonly [T, string])[];
+  onChange: (value: T) => void;
+}) {
+  return (
+    <div class="choice" role="radiogroup" aria-label={props.label}>
+      {props.options.map(([value, words]) => (
+        <button
+          key={value}
+          type="button"
+          role="radio"
+          aria-checked={value === props.value}
+          class={value === props.value ? "on" : ""}
+          onClick={() => props.onChange(value)}
+        >
+          {words}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+export function Select(props: {
+  label: string;
+  value: string;
+  any?: string;
+  options: readonly string[];
+  onChange: (value: string) => void;
+}) {
+  const options = props.value && !props.options.includes(props.value) ? [props.value, ...props.options] : props.options;
+  return (
+    <label class={`select ${props.value ? "set" : ""}`}>
+      <span class="sr">{props.label}</span>
+      <select value={props.value} onChange={(event) => props.onChange(event.currentTarget.value)}>
+        {props.any !== undefined && <option value="">{props.any}</option>}
+        {options.map((option) => (
+          <option key={option} value={option}>
+            {option}
+          </option>
+        ))}
+      </select>
+      <Icon name="down" />
+    </label>
+  );
+}
+
+/** A text filter that waits until the typing pauses. */
+export function Search(props: { label: string; value: string; onChange: (value: string) => void }) {
+  const [text, setText] = useState(props.value);
+  useEffect(() => setText(props.value), [props.value]);
+  useEffect(() => {
+    if (text === props.value) return;
+    const timer = setTimeout(() => props.onChange(text), 250);
+    return () => clearTimeout(timer);
+  }, [text]);
+  return (
+    <label class="search">
+      <Icon name="search" />
+      <span class="sr">{props.label}</span>
+      <input
+        type="search"
+        data-find
+        placeholder={props.label}
+        value={text}
+        onInput={(event) => setText(event.currentTarget.value)}
+      />
+      <kbd aria-hidden="true">/</kbd>
+    </label>
+  );
+}
+
+export function Pager(props: { page: number; size: number; total: number; onChange: (page: number) => void }) {
+  const last = Math.max(1, Math.ceil(props.total / props.size));
+  const from = props.total ? (props.page - 1) * props.size + 1 : 0;
+  const to = Math.min(props.total, props.page * props.size);
+  return (
+    <nav class="pager" aria-label="Pages">
+      <span class="muted small num">
+        {from.toLocaleString("en")}–{to.toLocaleString("en")} of {props.total.toLocaleString("en")}
+      </span>
+      <button class="button icon" disabled={props.page <= 1} aria-label="Previous page" onClick={() => props.onChange(props.page - 1)}>
+        <Icon name="left" />
+      </button>
+      <button class="button icon" disabled={props.page >= last} aria-label="Next page" onClick={() => props.onChange(props.page + 1)}>
+        <Icon name="right" />
+      </button>
+    </nav>
+  );
+}
+
+export function Facts(props: { of: Record<string, string> }) {
+  const rows = Object.entries(props.of);
+  if (!rows.length) return <p class="muted small">None.</p>;
+  return (
+    <dl class="facts">
+      {rows.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value || <span class="muted">empty</span>}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}

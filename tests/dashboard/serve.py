@@ -1,0 +1,43 @@
+"""Serve the dashboard over the trial fleet, with a database of its own, until interrupted.
+
+    python -m tests.dashboard.serve --nodes 48 --port 8090
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import uvicorn
+
+from gpufleet.api.app import Api, create_app
+from gpufleet.cli.background import Background
+from gpufleet.dashboard import dashboard_pages
+from gpufleet.fleet.clusters import Clusters
+from gpufleet.metrics.embedded import EmbeddedMetrics
+from gpufleet.settings import StoreSettings
+from gpufleet.store import open_store
+from tests.dashboard.trial_cluster import live_routes, open_trial, play
+
+
+async def main(nodes: int, port: int, folder: Path) -> None:
+    """Fill a database, then serve from it."""
+    async with open_store(StoreSettings(data=folder)) as store, Background() as background:
+        cluster = await open_trial(store, nodes, time.time(), history=nodes <= 500)
+        assert isinstance(cluster.metrics, EmbeddedMetrics)
+        background.start("play", lambda: play(cluster))
+        background.start("changes", cluster.notice_changes)
+        app = create_app(Api(routes=live_routes(Clusters([cluster])), pages=dashboard_pages(), simulated=True))
+        print(f"http://127.0.0.1:{port}/", flush=True)
+        await uvicorn.Server(uvicorn.Config(app, "127.0.0.1", port, log_level="warning")).serve()  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=48)
+    parser.add_argument("--port", type=int, default=8090)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gpufleet-trial-") as made, suppress(KeyboardInterrupt):
+        asyncio.run(main(given.nodes, given.port, Path(made)))

@@ -1,0 +1,60 @@
+"""Take the pictures of docs/images: every page in both themes, and the overview on a phone.
+
+    python -m tests.dashboard.shots http://127.0.0.1:8090/ docs/images
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+PAGES = {
+    "overview": "#/",
+    "nodes": "#/nodes",
+    "node": "#/nodes/{node}",
+    "workloads": "#/workloads",
+    "workload": "#/workloads/{workload}",
+    "usage": "#/usage",
+    "scheduling": "#/scheduling",
+}
+
+
+def take(browser: Browser, address: str, folder: Path, theme: str, width: int, names: list[str], tail: str) -> None:
+    """One picture of each page."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
+    page = context.new_page()
+    page.on("console", lambda message: print("console:", message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: print("page error:", error))
+    nodes = context.request.get(f"{address}api/nodes?state=partial&pageSize=1").json()["data"]["data"]
+    workloads = context.request.get(f"{address}api/clusters/consumers?pageSize=1").json()["data"]["data"]
+    for name in names:
+        place = PAGES[name].format(node=nodes[0]["name"], workload=workloads[0]["uid"])
+        page.goto(address + place)
+        page.wait_for_selector("h1")
+        page.wait_for_timeout(2000)
+        page.set_viewport_size({"width": width, "height": page.evaluate("document.documentElement.scrollHeight")})
+        page.wait_for_timeout(500)
+        page.screenshot(path=str(folder / f"{name}-{tail}.png"))
+        page.set_viewport_size({"width": width, "height": 900})
+
+
+def main() -> None:
+    """Take them all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("address")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="*", default=list(PAGES))
+    parser.add_argument("--tails", nargs="*", default=["dark", "light", "phone"])
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for tail in given.tails:
+            theme, width = ("dark", 390) if tail == "phone" else (tail, 1440)
+            take(browser, given.address, given.folder, theme, width, given.only, tail)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

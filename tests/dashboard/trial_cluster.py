@@ -1,0 +1,67 @@
+"""The trial fleet as a cluster with a past: readings of the last hours are in the store."""
+
+import asyncio
+import random
+import time
+
+import msgspec
+from litestar.handlers import HTTPRouteHandler
+
+from gpufleet.api.cluster_names import cluster_name_routes
+from gpufleet.api.clusters import cluster_routes
+from gpufleet.api.events import event_routes
+from gpufleet.api.gpu_map import gpu_map_routes
+from gpufleet.api.gpus import gpu_routes
+from gpufleet.api.node_metrics import node_metric_routes
+from gpufleet.api.nodes import node_routes
+from gpufleet.api.workload_metrics import workload_metric_routes
+from gpufleet.api.workloads import workload_routes
+from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.listing import Listing
+from gpufleet.metrics.embedded import EmbeddedMetrics
+from gpufleet.settings import MetricsSettings
+from gpufleet.store import Store
+from tests.dashboard.trial_fleet import trial_fleet, trial_processes, trial_readings, trial_training
+
+
+async def open_trial(store: Store, nodes: int, now: float, *, history: bool) -> Cluster:
+    """A cluster over the trial fleet, with three hours of readings if `history`."""
+    fleet = trial_fleet(nodes, now)
+    fleet.refresh()
+    fleet.changes.recent.clear()
+    metrics = EmbeddedMetrics("prod", store.readings, store.training, MetricsSettings())
+    if history:
+        for minutes in range(180, 0, -2):
+            await metrics.record(trial_readings(fleet, now - minutes * 60))
+        await metrics.record_training("wl-00000", trial_training(now - 10_800, now))
+    await metrics.record(trial_readings(fleet, now))
+    await metrics.record_processes(trial_processes(fleet, now))
+    fleet.put_readings(await metrics.latest())
+    return Cluster("prod", fleet, Listing(fleet), metrics)
+
+
+def live_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
+    """Every route that the page needs of the live picture."""
+    return [
+        *cluster_name_routes(clusters),
+        *cluster_routes(clusters),
+        *workload_routes(clusters),
+        *workload_metric_routes(clusters),
+        *gpu_routes(clusters),
+        *gpu_map_routes(clusters),
+        *node_routes(clusters),
+        *node_metric_routes(clusters),
+        *event_routes(clusters),
+    ]
+
+
+async def play(cluster: Cluster, period: float = 5.0) -> None:
+    """Let time go on: new readings every period, and now and then a node that is cordoned."""
+    rng = random.Random(1)
+    fleet = cluster.fleet
+    while True:
+        await asyncio.sleep(period)
+        fleet.put_readings(trial_readings(fleet, time.time()))
+        name = rng.choice(sorted(fleet.views()))
+        node = fleet.views()[name].node
+        fleet.put_node(msgspec.structs.replace(node, cordoned=not node.cordoned))
