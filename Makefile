@@ -10,16 +10,18 @@ BIN := $(VENV)/bin
 export UV_SYSTEM_CERTS := true
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python
+PAGE := src/gpufleet/dashboard/static/index.html
+PAGE_SOURCES = $(shell find dashboard -path dashboard/node_modules -prune -o -type f -print 2>/dev/null)
 
-.PHONY: help run test check e2e bench build lock docs clean
+.PHONY: help run test check e2e bench build lock docs clean dashboard page-if-node
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(VENV)/.run ## Set everything up and start the demo on 127.0.0.1:$PORT
+run: $(VENV)/.run page-if-node ## Set everything up and start the demo on 127.0.0.1:$PORT
 	@PORT=$(PORT) $(BIN)/gpufleet demo $(ARGS)
 
-test: $(VENV)/.dev ## Run the tests (ARGS="-k lease" for some)
+test: $(VENV)/.dev page-if-node ## Run the tests (ARGS="-k lease" for some)
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## Lint, types and layers
@@ -35,8 +37,10 @@ e2e: $(VENV)/.dev ## Run the end-to-end tests on a real control plane
 bench: $(VENV)/.dev ## Measure against the budgets; writes bench/results/*.json
 	@$(BIN)/python -m bench $(ARGS)
 
-build: $(VENV)/.dev ## Build the wheel into dist/
+build: $(VENV)/.dev page-if-node ## Build the wheel into dist/
 	@$(UV) build --quiet --wheel --no-build-isolation --python $(BIN)/python && ls -l dist
+
+dashboard: $(PAGE) ## Build the web page (needs Node.js 20 or newer)
 
 docs: $(VENV)/.dev ## Regenerate what docs/ takes from the code
 	@$(BIN)/python -m gpufleet.settings.reference > docs/settings.md
@@ -50,7 +54,7 @@ lock: $(UV) ## Pin the newest dependencies, with hashes
 		requirements/uv.in -o requirements/uv.txt
 
 clean: ## Remove what the other targets made (not the data of a server)
-	rm -rf $(VENV) .uv dist .mypy_cache .ruff_cache .pytest_cache bench/results
+	rm -rf $(VENV) .uv dist .mypy_cache .ruff_cache .pytest_cache bench/results dashboard/node_modules $(dir $(PAGE))
 
 .uv/bin/uv:
 	@echo "==> installing uv"
@@ -73,3 +77,19 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
 	@$(INSTALL) --require-hashes -r requirements/dev.txt
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@ $(VENV)/.run
+
+# Without Node.js everything else works, so that is said and no reason to stop.
+page-if-node:
+	@if node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null && command -v npm >/dev/null; then \
+		$(MAKE) --no-print-directory $(PAGE) || echo "==> the dashboard could not be built; going on without it"; \
+	elif [ ! -f $(PAGE) ]; then \
+		echo "==> Node.js 20 or newer is not here: the dashboard is left out"; \
+	fi
+
+$(PAGE): $(PAGE_SOURCES) dashboard/node_modules/.package-lock.json
+	@echo "==> building the dashboard"
+	@cd dashboard && npm run --silent build -- --logLevel warn && touch ../$@
+
+dashboard/node_modules/.package-lock.json: dashboard/package-lock.json
+	@echo "==> installing what the dashboard is built with"
+	@cd dashboard && npm ci --silent --no-audit --no-fund && touch node_modules/.package-lock.json

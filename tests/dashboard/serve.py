@@ -1,6 +1,6 @@
 """Serve the dashboard over the trial fleet, with a database of its own, until interrupted.
 
-    python -m tests.dashboard.serve --nodes 48 --port 8090
+python -m tests.dashboard.serve --nodes 48 --port 8090
 """
 
 import argparse
@@ -11,15 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
+from tests.dashboard.trial_cluster import live_routes, open_trial, play
 
 from gpufleet.api.app import Api, create_app
+from gpufleet.api.health import Lifecycle
 from gpufleet.cli.background import Background
 from gpufleet.dashboard import dashboard_pages
 from gpufleet.fleet.clusters import Clusters
 from gpufleet.metrics.embedded import EmbeddedMetrics
 from gpufleet.settings import StoreSettings
 from gpufleet.store import open_store
-from tests.dashboard.trial_cluster import live_routes, open_trial, play
 
 
 async def main(nodes: int, port: int, folder: Path) -> None:
@@ -29,9 +30,17 @@ async def main(nodes: int, port: int, folder: Path) -> None:
         assert isinstance(cluster.metrics, EmbeddedMetrics)
         background.start("play", lambda: play(cluster))
         background.start("changes", cluster.notice_changes)
-        app = create_app(Api(routes=live_routes(Clusters([cluster])), pages=dashboard_pages(), simulated=True))
+        lifecycle = Lifecycle()
+        app = create_app(
+            Api(
+                lifecycle=lifecycle,
+                routes=live_routes(Clusters([cluster]), lifecycle),
+                pages=dashboard_pages(),
+                simulated=True,
+            )
+        )
         print(f"http://127.0.0.1:{port}/", flush=True)
-        await uvicorn.Server(uvicorn.Config(app, "127.0.0.1", port, log_level="warning")).serve()  # type: ignore[arg-type]
+        await uvicorn.Server(uvicorn.Config(app, "127.0.0.1", port, log_level="warning")).serve()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Take the pictures of docs/images: every page in both themes, and the overview on a phone.
 
-    python -m tests.dashboard.shots http://127.0.0.1:8090/ docs/images
+python -m tests.dashboard.shots http://127.0.0.1:8090/ docs/images
 """
 
 import argparse
@@ -20,7 +20,9 @@ PAGES = {
 }
 
 
-def take(browser: Browser, address: str, folder: Path, theme: str, width: int, names: list[str], tail: str) -> None:
+def take(
+    browser: Browser, address: str, folder: Path, theme: str, width: int, names: list[str], tail: str
+) -> None:
     """One picture of each page."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
     page = context.new_page()
@@ -33,7 +35,9 @@ def take(browser: Browser, address: str, folder: Path, theme: str, width: int, n
         page.goto(address + place)
         page.wait_for_selector("h1")
         page.wait_for_timeout(2000)
-        page.set_viewport_size({"width": width, "height": page.evaluate("document.documentElement.scrollHeight")})
+        page.set_viewport_size(
+            {"width": width, "height": page.evaluate("document.documentElement.scrollHeight")}
+        )
         page.wait_for_timeout(500)
         page.screenshot(path=str(folder / f"{name}-{tail}.png"))
         page.set_viewport_size({"width": width, "height": 900})

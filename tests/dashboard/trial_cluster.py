@@ -6,12 +6,14 @@ import time
 
 import msgspec
 from litestar.handlers import HTTPRouteHandler
+from tests.dashboard.trial_fleet import trial_fleet, trial_processes, trial_readings, trial_training
 
 from gpufleet.api.cluster_names import cluster_name_routes
 from gpufleet.api.clusters import cluster_routes
 from gpufleet.api.events import event_routes
 from gpufleet.api.gpu_map import gpu_map_routes
 from gpufleet.api.gpus import gpu_routes
+from gpufleet.api.health import Lifecycle
 from gpufleet.api.node_metrics import node_metric_routes
 from gpufleet.api.nodes import node_routes
 from gpufleet.api.workload_metrics import workload_metric_routes
@@ -21,7 +23,6 @@ from gpufleet.fleet.listing import Listing
 from gpufleet.metrics.embedded import EmbeddedMetrics
 from gpufleet.settings import MetricsSettings
 from gpufleet.store import Store
-from tests.dashboard.trial_fleet import trial_fleet, trial_processes, trial_readings, trial_training
 
 
 async def open_trial(store: Store, nodes: int, now: float, *, history: bool) -> Cluster:
@@ -40,7 +41,7 @@ async def open_trial(store: Store, nodes: int, now: float, *, history: bool) -> 
     return Cluster("prod", fleet, Listing(fleet), metrics)
 
 
-def live_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
+def live_routes(clusters: Clusters, lifecycle: Lifecycle) -> list[HTTPRouteHandler]:
     """Every route that the page needs of the live picture."""
     return [
         *cluster_name_routes(clusters),
@@ -51,7 +52,7 @@ def live_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
         *gpu_map_routes(clusters),
         *node_routes(clusters),
         *node_metric_routes(clusters),
-        *event_routes(clusters),
+        *event_routes(clusters, lifecycle),
     ]
 
 

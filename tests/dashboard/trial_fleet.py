@@ -1,6 +1,6 @@
 """A fleet for looking at pages: lively, the same every time, of any size, with names that bite.
 
-    python -m tests.dashboard.serve --nodes 48
+python -m tests.dashboard.serve --nodes 48
 """
 
 import math
@@ -27,7 +27,15 @@ BITES = "<img src=x onerror=alert(1)>"
 """A label's value that would run as a script if it were put into the page as HTML."""
 _MODELS = (("NVIDIA H200", "nvidia", 141, 700.0), ("AMD Instinct MI300X", "amd", 192, 750.0))
 _SPACES = ("research", "vision", "platform", "speech", "agents")
-_JOBS = ("llama-pretrain", "whisper-ft", "vit-large", "rlhf-sweep", "embed-index", "diffusion-xl", "moe-8x22b")
+_JOBS = (
+    "llama-pretrain",
+    "whisper-ft",
+    "vit-large",
+    "rlhf-sweep",
+    "embed-index",
+    "diffusion-xl",
+    "moe-8x22b",
+)
 
 
 def trial_fleet(nodes: int, now: float, seed: int = 7) -> Fleet:
@@ -109,7 +117,13 @@ def _put_workloads(fleet: Fleet, nodes: int, now: float, rng: random.Random) -> 
         parent = OwnerRef(uid, kind, name, version)
         if serving:
             fleet.put_owner(
-                Owner(uid=f"rs-{number:05d}", kind="ReplicaSet", name=f"{name}-7d8f9c", namespace=space, parent=parent)
+                Owner(
+                    uid=f"rs-{number:05d}",
+                    kind="ReplicaSet",
+                    name=f"{name}-7d8f9c",
+                    namespace=space,
+                    parent=parent,
+                )
             )
             parent = OwnerRef(f"rs-{number:05d}", "ReplicaSet", f"{name}-7d8f9c")
         for part, (node, held) in enumerate(_places(place, gpus)):
@@ -210,7 +224,9 @@ def _load(holders: tuple[str, ...], index: int, at: float) -> float:
 def trial_processes(fleet: Fleet, at: float) -> Processes:
     """One process on each held GPU of the first nodes."""
     rows = [
-        GpuProcess(GpuRef(name, index), 4000 + number * 8 + index, "python", "ml", "", 60.0 * GIB, 97.0, 2.5, at)
+        GpuProcess(
+            GpuRef(name, index), 4000 + number * 8 + index, "python", "ml", "", 60.0 * GIB, 97.0, 2.5, at
+        )
         for number, (name, view) in enumerate(sorted(fleet.views().items())[:200])
         for index in view.holders
     ]

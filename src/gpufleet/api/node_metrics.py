@@ -1,6 +1,5 @@
 """`/api/nodes/{name}/metrics`: the GPUs of a node over time, one series for each."""
 
-
 from litestar.handlers import HTTPRouteHandler
 
 from gpufleet.api.routes import get

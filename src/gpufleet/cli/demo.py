@@ -156,6 +156,7 @@ def _welcome(settings: Settings, address: str) -> str:
     return f"""
 gpufleet demo: the fleet is simulated, everything else is real.
 
+  Dashboard          {address}/
   API documentation  {address}/docs
   Health             {address}/api/healthz
 

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from litestar.handlers import HTTPRouteHandler
+from litestar.types import ControllerRouterHandler
 
 from gpufleet.api.health import Lifecycle
 from gpufleet.api.metrics import Metrics
@@ -26,6 +27,8 @@ class Parts:
     metrics: Metrics = field(default_factory=Metrics)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     routes: list[HTTPRouteHandler] = field(default_factory=list)
+    pages: list[ControllerRouterHandler] = field(default_factory=list)
+    """Static files of the dashboard; public."""
     probes: dict[str, Probe] = field(default_factory=dict)
     counts: dict[str, Callable[[], object]] = field(default_factory=dict)
     """Sizes of queues and caches, shown on /debug/vars."""

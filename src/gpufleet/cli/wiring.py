@@ -18,7 +18,9 @@ from gpufleet.api.workload_tokens import WorkloadTokens
 from gpufleet.cli.api_parts import add_live_routes
 from gpufleet.cli.claim_parts import add_claim_routes
 from gpufleet.cli.cluster_parts import open_clusters
+from gpufleet.cli.dashboard_parts import add_dashboard
 from gpufleet.cli.parts import Parts, Step
+from gpufleet.dashboard import PUBLIC, PUBLIC_FOLDERS
 from gpufleet.errors import SettingsError
 from gpufleet.kube.client import KubeClient
 from gpufleet.kube.review import TokenReviews
@@ -61,7 +63,14 @@ async def open_database(parts: Parts) -> None:
         parts.metrics.count(f"gpufleet_store_{name}", told, read)
 
 
-_STEPS: tuple[Step, ...] = (open_kubernetes, open_database, open_clusters, add_live_routes, add_claim_routes)
+_STEPS: tuple[Step, ...] = (
+    open_kubernetes,
+    open_database,
+    open_clusters,
+    add_live_routes,
+    add_claim_routes,
+    add_dashboard,
+)
 
 
 def refuse_strangers(settings: Settings) -> None:
@@ -99,6 +108,7 @@ def http_server(parts: Parts) -> Server:
     server = parts.settings[ServerSettings]
     api = Api(
         routes=parts.routes,
+        pages=parts.pages,
         probes=parts.probes,
         gate=gate(parts.settings[AuthSettings], parts.reviewer, parts.workload_tokens),
         limits=Limits(server.max_body_bytes, server.request_timeout, server.max_requests),
@@ -119,8 +129,8 @@ def gate(
         return None
     tokens = TokenFile(auth.tokens_file) if auth.tokens_file else None
     if not auth.token_review:
-        return BearerGate(tokens, workloads=workloads)
+        return BearerGate(tokens, workloads=workloads, public=PUBLIC, public_folders=PUBLIC_FOLDERS)
     if reviewer is None:
         raise SettingsError("setting auth.token_review: needs a Kubernetes API; give --kubeconfig")
     reviews = ReviewedTokens(reviewer, auth.operators, auth.review_cache)
-    return BearerGate(tokens, reviews, workloads=workloads)
+    return BearerGate(tokens, reviews, workloads=workloads, public=PUBLIC, public_folders=PUBLIC_FOLDERS)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
     ".svg": "image/svg+xml",
     ".woff2": "font/woff2",
     ".json": "application/json",

@@ -58,8 +58,9 @@ def _pages(built: BuiltPage) -> list[ControllerRouterHandler]:
         return _answer(request, built.index, "no-cache")
 
     @get("/assets/{name:str}", include_in_schema=False)
-    async def asset(request: Request[Any, Any, Any], name: str) -> Response[bytes]:
+    async def asset(request: Request[Any, Any, Any]) -> Response[bytes]:
         """A file that the page loads."""
+        name = str(request.path_params["name"])
         file = built.assets.get(name)
         if file is None:
             raise NotFoundException(f"the dashboard has no file {name[:64]!r}")
@@ -74,7 +75,7 @@ async def _not_built() -> Response[bytes]:
     return Response(
         _NOT_BUILT,
         status_code=503,
-        media_type="text/html; charset=utf-8",
+        media_type="text/html",
         headers={**_SAFE, "cache-control": "no-store"},
     )
 
