@@ -58,6 +58,7 @@ def unpack_tick(gpus: tuple[GpuRef, ...], packed: bytes) -> Grid:
 def pack_chunks(grid: Grid) -> Iterator[tuple[str, bytes]]:
     """Cut a grid, whose GPUs are in order, by node; nodes without any value are left out."""
     moments = pack(grid.moments[None, :])
+    same: dict[bytes, bytes] = {}
     first = 0
     for node, members in groupby(grid.gpus, key=lambda gpu: gpu.node):
         gpus = [(gpu.index, gpu.partition) for gpu in members]
@@ -65,7 +66,11 @@ def pack_chunks(grid: Grid) -> Iterator[tuple[str, bytes]]:
         first += len(gpus)
         if not np.isnan(grid.values[rows]).all():
             size = (len(gpus), len(grid.moments))
-            packed = _Packed(gpus, size, moments, pack(grid.times[rows]), pack(grid.values[rows]))
+            # Most nodes are read at the same times.
+            times = grid.times[rows].tobytes()
+            if times not in same:
+                same[times] = pack(grid.times[rows])
+            packed = _Packed(gpus, size, moments, same[times], pack(grid.values[rows]))
             yield node, msgspec.msgpack.encode(packed)
 
 

@@ -4,6 +4,8 @@ Columns over many GPUs and many moments at once (numpy), since a week of a fleet
 values. Noise is a hash of GPU and moment, so that the same moment always reads the same.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,23 +66,42 @@ def _idle(run: Run, times: Column) -> Column:
 _SHAPES = {"training": _training, "serving": _serving, "batch": _batch, "idle": _idle}
 
 
-def quantities(model: GpuModel, used: Matrix, memory: Matrix, shape: Matrix) -> dict[Quantity, Matrix]:
-    """Everything that is measured, from utilization, memory share and kind of load (1: training, 0: not)."""
-    total = float(model.memory_bytes)
-    held = np.round((memory * total + 0.4 * GIB) / 2**20) * 2**20
-    values = {
-        Quantity.UTILIZATION: np.round(100 * used),
-        Quantity.MEMORY_USED: held,
-        Quantity.MEMORY_FREE: total - held,
-        Quantity.MEMORY_TOTAL: np.full_like(used, total),
-        Quantity.MEMORY_UTILIZATION: np.round(100 * held / total, 1),
-        Quantity.TEMPERATURE: np.round(29 + 44 * used),
-        Quantity.POWER: np.round(model.idle_watts + 0.93 * (model.limit_watts - model.idle_watts) * used, 1),
-        Quantity.POWER_LIMIT: np.full_like(used, model.limit_watts),
-        Quantity.SM_ACTIVITY: np.round(0.9 * used, 3),
-        Quantity.TENSOR_ACTIVITY: np.round(used * (0.15 + 0.35 * shape), 3),
-        Quantity.DRAM_ACTIVITY: np.round(0.55 * used, 3),
-    }
-    if model.bandwidth_gbps:
-        values[Quantity.FABRIC_TRAFFIC] = np.round(shape * used * 0.35e9 * model.bandwidth_gbps, -6)
-    return values
+def quantities(
+    model: GpuModel, used: Matrix, memory: Matrix, trains: Matrix, wanted: frozenset[Quantity]
+) -> dict[Quantity, Matrix]:
+    """What is wanted of all that is measured, from utilization, memory share, and whether it is training."""
+    return {quantity: _MEASURED[quantity](model, used, memory, trains) for quantity in wanted}
+
+
+def all_quantities() -> frozenset[Quantity]:
+    """Everything that a GPU shows."""
+    return frozenset(_MEASURED)
+
+
+def _held(model: GpuModel, memory: Matrix) -> Matrix:
+    """Bytes in use, in whole MiB."""
+    return np.asarray(np.round((memory * model.memory_bytes + 0.4 * GIB) / 2**20) * 2**20)
+
+
+_MEASURED: dict[Quantity, Callable[[GpuModel, Matrix, Matrix, Matrix], Matrix]] = {
+    Quantity.UTILIZATION: lambda model, used, memory, trains: np.round(100 * used),
+    Quantity.MEMORY_USED: lambda model, used, memory, trains: _held(model, memory),
+    Quantity.MEMORY_FREE: lambda model, used, memory, trains: model.memory_bytes - _held(model, memory),
+    Quantity.MEMORY_TOTAL: lambda model, used, memory, trains: np.full_like(used, model.memory_bytes),
+    Quantity.MEMORY_UTILIZATION: lambda model, used, memory, trains: np.round(
+        100 * _held(model, memory) / model.memory_bytes, 1
+    ),
+    Quantity.TEMPERATURE: lambda model, used, memory, trains: np.round(29 + 44 * used),
+    Quantity.POWER: lambda model, used, memory, trains: np.round(
+        model.idle_watts + 0.93 * (model.limit_watts - model.idle_watts) * used, 1
+    ),
+    Quantity.POWER_LIMIT: lambda model, used, memory, trains: np.full_like(used, model.limit_watts),
+    Quantity.SM_ACTIVITY: lambda model, used, memory, trains: np.round(0.9 * used, 3),
+    Quantity.TENSOR_ACTIVITY: lambda model, used, memory, trains: np.round(used * (0.15 + 0.35 * trains), 3),
+    Quantity.DRAM_ACTIVITY: lambda model, used, memory, trains: np.round(0.55 * used, 3),
+    Quantity.FABRIC_TRAFFIC: lambda model, used, memory, trains: (
+        np.round(trains * used * 0.35e9 * model.bandwidth_gbps, -6)
+        if model.bandwidth_gbps
+        else np.full_like(used, np.nan)
+    ),
+}

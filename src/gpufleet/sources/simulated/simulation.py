@@ -24,8 +24,8 @@ from gpufleet.model.reading import (
     Readings,
     StorageUse,
 )
-from gpufleet.sources.simulated.curves import Matrix, load, noise, quantities
-from gpufleet.sources.simulated.hardware import DAY, XID, Hardware, build
+from gpufleet.sources.simulated.curves import Matrix, all_quantities, load, noise, quantities
+from gpufleet.sources.simulated.hardware import DAY, XID, Hardware, build, lost_place
 from gpufleet.sources.simulated.objects import annotations_of, labels_of, pods_of
 from gpufleet.sources.simulated.slots import cut
 from gpufleet.sources.simulated.timeline import Run, Slot, runs_between
@@ -148,10 +148,10 @@ class Simulation:
         for model in {machine.model for machine in self._order}:
             rows = self._rows_by_model[model.short]
             used, memory, shape = (matrix[rows] for matrix in seen)
-            for quantity, values in quantities(model, used, memory, shape).items():
-                if wanted is None or quantity in wanted:
-                    grid = result.setdefault(quantity, np.full((self._rows, len(times)), np.nan))
-                    grid[rows] = values
+            asked = all_quantities() if wanted is None else wanted
+            for quantity, values in quantities(model, used, memory, shape, asked).items():
+                grid = result.setdefault(quantity, np.full((self._rows, len(times)), np.nan))
+                grid[rows] = values
         self._blank(times, result)
         return result
 
@@ -169,13 +169,11 @@ class Simulation:
         for number in (*(trouble.broken or ()), *(trouble.xid or ())):
             machine = self.hardware.machines[number]
             first = int(self._first_row[number])
-            for moment, at in enumerate(times.tolist()):
-                lost = self.hardware.lost_gpu(machine, at)
-                for grid in grids.values():
-                    if self.hardware.is_down(machine, at):
-                        grid[first : first + machine.gpus, moment] = np.nan
-                    elif lost is not None:
-                        grid[first + lost, moment] = np.nan
+            whole = [self.hardware.is_down(machine, at) for at in times.tolist()]
+            lost = [self.hardware.lost_gpu(machine, at) is not None for at in times.tolist()]
+            for grid in grids.values():
+                grid[first : first + machine.gpus, whole] = np.nan
+                grid[first + lost_place(machine), lost] = np.nan
 
     def _faults(self, at: float) -> dict[int, tuple[Fault, ...]]:
         found: dict[int, tuple[Fault, ...]] = {}

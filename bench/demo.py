@@ -1,0 +1,97 @@
+"""`gpufleet demo` as a stranger starts it, at 32 and at 2,000 nodes: time to the first answer, CPU while it lives."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from bench.result import Result
+
+WATCHED = 60.0
+"""Seconds over which the CPU is measured: four refreshes."""
+
+
+def measure() -> Iterator[Result]:
+    for nodes, start_budget, cpu_budget in ((32, 20.0, 0.2), (2000, 90.0, 1.0)):
+        folder = Path(tempfile.mkdtemp(prefix="gpufleet-bench-"))
+        try:
+            yield from _measure(folder, nodes, start_budget, cpu_budget)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _measure(folder: Path, nodes: int, start_budget: float, cpu_budget: float) -> Iterator[Result]:
+    with _demo(folder, nodes) as (seconds, address, process):
+        yield Result(f"first start at {nodes} nodes", seconds, "s", at_most=start_budget)
+        _until_quiet(folder)
+        before, began = _cpu(process), time.monotonic()
+        time.sleep(WATCHED)
+        share = (_cpu(process) - before) / (time.monotonic() - began)
+        yield Result(
+            f"CPU while it lives at {nodes} nodes", share, "cores", at_most=cpu_budget, note="with PostgreSQL"
+        )
+        memory = process.memory_info().rss / 2**20
+        yield Result(f"memory of the process at {nodes} nodes", memory, "MiB", at_most=2048)
+        yield Result(f"an overview at {nodes} nodes", 1000 * _answer(address), "ms", at_most=100)
+    with _demo(folder, nodes) as (seconds, _, _):
+        yield Result(f"second start at {nodes} nodes", seconds, "s", at_most=start_budget)
+
+
+@contextmanager
+def _demo(folder: Path, nodes: int) -> Iterator[tuple[float, str, psutil.Process]]:
+    words = [sys.executable, "-m", "gpufleet", "demo", "--data", str(folder), "--port", "0"]
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [*words, "--nodes", str(nodes)], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    assert process.stdout is not None
+    try:
+        printed = ""
+        for line in process.stdout:
+            printed += line
+            if "Ctrl-C" in line:
+                break
+        seconds = time.monotonic() - began
+        address = re.search(r"http://127\.0\.0\.1:\d+", printed)
+        assert address, printed
+        yield seconds, address[0], psutil.Process(process.pid)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(120)
+
+
+def _until_quiet(folder: Path) -> None:
+    """Wait until the rest of the past is written."""
+    deadline = time.monotonic() + 300
+    while not list(folder.glob("demo/*/demo.json")) and time.monotonic() < deadline:
+        time.sleep(0.5)
+
+
+def _cpu(process: psutil.Process) -> float:
+    """Seconds of CPU of the process and of PostgreSQL below it."""
+    family = [process, *process.children(recursive=True)]
+    total = 0.0
+    for each in family:
+        try:
+            times = each.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def _answer(address: str) -> float:
+    began = time.monotonic()
+    with urllib.request.urlopen(f"{address}/api/clusters/overview", timeout=30) as answer:
+        answer.read()
+    return time.monotonic() - began
