@@ -63,7 +63,7 @@ async def test_readings_and_processes_are_recorded_where_the_api_asks_for_them(
     assert (process.gpu.index, process.pid, process.gpu_memory_bytes) == (3, os.getpid(), 5 * GIB)
     assert process.user == getpass.getuser()
     assert "pytest" in process.command
-    fleet.put_readings(latest)
+    assert fleet.board.readings.value(3, Quantity.UTILIZATION) == 30.0
     assert source.told().startswith("8 GPUs by NVML")
     (series,) = await metrics.series(Quantity.POWER, [latest.gpus[3].ref], began, began + 60, 15)
     assert series.values[0] == pytest.approx(103.5)

@@ -108,7 +108,9 @@ class LocalSource:
         if self._recorder is not None:
             fresh = identities(self.node, self._devices)
             self._gpus = self._gpus if fresh == self._gpus else fresh
-            await self._recorder.record(readings_from(self._gpus, found, at))
+            readings = readings_from(self._gpus, found, at)
+            self._fleet.put_readings(readings)
+            await self._recorder.record(readings)
             await self._recorder.record_processes(processes_from(self.node, running, at))
 
     def _known_group(self, group: str) -> str | None:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
+from gpufleet.errors import SlurmUnavailable
+
 MOST = 200_000
 """Names that one expression may stand for; more is nonsense or malice."""
 
@@ -21,7 +23,7 @@ def expand(text: str) -> tuple[str, ...]:
         for name in _names(word):
             names.append(name)
             if len(names) > MOST:
-                raise ValueError(f"more than {MOST} nodes in {text[:60]!r}")
+                raise SlurmUnavailable(f"more than {MOST} nodes in {text[:60]!r}")
     return tuple(names)
 
 
