@@ -4,6 +4,7 @@ from gpufleet.fleet.listing import Filter, Listing
 from gpufleet.fleet.node_view import NodeState
 from gpufleet.fleet.picture import Fleet
 from gpufleet.model.node import Gpu, Health, Node, NodeDevices
+from gpufleet.model.reading import Fault, FaultKind, GpuIdentity, GpuRef, Readings
 from gpufleet.model.workload import Owner, OwnerRef, Pod, Status
 
 DEPLOYMENT = OwnerRef("d", "Deployment", "serve", "apps/v1")
@@ -192,6 +193,48 @@ def test_a_name_matches_a_part_in_any_case(fleet: Fleet) -> None:
 def test_a_workload_without_gpus_is_not_listed(fleet: Fleet) -> None:
     fleet.put_pod(pod("web", gpus=0))
     assert not fleet.workloads()
+
+
+def readings(at: float, *faults: Fault, vendor: str = "NVIDIA") -> Readings:
+    gpus = tuple(GpuIdentity(GpuRef("a", index), vendor=vendor) for index in range(8))
+    return Readings(taken_at=at, gpus=gpus, faults={3: faults} if faults else {})
+
+
+@pytest.mark.parametrize(
+    ("fault", "vendor", "reason"),
+    [
+        (Fault(FaultKind.XID, 79, 1, 5.0), "NVIDIA", "XID 79: the GPU fell off the bus"),
+        (Fault(FaultKind.XID, 43, 1, 5.0), "NVIDIA", ""),
+        (Fault(FaultKind.XID, 63, 1, 5.0), "NVIDIA", ""),
+        (Fault(FaultKind.XID, 0, 0, 5.0), "NVIDIA", ""),
+        (Fault(FaultKind.ECC_UNCORRECTED, 0, 2, 5.0), "AMD", "2 uncorrectable memory errors"),
+        (Fault(FaultKind.ECC_UNCORRECTED, 0, 2, 5.0), "NVIDIA", ""),
+        (Fault(FaultKind.ROW_REMAP_FAILED, 0, 1, 5.0), "NVIDIA", "row remapping failed"),
+    ],
+)
+def test_without_an_agent_the_exporter_says_what_is_wrong(
+    fleet: Fleet, fault: Fault, vendor: str, reason: str
+) -> None:
+    fleet.put_readings(readings(1000.0, fault, vendor=vendor))
+    view = fleet.views()["a"]
+    assert (view.gpus[3].health_reason, view.state is NodeState.FAULTY) == (reason, reason != "")
+
+
+def test_a_reported_fault_keeps_the_time_at_which_it_was_first_seen_and_goes_with_the_report(
+    fleet: Fleet,
+) -> None:
+    fault = Fault(FaultKind.XID, 79, 1, 5.0)
+    fleet.put_readings(readings(1000.0, fault))
+    fleet.put_readings(readings(1015.0, fault))
+    assert fleet.views()["a"].gpus[3].health_since == 1000.0
+    fleet.put_readings(readings(1030.0))
+    assert fleet.views()["a"].state is NodeState.IDLE
+
+
+def test_where_an_agent_looks_its_word_counts(fleet: Fleet) -> None:
+    fleet.put_devices(NodeDevices(node="a", gpus=tuple(Gpu(index=index) for index in range(8)), total=8))
+    fleet.put_readings(readings(1000.0, Fault(FaultKind.XID, 79, 1, 5.0)))
+    assert fleet.views()["a"].state is NodeState.IDLE
 
 
 def test_what_changed_is_told_with_its_reason(fleet: Fleet) -> None:

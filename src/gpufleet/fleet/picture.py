@@ -160,9 +160,12 @@ class Fleet:
 
     def put_readings(self, readings: Readings) -> None:
         """Take over new readings, the GPUs that only they know, and the holders that they name."""
-        if readings.gpus is not self.board.readings.gpus or self._described != self._devices.keys():
+        last = self.board.readings
+        described = self._described != self._devices.keys()
+        if readings.gpus is not last.gpus or readings.faults != last.faults or described:
             self._described = frozenset(self._devices)
-            self._replace(self._discovered, discovered(readings, self.node_name, self._described))
+            found = discovered(readings, self.node_name, self._described, self._discovered)
+            self._replace(self._discovered, found)
         self._replace(self._exporter, holders(readings, self.node_name, self._uid_of))
         self.refresh()
         self.board.read(readings, self._aliases)
