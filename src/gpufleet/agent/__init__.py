@@ -1,1 +1,1 @@
-"""On each node: publishes GPUs and their health, exports metrics, follows training logs."""
+"""The agent: one on each node, for devices, health, the exporter and training logs."""

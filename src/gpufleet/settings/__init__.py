@@ -1,6 +1,7 @@
 """Settings: frozen groups, read once from flags, environment and `gpufleet.toml`."""
 
 from gpufleet.settings.groups import (
+    AgentSettings,
     AuthSettings,
     DemoSettings,
     DevicesSettings,
@@ -14,10 +15,12 @@ from gpufleet.settings.groups import (
     SlurmSettings,
     StoreSettings,
     TrainingSettings,
+    WebhookSettings,
 )
 from gpufleet.settings.load import Settings, load_settings
 
 __all__ = [
+    "AgentSettings",
     "AuthSettings",
     "DemoSettings",
     "DevicesSettings",
@@ -32,5 +35,6 @@ __all__ = [
     "SlurmSettings",
     "StoreSettings",
     "TrainingSettings",
+    "WebhookSettings",
     "load_settings",
 ]

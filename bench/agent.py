@@ -1,0 +1,100 @@
+"""What the whole agent costs a node: eight GPUs on the NVML shim, publishing to an embedded Kubernetes API.
+
+The agent runs as a process of its own and looks every second instead of every fifteen, is scraped after
+each look, and has a program on every GPU. Its CPU time for one round, spread over 15 seconds, is its share
+of a core; what it spends between looks (watches, waiting for events) counts fifteenfold in that figure's
+disfavour. The shim's own work (a text file in place of a driver) is included.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import aiohttp
+from tests.shim.nvml import GIB, NvmlShim, build_shim, switched
+
+from bench.result import Result
+from gpufleet.kube import KubeClient, load_connection
+from gpufleet.kubelite import KubeLite
+from gpufleet.model.crds import definitions
+
+PERIOD = 15.0
+ROUNDS = 20
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+def measure() -> Iterable[Result]:
+    """The figures of one run."""
+    figures = asyncio.run(_measure())
+    share = 100 * figures["cpu"] / ROUNDS / PERIOD
+    yield Result("one look and one scrape of 8 GPUs", 1000 * figures["cpu"] / ROUNDS, "ms CPU")
+    yield Result("a look and a scrape every 15 s", share, "% of a core", at_most=1.0)
+    yield Result("memory, resident", figures["resident"] / 2**20, "MiB", at_most=80)
+    yield Result("page of metrics", figures["page"] / 1024, "KiB")
+    yield Result("writes to the API in all rounds", figures["writes"], "writes", at_most=1)
+
+
+async def _measure() -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        shim = NvmlShim(build_shim(), Path(folder))
+        shim.describe(switched(8))
+        for gpu in range(8):
+            shim.run(gpu, os.getpid(), 70 * GIB)
+        async with KubeLite() as server:
+            kubeconfig = Path(folder) / "kubeconfig"
+            server.write_kubeconfig(kubeconfig)
+            async with KubeClient(load_connection(str(kubeconfig))) as client:
+                for definition in definitions():
+                    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+                    await client.write_json("POST", path, definition)
+            return await _run(shim, kubeconfig)
+
+
+async def _run(shim: NvmlShim, kubeconfig: Path) -> dict[str, float]:
+    flags = ["--port", "0", "--node", "bench", "--kubeconfig", str(kubeconfig), "--agent-period", "1s"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "gpufleet", "agent", *flags),
+        env={**os.environ, **shim.environment()},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None
+        url = (await process.stdout.readline()).decode().split()[-1]
+        async with aiohttp.ClientSession(url) as session:
+            for _ in range(3):
+                await _scrape(session)
+            before = _cpu(process.pid)
+            for _ in range(ROUNDS):
+                text = await _scrape(session)
+            writes = next(
+                line for line in text.splitlines() if line.startswith("gpufleet_agent_status_writes_total")
+            )
+            return {
+                "cpu": _cpu(process.pid) - before,
+                "resident": _resident(process.pid),
+                "page": len(text),
+                "writes": float(writes.split()[1]),
+            }
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _scrape(session: aiohttp.ClientSession) -> str:
+    await asyncio.sleep(1.0)
+    async with session.get("/metrics") as answer:
+        return await answer.text()
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def _resident(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

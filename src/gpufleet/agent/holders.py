@@ -1,0 +1,172 @@
+"""Who holds which GPU of this node: leases, allocations on pods, and the kubelet's device manager.
+
+Ten thousand agents that each watched all leases would cost the API server more than everything else.
+So an agent watches the pods of its own node (one watch, which the server indexes as it does for
+kubelets) and reads the leases `gpu-{node}-{id}` by name: when a pod with GPUs comes or goes, while a
+lease names a pod that is not here, and every couple of minutes. Pods that got GPUs from the device
+plugin are told by the kubelet's PodResources socket, where there is one.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+from gpufleet.errors import GpufleetError, KubernetesUnavailable
+from gpufleet.kube import LEASES, PODS, Change, KubeClient, Reflector, Selection
+from gpufleet.kube.errors import KubernetesRefused, NotFound
+from gpufleet.logs import get_logger
+from gpufleet.model.annotations import ALLOCATED
+from gpufleet.model.device import Device
+from gpufleet.model.kube_objects import Pod
+
+DISPUTED = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Seconds between looks at leases whose pod is not here: it is about to come, or the lease about to go."""
+
+PluginHolders = Callable[[], Awaitable[Mapping[tuple[str, str], Sequence[str]]]]
+"""Asks the kubelet: device ids by namespace and name of the pod."""
+
+_ALLOCATION = re.compile(r"(?P<node>[^:]+):(?P<ids>\d{1,3}(?:,\d{1,3})*)")
+_log = get_logger("agent")
+
+
+class HolderBook:
+    """Keeps who holds each GPU; `changed` is called when that is not what it was."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        node: str,
+        lease_namespace: str,
+        devices: Callable[[], Sequence[Device]],
+        plugin: PluginHolders | None = None,
+        check: float = 120.0,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.ready = False
+        """Whether leases were looked at since the devices are known."""
+        self.pods: Reflector[Pod] = Reflector(client, PODS, Selection(fields=f"spec.nodeName={node}"))
+        self.pods.subscribe(self._on_pods)
+        self._client = client
+        self._node = node
+        self._namespace = lease_namespace
+        self._devices = devices
+        self._plugin = plugin
+        self._check = check
+        self._changed = changed
+        self._leased: dict[int, tuple[str, ...]] = {}
+        self._plugged: dict[int, tuple[str, ...]] = {}
+        self._look = asyncio.Event()
+        self._told: dict[int, frozenset[str]] | None = None
+
+    def holders(self) -> dict[int, frozenset[str]]:
+        """UIDs of pods by GPU."""
+        found: dict[int, set[str]] = {}
+        sources = (self._leased, self._plugged, allocations(self.pods.cache, self._node))
+        for source in sources:
+            for gpu, uids in source.items():
+                found.setdefault(gpu, set()).update(uids)
+        return {gpu: frozenset(uids) for gpu, uids in found.items()}
+
+    def check_now(self) -> None:
+        """Read leases and the kubelet's word again."""
+        self._look.set()
+
+    async def run(self) -> None:
+        """Keep the book until cancelled; `pods.run` has to run beside it."""
+        await self.pods.synced()
+        tries = 0
+        while True:
+            self._look.clear()
+            await self._read()
+            disputed = tries < len(DISPUTED) and self._disputed()
+            wait = DISPUTED[tries] if disputed else self._check
+            tries = tries + 1 if disputed else 0
+            try:
+                async with asyncio.timeout(wait):
+                    await self._look.wait()
+                tries = 0
+            except TimeoutError:
+                pass
+
+    async def _read(self) -> None:
+        await self._read_leases()
+        await self._ask_kubelet()
+        if not self.ready and self._devices():
+            self.ready = True
+            self._changed()
+        self._tell()
+
+    async def _read_leases(self) -> None:
+        for device in self._devices():
+            try:
+                lease = await self._client.get(LEASES, f"gpu-{self._node}-{device.index}", self._namespace)
+            except NotFound:
+                self._leased.pop(device.index, None)
+            except (KubernetesUnavailable, KubernetesRefused) as error:
+                _log.warning("leases not read", node=self._node, error=str(error))
+                return
+            else:
+                uids = (lease.spec.holder_identity or "").split(",")
+                self._leased[device.index] = tuple(uid for uid in uids if uid)
+
+    async def _ask_kubelet(self) -> None:
+        if self._plugin is None:
+            return
+        try:
+            told = await self._plugin()
+        except GpufleetError as error:
+            _log.warning("the kubelet's devices not read", error=str(error))
+            return
+        self._plugged = by_gpu(told, self.pods.cache, self._devices())
+
+    def _disputed(self) -> bool:
+        """Whether a lease names a pod that is not on this node, or is over."""
+        here = {pod.metadata.uid for pod in self.pods.cache if not pod.finished}
+        return any(uid not in here for uids in self._leased.values() for uid in uids)
+
+    def _on_pods(self, changes: Sequence[Change[Pod]]) -> None:
+        if any(_of_interest(change) for change in changes):
+            self._look.set()
+            self._tell()
+
+    def _tell(self) -> None:
+        holders = self.holders()
+        if holders != self._told:
+            self._told = holders
+            self._changed()
+
+
+def allocations(pods: Iterable[Pod], node: str) -> dict[int, tuple[str, ...]]:
+    """The GPUs that the scheduler wrote on the live pods of this node, by id."""
+    found: dict[int, tuple[str, ...]] = {}
+    for pod in pods:
+        match = _ALLOCATION.fullmatch(pod.metadata.annotations.get(ALLOCATED, ""))
+        if match is None or match["node"] != node or pod.finished or pod.spec.node_name != node:
+            continue
+        for gpu in map(int, match["ids"].split(",")):
+            found[gpu] = (*found.get(gpu, ()), pod.metadata.uid)
+    return found
+
+
+def by_gpu(
+    told: Mapping[tuple[str, str], Sequence[str]], pods: Iterable[Pod], devices: Iterable[Device]
+) -> dict[int, tuple[str, ...]]:
+    """What the kubelet says of device ids, by GPU and pod uid; ids are UUIDs of GPUs or of MIG instances."""
+    gpus = {device.uuid: device.index for device in devices}
+    gpus |= {part.uuid: device.index for device in devices for part in device.mig}
+    uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in pods if not pod.finished}
+    found: dict[int, tuple[str, ...]] = {}
+    for pod, ids in told.items():
+        # The device plugin names a replica of a shared GPU `UUID::number`.
+        for gpu in {gpus.get(id.partition("::")[0]) for id in ids}:
+            if gpu is not None and pod in uids:
+                found[gpu] = (*found.get(gpu, ()), uids[pod])
+    return found
+
+
+def _of_interest(change: Change[Pod]) -> bool:
+    """Whether GPUs may have got another holder: kubelets write much about pods that says nothing of that."""
+    before, after = change.before, change.after
+    if before is None or after is None or before.finished != after.finished:
+        return True
+    return before.metadata.annotations.get(ALLOCATED) != after.metadata.annotations.get(ALLOCATED)

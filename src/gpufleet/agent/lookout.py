@@ -1,0 +1,227 @@
+"""Look at this machine's GPUs: regularly, and at once when the driver or the kernel tells of an error.
+
+One look asks for inventory, readings and processes and takes them into the health ledger. What a
+look has seen is one frozen `Sight`, which is told to those who subscribed. A driver that
+hangs or is missing leaves the devices of the last look, which the ledger then calls Unknown.
+
+Events come by two ways that wait in parallel: NVML, and the kernel log, whose text says more. Both
+may tell of the same error; only NVML's are counted, unless NVML can't tell events here.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from gpufleet.devices.infiniband import PortWatch, read_ports
+from gpufleet.devices.kernel_log import KernelLog
+from gpufleet.devices.patient import PatientReader
+from gpufleet.devices.roster import call_the_roll
+from gpufleet.devices.topology import Place, places
+from gpufleet.errors import DevicesUnavailable
+from gpufleet.logs import get_logger
+from gpufleet.model.device import Device, DeviceEvent, DeviceProcess, DeviceReading, EventKind
+from gpufleet.model.health import HealthLedger, Verdict
+from gpufleet.model.node import Health
+
+EVENT_WAIT = 2.0
+"""Seconds for which one question for events waits in the driver; the agent's end may have to wait for it."""
+_MOST_CODES = 64
+"""Different XIDs counted for one GPU; there are about 170 in all."""
+_log = get_logger("agent")
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What is known of this machine's GPUs."""
+
+    devices: tuple[Device, ...] = ()
+    places: Mapping[str, Place] = field(default_factory=dict)
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    readings: tuple[DeviceReading, ...] = ()
+    processes: tuple[DeviceProcess, ...] = ()
+    xids: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """XIDs seen since the agent started, by GPU and code."""
+    read_at: float = 0.0
+    """When the driver last answered."""
+    silence: str = ""
+    """Why there are no new readings; empty while the driver answers."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an earlier agent published of this machine."""
+
+    devices: tuple[Device, ...] = ()
+    places: Mapping[str, Place] = field(default_factory=dict)
+    health: Mapping[str, tuple[Health, float]] = field(default_factory=dict)
+    """The last health of each GPU, and since when it was so."""
+
+
+class Lookout:
+    """Keeps the `sight` of this machine up to date."""
+
+    def __init__(
+        self,
+        reader: PatientReader,
+        ledger: HealthLedger,
+        *,
+        processes: bool = True,
+        identify: bool = False,
+        ports: Callable[[], dict[str, str]] = read_ports,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.sight = Sight()
+        self.looks = 0
+        """Looks so far, whether or not the driver answered."""
+        self._reader = reader
+        self._ledger = ledger
+        self._processes = processes
+        self._identify = identify
+        self._ports = ports
+        self._port_watch = PortWatch()
+        self._clock = clock
+        self._known: tuple[Device, ...] = ()
+        self._memory = Memory()
+        self._xids: Counter[tuple[str, int]] = Counter()
+        self._driver_tells_events = True
+        self._turn = asyncio.Lock()
+        self._listeners: list[Callable[[Sight], None]] = []
+
+    def subscribe(self, listener: Callable[[Sight], None]) -> None:
+        """Call `listener` after every look and every event."""
+        self._listeners.append(listener)
+
+    def remember(self, memory: Memory) -> None:
+        """Take over what the machine had before this process: a GPU that is gone since is a fault."""
+        self._memory, self._known = memory, memory.devices
+        self._ledger.see_devices(memory.devices, self._clock())
+        self.sight = replace(self.sight, devices=memory.devices, places=memory.places)
+
+    async def look(self) -> Sight:
+        """Look at everything once."""
+        async with self._turn:
+            try:
+                sight = await self._ask()
+            except DevicesUnavailable as error:
+                sight = replace(self.sight, readings=(), processes=(), silence=self._silence(error))
+                if sight.silence != self.sight.silence:
+                    _log.warning("GPUs can't be read", error=str(error))
+                self._ledger.see_silence(sight.silence, self._clock())
+            self._ledger.see_node("infiniband", self._port_watch.look(self._ports()), self._clock())
+            self.looks += 1
+            return self._show(sight)
+
+    async def _ask(self) -> Sight:
+        found = await self._reader.inventory()
+        devices = call_the_roll(_not_replaced(self._known, found), found)
+        readings = await self._reader.readings()
+        processes = await self._reader.processes(self._identify) if self._processes else ()
+        if self.sight.silence:
+            _log.info("GPUs can be read again")
+        now = self._clock()
+        self._known = devices
+        self._ledger.see_devices(devices, now)
+        self._ledger.see_readings(readings)
+        return Sight(devices, self._places(devices), {}, readings, processes, {}, now)
+
+    def _places(self, devices: tuple[Device, ...]) -> dict[str, Place]:
+        """Where each GPU stands; one that was gone before this process began stays on its island."""
+        found = places(devices)
+        for device in devices:
+            if device.fault and not device.links and device.uuid in self._memory.places:
+                found[device.uuid] = Place(self._memory.places[device.uuid].island, 0)
+        return found
+
+    def _silence(self, error: DevicesUnavailable) -> str:
+        """Why nothing is read, in words that stay the same: they are published, and each change is a write."""
+        since = self._reader.silent_since
+        if since is None:
+            return str(error)
+        moment = datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds")
+        return f"the GPU driver does not answer since {moment}"
+
+    async def run(self, period: float) -> None:
+        """Look every `period` seconds."""
+        while True:
+            started = time.monotonic()
+            await self.look()
+            await asyncio.sleep(max(0.0, period - (time.monotonic() - started)))
+
+    async def listen(self, wait: float = EVENT_WAIT) -> None:
+        """Take in what the driver tells of errors, as it tells it."""
+        while True:
+            try:
+                events = await self._reader.events(wait)
+            except DevicesUnavailable as error:
+                self._driver_tells_events = False
+                _log.debug("no events from the driver", error=str(error))
+                await asyncio.sleep(wait)
+                continue
+            self._driver_tells_events = True
+            if events:
+                await self.take(events, counted=True)
+
+    async def read_kernel_log(self, log: KernelLog) -> None:
+        """Take in the XIDs of the kernel log as they are written."""
+        readable = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(log.fileno(), readable.set)
+        try:
+            while True:
+                await readable.wait()
+                readable.clear()
+                if events := log.events():
+                    await self.take(events, counted=not self._driver_tells_events)
+        finally:
+            loop.remove_reader(log.fileno())
+
+    async def take(self, events: Iterable[DeviceEvent], counted: bool) -> None:
+        """Judge errors and show the verdict at once; then look, since an error seldom comes alone."""
+        told = tuple(events)
+        self._ledger.see_events(told)
+        by_address = {device.pci_bus_id: device.uuid for device in self._known if device.pci_bus_id}
+        for event in told:
+            uuid = event.uuid or by_address.get(event.pci_bus_id or "", "")
+            _log.warning("GPU error", kind=event.kind, code=event.code, gpu=uuid, message=event.message)
+            if event.kind is EventKind.XID and counted and uuid:
+                self._count(uuid, event.code)
+        self._show(self.sight)
+        await self.look()
+
+    def _count(self, uuid: str, code: int) -> None:
+        known = sum(1 for gpu, _ in self._xids if gpu == uuid)
+        if (uuid, code) in self._xids or known < _MOST_CODES:
+            self._xids[uuid, code] += 1
+
+    def _show(self, sight: Sight) -> Sight:
+        for device in sight.devices:
+            before = self.sight.verdicts.get(device.uuid)
+            verdict = self._ledger.verdict(device.uuid)
+            if before is not None and before.health is not verdict.health:
+                tell = _log.info if verdict.health is Health.HEALTHY else _log.warning
+                tell("health changed", gpu=device.index, health=verdict.health, reason=verdict.reason)
+        verdicts = {uuid: self._lasting(uuid, verdict) for uuid, verdict in self._ledger.verdicts().items()}
+        self.sight = replace(sight, verdicts=verdicts, xids=dict(self._xids))
+        for listener in self._listeners:
+            listener(self.sight)
+        return self.sight
+
+    def _lasting(self, uuid: str, verdict: Verdict) -> Verdict:
+        """The verdict since when it holds, which may be longer than this process runs."""
+        health, since = self._memory.health.get(uuid, (None, 0.0))
+        if health is not verdict.health:
+            kept = {gpu: was for gpu, was in self._memory.health.items() if gpu != uuid}
+            self._memory = replace(self._memory, health=kept)
+            return verdict
+        return replace(verdict, since=since)
+
+
+def _not_replaced(known: Iterable[Device], found: Iterable[Device]) -> list[Device]:
+    """The known devices but those in whose slot another one is now: a GPU was exchanged, none is missing."""
+    present = tuple(found)
+    uuids = {device.uuid for device in present}
+    slots = {device.pci_bus_id for device in present if device.pci_bus_id and not device.fault}
+    return [device for device in known if device.uuid in uuids or device.pci_bus_id not in slots]

@@ -1,0 +1,86 @@
+"""A pretended machine, an embedded Kubernetes API with the CRDs, and agents between the two."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pynvml  # noqa: F401 - imported before the clock of a deadline runs
+import pytest
+from tests.shim.nvml import nvml_shim
+
+from gpufleet.agent.run import Agent
+from gpufleet.kube import GPU_NODE_STATUSES, KubeClient, load_connection
+from gpufleet.kubelite import KubeLite
+from gpufleet.model.crds import definitions
+from gpufleet.model.node_status import GpuNodeStatus
+from gpufleet.settings import AgentSettings, DevicesSettings
+
+__all__ = ["nvml_shim"]
+
+
+@dataclass
+class Cluster:
+    """The API, a client of it, and the agents that publish to it."""
+
+    server: KubeLite
+    client: KubeClient
+
+    async def status(self, node: str) -> GpuNodeStatus:
+        return await self.client.get(GPU_NODE_STATUSES, node)
+
+    async def until(
+        self, node: str, is_so: Callable[[GpuNodeStatus], bool], seconds: float = 20
+    ) -> GpuNodeStatus:
+        """Wait until the published status is as wanted."""
+        deadline = time.monotonic() + seconds
+        last: object = "nothing published"
+        while time.monotonic() < deadline:
+            page = await self.client.list(GPU_NODE_STATUSES)
+            for found in page.items:
+                if found.metadata.name == node:
+                    last = found
+                    if is_so(found):
+                        return found
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"not within {seconds:g} s; last seen: {last}")
+
+    @asynccontextmanager
+    async def agent(self, node: str = "node-a", **options: object) -> AsyncIterator[Agent]:
+        """An agent of `node`, at work."""
+        settings = {"period": 0.2, "lease_check": 0.5, "pod_resources": None, "pod_logs": None, **options}
+        deadline = settings.pop("deadline", 1.0)
+        devices = DevicesSettings(reader="nvml", deadline=float(str(deadline)), kernel_log=False)
+        agent = Agent(node, AgentSettings(port=0, **settings), devices, self.client, "gpufleet")  # type: ignore[arg-type]
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(agent.close)
+            tasks = [asyncio.create_task(_run(work)) for work in agent.tasks().values()]
+            try:
+                yield agent
+                assert [task.exception() for task in tasks if task.done()] == []
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _run(work: object) -> None:
+    assert callable(work)
+    await work()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with KubeLite() as server:
+        server.write_kubeconfig(tmp_path / "kubeconfig")
+        connection = load_connection(str(tmp_path / "kubeconfig"))
+        async with KubeClient(connection, requests_per_second=500, burst=500) as client:
+            for definition in definitions():
+                await client.write_json(
+                    "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition
+                )
+            for name in ("gpufleet", "jobs"):
+                await client.write_json("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+            yield Cluster(server, client)

@@ -1,0 +1,136 @@
+"""The agent as a process of its own, on the shim, without Kubernetes."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import aiohttp
+import pytest
+from tests.shim.nvml import GIB, NvmlShim
+
+from gpufleet.agent.run import MOST_STUCK, Agent
+from gpufleet.devices.nvml import NvmlReader
+from gpufleet.devices.patient import PatientReader
+from gpufleet.settings import AgentSettings, DevicesSettings
+
+
+@contextmanager
+def agent(shim: NvmlShim, *flags: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("KUBE")}
+    command = [sys.executable, "-m", "gpufleet", "agent", "--port", "0", "--node", "box", *flags]
+    process = subprocess.Popen(
+        command,
+        env={**environment, **shim.environment()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.stderr and process.stderr.read()
+        assert line.startswith("gpufleet agent of box serves on http://127.0.0.1:")
+        yield process, line.split()[-1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def get(url: str, path: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(url + path) as answer:
+        return answer.status, await answer.text()
+
+
+async def until(url: str, path: str, status: int, words: str = "") -> str:
+    deadline = time.monotonic() + 20
+    found = (0, "")
+    while time.monotonic() < deadline:
+        found = await get(url, path)
+        if found[0] == status and words in found[1]:
+            return found[1]
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{path} is not {status} with {words!r} but {found}")
+
+
+async def test_a_single_machine_serves_metrics_and_stops_when_told(nvml_shim: NvmlShim) -> None:
+    nvml_shim.run(3, os.getpid(), 7 * GIB)
+    with agent(nvml_shim, "--agent-period", "200ms") as (process, url):
+        await until(url, "/readyz", 200)
+        text = await until(url, "/metrics", 200, "nvidia_gpu_process_gpu_memory_bytes")
+        assert 'gpu="3"' in text
+        assert "nvidia_gpu_temperature_celsius" in text
+        assert (await get(url, "/livez"))[0] == 200
+        assert (await get(url, "/nothing"))[0] == 404
+        async with aiohttp.ClientSession() as session, session.post(url + "/metrics") as answer:
+            assert answer.status == 405
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 15) == 0
+
+
+async def test_a_driver_that_never_answers_leaves_the_port_answering(nvml_shim: NvmlShim) -> None:
+    with agent(nvml_shim, "--agent-period", "100ms", "--devices-deadline", "200ms") as (process, url):
+        await until(url, "/metrics", 200, "nvidia_gpu_temperature_celsius")
+        nvml_shim.hang("nvmlDeviceGetTemperature")
+        await until(url, "/metrics", 200, "gpufleet_agent_driver_answers 0.0")
+        assert (await get(url, "/livez"))[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 15) == 0
+
+
+async def test_a_driver_in_which_everything_hangs_asks_for_a_new_process(nvml_shim: NvmlShim) -> None:
+    reader = PatientReader(NvmlReader, deadline=0.1, first_pause=0.01, longest_pause=0.01)
+    agent = Agent("box", AgentSettings(), DevicesSettings(), reader=reader)
+    await agent.lookout.look()
+    assert (agent.not_alive(), agent.not_ready()) == ("", "")
+    nvml_shim.hang("nvmlDeviceGetTemperature")
+    async with asyncio.timeout(10):
+        while reader.stuck < MOST_STUCK:
+            assert agent.not_alive() == ""
+            await agent.lookout.look()
+            await asyncio.sleep(0.02)
+    assert agent.not_alive() == "4 calls into the GPU driver do not return; only a new process can help"
+    nvml_shim.unhang()
+    await agent.close()
+
+
+def test_one_look_prints_the_metrics(nvml_shim: NvmlShim) -> None:
+    command = [sys.executable, "-m", "gpufleet", "agent", "--once", "--node", "box"]
+    environment = {**os.environ, **nvml_shim.environment()}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0
+    assert done.stdout.count("nvidia_gpu_utilization_percent{") == 8
+
+
+def test_a_port_in_use_is_said_with_what_to_do(nvml_shim: NvmlShim) -> None:
+    with agent(nvml_shim) as (_process, url):
+        port = url.rpartition(":")[2]
+        command = [sys.executable, "-m", "gpufleet", "agent", "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 1
+        assert f"can't listen on 127.0.0.1 port {port}: Address already in use" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "expected"),
+    [
+        ([], {}, False),
+        ([], {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, True),
+        (["--kubeconfig", "x"], {}, True),
+        (["--kubernetes", "off", "--kubeconfig", "x"], {}, False),
+    ],
+)
+def test_it_publishes_only_where_it_was_told_of_a_cluster(
+    flags: list[str], environment: dict[str, str], expected: bool
+) -> None:
+    from gpufleet.cli.agent import publishes
+    from gpufleet.settings import load_settings
+
+    given = dict(zip(flags[::2], flags[1::2], strict=True))
+    names = {"--kubeconfig": "kubernetes.kubeconfig", "--kubernetes": "agent.kubernetes"}
+    settings = load_settings({names[flag]: value for flag, value in given.items()}, {})
+    assert publishes(settings, environment) is expected
