@@ -63,7 +63,8 @@ class Cluster:
             finally:
                 for task in tasks:
                     task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                async with asyncio.timeout(20):
+                    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _run(work: object) -> None:

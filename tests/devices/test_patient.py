@@ -9,6 +9,7 @@ from tests.shim.nvml import NvmlShim, machine, uuid
 
 from gpufleet.devices.nvml import NvmlReader
 from gpufleet.devices.patient import PatientReader
+from gpufleet.devices.simulated import SimulatedReader
 from gpufleet.errors import DevicesUnavailable
 
 
@@ -174,3 +175,20 @@ async def test_a_driver_that_goes_away_is_opened_anew_when_it_is_back(
         await patient.readings()
     nvml_shim.unset("fail.nvmlDeviceGetCount_v2")
     assert len(await patient.readings()) == 8
+
+
+async def test_a_cancellation_that_comes_with_the_answer_is_not_lost() -> None:
+    reader = PatientReader(SimulatedReader)
+    await reader.inventory()
+
+    async def ask_forever() -> None:
+        while True:
+            await reader.inventory()
+
+    for pause in range(200):
+        asking = asyncio.create_task(ask_forever())
+        await asyncio.sleep(0.0002 * (pause % 10))
+        asking.cancel()
+        done, _ = await asyncio.wait([asking], timeout=2)
+        assert done
+    await reader.close()

@@ -115,7 +115,8 @@ class _Lane:
             worker = self._worker or self._hire()
             answer = asyncio.wrap_future(worker.put(question))
             try:
-                result = await asyncio.wait_for(answer, deadline)
+                async with asyncio.timeout(deadline):  # wait_for of Python 3.11 may swallow a cancellation
+                    result = await answer
             except TimeoutError:
                 self._leave_behind(worker)
                 raise self._silence() from None
@@ -128,7 +129,8 @@ class _Lane:
             worker, self._worker = self._worker, None
             if worker is not None:
                 try:
-                    await asyncio.wait_for(asyncio.wrap_future(worker.end()), deadline)
+                    async with asyncio.timeout(deadline):
+                        await asyncio.wrap_future(worker.end())
                 except TimeoutError:
                     self._left_behind.append(worker)
 
