@@ -419,6 +419,12 @@ class WebhookSettings:
         minimum=10,
     )
     check: float = setting(60.0, "How often certificates and caBundle are looked at.", unit="s", minimum=0.1)
+    drain: float = setting(
+        5.0,
+        "How long calls are still answered after SIGTERM, until no API server comes any more.",
+        unit="s",
+        minimum=0,
+    )
     schedulers: tuple[str, ...] = setting(
         (),
         "Kubernetes users whose word on allocated GPUs is taken outside of a binding, such as "

@@ -1,1 +1,1 @@
-"""Admission: environment of pods with a claim, checks of claims."""
+"""The admission webhook: tells pods which GPUs are theirs, checks claims, looks after its own certificates."""

@@ -1,0 +1,175 @@
+"""Certificates for the webhook: an authority of its own, a serving certificate, and when each is renewed.
+
+A keyring is what replicas share: the authorities to trust (the newest first), the key of the newest, and
+the serving certificate with its key. `renewed` takes one step at a time, decided by the certificates
+alone, so that any replica may take it and none needs to remember anything:
+
+1. the newest authority has lived two thirds of its life: make another, trust both, serve as before;
+2. everybody had time to hear of the new authority: let it sign the serving certificate;
+3. the serving certificate has lived two thirds of its life, or lacks a name: make another;
+4. an authority has expired: trust it no longer.
+
+The API server trusts old and new throughout, so no call fails for the change. Keys are P-256.
+"""
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+Seconds = float
+_SKEW = 300.0
+"""Certificates begin a little before they are made, for clocks that are late."""
+_AUTHORITIES = 10.0
+"""An authority lives that many times as long as a serving certificate."""
+
+
+@dataclass(frozen=True)
+class Keyring:
+    """All in PEM."""
+
+    authorities: tuple[bytes, ...]
+    authority_key: bytes
+    certificate: bytes
+    key: bytes
+
+    @property
+    def bundle(self) -> bytes:
+        """The authorities to trust, for `caBundle`."""
+        return b"".join(self.authorities)
+
+
+def new_keyring(names: Sequence[str], now: Seconds, lifetime: Seconds) -> Keyring:
+    """An authority and a serving certificate for `names`."""
+    authority, authority_key = _authority(now, lifetime)
+    certificate, key = _serving(authority, authority_key, names, now, lifetime)
+    return Keyring((authority,), authority_key, certificate, key)
+
+
+def renewed(
+    ring: Keyring, names: Sequence[str], now: Seconds, lifetime: Seconds, settle: Seconds
+) -> Keyring | None:
+    """The keyring after the next step that is due; None if nothing is. `settle` is the time to hear of a CA."""
+    newest = x509.load_pem_x509_certificate(ring.authorities[0])
+    serving = x509.load_pem_x509_certificate(ring.certificate)
+    if _age(newest, now) > 2 / 3 * _life(newest):
+        authority, key = _authority(now, lifetime)
+        return replace(ring, authorities=(authority, *ring.authorities), authority_key=key)
+    alive = tuple(pem for pem in ring.authorities if _left(x509.load_pem_x509_certificate(pem), now) > 0)
+    if alive and alive != ring.authorities:
+        return replace(ring, authorities=alive)
+    signed = _signed_by(serving, newest)
+    heard = signed or _age(newest, now) > settle or _left(serving, now) <= settle
+    if not heard:
+        return None
+    if not signed or _age(serving, now) > 2 / 3 * _life(serving) or not set(names) <= _names(serving):
+        certificate, key = _serving(ring.authorities[0], ring.authority_key, names, now, lifetime)
+        return replace(ring, certificate=certificate, key=key)
+    return None
+
+
+def _authority(now: Seconds, lifetime: Seconds) -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpufleet webhook authority")])
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    made = (
+        _builder(name, name, key.public_key(), now, _AUTHORITIES * lifetime)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return made.public_bytes(serialization.Encoding.PEM), _pem(key)
+
+
+def _serving(
+    authority: bytes, authority_key: bytes, names: Sequence[str], now: Seconds, lifetime: Seconds
+) -> tuple[bytes, bytes]:
+    issuer = x509.load_pem_x509_certificate(authority)
+    signer = serialization.load_pem_private_key(authority_key, None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    # A common name has at most 64 characters; clients look at the alternative names only.
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpufleet webhook")])
+    identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    made = (
+        _builder(name, issuer.subject, key.public_key(), now, lifetime)
+        .add_extension(x509.SubjectAlternativeName([_general(each) for each in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False
+        )
+        .sign(signer, hashes.SHA256())
+    )
+    return made.public_bytes(serialization.Encoding.PEM), _pem(key)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: Seconds, lifetime: Seconds
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_moment(now - _SKEW))
+        .not_valid_after(_moment(now + lifetime))
+    )
+
+
+def _moment(seconds: Seconds) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _names(certificate: x509.Certificate) -> set[str]:
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return {str(each.value) for each in found}
+
+
+def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
+    said = certificate.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
+    return own == said
+
+
+def _age(certificate: x509.Certificate, now: Seconds) -> Seconds:
+    return now - certificate.not_valid_before_utc.timestamp() - _SKEW
+
+
+def _life(certificate: x509.Certificate) -> Seconds:
+    whole = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    return whole.total_seconds() - _SKEW
+
+
+def _left(certificate: x509.Certificate, now: Seconds) -> Seconds:
+    return certificate.not_valid_after_utc.timestamp() - now
