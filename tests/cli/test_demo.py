@@ -64,7 +64,11 @@ def test_it_starts_says_what_to_try_stops_on_ctrl_c_and_starts_again(empty_data:
         assert health["status"] == "healthy"
         assert health["dependencies"]["kubernetes"]["message"].startswith("8 nodes, ")
         assert "==> simulating 8 nodes" in printed
+        assert f"Dashboard          {address}/\n" in printed
+        assert httpx.get(f"{address}/").headers["content-type"].startswith("text/html")
         assert f"curl '{address}/api/clusters/overview'" in printed
+        overview = httpx.get(f"{address}/api/clusters/overview").json()["data"]
+        assert (overview["totalNodes"], overview["totalGpus"]) == (8, 32)
         match = re.search(r"KUBECONFIG=(\S+) kubectl get gns", printed)
         assert match
         assert asyncio.run(_count(empty_data / match[1], "/api/v1/nodes")) == 8

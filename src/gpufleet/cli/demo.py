@@ -157,6 +157,7 @@ def _welcome(settings: Settings, address: str) -> str:
 gpufleet demo: the fleet is simulated, everything else is real.
 
   Dashboard          {address}/
+  Dashboard          {address}/
   API documentation  {address}/docs
   Health             {address}/api/healthz
 
