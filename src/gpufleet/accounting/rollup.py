@@ -96,7 +96,7 @@ class _Sheet:
         return tuple(
             NamespaceHour(namespace=key[0], usage=usage)
             for key, usage in zip(keys, self._usage(groups, len(keys), by_gpu=False), strict=True)
-            if usage.allocated_gpu_hours and key[0] not in self._plan.excluded_namespaces
+            if usage.allocated and key[0] not in self._plan.excluded_namespaces
         )
 
     def labels(self) -> tuple[LabelHour, ...]:
@@ -114,7 +114,7 @@ class _Sheet:
         return [
             LabelHour(dimension_type=kind, dimension_key=key, dimension_value=value[0], usage=usage)
             for value, usage in zip(values, self._usage(groups, len(values), by_gpu=False), strict=True)
-            if usage.allocated_gpu_hours
+            if usage.allocated
         ]
 
     def workloads(self, hour: int) -> tuple[WorkloadHour, ...]:
@@ -134,7 +134,7 @@ class _Sheet:
         return tuple(
             self._workload_row(key, latest[group], usages[group], memory[group], counted[group], hour)
             for group, key in enumerate(self._workload_keys)
-            if usages[group].allocated_gpu_hours and key[0] not in self._plan.excluded_namespaces
+            if usages[group].allocated and key[0] not in self._plan.excluded_namespaces
         )
 
     def _workload_row(
@@ -184,8 +184,8 @@ class _Sheet:
         costs = self._costs(groups, count)
         return [
             Usage(
-                allocated_gpu_hours=int(amount[g]) / GPU_HOUR,
-                idle_gpu_hours=int(idle[g]) / GPU_HOUR,
+                allocated=int(amount[g]),
+                idle=int(idle[g]),
                 utilization=spread[g],
                 workloads=int(active[g]),
                 cost=costs[g],

@@ -205,7 +205,7 @@ async def _body(request: Request[Any, Any, Any], decoder: "msgspec.json.Decoder[
 def _data_type(hint: Any) -> Any:
     """The type of the data, out of `Answer[T]`, `Prepared[T]`, or a union of both."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        inner = {_data_type(each) for each in typing.get_args(hint)}
+        inner = {_data_type(each) for each in typing.get_args(hint) if each is not Raw}
         if len(inner) == 1:
             return inner.pop()
     if typing.get_origin(hint) in (Answer, Prepared):

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gpufleet.cli.background import Background
@@ -55,6 +56,7 @@ async def open_clusters(parts: Parts) -> None:
     parts.background = await parts.closing.enter_async_context(Background())
     for each in opened:
         _follow(each, parts, parts.settings.clusters[each.cluster.name])
+        parts.visible[each.cluster.name] = partial(_visible, each)
     parts.probes["metrics"] = lambda: _probe_metrics(opened)
     if any(each.kubernetes for each in opened):
         parts.probes["kubernetes"] = lambda: _probe_kubernetes(opened, parts.metrics)
@@ -136,6 +138,11 @@ def _problem(source: KubernetesSource) -> str:
     """Why nodes or pods can't be followed; empty if they are."""
     states = source.states()
     return next((states[kind].error for kind in _ESSENTIAL if states[kind].error), "")
+
+
+def _visible(opened: OpenCluster) -> bool:
+    source = opened.kubernetes
+    return opened.cluster.fleet.billing and not (source is not None and _problem(source))
 
 
 def _lag(source: KubernetesSource) -> float:

@@ -35,6 +35,8 @@ class Parts:
     kubernetes: KubeClient | None = None
     reviewer: TokenReviewer | None = None
     simulated: bool = False
+    visible: dict[str, Callable[[], bool]] = field(default_factory=dict)
+    """By cluster: whether its picture is up to date."""
     store: Store = field(init=False)
     """There once `open_database` has run."""
     clusters: Clusters = field(init=False)

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from gpufleet.settings import (
+    AccountingSettings,
     AuthSettings,
     DevicesSettings,
     DockerSettings,
@@ -39,6 +40,7 @@ GROUPS: tuple[type, ...] = (
     DockerSettings,
     LocalSettings,
     DevicesSettings,
+    AccountingSettings,
 )
 
 

@@ -15,6 +15,7 @@ from gpufleet.api.review import ReviewedTokens
 from gpufleet.api.server import Server, is_loopback
 from gpufleet.api.tokens import TokenFile
 from gpufleet.api.workload_tokens import WorkloadTokens
+from gpufleet.cli.accounting_parts import open_accounting
 from gpufleet.cli.api_parts import add_live_routes
 from gpufleet.cli.claim_parts import add_claim_routes
 from gpufleet.cli.cluster_parts import open_clusters
@@ -67,6 +68,7 @@ _STEPS: tuple[Step, ...] = (
     open_kubernetes,
     open_database,
     open_clusters,
+    open_accounting,
     add_live_routes,
     add_claim_routes,
     add_dashboard,

@@ -9,6 +9,8 @@ Watches of different kinds race: a pod may be seen moments before its owner. So 
 of a period within `SETTLING` seconds of opening it corrects the period instead of splitting it.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from gpufleet.model.holding import Holding
@@ -48,6 +50,12 @@ class Ledger:
     def open(self) -> list[Holding]:
         """The periods that last."""
         return [period for period, _ in self._open.values()]
+
+    def adopt(self, periods: Iterable[Holding]) -> None:
+        """Go on with these periods, which an earlier life began, where the pods still hold something."""
+        for period in periods:
+            if period.pod_uid in self._open:
+                self._open[period.pod_uid] = (period, self._open[period.pod_uid][1])
 
     def _begin(self, period: Holding, opened: float) -> None:
         self._open[period.pod_uid] = (period, opened)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from gpufleet.fleet.board import Board
+from gpufleet.fleet.capacity_ledger import CapacityLedger
 from gpufleet.fleet.changes import Changes, node_changes, workload_changes
 from gpufleet.fleet.family import Family
 from gpufleet.fleet.ledger import Ledger
@@ -22,12 +23,15 @@ from gpufleet.fleet.node_view import Evidence, NodeView, look
 from gpufleet.fleet.reading_facts import discovered, holders
 from gpufleet.fleet.summary import Workload, summarise
 from gpufleet.fleet.totals import Totals
-from gpufleet.model.holding import Holding
+from gpufleet.model.holding import Capacity, Holding
 from gpufleet.model.node import Gpu, Node, NodeDevices
 from gpufleet.model.reading import Holder, Readings
 from gpufleet.model.workload import Owner, Pod
 
 T = TypeVar("T")
+
+NEW_NODE = 600.0
+"""A node that is seen within so many seconds of its creation has had its GPUs from the beginning."""
 
 KEPT_ENDED = 20_000
 """Ended workloads that are remembered for lists; all of them are in the store."""
@@ -67,6 +71,7 @@ class Fleet:
         self.family = Family()
         self.board = Board()
         self.ledger = Ledger()
+        self.capacities = CapacityLedger()
         self.changes = Changes()
         self.totals = Totals()
         self.version = 0
@@ -173,10 +178,18 @@ class Fleet:
 
     def begin_billing(self) -> None:
         """All sources have told what there is: from now on holding periods are written."""
+        self.refresh()
         self._billing = True
+        for view in self._views.values():
+            self._note_capacity(view.node.name, view, since=view.node.created)
         for pod in self.family.pods.values():
             if not self.family.is_gone(pod.uid):
                 self._note(pod, new=True)
+
+    @property
+    def billing(self) -> bool:
+        """Whether holding periods are written."""
+        return self._billing
 
     # What it makes of that
 
@@ -219,6 +232,10 @@ class Fleet:
         self.refresh()
         ended, self._just_ended = self._just_ended, []
         return ended
+
+    def undrain(self, ended: Iterable[Ended]) -> None:
+        """Give back what was drained and could not be stored."""
+        self._just_ended[:0] = ended
 
     def tree(self, uid: str) -> Branch:
         """An object with everything that it controls, ordered by kind and name."""
@@ -291,6 +308,8 @@ class Fleet:
             pods = (self.family.pods[uid] for uid in self._pods_on.get(name, ()))
             after = look(node, evidence, (pod for pod in pods if pod.holds))
         self.totals.replace(before, after)
+        if self._billing:
+            self._note_capacity(name, after, since=0.0)
         if after is None:
             self._views.pop(name, None)
             self.board.drop(name)
@@ -301,6 +320,23 @@ class Fleet:
                 for uid in self._pods_on.get(name, ()):
                     self._note(self.family.pods[uid], new=False)
         self.changes.tell(node_changes(name, before, after, self._clock()))
+
+    def _note_capacity(self, name: str, view: NodeView | None, since: float) -> None:
+        moment = self._clock()
+        if view is None or not view.total:
+            self.capacities.note(name, None, moment)
+            return
+        node = view.node
+        new = bool(node.created) and moment - node.created < NEW_NODE
+        model = node.gpu_model or _only(gpu.model for gpu in view.gpus) or "unknown"
+        period = Capacity(
+            node=name,
+            gpus=view.total,
+            model=model.replace(" ", "_"),
+            aliases=node.aliases,
+            start=min(moment, since or (node.created if new else moment)),
+        )
+        self.capacities.note(name, period, moment)
 
     def _sum_up(self, uid: str) -> None:
         before = self._workloads.pop(uid, None)

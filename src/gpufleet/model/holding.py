@@ -36,5 +36,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     gpus: int
     model: str
+    aliases: tuple[str, ...] = ()
+    """Other names under which exporters know the node."""
     start: float
     end: float = 0.0

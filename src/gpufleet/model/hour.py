@@ -31,13 +31,23 @@ class Spread(msgspec.Struct, frozen=True):
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What a group of holders had of an hour."""
 
-    allocated_gpu_hours: float
-    """Also the time-weighted number of GPUs, since it is one hour."""
-    idle_gpu_hours: float
-    """Allocated, and under 5% in the sample that covers the moment."""
+    allocated: int
+    """In millisecond-millionths; see `GPU_HOUR`."""
+    idle: int
+    """Allocated, and under 5% in the sample that covers the moment; in millisecond-millionths."""
     utilization: Spread
     workloads: int
     cost: float
+
+    @property
+    def allocated_gpu_hours(self) -> float:
+        """Also the time-weighted number of GPUs, since it is one hour."""
+        return self.allocated / GPU_HOUR
+
+    @property
+    def idle_gpu_hours(self) -> float:
+        """As `idle`."""
+        return self.idle / GPU_HOUR
 
 
 class ClusterHour(msgspec.Struct, frozen=True, kw_only=True):

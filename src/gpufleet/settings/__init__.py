@@ -1,6 +1,7 @@
 """Settings: frozen groups, read once from flags, environment and `gpufleet.toml`."""
 
 from gpufleet.settings.groups import (
+    AccountingSettings,
     AgentSettings,
     AuthSettings,
     DemoSettings,
@@ -20,6 +21,7 @@ from gpufleet.settings.groups import (
 from gpufleet.settings.load import Settings, load_settings
 
 __all__ = [
+    "AccountingSettings",
     "AgentSettings",
     "AuthSettings",
     "DemoSettings",

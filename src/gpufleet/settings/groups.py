@@ -162,6 +162,41 @@ class TrainingSettings:
 
 
 @dataclass(frozen=True)
+class AccountingSettings:
+    """What the use of GPUs is broken down by, what it costs, and how long it is kept."""
+
+    label_keys: tuple[str, ...] = setting((), "Labels of pods and workloads that statistics are kept by.")
+    annotation_keys: tuple[str, ...] = setting((), "Annotations that statistics are kept by.")
+    excluded_namespaces: tuple[str, ...] = setting(
+        (), "Namespaces that count in the cluster and have no statistics of their own."
+    )
+    missing_value: str = setting("(none)", "Value of a label for those who don't have it.")
+    prices: dict[str, float] = setting({}, "Price of one GPU for one hour, by GPU model.")
+    snapshot_period: float = setting(
+        300.0, "Time between snapshots; a whole part of an hour.", unit="s", minimum=10, maximum=3600
+    )
+    snapshot_retention: float = setting(30 * 86400.0, "How long snapshots are kept.", unit="s", minimum=7200)
+    workload_retention: float = setting(
+        400 * 86400.0, "How long the hours of workloads are kept.", unit="s", minimum=86400
+    )
+    hour_retention: float = setting(
+        1100 * 86400.0,
+        "How long the hours of clusters, namespaces and labels, and the days of reports are kept.",
+        unit="s",
+        minimum=86400,
+    )
+    holding_retention: float = setting(
+        100 * 86400.0,
+        "How long is known who held which GPU when; older hours can't be computed again.",
+        unit="s",
+        minimum=86400,
+    )
+    ended_retention: float = setting(
+        400 * 86400.0, "How long workloads are kept that are over.", unit="s", minimum=86400
+    )
+
+
+@dataclass(frozen=True)
 class KubernetesSettings:
     """Which Kubernetes API is spoken to, and how hard."""
 
@@ -449,6 +484,7 @@ GROUPS: dict[str, type] = {
     "log": LogSettings,
     "store": StoreSettings,
     "metrics": MetricsSettings,
+    "accounting": AccountingSettings,
     "training": TrainingSettings,
     "kubernetes": KubernetesSettings,
     "devices": DevicesSettings,
@@ -462,5 +498,5 @@ GROUPS: dict[str, type] = {
 }
 """Every group by the name of its table in `gpufleet.toml`."""
 
-CLUSTER_GROUPS = ("metrics", "kubernetes", "slurm", "docker", "local")
+CLUSTER_GROUPS = ("metrics", "accounting", "kubernetes", "slurm", "docker", "local")
 """Groups that each cluster may have of its own, as `[clusters.NAME.GROUP]`."""

@@ -7,13 +7,22 @@ write the module with its queries, a migration with its tables, and a line in `S
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from gpufleet.model.holding import Capacity, Holding
 from gpufleet.settings import StoreSettings
+from gpufleet.store.accounted import AccountedClusters
 from gpufleet.store.database import Database, open_database
 from gpufleet.store.embedded import embedded_server, running_server
+from gpufleet.store.ended import EndedWorkloads
+from gpufleet.store.hours import KeptHours
 from gpufleet.store.leadership import Leadership
 from gpufleet.store.migrate import upgrade
+from gpufleet.store.periods import KeptPeriods
 from gpufleet.store.readings import KeptReadings
+from gpufleet.store.snapshots import KeptSnapshots
+from gpufleet.store.statistics import KeptStatistics
 from gpufleet.store.training import KeptTraining
+from gpufleet.store.usage import UsageSums
+from gpufleet.store.workload_pages import WorkloadPages
 
 
 class Store:
@@ -23,6 +32,15 @@ class Store:
         self.database = database
         self.readings = KeptReadings(database)
         self.training = KeptTraining(database)
+        self.ended = EndedWorkloads(database)
+        self.accounted = AccountedClusters(database)
+        self.holdings = KeptPeriods(database, self.accounted, "holding", "pod_uid", Holding)
+        self.capacities = KeptPeriods(database, self.accounted, "capacity", "node", Capacity)
+        self.snapshots = KeptSnapshots(database, self.accounted)
+        self.hours = KeptHours(database, self.accounted)
+        self.statistics = KeptStatistics(database, self.accounted)
+        self.workload_pages = WorkloadPages(database, self.accounted)
+        self.usage = UsageSums(database, self.accounted)
         self._dsn = dsn
         self._settings = settings
 

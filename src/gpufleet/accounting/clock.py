@@ -1,0 +1,146 @@
+"""Keep the books of all clusters: write, snapshot, roll up, forget, each at its time.
+
+Every server runs `collect`; the one that leads also runs `keep`. Clusters don't wait for each other:
+each has a loop of its own, and an error in one is logged and tried again with the next round.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from gpufleet.accounting.book import Book, roll
+from gpufleet.accounting.ports import Shelf
+from gpufleet.accounting.rollup import Plan
+from gpufleet.errors import GpufleetError
+from gpufleet.logs import get_logger
+from gpufleet.model.metric_source import MetricSource
+
+TICK = 2.0
+"""Seconds between rounds: what began or ended is stored that soon."""
+
+FORGET_EVERY = 30
+"""Rounds after which a server lets go what is stored by now."""
+
+LATEST_SNAPSHOT = 60.0
+"""Seconds after its moment up to which a snapshot is still taken."""
+
+TRY_AGAIN = 300.0
+"""Seconds before an hour is rolled up again that could not be measured or failed."""
+
+DAY = 86_400.0
+_log = get_logger("accounting")
+
+
+@dataclass
+class Account:
+    """A cluster's book, and what is needed to make hours of it."""
+
+    book: Book
+    metrics: MetricSource
+    plan: Plan
+    step: int
+    """Seconds between snapshots and between samples; a whole part of an hour."""
+    snapshot_at: int = 0
+    tried: dict[int, float] = field(default_factory=dict)
+
+
+class Clock:
+    """The rounds of one server."""
+
+    def __init__(
+        self,
+        accounts: Sequence[Account],
+        shelf: Shelf,
+        prune: Callable[[], Awaitable[None]],
+        clock: Callable[[], float] = time.time,
+        tick: float = TICK,
+    ) -> None:
+        self._accounts = accounts
+        self._shelf = shelf
+        self._prune = prune
+        self._clock = clock
+        self._tick = tick
+
+    async def collect(self) -> None:
+        """Take over what the pictures write down, whoever stores it. Runs until cancelled."""
+        rounds = 0
+        while True:
+            for account in self._accounts:
+                account.book.collect()
+            rounds += 1
+            if rounds % FORGET_EVERY == 0:
+                await self._let_go()
+            await asyncio.sleep(self._tick)
+
+    async def _let_go(self) -> None:
+        try:
+            for account in self._accounts:
+                await account.book.forget()
+        except GpufleetError as error:
+            _log.warning("ended periods kept for now", error=str(error))
+
+    async def keep(self) -> None:
+        """Do everything that one server does for all. Runs until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for account in self._accounts:
+                    group.create_task(self._keep_one(account), name=f"books of {account.book.cluster}")
+                group.create_task(self._forget(), name="old books")
+        finally:
+            for account in self._accounts:
+                account.book.hand_over()
+
+    async def round(self, account: Account) -> None:
+        """Do what is due for one cluster now."""
+        book = account.book
+        if not book.billing:
+            return
+        if not book.leading:
+            await book.take_over()
+        await book.write()
+        now = self._clock()
+        moment = int(now - now % account.step)
+        if account.snapshot_at != moment:
+            account.snapshot_at = moment
+            if now - moment < LATEST_SNAPSHOT:
+                await book.snapshot(moment, account.plan)
+        for hour in await book.due(now):
+            if now - account.tried.get(hour, 0.0) >= TRY_AGAIN:
+                account.tried[hour] = now
+                await self._roll(account, hour)
+                await book.write()
+
+    async def _roll(self, account: Account, hour: int) -> None:
+        started = time.monotonic()
+        book = account.book
+        rolled = await roll(
+            book.cluster, hour, account.step, self._shelf, account.metrics, account.plan, book.status_of
+        )
+        _log.info(
+            "hour rolled up",
+            cluster=book.cluster,
+            hour=hour * 3600,
+            workloads=len(rolled.workloads) if rolled else 0,
+            seconds=round(time.monotonic() - started, 3),
+        )
+
+    async def _keep_one(self, account: Account) -> None:
+        while True:
+            try:
+                await self.round(account)
+            except GpufleetError as error:
+                _log.warning(
+                    "books not written, trying again", cluster=account.book.cluster, error=str(error)
+                )
+            except Exception:  # noqa: BLE001  (a fault of one cluster must not stop the others)
+                _log.exception("books not written", cluster=account.book.cluster)
+            await asyncio.sleep(self._tick)
+
+    async def _forget(self) -> None:
+        while True:
+            try:
+                await self._prune()
+            except GpufleetError as error:
+                _log.warning("old books not pruned", error=str(error))
+            await asyncio.sleep(DAY)

@@ -1,0 +1,132 @@
+"""Wire accounting into the server: books over each cluster's picture, kept by one server of all.
+
+Workloads that end are stored by every server; those that ended before are given back to the picture
+at the start, so that lists and details of them still answer.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+
+from gpufleet.accounting.book import Book, Subject
+from gpufleet.accounting.clock import Account, Clock
+from gpufleet.accounting.ports import Shelf
+from gpufleet.accounting.rollup import Plan
+from gpufleet.api.aggregation import aggregation_routes
+from gpufleet.api.aggregation_ports import Books
+from gpufleet.cli.parts import Parts
+from gpufleet.errors import SettingsError
+from gpufleet.fleet.clusters import Cluster
+from gpufleet.fleet.picture import KEPT_ENDED, Ended, Fleet
+from gpufleet.settings import AccountingSettings
+from gpufleet.store import Store, lead
+from gpufleet.store.prune import apply
+
+_STORE_ENDED_EVERY = 5.0
+
+
+async def open_accounting(parts: Parts) -> None:
+    """Keep the books, and answer from them."""
+    store, shelf = parts.store, shelf_of(parts.store)
+    accounts = [
+        _account(
+            cluster,
+            parts.settings.clusters[cluster.name][AccountingSettings],
+            shelf,
+            parts.visible[cluster.name],
+        )
+        for cluster in parts.clusters
+    ]
+    for cluster in parts.clusters:
+        await store.accounted.open(cluster.name, time.time())
+        cluster.fleet.remember(await store.ended.newest(cluster.name, KEPT_ENDED))
+        parts.background.start(
+            f"ended workloads of {cluster.name}", partial(_store_ended, cluster.fleet, store)
+        )
+
+    async def prune() -> None:
+        await apply(store, parts.settings[AccountingSettings], time.time())
+
+    clock = Clock(accounts, shelf, prune)
+    parts.background.start("periods", clock.collect)
+    parts.background.start("books", lambda: lead(lambda: store.leadership("accounting"), clock.keep))
+    parts.routes += aggregation_routes(books_of(store, parts.clusters.default.name))
+
+
+def shelf_of(store: Store) -> Shelf:
+    """Where the books are kept."""
+    return Shelf(store.accounted, store.holdings, store.capacities, store.snapshots, store.hours, store.ended)
+
+
+def books_of(store: Store, default: str) -> Books:
+    """What the routes read."""
+    return Books(
+        default=default,
+        names=store.accounted.names,
+        statistics=store.statistics,
+        workloads=store.workload_pages,
+        snapshots=store.snapshots,
+        usage=store.usage,
+    )
+
+
+def plan_of(settings: AccountingSettings) -> Plan:
+    """What the bills are broken down by."""
+    return Plan(
+        label_keys=settings.label_keys,
+        annotation_keys=settings.annotation_keys,
+        excluded_namespaces=frozenset(settings.excluded_namespaces),
+        missing_value=settings.missing_value,
+        prices={model.replace(" ", "_"): price for model, price in settings.prices.items()},
+    )
+
+
+def step_of(settings: AccountingSettings) -> int:
+    """Whole seconds between snapshots."""
+    step = round(settings.snapshot_period)
+    if 3600 % step:
+        raise SettingsError(
+            f"setting accounting.snapshot_period: {settings.snapshot_period:g}s does not fit into an hour "
+            "a whole number of times; it takes 1m, 5m, 10m, …"
+        )
+    return step
+
+
+def _account(
+    cluster: Cluster, settings: AccountingSettings, shelf: Shelf, visible: Callable[[], bool]
+) -> Account:
+    fleet = cluster.fleet
+    subject = Subject(
+        cluster=cluster.name,
+        holdings=fleet.ledger,
+        capacities=fleet.capacities,
+        billing=lambda: fleet.billing,
+        visible=visible,
+        readings=lambda: fleet.board.readings,
+        status=_status_of(fleet),
+    )
+    return Account(Book(subject, shelf, time.time), cluster.metrics, plan_of(settings), step_of(settings))
+
+
+def _status_of(fleet: Fleet) -> Callable[[str], str | None]:
+    def status(uid: str) -> str | None:
+        workload = fleet.workloads().get(uid)
+        if workload is None:
+            ended = fleet.ended().get(uid)
+            workload = ended.workload if ended else None
+        return workload.status.value if workload is not None and workload.status.ended else None
+
+    return status
+
+
+async def _store_ended(fleet: Fleet, store: Store) -> None:
+    waiting: list[Ended] = []
+    try:
+        while True:
+            waiting += fleet.drain_ended()
+            await store.ended.save(fleet.cluster, waiting)
+            waiting.clear()
+            await asyncio.sleep(_STORE_ENDED_EVERY)
+    finally:
+        fleet.undrain(waiting)

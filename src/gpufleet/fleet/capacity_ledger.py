@@ -1,0 +1,43 @@
+"""Opens and closes the periods during which nodes have GPUs, as `ledger` does for those who hold them."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gpufleet.model.holding import Capacity
+
+
+class CapacityLedger:
+    """Open periods by node, and what was not drained yet."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Capacity] = {}
+        self._news: dict[tuple[str, float], Capacity] = {}
+
+    def note(self, node: str, now: Capacity | None, at: float) -> None:
+        """At `at` the node has `now` (whose start counts only if it had no GPUs before), or none."""
+        before = self._open.get(node)
+        if before is not None:
+            if now is not None and msgspec.structs.replace(now, start=before.start) == before:
+                return
+            del self._open[node]
+            self._news[node, before.start] = msgspec.structs.replace(before, end=max(at, before.start))
+        if now is not None:
+            if before is not None:
+                now = msgspec.structs.replace(now, start=max(at, before.start))
+            self._open[node] = self._news[node, now.start] = now
+
+    def drain(self) -> list[Capacity]:
+        """Every period that began or ended since the last call."""
+        news, self._news = list(self._news.values()), {}
+        return news
+
+    def open(self) -> list[Capacity]:
+        """The periods that last."""
+        return list(self._open.values())
+
+    def adopt(self, periods: Iterable[Capacity]) -> None:
+        """Go on with these periods, which an earlier life began, where the nodes still have GPUs."""
+        for period in periods:
+            if period.node in self._open:
+                self._open[period.node] = period

@@ -1,0 +1,178 @@
+"""Statistics as they are kept and told, in the words of the contract. Rates are 0–100, times UTC.
+
+A field is None where nothing was measured, never 0.
+"""
+
+from datetime import datetime
+from decimal import Decimal
+
+import msgspec
+
+
+class ClusterStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """One hour of a cluster."""
+
+    id: int
+    cluster_name: str
+    stat_hour: datetime
+    total_gpu_capacity: int
+    """Mean over the hour, rounded."""
+    capacity_gpu_hours: float
+    allocated_gpu_count: float
+    allocation_rate: float
+    avg_utilization: float | None
+    max_utilization: float | None
+    min_utilization: float | None
+    p50_utilization: float | None
+    p95_utilization: float | None
+    sample_count: int
+    allocated_gpu_hours: float
+    idle_gpu_hours: float
+    cost: float
+    created_at: datetime
+    updated_at: datetime
+
+
+class NamespaceStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """One hour of a namespace."""
+
+    id: int
+    cluster_name: str
+    namespace: str
+    stat_hour: datetime
+    total_gpu_capacity: int
+    allocated_gpu_count: float
+    avg_utilization: float | None
+    max_utilization: float | None
+    min_utilization: float | None
+    p50_utilization: float | None
+    p95_utilization: float | None
+    sample_count: int
+    active_workload_count: int
+    allocated_gpu_hours: float
+    idle_gpu_hours: float
+    cost: float
+    created_at: datetime
+    updated_at: datetime
+
+
+class LabelStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """One hour of all that carry one value of a label or annotation."""
+
+    id: int
+    cluster_name: str
+    dimension_type: str
+    dimension_key: str
+    dimension_value: str
+    stat_hour: datetime
+    allocated_gpu_count: float
+    avg_utilization: float | None
+    max_utilization: float | None
+    min_utilization: float | None
+    p50_utilization: float | None
+    p95_utilization: float | None
+    sample_count: int
+    active_workload_count: int
+    allocated_gpu_hours: float
+    idle_gpu_hours: float
+    cost: float
+    created_at: datetime
+    updated_at: datetime
+
+
+class WorkloadStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """One hour of a workload; memory in GiB per GPU."""
+
+    id: int
+    cluster_name: str
+    namespace: str
+    workload_name: str
+    workload_type: str
+    stat_hour: datetime
+    allocated_gpu_count: float
+    requested_gpu_count: float
+    avg_utilization: float | None
+    max_utilization: float | None
+    min_utilization: float | None
+    p50_utilization: float | None
+    p95_utilization: float | None
+    avg_gpu_memory_used: float | None
+    max_gpu_memory_used: float | None
+    avg_gpu_memory_total: float | None
+    avg_replica_count: float
+    max_replica_count: int
+    min_replica_count: int
+    workload_status: str
+    sample_count: int
+    owner_uid: str
+    owner_name: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    source: str
+    allocated_gpu_hours: float
+    idle_gpu_hours: float
+    cost: float
+    created_at: datetime
+    updated_at: datetime
+
+
+class HoursWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which hours of a cluster, by number (Unix seconds / 3600), both inclusive."""
+
+    cluster: str
+    first: int
+    last: int
+    limit: int
+    offset: int = 0
+    descending: bool = False
+
+
+class WorkloadHoursWanted(HoursWanted, frozen=True, kw_only=True):
+    """Which hours of which workloads; an empty name stands for all."""
+
+    namespace: str = ""
+    name: str = ""
+    kind: str = ""
+    by_utilization: bool = False
+
+
+class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
+    """What one group used over some days; GPU time in millisecond-millionths (see `GPU_HOUR`)."""
+
+    name: str
+    namespace: str = ""
+    kind: str = ""
+    uid: str = ""
+    allocated: int
+    idle: int
+    cost: Decimal
+    utilization: float | None
+    """Weighted by allocated GPU time."""
+
+
+class UsageTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cluster had and used over the same days."""
+
+    hours: int = 0
+    """Hours of which something is known."""
+    capacity: int = 0
+    allocated: int = 0
+    idle: int = 0
+    cost: Decimal = Decimal(0)
+    utilization: float | None = None
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Capacity, allocation and utilization of a cluster at one moment."""
+
+    id: int
+    cluster_name: str
+    snapshot_time: datetime
+    dimension_type: str = "cluster"
+    dimension_key: str = ""
+    dimension_value: str = ""
+    total_gpu_capacity: int
+    allocated_gpu_count: int | float
+    utilization: float | None
+    allocation_details: msgspec.Raw
+    created_at: datetime

@@ -1,0 +1,265 @@
+"""Store the statistics of an hour: all of its rows, the counts of pages, and the sums of its day.
+
+An hour is replaced as a whole in one transaction, so that a second run leaves exactly what it
+computed. The sums of the day are made anew from the day's hours, never added to.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import asyncpg
+
+from gpufleet.model.hour import Hour, Usage, WorkloadHour
+from gpufleet.store.accounted import AccountedClusters
+from gpufleet.store.database import Database
+from gpufleet.store.leadership import lock_of
+from gpufleet.store.months import ensure_month
+from gpufleet.store.names import Names
+
+_USAGE = (
+    "allocated",
+    "idle",
+    "cost",
+    "samples",
+    "utilization",
+    "highest",
+    "lowest",
+    "p50",
+    "p95",
+)
+_WORKLOAD = (
+    "workload",
+    "namespace",
+    "kind",
+    *_USAGE,
+    "requested",
+    "mean_replicas",
+    "most_replicas",
+    "fewest_replicas",
+    "mean_memory",
+    "most_memory",
+    "total_memory",
+    "status",
+)
+_TABLES = ("cluster_hour", "namespace_hour", "label_hour", "workload_hour", "workload_count")
+_DONE = """
+INSERT INTO accounted_hour (cluster, hour, measured) VALUES ($1, $2, $3)
+ON CONFLICT (cluster, hour) DO UPDATE SET measured = excluded.measured, stale = false, updated_at = now()
+"""
+_DAY = """
+INSERT INTO usage_day (cluster, hour, grouping, member, allocated, idle, cost, measured, used)
+SELECT cluster, $2, '{grouping}', {member}, sum(allocated), sum(idle), sum(cost::numeric),
+    coalesce(sum(allocated) FILTER (WHERE utilization IS NOT NULL), 0),
+    coalesce(sum(allocated * utilization::numeric), 0)
+FROM {table} WHERE cluster = $1 AND hour >= $2 AND hour < $2 + 24 GROUP BY cluster, {member}
+"""
+_GROUPINGS = (
+    ("cluster", "cluster_hour", "cluster"),
+    ("namespace", "namespace_hour", "namespace"),
+    ("label", "label_hour", "label"),
+    ("workload", "workload_hour", "workload"),
+)
+
+
+class Done(NamedTuple):
+    """How an hour was rolled up."""
+
+    measured: bool
+    """Whether the metric source answered."""
+    stale: bool
+    """Whether something was learned of it since."""
+
+
+class KeptHours:
+    """The part of the store that hours are written to."""
+
+    def __init__(self, database: Database, clusters: AccountedClusters) -> None:
+        self._database = database
+        self._clusters = clusters
+        self._names = Names()
+
+    async def done(self, cluster: str, since: int) -> dict[int, Done]:
+        """The hours that were rolled up, from hour number `since` on."""
+        rows = await self._database.fetch(
+            "SELECT hour, measured, stale FROM accounted_hour WHERE cluster = $1 AND hour >= $2",
+            await self._clusters.number(cluster),
+            since,
+        )
+        return {row["hour"]: Done(row["measured"], row["stale"]) for row in rows}
+
+    async def has_samples(self, cluster: str, hour: int) -> bool:
+        """Whether the stored hour was measured at all."""
+        found = await self._database.fetchval(
+            "SELECT samples FROM cluster_hour WHERE cluster = $1 AND hour = $2",
+            await self._clusters.number(cluster),
+            hour,
+        )
+        return bool(found)
+
+    async def statuses(self, cluster: str, hour: int) -> dict[str, str]:
+        """What the stored hour says of its workloads, by uid."""
+        rows = await self._database.fetch(
+            "SELECT uid, status FROM workload_hour AS h JOIN workload AS w ON w.id = h.workload"
+            " WHERE h.cluster = $1 AND hour = $2",
+            await self._clusters.number(cluster),
+            hour,
+        )
+        return {row["uid"]: row["status"] for row in rows}
+
+    async def settle(self, cluster: str, hour: int) -> None:
+        """The stored hour stays as it is, although something was learned of it."""
+        await self._database.execute(
+            "UPDATE accounted_hour SET stale = false WHERE cluster = $1 AND hour = $2",
+            await self._clusters.number(cluster),
+            hour,
+        )
+
+    async def save(
+        self,
+        cluster: str,
+        hour: int,
+        rolled: Hour | None,
+        *,
+        measured: bool,
+        status: Callable[[WorkloadHour], str],
+    ) -> None:
+        """Replace hour number `hour`; None for one of which nothing is known."""
+        number = await self._clusters.number(cluster)
+        # Known numbers may come from a transaction that was rolled back; a repeat asks again.
+        tries = iter((False,))
+
+        async def work(connection: asyncpg.Connection) -> None:
+            if next(tries, True):
+                self._names.forget()
+            await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock_of(f"hours of {cluster}"))
+            await ensure_month(connection, hour)
+            day = hour - hour % 24
+            await ensure_month(connection, day)
+            for table in _TABLES:
+                await connection.execute(
+                    f"DELETE FROM {table} WHERE cluster = $1 AND hour = $2",  # noqa: S608
+                    *(number, hour),
+                )
+            if rolled is not None:
+                await self._write(connection, number, hour, rolled, status)
+            await _sum_day(connection, number, day)
+            await connection.execute(_DONE, number, hour, measured)
+
+        try:
+            await self._database.transaction(work)
+        except BaseException:
+            self._names.forget()
+            raise
+
+    async def forget_done(self, before: int) -> None:
+        """Forget that hours were done whose rows are gone."""
+        await self._database.execute("DELETE FROM accounted_hour WHERE hour < $1", before)
+
+    async def _write(
+        self,
+        connection: asyncpg.Connection,
+        number: int,
+        hour: int,
+        rolled: Hour,
+        status: Callable[[WorkloadHour], str],
+    ) -> None:
+        spaces = await self._names.namespaces(
+            connection,
+            number,
+            sorted(
+                {row.namespace for row in rolled.namespaces} | {row.namespace for row in rolled.workloads}
+            ),
+        )
+        kinds = await self._names.kinds(connection, sorted({row.kind for row in rolled.workloads}))
+        labels = await self._names.labels(connection, number, rolled.labels)
+        places = [(spaces[row.namespace], kinds[row.kind]) for row in rolled.workloads]
+        workloads = await self._names.workloads(connection, number, rolled.workloads, places)
+        whole = rolled.cluster
+        key = (number, hour)
+        await _copy(
+            connection,
+            "cluster_hour",
+            ("capacity", *_USAGE, "workloads"),
+            [(*key, whole.capacity_gpu_hours, *_amounts(whole.usage), whole.usage.workloads)],
+        )
+        await _copy(
+            connection,
+            "namespace_hour",
+            ("namespace", *_USAGE, "workloads"),
+            [
+                (*key, spaces[row.namespace], *_amounts(row.usage), row.usage.workloads)
+                for row in rolled.namespaces
+            ],
+        )
+        await _copy(
+            connection,
+            "label_hour",
+            ("label", *_USAGE, "workloads"),
+            [
+                (*key, labels[place], *_amounts(row.usage), row.usage.workloads)
+                for place, row in enumerate(rolled.labels)
+            ],
+        )
+        await _copy(
+            connection,
+            "workload_hour",
+            _WORKLOAD,
+            [
+                (*key, workloads[n], *places[n], *_workload(row), status(row))
+                for n, row in enumerate(rolled.workloads)
+            ],
+        )
+        await _copy(
+            connection,
+            "workload_count",
+            ("namespace", "kind", "rows"),
+            [(*key, *place, count) for place, count in _counts(places).items()],
+        )
+
+
+async def _copy(
+    connection: asyncpg.Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> None:
+    await connection.copy_records_to_table(table, records=rows, columns=("cluster", "hour", *columns))
+
+
+async def _sum_day(connection: asyncpg.Connection, cluster: int, day: int) -> None:
+    await connection.execute("DELETE FROM usage_day WHERE cluster = $1 AND hour = $2", cluster, day)
+    for grouping, table, member in _GROUPINGS:
+        await connection.execute(_DAY.format(grouping=grouping, table=table, member=member), cluster, day)
+
+
+def _counts(places: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], int]:
+    counts: Counter[tuple[int, int]] = Counter()
+    for namespace, kind in places:
+        counts.update(((namespace, kind), (namespace, 0), (0, kind), (0, 0)))
+    return counts
+
+
+def _amounts(usage: Usage) -> tuple[Any, ...]:
+    spread = usage.utilization
+    return (
+        usage.allocated,
+        usage.idle,
+        usage.cost,
+        spread.samples,
+        spread.mean,
+        spread.highest,
+        spread.lowest,
+        spread.p50,
+        spread.p95,
+    )
+
+
+def _workload(row: WorkloadHour) -> tuple[Any, ...]:
+    return (
+        *_amounts(row.usage),
+        row.requested_gpus,
+        row.mean_replicas,
+        row.most_replicas,
+        row.fewest_replicas,
+        row.mean_memory_used,
+        row.most_memory_used,
+        row.mean_memory_total,
+    )

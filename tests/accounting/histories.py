@@ -1,0 +1,142 @@
+"""A cluster whose true history is known, and servers that watch it, die, and take over from each other."""
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+
+import numpy as np
+
+from gpufleet.accounting.book import Book, Subject
+from gpufleet.accounting.clock import Account, Clock
+from gpufleet.accounting.ports import Shelf
+from gpufleet.accounting.rollup import Plan
+from gpufleet.errors import MetricsUnavailable
+from gpufleet.fleet.picture import Fleet
+from gpufleet.model.metric_source import SourceHealth
+from gpufleet.model.node import Node
+from gpufleet.model.reading import (
+    GpuRef,
+    GpuSeries,
+    Processes,
+    Quantity,
+    RdmaPorts,
+    Readings,
+    SampleBlock,
+    StorageUse,
+    TrainingPoint,
+)
+from gpufleet.model.workload import Pod, Status
+from gpufleet.store import Store
+
+HOUR = 450_000 * 3600
+STEP = 300
+PLAN = Plan(
+    label_keys=("team",),
+    annotation_keys=("cost-center",),
+    excluded_namespaces=frozenset({"kube-system"}),
+    prices={"H200": 3.5},
+)
+
+
+class Time:
+    def __init__(self, now: float = float(HOUR)) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Prometheus:
+    """A metric source that answers from a table of percents by node, GPU and time; or is down."""
+
+    def __init__(self, values: Mapping[tuple[str, int, int], float] | None = None) -> None:
+        self.values = dict(values or {})
+        self.down = False
+
+    async def samples(
+        self, quantity: Quantity, start: float, end: float, step: float
+    ) -> AsyncIterator[SampleBlock]:
+        if self.down:
+            raise MetricsUnavailable("no answer")
+        times = np.arange(start, end, step)
+        if quantity is not Quantity.UTILIZATION:
+            return
+        gpus = sorted({(node, gpu) for node, gpu, _ in self.values})
+        rows = [[self.values.get((n, g, int(t)), np.nan) for t in times] for n, g in gpus]
+        if rows:
+            yield SampleBlock(tuple(GpuRef(n, g) for n, g in gpus), times, np.array(rows))
+
+    async def latest(self) -> Readings:
+        return Readings(0.0)
+
+    async def processes(self) -> Processes:
+        return Processes()
+
+    async def series(
+        self, quantity: Quantity, gpus: Collection[GpuRef], start: float, end: float, step: float
+    ) -> Sequence[GpuSeries]:
+        return []
+
+    async def training(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
+        return []
+
+    async def storage(self) -> StorageUse | None:
+        return None
+
+    async def rdma(self) -> RdmaPorts | None:
+        return None
+
+    def health(self) -> SourceHealth:
+        return SourceHealth(not self.down, None)
+
+
+def shelf_of(store: Store) -> Shelf:
+    return Shelf(store.accounted, store.holdings, store.capacities, store.snapshots, store.hours, store.ended)
+
+
+@dataclasses.dataclass
+class World:
+    """What is true: nodes and pods, as every source would list them."""
+
+    nodes: dict[str, Node] = dataclasses.field(default_factory=dict)
+    pods: dict[str, Pod] = dataclasses.field(default_factory=dict)
+
+
+class Server:
+    """One server over the world: its picture, its books, its rounds."""
+
+    def __init__(
+        self, world: World, store: Store, metrics: Prometheus, time: Time, plan: Plan = PLAN
+    ) -> None:
+        self.fleet = Fleet("prod", clock=time)
+        for node in world.nodes.values():
+            self.fleet.put_node(node)
+        for pod in world.pods.values():
+            self.fleet.put_pod(pod)
+        self.fleet.begin_billing()
+        self.book = Book(subject_of(self.fleet), shelf_of(store), time)
+        self.account = Account(self.book, metrics, plan, STEP)
+        self.clock = Clock([self.account], shelf_of(store), _nothing, time)
+
+    async def round(self) -> None:
+        await self.clock.round(self.account)
+
+
+def subject_of(fleet: Fleet, visible: Callable[[], bool] = lambda: True) -> Subject:
+    return Subject(
+        cluster=fleet.cluster,
+        holdings=fleet.ledger,
+        capacities=fleet.capacities,
+        billing=lambda: fleet.billing,
+        visible=visible,
+        readings=lambda: fleet.board.readings,
+        status=lambda _uid: None,
+    )
+
+
+async def _nothing() -> None:
+    return None
+
+
+def pod(uid: str, node: str, gpus: int, bound: float, **more: object) -> Pod:
+    facts: dict[str, object] = {"namespace": "ml", "phase": Status.RUNNING, "created": bound, "labels": {}}
+    return Pod(uid=uid, name=uid, node=node, gpus=gpus, bound=bound, **{**facts, **more})  # type: ignore[arg-type]
