@@ -105,9 +105,15 @@ class Server:
     """One server over the world: its picture, its books, its rounds."""
 
     def __init__(
-        self, world: World, store: Store, metrics: Prometheus, time: Time, plan: Plan = PLAN
+        self,
+        world: World,
+        store: Store,
+        metrics: Prometheus,
+        time: Time,
+        plan: Plan = PLAN,
+        cluster: str = "prod",
     ) -> None:
-        self.fleet = Fleet("prod", clock=time)
+        self.fleet = Fleet(cluster, clock=time)
         for node in world.nodes.values():
             self.fleet.put_node(node)
         for pod in world.pods.values():

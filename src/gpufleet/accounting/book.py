@@ -9,6 +9,7 @@ so that any server can do it at any time, and again.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpufleet.accounting.gather import Grid, fill_from_snapshots, node_names, pack
 from gpufleet.accounting.ports import Ledger, Shelf
@@ -180,6 +181,13 @@ class Book:
         return self._subject.status(uid)
 
 
+class Rolled(NamedTuple):
+    """What became of an hour: its statistics, or None if nobody looked or the stored ones were kept."""
+
+    hour: Hour | None
+    kept: bool
+
+
 async def roll(
     cluster: str,
     hour: int,
@@ -188,8 +196,8 @@ async def roll(
     metrics: MetricSource,
     plan: Plan,
     status_of: Callable[[str], str | None],
-) -> Hour | None:
-    """Compute hour number `hour` from all that is known, and store it; None if nothing was looked at."""
+) -> Rolled:
+    """Compute hour number `hour` from all that is known, and store it."""
     start = hour * 3600
     holdings = await shelf.holdings.within(cluster, start, start + 3600)
     capacities = await shelf.capacities.within(cluster, start, start + 3600)
@@ -212,10 +220,10 @@ async def roll(
         # the readings it was made of are gone by now; what is stored is better
         _log.warning("hour kept as it is, its readings are gone", cluster=cluster, hour=start)
         await shelf.hours.settle(cluster, hour)
-        return rolled
+        return Rolled(None, kept=True)
     status = await _statuses(cluster, hour, rolled, shelf, status_of)
     await shelf.hours.save(cluster, hour, rolled, measured=measured, status=status)
-    return rolled
+    return Rolled(rolled, kept=False)
 
 
 async def _statuses(

@@ -121,7 +121,8 @@ class Clock:
             "hour rolled up",
             cluster=book.cluster,
             hour=hour * 3600,
-            workloads=len(rolled.workloads) if rolled else 0,
+            workloads=len(rolled.hour.workloads) if rolled.hour else 0,
+            kept=rolled.kept,
             seconds=round(time.monotonic() - started, 3),
         )
 

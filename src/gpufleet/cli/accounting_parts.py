@@ -15,6 +15,7 @@ from gpufleet.accounting.ports import Shelf
 from gpufleet.accounting.rollup import Plan
 from gpufleet.api.aggregation import aggregation_routes
 from gpufleet.api.aggregation_ports import Books
+from gpufleet.api.report import report_routes
 from gpufleet.cli.parts import Parts
 from gpufleet.errors import SettingsError
 from gpufleet.fleet.clusters import Cluster
@@ -51,7 +52,8 @@ async def open_accounting(parts: Parts) -> None:
     clock = Clock(accounts, shelf, prune)
     parts.background.start("periods", clock.collect)
     parts.background.start("books", lambda: lead(lambda: store.leadership("accounting"), clock.keep))
-    parts.routes += aggregation_routes(books_of(store, parts.clusters.default.name))
+    books = books_of(store, parts.clusters.default.name)
+    parts.routes += [*aggregation_routes(books), *report_routes(books)]
 
 
 def shelf_of(store: Store) -> Shelf:

@@ -8,6 +8,7 @@ from tests.accounting.histories import HOUR, STEP, Prometheus, Server, Time, Wor
 
 from gpufleet.api.aggregation import aggregation_routes
 from gpufleet.api.app import Api, create_app
+from gpufleet.api.report import report_routes
 from gpufleet.cli.accounting_parts import books_of
 from gpufleet.model.node import Node
 from gpufleet.model.workload import OwnerRef
@@ -36,7 +37,11 @@ async def kept(store: Store) -> Server:
 
 @pytest.fixture
 async def http(store: Store, kept: Server) -> AsyncIterator[httpx.AsyncClient]:
-    routes = aggregation_routes(books_of(store, "prod"), lambda: HOUR + 7300.0)
+    books = books_of(store, "prod")
+    routes = [
+        *aggregation_routes(books, lambda: HOUR + 7300.0),
+        *report_routes(books, lambda: HOUR + 7300.0),
+    ]
     transport = httpx.ASGITransport(create_app(Api(routes=routes)))  # type: ignore[arg-type]
     base = "http://127.0.0.1/api/v1/gpu-aggregation"
     async with httpx.AsyncClient(transport=transport, base_url=base) as client:

@@ -1,0 +1,182 @@
+"""What each group used of a month, with rows for what belongs to no group and for what nobody held.
+
+Pure. Sums are exact until the very end, and what is left over is their difference: the rows of
+a report always add up to what the cluster had.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Literal
+
+import msgspec
+
+from gpufleet.errors import InvalidRequest
+from gpufleet.model.hour import GPU_HOUR
+from gpufleet.model.statistics import UsageSum, UsageTotals
+
+
+class Period(msgspec.Struct, frozen=True):
+    """Whole days in UTC, `end` not included."""
+
+    name: str
+    start: datetime
+    end: datetime
+
+    @property
+    def first(self) -> int:
+        """The number of its first hour."""
+        return int(self.start.timestamp()) // 3600
+
+    @property
+    def after(self) -> int:
+        """The number of the first hour behind it."""
+        return int(self.end.timestamp()) // 3600
+
+
+class Grouping(msgspec.Struct, frozen=True):
+    """What a report is grouped by."""
+
+    by: Literal["namespace", "workload", "label", "annotation"]
+    key: str = ""
+
+
+class ReportRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What one group used. `row` says whether it is a group, or what is left over."""
+
+    row: Literal["group", "unattributed", "unallocated"]
+    name: str
+    namespace: str = ""
+    kind: str = ""
+    uid: str = ""
+    gpu_hours: float
+    idle_gpu_hours: float
+    avg_utilization: float | None
+    cost: float
+    share: float
+    """Percent of the cluster's capacity."""
+
+
+class ReportTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole cluster."""
+
+    capacity_gpu_hours: float
+    allocated_gpu_hours: float
+    idle_gpu_hours: float
+    avg_utilization: float | None
+    cost: float
+    allocation_rate: float
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cluster's GPUs were used for."""
+
+    cluster_name: str
+    period: str
+    group_by: str
+    start_time: datetime
+    end_time: datetime
+    hours_accounted: int
+    """Hours of which something is known; fewer than `hours_in_period` say that the rest is missing."""
+    hours_in_period: int
+    totals: ReportTotals
+    rows: list[ReportRow]
+
+
+def period_of(text: str) -> Period:
+    """A month (2026-10) or a day (2026-10-05)."""
+    try:
+        if len(text) == 7:
+            start = datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
+            end = (start + timedelta(days=31)).replace(day=1)
+        else:
+            start = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+            end = start + timedelta(days=1)
+        return Period(text, start, end)
+    except (ValueError, OverflowError):
+        raise InvalidRequest(
+            f"parameter period: {text!r} is not valid; it takes a month such as 2026-10 or a day such as 2026-10-05"
+        ) from None
+
+
+def grouping_of(text: str) -> Grouping:
+    """`namespace`, `workload`, `label:KEY` or `annotation:KEY`."""
+    by, _, key = text.partition(":")
+    if by in ("namespace", "workload") and not key:
+        return Grouping(by)  # type: ignore[arg-type]
+    if by in ("label", "annotation") and key:
+        return Grouping(by, key)  # type: ignore[arg-type]
+    raise InvalidRequest(
+        f"parameter group_by: {text[:60]!r} is not valid; it takes namespace, workload, label:KEY or annotation:KEY"
+    )
+
+
+def report(
+    cluster: str, period: Period, group_by: str, totals: UsageTotals, groups: Sequence[UsageSum]
+) -> Report:
+    """Put the report together."""
+    rows = [_group(group, totals) for group in groups]
+    rest = UsageSum(
+        name="unattributed",
+        allocated=totals.allocated - sum(group.allocated for group in groups),
+        idle=totals.idle - sum(group.idle for group in groups),
+        cost=totals.cost - sum((group.cost for group in groups), Decimal(0)),
+        utilization=None,
+    )
+    rows.append(_row("unattributed", rest, totals))
+    free = UsageSum(
+        name="unallocated",
+        allocated=totals.capacity - totals.allocated,
+        idle=0,
+        cost=Decimal(0),
+        utilization=None,
+    )
+    rows.append(_row("unallocated", free, totals))
+    return Report(
+        cluster_name=cluster,
+        period=period.name,
+        group_by=group_by,
+        start_time=period.start,
+        end_time=period.end,
+        hours_accounted=totals.hours,
+        hours_in_period=period.after - period.first,
+        totals=ReportTotals(
+            capacity_gpu_hours=totals.capacity / GPU_HOUR,
+            allocated_gpu_hours=totals.allocated / GPU_HOUR,
+            idle_gpu_hours=totals.idle / GPU_HOUR,
+            avg_utilization=totals.utilization,
+            cost=_money(totals.cost),
+            allocation_rate=_percent(totals.allocated, totals.capacity),
+        ),
+        rows=rows,
+    )
+
+
+def _group(group: UsageSum, totals: UsageTotals) -> ReportRow:
+    return _row("group", group, totals)
+
+
+def _row(
+    kind: Literal["group", "unattributed", "unallocated"], group: UsageSum, totals: UsageTotals
+) -> ReportRow:
+    return ReportRow(
+        row=kind,
+        name=group.name,
+        namespace=group.namespace,
+        kind=group.kind,
+        uid=group.uid,
+        gpu_hours=group.allocated / GPU_HOUR,
+        idle_gpu_hours=group.idle / GPU_HOUR,
+        avg_utilization=group.utilization,
+        cost=_money(group.cost),
+        share=_percent(group.allocated, totals.capacity),
+    )
+
+
+def _money(cost: Decimal) -> float:
+    """To a millionth of the currency: beyond that, costs of hours are rounded numbers anyway."""
+    return float(round(cost, 6))
+
+
+def _percent(part: int, whole: int) -> float:
+    return round(100 * part / whole, 4) if whole else 0.0

@@ -1,0 +1,60 @@
+"""A report as a page that stands alone and prints well: no scripts, nothing loaded from elsewhere."""
+
+from html import escape
+
+from gpufleet.accounting.report import Report, ReportRow
+
+_STYLE = """
+body { font: 11pt/1.4 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1a1a1a; }
+h1 { font-size: 1.4rem; margin-bottom: 0; } p { margin: .3rem 0 1rem; color: #555; }
+table { border-collapse: collapse; width: 100%; } caption { text-align: left; padding-bottom: .4rem; }
+th, td { padding: .3rem .5rem; border-bottom: 1px solid #ddd; text-align: right; }
+th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; }
+thead th { border-bottom: 2px solid #333; } tfoot td { border-top: 2px solid #333; font-weight: 600; }
+.unattributed td, .unallocated td { font-style: italic; color: #555; }
+@media print { body { margin: 0; max-width: none; } thead { display: table-header-group; } tr { break-inside: avoid; } }
+"""
+
+
+def page_of(made: Report) -> str:
+    """The report in HTML."""
+    title = f"GPU use of {made.cluster_name}, {made.period}"
+    totals = made.totals
+    missing = made.hours_in_period - made.hours_accounted
+    told = f"By {made.group_by}. {made.hours_accounted} of {made.hours_in_period} hours are accounted for"
+    note = f"{told}; the other {missing} have no data." if missing else f"{told}."
+    rows = "\n".join(_row(row) for row in made.rows)
+    return f"""<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title><style>{_STYLE}</style></head>
+<body>
+<h1>{escape(title)}</h1>
+<p>{escape(note)} {made.start_time:%Y-%m-%d %H:%M} to {made.end_time:%Y-%m-%d %H:%M} UTC.</p>
+<table>
+<caption>{totals.allocated_gpu_hours:,.2f} of {totals.capacity_gpu_hours:,.2f} GPU-hours were allocated \
+({totals.allocation_rate:.2f}%).</caption>
+<thead><tr><th scope="col">{escape(made.group_by)}</th><th scope="col">GPU-hours</th>\
+<th scope="col">of capacity</th><th scope="col">idle GPU-hours</th><th scope="col">utilization</th>\
+<th scope="col">cost</th></tr></thead>
+<tbody>
+{rows}
+</tbody>
+<tfoot><tr><td>all</td><td>{totals.capacity_gpu_hours:,.2f}</td><td>100.00%</td>\
+<td>{totals.idle_gpu_hours:,.2f}</td><td>{_percent(totals.avg_utilization)}</td><td>{totals.cost:,.2f}</td></tr></tfoot>
+</table>
+</body>
+</html>
+"""
+
+
+def _row(row: ReportRow) -> str:
+    name = f"{row.namespace}/{row.name} ({row.kind})" if row.kind else row.name
+    return (
+        f'<tr class="{row.row}"><td>{escape(name)}</td><td>{row.gpu_hours:,.2f}</td><td>{row.share:.2f}%</td>'
+        f"<td>{row.idle_gpu_hours:,.2f}</td><td>{_percent(row.avg_utilization)}</td><td>{row.cost:,.2f}</td></tr>"
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}%"

@@ -1,0 +1,196 @@
+"""Servers that come, go and take over from each other keep the same books as one that never slept.
+
+What happened is written down twice: by servers over a real store, and by the test itself as plain
+periods. Whatever happens while no server looks is known from the moment at which one looked last.
+"""
+
+import itertools
+from dataclasses import dataclass, field
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.accounting import reference
+from tests.accounting.histories import HOUR, PLAN, STEP, Prometheus, Server, Time, World, pod
+
+from gpufleet.accounting.gather import Grid
+from gpufleet.accounting.rollup import roll_up
+from gpufleet.model.holding import Capacity, Holding
+from gpufleet.model.node import Node
+from gpufleet.model.statistics import HoursWanted, WorkloadHoursWanted
+from gpufleet.model.workload import Pod, Status
+from gpufleet.store import Store
+
+NUMBER = HOUR // 3600
+_clusters = itertools.count()
+_VALUES = {
+    ("a", gpu, HOUR + m * STEP): float((gpu * 37 + m * 11) % 100) for gpu in range(8) for m in range(12)
+}
+
+
+@dataclass
+class Truth:
+    """Who held what when, as far as anybody could know."""
+
+    open: dict[str, Holding] = field(default_factory=dict)
+    closed: list[Holding] = field(default_factory=list)
+
+    def begin(self, pod: Pod, at: float) -> None:
+        self.open[pod.uid] = Holding(
+            pod_uid=pod.uid,
+            pod=pod.name,
+            namespace=pod.namespace,
+            node=pod.node,
+            workload_uid=pod.uid,
+            workload_kind="Pod",
+            workload_name=pod.name,
+            source="k8s",
+            gpus=pod.gpus,
+            share=1.0,
+            model="H200",
+            held=pod.held,
+            labels=pod.labels,
+            annotations={},
+            start=at,
+        )
+
+    def end(self, uid: str, at: float) -> None:
+        period = self.open.pop(uid)
+        self.closed.append(msgspec.structs.replace(period, end=max(at, period.start)))
+
+    def all(self) -> list[Holding]:
+        return [p for p in self.closed if p.end > p.start] + list(self.open.values())
+
+
+Event = tuple[str, int, int]
+"""What happens, to which pod or server, and how many minutes later."""
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["start", "start", "finish", "delete", "relabel", "kill", "open", "swap"]),
+        st.integers(0, 3),
+        st.integers(1, 9),
+    ),
+    max_size=16,
+)
+
+
+class Play:
+    """The history, played to the servers and written down as the truth."""
+
+    def __init__(self, store: Store) -> None:
+        self.time = Time(HOUR + 60.0)
+        self.store = store
+        self.cluster = f"c{next(_clusters)}"
+        self.world = World({"a": Node(name="a", gpu_count=8, gpu_model="H200", created=HOUR - 9000.0)})
+        self.truth = Truth()
+        self.servers: list[Server] = []
+        self.known = self.time.now
+        self.pods = itertools.count()
+
+    async def open(self) -> None:
+        metrics = Prometheus(_VALUES)
+        self.servers.append(Server(self.world, self.store, metrics, self.time, cluster=self.cluster))
+
+    async def step(self, event: Event) -> None:
+        what, which, minutes = event
+        self.time.now += 60.0 * minutes
+        alive = bool(self.servers)
+        running = sorted(self.truth.open)
+        if what == "start":
+            number = next(self.pods)
+            made = pod(
+                f"p{number}", "a", 2, self.time.now, held=(2 * which, 2 * which + 1), labels={"team": "nlp"}
+            )
+            self.world.pods[made.uid] = made
+            self.truth.begin(made, self.time.now)
+            self.tell(made)
+        elif what in ("finish", "delete", "relabel") and running:
+            uid = running[which % len(running)]
+            self.change(what, uid, alive)
+        elif what == "kill" and self.servers:
+            self.servers.pop(0)
+        elif what == "open" and len(self.servers) < 3:
+            await self.open()
+        elif what == "swap" and len(self.servers) > 1:
+            self.servers[0].book.hand_over()
+            self.servers.append(self.servers.pop(0))
+        await self.round()
+
+    def change(self, what: str, uid: str, alive: bool) -> None:
+        before, now = self.world.pods[uid], self.time.now
+        seen = now if alive else self.known
+        if what == "finish":
+            after = msgspec.structs.replace(before, phase=Status.COMPLETED, ended=now)
+            self.world.pods[uid] = after
+            self.truth.end(uid, now)
+            self.tell(after)
+        elif what == "delete":
+            del self.world.pods[uid]
+            self.truth.end(uid, seen)
+            for server in self.servers:
+                server.fleet.drop_pod(uid)
+        else:
+            after = msgspec.structs.replace(before, labels={"team": f"t{now:.0f}"})
+            self.world.pods[uid] = after
+            if seen > self.truth.open[uid].start:
+                self.truth.end(uid, seen)
+                self.truth.begin(after, seen)
+            else:
+                start = self.truth.open.pop(uid).start
+                self.truth.begin(after, start)
+            self.tell(after)
+
+    def tell(self, changed: Pod) -> None:
+        for server in self.servers:
+            server.fleet.put_pod(changed)
+
+    async def round(self) -> None:
+        for server in self.servers[1:]:
+            server.book.collect()
+        if self.servers:
+            await self.servers[0].round()
+            self.known = self.time.now
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events)
+async def test_the_books_are_the_same_whoever_kept_them(store: Store, happened: list[Event]) -> None:
+    play = Play(store)
+    await play.open()
+    await play.round()
+    for event in happened:
+        await play.step(event)
+    play.time.now = max(play.time.now, HOUR + 3650.0)
+    if not play.servers:
+        await play.open()
+    await play.round()
+    await check(store, play)
+
+
+async def check(store: Store, play: Play) -> None:
+    held = play.truth.all()
+    capacities = [Capacity(node="a", gpus=8, model="H200", start=HOUR - 9000.0)]
+    grid = Grid(HOUR, STEP, {})
+    await grid.read(Prometheus(_VALUES))
+    wanted = roll_up(HOUR, held, capacities, grid.samples(), PLAN)
+    span = HoursWanted(cluster=play.cluster, first=NUMBER, last=NUMBER, limit=1000)
+    (row,) = await store.statistics.cluster_hours(span)
+    assert row.allocated_gpu_hours == reference.gpu_hours(reference.who_had_what(HOUR, held, capacities))
+    assert row.allocated_gpu_hours == wanted.cluster.usage.allocated_gpu_hours
+    assert row.avg_utilization == wanted.cluster.usage.utilization.mean
+    labels = await store.statistics.label_hours(span, "label", "team", "")
+    assert {
+        r.dimension_value: (r.allocated_gpu_hours, r.idle_gpu_hours, r.p95_utilization) for r in labels
+    } == {
+        r.dimension_value: (r.usage.allocated_gpu_hours, r.usage.idle_gpu_hours, r.usage.utilization.p95)
+        for r in wanted.labels
+        if r.dimension_key == "team"
+    }
+    total, rows = await store.workload_pages.page(
+        WorkloadHoursWanted(cluster=play.cluster, first=NUMBER, last=NUMBER, limit=1000)
+    )
+    assert total == len(rows) == len(wanted.workloads)
+    assert {r.workload_name: (r.allocated_gpu_hours, r.cost, r.sample_count) for r in rows} == {
+        r.name: (r.usage.allocated_gpu_hours, r.usage.cost, r.usage.utilization.samples)
+        for r in wanted.workloads
+    }

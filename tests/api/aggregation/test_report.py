@@ -1,0 +1,106 @@
+"""Reports add up, in every form; waste lists the worst first."""
+
+import csv
+import io
+
+import httpx
+import pytest
+from tests.accounting.histories import HOUR
+from tests.api.aggregation.test_aggregation import FIRST, START, ask, refusal
+
+MONTH, DAY = f"{START:%Y-%m}", f"{START:%Y-%m-%d}"
+
+
+@pytest.mark.parametrize("group_by", ["namespace", "workload", "label:team", "annotation:cost-center"])
+@pytest.mark.parametrize("period", [MONTH, DAY])
+async def test_the_rows_of_a_report_add_up_to_the_cluster(
+    http: httpx.AsyncClient, group_by: str, period: str
+) -> None:
+    report = await ask(http, "/report", period=period, group_by=group_by)
+    totals, rows = report["totals"], report["rows"]
+    assert totals["capacity_gpu_hours"] == 16.0
+    assert totals["allocated_gpu_hours"] == 11.0
+    assert (totals["idle_gpu_hours"], totals["cost"]) == (2.0, 38.5)
+    assert report["hours_accounted"] == 2
+    assert sum(row["gpu_hours"] for row in rows) == 16.0
+    assert sum(row["gpu_hours"] for row in rows if row["row"] != "unallocated") == 11.0
+    assert sum(row["idle_gpu_hours"] for row in rows) == 2.0
+    assert sum(row["cost"] for row in rows) == 38.5
+    assert [row["row"] for row in rows[-2:]] == ["unattributed", "unallocated"]
+
+
+async def test_what_an_excluded_namespace_had_is_unattributed(http: httpx.AsyncClient) -> None:
+    report = await ask(http, "/report", period=MONTH)
+    hours = {row["name"]: row["gpu_hours"] for row in report["rows"]}
+    assert hours == {"ml": 7.0, "prod": 2.0, "unattributed": 2.0, "unallocated": 5.0}
+
+
+async def test_a_report_comes_as_csv_and_as_a_page(http: httpx.AsyncClient) -> None:
+    asked = {"period": MONTH, "group_by": "workload"}
+    for answer in (
+        await http.get("/report", params={**asked, "format": "csv"}),
+        await http.get("/report", params=asked, headers={"accept": "text/csv"}),
+    ):
+        assert answer.headers["content-type"].startswith("text/csv")
+        rows = list(csv.DictReader(io.StringIO(answer.text)))
+        assert [row["name"] for row in rows] == ["bert", "idle", "unattributed", "unallocated"]
+        assert sum(float(row["gpu_hours"]) for row in rows) == 16.0
+    page = await http.get("/report", params=asked, headers={"accept": "text/html,*/*"})
+    assert page.headers["content-type"].startswith("text/html")
+    assert "ml/bert (PyTorchJob)" in page.text
+    assert "http" not in page.text.replace("http-equiv", "")
+    assert "@media print" in page.text
+
+
+async def test_a_month_without_data_is_a_report_of_nothing(http: httpx.AsyncClient) -> None:
+    report = await ask(http, "/report", period="2001-02")
+    assert (report["hours_accounted"], report["hours_in_period"]) == (0, 28 * 24)
+    assert [row["gpu_hours"] for row in report["rows"]] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({}, "period is missing"),
+        ({"period": "2026-13"}, "a month such as 2026-10"),
+        ({"period": "soon"}, "period"),
+        ({"period": MONTH, "group_by": "team"}, "label:KEY"),
+        ({"period": MONTH, "group_by": "label:"}, "label:KEY"),
+        ({"period": MONTH, "format": "pdf"}, "json, csv, html"),
+    ],
+)
+async def test_a_report_of_nonsense_is_refused(
+    http: httpx.AsyncClient, parameters: dict[str, str], words: str
+) -> None:
+    status, sentence = await refusal(http, "/report", **parameters)
+    assert status == 400
+    assert words in sentence
+
+
+async def test_names_cannot_break_out_of_the_page() -> None:
+    from decimal import Decimal
+
+    from gpufleet.accounting.report import period_of, report
+    from gpufleet.api.report_page import page_of
+    from gpufleet.model.statistics import UsageSum, UsageTotals
+
+    group = UsageSum(name="<script>", allocated=1, idle=0, cost=Decimal(0), utilization=None)
+    made = report(
+        "<b>", period_of("2026-10"), "namespace", UsageTotals(hours=1, capacity=2, allocated=1), [group]
+    )
+    assert "<script>" not in page_of(made)
+    assert "<b>" not in page_of(made)
+
+
+async def test_waste_lists_who_holds_gpus_for_nothing(http: httpx.AsyncClient) -> None:
+    page = await ask(http, "/waste")
+    (row,) = page["data"]
+    assert (row["workload_name"], row["idle_gpu_hours"], row["idle_share"]) == ("idle", 2.0, 100.0)
+    assert (row["idle_cost"], page["total"]) == (7.0, 1)
+    past = await ask(http, "/waste", page=5)
+    assert (past["data"], past["total"]) == ([], 1)
+    before = await ask(http, "/waste", end_time="2001-01-01T00:00:00Z")
+    assert before["data"] == []
+    status, _ = await refusal(http, "/waste", start_time=FIRST, end_time="2001-01-01T00:00:00Z")
+    assert status == 400
+    assert HOUR

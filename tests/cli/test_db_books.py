@@ -1,0 +1,80 @@
+"""gpufleet db prune and backfill on a real database."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.accounting.histories import HOUR, STEP, Prometheus, Server, Time, World, pod
+
+from gpufleet.cli import main
+from gpufleet.model.node import Node
+from gpufleet.settings import StoreSettings
+from gpufleet.store import open_store
+
+
+async def _history(settings: StoreSettings) -> None:
+    world = World()
+    world.nodes["a"] = Node(name="a", gpu_count=4, gpu_model="H200", created=HOUR - 9000.0)
+    world.pods["p"] = pod("p", "a", 2, HOUR + 0.0, held=(0, 1), labels={"team": "nlp"})
+    time = Time(HOUR + 1.0)
+    async with open_store(settings) as store:
+        metrics = Prometheus({("a", 0, HOUR + m * STEP): 50.0 for m in range(12)})
+        server = Server(world, store, metrics, time)
+        await server.round()
+        time.now = HOUR + 3650.0
+        await server.round()
+
+
+@pytest.fixture
+def history(store_settings: StoreSettings, monkeypatch: pytest.MonkeyPatch) -> StoreSettings:
+    asyncio.run(_history(store_settings))
+    monkeypatch.setenv("DATABASE_URL", store_settings.url)
+    return store_settings
+
+
+def test_prune_says_what_would_go_and_then_lets_it_go(
+    history: StoreSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["db", "prune", "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "snapshot_2021_05 (about" in told
+    assert "would go" in told
+    assert main(["db", "prune", "--dry-run"]) == 0
+    assert capsys.readouterr().out == told
+    assert main(["db", "prune"]) == 0
+    assert "workload_hour_2021_05" in capsys.readouterr().out
+    assert main(["db", "prune", "--dry-run"]) == 0
+    assert "nothing is older than its retention" in capsys.readouterr().out
+
+
+def test_backfill_keeps_what_it_cannot_measure_and_makes_up_nothing(
+    history: StoreSettings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "gpufleet.toml"
+    config.write_text("[clusters.prod.accounting]\nlabel_keys = ['team']\n")
+    words = ["--from", "2021-05-03T00:00Z", "--to", "2021-05-03T02:00Z", "--config", str(config)]
+    assert main(["db", "backfill", *words]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "prod 2021-05-03T00:00Z: kept as it was, the readings are gone",
+        "prod 2021-05-03T01:00Z: 1 workloads",
+        "prod 2021-05-03T02:00Z: nobody looked, no rows",
+    ]
+    assert main(["db", "backfill", *words[:4]]) == 1
+    assert "nothing is accounted for cluster 'default'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "needs --from and --to"),
+        (["--from", "soon", "--to", "2021-05-03"], "--from: 'soon' is wrong"),
+        (["--from", "2021-05-03", "--to", "2999-01-01"], "not over yet"),
+        (["--from", "2021-05-04", "--to", "2021-05-03"], "must not be after"),
+        (["--from", "2021-05-03", "--to", "2021-05-03", "--cluster", "x"], "no cluster 'x'"),
+    ],
+)
+def test_backfill_refuses_what_makes_no_sense(
+    history: StoreSettings, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["db", "backfill", *words]) == 2
+    assert told in capsys.readouterr().err
