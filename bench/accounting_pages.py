@@ -39,7 +39,7 @@ INSERT INTO {part} (cluster, hour, workload, namespace, kind, allocated, idle, c
     highest, lowest, p50, p95, requested, mean_replicas, most_replicas, fewest_replicas, mean_memory,
     most_memory, total_memory, status)
 SELECT 1, h, w.id, w.namespace, w.kind, 28800000000000, 1000 * (w.id % 7), 28.0, 96,
-    CASE WHEN w.id % 50 = 0 THEN NULL ELSE ((w.id * 7919 + h * 104729) % 1000003) / 10000.03 END,
+    CASE WHEN w.id % 50 = 0 THEN NULL ELSE ((w.id::bigint * 7919 + h::bigint * 104729) % 1000003) / 10000.03 END,
     99.0, 1.0, 50.0, 95.0, 8.0, 1.0, 1, 1, 28.5, 31.2, 141.0, 'Running'
 FROM generate_series({low}, {high} - 1) AS h CROSS JOIN workload AS w
 """
