@@ -498,5 +498,5 @@ GROUPS: dict[str, type] = {
 }
 """Every group by the name of its table in `gpufleet.toml`."""
 
-CLUSTER_GROUPS = ("metrics", "accounting", "kubernetes", "slurm", "docker", "local")
+CLUSTER_GROUPS = ("metrics", "kubernetes", "accounting", "slurm", "docker", "local")
 """Groups that each cluster may have of its own, as `[clusters.NAME.GROUP]`."""
