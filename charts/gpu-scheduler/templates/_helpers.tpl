@@ -1,0 +1,121 @@
+{{/* Names and labels. */}}
+{{- define "gpu-scheduler.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 48 | trimSuffix "-" }}
+{{- end }}
+
+{{/* Cut at 48, so that "-kube-scheduler" still fits into the 63 characters of a label. */}}
+{{- define "gpu-scheduler.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 48 | trimSuffix "-" }}
+{{- else }}
+{{- $name := include "gpu-scheduler.name" . }}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 48 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{/* The name of cluster-wide objects, which two releases in two namespaces must not share. */}}
+{{- define "gpu-scheduler.clusterName" -}}
+{{- $full := include "gpu-scheduler.fullname" . }}
+{{- ternary $full (printf "%s-%s" .Release.Namespace $full) (eq .Release.Namespace "default") }}
+{{- end }}
+
+{{/* Call the following with (dict "root" $ "component" "webhook"). */}}
+{{- define "gpu-scheduler.selector" -}}
+app.kubernetes.io/name: {{ include "gpu-scheduler.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "gpu-scheduler.labels" -}}
+{{ include "gpu-scheduler.selector" . }}
+app.kubernetes.io/part-of: gpufleet
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | quote }}
+{{- end }}
+
+{{/* The image of a component: its own repository and tag, else those of all. */}}
+{{- define "gpu-scheduler.image" -}}
+{{- $own := .values.image }}
+{{- $all := .root.Values.image }}
+{{- printf "%s:%s" (default $all.repository $own.repository) (default (default (printf "v%s" .root.Chart.AppVersion) $all.tag) $own.tag) | quote }}
+{{- end }}
+
+{{/* What every pod has; .values are the component's. */}}
+{{- define "gpu-scheduler.podSpec" -}}
+serviceAccountName: {{ include "gpu-scheduler.fullname" .root }}-{{ .component }}
+# A Service named gpufleet-… would otherwise put variables into the pod that look like settings.
+enableServiceLinks: false
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if .values.priorityClassName }}
+priorityClassName: {{ .values.priorityClassName }}
+{{- else if .root.Values.priorityClass.create }}
+priorityClassName: {{ include "gpu-scheduler.clusterName" .root }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if .values.affinity }}
+affinity:
+  {{- toYaml .values.affinity | nindent 2 }}
+{{- else if ne .component "agent" }}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              {{- include "gpu-scheduler.selector" . | nindent 14 }}
+{{- end }}
+{{- end }}
+
+{{- define "gpu-scheduler.podMetadata" -}}
+labels:
+  {{- include "gpu-scheduler.labels" . | nindent 2 }}
+annotations:
+  kubectl.kubernetes.io/default-container: {{ .component }}
+  {{- with .values.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{- define "gpu-scheduler.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "gpu-scheduler.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Variables that every container of gpufleet gets. */}}
+{{- define "gpu-scheduler.env" -}}
+- name: GPUFLEET_LOG_LEVEL
+  value: {{ .root.Values.log.level | quote }}
+- name: GPUFLEET_LOG_FORMAT
+  value: {{ .root.Values.log.format | quote }}
+- name: GPUFLEET_KUBERNETES_LEASE_NAMESPACE
+  value: {{ .root.Release.Namespace | quote }}
+{{- end }}
+
+{{/* Where kube-scheduler finds the scheduler that leads: only that one is Ready. */}}
+{{- define "gpu-scheduler.extenderUrl" -}}
+{{- printf "http://%s-scheduler.%s.svc:%d" (include "gpu-scheduler.fullname" .) .Release.Namespace (int .Values.scheduler.port) }}
+{{- end }}

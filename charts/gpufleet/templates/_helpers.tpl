@@ -1,0 +1,76 @@
+{{- define "gpufleet.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 48 | trimSuffix "-" }}
+{{- end }}
+
+{{/* Cut at 48, so that "-postgresql-0" still fits into the 63 characters of a label. */}}
+{{- define "gpufleet.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 48 | trimSuffix "-" }}
+{{- else }}
+{{- $name := include "gpufleet.name" . }}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 48 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{/* The name of cluster-wide objects, which two releases in two namespaces must not share. */}}
+{{- define "gpufleet.clusterName" -}}
+{{- $full := include "gpufleet.fullname" . }}
+{{- ternary $full (printf "%s-%s" .Release.Namespace $full) (eq .Release.Namespace "default") }}
+{{- end }}
+
+{{/* Call with (dict "root" $ "component" "server"). */}}
+{{- define "gpufleet.selector" -}}
+app.kubernetes.io/name: {{ include "gpufleet.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "gpufleet.labels" -}}
+{{ include "gpufleet.selector" . }}
+app.kubernetes.io/part-of: gpufleet
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | quote }}
+{{- end }}
+
+{{- define "gpufleet.image" -}}
+{{- printf "%s:%s" .Values.image.repository (default (printf "v%s" .Chart.AppVersion) .Values.image.tag) | quote }}
+{{- end }}
+
+{{- define "gpufleet.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "gpufleet.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Which database: one that a Secret names, one that the values name, or the bundled one. */}}
+{{- define "gpufleet.database" -}}
+{{- if .Values.database.existingSecret.name }}existing
+{{- else if .Values.database.url }}url
+{{- else if .Values.database.bundled.enabled }}bundled
+{{- else }}{{ fail "database: give database.existingSecret.name or database.url, or leave database.bundled.enabled on" }}
+{{- end }}
+{{- end }}
+
+{{- define "gpufleet.databaseSecret" -}}
+{{- if eq (include "gpufleet.database" .) "existing" }}{{ .Values.database.existingSecret.name }}
+{{- else }}{{ include "gpufleet.fullname" . }}-database
+{{- end }}
+{{- end }}
+
+{{/* Refuse what the server would refuse at its start. */}}
+{{- define "gpufleet.checkLogin" -}}
+{{- if not (or .Values.auth.tokenReview .Values.auth.tokensSecret.name .Values.auth.insecure) }}
+{{- fail "auth: nobody would have to log in; turn on auth.tokenReview, give auth.tokensSecret.name, or set auth.insecure" }}
+{{- end }}
+{{- end }}
