@@ -1,4 +1,4 @@
-"""Give the server its routes over the clusters that are open."""
+"""Give the server its routes and numbers over the clusters that are open."""
 
 import asyncio
 import secrets
@@ -6,6 +6,7 @@ import time
 
 from gpufleet.api.clusters import cluster_routes
 from gpufleet.api.events import event_routes
+from gpufleet.api.fleet_metrics import FleetMetrics
 from gpufleet.api.gpus import gpu_routes
 from gpufleet.api.nodes import node_routes
 from gpufleet.api.training import training_routes
@@ -23,7 +24,7 @@ _log = get_logger("api")
 
 
 async def add_live_routes(parts: Parts) -> None:
-    """Clusters, workloads, GPUs, nodes, the stream of changes, and training numbers in."""
+    """Clusters, workloads, GPUs, nodes, the stream of changes, training numbers in, counts for Prometheus."""
     clusters = parts.clusters
     parts.workload_tokens = workload_tokens(parts.settings)
     parts.routes += [
@@ -35,6 +36,7 @@ async def add_live_routes(parts: Parts) -> None:
         *node_routes(clusters),
         *event_routes(clusters, parts.lifecycle),
     ]
+    parts.metrics.registry.register(FleetMetrics(clusters))
     parts.background.start("forgetting old training numbers", lambda: _forget(parts))
 
 

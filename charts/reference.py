@@ -1,0 +1,83 @@
+"""Keep the table of values in each chart's README true: made from values.schema.json and values.yaml.
+
+    python -m charts.reference          # rewrite the tables
+
+helm-docs does the like, but is a Go program that machines of contributors don't have, and takes its
+texts from comments, which the schema that helm checks would repeat.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CHARTS = Path(__file__).parent
+NAMES = ("gpu-scheduler", "gpufleet")
+_BEGIN, _END = "<!-- values: made by `make docs` -->", "<!-- end of values -->"
+
+Leaf = tuple[tuple[str, ...], dict[str, Any]]
+
+
+def leaves(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[Leaf]:
+    """Every value that a user can set, with its schema, in the order of the schema."""
+    for name, each in schema["properties"].items():
+        if "properties" in each:
+            yield from leaves(each, (*path, name))
+        elif name != "global":
+            yield (*path, name), each
+
+
+def schema(chart: str) -> dict[str, Any]:
+    """The schema of a chart's values."""
+    loaded: dict[str, Any] = json.loads((CHARTS / chart / "values.schema.json").read_text())
+    return loaded
+
+
+def defaults(chart: str) -> dict[str, Any]:
+    """The chart's own values."""
+    loaded: dict[str, Any] = yaml.safe_load((CHARTS / chart / "values.yaml").read_text())
+    return loaded
+
+
+def at(values: dict[str, Any], path: tuple[str, ...]) -> Any:
+    """The value at a path; KeyError if it is not there."""
+    found: Any = values
+    for name in path:
+        found = found[name]
+    return found
+
+
+def table(chart: str) -> str:
+    """The table of values, as Markdown."""
+    given = defaults(chart)
+    rows = [
+        f"| `{'.'.join(path)}` | {_shown(at(given, path))} | {_text(each)} |"
+        for path, each in leaves(schema(chart))
+    ]
+    return "\n".join(["| value | default | what it does |", "| --- | --- | --- |", *rows])
+
+
+def with_table(readme: str, chart: str) -> str:
+    """The README with its table made anew."""
+    before, rest = readme.split(_BEGIN)
+    after = rest.split(_END)[1]
+    return f"{before}{_BEGIN}\n{table(chart)}\n{_END}{after}"
+
+
+def _shown(value: object) -> str:
+    if value in ("", [], {}):
+        return "none"
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+def _text(each: dict[str, Any]) -> str:
+    choices = [f"`{choice}`" for choice in each.get("enum", []) if choice]
+    return each["description"] + (f" One of {', '.join(choices)}." if choices else "")
+
+
+if __name__ == "__main__":
+    for name in NAMES:
+        file = CHARTS / name / "README.md"
+        file.write_text(with_table(file.read_text(), name))

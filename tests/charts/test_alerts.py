@@ -1,0 +1,84 @@
+"""Alerts and dashboards ask for metrics that somebody exports, in PromQL that Prometheus takes."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from charts.reference import CHARTS, NAMES
+from prometheus_client import CollectorRegistry
+from tests.charts.rendering import Object, everything, objects
+from tests.prometheus_fixture import binaries
+
+from gpufleet.api.fleet_metrics import FleetMetrics
+from gpufleet.api.metrics import Metrics
+from gpufleet.fleet.clusters import Clusters
+from gpufleet.metrics.vocabulary import AGENT
+from gpufleet.scheduler.metrics import Metrics as SchedulerMetrics
+
+
+def _rules(chart: str) -> Object:
+    [rule] = [each for each in objects(chart, everything(chart)) if each["kind"] == "PrometheusRule"]
+    spec: Object = rule["spec"]
+    return spec
+
+
+@pytest.mark.parametrize("chart", NAMES)
+def test_prometheus_takes_the_alerts(chart: str, tmp_path: Path) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump(_rules(chart)))
+    done = subprocess.run(
+        [binaries().promtool, "check", "rules", file], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("chart", NAMES)
+def test_every_alert_says_how_bad_it_is_what_happened_and_what_it_means(chart: str) -> None:
+    for group in _rules(chart)["groups"]:
+        for rule in group["rules"]:
+            assert rule["labels"]["severity"] in ("critical", "warning", "info")
+            assert {"summary", "description"} <= rule["annotations"].keys()
+
+
+def test_alerts_and_dashboards_ask_for_metrics_that_are_exported() -> None:
+    exported = _exported()
+    asked = {name for query in _queries() for name in re.findall(r"\b(?:gpufleet|nvidia)_[a-z_]+", query)}
+    assert len(asked) > 10
+    assert asked <= exported, asked - exported
+
+
+def test_dashboards_ask_only_for_data_sources_that_they_let_choose() -> None:
+    for path in (CHARTS / "gpufleet" / "dashboards").glob("*.json"):
+        board = json.loads(path.read_text())
+        offered = {
+            f"${{{each['name']}}}" for each in board["templating"]["list"] if each["type"] == "datasource"
+        }
+        for panel in board["panels"]:
+            assert panel["datasource"]["uid"] in offered, path.name
+
+
+def _queries() -> Iterator[str]:
+    for chart in NAMES:
+        yield from (rule["expr"] for group in _rules(chart)["groups"] for rule in group["rules"])
+    for path in (CHARTS / "gpufleet" / "dashboards").glob("*.json"):
+        board = json.loads(path.read_text())
+        yield from (each["definition"] for each in board["templating"]["list"] if each["type"] == "query")
+        for panel in board["panels"]:
+            yield from (target["expr"] for target in panel["targets"] if "expr" in target)
+
+
+def _exported() -> set[str]:
+    metrics = [metric.name for family in AGENT.metrics.values() for metric in family]
+    metrics += [fault.name for fault in AGENT.faults] + list(AGENT.processes.values())
+    names = {f"{AGENT.prefix}{name}" for name in metrics}
+    fleet = CollectorRegistry()
+    fleet.register(FleetMetrics(Clusters([])))
+    for registry in (Metrics().registry, fleet, SchedulerMetrics().registry):
+        for family in registry.collect():
+            suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
+            names |= {f"{family.name}{suffix}" for suffix in suffixes.get(family.type, ("",))}
+    return names

@@ -1,0 +1,242 @@
+"""What the charts make is safe by default, consistent, and what the contract says."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+from charts.reference import CHARTS, NAMES
+from tests.charts.rendering import Object, everything, objects, one, pod_specs
+
+import gpufleet
+from gpufleet.model.annotations import ALLOCATED, CLAIM, VISIBLE
+
+BOTH = [(chart, values) for chart in NAMES for values in ({}, everything(chart))]
+
+
+@pytest.mark.parametrize("chart", NAMES)
+def test_the_charts_app_version_is_the_packages(chart: str) -> None:
+    assert yaml.safe_load((CHARTS / chart / "Chart.yaml").read_text())["appVersion"] == gpufleet.__version__
+
+
+def test_the_documented_set_changes_the_scheduler_and_nothing_else() -> None:
+    before, after = (
+        objects("gpu-scheduler"),
+        objects("gpu-scheduler", {"scheduler": {"image": {"tag": "v0.2.0"}}}),
+    )
+    differing = {
+        f"{old['kind']} {old['metadata']['name']}"
+        for old, new in zip(before, after, strict=True)
+        if old != new
+    }
+    assert differing == {"Deployment gpu-scheduler-scheduler", "Pod gpu-scheduler-test"}
+    image = _container(one(after, "Deployment", "gpu-scheduler-scheduler"))["image"]
+    assert image == "gpufleet:v0.2.0"
+
+
+@pytest.mark.parametrize(("chart", "values"), BOTH)
+def test_every_container_is_locked_down(chart: str, values: dict[str, Any]) -> None:
+    for name, spec in pod_specs(objects(chart, values)):
+        assert spec["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault", name
+        root = name.startswith("DaemonSet")  # the kubelet's socket and the pods' logs belong to root
+        assert spec["securityContext"].get("runAsNonRoot", False) is not root, name
+        assert not spec.get("hostNetwork"), name
+        assert not spec.get("hostPID"), name
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"], name
+            assert security["allowPrivilegeEscalation"] is False, name
+            assert security["capabilities"] == {"drop": ["ALL"]}, name
+            assert "privileged" not in security, name
+            assert {"requests", "limits"} <= container["resources"].keys(), name
+
+
+@pytest.mark.parametrize(("chart", "values"), BOTH)
+def test_every_container_that_stays_is_probed(chart: str, values: dict[str, Any]) -> None:
+    for name, spec in pod_specs(objects(chart, values)):
+        if not name.startswith("Pod "):
+            probes = {"startupProbe", "livenessProbe", "readinessProbe"}
+            assert probes <= spec["containers"][0].keys(), name
+
+
+@pytest.mark.parametrize(("chart", "values"), BOTH)
+def test_services_put_no_variables_into_pods_that_would_be_taken_for_settings(
+    chart: str, values: dict[str, Any]
+) -> None:
+    # A Service gpufleet-server would set GPUFLEET_SERVER_PORT=tcp://10.0.0.1:80.
+    for name, spec in pod_specs(objects(chart, values)):
+        assert spec["enableServiceLinks"] is False, name
+
+
+@pytest.mark.parametrize(
+    ("values", "privileged", "host_pids"),
+    [
+        ({"kernelLog": True}, True, False),
+        ({"hostDevices": True}, True, False),
+        ({"identify": True}, False, True),
+        ({"runtimeClassName": "nvidia"}, False, False),
+    ],
+)
+def test_the_agent_gets_privileges_only_for_what_needs_them(
+    values: dict[str, Any], privileged: bool, host_pids: bool
+) -> None:
+    agent = one(objects("gpu-scheduler", {"agent": values}), "DaemonSet", "gpu-scheduler-agent")
+    spec = agent["spec"]["template"]["spec"]
+    assert spec["containers"][0]["securityContext"].get("privileged", False) is privileged
+    assert spec.get("hostPID", False) is host_pids
+    assert spec.get("runtimeClassName", "") == values.get("runtimeClassName", "")
+
+
+@pytest.mark.parametrize(("chart", "values"), BOTH)
+def test_what_objects_select_and_mount_is_there(chart: str, values: dict[str, Any]) -> None:
+    rendered = objects(chart, values)
+    pods = [
+        each["spec"]["template"]["metadata"]["labels"]
+        if "template" in each["spec"]
+        else each["metadata"]["labels"]
+        for each in rendered
+        if each["kind"] in ("Deployment", "DaemonSet", "StatefulSet", "Pod")
+    ]
+    for each in rendered:
+        for selector in _selectors(each):
+            assert any(selector.items() <= labels.items() for labels in pods), (each["kind"], selector)
+    for name, spec in pod_specs(rendered):
+        volumes = {volume["name"] for volume in spec.get("volumes", [])} | (
+            {"data"} if name.startswith("StatefulSet") else set()
+        )
+        for container in spec["containers"]:
+            mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
+            assert mounted <= volumes, name
+            assert set(volumes) <= mounted, name
+        account = spec.get("serviceAccountName")
+        assert not account or one(rendered, "ServiceAccount", account), name
+
+
+def test_two_releases_in_two_namespaces_share_no_name_of_the_whole_cluster() -> None:
+    for chart in NAMES:
+        names = [
+            {
+                (each["kind"], each["metadata"]["name"])
+                for each in objects(chart, everything(chart), namespace)
+                if "namespace" not in each["metadata"]
+            }
+            for namespace in ("default", "other")
+        ]
+        assert names[0]
+        assert not names[0] & names[1]
+
+
+def test_kube_scheduler_is_told_what_the_extender_protocol_needs() -> None:
+    rendered = objects("gpu-scheduler", namespace="gpus")
+    text = one(rendered, "ConfigMap", "gpu-scheduler-kube-scheduler")["data"]["config.yaml"]
+    configuration = yaml.safe_load(text)
+    [extender] = configuration["extenders"]
+    service = one(rendered, "Service", "gpu-scheduler-scheduler")
+    port = service["spec"]["ports"][0]["port"]
+    assert extender["urlPrefix"] == f"http://gpu-scheduler-scheduler.gpus.svc:{port}"
+    assert [extender[f"{verb}Verb"] for verb in ("filter", "prioritize", "bind", "preempt")] == [
+        "filter",
+        "prioritize",
+        "bind",
+        "preempt",
+    ]
+    assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
+    assert configuration["percentageOfNodesToScore"] == 100
+    assert [profile["schedulerName"] for profile in configuration["profiles"]] == ["gpu-scheduler"]
+    assert configuration["leaderElection"]["resourceName"] != "kube-scheduler"
+    permit = _variables(one(rendered, "Deployment", "gpu-scheduler-scheduler"))["GPUFLEET_SCHEDULER_PERMIT"]
+    assert _seconds(extender["httpTimeout"]) > _seconds(permit)  # a gang's bind waits that long
+
+
+def test_only_pods_that_carry_a_claim_or_an_allocation_come_to_the_webhook() -> None:
+    rendered = objects("gpu-scheduler")
+    [hook] = one(rendered, "MutatingWebhookConfiguration", "gpu-scheduler-webhook")["webhooks"]
+    assert hook["failurePolicy"] == "Fail"
+    [condition] = hook["matchConditions"]
+    assert set(re.findall(r"'([^']+)' in object.metadata.annotations", condition["expression"])) == {
+        CLAIM,
+        ALLOCATED,
+        VISIBLE,
+    }
+    assert "caBundle" not in hook["clientConfig"]
+
+
+def test_with_cert_manager_the_webhook_may_touch_neither_secrets_nor_configurations() -> None:
+    rendered = objects("gpu-scheduler", {"webhook": {"certManager": {"enabled": True}}})
+    rules = one(rendered, "ClusterRole", "gpu-scheduler-webhook")["rules"]
+    assert {resource for rule in rules for resource in rule["resources"]} == {"gpuclaims", "gpunodestatuses"}
+    assert not [each for each in rendered if each["kind"] == "Role" and "webhook" in each["metadata"]["name"]]
+    issuer = one(rendered, "Certificate", "gpu-scheduler-webhook")["spec"]["issuerRef"]
+    assert one(rendered, issuer["kind"], issuer["name"])["spec"] == {"selfSigned": {}}
+
+
+@pytest.mark.parametrize(("chart", "values"), BOTH)
+def test_no_role_has_a_wildcard_or_reads_all_secrets(chart: str, values: dict[str, Any]) -> None:
+    for each in objects(chart, values):
+        for rule in each.get("rules", []) if each["kind"] in ("Role", "ClusterRole") else []:
+            words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+            assert "*" not in words, each["metadata"]["name"]
+            if "secrets" in rule["resources"]:
+                assert rule.get("resourceNames") or rule["verbs"] == ["create"], each["metadata"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("database", "key", "objects_made"),
+    [
+        ({}, "url", {"Secret", "StatefulSet"}),
+        ({"url": "postgresql://u:p@db/gpufleet"}, "url", {"Secret"}),
+        ({"existingSecret": {"name": "mine", "key": "dsn"}}, "dsn", set()),
+    ],
+)
+def test_the_database_is_bundled_given_or_in_a_secret(
+    database: dict[str, Any], key: str, objects_made: set[str]
+) -> None:
+    rendered = objects("gpufleet", {"database": database})
+    kinds = {each["kind"] for each in rendered}
+    assert kinds & {"Secret", "StatefulSet"} == objects_made
+    [variable] = [
+        each
+        for each in _container(one(rendered, "Deployment", "gpufleet"))["env"]
+        if each["name"] == "GPUFLEET_STORE_URL"
+    ]
+    reference = variable["valueFrom"]["secretKeyRef"]
+    assert reference["key"] == key
+    assert "Secret" not in objects_made or one(rendered, "Secret", reference["name"])["stringData"][key]
+
+
+def test_grafana_gets_every_dashboard_as_json() -> None:
+    rendered = objects("gpufleet", {"grafana": {"dashboards": {"enabled": True}}})
+    maps = [each for each in rendered if each["metadata"].get("labels", {}).get("grafana_dashboard") == "1"]
+    files = [name for each in maps for name in each["data"]]
+    assert sorted(files) == sorted(path.name for path in (CHARTS / "gpufleet" / "dashboards").iterdir())
+    for each in maps:
+        for content in each["data"].values():
+            board = json.loads(content)
+            ids = [panel["id"] for panel in board["panels"]]
+            assert len(set(ids)) == len(ids)
+            assert board["title"]
+
+
+def _selectors(each: Object) -> list[dict[str, str]]:
+    spec = each.get("spec", {})
+    if each["kind"] == "Service":
+        return [spec["selector"]]
+    if each["kind"] in ("Deployment", "DaemonSet", "StatefulSet", "PodDisruptionBudget"):
+        return [spec["selector"]["matchLabels"]]
+    if each["kind"] == "NetworkPolicy":
+        return [spec["podSelector"]["matchLabels"]]
+    return []
+
+
+def _container(workload: Object) -> Object:
+    container: Object = workload["spec"]["template"]["spec"]["containers"][0]
+    return container
+
+
+def _variables(workload: Object) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in _container(workload)["env"]}
+
+
+def _seconds(duration: str) -> float:
+    return float(duration.removesuffix("s"))
