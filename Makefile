@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 PORT ?= 8080
 WORKERS ?= 2
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/gpufleet/__init__.py)
+IMAGE ?= gpufleet:v$(VERSION)
 VENV := .venv
 BIN := $(VENV)/bin
 # Networks with certificates of their own: trust what the machine trusts.
@@ -13,7 +15,7 @@ INSTALL = $(UV) pip install --quiet --python $(BIN)/python
 PAGE := src/gpufleet/dashboard/static/index.html
 PAGE_SOURCES = $(shell find dashboard -path dashboard/node_modules -prune -o -type f -print 2>/dev/null)
 
-.PHONY: help run test check e2e bench build lock docs clean dashboard page-if-node
+.PHONY: help run test check e2e bench build image sbom lock docs clean dashboard page-if-node
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,8 +44,23 @@ build: $(VENV)/.dev page-if-node ## Build the wheel into dist/
 
 dashboard: $(PAGE) ## Build the web page (needs Node.js 20 or newer)
 
+image: ## Build the container image (needs docker or podman; IMAGE=registry/name:tag)
+	@engine=$$(command -v docker || command -v podman) && $$engine info >/dev/null 2>&1 \
+		|| { echo "make image needs a running docker or podman"; exit 1; }; \
+	$$engine build --build-arg SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) -t $(IMAGE) .
+
+sbom: $(VENV)/.dev ## Write what is in the image into dist/*.cdx.json (CycloneDX)
+	@mkdir -p dist
+	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON \
+		-o dist/gpufleet.cdx.json requirements/runtime.txt 2>/dev/null
+	@if [ ! -f dashboard/package-lock.json ]; then echo "==> no dashboard/: its part is left out"; \
+	elif ! command -v npm >/dev/null; then echo "==> no npm: the dashboard's part is left out"; \
+	else (cd dashboard && npm sbom --sbom-format cyclonedx --package-lock-only --omit dev) > dist/dashboard.cdx.json; fi
+	@ls -l dist/*.cdx.json
+
 docs: $(VENV)/.dev ## Regenerate what docs/ takes from the code
 	@$(BIN)/python -m gpufleet.settings.reference > docs/settings.md
+	@$(BIN)/python -m charts.reference
 
 lock: $(UV) ## Pin the newest dependencies, with hashes
 	$(UV) pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
