@@ -184,8 +184,8 @@ def test_no_role_has_a_wildcard_or_reads_all_secrets(chart: str, values: dict[st
 @pytest.mark.parametrize(
     ("database", "key", "objects_made"),
     [
-        ({}, "url", {"Secret", "StatefulSet"}),
-        ({"url": "postgresql://u:p@db/gpufleet"}, "url", {"Secret"}),
+        ({}, "url", {"gpufleet-database", "gpufleet-postgresql"}),
+        ({"url": "postgresql://u:p@db/gpufleet"}, "url", {"gpufleet-database"}),
         ({"existingSecret": {"name": "mine", "key": "dsn"}}, "dsn", set()),
     ],
 )
@@ -193,8 +193,8 @@ def test_the_database_is_bundled_given_or_in_a_secret(
     database: dict[str, Any], key: str, objects_made: set[str]
 ) -> None:
     rendered = objects("gpufleet", {"database": database})
-    kinds = {each["kind"] for each in rendered}
-    assert kinds & {"Secret", "StatefulSet"} == objects_made
+    made = {each["metadata"]["name"] for each in rendered if each["kind"] in ("Secret", "StatefulSet")}
+    assert made - {"gpufleet-workload-key"} == objects_made
     [variable] = [
         each
         for each in _container(one(rendered, "Deployment", "gpufleet"))["env"]
@@ -202,7 +202,7 @@ def test_the_database_is_bundled_given_or_in_a_secret(
     ]
     reference = variable["valueFrom"]["secretKeyRef"]
     assert reference["key"] == key
-    assert "Secret" not in objects_made or one(rendered, "Secret", reference["name"])["stringData"][key]
+    assert not objects_made or one(rendered, "Secret", reference["name"])["stringData"][key]
 
 
 def test_grafana_gets_every_dashboard_as_json() -> None:

@@ -7,8 +7,8 @@ from charts.reference import CHARTS, NAMES, Leaf, at, defaults, leaves, schema, 
 from tests.charts.rendering import changed, everything, helm, outcome, refusal
 
 LEAVES = [(chart, leaf) for chart in NAMES for leaf in leaves(schema(chart))]
-_FIXED = ("database", "bundled", "password")
-"""A password that is made anew at each rendering would make every value seem to do something."""
+_FIXED = (("database", "bundled", "password"), ("auth", "workloadKeySecret", "name"))
+"""Secrets that are made anew at each rendering would make every value seem to do something."""
 
 NEEDS: dict[tuple[str, ...], dict[str, Any]] = {
     ("database", "existingSecret", "key"): {"database": {"existingSecret": {"name": "given"}}},
@@ -47,7 +47,8 @@ def test_every_value_does_something(chart: str, leaf: Leaf) -> None:
     example = each["examples"][0]
     bases = [NEEDS.get(path, everything(chart)), {}]
     if chart == "gpufleet":
-        bases = [base if path == _FIXED else changed(base, _FIXED, "fixed") for base in bases]
+        for fixed in _FIXED:
+            bases = [changed(base, fixed, "fixed") for base in bases]
     assert any(outcome(chart, base) != outcome(chart, changed(base, path, example)) for base in bases), (
         f"{'.'.join(path)} set to {example!r} changes nothing"
     )
