@@ -74,7 +74,7 @@ def _shown(value: object) -> str:
 
 def _text(each: dict[str, Any]) -> str:
     choices = [f"`{choice}`" for choice in each.get("enum", []) if choice]
-    return each["description"] + (f" One of {', '.join(choices)}." if choices else "")
+    return str(each["description"]) + (f" One of {', '.join(choices)}." if choices else "")
 
 
 if __name__ == "__main__":

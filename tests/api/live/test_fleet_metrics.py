@@ -1,12 +1,12 @@
 import dataclasses
 
 from prometheus_client import CollectorRegistry
+from tests.api.live.conftest import NOW, known_readings
 
 from gpufleet.api.fleet_metrics import FleetMetrics
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.overview import overview
 from gpufleet.model.reading import Quantity, Readings
-from tests.api.live.conftest import NOW, known_readings
 
 
 def test_the_counts_on_metrics_are_those_of_the_overview(cluster: Cluster) -> None:
