@@ -10,6 +10,7 @@ doesn't tie to indices in the same way.
 """
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from gpufleet.sources.slurm.hostlist import numbers
@@ -27,8 +28,11 @@ class Gpus(NamedTuple):
     indices: tuple[int, ...] = ()
 
 
+@lru_cache(maxsize=4096)
 def gpus_in(text: str) -> tuple[Gpus, ...]:
-    """Every mention of GPUs, in order."""
+    """Every mention of GPUs, in order. Thousands of jobs and nodes say the same few things."""
+    if "gpu" not in text:
+        return ()
     found = []
     for item in _items(text):
         name, _, detail = item.partition("(")

@@ -104,12 +104,16 @@ def status_of(state: tuple[str, ...]) -> Status:
     return Status.COMPLETED if "COMPLETED" in said else Status.UNKNOWN
 
 
-def job_from(record: JobRecord) -> Job | None:
-    """The job, or None if it has nothing to do with GPUs (or belongs to another cluster of a federation)."""
+def job_from(record: JobRecord, had: int = 0) -> Job | None:
+    """The job, or None if it has nothing to do with GPUs (or belongs to another cluster of a federation).
+
+    `had` are the GPUs that it was seen with: one that got a whole node without asking for GPUs
+    says nothing of them any more once it has ended.
+    """
     state = words(record.job_state)
     nodes = expand(text(record.nodes))
     shares = _shares(record, nodes)
-    gpus = sum(share.gpus for share in shares) or _asked(record, len(nodes))
+    gpus = sum(share.gpus for share in shares) or _asked(record, len(nodes)) or had
     if not gpus or "REVOKED" in state:
         return None
     status = status_of(state)

@@ -12,6 +12,7 @@ A uid is made of the job's id and the time of its submission, since ids start ag
 controller loses its state. A job that is requeued is submitted anew and stays the same job.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -27,7 +28,10 @@ from gpufleet.sources.slurm.jobs import Job, job_from, past_job_from
 from gpufleet.sources.slurm.nodes import node_from
 from gpufleet.sources.slurm.objects import JobObjects, ended_objects, group_of, objects_of
 from gpufleet.sources.slurm.rest import Rest
-from gpufleet.sources.slurm.wire import JobRecord, NodeRecord, PastRecord
+from gpufleet.sources.slurm.wire import JobRecord, NodeRecord, PastRecord, number
+
+_AT_ONCE = 200
+"""Records that are read before others get their turn: a cluster may have tens of thousands of jobs."""
 
 _OVERLAP = 120.0
 """Seconds by which questions to the accounting database overlap: it hears of an end a little later."""
@@ -70,6 +74,7 @@ class SlurmSource:
         self._answers = answers or (Rest(settings) if settings.url else Commands(settings))
         self.polling = Polling(f"slurm of {fleet.cluster}", clock)
         self._nodes: dict[str, Node] = {}
+        self._records: dict[int, tuple[JobRecord, Job | None]] = {}
         self._jobs: dict[int, tuple[Job, JobObjects]] = {}
         self._groups: dict[tuple[str, int], str] = {}
         self._looked = 0.0
@@ -90,8 +95,7 @@ class SlurmSource:
         """Take one turn."""
         at = self._clock()
         nodes = await self._answers.nodes()
-        jobs = await self._answers.jobs()
-        found = {job.id: job for record in jobs if (job := job_from(record)) is not None}
+        found = await self._read(await self._answers.jobs())
         vanished = [job for key, (job, _) in self._jobs.items() if key not in found and not job.status.ended]
         past = await self._past(vanished)
         self._take_nodes(node for record in nodes if (node := node_from(record)) is not None)
@@ -101,6 +105,24 @@ class SlurmSource:
             self._history_told = True
             await self._tell_history(at - self._settings.history)
         self._looked = at
+
+    async def _read(self, records: tuple[JobRecord, ...]) -> dict[int, Job]:
+        """The jobs of these records; most are as they were, and others wait for the rest."""
+        fresh: dict[int, tuple[JobRecord, Job | None]] = {}
+        for place, record in enumerate(records):
+            if place % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            key = number(record.job_id) or 0
+            known = self._records.get(key)
+            if known is None or known[0] != record:
+                known = (record, job_from(record, self._had(key, record)))
+            fresh[key] = known
+        self._records = fresh
+        return {key: job for key, (_, job) in fresh.items() if job is not None}
+
+    def _had(self, key: int, record: JobRecord) -> int:
+        known = self._jobs.get(key)
+        return known[0].gpus if known and known[0].submitted == number(record.submit_time) else 0
 
     def _take_nodes(self, nodes: Iterable[Node]) -> None:
         fresh = {node.name: node for node in nodes if node.gpu_count}
