@@ -14,7 +14,7 @@ import numpy as np
 from gpufleet.accounting.replicas import Replicas, replicas
 from gpufleet.accounting.samples import Ints, Samples, Taken, take
 from gpufleet.accounting.spread import by_moment, spreads, sums
-from gpufleet.accounting.stints import Stint, clip, stints
+from gpufleet.accounting.stints import Stint, clip, columns_of, stints
 from gpufleet.model.holding import Capacity, Holding
 from gpufleet.model.hour import (
     GPU_HOUR,
@@ -78,7 +78,7 @@ class _Sheet:
         self._stints = found
         self._taken: Taken = take(samples, found, [holding.node for holding in holdings])
         self._moments = len(samples.times)
-        columns = np.array(found, dtype=np.int64).reshape(-1, 5)
+        columns = columns_of(found)
         self._holder: Ints = columns[:, 0]
         self._amount: Ints = columns[:, 2] * (columns[:, 4] - columns[:, 3])
         self._workload, self._workload_keys = _number([_workload(h) for h in holdings])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpufleet.accounting.stints import Stint
+from gpufleet.accounting.stints import Stint, columns_of
 from gpufleet.model.hour import PERCENT
 from gpufleet.model.reading import GpuRef
 
@@ -81,7 +81,7 @@ def take(samples: Samples, stints: Sequence[Stint], nodes: Sequence[str]) -> Tak
         if row is not None:
             rows.append(row)
             kept.append(stint)
-    columns = np.array(kept, dtype=np.int64).reshape(-1, 5)
+    columns = columns_of(kept)
     start, end = columns[:, 3], columns[:, 4]
     low = np.searchsorted(samples.times, start, side="left")
     counts = np.searchsorted(samples.times, end, side="left") - low

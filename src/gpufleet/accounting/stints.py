@@ -12,8 +12,11 @@ Within the limits nothing is touched, which is the ordinary case and the fast on
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpufleet.model.holding import Capacity, Holding
 from gpufleet.model.hour import HOUR_MS, PPM
@@ -60,6 +63,12 @@ def stints(holdings: Sequence[Holding], capacities: Iterable[Capacity], hour: in
             wanted = _cut(wanted, spans.get(node, []), _ages(holdings, numbers))
         found += wanted
     return found
+
+
+def columns_of(found: Sequence[Stint]) -> NDArray[np.int64]:
+    """The stints as rows of whole numbers."""
+    flat = np.fromiter(chain.from_iterable(found), dtype=np.int64, count=5 * len(found))
+    return flat.reshape(-1, 5)
 
 
 def _wanted(number: int, holding: Holding, hour: int) -> list[Stint]:
