@@ -104,6 +104,17 @@ async def test_the_overview_counts_the_broken_node_and_leaves_out_the_cordoned_o
         assert told.allocation_rate == pytest.approx(held / (29 * 8))
 
 
+async def test_the_ledger_of_the_fleet_writes_the_holding_periods_of_the_simulation() -> None:
+    async with shown(NOW) as (server, _), followed(server, NOW) as fleet:
+        fleet.refresh()
+        fleet.begin_billing()
+        written = {period.pod_uid: period for period in fleet.ledger.drain()}
+        told = {h.pod_uid: h for h in SIMULATION.holdings(NOW - 100 * DAY, NOW) if h.pod_uid in written}
+        lasting = {h.pod_uid for h in SIMULATION.holdings(NOW, NOW + 1)}
+        assert lasting <= told.keys() == written.keys()
+        assert written == told
+
+
 async def test_step_by_step_or_at_once_the_same_objects_are_there() -> None:
     later = NOW + 8 * 3600
     async with shown(NOW) as (stepwise, player), shown(later) as (at_once, _):

@@ -73,6 +73,16 @@ def annotations_of(run: Run) -> dict[str, str]:
     return {"finance/cost-center": run.team.cost_center}
 
 
+def annotations_of_pod(run: Run, pod: PodOfRun, hardware: Hardware) -> dict[str, str]:
+    """The annotations of a pod that has its GPUs."""
+    found = annotations_of(run)
+    if uses_claims(run):
+        ids = ",".join(map(str, pod.place.gpus))
+        found["gpu.scheduling/claim"] = run.name
+        found["gpu.scheduling/allocated"] = f"{hardware.machines[pod.place.node].name}:{ids}"
+    return found
+
+
 def root_of(run: Run) -> Identity:
     """The object at the top."""
     if run.kind == "CronJob":
@@ -83,7 +93,7 @@ def root_of(run: Run) -> Identity:
 
 def uses_claims(run: Run) -> bool:
     """Whether its GPUs were handed out by our scheduler rather than by the device plugin."""
-    return run.kind in ("PyTorchJob", "Job", "Pod")
+    return run.kind in ("PyTorchJob", "Job", "CronJob", "Pod")
 
 
 def pods_of(run: Run) -> tuple[PodOfRun, ...]:
@@ -319,11 +329,10 @@ def _pod(run: Run, pod: PodOfRun, phase: Phase, hardware: Hardware) -> Json:
     meta = _meta(run, me, pod.parent, run.created)
     spec = _template(run)["spec"]
     machine = hardware.machines[pod.place.node]
-    if uses_claims(run):
+    if phase is not Phase.WAITING:
+        meta["annotations"] = annotations_of_pod(run, pod, hardware)
+    elif uses_claims(run):
         meta["annotations"]["gpu.scheduling/claim"] = run.name
-        if phase is not Phase.WAITING:
-            ids = ",".join(map(str, pod.place.gpus))
-            meta["annotations"]["gpu.scheduling/allocated"] = f"{machine.name}:{ids}"
     if phase is not Phase.WAITING:
         spec = {**spec, "nodeName": machine.name}
     return {

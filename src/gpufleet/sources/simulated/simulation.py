@@ -26,7 +26,7 @@ from gpufleet.model.reading import (
 )
 from gpufleet.sources.simulated.curves import Matrix, all_quantities, load, noise, quantities
 from gpufleet.sources.simulated.hardware import DAY, XID, Hardware, build, lost_place
-from gpufleet.sources.simulated.objects import annotations_of, labels_of, pods_of
+from gpufleet.sources.simulated.objects import annotations_of_pod, labels_of, pods_of
 from gpufleet.sources.simulated.slots import cut
 from gpufleet.sources.simulated.timeline import Run, Slot, runs_between
 
@@ -81,7 +81,7 @@ class Simulation:
                     model=machine.model.name.replace(" ", "_"),
                     held=pod.place.gpus,
                     labels=labels_of(run),
-                    annotations=annotations_of(run),
+                    annotations=annotations_of_pod(run, pod, self.hardware),
                     start=max(start, run.bound),
                     end=run.ended if run.ended <= end else 0.0,
                 )

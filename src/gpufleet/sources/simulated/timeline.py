@@ -152,9 +152,10 @@ def run_in(slot: Slot, cell: int) -> Run:
         project=project,
         name=f"{project.name}-{slot.number}" if not role.finishes else f"{project.name}-{slot.number}-{cell}",
         uid=new_uid(source),
-        created=bound - wait,
-        bound=math.inf if role.name == "backlog" else bound,
-        ended=end,
+        # Whole seconds, as Kubernetes keeps them.
+        created=float(math.floor(bound - wait)),
+        bound=math.inf if role.name == "backlog" else float(math.floor(bound)),
+        ended=float(math.floor(end)),
         fails=fails,
         memory_share=source.uniform(0.03, 0.3) if role.load == "idle" else source.uniform(0.5, 0.93),
         level=_level(role.load, source),
