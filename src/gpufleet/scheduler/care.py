@@ -31,6 +31,9 @@ _log = get_logger("scheduler")
 PERIOD = 1.0
 """Seconds between two looks at what time changes: holds that run out, calls that failed."""
 
+TOGETHER = 0.05
+"""Seconds in which changes are gathered."""
+
 _AT_ONCE = 64
 
 _Item = TypeVar("_Item")
@@ -103,6 +106,8 @@ class Care:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PERIOD):
                     await self._wake.wait()
+            # What comes at the same time is looked at together.
+            await asyncio.sleep(TOGETHER)
 
     async def step(self) -> None:
         """One look: release what is due, then wake those whom it helps."""
@@ -150,7 +155,7 @@ class Care:
                 self._freed = True
 
     def _note_foreign(self) -> None:
-        foreign = {name for name, lease in self._ledger.leases.items() if lease.foreign}
+        foreign = set(self._ledger.foreign)
         for name in sorted(foreign - self._foreign):
             lease = self._ledger.leases[name]
             _log.warning(

@@ -53,6 +53,7 @@ class Gangs:
         self.plans: dict[Key, Plan] = {}
         self.notes: dict[Key, str] = {}
         self._dirty: set[Key] = set()
+        self._known: set[Key] = set()
         self._wake = asyncio.Event()
         self.on_planned: Callable[[list[Pod]], None] = lambda pods: None
         self.on_refused: Callable[[list[Pod], str], None] = lambda pods, note: None
@@ -66,14 +67,14 @@ class Gangs:
 
     def look_at(self, gang: Key) -> None:
         """Something about this gang has changed."""
+        self._known.add(gang)
         self._dirty.add(gang)
         self._wake.set()
 
     def look_at_all(self) -> None:
         """GPUs became free, or this process has just begun to lead."""
-        for claim in self._ledger.claims.values():
-            if claim.spec.gang_ref:
-                self.look_at((claim.metadata.namespace, claim.spec.gang_ref))
+        for gang in self._known:
+            self.look_at(gang)
 
     def keeps(self, uid: str) -> bool:
         """Whether a plan answers for the pod's reservation."""
@@ -142,6 +143,8 @@ class Gangs:
             await self._follow(gang, plan, members)
             return
         terms = self._terms(gang)
+        if terms is None:
+            self._known.discard(gang)
         if terms is None or len(members) < terms[0]:
             return
         settled = [pod for pod in members if self._settled(pod)]

@@ -24,6 +24,9 @@ from gpufleet.scheduler.waiting import WaitingRoom
 
 _log = get_logger("scheduler")
 
+TOGETHER = 0.2
+"""Seconds in which changes of a claim are gathered: its pods often come and go together."""
+
 _AT_ONCE = 16
 _MOST_EVENTS = 10_000
 
@@ -69,6 +72,7 @@ class Statuses:
         """Write until cancelled."""
         while True:
             await self._wake.wait()
+            await asyncio.sleep(TOGETHER)
             self._wake.clear()
             if not await self.step():
                 await asyncio.sleep(1.0)

@@ -58,6 +58,8 @@ class Ledger:
         self.pods: dict[str, Pod] = {}
         self.leases: dict[str, GpuLease] = {}
         self.holds: dict[str, Hold] = {}
+        self.foreign: set[str] = set()
+        """Names of the leases that were made by hand or by another program."""
         self._gone: dict[str, str] = {}
         self._parts: dict[str, dict[str, dict[int, Holder]]] = {}
         self._by_claim: dict[Key, set[str]] = {}
@@ -109,6 +111,8 @@ class Ledger:
             return
         self._unlist(known)
         self.leases[read.name] = read
+        if read.foreign:
+            self.foreign.add(read.name)
         for uid, holder in read.holders.items():
             self._parts.setdefault(uid, {}).setdefault(read.node, {})[read.gpu] = holder
             self._settle(uid, read.node)
@@ -211,6 +215,7 @@ class Ledger:
     def _unlist(self, lease: GpuLease | None) -> None:
         if lease is None:
             return
+        self.foreign.discard(lease.name)
         for uid in lease.holders:
             nodes = self._parts.get(uid, {})
             nodes.get(lease.node, {}).pop(lease.gpu, None)

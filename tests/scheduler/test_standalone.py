@@ -1,0 +1,67 @@
+"""The loop that needs no kube-scheduler, on the embedded API."""
+
+from tests.scheduler.stage import Stage, open_stage
+
+from gpufleet.kubelite import KubeLite
+from gpufleet.placement.kubernetes.resources import amount
+
+
+async def bound(stage: Stage, *names: str) -> dict[str, str]:
+    def done() -> bool:
+        pods = {pod.metadata.name: pod.spec.node_name for pod in stage.desk.ledger.pods.values()}
+        return all(pods.get(name) for name in names)
+
+    await stage.until(done)
+    return {
+        pod.metadata.name: pod.spec.node_name
+        for pod in stage.desk.ledger.pods.values()
+        if pod.metadata.name in names
+    }
+
+
+async def test_pods_are_bound_and_gpus_go_to_the_next_when_they_are_free(server: KubeLite) -> None:
+    async with open_stage(server, standalone=True) as stage:
+        await stage.node("a", gpus=2)
+        await stage.claim("two", 2)
+        first = await stage.pod("first", "two")
+        assert await bound(stage, "first") == {"first": "a"}
+        await stage.pod("second", "two")
+        await stage.delete(first)
+        assert await bound(stage, "second") == {"second": "a"}
+
+
+async def test_cpu_memory_taints_and_other_schedulers_are_respected(server: KubeLite) -> None:
+    async with open_stage(server, standalone=True) as stage:
+        await stage.node("small", allocatable={"cpu": "1", "memory": "1Gi"})
+        await stage.claim("one")
+        await stage.pod("other", "one", schedulerName="default-scheduler")
+        hungry = {"resources": {"requests": {"cpu": "2"}}}
+        await stage.pod("hungry", "one", containers=[{"name": "c", "image": "i", **hungry}])
+        await stage.pod("modest", "one")
+        await bound(stage, "modest")
+        await stage.node("large", allocatable={"cpu": "8", "memory": "8Gi"})
+        assert await bound(stage, "hungry") == {"hungry": "large"}
+        unbound = [pod.metadata.name for pod in stage.desk.ledger.pods.values() if not pod.spec.node_name]
+        assert unbound == ["other"]
+
+
+async def test_a_gang_is_bound_together(server: KubeLite) -> None:
+    async with open_stage(server, standalone=True) as stage:
+        await stage.node("a", gpus=2)
+        await stage.node("b", gpus=2)
+        await stage.group("g", 2)
+        await stage.claim("of-g", 2, spec={"gangRef": "g"})
+        await stage.pod("m0", "of-g")
+        await stage.pod("m1", "of-g")
+        assert set((await bound(stage, "m0", "m1")).values()) == {"a", "b"}
+
+
+def test_quantities_are_read_as_kubernetes_writes_them() -> None:
+    assert [amount(text) for text in ("2", "500m", "1Gi", "1.5", "1e3", "nonsense")] == [
+        2.0,
+        0.5,
+        2.0**30,
+        1.5,
+        1000.0,
+        0.0,
+    ]
