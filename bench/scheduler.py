@@ -73,7 +73,7 @@ def _report(at: int) -> dict[str, Any]:
 
 
 def _claim(at: int) -> dict[str, Any]:
-    size = (1, 1, 2, 1, 4, 1, 2, 8)[at % 8]
+    size = (1, 1, 2, 1, 1, 1, 4, 1)[at % 8]
     return {
         "apiVersion": "gpu.scheduling/v1",
         "kind": "GpuClaim",
@@ -211,7 +211,7 @@ def measure() -> Iterable[Result]:
 
 
 def _results(filters: list[float], binds: list[float], wall: float, cpu: float) -> Iterable[Result]:
-    place = f"{NODES:,} nodes, {PODS:,} pods"
+    place = f"{NODES:,} nodes, {PODS:,} pods of 1.5 GPUs"
     yield Result(
         "scheduler: pods/s on one core", PODS / cpu, "pods/s", at_least=200, note=f"{place}, CPU time"
     )

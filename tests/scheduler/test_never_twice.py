@@ -30,7 +30,7 @@ CLAIMS: dict[str, dict[str, Any]] = {
 }
 GANG = 2
 OUTCOMES: tuple[Outcome, ...] = ("done", "done", "done", "answer lost", "failed", "late")
-EXAMPLES = int(os.environ.get("GPUFLEET_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("GPUFLEET_EXAMPLES", "20"))
 
 
 def allocation(pod: Pod) -> tuple[str, list[int]]:
@@ -189,7 +189,7 @@ class Schedulers(RuleBasedStateMachine):
         world = self.world
         self.processes[1].kill()
         process = self.processes[0]
-        for _ in range(40):
+        for _ in range(25):
             while world.late:
                 world.arrive_late(0)
             self.answer_everything()

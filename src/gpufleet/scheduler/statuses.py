@@ -29,6 +29,8 @@ TOGETHER = 0.2
 
 _AT_ONCE = 16
 _MOST_EVENTS = 10_000
+_NO_NEWS = "Waits: not looked at yet"
+"""Not worth a write: the scheduler's word on the pod comes in a moment."""
 
 
 class Statuses:
@@ -97,7 +99,7 @@ class Statuses:
         if claim is None:
             return None
         status = status_of(self._ledger, self._waiting, claim)
-        if _told(claim) == status:
+        if _told(claim) == status or (status["message"] == _NO_NEWS and not claim.status.allocations):
             return None
         try:
             await self._api.write_status(*key, status)

@@ -100,12 +100,12 @@ class Ledger:
     # -- leases and holds ------------------------------------------------------------------
 
     def put_lease(self, lease: Lease) -> None:
-        """A lease as the server showed it; one older than what is known changes nothing."""
+        """A lease as the server showed it; one that is known, or older, changes nothing."""
+        known = self.leases.get(lease.metadata.name)
+        if known is not None and _known_or_older(lease, known.object):
+            return
         read = read_lease(lease)
         if read is None:
-            return
-        known = self.leases.get(read.name)
-        if known is not None and _older(lease, known.object):
             return
         if self._gone.get(read.name) == lease.metadata.uid:
             return
@@ -172,7 +172,7 @@ class Ledger:
         """A pod is there or has changed."""
         uid = pod.metadata.uid
         known = self.pods.get(uid)
-        if known is not None and _older(pod, known):
+        if known is not None and _known_or_older(pod, known):
             return
         self.pods[uid] = pod
         if claim := pod.metadata.annotations.get(CLAIM):
@@ -290,9 +290,9 @@ class _Aside:
             self._ledger.cluster.allocate(held.holder, held, observed=True)
 
 
-def _older(item: KubeObject, known: KubeObject) -> bool:
-    """Whether `item` is an earlier state of `known` (versions of one object count upwards)."""
+def _known_or_older(item: KubeObject, known: KubeObject) -> bool:
+    """Whether `item` is `known` or an earlier state of it (versions of one object count upwards)."""
     new, old = item.metadata, known.metadata
     if new.uid != old.uid or not (new.resource_version.isdigit() and old.resource_version.isdigit()):
         return False
-    return int(new.resource_version) < int(old.resource_version)
+    return int(new.resource_version) <= int(old.resource_version)
