@@ -42,7 +42,7 @@ class Cluster:
             for found in page.items:
                 if found.metadata.name == node:
                     last = found
-                    if is_so(found):
+                    if found.status.devices and is_so(found):
                         return found
             await asyncio.sleep(0.02)
         raise AssertionError(f"not within {seconds:g} s; last seen: {last}")

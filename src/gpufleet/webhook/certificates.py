@@ -4,9 +4,9 @@ A keyring is what replicas share: the authorities to trust (the newest first), t
 the serving certificate with its key. `renewed` takes one step at a time, decided by the certificates
 alone, so that any replica may take it and none needs to remember anything:
 
-1. the newest authority has lived two thirds of its life: make another, trust both, serve as before;
-2. everybody had time to hear of the new authority: let it sign the serving certificate;
-3. the serving certificate has lived two thirds of its life, or lacks a name: make another;
+1. the serving certificate has lived two thirds of its life, or lacks a name: make another;
+2. the newest authority has lived two thirds of its life: make another, trust both, serve as before;
+3. everybody had time to hear of the new authority: let it sign the serving certificate;
 4. an authority has expired: trust it no longer.
 
 The API server trusts old and new throughout, so no call fails for the change. Keys are P-256.
@@ -57,19 +57,18 @@ def renewed(
     """The keyring after the next step that is due; None if nothing is. `settle` is the time to hear of a CA."""
     newest = x509.load_pem_x509_certificate(ring.authorities[0])
     serving = x509.load_pem_x509_certificate(ring.certificate)
+    signed = _signed_by(serving, newest)
+    heard = signed or _age(newest, now) > settle or _left(serving, now) <= settle
+    worn = _age(serving, now) > 2 / 3 * _life(serving) or not set(names) <= _names(serving)
+    if heard and (worn or not signed):
+        certificate, key = _serving(ring.authorities[0], ring.authority_key, names, now, lifetime)
+        return replace(ring, certificate=certificate, key=key)
     if _age(newest, now) > 2 / 3 * _life(newest):
         authority, key = _authority(now, lifetime)
         return replace(ring, authorities=(authority, *ring.authorities), authority_key=key)
     alive = tuple(pem for pem in ring.authorities if _left(x509.load_pem_x509_certificate(pem), now) > 0)
     if alive and alive != ring.authorities:
         return replace(ring, authorities=alive)
-    signed = _signed_by(serving, newest)
-    heard = signed or _age(newest, now) > settle or _left(serving, now) <= settle
-    if not heard:
-        return None
-    if not signed or _age(serving, now) > 2 / 3 * _life(serving) or not set(names) <= _names(serving):
-        certificate, key = _serving(ring.authorities[0], ring.authority_key, names, now, lifetime)
-        return replace(ring, certificate=certificate, key=key)
     return None
 
 
