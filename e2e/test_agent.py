@@ -1,0 +1,145 @@
+"""Agents on pretended GPUs that publish to a real API server, with the rights of the agent and no more."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.shim.nvml import NvmlShim, build_shim, switched
+
+from e2e.cluster import Cluster
+from e2e.cluster.identity import Identity
+from e2e.fakenodes import FakeNodes
+
+CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
+STATUSES = "/apis/gpu.scheduling/v1/gpunodestatuses"
+RIGHTS = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: e2e-agent}
+rules:
+  - {apiGroups: [gpu.scheduling], resources: [gpunodestatuses], verbs: [get, list, watch, create, patch]}
+  - {apiGroups: [gpu.scheduling], resources: [gpunodestatuses/status], verbs: [patch]}
+  - {apiGroups: [""], resources: [nodes], verbs: [get]}
+  - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
+  - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: e2e-agent}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: e2e-agent}
+subjects: [{kind: Group, name: e2e-agents, apiGroup: rbac.authorization.k8s.io}]
+"""
+
+
+@pytest.fixture(scope="module")
+def identity(cluster: Cluster) -> Iterator[Identity]:
+    """A user who may do what an agent needs, and the CRDs."""
+    cluster.kubectl("apply", "-f", str(CRDS))
+    cluster.kubectl(
+        "wait", "--for=condition=Established", "crd/gpunodestatuses.gpu.scheduling", "--timeout=30s"
+    )
+    cluster.kubectl("apply", "-f", "-", stdin=RIGHTS)
+    yield cluster.user("agent", "e2e-agents")
+    cluster.kubectl("delete", "-f", "-", stdin=RIGHTS)
+    cluster.kubectl("delete", "-f", str(CRDS))
+
+
+@contextmanager
+def agent(identity: Identity, shim: NvmlShim, node: str, namespace: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "gpufleet", "agent", "--port", "0", "--node", node]
+    flags = ["--agent-period", "300ms", "--lease-namespace", namespace, "--no-devices-kernel-log"]
+    process = subprocess.Popen(
+        [*command, *flags, "--kubeconfig", str(identity.kubeconfig)],
+        env={**os.environ, **shim.environment()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield
+    finally:
+        process.terminate()
+        assert process.wait(timeout=20) == 0
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_two_agents_publish_their_nodes_and_nothing_else(
+    cluster: Cluster, identity: Identity, namespace: str, fake_nodes: FakeNodes, tmp_path: Path
+) -> None:
+    fake_nodes.add("gpu-a", "gpu-b")
+    shims = {}
+    with ExitStack() as stack:
+        for node in ("gpu-a", "gpu-b"):
+            (tmp_path / node).mkdir()
+            shims[node] = NvmlShim(build_shim(), tmp_path / node)
+            shims[node].describe(switched(8))
+            stack.enter_context(agent(identity, shims[node], node, namespace))
+
+        def status(node: str) -> dict[str, Any]:
+            listed = {item["metadata"]["name"]: item for item in cluster.api.get(STATUSES)["items"]}
+            found: dict[str, Any] = listed.get(node, {}).get("status", {})
+            return found
+
+        def healths(node: str) -> list[str]:
+            return [device["health"] for device in status(node).get("devices", [])]
+
+        cluster.wait_for("all GPUs", lambda: all(healths(node) == ["Healthy"] * 8 for node in shims))
+        assert "gpu-a" in cluster.kubectl("get", "gns")
+        shims["gpu-a"].xid(3, 48)
+        cluster.wait_for("the XID", lambda: healths("gpu-a")[3] == "Unhealthy", timeout=10)
+        assert healths("gpu-b") == ["Healthy"] * 8
+
+        cordon = {
+            "apiVersion": "gpu.scheduling/v1",
+            "kind": "GpuNodeStatus",
+            "status": {"devices": [{"id": 1, "cordoned": True}]},
+        }
+        path = f"{STATUSES}/gpu-b/status?fieldManager=operator"
+        cluster.api.patch(path, cordon, "application/apply-patch+yaml")
+        cluster.wait_for("the cordon to count", lambda: status("gpu-b")["free"] == 7)
+        assert status("gpu-b")["devices"][1]["cordoned"] is True
+
+        lease = {"metadata": {"name": "gpu-gpu-b-0"}, "spec": {"holderIdentity": "pod-1"}}
+        cluster.api.create(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", lease)
+        pod = {
+            "metadata": {"name": "train", "annotations": {"gpu.scheduling/allocated": "gpu-b:4,5"}},
+            "spec": {"nodeName": "gpu-b", "containers": [{"name": "main", "image": "i"}]},
+        }
+        made = cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", pod)
+        cluster.wait_for("the pod's GPUs", lambda: status("gpu-b")["free"] == 4, timeout=10)
+        users = [device.get("inUseBy", []) for device in status("gpu-b")["devices"]]
+        assert users[0] == ["pod-1"]
+        assert users[4] == users[5] == [made["metadata"]["uid"]]
+
+        cluster.kubectl("delete", "gns", "gpu-b")
+        cluster.wait_for("the object to come back", lambda: healths("gpu-b") == ["Healthy"] * 8, timeout=10)
+        since = cluster.audit_size()
+        shims["gpu-b"].set("0.temperature", 77)
+        cluster.wait_for("some looks", _after(2.0))
+        quiet = [
+            entry for entry in cluster.audit(since) if "gpunodestatuses" in str(entry) and _is_write(entry)
+        ]
+        assert quiet == []
+    fake_nodes.remove("gpu-b")
+    cluster.wait_for("the object to go with its node", lambda: not status_of(cluster, "gpu-b"))
+
+
+def status_of(cluster: Cluster, node: str) -> bool:
+    return any(item["metadata"]["name"] == node for item in cluster.api.get(STATUSES)["items"])
+
+
+def _is_write(entry: Any) -> bool:
+    return entry.get("verb") in ("create", "update", "patch", "delete")
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end

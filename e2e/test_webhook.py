@@ -1,0 +1,259 @@
+"""The webhook as a process of its own, called by a real API server."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster import Cluster, Refused
+from e2e.fakenodes import FakeNodes
+from gpufleet.model.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
+from gpufleet.webhook.configuration import configurations
+
+CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
+HOOKS = "/apis/admissionregistration.k8s.io/v1"
+KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def definitions(cluster: Cluster) -> Iterator[None]:
+    """The CRDs of the chart."""
+    cluster.kubectl("apply", "-f", str(CRDS))
+    cluster.kubectl("wait", "--for=condition=Established", "crd/gpuclaims.gpu.scheduling", "--timeout=30s")
+    yield
+    cluster.kubectl("delete", "-f", str(CRDS))
+
+
+class Running:
+    """A webhook that serves."""
+
+    def __init__(self, process: "subprocess.Popen[str]", url: str) -> None:
+        self.process = process
+        self.url = url
+
+
+@contextmanager
+def webhook(cluster: Cluster, namespace: str, *flags: str) -> Iterator[Running]:
+    """A webhook for the pods of one namespace; its configurations go with it unless the test keeps them."""
+    command = [sys.executable, "-m", "gpufleet", "webhook", "--port", "0", "--names", "127.0.0.1"]
+    own = ["--namespace", namespace, "--configurations", namespace, "--webhook-check", "200ms"]
+    process = subprocess.Popen(
+        [*command, *own, "--kubeconfig", str(cluster.kubeconfig), "--webhook-drain", "1s", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "serves on https://127.0.0.1:" in line
+        yield Running(process, line.split()[-1])
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@contextmanager
+def configured(cluster: Cluster, namespace: str, url: str) -> Iterator[None]:
+    """The configurations in force: the API server calls the webhook, and trusts it."""
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    for plural, manifest in zip(
+        KINDS, configurations({"url": url}, name=namespace, namespaces=selector), strict=True
+    ):
+        cluster.api.create(f"{HOOKS}/{plural}", manifest)
+    try:
+        yield
+    finally:
+        for plural in KINDS:
+            cluster.api.delete(f"{HOOKS}/{plural}/{namespace}")
+
+
+def called(cluster: Cluster, namespace: str) -> bool:
+    """Whether a pod with a claim comes back changed."""
+    path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
+    status, text = cluster.api.raw("POST", path, pod("probe"))
+    return status == 201 and VISIBLE in text
+
+
+def pod(name: str, claim: str | None = "two", **annotations: str) -> Json:
+    notes = {**({CLAIM: claim} if claim else {}), **annotations}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": notes},
+        "spec": {
+            "schedulerName": "nobody",
+            "initContainers": [{"name": "fetch", "image": "i"}],
+            "containers": [{"name": "main", "image": "i"}],
+        },
+    }
+
+
+def claim(cluster: Cluster, namespace: str, **spec: Any) -> None:
+    body = {
+        "apiVersion": "gpu.scheduling/v1",
+        "kind": "GpuClaim",
+        "metadata": {"name": "two"},
+        "spec": {"devices": {"count": 2}, **spec},
+    }
+    cluster.api.create(f"/apis/gpu.scheduling/v1/namespaces/{namespace}/gpuclaims", body)
+
+
+def bind(cluster: Cluster, namespace: str, name: str, node: str, ids: str) -> None:
+    """What the scheduler does: node and GPUs in one write."""
+    notes = {ALLOCATED: f"{node}:{ids}", VISIBLE: ids}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name, "namespace": namespace, "annotations": notes},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    cluster.api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", body)
+
+
+@pytest.mark.usefixtures("definitions")
+def test_a_pod_with_a_claim_sees_the_gpus_of_its_binding(
+    cluster: Cluster, namespace: str, fake_nodes: FakeNodes
+) -> None:
+    fake_nodes.add("gpu-node")
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    claim(cluster, namespace)
+    with webhook(cluster, namespace) as running, configured(cluster, namespace, running.url):
+        cluster.wait_for("the webhook in force", lambda: called(cluster, namespace))
+        made = cluster.api.create(
+            pods, pod("train", None, **{CLAIM: "two", ALLOCATED: "gpu-node:0", VISIBLE: "0"})
+        )
+        assert made["metadata"]["annotations"] == {CLAIM: "two"}
+        bind(cluster, namespace, "train", "gpu-node", "4,5")
+        cluster.wait_for(
+            "the pod to run", lambda: cluster.api.get(f"{pods}/train")["status"].get("phase") == "Running"
+        )
+        for container in ("main", "fetch"):
+            seen = fake_nodes.environment(namespace, "train", container)
+            assert (seen["CUDA_VISIBLE_DEVICES"], seen["HIP_VISIBLE_DEVICES"]) == ("4,5", "4,5")
+
+
+@pytest.mark.usefixtures("definitions")
+def test_forged_annotations_do_not_survive(cluster: Cluster, namespace: str) -> None:
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    with webhook(cluster, namespace) as running, configured(cluster, namespace, running.url):
+        cluster.wait_for("the webhook in force", lambda: called(cluster, namespace))
+        made = cluster.api.create(pods, pod("forger", None, **{ALLOCATED: "n:0,1", VISIBLE: "0,1"}))
+        assert made["metadata"].get("annotations", {}) == {}
+        cluster.api.create(pods, pod("later"))
+        said = cluster.kubectl(
+            *("annotate", "pod", "later", f"{VISIBLE}=0,1,2,3", "note=mine"), namespace=namespace
+        )
+        assert "annotated" in said
+        found = cluster.api.get(f"{pods}/later")["metadata"]["annotations"]
+        assert found == {CLAIM: "two", "note": "mine"}
+
+
+@pytest.mark.usefixtures("definitions")
+def test_a_gang_is_gated_and_gets_its_scheduler(cluster: Cluster, namespace: str) -> None:
+    claim(cluster, namespace, gangRef="job", schedulerName="gpu-scheduler")
+    with webhook(cluster, namespace) as running, configured(cluster, namespace, running.url):
+        cluster.wait_for("the webhook in force", lambda: called(cluster, namespace))
+        plain = pod("member")
+        del plain["spec"]["schedulerName"]
+        made = cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", plain)
+        assert made["spec"]["schedulingGates"] == [{"name": GANG_GATE}]
+        assert made["spec"]["schedulerName"] == "gpu-scheduler"
+
+
+@pytest.mark.usefixtures("definitions")
+def test_a_container_for_debugging_gets_the_same_reference(
+    cluster: Cluster, namespace: str, fake_nodes: FakeNodes
+) -> None:
+    fake_nodes.add("debug-node")
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    with webhook(cluster, namespace) as running, configured(cluster, namespace, running.url):
+        cluster.wait_for("the webhook in force", lambda: called(cluster, namespace))
+        cluster.api.create(path, pod("train"))
+        bind(cluster, namespace, "train", "debug-node", "0")
+        debugger = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "i"}]}}
+        kind = "application/strategic-merge-patch+json"
+        found = cluster.api.patch(f"{path}/train/ephemeralcontainers", debugger, kind)
+        assert VISIBLE in json.dumps(found["spec"]["ephemeralContainers"][0]["env"])
+
+
+@pytest.mark.usefixtures("definitions")
+def test_a_webhook_that_is_down_blocks_only_pods_with_claims(cluster: Cluster, namespace: str) -> None:
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    with webhook(cluster, namespace) as running:
+        url = running.url
+        with configured(cluster, namespace, url):
+            cluster.wait_for("the webhook in force", lambda: called(cluster, namespace))
+    with configured(cluster, namespace, url):
+
+        def refused() -> bool:
+            status, text = cluster.api.raw("POST", f"{pods}?dryRun=All", pod("claimer"))
+            return status == 500 and "failed calling webhook" in text
+
+        cluster.wait_for("the configuration in force", refused)
+        cluster.api.create(pods, pod("plain", None))
+        cluster.kubectl("label", "pod", "plain", "a=b", namespace=namespace)
+        cluster.kubectl("delete", "pod", "plain", "--wait=false", namespace=namespace)
+        with pytest.raises(Refused, match="failed calling webhook"):
+            cluster.api.create(pods, pod("claimer"))
+
+
+@pytest.mark.usefixtures("definitions")
+def test_certificates_rotate_under_load_and_no_request_is_lost(cluster: Cluster, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
+    lost: list[str] = []
+    count = 0
+    # A certificate for 15 s is renewed after 10; authorities rotate too in tests/webhook/test_keys.py, by a
+    # faster clock.
+    flags = ("--webhook-lifetime", "15s")
+    with (
+        webhook(cluster, namespace, *flags) as running,
+        webhook(cluster, namespace, *flags),
+        configured(cluster, namespace, running.url),
+    ):
+        cluster.wait_for("the webhook in force", lambda: called(cluster, namespace))
+        certificates = set()
+        stop = threading.Event()
+
+        def load() -> None:
+            nonlocal count
+            while not stop.is_set():
+                status, text = cluster.api.raw("POST", path, pod("probe"))
+                count += 1
+                if status != 201:
+                    lost.append(text)
+
+        workers = [threading.Thread(target=load) for _ in range(3)]
+        for worker in workers:
+            worker.start()
+        deadline = time.monotonic() + 25
+        while time.monotonic() < deadline:
+            secret = cluster.api.get(f"/api/v1/namespaces/{namespace}/secrets/gpufleet-webhook-tls")
+            certificates.add(secret["data"]["tls.crt"])
+            time.sleep(0.5)
+        stop.set()
+        for worker in workers:
+            worker.join()
+    assert lost == []
+    assert len(certificates) >= 3
+    assert count > 100
+
+
+@pytest.mark.usefixtures("definitions")
+def test_a_webhook_that_stops_finishes_what_it_has(cluster: Cluster, namespace: str) -> None:
+    with webhook(cluster, namespace) as running, configured(cluster, namespace, running.url):
+        cluster.wait_for("the webhook in force", lambda: called(cluster, namespace))
+        running.process.send_signal(signal.SIGTERM)
+        assert called(cluster, namespace)
+        assert running.process.wait(timeout=20) == 0
