@@ -24,6 +24,19 @@ def test_an_unknown_command_is_refused_with_the_nearest(capsys: pytest.CaptureFi
     assert "did you mean 'serve'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_that_starts_with_what_it_takes(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert end.value.code == 0
+    assert lines[0].startswith(f"usage: gpufleet {name}")
+    assert lines[0].endswith("[FLAGS]")
+    assert lines[2]
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys; from gpufleet.cli import main; main(['--help']); print(*sorted(sys.modules), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

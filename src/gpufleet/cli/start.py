@@ -38,6 +38,7 @@ def start(name: str, words: list[str], environment: Mapping[str, str]) -> int:
         allow_abbrev=False,
     )
     command.arguments(parser)
+    parser.usage = " ".join(["%(prog)s", *_positionals(parser), "[FLAGS]"])
     _add_settings(parser, command.GROUPS)
     arguments = parser.parse_args(words)
     flags = {k: v for k, v in vars(arguments).items() if "." in k and v is not None}
@@ -46,6 +47,17 @@ def start(name: str, words: list[str], environment: Mapping[str, str]) -> int:
     style = ("console" if sys.stderr.isatty() else "json") if log.format == "auto" else log.format
     configure_logs(log.level, style)
     return command.run(settings, arguments)
+
+
+def _positionals(parser: argparse.ArgumentParser) -> list[str]:
+    """The words that a command takes, for a usage line that is not a wall of flags."""
+    words = []
+    for action in parser._get_positional_actions():
+        word = str(
+            action.metavar or (f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest)
+        )
+        words.append(f"[{word}]" if action.nargs in ("?", "*") else word)
+    return words
 
 
 def _add_settings(parser: argparse.ArgumentParser, groups: tuple[type, ...]) -> None:
