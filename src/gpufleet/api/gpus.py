@@ -4,6 +4,7 @@ The answer without filters is encoded once for each refresh and handed to everyb
 filters is made for its caller.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated
@@ -75,6 +76,7 @@ class ProcessesAsked(msgspec.Struct):
 def gpu_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
     """The routes under `/api/v1/gpu`."""
     kept: dict[str, tuple[Readings, Prepared[list[GpuMetrics]]]] = {}
+    making = asyncio.Lock()
 
     @get("/api/v1/gpu/metrics", example=[_GPU])
     async def gpu_metrics(query: GpusAsked) -> Prepared[list[GpuMetrics]] | Answer[list[GpuMetrics]]:
@@ -86,8 +88,11 @@ def gpu_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
             return Answer(_rows(cluster, readings, _chosen(cluster, readings, query)), message)
         known = kept.get(cluster.name)
         if known is None or known[0] is not readings:
-            rows = _rows(cluster, readings, range(len(readings)))
-            known = kept[cluster.name] = (readings, Prepared.of(rows, message))
+            async with making:
+                known = kept.get(cluster.name)
+                if known is None or known[0] is not readings:
+                    prepared = await asyncio.to_thread(_prepared, cluster, readings, message)
+                    known = kept[cluster.name] = (readings, prepared)
         return known[1]
 
     @get("/api/v1/gpu/processes", example=[_PROCESS])
@@ -109,6 +114,11 @@ def _message(success: str, errors: Mapping[str, str]) -> str:
         return success
     parts = "; ".join(f"{name}: {why}" for name, why in sorted(errors.items()))
     return f"{success}, but not everything could be read now ({parts})"
+
+
+def _prepared(cluster: Cluster, readings: Readings, message: str) -> Prepared[list[GpuMetrics]]:
+    """All rows, encoded. Readings never change, so that a thread may look at them."""
+    return Prepared.of(_rows(cluster, readings, range(len(readings))), message)
 
 
 def _chosen(cluster: Cluster, readings: Readings, query: GpusAsked) -> list[int]:

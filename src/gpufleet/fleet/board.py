@@ -6,7 +6,8 @@ is reused after the GPU is gone. Exporters and agents may number GPUs differentl
 that both know decides before the index does.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ SHOWN = (
 """What the questions of the fleet ask for; the rest is read from `Readings` directly."""
 
 _FIRST_SIZE = 64
+_ROWS_A_STEP = 512
+_TRIES = 3
 
 
 class Board:
@@ -36,6 +39,8 @@ class Board:
         self.models: list[str] = []
         self.held: NDArray[np.bool_] = np.zeros(_FIRST_SIZE, dtype=np.bool_)
         self.readings = Readings(taken_at=0.0)
+        self.kept: dict[tuple[Quantity, int], Any] = {}
+        """Answers that hold until the numbers, or which GPUs there are, change."""
         self._columns = {quantity: np.full(_FIRST_SIZE, np.nan) for quantity in SHOWN}
         self._nodes: dict[str, dict[int, int]] = {}
         self._uuids: dict[str, int] = {}
@@ -66,7 +71,9 @@ class Board:
             if index not in known:
                 known[index] = self._take((name, index))
             slot = known[index]
-            self.models[slot] = gpu.model
+            if self.models[slot] != gpu.model:
+                self.models[slot] = gpu.model
+                self.kept.clear()
             self.held[slot] = index in view.held
             self._rename(slot, gpu.uuid)
 
@@ -75,11 +82,20 @@ class Board:
         for slot in self._nodes.pop(node, {}).values():
             self._release(slot)
 
-    def read(self, readings: Readings, names: Mapping[str, str]) -> None:
-        """Take over new readings. `names` gives the node for each other name that it goes by."""
+    def take(self, readings: Readings, names: Mapping[str, str]) -> Iterator[None]:
+        """Take over new readings. `names` gives the node for each other name that it goes by.
+
+        Which slot a row belongs to is found in steps; the numbers change in the last one.
+        """
+        for _ in range(_TRIES):
+            if self._is_mapped(readings.gpus):
+                break
+            yield from self._map(readings.gpus, names)
+        if not self._is_mapped(readings.gpus):  # GPUs come and go faster than the steps
+            for _ in self._map(readings.gpus, names):
+                pass
         self.readings = readings
-        if self._mapped[0] is not readings.gpus or self._mapped[1] != self._shape:
-            self._map(readings.gpus, names)
+        self.kept.clear()
         for quantity in SHOWN:
             column = self._columns[quantity]
             column[:] = np.nan
@@ -92,9 +108,15 @@ class Board:
         found = np.flatnonzero(self._slots == slot)
         return int(self._rows[found[0]]) if len(found) else None
 
-    def _map(self, gpus: tuple[GpuIdentity, ...], names: Mapping[str, str]) -> None:
+    def _is_mapped(self, gpus: tuple[GpuIdentity, ...]) -> bool:
+        return self._mapped[0] is gpus and self._mapped[1] == self._shape
+
+    def _map(self, gpus: tuple[GpuIdentity, ...], names: Mapping[str, str]) -> Iterator[None]:
         rows: dict[int, int] = {}
+        shape = self._shape
         for row, gpu in enumerate(gpus):
+            if row % _ROWS_A_STEP == 0:
+                yield
             if gpu.ref.partition:
                 continue
             slot = self._uuids.get(gpu.uuid) if gpu.uuid else None
@@ -105,7 +127,7 @@ class Board:
                 rows[slot] = row
         self._slots = np.fromiter(rows.keys(), dtype=np.intp, count=len(rows))
         self._rows = np.fromiter(rows.values(), dtype=np.intp, count=len(rows))
-        self._mapped = (gpus, self._shape)
+        self._mapped = (gpus, shape)
 
     def _rename(self, slot: int, uuid: str) -> None:
         old = self._uuid_of[slot]
@@ -120,6 +142,7 @@ class Board:
 
     def _take(self, key: tuple[str, int]) -> int:
         self._shape += 1
+        self.kept.clear()
         if self._free:
             slot = self._free.pop()
             self.keys[slot] = key
@@ -136,6 +159,7 @@ class Board:
 
     def _release(self, slot: int) -> None:
         self._shape += 1
+        self.kept.clear()
         self.keys[slot] = None
         self.models[slot] = ""
         self.held[slot] = False

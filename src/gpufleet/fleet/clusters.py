@@ -44,7 +44,8 @@ class Cluster:
             before = self.fleet.board.readings
             try:
                 readings = await self.metrics.latest()
-                self.fleet.put_readings(readings)
+                for _ in self.fleet.take_readings(readings):
+                    await asyncio.sleep(0)  # requests are served between two steps
                 if notes is not None and readings.taken_at > before.taken_at:
                     notes.refreshed(what)
                 if notes is not None and readings.errors:

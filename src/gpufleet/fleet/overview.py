@@ -5,9 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpufleet.fleet.board import Board
 from gpufleet.fleet.node_view import NodeState
 from gpufleet.fleet.picture import Fleet
 from gpufleet.model.reading import Quantity
+
+_KEPT = 64
 
 
 class Overview(NamedTuple):
@@ -62,7 +65,15 @@ def overview(fleet: Fleet) -> Overview:
 def hottest(fleet: Fleet, quantity: Quantity, count: int) -> list[HotGpu]:
     """The `count` GPUs of the whole cluster with the most of a quantity, highest first, then by name."""
     fleet.refresh()
-    board = fleet.board
+    kept: list[HotGpu] | None = fleet.board.kept.get((quantity, count))
+    if kept is None:
+        if len(fleet.board.kept) >= _KEPT:
+            fleet.board.kept.clear()
+        kept = fleet.board.kept[quantity, count] = _hottest(fleet.board, quantity, count)
+    return kept
+
+
+def _hottest(board: Board, quantity: Quantity, count: int) -> list[HotGpu]:
     column = board.column(quantity)
     known = np.flatnonzero(~np.isnan(column))
     if len(known) > count:

@@ -11,7 +11,7 @@ change, since a pod that lives for seconds must be billed for seconds.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from gpufleet.fleet.board import Board
@@ -20,7 +20,7 @@ from gpufleet.fleet.changes import Changes, node_changes, workload_changes
 from gpufleet.fleet.family import Family
 from gpufleet.fleet.ledger import Ledger
 from gpufleet.fleet.node_view import Evidence, NodeView, look
-from gpufleet.fleet.reading_facts import discovered, holders
+from gpufleet.fleet.reading_facts import ROWS_A_STEP, discovered, holders
 from gpufleet.fleet.summary import Workload, summarise
 from gpufleet.fleet.totals import Totals
 from gpufleet.model.holding import Capacity, Holding
@@ -29,6 +29,7 @@ from gpufleet.model.reading import Holder, Readings
 from gpufleet.model.workload import Owner, Pod
 
 T = TypeVar("T")
+_NODES_A_STEP = 16
 
 NEW_NODE = 600.0
 """A node that is seen within so many seconds of its creation has had its GPUs from the beginning."""
@@ -91,6 +92,7 @@ class Fleet:
         self._workloads: dict[str, Workload] = {}
         self._ended: dict[str, Ended] = {}
         self._just_ended: list[Ended] = []
+        self._followers: list[set[str]] = []
         self._dirty_nodes: set[str] = set()
         self._dirty_workloads: set[str] = set()
 
@@ -165,15 +167,28 @@ class Fleet:
 
     def put_readings(self, readings: Readings) -> None:
         """Take over new readings, the GPUs that only they know, and the holders that they name."""
+        for _ in self.take_readings(readings):
+            pass
+
+    def take_readings(self, readings: Readings) -> Iterator[None]:
+        """`put_readings` in steps of a few milliseconds; between two of them questions may be asked.
+
+        The numbers change in the last step, all at once.
+        """
         last = self.board.readings
         described = self._described != self._devices.keys()
         if readings.gpus is not last.gpus or readings.faults != last.faults or described:
             self._described = frozenset(self._devices)
-            found = discovered(readings, self.node_name, self._described, self._discovered)
-            self._replace(self._discovered, found)
-        self._replace(self._exporter, holders(readings, self.node_name, self._uid_of))
+            said = yield from discovered(readings, self.node_name, self._described, dict(self._discovered))
+            yield from self._replace(self._discovered, said)
+        named = yield from holders(readings, self.node_name, self._uid_of)
+        yield from self._replace(self._exporter, named)
+        while self._dirty_nodes:
+            for _ in range(min(_NODES_A_STEP, len(self._dirty_nodes))):
+                self._look_at(self._dirty_nodes.pop())
+            yield
         self.refresh()
-        self.board.read(readings, self._aliases)
+        yield from self.board.take(readings, self._aliases)
         self.version += 1
 
     def begin_billing(self) -> None:
@@ -225,7 +240,15 @@ class Fleet:
         """Take ended workloads over from an earlier life, the oldest first."""
         for record in ended:
             self._ended.setdefault(record.workload.uid, record)
+            self._tell_followers(record.workload.uid)
         self.version += 1
+
+    def follow_workloads(self) -> set[str]:
+        """A set that gets the uid of every workload that changes; it begins with all there are."""
+        self.refresh()
+        changed = {*self._workloads, *self._ended}
+        self._followers.append(changed)
+        return changed
 
     def drain_ended(self) -> list[Ended]:
         """The workloads that went since the last call."""
@@ -265,12 +288,18 @@ class Fleet:
             return ()
         return tuple(index for index, uids in view.holders.items() if pod.uid in uids)
 
-    def _replace(self, mine: dict[str, T], said: Mapping[str, T]) -> None:
-        for node in mine.keys() | said.keys():
-            if mine.get(node) != said.get(node):
-                self._touch_node(node)
-        mine.clear()
-        mine.update(said)
+    def _replace(self, mine: dict[str, T], said: Mapping[str, T]) -> Iterator[None]:
+        for number, node in enumerate(mine.keys() | said.keys()):
+            if number % ROWS_A_STEP == 0:
+                yield
+            new = said.get(node)
+            if mine.get(node) == new:
+                continue
+            self._touch_node(node)
+            if new is None:
+                del mine[node]
+            else:
+                mine[node] = new
 
     def _uid_of(self, holder: Holder, node: str) -> str | None:
         if holder.pod_uid:
@@ -338,7 +367,12 @@ class Fleet:
         )
         self.capacities.note(name, period, moment)
 
+    def _tell_followers(self, uid: str) -> None:
+        for changed in self._followers:
+            changed.add(uid)
+
     def _sum_up(self, uid: str) -> None:
+        self._tell_followers(uid)
         before = self._workloads.pop(uid, None)
         everyone = self.family.pods_of(uid)
         owner = self.family.owners.get(uid)
@@ -364,7 +398,9 @@ class Fleet:
         self._ended[workload.uid] = record
         self._just_ended.append(record)
         while len(self._ended) > self._keep_ended:
-            del self._ended[next(iter(self._ended))]
+            oldest = next(iter(self._ended))
+            del self._ended[oldest]
+            self._tell_followers(oldest)
 
     def _branch(self, uid: str, above: frozenset[str]) -> Branch:
         children = [

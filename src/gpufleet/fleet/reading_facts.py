@@ -2,9 +2,12 @@
 
 Exporters name a pod by namespace and name; the fleet knows its uid. A name that fits no pod is
 left out: an exporter may lag behind, and a guess would be billed to somebody.
+
+At 100,000 GPUs each takes most of a second. So both work in steps of a few milliseconds: they are
+generators that yield between two steps, in which requests are served, and return what they found.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Generator, Mapping
 
 from gpufleet.fleet.fault_verdict import reason_out
 from gpufleet.model.node import Gpu, Health
@@ -13,10 +16,12 @@ from gpufleet.model.reading import Holder, Readings
 NodeGpus = Mapping[str, tuple[Gpu, ...]]
 NodeHolders = Mapping[str, Mapping[int, tuple[str, ...]]]
 
+ROWS_A_STEP = 256
+
 
 def discovered(
     readings: Readings, node_name: Callable[[str], str], described: Container[str], before: NodeGpus
-) -> NodeGpus:
+) -> Generator[None, None, NodeGpus]:
     """The whole GPUs that have readings, by node, with the faults that their exporters report.
 
     Nodes whose agent has described them are left out. A fault that was there `before` keeps its time.
@@ -24,6 +29,8 @@ def discovered(
     known = {(node, gpu.index): gpu for node, gpus in before.items() for gpu in gpus if gpu.health_reason}
     found: dict[str, dict[int, Gpu]] = {}
     for row, gpu in enumerate(readings.gpus):
+        if row % ROWS_A_STEP == 0:
+            yield
         node = node_name(gpu.ref.node)
         if gpu.ref.partition or node in described:
             continue
@@ -39,19 +46,31 @@ def discovered(
             health_reason=reason,
             health_since=since if reason else None,
         )
-    return {node: tuple(gpus[index] for index in sorted(gpus)) for node, gpus in found.items()}
+    ordered: dict[str, tuple[Gpu, ...]] = {}
+    for number, (node, gpus) in enumerate(found.items()):
+        if number % ROWS_A_STEP == 0:
+            yield
+        ordered[node] = tuple(gpus[index] for index in sorted(gpus))
+    return ordered
 
 
 def holders(
     readings: Readings, node_name: Callable[[str], str], uid_of: Callable[[Holder, str], str | None]
-) -> NodeHolders:
+) -> Generator[None, None, NodeHolders]:
     """The pods that exporters name, by node and GPU."""
     found: dict[str, dict[int, tuple[str, ...]]] = {}
-    for row, named in readings.holders.items():
+    before: tuple[str, tuple[Holder, ...]] = ("", ())
+    uids: tuple[str, ...] = ()
+    for number, (row, named) in enumerate(readings.holders.items()):
+        if number % ROWS_A_STEP == 0:
+            yield
         ref = readings.gpus[row].ref
-        node = node_name(ref.node)
-        uids = {uid for holder in named if (uid := uid_of(holder, node))}
+        if before != (ref.node, named):  # a pod mostly holds several GPUs of its node, one after the other
+            before = (ref.node, named)
+            node = node_name(ref.node)
+            uids = tuple(sorted({uid for holder in named if (uid := uid_of(holder, node))}))
+            on_node = found.setdefault(node, {}) if uids else {}
         if uids:
-            on_node = found.setdefault(node, {})
-            on_node[ref.index] = tuple(sorted({*on_node.get(ref.index, ()), *uids}))
+            known = on_node.get(ref.index)
+            on_node[ref.index] = tuple(sorted({*known, *uids})) if known else uids
     return found
