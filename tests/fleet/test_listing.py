@@ -25,8 +25,9 @@ def names(fleet: Fleet, order: str) -> list[str]:
     if order == "consumers":
         holding = [w for w in fleet.workloads().values() if w.gpus > 0 and not w.status.ended]
         return [w.uid for w in sorted(holding, key=lambda w: (-w.gpus, w.name, w.namespace, w.uid))]
-    at = {"start_at": lambda w: w.started, "end_at": lambda w: w.ended}[order]
-    return [w.uid for w in sorted(everyone.values(), key=lambda w: (-at(w), w.uid))]
+    ends = order == "end_at"
+    newest = sorted(everyone.values(), key=lambda w: (-(w.ended if ends else w.started), w.uid))
+    return [w.uid for w in newest]
 
 
 @given(changes)
