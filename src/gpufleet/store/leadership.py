@@ -48,8 +48,13 @@ class Leadership:
         return self._connection is not None and not self.lost.is_set()
 
     async def __aenter__(self) -> Self:
-        while not await self._try():  # noqa: ASYNC110 - another machine holds it; there is no event here
-            await asyncio.sleep(self._ask_every * random.uniform(0.5, 1.5))  # noqa: S311
+        try:
+            while not await self._try():  # noqa: ASYNC110 - another machine holds it; there is no event here
+                await asyncio.sleep(self._ask_every * random.uniform(0.5, 1.5))  # noqa: S311
+        except BaseException:
+            # one who stops waiting must not leave the connection behind
+            await self._hang_up()
+            raise
         self._heart = asyncio.create_task(self._beat(), name=f"leadership {self.name}")
         _log.info("leadership_taken", job=self.name)
         return self
