@@ -10,11 +10,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import uvicorn
 from tests.dashboard.trial_cluster import live_routes, open_trial, play
 
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.health import Lifecycle
+from gpufleet.api.server import Server, address_of, bind
 from gpufleet.cli.background import Background
 from gpufleet.dashboard import dashboard_pages
 from gpufleet.fleet.clusters import Clusters
@@ -39,8 +39,10 @@ async def main(nodes: int, port: int, folder: Path) -> None:
                 simulated=True,
             )
         )
-        print(f"http://127.0.0.1:{port}/", flush=True)
-        await uvicorn.Server(uvicorn.Config(app, "127.0.0.1", port, log_level="warning")).serve()
+        with bind("127.0.0.1", port) as listening:
+            server = Server(app, lifecycle, shutdown_grace=1.0)
+            server.on_started = lambda: print(f"{address_of(listening)}/", flush=True)
+            await server.serve(sockets=[listening])
 
 
 if __name__ == "__main__":

@@ -75,23 +75,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/clusters": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** The clusters of this server, the default one first */
-        get: operations["list_clusters"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/clusters/overview": {
         parameters: {
             query?: never;
@@ -238,7 +221,28 @@ export interface paths {
         /** What a workload reported of its training, as flat rows */
         get: operations["training_performance"];
         put?: never;
-        post?: never;
+        /**
+         * Report training numbers of a workload, in batches; the same batch may be sent again
+         * @description Takes the role operator, the workload's own token, or the service account token of its pod.
+         */
+        post: operations["report_training"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/workloads/{uid}/reportToken": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Make the token with which a workload may report its training (role operator) */
+        post: operations["report_token"];
         delete?: never;
         options?: never;
         head?: never;
@@ -271,23 +275,6 @@ export interface paths {
         };
         /** The processes on the GPUs */
         get: operations["gpu_processes"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/gpu/map": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** One quantity of every GPU in columns, with who is free, held or broken */
-        get: operations["gpu_map"];
         put?: never;
         post?: never;
         delete?: never;
@@ -330,23 +317,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/nodes/{name}/metrics": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Utilization, memory, power and temperature of a node's GPUs over time */
-        get: operations["node_metrics"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/events": {
         parameters: {
             query?: never;
@@ -356,6 +326,108 @@ export interface paths {
         };
         /** Changes of workloads, nodes, GPU health and claims, as they happen (server-sent events) */
         get: operations["events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/claims": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GpuClaims by namespace and name */
+        get: operations["list_claims"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/leases": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Leases of GPUs by node and GPU: who holds what */
+        get: operations["list_leases"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/claims/{namespace}/{name}/explain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Why a claim waits, in one sentence with the nodes by reason, and what would make it fit */
+        get: operations["explain_claim"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/clusters": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The clusters of this server, the default one first */
+        get: operations["list_clusters"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gpu/map": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One quantity of every GPU in columns, with who is free, held or broken */
+        get: operations["gpu_map"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/nodes/{name}/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Utilization, memory, power and temperature of a node's GPUs over time */
+        get: operations["node_metrics"];
         put?: never;
         post?: never;
         delete?: never;
@@ -391,13 +463,6 @@ export interface components {
             /** @enum {unknown} */
             state: "down" | "off" | "ok";
             message: string;
-        };
-        /**
-         * ClusterName
-         * @description A cluster that this server follows; the first of the list is the default one.
-         */
-        ClusterName: {
-            name: string;
         };
         /**
          * ClusterOverview
@@ -614,6 +679,33 @@ export interface components {
             timestamp: number;
         };
         /**
+         * Stored
+         * @description The workload that the numbers were stored for, and how many.
+         */
+        Stored: {
+            uid: string;
+            stored: number;
+        };
+        /**
+         * ReportedRow
+         * @description A number as a training job reports it; the time is in Unix milliseconds.
+         */
+        ReportedRow: {
+            metric: string;
+            value: number;
+            timestamp: number;
+            /** @default null */
+            rank: number | null;
+        };
+        /**
+         * ReportToken
+         * @description A token that may report the training of one workload, and nothing else.
+         */
+        ReportToken: {
+            uid: string;
+            token: string;
+        };
+        /**
          * GpuMetrics
          * @description One GPU: memory in GiB, utilization in percent, temperature in Celsius; null for what nobody measures.
          */
@@ -646,23 +738,6 @@ export interface components {
             cpu: number | null;
             memory: number | null;
             timestamp: string;
-        };
-        /**
-         * GpuMap
-         * @description Every GPU of a cluster, node after node. The lists of GPUs are all in one order.
-         */
-        GpuMap: {
-            quantity: string;
-            unit: string;
-            takenAt: number;
-            nodes: string[];
-            counts: number[];
-            models: string[];
-            modelOf: number[];
-            indexes: number[];
-            values: (number | null)[];
-            marks: string;
-            islands: string;
         };
         /**
          * NodePage
@@ -764,6 +839,114 @@ export interface components {
             processName: string;
             user: string;
             gpuMemory: number | null;
+        };
+        /**
+         * ClaimPage
+         * @description Some claims, and how many there are.
+         */
+        ClaimPage: {
+            data: components["schemas"]["ClaimRow"][];
+            total: number;
+        };
+        /**
+         * ClaimRow
+         * @description A claim: what it asks for and what it got.
+         */
+        ClaimRow: {
+            namespace: string;
+            name: string;
+            uid: string;
+            count: number;
+            policy: string;
+            exclusivity: string;
+            gang: string;
+            phase: string;
+            nodeName: string;
+            gpuIds: number[];
+            allocated: string;
+            message: string;
+            allocations: components["schemas"]["ClaimAllocation"][];
+            createdAt: string | null;
+        };
+        /**
+         * ClaimAllocation
+         * @description What one pod of a claim has.
+         */
+        ClaimAllocation: {
+            podUid: string;
+            podName: string;
+            nodeName: string;
+            gpuIds: number[];
+            share: number | null;
+            phase: string;
+        };
+        /**
+         * LeasePage
+         * @description Some leases, and how many there are.
+         */
+        LeasePage: {
+            data: components["schemas"]["LeaseRow"][];
+            total: number;
+        };
+        /**
+         * LeaseRow
+         * @description A lease of a GPU; `foreign` if gpufleet's scheduler did not make it.
+         */
+        LeaseRow: {
+            name: string;
+            node: string;
+            gpu: number;
+            foreign: boolean;
+            holders: components["schemas"]["LeaseHolder"][];
+            acquiredAt: string | null;
+        };
+        /**
+         * LeaseHolder
+         * @description A pod that holds a part of a GPU; without a name if the lease doesn't say.
+         */
+        LeaseHolder: {
+            podUid: string;
+            namespace: string;
+            podName: string;
+            claim: string;
+            share: number | null;
+            instances: string[];
+        };
+        /**
+         * WhyWaiting
+         * @description Why a claim waits: a sentence, the nodes by reason, and what would make it fit.
+         */
+        WhyWaiting: {
+            waiting: boolean;
+            sentence: string;
+            reasons: {
+                [key: string]: number;
+            };
+            remedies: string[];
+        };
+        /**
+         * ClusterName
+         * @description A cluster that this server follows; the first of the list is the default one.
+         */
+        ClusterName: {
+            name: string;
+        };
+        /**
+         * GpuMap
+         * @description Every GPU of a cluster, node after node. The lists of GPUs are all in one order.
+         */
+        GpuMap: {
+            quantity: string;
+            unit: string;
+            takenAt: number;
+            nodes: string[];
+            counts: number[];
+            models: string[];
+            modelOf: number[];
+            indexes: number[];
+            values: (number | null)[];
+            marks: string;
+            islands: string;
         };
         ClustersError: {
             /** @description The HTTP status. */
@@ -1037,66 +1220,6 @@ export interface operations {
             500: components["responses"]["LiveError"];
             503: components["responses"]["LiveError"];
             default: components["responses"]["LiveError"];
-        };
-    };
-    list_clusters: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description It worked. */
-            200: {
-                headers: {
-                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
-                    Warning: components["headers"]["Warning"];
-                    ETag: components["headers"]["ETag"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "code": 0,
-                     *       "message": "success",
-                     *       "data": [
-                     *         {
-                     *           "name": "prod"
-                     *         },
-                     *         {
-                     *           "name": "lab"
-                     *         }
-                     *       ],
-                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
-                     *     }
-                     */
-                    "application/json": {
-                        /** @constant */
-                        code: 0;
-                        message: string;
-                        data: components["schemas"]["ClusterName"][];
-                        /** @description The request's trace id. */
-                        traceId: string;
-                    };
-                };
-            };
-            /** @description The caller has it already. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["ClustersError"];
-            401: components["responses"]["ClustersError"];
-            403: components["responses"]["ClustersError"];
-            404: components["responses"]["ClustersError"];
-            429: components["responses"]["ClustersError"];
-            500: components["responses"]["ClustersError"];
-            503: components["responses"]["ClustersError"];
-            default: components["responses"]["ClustersError"];
         };
     };
     cluster_overview: {
@@ -1867,6 +1990,130 @@ export interface operations {
             default: components["responses"]["ClustersError"];
         };
     };
+    report_training: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path: {
+                uid: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example [
+                 *       {
+                 *         "metric": "loss",
+                 *         "value": 0.0125,
+                 *         "timestamp": 1609459200000,
+                 *         "rank": 0
+                 *       }
+                 *     ]
+                 */
+                "application/json": components["schemas"]["ReportedRow"][];
+            };
+        };
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "uid": "abc123",
+                     *         "stored": 2
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["Stored"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                    };
+                };
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            413: components["responses"]["ClustersError"];
+            415: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    report_token: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path: {
+                uid: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "uid": "abc123",
+                     *         "token": "gpw_YWJj.c2ln"
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["ReportToken"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                    };
+                };
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
     gpu_metrics: {
         parameters: {
             query?: {
@@ -1991,94 +2238,6 @@ export interface operations {
                         /** @constant */
                         success: true;
                         data: components["schemas"]["GpuProcessRow"][];
-                        message: string | null;
-                        error: null;
-                    };
-                };
-            };
-            /** @description The caller has it already. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["LiveError"];
-            401: components["responses"]["LiveError"];
-            403: components["responses"]["LiveError"];
-            404: components["responses"]["LiveError"];
-            429: components["responses"]["LiveError"];
-            500: components["responses"]["LiveError"];
-            503: components["responses"]["LiveError"];
-            default: components["responses"]["LiveError"];
-        };
-    };
-    gpu_map: {
-        parameters: {
-            query?: {
-                /** @description Cluster; the default one if not given. */
-                cluster?: string;
-                /** @description What is told of each GPU. */
-                quantity?: "memory" | "power" | "temperature" | "utilization";
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description It worked. */
-            200: {
-                headers: {
-                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
-                    Warning: components["headers"]["Warning"];
-                    ETag: components["headers"]["ETag"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "success": true,
-                     *       "data": {
-                     *         "quantity": "utilization",
-                     *         "unit": "%",
-                     *         "takenAt": 1609459200,
-                     *         "nodes": [
-                     *           "gpu-node-1",
-                     *           "gpu-node-2"
-                     *         ],
-                     *         "counts": [
-                     *           2,
-                     *           1
-                     *         ],
-                     *         "models": [
-                     *           "NVIDIA H200"
-                     *         ],
-                     *         "modelOf": [
-                     *           0,
-                     *           0
-                     *         ],
-                     *         "indexes": [
-                     *           0,
-                     *           1,
-                     *           0
-                     *         ],
-                     *         "values": [
-                     *           97,
-                     *           0,
-                     *           null
-                     *         ],
-                     *         "marks": "hfx",
-                     *         "islands": "00-"
-                     *       },
-                     *       "message": null,
-                     *       "error": null
-                     *     }
-                     */
-                    "application/json": {
-                        /** @constant */
-                        success: true;
-                        data: components["schemas"]["GpuMap"];
                         message: string | null;
                         error: null;
                     };
@@ -2291,6 +2450,445 @@ export interface operations {
             default: components["responses"]["ClustersError"];
         };
     };
+    events: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    list_claims: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Page number, from 1. */
+                pageNum?: number;
+                /** @description Rows per page. */
+                pageSize?: number;
+                /** @description Claims of this namespace only. */
+                namespace?: string;
+                /** @description Claims in this phase only. */
+                phase?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "data": [
+                     *           {
+                     *             "namespace": "ml",
+                     *             "name": "training-gpus",
+                     *             "uid": "5c9d8e7f-1a2b-4c3d-8e9f-0a1b2c3d4e5f",
+                     *             "count": 2,
+                     *             "policy": "contiguous",
+                     *             "exclusivity": "Exclusive",
+                     *             "gang": "",
+                     *             "phase": "Bound",
+                     *             "nodeName": "node-a",
+                     *             "gpuIds": [
+                     *               0,
+                     *               1
+                     *             ],
+                     *             "allocated": "node-a:0,1",
+                     *             "message": "Successfully allocated",
+                     *             "allocations": [
+                     *               {
+                     *                 "podUid": "0b8a4f5e-6f0f-4c3c-9e1f-6a1b2c3d4e5f",
+                     *                 "podName": "trainer-0",
+                     *                 "nodeName": "node-a",
+                     *                 "gpuIds": [
+                     *                   0,
+                     *                   1
+                     *                 ],
+                     *                 "share": null,
+                     *                 "phase": "Bound"
+                     *               }
+                     *             ],
+                     *             "createdAt": null
+                     *           }
+                     *         ],
+                     *         "total": 1
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["ClaimPage"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    list_leases: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Page number, from 1. */
+                pageNum?: number;
+                /** @description Rows per page. */
+                pageSize?: number;
+                /** @description Leases of this node's GPUs only. */
+                node?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "data": [
+                     *           {
+                     *             "name": "gpu-node-a-0",
+                     *             "node": "node-a",
+                     *             "gpu": 0,
+                     *             "foreign": false,
+                     *             "holders": [
+                     *               {
+                     *                 "podUid": "0b8a4f5e-6f0f-4c3c-9e1f-6a1b2c3d4e5f",
+                     *                 "namespace": "ml",
+                     *                 "podName": "trainer-0",
+                     *                 "claim": "training-gpus",
+                     *                 "share": 1,
+                     *                 "instances": []
+                     *               }
+                     *             ],
+                     *             "acquiredAt": null
+                     *           }
+                     *         ],
+                     *         "total": 1
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["LeasePage"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    explain_claim: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path: {
+                namespace: string;
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "waiting": true,
+                     *         "sentence": "0/40 nodes fit: 40 have fewer than 8 free GPUs",
+                     *         "reasons": {
+                     *           "had fewer than 8 free GPUs": 40
+                     *         },
+                     *         "remedies": [
+                     *           "ask for 4 instead of 8 (then it fits on node-a)"
+                     *         ]
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["WhyWaiting"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    list_clusters: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": [
+                     *         {
+                     *           "name": "prod"
+                     *         },
+                     *         {
+                     *           "name": "lab"
+                     *         }
+                     *       ],
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["ClusterName"][];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    gpu_map: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description What is told of each GPU. */
+                quantity?: "memory" | "power" | "temperature" | "utilization";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": {
+                     *         "quantity": "utilization",
+                     *         "unit": "%",
+                     *         "takenAt": 1609459200,
+                     *         "nodes": [
+                     *           "gpu-node-1",
+                     *           "gpu-node-2"
+                     *         ],
+                     *         "counts": [
+                     *           2,
+                     *           1
+                     *         ],
+                     *         "models": [
+                     *           "NVIDIA H200"
+                     *         ],
+                     *         "modelOf": [
+                     *           0,
+                     *           0
+                     *         ],
+                     *         "indexes": [
+                     *           0,
+                     *           1,
+                     *           0
+                     *         ],
+                     *         "values": [
+                     *           97,
+                     *           0,
+                     *           null
+                     *         ],
+                     *         "marks": "hfx",
+                     *         "islands": "00-"
+                     *       },
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["GpuMap"];
+                        message: string | null;
+                        error: null;
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
+        };
+    };
     node_metrics: {
         parameters: {
             query: {
@@ -2356,47 +2954,6 @@ export interface operations {
                         /** @description The request's trace id. */
                         traceId: string;
                     };
-                };
-            };
-            /** @description The caller has it already. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["ClustersError"];
-            401: components["responses"]["ClustersError"];
-            403: components["responses"]["ClustersError"];
-            404: components["responses"]["ClustersError"];
-            429: components["responses"]["ClustersError"];
-            500: components["responses"]["ClustersError"];
-            503: components["responses"]["ClustersError"];
-            default: components["responses"]["ClustersError"];
-        };
-    };
-    events: {
-        parameters: {
-            query?: {
-                /** @description Cluster; the default one if not given. */
-                cluster?: string;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description It worked. */
-            200: {
-                headers: {
-                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
-                    Warning: components["headers"]["Warning"];
-                    ETag: components["headers"]["ETag"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "text/event-stream": string;
                 };
             };
             /** @description The caller has it already. */

@@ -20,6 +20,9 @@ export type WorkloadMetadata = Schemas["WorkloadMetadata"];
 export type HierarchyItem = Schemas["HierarchyItem"];
 export type Graph = Schemas["Graph"];
 export type TrainingRow = Schemas["TrainingRow"];
+export type ClaimPage = Schemas["ClaimPage"];
+export type LeasePage = Schemas["LeasePage"];
+export type WhyWaiting = Schemas["WhyWaiting"];
 export type Health = Schemas["Health"];
 
 /** One event of /api/events. */

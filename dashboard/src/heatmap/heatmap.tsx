@@ -13,7 +13,6 @@ const LARGEST_CELL = 44;
 /** Cells of a small fleet are this large at most before anybody zooms. */
 const LARGEST_FIT = 21;
 const HEIGHT = 420;
-const TALLEST = 560;
 const MARKS: Record<string, string> = {
   f: "free",
   h: "held",
@@ -46,7 +45,7 @@ export function HeatMap(props: { map: GpuMap }) {
     return layOut(map.counts, (width || 1000) / scale);
   }, [shape, width]);
   const fit = width ? Math.min(width / layout.width, LARGEST_CELL / PITCH) : 1;
-  const height = Math.round(Math.min(TALLEST, layout.height * fit));
+  const height = Math.round(layout.height * fit);
   const palette = useMemo(() => paletteOf(map), [map, theme]);
   const bitmap = useMemo(() => bitmapOf(map, layout, palette), [map, layout, palette]);
 

@@ -1,6 +1,5 @@
 // Why a claim waits, in words, and what would make it fit.
-import type { Explanation } from "../api/scheduling";
-import type { WorkloadDetail } from "../api/types";
+import type { WhyWaiting, WorkloadDetail } from "../api/types";
 import { useResource } from "../state/resource";
 import { count } from "../ui/format";
 import { Badge, Card, Shown } from "../ui/parts";
@@ -21,7 +20,7 @@ export function ClaimOf(props: { workload: WorkloadDetail; cluster: string | und
 }
 
 export function Explained(props: { namespace: string; name: string; cluster: string | undefined }) {
-  const explanation = useResource<Explanation>(
+  const explanation = useResource<WhyWaiting>(
     `api/claims/${encodeURIComponent(props.namespace)}/${encodeURIComponent(props.name)}/explain`,
     { cluster: props.cluster },
     { every: 15_000, on: ["claim", "node", "gpu"] },

@@ -5,7 +5,7 @@ import { link, setQuery } from "../state/route";
 import { count, shortModel } from "../ui/format";
 import { Badge, Card, Choice, Empty, Meter, PageHead, Pager, Search, Shown } from "../ui/parts";
 
-const SIZE = 50;
+const SIZE = 25;
 const STATES = [
   ["", "All"],
   ["busy", "Full"],

@@ -1,21 +1,28 @@
 // Who waits for GPUs and why, who holds leases, and what room there is.
 import { useMemo } from "preact/hooks";
-import { rowsOf, type ClaimRow, type LeaseRow } from "../api/scheduling";
-import type { GpuMap } from "../api/types";
+import type { ClaimPage, GpuMap, LeasePage } from "../api/types";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
-import { NONE, count, shortModel } from "../ui/format";
-import { Badge, Card, Choice, Empty, PageHead, Select, Shown } from "../ui/parts";
+import { NONE, count, percent, shortModel } from "../ui/format";
+import { Ago, Badge, Card, Choice, Empty, PageHead, Pager, Select, Shown } from "../ui/parts";
 import { Explained } from "./claim";
 import { byFree, fitting, roomOf, type NodeRoom, type Together } from "./room";
 
-const NOT_THERE = "No scheduler of gpufleet is connected to this server";
+const NOT_THERE = "This server knows no claims";
 const TOGETHER = [
   ["any", "Any GPUs"],
   ["contiguous", "Contiguous"],
   ["island", "One island"],
 ] as const;
-const PHASES = ["Pending", "Reserved", "Bound", "Failed"];
+const PHASES = [
+  ["", "All"],
+  ["Pending", "Pending"],
+  ["Reserved", "Reserved"],
+  ["Bound", "Bound"],
+  ["Failed", "Failed"],
+] as const;
+type Phase = (typeof PHASES)[number][0];
+const SIZE = 20;
 
 export function SchedulingPage(props: { query: Record<string, string> }) {
   const { cluster, claim } = props.query;
@@ -44,7 +51,7 @@ export function SchedulingPage(props: { query: Record<string, string> }) {
         <Claims query={props.query} />
       </div>
       <div class="grid">
-        <Leases cluster={cluster} />
+        <Leases query={props.query} />
       </div>
     </>
   );
@@ -132,104 +139,137 @@ function Fragments(props: { rooms: NodeRoom[] }) {
 }
 
 function Claims(props: { query: Record<string, string> }) {
-  const phase = props.query["phase"] ?? "";
-  const claims = useResource<ClaimRow[] | { data: ClaimRow[] }>(
+  const { phase = "", claims: page = "1", cluster } = props.query;
+  const claims = useResource<ClaimPage>(
     "api/claims",
-    { cluster: props.query["cluster"] },
+    { cluster, phase, pageNum: Number(page), pageSize: SIZE },
     { every: 15_000, on: ["claim", "workload"] },
   );
   return (
     <Card
       title="Claims"
       flush
-      aside={<Select label="Phase" value={phase} any="Every phase" options={PHASES} onChange={(value) => setQuery({ phase: value || undefined })} />}
+      aside={<Choice label="Phase" value={phase as Phase} options={PHASES} onChange={(value) => setQuery({ phase: value || undefined, claims: undefined })} />}
     >
       <Shown of={claims} missing={NOT_THERE}>
-        {(data) => {
-          const rows = rowsOf(data).filter((claim) => !phase || claim.phase === phase);
-          if (!rows.length) return <Empty title="No claims">Pods that name a GpuClaim appear here.</Empty>;
-          return (
-            <div class="scroll" tabIndex={0} role="region" aria-label="Claims">
-              <table>
-                <thead>
-                  <tr>
-                    <th>Claim</th>
-                    <th>Phase</th>
-                    <th class="right">GPUs</th>
-                    <th>Policy</th>
-                    <th>Where</th>
-                    <th>Gang</th>
-                    <th>Message</th>
-                  </tr>
-                </thead>
-                <tbody>
-                  {rows.slice(0, 200).map((claim) => (
-                    <tr key={`${claim.namespace}/${claim.name}`}>
-                      <td class="name">
-                        <button class="linkish" onClick={() => setQuery({ claim: `${claim.namespace}/${claim.name}` }, true)}>
-                          {claim.name}
-                        </button>
-                        <div class="muted small">{claim.namespace}</div>
-                      </td>
-                      <td>
-                        <Badge word={claim.phase} />
-                      </td>
-                      <td class="right">{count(claim.count)}</td>
-                      <td class="soft">{[claim.policy, claim.exclusivity].filter(Boolean).join(", ")}</td>
-                      <td>
-                        {claim.nodeName ? <a href={link(["nodes", claim.nodeName])}>{claim.nodeName}</a> : NONE}
-                        {claim.gpus?.length ? <span class="muted"> {claim.gpus.join(", ")}</span> : null}
-                      </td>
-                      <td class="soft">{claim.gang || NONE}</td>
-                      <td class="muted words">{claim.message}</td>
-                    </tr>
-                  ))}
-                </tbody>
-              </table>
-            </div>
-          );
-        }}
+        {(data) =>
+          data.total ? (
+            <>
+              <ClaimTable page={data} />
+              <Pager page={Number(page)} size={SIZE} total={data.total} onChange={(number) => setQuery({ claims: String(number) })} />
+            </>
+          ) : (
+            <Empty title={phase ? `No claim is ${phase}` : "No claims"}>GpuClaims of this cluster appear here.</Empty>
+          )
+        }
       </Shown>
     </Card>
   );
 }
 
-function Leases(props: { cluster: string | undefined }) {
-  const leases = useResource<LeaseRow[] | { data: LeaseRow[] }>("api/leases", { cluster: props.cluster }, { every: 20_000, on: ["claim"] });
+function ClaimTable(props: { page: ClaimPage }) {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Claims">
+      <table>
+        <thead>
+          <tr>
+            <th>Claim</th>
+            <th>Phase</th>
+            <th class="right">GPUs</th>
+            <th>Asks for</th>
+            <th>Where</th>
+            <th>Gang</th>
+            <th>Why</th>
+          </tr>
+        </thead>
+        <tbody>
+          {props.page.data.map((claim) => (
+            <tr key={`${claim.namespace}/${claim.name}`}>
+              <td class="name">
+                {claim.name}
+                <div class="muted small">{claim.namespace}</div>
+              </td>
+              <td>
+                <Badge word={claim.phase || "Pending"} />
+              </td>
+              <td class="right">{count(claim.count)}</td>
+              <td class="soft">{[claim.policy, claim.exclusivity === "Exclusive" ? "" : claim.exclusivity].filter(Boolean).join(", ")}</td>
+              <td>
+                {claim.nodeName ? <a href={link(["nodes", claim.nodeName])}>{claim.nodeName}</a> : NONE}
+                {claim.gpuIds.length > 0 && <span class="muted num"> GPU {claim.gpuIds.join(", ")}</span>}
+                {claim.allocations.length > 1 && <div class="muted small">and {claim.allocations.length - 1} more pods</div>}
+              </td>
+              <td class="soft">{claim.gang || NONE}</td>
+              <td class="words">
+                {claim.phase !== "Bound" && claim.message && <div class="muted small">{claim.message}</div>}
+                <button class="linkish small accent" onClick={() => setQuery({ claim: `${claim.namespace}/${claim.name}` }, true)}>
+                  Explain
+                </button>
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function Leases(props: { query: Record<string, string> }) {
+  const { leases: page = "1", cluster } = props.query;
+  const leases = useResource<LeasePage>("api/leases", { cluster, pageNum: Number(page), pageSize: SIZE }, { every: 20_000, on: ["claim"] });
   return (
     <Card title="Leases" note="one for each GPU that is booked" flush>
       <Shown of={leases} missing={NOT_THERE}>
-        {(data) => {
-          const rows = rowsOf(data);
-          if (!rows.length) return <Empty title="No leases">Nothing is booked.</Empty>;
-          return (
-            <div class="scroll" tabIndex={0} role="region" aria-label="Leases">
-              <table>
-                <thead>
-                  <tr>
-                    <th>Node</th>
-                    <th class="right">GPU</th>
-                    <th>Held by</th>
-                    <th>Lease</th>
-                  </tr>
-                </thead>
-                <tbody>
-                  {rows.slice(0, 200).map((lease) => (
-                    <tr key={lease.name}>
-                      <td class="name">
-                        <a href={link(["nodes", lease.nodeName], { gpu: String(lease.gpu) })}>{lease.nodeName}</a>
-                      </td>
-                      <td class="right">{lease.gpu}</td>
-                      <td class="soft">{lease.holders.join(", ")}</td>
-                      <td class="muted">{lease.name}</td>
-                    </tr>
-                  ))}
-                </tbody>
-              </table>
-            </div>
-          );
-        }}
+        {(data) =>
+          data.total ? (
+            <>
+              <LeaseTable page={data} />
+              <Pager page={Number(page)} size={SIZE} total={data.total} onChange={(number) => setQuery({ leases: String(number) })} />
+            </>
+          ) : (
+            <Empty title="No leases">Nothing is booked through claims.</Empty>
+          )
+        }
       </Shown>
     </Card>
+  );
+}
+
+function LeaseTable(props: { page: LeasePage }) {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Leases">
+      <table>
+        <thead>
+          <tr>
+            <th>Node</th>
+            <th class="right">GPU</th>
+            <th>Held by</th>
+            <th>Claim</th>
+            <th>Since</th>
+          </tr>
+        </thead>
+        <tbody>
+          {props.page.data.map((lease) => (
+            <tr key={lease.name}>
+              <td class="name">
+                <a href={link(["nodes", lease.node], { gpu: String(lease.gpu) })}>{lease.node}</a>{" "}
+                {lease.foreign && <Badge word="not ours" tone="warn" />}
+              </td>
+              <td class="right">{lease.gpu}</td>
+              <td>
+                {lease.holders.map((holder) => (
+                  <div key={holder.podUid}>
+                    {holder.podName || holder.podUid} <span class="muted small">{holder.namespace}</span>
+                    {holder.share != null && holder.share < 1 && <span class="muted"> {percent(holder.share)}</span>}
+                  </div>
+                ))}
+              </td>
+              <td class="soft">{[...new Set(lease.holders.map((holder) => holder.claim))].join(", ")}</td>
+              <td>{lease.acquiredAt ? <Ago at={Date.parse(lease.acquiredAt)} /> : NONE}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
   );
 }

@@ -5,7 +5,7 @@ import { link, setQuery } from "../state/route";
 import { NONE, count, shortModel, span } from "../ui/format";
 import { Badge, Card, Empty, PageHead, Pager, Search, Select, Shown, When, useNow } from "../ui/parts";
 
-const SIZE = 50;
+const SIZE = 25;
 const STATUSES = ["Running", "Pending", "Completed", "Failed", "Unknown"];
 const SOURCES = ["k8s", "slurm", "docker", "local"];
 const FILTERS = ["name", "namespace", "kind", "status", "source"];
@@ -91,7 +91,10 @@ function Table(props: { rows: WorkloadRow[]; orderBy: string }) {
               <td class="soft">{row.kind}</td>
               <td>{row.startAt ? <When at={row.startAt * 1000} /> : NONE}</td>
               <td>{row.endAt ? <When at={row.endAt * 1000} /> : NONE}</td>
-              <td class="right">{row.startAt ? span((row.endAt || now) - row.startAt) : NONE}</td>
+              <td class="right">
+                {row.status === "Pending" && <span class="muted">waits </span>}
+                {row.startAt ? span((row.endAt || now) - row.startAt) : NONE}
+              </td>
               <td class="muted">{row.source}</td>
             </tr>
           ))}

@@ -219,8 +219,7 @@ export function Select(props: {
   const options = props.value && !props.options.includes(props.value) ? [props.value, ...props.options] : props.options;
   return (
     <label class={`select ${props.value ? "set" : ""}`}>
-      <span class="sr">{props.label}</span>
-      <select value={props.value} onChange={(event) => props.onChange(event.currentTarget.value)}>
+      <select aria-label={props.label} value={props.value} onChange={(event) => props.onChange(event.currentTarget.value)}>
         {props.any !== undefined && <option value="">{props.any}</option>}
         {options.map((option) => (
           <option key={option} value={option}>
