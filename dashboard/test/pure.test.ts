@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { splitEvents } from "../src/api/events";
+import { splitEvents } from "../src/api/split";
 import { align, stack } from "../src/charts/align";
 import { GAP, gpuAt, layOut, nodeOf, placeOf } from "../src/heatmap/layout";
 import { accounts, csvOf, stackOf } from "../src/pages/books";

@@ -1,6 +1,7 @@
 // Follow /api/events. Read with fetch, since EventSource can't send the login token.
 import { useEffect, useState } from "preact/hooks";
 import { addressOf, authorization } from "./client";
+import { splitEvents } from "./split";
 import type { Change } from "./types";
 
 export type LiveState = "connecting" | "live" | "lost";
@@ -9,23 +10,6 @@ const SILENCE = 40_000; // the server says something every 15 s
 const LONGEST_WAIT = 30_000;
 
 type Listener = (change: Change) => void;
-
-/** Events in what has arrived so far, and the rest that is not whole yet. */
-export function splitEvents(text: string): { events: { name: string; data: string }[]; rest: string } {
-  const blocks = text.split("\n\n");
-  const rest = blocks.pop() ?? "";
-  const events = [];
-  for (const block of blocks) {
-    let name = "message";
-    const data: string[] = [];
-    for (const line of block.split("\n")) {
-      if (line.startsWith("event:")) name = line.slice(6).trim();
-      else if (line.startsWith("data:")) data.push(line.slice(5).trimStart());
-    }
-    if (data.length) events.push({ name, data: data.join("\n") });
-  }
-  return { events, rest };
-}
 
 /** The stream of one cluster, with what it told lately. */
 class Live {
