@@ -50,7 +50,7 @@ class Cluster:
     @asynccontextmanager
     async def agent(self, node: str = "node-a", **options: object) -> AsyncIterator[Agent]:
         """An agent of `node`, at work."""
-        settings = {"period": 0.2, "lease_check": 0.5, "pod_resources": None, "pod_logs": None, **options}
+        settings = {"period": 0.2, "lease_check": 0.5, "kubelet": None, "pod_logs": None, **options}
         deadline = settings.pop("deadline", 1.0)
         devices = DevicesSettings(reader="nvml", deadline=float(str(deadline)), kernel_log=False)
         agent = Agent(node, AgentSettings(port=0, **settings), devices, self.client, "gpufleet")  # type: ignore[arg-type]

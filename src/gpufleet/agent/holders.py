@@ -3,13 +3,13 @@
 Ten thousand agents that each watched all leases would cost the API server more than everything else.
 So an agent watches the pods of its own node (one watch, which the server indexes as it does for
 kubelets) and reads the leases `gpu-{node}-{id}` by name: when a pod with GPUs comes or goes, while a
-lease names a pod that is not here, and every couple of minutes. Pods that got GPUs from the device
-plugin are told by the kubelet's PodResources socket, where there is one.
+lease names a pod that is not here, and every couple of minutes. Pods that got GPUs from a device plugin
+are told by the kubelet, where there is one (see `kubelet`).
 """
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gpufleet.errors import GpufleetError, KubernetesUnavailable
 from gpufleet.kube import LEASES, PODS, Change, KubeClient, Reflector, Selection
@@ -22,8 +22,8 @@ from gpufleet.model.kube_objects import Pod
 DISPUTED = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Seconds between looks at leases whose pod is not here: it is about to come, or the lease about to go."""
 
-PluginHolders = Callable[[], Awaitable[Mapping[tuple[str, str], Sequence[str]]]]
-"""Asks the kubelet: device ids by namespace and name of the pod."""
+PluginHolders = Callable[[], Mapping[str, Collection[str]]]
+"""Asks the kubelet: device ids by the pod's uid."""
 
 _ALLOCATION = re.compile(r"(?P<node>[^:]+):(?P<ids>\d{1,3}(?:,\d{1,3})*)")
 _log = get_logger("agent")
@@ -66,6 +66,10 @@ class HolderBook:
             for gpu, uids in source.items():
                 found.setdefault(gpu, set()).update(uids)
         return {gpu: frozenset(uids) for gpu, uids in found.items()}
+
+    def uids(self) -> frozenset[str]:
+        """The pods that hold any GPU."""
+        return frozenset(uid for uids in self.holders().values() for uid in uids)
 
     def check_now(self) -> None:
         """Read leases and the kubelet's word again."""
@@ -113,7 +117,7 @@ class HolderBook:
         if self._plugin is None:
             return
         try:
-            told = await self._plugin()
+            told = await asyncio.to_thread(self._plugin)
         except GpufleetError as error:
             _log.warning("the kubelet's devices not read", error=str(error))
             return
@@ -149,18 +153,18 @@ def allocations(pods: Iterable[Pod], node: str) -> dict[int, tuple[str, ...]]:
 
 
 def by_gpu(
-    told: Mapping[tuple[str, str], Sequence[str]], pods: Iterable[Pod], devices: Iterable[Device]
+    told: Mapping[str, Collection[str]], pods: Iterable[Pod], devices: Iterable[Device]
 ) -> dict[int, tuple[str, ...]]:
     """What the kubelet says of device ids, by GPU and pod uid; ids are UUIDs of GPUs or of MIG instances."""
     gpus = {device.uuid: device.index for device in devices}
     gpus |= {part.uuid: device.index for device in devices for part in device.mig}
-    uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in pods if not pod.finished}
+    here = {pod.metadata.uid for pod in pods if not pod.finished}
     found: dict[int, tuple[str, ...]] = {}
-    for pod, ids in told.items():
+    for uid, ids in told.items():
         # The device plugin names a replica of a shared GPU `UUID::number`.
         for gpu in {gpus.get(id.partition("::")[0]) for id in ids}:
-            if gpu is not None and pod in uids:
-                found[gpu] = (*found.get(gpu, ()), uids[pod])
+            if gpu is not None and uid in here:
+                found[gpu] = (*found.get(gpu, ()), uid)
     return found
 
 

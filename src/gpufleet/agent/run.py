@@ -16,8 +16,10 @@ from prometheus_client.metrics_core import Metric
 
 from gpufleet.agent.holders import HolderBook
 from gpufleet.agent.http import serving
+from gpufleet.agent.kubelet import plugged
 from gpufleet.agent.lookout import Lookout
 from gpufleet.agent.metrics import CONTENT_TYPE, Exporter
+from gpufleet.agent.pod_logs import PodLogs
 from gpufleet.agent.publish import Publisher
 from gpufleet.agent.report import memory_of, report
 from gpufleet.devices.detect import health_rules, patient_reader
@@ -71,6 +73,7 @@ class Agent:
         )
         self.publisher: Publisher | None = None
         self.holders: HolderBook | None = None
+        self.logs: PodLogs | None = None
         self._log: KernelLog | None = None
         self._began = self._looked_at = time.monotonic()
         self._recalled = asyncio.Event()
@@ -80,14 +83,17 @@ class Agent:
 
     def _publish_through(self, client: KubeClient, lease_namespace: str) -> None:
         self.publisher = Publisher(client, self.node, self._compose, heartbeat=self._settings.heartbeat)
-        self.holders = HolderBook(
+        book = self.holders = HolderBook(
             client,
             self.node,
             lease_namespace,
             lambda: self.lookout.sight.devices,
             check=self._settings.lease_check,
+            plugin=partial(plugged, self._settings.kubelet) if self._settings.kubelet else None,
             changed=self.publisher.wake,
         )
+        if self._settings.pod_logs is not None:
+            self.logs = PodLogs(self._settings.pod_logs, lambda: book.pods.cache, book.uids)
 
     def tasks(self) -> dict[str, Task]:
         """What has to run, by name."""
@@ -101,6 +107,8 @@ class Agent:
             tasks["publish"] = self.publisher.run
             tasks["pods"] = self.holders.pods.run
             tasks["holders"] = self.holders.run
+        if self.logs is not None:
+            tasks["training logs"] = self.logs.run
         return tasks
 
     @asynccontextmanager
@@ -115,6 +123,8 @@ class Agent:
         """Let go of the driver and the kernel log."""
         if self._log is not None:
             self._log.close()
+        if self.logs is not None:
+            self.logs.close()
         await self._reader.close()
 
     def not_alive(self) -> str:
@@ -180,6 +190,8 @@ class Agent:
             value=self._reader.stuck,
         )
         yield CounterMetricFamily("gpufleet_agent_looks", "Looks at the GPUs.", value=self.lookout.looks)
+        if self.logs is not None:
+            yield from self.logs.metrics()
         if self.publisher is not None:
             yield CounterMetricFamily(
                 "gpufleet_agent_status_writes", "Writes of the GpuNodeStatus.", value=self.publisher.writes

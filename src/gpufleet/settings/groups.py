@@ -398,9 +398,9 @@ class AgentSettings:
         unit="s",
         minimum=0.1,
     )
-    pod_resources: Path | None = setting(
-        Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
-        "The kubelet's PodResources socket; not asked if it isn't there.",
+    kubelet: Path | None = setting(
+        Path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"),
+        "Where the kubelet writes down which pod got which device of a plugin; not read if it isn't there.",
     )
     processes: bool = setting(
         True, "Serve metrics of the processes on the GPUs (user and command only with devices.identify)."

@@ -1,0 +1,161 @@
+"""Logs as a kubelet writes them: rotated, cut, mixed, endless."""
+
+import os
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpufleet.agent import pod_logs
+from gpufleet.agent.pod_logs import Follower, PodLogs
+from gpufleet.model.kube_objects import Container, ObjectMeta, OwnerReference, Pod, PodSpec
+
+LINE = " iteration       {step}/    1000 | elapsed time per iteration (ms): 512.0 | lm loss: {loss} |"
+
+
+def pod(name: str = "train", uid: str = "u1", owner: str = "") -> Pod:
+    owners = (OwnerReference(kind="Job", uid=owner, controller=True),) if owner else ()
+    meta = ObjectMeta(name=name, namespace="jobs", uid=uid, owner_references=owners)
+    return Pod(metadata=meta, spec=PodSpec(node_name="n", containers=(Container(name="main"),)))
+
+
+def write(
+    root: Path, text: str, *, uid: str = "u1", restarts: int = 0, tag: str = "F", second: int = 0
+) -> Path:
+    path = root / f"jobs_train_{uid}" / "main" / f"{restarts}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(f"2026-01-01T00:00:{second:02}.123456789Z stdout {tag} {text}\n")
+    return path
+
+
+def numbers(logs: PodLogs) -> dict[str, tuple[str, float, object]]:
+    (family,) = logs.metrics()
+    return {s.labels["metric"]: (s.labels["workload_uid"], s.value, s.timestamp) for s in family.samples}
+
+
+def followed(root: Path) -> PodLogs:
+    return PodLogs(root, tuple, frozenset)
+
+
+def test_the_numbers_of_a_job_are_read_with_the_time_of_their_line(tmp_path: Path) -> None:
+    logs = followed(tmp_path)
+    write(tmp_path, LINE.format(step=1, loss=2.5), second=1)
+    write(tmp_path, LINE.format(step=2, loss=2.25), second=2)
+    logs.look([pod(owner="job-uid")], {"u1"})
+    found = numbers(logs)
+    assert found["loss"] == ("job-uid", 2.25, 1767225602.123456)
+    assert found["step"][1] == 2
+    logs.close()
+
+
+def test_a_line_in_pieces_is_one_line(tmp_path: Path) -> None:
+    logs = followed(tmp_path)
+    whole = LINE.format(step=7, loss=1.5)
+    write(tmp_path, whole[:40], tag="P")
+    write(tmp_path, whole[40:], tag="F")
+    logs.look([pod()], {"u1"})
+    assert numbers(logs)["loss"][:2] == ("u1", 1.5)
+    logs.close()
+
+
+def test_rotation_and_restarts_lose_nothing(tmp_path: Path) -> None:
+    logs = followed(tmp_path)
+    path = write(tmp_path, LINE.format(step=1, loss=3.0))
+    logs.look([pod()], {"u1"})
+    write(tmp_path, LINE.format(step=2, loss=2.0))
+    path.rename(path.with_name("0.log.20260101-000000"))
+    write(tmp_path, LINE.format(step=3, loss=1.0))
+    logs.look([pod()], {"u1"})
+    assert numbers(logs)["step"][1] == 2
+    logs.look([pod()], {"u1"})
+    assert numbers(logs)["step"][1] == 3
+    write(tmp_path, LINE.format(step=4, loss=0.5), restarts=1)
+    logs.look([pod()], {"u1"})
+    assert numbers(logs)["step"][1] == 4
+    logs.close()
+
+
+def test_only_pods_with_gpus_are_read_and_files_are_let_go(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    logs = followed(tmp_path)
+    write(tmp_path, LINE.format(step=1, loss=3.0))
+    logs.look([pod()], set())
+    assert numbers(logs) == {}
+    logs.look([pod()], {"u1"})
+    assert numbers(logs)
+    logs.look([], {"u1"})
+    assert numbers(logs) == {}
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_log_of_other_things_and_garbage_harm_nobody(tmp_path: Path) -> None:
+    path = write(tmp_path, "hello")
+    path.write_bytes(path.read_bytes() + b"\xff\xfe \n\n x\nnot-a-time stdout F loss: 1\n" + b"a" * 300_000)
+    logs = followed(tmp_path)
+    logs.look([pod()], {"u1"})
+    logs.look([pod()], {"u1"})
+    assert numbers(logs) == {}
+    logs.close()
+
+
+def test_a_reader_that_is_far_behind_jumps_ahead(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(b"old\n")
+    follower = Follower(path)
+    assert list(follower.lines()) == [b"old"]
+    with path.open("ab") as file:
+        file.truncate(3 * pod_logs.LAG)
+        file.seek(0, 2)
+        file.write(b"\nnew\n")
+    seen = [line for _ in range(40) for line in follower.lines()]
+    assert seen[-1] == b"new"
+    follower.close()
+
+
+def test_a_file_that_was_cut_is_read_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(b"one\ntwo\n")
+    follower = Follower(path)
+    assert list(follower.lines()) == [b"one", b"two"]
+    path.write_bytes(b"three\n")
+    assert list(follower.lines()) == [b"three"]
+    follower.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["write", "half", "rotate", "read"]), st.integers(0, 9)), max_size=40)
+)
+def test_every_line_is_read_once_and_in_order(steps: list[tuple[str, int]]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "0.log"
+        path.touch()
+        follower = Follower(path)
+        written: list[bytes] = []
+        seen: list[bytes] = []
+        pending = b""
+        for number, (what, size) in enumerate(steps):
+            if what == "write":
+                line = pending + f"{number}".encode() * (size + 1)
+                with path.open("ab") as file:
+                    file.write(line[len(pending) :] + b"\n")
+                written.append(line)
+                pending = b""
+            elif what == "half":
+                part = b"h" * (size + 1)
+                with path.open("ab") as file:
+                    file.write(part)
+                pending += part
+            elif what == "rotate" and not pending:
+                seen += follower.lines()
+                path.rename(path.with_name(f"0.log.{number}"))
+                path.touch()
+                seen += follower.lines()
+            else:
+                seen += follower.lines()
+        seen += [*follower.lines(), *follower.lines()]
+        follower.close()
+        assert seen == written
