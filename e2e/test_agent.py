@@ -1,5 +1,6 @@
 """Agents on pretended GPUs that publish to a real API server, with the rights of the agent and no more."""
 
+import json
 import os
 import subprocess
 import sys
@@ -100,10 +101,11 @@ def test_two_agents_publish_their_nodes_and_nothing_else(
         cordon = {
             "apiVersion": "gpu.scheduling/v1",
             "kind": "GpuNodeStatus",
+            "metadata": {"name": "gpu-b"},
             "status": {"devices": [{"id": 1, "cordoned": True}]},
         }
-        path = f"{STATUSES}/gpu-b/status?fieldManager=operator"
-        cluster.api.patch(path, cordon, "application/apply-patch+yaml")
+        how = ("--server-side", "--subresource=status", "--field-manager=operator")
+        cluster.kubectl("apply", *how, "-f", "-", stdin=json.dumps(cordon))
         cluster.wait_for("the cordon to count", lambda: status("gpu-b")["free"] == 7)
         assert status("gpu-b")["devices"][1]["cordoned"] is True
 

@@ -1,0 +1,75 @@
+"""Looks and events on the shim, without an API."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.shim.nvml import NvmlShim, uuid
+
+from gpufleet.agent.lookout import Lookout
+from gpufleet.devices.kernel_log import KernelLog
+from gpufleet.devices.nvml import NvmlReader
+from gpufleet.devices.patient import PatientReader
+from gpufleet.model.device import DeviceEvent, EventKind
+from gpufleet.model.health import HealthLedger
+from gpufleet.model.node import Health
+
+
+@pytest.fixture
+async def lookout(nvml_shim: NvmlShim) -> AsyncIterator[Lookout]:
+    reader = PatientReader(NvmlReader, deadline=5.0)
+    yield Lookout(reader, HealthLedger(), ports=dict)
+    await reader.close()
+
+
+async def test_the_text_of_the_kernel_log_decides_about_an_nvlink_error(
+    lookout: Lookout, tmp_path: Path
+) -> None:
+    await lookout.look()
+    fifo = tmp_path / "kmsg"
+    os.mkfifo(fifo)
+    log = KernelLog(fifo, from_start=True, boot_time=lambda: 1_700_000_000.0)
+    heard = asyncio.Event()
+    lookout.subscribe(
+        lambda sight: heard.set() if sight.verdicts[uuid(3)].health is Health.UNHEALTHY else None
+    )
+    reading = asyncio.create_task(lookout.read_kernel_log(log))
+    with fifo.open("wb", buffering=0) as writer:
+        writer.write(
+            b"4,1,5000000,-;NVRM: Xid (PCI:0000:13:00): 74, pid=1, NVLink: fatal error detected on link 2\n"
+        )
+        async with asyncio.timeout(10):
+            await heard.wait()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    log.close()
+    assert lookout.sight.verdicts[uuid(3)].reason == "XID 74: NVLink error"
+    assert lookout.sight.xids == {}  # NVML counts them
+
+
+async def test_an_xid_is_counted_for_its_gpu_and_codes_are_bounded(lookout: Lookout) -> None:
+    await lookout.look()
+    events = [DeviceEvent(EventKind.XID, code, 1.0, uuid=uuid(1)) for code in [13, 13, *range(200, 300)]]
+    await lookout.take(events, counted=True)
+    assert lookout.sight.xids[uuid(1), 13] == 2
+    assert len(lookout.sight.xids) == 64
+
+
+async def test_a_port_of_the_fabric_that_goes_down_takes_the_node_out(nvml_shim: NvmlShim) -> None:
+    states = {"mlx5_0/1": "ACTIVE"}
+    reader = PatientReader(NvmlReader, deadline=5.0)
+    lookout = Lookout(reader, HealthLedger(), ports=lambda: states)
+    await lookout.look()
+    states = {"mlx5_0/1": "DOWN"}
+    sight = await lookout.look()
+    assert {verdict.health for verdict in sight.verdicts.values()} == {Health.UNHEALTHY}
+    await reader.close()
+
+
+async def test_one_reading_that_fails_does_not_stop_the_rest(lookout: Lookout, nvml_shim: NvmlShim) -> None:
+    nvml_shim.fail("nvmlDeviceGetTemperature", 3, gpu=2)
+    sight = await lookout.look()
+    assert [reading.temperature_celsius for reading in sight.readings] == [40, 41, None, 43, 44, 45, 46, 47]
+    assert sight.readings[2].power_watts == 102.5
