@@ -7,7 +7,7 @@ ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${NODE_IMAGE} AS page
 WORKDIR /build/dashboard
-COPY dashboard/package.json dashboard/package-lock.json ./
+COPY dashboard/package.json dashboard/package-lock.json dashboard/.npmrc ./
 RUN npm ci --no-audit --no-fund
 COPY dashboard ./
 RUN npm run build

@@ -120,6 +120,7 @@ def apiserver(binaries: Binaries, ports: Ports, files: Files) -> list[str]:
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",
         f"--secure-port={ports.apiserver}",
+        "--allow-privileged=true",  # as installers of clusters set it
         "--permit-port-sharing=true",  # a restart need not wait for the old socket
         "--shutdown-watch-termination-grace-period=1s",  # without it open watches hold up its end for a minute
         f"--tls-cert-file={files.serving.certificate}",

@@ -1,0 +1,476 @@
+"""Both charts on a real API server: what it takes, what is allowed, and that the parts work with no more than that."""
+
+import base64
+import json
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from charts.reference import NAMES, leaves, schema
+from tests.charts.rendering import changed, everything, objects, one
+
+from e2e.cluster import Cluster, CommandFailed
+from e2e.cluster.cluster import free_ports
+from e2e.cluster.identity import Identity
+from e2e.cluster.rest import JSON_PATCH, answers
+from e2e.fakenodes import FakeNodes
+
+ROOT = Path(__file__).parents[1]
+CRDS = str(ROOT / "charts" / "gpu-scheduler" / "crds")
+OTHERS = {
+    "monitoring.coreos.com": ("ServiceMonitor", "PodMonitor", "PrometheusRule"),
+    "cert-manager.io": ("Certificate", "Issuer"),
+}
+"""Kinds of others that the charts make. Their schemas are not ours to test: anything goes."""
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def other_kinds(cluster: Cluster) -> Iterator[None]:
+    crds = [_any_kind(group, kind) for group, kinds in OTHERS.items() for kind in kinds]
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": crds}))
+    names = [f"crd/{crd['metadata']['name']}" for crd in crds]
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)
+    yield
+    cluster.kubectl("delete", "--wait=false", *names)
+
+
+@pytest.fixture
+def no_crds_left(cluster: Cluster) -> Iterator[None]:
+    yield
+    cluster.kubectl("delete", "--ignore-not-found", "-f", CRDS)
+
+
+def _settings_of(chart: str) -> dict[str, dict[str, Any]]:
+    """Values by what they are: as shipped, all parts on, all values changed, all switches that are on turned off."""
+    base = everything(chart)
+    other, off = base, {"database": {"url": "postgresql://u:p@db/x"}} if chart == "gpufleet" else {}
+    for path, each in leaves(schema(chart)):
+        example = each["examples"][0]
+        if example is False:
+            off = changed(off, path, False)
+        else:
+            other = changed(other, path, example)
+    if chart == "gpufleet":
+        off = changed(off, ("auth", "insecure"), True)
+    return {"default": {}, "everything": base, "other": other, "off": off}
+
+
+@pytest.mark.parametrize("chart", NAMES)
+@pytest.mark.parametrize("which", ["default", "everything", "other", "off"])
+@pytest.mark.usefixtures("other_kinds")
+def test_the_api_server_takes_every_object(cluster: Cluster, namespace: str, chart: str, which: str) -> None:
+    values = _settings_of(chart)[which]
+    if which == "other" and chart == "gpufleet":
+        values = changed(values, ("kubernetes", "leaseNamespace"), namespace)
+    rendered = objects(chart, values, namespace)
+    said = cluster.kubectl(
+        "apply",
+        "--server-side",
+        "--dry-run=server",
+        "--validate=strict",
+        "-f",
+        "-",
+        stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": rendered}),
+    )
+    assert len(said.splitlines()) == len(rendered)
+
+
+@pytest.mark.usefixtures("no_crds_left")
+def test_the_scheduler_is_installed_upgraded_and_removed_as_documented(
+    cluster: Cluster, namespace: str
+) -> None:
+    cluster.helm("install", "gpu-scheduler", "charts/gpu-scheduler", namespace="default")
+    try:
+        assert cluster.helm("get", "values", "gpu-scheduler", namespace="default").endswith("null\n")
+        assert _image(cluster, "scheduler") == "gpufleet:v0.1.0"
+        bundle = _write_ca_bundle(cluster)
+        words = ["charts/gpu-scheduler", "--set", "scheduler.image.tag=v0.2.0"]
+        cluster.helm("upgrade", "gpu-scheduler", *words, namespace="default")
+        assert "tag: v0.2.0" in cluster.helm("get", "values", "gpu-scheduler", namespace="default")
+        assert _image(cluster, "scheduler") == "gpufleet:v0.2.0"
+        assert _image(cluster, "webhook") == "gpufleet:v0.1.0"
+        assert _ca_bundle(cluster) == bundle
+        _only_pods_with_a_claim_are_held_up(cluster, namespace)
+        cluster.helm("upgrade", "gpu-scheduler", "charts/gpu-scheduler", namespace="default")
+        assert _image(cluster, "scheduler") == "gpufleet:v0.2.0", "helm keeps what was set"
+    finally:
+        cluster.helm("uninstall", "gpu-scheduler", namespace="default")
+    assert _left(cluster, "gpu-scheduler", "default") == []
+    assert "gpuclaims.gpu.scheduling" in cluster.kubectl("get", "crds")
+
+
+@pytest.mark.usefixtures("no_crds_left")
+def test_the_kubectl_lines_of_the_contract_work_after_an_install(cluster: Cluster) -> None:
+    # Nobody runs the webhook here, and claims would wait for it.
+    cluster.helm(
+        "install",
+        "gpu-scheduler",
+        "charts/gpu-scheduler",
+        "--set",
+        "webhook.enabled=false",
+        namespace="default",
+    )
+    try:
+        claim = {**_kind("GpuClaim"), "metadata": {"name": "my-claim"}, "spec": {"devices": {"count": 2}}}
+        node = {**_kind("GpuNodeStatus"), "metadata": {"name": "node-a"}, "spec": {"nodeName": "node-a"}}
+        lease = {"metadata": {"name": "gpu-node-a-0"}, "spec": {"holderIdentity": "abc-123"}}
+        cluster.api.create("/apis/gpu.scheduling/v1/namespaces/default/gpuclaims", claim)
+        cluster.api.create("/apis/gpu.scheduling/v1/gpunodestatuses", node)
+        cluster.api.create("/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)
+        assert cluster.kubectl("get", "gpuclaim") == cluster.kubectl("get", "gclaim")
+        assert "my-claim" in cluster.kubectl("get", "gclaim")
+        assert "Count:" in cluster.kubectl("describe", "gpuclaim", "my-claim")
+        status = json.loads(cluster.kubectl("get", "gpuclaim", "my-claim", "-o", "jsonpath={.status}"))
+        assert status["phase"] == "Pending"
+        assert cluster.kubectl("get", "gpunodestatus") == cluster.kubectl("get", "gns")
+        assert yaml.safe_load(cluster.kubectl("get", "gns", "node-a", "-o", "yaml"))["spec"] == node["spec"]
+        assert "gpu-node-a-0" in cluster.kubectl("get", "leases")
+        assert "deleted" in cluster.kubectl("delete", "lease", "gpu-node-a-0")
+    finally:
+        cluster.helm("uninstall", "gpu-scheduler", namespace="default")
+    assert "my-claim" in cluster.kubectl("get", "gclaim"), "claims outlive the release"
+
+
+def test_the_server_is_installed_upgraded_and_removed_and_keeps_its_secrets(
+    cluster: Cluster, namespace: str
+) -> None:
+    def secret(name: str) -> dict[str, str]:
+        found: dict[str, str] = cluster.api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}")["data"]
+        return found
+
+    cluster.helm("install", "gpufleet", "charts/gpufleet", namespace=namespace)
+    password, key = secret("gpufleet-database"), secret("gpufleet-workload-key")
+    cluster.helm("upgrade", "gpufleet", "charts/gpufleet", "--set", "replicas=2", namespace=namespace)
+    assert (secret("gpufleet-database"), secret("gpufleet-workload-key")) == (password, key)
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/gpufleet"
+    assert cluster.api.get(path)["spec"]["replicas"] == 2
+    cluster.helm("uninstall", "gpufleet", namespace=namespace)
+    assert _left(cluster, "gpufleet", namespace) == []
+
+
+MAY: list[tuple[str, list[str], list[str]]] = [
+    (
+        "gpu-scheduler-scheduler",
+        [
+            "create pods/binding",
+            "create pods/eviction",
+            "patch pods",
+            "list nodes",
+            "patch gpuclaims/status",
+            "delete leases here",
+            "create events.events.k8s.io",
+            "watch gpunodestatuses",
+        ],
+        [
+            "get secrets",
+            "delete pods",
+            "create pods",
+            "patch nodes",
+            "update gpuclaims",
+            "delete leases",
+            "patch gpunodestatuses/status",
+        ],
+    ),
+    (
+        "gpu-scheduler-kube-scheduler",
+        ["list pods", "list nodes", "create leases here", "create events.events.k8s.io"],
+        ["get secrets", "delete leases here", "patch gpuclaims/status", "create pods"],
+    ),
+    (
+        "gpu-scheduler-webhook",
+        [
+            "get gpuclaims",
+            "create secrets here",
+            "get secrets here gpu-scheduler-webhook-tls",
+            "patch mutatingwebhookconfigurations NS-gpu-scheduler-webhook",
+            "patch validatingwebhookconfigurations NS-gpu-scheduler-webhook",
+        ],
+        ["get secrets", "get secrets here other", "list pods", "patch mutatingwebhookconfigurations other"],
+    ),
+    (
+        "gpu-scheduler-agent",
+        [
+            "patch gpunodestatuses",
+            "patch gpunodestatuses/status",
+            "create gpunodestatuses",
+            "list pods",
+            "list leases here",
+        ],
+        ["get secrets", "delete gpunodestatuses", "patch pods", "update leases here", "list leases"],
+    ),
+    (
+        "gpufleet",
+        [
+            "list pods",
+            "watch nodes",
+            "list gpuclaims",
+            "list jobs.batch",
+            "list rayjobs.ray.io",
+            "list leases in default",
+            "create tokenreviews",
+        ],
+        ["get secrets", "patch pods", "delete jobs.batch", "patch gpuclaims", "list leases"],
+    ),
+]
+
+
+@pytest.mark.usefixtures("no_crds_left")
+def test_each_part_may_do_its_work_and_nothing_else(cluster: Cluster, namespace: str) -> None:
+    for chart in NAMES:
+        cluster.helm("install", chart, f"charts/{chart}", namespace=namespace)
+    try:
+        for account, work, mischief in MAY:
+            who = f"system:serviceaccount:{namespace}:{account}"
+            for allowed, deeds in ((True, work), (False, mischief)):
+                for deed in deeds:
+                    assert _may(cluster, who, deed, namespace) is allowed, f"{account}: {deed}"
+    finally:
+        for chart in NAMES:
+            cluster.helm("uninstall", chart, namespace=namespace)
+
+
+@pytest.mark.usefixtures("no_crds_left")
+def test_the_parts_schedule_a_pod_with_the_rights_and_the_configuration_of_the_chart(
+    cluster: Cluster, namespace: str, fake_nodes: FakeNodes, tmp_path: Path
+) -> None:
+    # The webhook is another test's; without it the pod names its variable itself.
+    values = {"webhook": {"enabled": False}, "agent": {"enabled": False}}
+    cluster.helm(
+        "install",
+        "gpu-scheduler",
+        "charts/gpu-scheduler",
+        "-f",
+        "-",
+        namespace=namespace,
+        stdin=json.dumps(values),
+    )
+    rendered = objects("gpu-scheduler", values, namespace)
+    try:
+        ours = cluster.service_account(namespace, "gpu-scheduler-scheduler")
+        theirs = cluster.service_account(namespace, "gpu-scheduler-kube-scheduler")
+        port, first, second = free_ports(3)
+        configuration = _configuration(rendered, port, theirs, tmp_path)
+        with (
+            _gpufleet_scheduler(cluster, rendered, ours, port),
+            _kube_scheduler(cluster, configuration, theirs, first),
+            # A standby is Ready too: the Deployment's update would otherwise never end.
+            _kube_scheduler(cluster, configuration, theirs, second),
+        ):
+            fake_nodes.add("gpu-node")
+            _report_gpus(cluster, "gpu-node", 4)
+            pod = _run_a_pod_with_a_claim(cluster, namespace)
+            assert pod["metadata"]["annotations"]["gpu.scheduling/allocated"] == "gpu-node:0,1"
+            leases = cluster.kubectl("get", "leases", namespace=namespace)
+            assert "gpu-gpu-node-0" in leases
+            assert "gpu-gpu-node-1" in leases
+            cluster.api.delete(f"/api/v1/namespaces/{namespace}/pods/train")
+            cluster.wait_for(
+                "free GPUs",
+                lambda: "gpu-gpu-node" not in cluster.kubectl("get", "leases", namespace=namespace),
+            )
+    finally:
+        cluster.helm("uninstall", "gpu-scheduler", namespace=namespace)
+
+
+def _configuration(rendered: list[Any], port: int, identity: Identity, folder: Path) -> Path:
+    """The chart's own KubeSchedulerConfiguration, with addresses of this machine."""
+    text = one(rendered, "ConfigMap", "gpu-scheduler-kube-scheduler")["data"]["config.yaml"]
+    configuration = yaml.safe_load(text)
+    configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
+    configuration["clientConnection"] = {"kubeconfig": str(identity.kubeconfig)}
+    file = folder / "kube-scheduler.json"
+    file.write_text(json.dumps(configuration))
+    return file
+
+
+@contextmanager
+def _gpufleet_scheduler(
+    cluster: Cluster, rendered: list[Any], identity: Identity, port: int
+) -> Iterator[None]:
+    [container] = one(rendered, "Deployment", "gpu-scheduler-scheduler")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    variables |= {"GPUFLEET_SCHEDULER_HOST": "127.0.0.1", "GPUFLEET_SCHEDULER_PORT": str(port)}
+    environment = {**cluster.commands.environment(identity), **variables}
+    command = [sys.executable, "-m", "gpufleet", *container["args"]]
+    probe = container["readinessProbe"]["httpGet"]["path"]
+    with _running(cluster, "chart-scheduler", command, environment):
+        cluster.wait_for("leading scheduler", lambda: answers(f"http://127.0.0.1:{port}{probe}"))
+        yield
+
+
+@contextmanager
+def _kube_scheduler(cluster: Cluster, configuration: Path, identity: Identity, port: int) -> Iterator[None]:
+    kubeconfig = str(identity.kubeconfig)
+    command = [
+        str(cluster.binaries.scheduler),
+        f"--config={configuration}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--cert-dir={configuration.parent / str(port)}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+    ]
+    with _running(cluster, f"chart-kube-scheduler-{port}", command, cluster.commands.environment(identity)):
+        trusting = ssl.create_default_context()
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        cluster.wait_for(
+            "ready kube-scheduler", lambda: answers(f"https://127.0.0.1:{port}/readyz", trusting), timeout=60
+        )
+        yield
+
+
+@contextmanager
+def _running(cluster: Cluster, name: str, command: list[str], environment: dict[str, str]) -> Iterator[None]:
+    log = cluster.logs / f"{name}.log"
+    with log.open("ab") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+    try:
+        yield
+    except BaseException:
+        print(f"--- {name}\n{log.read_text()[-3000:]}")
+        raise
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _kind(kind: str) -> dict[str, str]:
+    return {"apiVersion": "gpu.scheduling/v1", "kind": kind}
+
+
+def _report_gpus(cluster: Cluster, node: str, count: int) -> None:
+    body = {**_kind("GpuNodeStatus"), "metadata": {"name": node}, "spec": {"nodeName": node}}
+    cluster.api.create("/apis/gpu.scheduling/v1/gpunodestatuses", body)
+    devices = [
+        {"id": number, "health": "Healthy", "island": "nvlink-group-0", "bandwidthGBps": 600}
+        for number in range(count)
+    ]
+    status = {"status": {"devices": devices, "total": count, "free": count}}
+    cluster.api.patch(f"/apis/gpu.scheduling/v1/gpunodestatuses/{node}/status", status)
+
+
+def _run_a_pod_with_a_claim(cluster: Cluster, namespace: str) -> Any:
+    claim = {**_kind("GpuClaim"), "metadata": {"name": "two"}, "spec": {"devices": {"count": 2}}}
+    cluster.api.create(f"/apis/gpu.scheduling/v1/namespaces/{namespace}/gpuclaims", claim)
+    spec = {
+        "schedulerName": "gpu-scheduler",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "main", "image": "trainer"}],
+    }
+    metadata = {"name": "train", "annotations": {"gpu.scheduling/claim": "two"}}
+    cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", {"metadata": metadata, "spec": spec})
+
+    def running() -> Any:
+        pod = cluster.api.get(f"/api/v1/namespaces/{namespace}/pods/train")
+        return pod if pod["status"]["phase"] == "Running" else None
+
+    return cluster.wait_for("running pod", running)
+
+
+def _only_pods_with_a_claim_are_held_up(cluster: Cluster, namespace: str) -> None:
+    """No webhook answers here."""
+    pod = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "main", "image": "x"}]}}
+    plain = {**pod, "metadata": {"name": "plain", "annotations": {"team": "x"}}}
+    cluster.kubectl("create", "-f", "-", stdin=json.dumps(plain), namespace=namespace)
+    for annotation in ("claim", "allocated", "visible-devices"):
+        marked = {
+            **pod,
+            "metadata": {"name": annotation, "annotations": {f"gpu.scheduling/{annotation}": "x"}},
+        }
+        with pytest.raises(CommandFailed, match="failed calling webhook"):
+            cluster.kubectl("create", "-f", "-", stdin=json.dumps(marked), namespace=namespace)
+
+
+def _image(cluster: Cluster, component: str) -> str:
+    path = f"/apis/apps/v1/namespaces/default/deployments/gpu-scheduler-{component}"
+    image: str = cluster.api.get(path)["spec"]["template"]["spec"]["containers"][0]["image"]
+    return image
+
+
+_HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpu-scheduler-webhook"
+
+
+def _write_ca_bundle(cluster: Cluster) -> str:
+    """As the webhook does; an upgrade must leave it alone."""
+    bundle = base64.b64encode(cluster.ca.read_bytes()).decode()
+    patch = [{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle}]
+    cluster.api.patch(_HOOKS, patch, JSON_PATCH)
+    return bundle
+
+
+def _ca_bundle(cluster: Cluster) -> str:
+    bundle: str = cluster.api.get(_HOOKS)["webhooks"][0]["clientConfig"].get("caBundle", "")
+    return bundle
+
+
+def _left(cluster: Cluster, release: str, namespace: str) -> list[str]:
+    """Objects of the release that are still there, those aside that controllers made and remove."""
+    kinds = (
+        "deployments,daemonsets,statefulsets,services,configmaps,secrets,serviceaccounts,roles,rolebindings"
+    )
+    kinds += ",networkpolicies,poddisruptionbudgets"
+    wide = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
+    selector = ["-l", f"app.kubernetes.io/instance={release}", "-o", "name"]
+    found = cluster.kubectl("get", kinds, *selector, namespace=namespace)
+    return (found + cluster.kubectl("get", f"{wide},priorityclasses", *selector)).split()
+
+
+def _may(cluster: Cluster, who: str, deed: str, namespace: str) -> bool:
+    """Ask the API server: `patch pods`, `list leases here`, `get secrets here NAME`, `list leases in default`."""
+    verb, what, *rest = deed.split()
+    where = {"here": namespace, "in": rest[-1] if rest else ""}.get(rest[0], "") if rest else ""
+    name = rest[-1] if rest and rest[0] != "in" and rest[-1] != "here" else ""
+    plural, _, subresource = what.partition("/")
+    resource, _, group = plural.partition(".")
+    attributes = {
+        "verb": verb,
+        "resource": resource,
+        "subresource": subresource,
+        "group": group or _GROUPS.get(resource, ""),
+        "namespace": where,
+        "name": name.replace("NS", namespace),
+    }
+    review = {"spec": {"user": who, "resourceAttributes": attributes}}
+    answer = cluster.api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    allowed: bool = answer["status"]["allowed"]
+    return allowed
+
+
+_GROUPS = {
+    "gpuclaims": "gpu.scheduling",
+    "gpunodestatuses": "gpu.scheduling",
+    "leases": "coordination.k8s.io",
+    "tokenreviews": "authentication.k8s.io",
+    "mutatingwebhookconfigurations": "admissionregistration.k8s.io",
+    "validatingwebhookconfigurations": "admissionregistration.k8s.io",
+}
+
+
+def _any_kind(group: str, kind: str) -> dict[str, Any]:
+    plural = f"{kind.lower()}s"
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural},
+            "versions": [version],
+        },
+    }
