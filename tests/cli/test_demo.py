@@ -98,6 +98,18 @@ async def _count(kubeconfig: Path, path: str) -> int:
         return len((await client.read_json(path))["items"])
 
 
+def test_its_past_is_on_the_books(empty_data: Path) -> None:
+    with playing(empty_data) as (address, _, _):
+        query = "start_time=2020-01-01T00:00:00Z&end_time=2100-01-01T00:00:00Z"
+        for kind, more in (("cluster", ""), ("labels", "&dimension_type=label&dimension_key=team")):
+            path = f"{address}/api/v1/gpu-aggregation/{kind}/hourly-stats?{query}{more}"
+            deadline = time.monotonic() + 60
+            while not (rows := httpx.get(path).json()["data"]) and time.monotonic() < deadline:
+                time.sleep(0.2)
+            assert rows
+            assert all(row["allocated_gpu_hours"] > 0 and row["cost"] > 0 for row in rows)
+
+
 def test_ctrl_c_during_the_start_leaves_nothing_behind(empty_data: Path) -> None:
     process = subprocess.Popen(
         command(empty_data), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=empty_data

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpufleet.settings import (
+    AccountingSettings,
     AuthSettings,
     DemoSettings,
     KubernetesSettings,
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
 
 GROUPS: tuple[type, ...] = (DemoSettings, ServerSettings, AuthSettings, StoreSettings)
 CLUSTER = "demo"
+_PRICES = {
+    "NVIDIA_H200": 3.5,
+    "NVIDIA_H100_80GB_HBM3": 2.8,
+    "NVIDIA_A100-SXM4-80GB": 1.6,
+    "NVIDIA_L40S": 0.9,
+    "AMD_Instinct_MI300X": 2.6,
+}
+"""What a GPU-hour costs in the simulated fleet, so that reports have something to add up."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +89,9 @@ def demo_settings(settings: Settings) -> Settings:
         replace(store, url="", data=folder),
         MetricsSettings(retention=(demo.days + 1) * 86_400),
         KubernetesSettings(kubeconfig=folder / "kubeconfig"),
+        AccountingSettings(
+            label_keys=("team", "project"), annotation_keys=("finance/cost-center",), prices=dict(_PRICES)
+        ),
     )
     return own.with_clusters({CLUSTER: own.with_clusters({})})
 

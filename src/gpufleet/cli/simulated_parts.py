@@ -88,7 +88,11 @@ class Show:
 
     async def write_past(self, store: Store, progress: Progress) -> None:
         """Write what the store misses of the past and must have before the server begins."""
-        await self._write_readings(store, self._missing(), NEEDED, progress)
+        missing = self._missing()
+        await self._write_readings(store, missing, NEEDED, progress)
+        await store.accounted.open(self._cluster, missing[0])
+        await store.holdings.save(self._cluster, list(self.simulation.holdings(*missing)))
+        await store.capacities.save(self._cluster, list(self.simulation.capacities(*missing)))
 
     async def go_on(self, parts: Parts) -> None:
         """Record the present, and live from now on."""
