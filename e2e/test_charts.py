@@ -204,6 +204,7 @@ MAY: list[tuple[str, list[str], list[str]]] = [
             "patch gpunodestatuses",
             "patch gpunodestatuses/status",
             "create gpunodestatuses",
+            "watch gpunodestatuses",
             "list pods",
             "list leases here",
         ],
