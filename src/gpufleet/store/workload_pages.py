@@ -66,6 +66,22 @@ class WorkloadPages:
     async def page(self, wanted: WorkloadHoursWanted) -> tuple[int, list[WorkloadStatistics]]:
         """How many rows there are on all pages, and those of one."""
         number = await self._clusters.number(wanted.cluster)
+
+        async def work(connection: asyncpg.Connection) -> tuple[int, list[WorkloadStatistics]]:
+            # A plan made for any values would take a short span or a first page for the average.
+            await connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
+            return await _Search(connection).page(number, wanted)
+
+        return await self._database.transaction(work)
+
+
+class _Search:
+    """One question, on one connection."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._database = connection
+
+    async def page(self, number: int, wanted: WorkloadHoursWanted) -> tuple[int, list[WorkloadStatistics]]:
         narrowed = await self._narrow(number, wanted)
         if narrowed.namespace is None or narrowed.kind is None:
             return 0, []
