@@ -138,12 +138,12 @@ class _Search:
                 SELECT hour, workload FROM workload_hour
                 WHERE {_SPAN} AND namespace = $4 AND kind = k.id ORDER BY {order} LIMIT $5::int + $6::int
             ) AS found ORDER BY {order} LIMIT $5 OFFSET $6"""  # noqa: S608
-            return await self._database.fetch(query, *span, namespace, *page)
+            return await self._keys(query, *span, namespace, *page)
         filters, values = _filters(namespace, kind, first=6)
         query = f"""
         SELECT hour, workload FROM workload_hour WHERE {_SPAN}{filters}
         ORDER BY {order} LIMIT $4 OFFSET $5"""  # noqa: S608
-        return await self._database.fetch(query, *span, *page, *values)
+        return await self._keys(query, *span, *page, *values)
 
     async def _by_utilization(
         self, number: int, wanted: WorkloadHoursWanted, namespace: int, kind: int, total: int
@@ -174,7 +174,11 @@ class _Search:
                  WHERE {_SPAN}{filters} AND utilization IS NULL
                  ORDER BY hour DESC, workload DESC LIMIT $4::int + $5::int)
             ) AS found ORDER BY {_order("utilization", wanted)} LIMIT $4 OFFSET $5"""  # noqa: S608
-        return await self._database.fetch(query, *span, *values)
+        return await self._keys(query, *span, *values)
+
+    async def _keys(self, query: str, *values: int) -> Sequence[asyncpg.Record]:
+        found: list[asyncpg.Record] = await self._database.fetch(query, *values)
+        return found
 
     async def _rows(
         self, number: int, cluster: str, keys: Sequence[asyncpg.Record]
