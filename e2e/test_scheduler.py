@@ -216,6 +216,7 @@ def test_claims_of_each_policy_get_the_gpus_they_ask_for(hands: Hands) -> None:
     assert hands.running("spread") == ["node-a:0,2"]
     assert hands.nodes.environment(hands.namespace, "spread")["CUDA_VISIBLE_DEVICES"] == "0,2"
     hands.delete("spread")
+    hands.cluster.wait_for("free GPUs", lambda: not hands.leases(), timeout=20)
     hands.claim("contiguous", 2)
     hands.pod("contiguous", "contiguous")
     assert hands.running("contiguous") == ["node-a:0,1"]
