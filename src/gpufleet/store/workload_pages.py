@@ -172,7 +172,7 @@ class _Search:
                 UNION ALL
                 (SELECT hour, workload, utilization FROM workload_hour
                  WHERE {_SPAN}{filters} AND utilization IS NULL
-                 ORDER BY hour DESC, workload DESC LIMIT $4::int + $5::int)
+                 ORDER BY utilization DESC, hour DESC, workload DESC LIMIT $4::int + $5::int)
             ) AS found ORDER BY {_order("utilization", wanted)} LIMIT $4 OFFSET $5"""  # noqa: S608
         return await self._keys(query, *span, *values)
 
