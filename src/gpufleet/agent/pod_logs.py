@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 
 from gpufleet.logs import get_logger
 from gpufleet.model.kube_objects import Pod
-from gpufleet.model.reading import TrainingPoint
+from gpufleet.model.training_point import TrainingPoint
 from gpufleet.training.reader import LogReader
 
 PIECE = 256 * 1024

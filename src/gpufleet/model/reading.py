@@ -16,6 +16,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from gpufleet.model.training_point import TrainingPoint as TrainingPoint
+
 Column = NDArray[np.float64]
 
 
@@ -218,16 +220,6 @@ class SampleBlock:
     gpus: tuple[GpuRef, ...]
     times: Column
     values: NDArray[np.float64]
-
-
-class TrainingPoint(NamedTuple):
-    """A number that a training job reported: its loss, its throughput."""
-
-    metric: str
-    value: float
-    time: float
-    """Seconds since the epoch."""
-    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

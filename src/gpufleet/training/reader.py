@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from gpufleet.model.reading import TrainingPoint
+from gpufleet.model.training_point import TrainingPoint
 from gpufleet.training.csv_lines import CsvLines
 from gpufleet.training.names import is_name, unified
 from gpufleet.training.patterns import PATTERNS, Pattern
