@@ -1,7 +1,6 @@
 """What the charts make is safe by default, consistent, and what the contract says."""
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from charts.reference import CHARTS, NAMES
 from tests.charts.rendering import Object, everything, objects, one, pod_specs
 
 import gpufleet
-from gpufleet.model.annotations import ALLOCATED, CLAIM, VISIBLE
+from gpufleet.webhook.configuration import configurations
 
 BOTH = [(chart, values) for chart in NAMES for values in ({}, everything(chart))]
 
@@ -149,17 +148,12 @@ def test_kube_scheduler_is_told_what_the_extender_protocol_needs() -> None:
     assert _seconds(extender["httpTimeout"]) > _seconds(permit)  # a gang's bind waits that long
 
 
-def test_only_pods_that_carry_a_claim_or_an_allocation_come_to_the_webhook() -> None:
+def test_the_api_server_asks_the_webhook_what_the_program_says() -> None:
     rendered = objects("gpu-scheduler")
-    [hook] = one(rendered, "MutatingWebhookConfiguration", "gpu-scheduler-webhook")["webhooks"]
-    assert hook["failurePolicy"] == "Fail"
-    [condition] = hook["matchConditions"]
-    assert set(re.findall(r"'([^']+)' in object.metadata.annotations", condition["expression"])) == {
-        CLAIM,
-        ALLOCATED,
-        VISIBLE,
-    }
-    assert "caBundle" not in hook["clientConfig"]
+    service = {"name": "gpu-scheduler-webhook", "namespace": "default", "port": 443}
+    for told in configurations({"service": service}, name="gpu-scheduler-webhook"):
+        made = one(rendered, told["kind"], told["metadata"]["name"])
+        assert made["webhooks"] == told["webhooks"]
 
 
 def test_with_cert_manager_the_webhook_may_touch_neither_secrets_nor_configurations() -> None:
