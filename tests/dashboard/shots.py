@@ -34,13 +34,8 @@ def take(
         place = PAGES[name].format(node=nodes[0]["name"], workload=workloads[0]["uid"])
         page.goto(address + place)
         page.wait_for_selector("h1")
-        page.wait_for_timeout(2000)
-        page.set_viewport_size(
-            {"width": width, "height": page.evaluate("document.documentElement.scrollHeight")}
-        )
-        page.wait_for_timeout(500)
+        page.wait_for_timeout(1500)
         page.screenshot(path=str(folder / f"{name}-{tail}.png"))
-        page.set_viewport_size({"width": width, "height": 900})
 
 
 def main() -> None:
@@ -55,7 +50,7 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for tail in given.tails:
-            theme, width = ("dark", 390) if tail == "phone" else (tail, 1440)
+            theme, width = ("dark", 390) if tail == "phone" else (tail, 1280)
             take(browser, given.address, given.folder, theme, width, given.only, tail)
         browser.close()
 

@@ -1,0 +1,246 @@
+"""Every page in a real browser: what it shows, filters, live changes, faults, keyboard, phone, accessibility."""
+
+import re
+
+import msgspec
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+from tests.dashboard.conftest import NODES, Site
+from tests.dashboard.trial_fleet import BITES, node_name
+
+from gpufleet.fleet.overview import overview
+
+pytestmark = pytest.mark.browser
+
+
+def test_the_overview_shows_the_numbers_of_the_fleet(site: Site, page: Page) -> None:
+    seen = overview(site.cluster.fleet)
+    page.goto(site.address)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    expect(page.get_by_text(f"{seen.allocated} of {seen.gpus} GPUs")).to_be_visible()
+    expect(page.get_by_text("Simulated fleet.")).to_be_visible()
+    expect(page.locator("canvas")).to_have_attribute("data-total", str(NODES * 8))
+    faulty = page.get_by_role("link", name=re.compile("faulty$"))
+    expect(faulty).to_contain_text(str(seen.faulty))
+
+
+def test_a_click_on_the_map_opens_the_gpu(site: Site, page: Page) -> None:
+    page.goto(site.address)
+    page.locator("canvas").click(position={"x": 8, "y": 8})
+    expect(page).to_have_url(re.compile(r"#/nodes/gpu-a00000\?gpu=0"))
+    expect(page.locator(".gpu.chosen")).to_contain_text("GPU 0")
+
+
+def test_the_map_is_walked_by_keys_and_tells_what_is_under_the_cursor(site: Site, page: Page) -> None:
+    page.goto(site.address)
+    page.locator("canvas").focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+    expect(page.locator(".heat [aria-live]")).to_contain_text("gpu-a00000, GPU 5")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"#/nodes/gpu-a00000\?gpu=5"))
+
+
+def test_the_colour_of_the_map_is_kept_in_the_address(site: Site, page: Page) -> None:
+    page.goto(site.address)
+    page.get_by_role("radio", name="Temperature").click()
+    expect(page).to_have_url(re.compile("by=temperature"))
+    expect(page.locator("canvas")).to_have_attribute("aria-label", re.compile("by temperature"))
+    page.reload()
+    expect(page.get_by_role("radio", name="Temperature")).to_have_attribute("aria-checked", "true")
+
+
+def test_a_change_of_the_fleet_appears_without_reloading(site: Site, page: Page) -> None:
+    fleet = site.cluster.fleet
+    node = fleet.views()[node_name(3)].node
+    page.goto(site.address)
+    expect(page.locator(".live")).to_contain_text("Live")
+    site.change(
+        lambda: fleet.put_node(msgspec.structs.replace(node, ready=False, not_ready_reason="lost it"))
+    )
+    try:
+        expect(page.locator(".feed").get_by_text("lost it")).to_be_visible()
+        expect(page.locator(".list").first.get_by_text("lost it")).to_be_visible()
+    finally:
+        site.change(lambda: fleet.put_node(node))
+
+
+def test_nodes_are_narrowed_by_state_and_name(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/nodes")
+    page.get_by_role("radio", name="Faulty").click()
+    rows = page.locator("tbody tr")
+    seen = overview(site.cluster.fleet)
+    expect(rows).to_have_count(seen.faulty)
+    expect(page).to_have_url(re.compile("state=faulty"))
+    page.get_by_role("radio", name="All").click()
+    page.keyboard.press("/")
+    page.keyboard.type("c00005")
+    expect(rows).to_have_count(1)
+    expect(page).to_have_url(re.compile("name=c00005"))
+    page.get_by_label("Find a node").fill("no such node")
+    expect(page.get_by_text("No node matches")).to_be_visible()
+
+
+def test_a_node_shows_islands_holders_processes_and_what_is_wrong(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/nodes/{node_name(5)}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text(node_name(5))
+    expect(page.locator(".island")).to_have_count(2)
+    expect(page.locator(".gpu")).to_have_count(8)
+    expect(page.locator(".gpu.bad")).to_contain_text("XID 79: GPU has fallen off the bus")
+    expect(page.get_by_role("region", name="Processes").locator("tbody tr").first).to_be_visible()
+    expect(page.locator(".chart-box canvas")).to_have_count(4)
+    page.locator(".gpu-holder[href]").first.click()
+    expect(page).to_have_url(re.compile("#/workloads/wl-"))
+
+
+def test_names_that_bite_are_text(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/workloads/wl-00000")
+    expect(page.get_by_text(BITES)).to_be_visible()
+    page.goto(f"{site.address}#/nodes/{node_name(0)}")
+    expect(page.get_by_text(BITES)).to_be_visible()
+    page.goto(f"{site.address}#/nodes/{BITES}")
+    expect(page.get_by_text("There is no node")).to_be_visible()
+    assert page.locator("img[src=x]").count() == 0
+
+
+FILTERS = [("Namespace", "vision"), ("Kind", "Pod"), ("Status", "Failed"), ("Source", "slurm")]
+
+
+@pytest.mark.parametrize(("label", "value"), FILTERS)
+def test_workloads_are_narrowed_by_each_filter(site: Site, page: Page, label: str, value: str) -> None:
+    page.goto(f"{site.address}#/workloads")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    page.get_by_label(label, exact=True).select_option(value)
+    expect(page).to_have_url(re.compile(f"{label.lower()}={value}"))
+    asked = page.request.get(f"{site.address}api/workloads?{label.lower()}={value}&pageSize=1").json()
+    total = asked["data"]["total"]
+    if total:
+        expect(page.get_by_text(f"{total} match")).to_be_visible()
+    else:
+        expect(page.get_by_text("No workload matches")).to_be_visible()
+    page.reload()
+    expect(page.get_by_label(label, exact=True)).to_have_value(value)
+
+
+def test_a_workload_shows_graphs_training_tree_and_pods(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/workloads")
+    page.get_by_label("Find a workload").fill(site.cluster.fleet.workloads()["wl-00000"].name)
+    page.get_by_role("link", name=site.cluster.fleet.workloads()["wl-00000"].name, exact=True).click()
+    expect(page.get_by_role("heading", name="Loss")).to_be_visible()
+    expect(page.get_by_role("heading", name="MFU")).to_be_visible()
+    expect(page.get_by_role("heading", name="GPU Utilization")).to_be_visible()
+    expect(page.locator(".tree")).to_contain_text("Pod")
+    expect(page.get_by_role("region", name="Pods").locator("tbody tr").first).to_be_visible()
+
+
+def test_the_room_that_scheduling_tells_is_there(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/scheduling?count=8&together=contiguous")
+    free = [view for view in site.cluster.fleet.views().values() if view.usable == 8 and not view.allocated]
+    assert free
+    words = f"{len(free)} nodes" if len(free) > 1 else "1 node"
+    expect(page.locator(".verdict")).to_contain_text(f"{words} could take 8 GPUs now")
+    page.get_by_label("GPUs", exact=True).fill("9")
+    expect(page.locator(".verdict")).to_contain_text("no node has 9 together")
+
+
+@pytest.mark.parametrize("place", ["usage", "scheduling"])
+def test_a_page_whose_routes_are_not_there_says_so(site: Site, page: Page, place: str) -> None:
+    page.goto(f"{site.address}#/{place}")
+    words = "This server keeps no hourly statistics" if place == "usage" else "This server knows no claims"
+    expect(page.get_by_text(words).first).to_be_visible()
+
+
+def test_a_server_that_is_gone_leaves_the_last_picture_and_says_how_old_it_is(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/nodes")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    page.route("**/api/**", lambda route: route.abort())
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.get_by_text("the server can't be reached").first).to_be_visible()
+    expect(page.locator("tbody tr").first).to_be_visible()
+
+
+def test_a_fault_of_the_server_is_told_with_its_trace(site: Site, page: Page) -> None:
+    page.route(
+        "**/api/nodes?**",
+        lambda route: route.fulfill(
+            status=500,
+            headers={"x-trace-id": "abcdef0123456789"},
+            json={"code": 500, "message": "the database burns", "traceId": "abcdef0123456789"},
+        ),
+    )
+    page.goto(f"{site.address}#/nodes")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("the database burns")
+    expect(alert).to_contain_text("abcdef012345")
+    page.unroute("**/api/nodes?**")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("tbody tr").first).to_be_visible()
+
+
+def test_pages_are_reached_by_keys_alone(site: Site, page: Page) -> None:
+    page.goto(site.address)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    page.keyboard.press("g")
+    page.keyboard.press("w")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Workloads")
+
+
+def test_theme_and_zone_are_remembered(site: Site, page: Page) -> None:
+    page.goto(site.address)
+    page.get_by_role("button", name="Use the light theme").click()
+    page.get_by_title("Times in local time or UTC").click()
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    expect(page.get_by_title("Times in local time or UTC")).to_contain_text("UTC")
+
+
+def test_a_token_opens_a_server_that_wants_one(locked_site: Site, page: Page) -> None:
+    page.goto(locked_site.address)
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    page.get_by_label("Token").fill("wrong")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_text("the token is not valid")).to_be_visible()
+    page.get_by_label("Token").fill(locked_site.token)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_text("GPUs on")).to_be_visible()
+    expect(page.locator(".live")).to_contain_text("Live")
+
+
+PLACES = ["", "nodes", f"nodes/{node_name(5)}", "workloads", "workloads/wl-00000", "usage", "scheduling"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_axe_finds_no_serious_fault_in_either_theme(site: Site, page: Page, place: str) -> None:
+    page.goto(f"{site.address}#/{place}")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page.locator("[aria-busy]")).to_have_count(0)
+    assert serious_faults(page) == []
+    page.get_by_role("button", name="Use the light theme").click()
+    assert serious_faults(page) == []
+
+
+def serious_faults(page: Page) -> list[tuple[str, str]]:
+    found = Axe().run(page).response["violations"]
+    return [
+        (each["id"], node["html"])
+        for each in found
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_phone_shows_each_page_without_scrolling_sideways(site: Site, browser: Browser, place: str) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto(f"{site.address}#/{place}")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page.locator("[aria-busy]")).to_have_count(0)
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    context.close()
+    assert wide <= 390
