@@ -97,7 +97,7 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
 
 # Without Node.js everything else works, so that is said and no reason to stop.
 page-if-node:
-	@if node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null && command -v npm >/dev/null; then \
+	@if node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null && command -v npm >/dev/null; then \
 		$(MAKE) --no-print-directory $(PAGE) || echo "==> the dashboard could not be built; going on without it"; \
 	elif [ ! -f $(PAGE) ]; then \
 		echo "==> Node.js 20 or newer is not here: the dashboard is left out"; \
