@@ -50,7 +50,8 @@ def test_the_names_and_labels_are_those_of_the_contract() -> None:
     assert found.of("nvidia_gpu_used_memory_bytes") == {"0": 30.0}
     assert found.of("nvidia_gpu_free_memory_bytes") == {"0": 50.0}
     assert found.of("nvidia_gpu_total_memory_bytes") == {"0": 80.0}
-    assert found.of("nvidia_gpu_memory_utilization_percent") == {"0": 5.0}
+    assert found.of("nvidia_gpu_memory_utilization_percent") == {"0": 37.5}
+    assert found.of("nvidia_gpu_memory_busy_percent") == {"0": 5.0}
     assert found.of("nvidia_gpu_temperature_celsius") == {"0": 61.0}
     assert found.of("nvidia_gpu_energy_joules_total") == {"0": 9e6}
     assert found.of("nvidia_gpu_healthy") == {"0": 1.0, "1": 0.0}

@@ -40,10 +40,9 @@ QUANTITIES = (
     Quantity("used_memory_bytes", "memory_used_bytes", "Memory in use."),
     Quantity("free_memory_bytes", "memory_free_bytes", "Memory that is free."),
     Quantity("total_memory_bytes", "memory_total_bytes", "Memory of the GPU."),
+    Quantity("memory_utilization_percent", "memory_share_percent", "Share of the memory that is in use."),
     Quantity(
-        "memory_utilization_percent",
-        "memory_utilization_percent",
-        "Time in which memory was read or written.",
+        "memory_busy_percent", "memory_utilization_percent", "Time in which memory was read or written."
     ),
     Quantity("temperature_celsius", "temperature_celsius", "Temperature of the chip."),
     Quantity("power_watts", "power_watts", "Power drawn."),

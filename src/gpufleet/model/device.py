@@ -94,6 +94,7 @@ class DeviceReading:
     at: float
     utilization_percent: float | None = None
     memory_utilization_percent: float | None = None
+    """Of the time in which memory was read or written, as the vendors' tools have it; not how full it is."""
     memory_used_bytes: int | None = None
     memory_free_bytes: int | None = None
     memory_total_bytes: int | None = None
@@ -118,6 +119,13 @@ class DeviceReading:
     throttle_reasons: tuple[str, ...] | None = None
     fault: str | None = None
     """Set where the whole GPU failed to answer; every other field is None then."""
+
+    @property
+    def memory_share_percent(self) -> float | None:
+        """How full the memory is."""
+        if self.memory_used_bytes is None or not self.memory_total_bytes:
+            return None
+        return self.memory_used_bytes / self.memory_total_bytes * 100
 
 
 @dataclass(frozen=True, slots=True)
