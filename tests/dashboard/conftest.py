@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from tests.conftest import _execute, _template
 from tests.dashboard.trial_cluster import live_routes, open_trial
 
@@ -154,6 +154,7 @@ def locked_site(browser: Browser, postgres: Postgres, tmp_path: Path) -> Iterato
 def context(browser: Browser) -> Iterator[BrowserContext]:
     opened = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="dark")
     opened.set_default_timeout(15_000)
+    expect.set_options(timeout=15_000)
     yield opened
     opened.close()
 

@@ -112,6 +112,9 @@ export const live = new Live();
 /** The stream, drawn anew when its state or its news change. */
 export function useLive(): Live {
   const [, draw] = useState(0);
-  useEffect(() => live.watch(() => draw((count) => count + 1)), []);
+  useEffect(() => {
+    draw((count) => count + 1); // it may have changed between the first drawing and now
+    return live.watch(() => draw((count) => count + 1));
+  }, []);
   return live;
 }

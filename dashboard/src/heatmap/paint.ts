@@ -9,7 +9,9 @@ export type Quantity = "utilization" | "temperature" | "power" | "memory";
 
 export const BROKEN = "#ff5d73";
 /** Width of a cell on the screen from which cells are drawn one by one. */
-export const CLOSE = 7;
+export const CLOSE = 9;
+/** Size of a cell from which its corners are seen to be round. */
+const ROUND = 14;
 
 export interface Palette {
   scale: Scale;
@@ -120,9 +122,12 @@ export function drawClose(
         const y = (py + view.y + 0.28) * view.scale;
         const rate = rateOf(map, gpu, palette);
         context.fillStyle = css(colourOf(rate, palette));
-        context.beginPath();
-        context.roundRect(x, y, cell, cell, round);
-        context.fill();
+        if (cell < ROUND) context.fillRect(x, y, cell, cell);
+        else {
+          context.beginPath();
+          context.roundRect(x, y, cell, cell, round);
+          context.fill();
+        }
         if (rate === "broken") drawCross(context, x, y, cell);
         else if (map.marks[gpu] === "c") drawBar(context, palette, x, y, cell);
       }
