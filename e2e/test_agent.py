@@ -123,6 +123,7 @@ def test_two_agents_publish_their_nodes_and_nothing_else(
 
         cluster.kubectl("delete", "gns", "gpu-b")
         cluster.wait_for("the object to come back", lambda: healths("gpu-b") == ["Healthy"] * 8, timeout=10)
+        cluster.wait_for("the last of what follows from that", _after(3.0))
         since = cluster.audit_size()
         shims["gpu-b"].set("0.temperature", 77)
         cluster.wait_for("some looks", _after(2.0))

@@ -35,7 +35,7 @@ def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def other_kinds(cluster: Cluster) -> Iterator[None]:
     crds = [_any_kind(group, kind) for group, kinds in OTHERS.items() for kind in kinds]
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": crds}))
