@@ -1,23 +1,22 @@
 """Settings: frozen groups, read once from flags, environment and `gpufleet.toml`."""
 
-from gpufleet.settings.groups import (
-    AccountingSettings,
-    AgentSettings,
-    AuthSettings,
+from gpufleet.settings.groups.parts import AgentSettings, SchedulerSettings, WebhookSettings
+from gpufleet.settings.groups.places import (
     DemoSettings,
     DevicesSettings,
     DockerSettings,
     KubernetesSettings,
     LocalSettings,
+    SlurmSettings,
+)
+from gpufleet.settings.groups.serving import (
+    AuthSettings,
     LogSettings,
     MetricsSettings,
-    SchedulerSettings,
     ServerSettings,
-    SlurmSettings,
     StoreSettings,
-    TrainingSettings,
-    WebhookSettings,
 )
+from gpufleet.settings.groups.usage import AccountingSettings, TrainingSettings
 from gpufleet.settings.load import Settings, load_settings
 
 __all__ = [
