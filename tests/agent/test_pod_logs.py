@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpufleet.agent import pod_logs
 from gpufleet.agent.pod_logs import Follower, PodLogs
 from gpufleet.model.kube_objects import Container, ObjectMeta, OwnerReference, Pod, PodSpec
+from gpufleet.training.own_patterns import own_patterns
 
 LINE = " iteration       {step}/    1000 | elapsed time per iteration (ms): 512.0 | lm loss: {loss} |"
 
@@ -159,3 +160,12 @@ def test_every_line_is_read_once_and_in_order(steps: list[tuple[str, int]]) -> N
         seen += [*follower.lines(), *follower.lines()]
         follower.close()
         assert seen == written
+
+
+def test_lines_of_a_pattern_of_users_are_read_too(tmp_path: Path) -> None:
+    own = own_patterns([r"^update (?P<step>\d+) xent=(?P<loss>[\d.]+)"])
+    logs = PodLogs(tmp_path, tuple, frozenset, own)
+    write(tmp_path, "update 12 xent=0.75")
+    logs.look([pod()], {"u1"})
+    assert {name: value for name, (_, value, _) in numbers(logs).items()} == {"step": 12, "loss": 0.75}
+    logs.close()

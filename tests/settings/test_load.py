@@ -1,9 +1,13 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpufleet.errors import SettingsError
 from gpufleet.settings import LogSettings, MetricsSettings, ServerSettings, load_settings
+from gpufleet.settings.field import settings_of
+from gpufleet.settings.parse import amount, parse
 from gpufleet.settings.reference import reference
 
 
@@ -64,12 +68,12 @@ def test_the_variables_of_the_contract_work(tmp_path: Path) -> None:
         ({}, {}, "server = 1\n", "server must be a table, written [server]"),
         ({}, {}, "[server\nport", "is not valid TOML: "),
         ({}, {"GPUFLEET_SERVER_PROT": "1"}, "", "no such setting; did you mean GPUFLEET_SERVER_PORT?"),
-        ({"server.request_timeout": "soon"}, {}, "", "it takes a duration such as 15s, 5m or 2h"),
+        ({"server.request_timeout": "soon"}, {}, "", "it takes a duration such as 15s, 5m, 2h or 30d"),
         (
             {"server.request_timeout": "0s"},
             {},
             "",
-            "it takes a duration such as 15s, 5m or 2h of at least 0.1",
+            "it takes a duration such as 15s, 5m, 2h or 30d of at least 100ms",
         ),
     ],
 )
@@ -116,3 +120,13 @@ def test_a_duration_takes_a_unit(tmp_path: Path, text: str, seconds: float) -> N
 
 def test_the_settings_page_is_what_the_code_says() -> None:
     assert Path("docs/settings.md").read_text() == reference(), "run `make docs`"
+
+
+@given(st.sampled_from([0.25, 1.0, 60.0, 3600.0, 86_400.0]), st.integers(0, 400))
+def test_a_duration_is_shown_as_people_write_it_and_read_back_the_same(unit: float, count: int) -> None:
+    (timeout,) = (s for s in settings_of("server", ServerSettings) if s.name == "request_timeout")
+    shown = amount(timeout, unit * count)
+    assert "e" not in shown
+    assert not count or parse(timeout, shown) == unit * count
+    assert amount(timeout, 30 * 86_400.0) == "30d"
+    assert amount(timeout, 5400.0) == "90m"

@@ -11,7 +11,7 @@ Numbers are served with the time of their line, so that Prometheus takes each of
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from prometheus_client.metrics_core import Metric
 from gpufleet.logs import get_logger
 from gpufleet.model.kube_objects import Pod
 from gpufleet.model.training_point import TrainingPoint
+from gpufleet.training.patterns import Pattern
 from gpufleet.training.reader import LogReader
 
 PIECE = 256 * 1024
@@ -111,12 +112,17 @@ class PodLogs:
     """Follows the logs of those pods that hold GPUs."""
 
     def __init__(
-        self, root: Path, pods: Callable[[], Iterable[Pod]], holders: Callable[[], Collection[str]]
+        self,
+        root: Path,
+        pods: Callable[[], Iterable[Pod]],
+        holders: Callable[[], Collection[str]],
+        own: Sequence[Pattern] = (),
     ) -> None:
-        """`holders` are the uids of the pods whose logs are of interest."""
+        """`holders` are the uids of the pods whose logs are of interest, `own` the patterns of users."""
         self._root = root
         self._pods = pods
         self._holders = holders
+        self._own = own
         self._logs: dict[str, _PodLog] = {}
         self._rounds = 0
 
@@ -161,7 +167,7 @@ class PodLogs:
             if len(parts) < 4:
                 continue
             stream, end = parts[1].decode("ascii", "replace")[:8], b"" if parts[2] == b"P" else b"\n"
-            reader = log.readers.setdefault((path.parent, stream), LogReader())
+            reader = log.readers.setdefault((path.parent, stream), LogReader(self._own))
             time = _seconds(parts[0])
             if time is None:
                 continue

@@ -7,7 +7,7 @@ publishes nothing before it has looked once itself.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -31,6 +31,7 @@ from gpufleet.logs import get_logger
 from gpufleet.model.health import HealthLedger
 from gpufleet.model.node_status import NodeGpus
 from gpufleet.settings import AgentSettings, DevicesSettings
+from gpufleet.training.patterns import Pattern
 
 MOST_STUCK = 4
 """Driver calls that hang before the kubelet is asked for a new process."""
@@ -52,10 +53,13 @@ class Agent:
         client: KubeClient | None = None,
         lease_namespace: str = "default",
         reader: PatientReader | None = None,
+        patterns: Sequence[Pattern] = (),
     ) -> None:
+        """`patterns` are those of users, for the logs of training jobs."""
         self.node = node
         self._settings = settings
         self._devices = devices
+        self._patterns = patterns
         self._reader = reader or patient_reader(devices)
         self.lookout = Lookout(
             self._reader,
@@ -93,7 +97,7 @@ class Agent:
             changed=self.publisher.wake,
         )
         if self._settings.pod_logs is not None:
-            self.logs = PodLogs(self._settings.pod_logs, lambda: book.pods.cache, book.uids)
+            self.logs = PodLogs(self._settings.pod_logs, lambda: book.pods.cache, book.uids, self._patterns)
 
     def tasks(self) -> dict[str, Task]:
         """What has to run, by name."""

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from gpufleet.settings import AgentSettings, DevicesSettings, KubernetesSettings, Settings
+from gpufleet.settings import AgentSettings, DevicesSettings, KubernetesSettings, Settings, TrainingSettings
 
 if TYPE_CHECKING:
     from gpufleet.agent.run import Agent
 
-GROUPS: tuple[type, ...] = (AgentSettings, DevicesSettings, KubernetesSettings)
+GROUPS: tuple[type, ...] = (AgentSettings, DevicesSettings, KubernetesSettings, TrainingSettings)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +71,7 @@ async def _serve(settings: Settings) -> int:
 def _agent(settings: Settings, client: "object | None" = None) -> "Agent":
     from gpufleet.agent.run import Agent
     from gpufleet.kube import KubeClient
+    from gpufleet.training.own_patterns import own_patterns
 
     assert client is None or isinstance(client, KubeClient)
     node = settings[AgentSettings].node or socket.gethostname().lower()
@@ -80,6 +81,7 @@ def _agent(settings: Settings, client: "object | None" = None) -> "Agent":
         settings[DevicesSettings],
         client,
         settings[KubernetesSettings].lease_namespace,
+        patterns=own_patterns(settings[TrainingSettings].patterns),
     )
 
 

@@ -25,6 +25,7 @@ from gpufleet.settings import (
     Settings,
     SlurmSettings,
     StoreSettings,
+    TrainingSettings,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ GROUPS: tuple[type, ...] = (
     LocalSettings,
     DevicesSettings,
     AccountingSettings,
+    TrainingSettings,
 )
 
 
@@ -63,6 +65,10 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
         return _print_new_token(arguments.new_token, arguments.role)
     import uvloop
 
+    from gpufleet.training.own_patterns import own_patterns
+
+    # The agents read logs with them; a fault in the file that both share is told where it is noticed first.
+    own_patterns(settings[TrainingSettings].patterns)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings))
 

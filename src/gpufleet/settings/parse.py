@@ -47,7 +47,9 @@ def takes(setting: Setting) -> str:
     if kind is int:
         return "a whole number" + _limits(setting)
     if kind is float:
-        return ("a duration such as 15s, 5m or 2h" if facts.unit == "s" else "a number") + _limits(setting)
+        return ("a duration such as 15s, 5m, 2h or 30d" if facts.unit == "s" else "a number") + _limits(
+            setting
+        )
     if kind == tuple[str, ...]:
         return "a list, separated by commas"
     if kind == dict[str, float]:
@@ -57,14 +59,25 @@ def takes(setting: Setting) -> str:
     return "text"
 
 
+def amount(setting: Setting, value: float) -> str:
+    """A number as people write it: a duration with the largest unit that it is a whole number of."""
+    if setting.facts.unit != "s":
+        return f"{value:g}" if value != int(value) else f"{int(value)}"
+    for unit, seconds in sorted(_UNITS.items(), key=lambda item: -item[1]):
+        count = value / seconds
+        if count >= 1 and count.is_integer():
+            return f"{int(count)}{unit}"
+    return f"{value:.15g}s"
+
+
 def _limits(setting: Setting) -> str:
     low, high = setting.facts.minimum, setting.facts.maximum
     if low is not None and high is not None:
-        return f" from {low:g} to {high:g}"
+        return f" from {amount(setting, low)} to {amount(setting, high)}"
     if low is not None:
-        return f" of at least {low:g}"
+        return f" of at least {amount(setting, low)}"
     if high is not None:
-        return f" of at most {high:g}"
+        return f" of at most {amount(setting, high)}"
     return ""
 
 
@@ -102,7 +115,7 @@ def _duration(raw: object) -> float:
         return float(raw)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", str(raw))
     if not match:
-        raise ValueError("a duration such as 15s, 5m or 2h")
+        raise ValueError("a duration such as 15s, 5m, 2h or 30d")
     return float(match[1]) * _UNITS[match[2] or "s"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpufleet.settings.field import Setting, settings_of
 from gpufleet.settings.groups import CLUSTER_GROUPS, GROUPS
-from gpufleet.settings.parse import takes
+from gpufleet.settings.parse import amount, takes
 
 _HEAD = """# Settings
 
@@ -65,7 +65,7 @@ def _shown(setting: Setting) -> str:
     if isinstance(value, dict):
         return f"`{','.join(f'{k}={v:g}' for k, v in value.items())}`"
     if isinstance(value, float):
-        return f"`{value:g}{setting.facts.unit if setting.facts.unit == 's' else ''}`"
+        return f"`{amount(setting, value)}`"
     return f"`{value if isinstance(value, str | int) else Path(value)}`"
 
 

@@ -1,0 +1,27 @@
+"""Patterns of users for training logs are looked at before anything starts."""
+
+from pathlib import Path
+
+import pytest
+
+from gpufleet.cli import main
+
+
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["agent", "--port", "0"], ["agent", "--once"]])
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [
+        ("loss=(?P<loss>[", "unterminated character set"),
+        ("(?P<loss>(a+)+)", "a repeat within a repeat"),
+        ("loss=([0-9]+)", "needs a named group"),
+    ],
+)
+def test_a_bad_pattern_stops_the_start_with_the_setting_and_the_pattern(
+    command: list[str], pattern: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "gpufleet.toml"
+    config.write_text(f"[training]\npatterns = ['^fine (?P<loss>[0-9]+)', '{pattern}']\n")
+    assert main([*command, "--config", str(config)]) == 2
+    said = capsys.readouterr().err
+    assert f"setting training.patterns: {pattern!r}" in said
+    assert told in said
