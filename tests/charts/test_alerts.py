@@ -44,6 +44,69 @@ def test_every_alert_says_how_bad_it_is_what_happened_and_what_it_means(chart: s
             assert {"summary", "description"} <= rule["annotations"].keys()
 
 
+def test_accounting_that_is_late_is_an_alert_and_one_of_two_servers_that_knows_better_is_none(
+    tmp_path: Path,
+) -> None:
+    rules = objects("gpufleet", {"prometheusRule": {"enabled": True, "snapshotsLateAfter": 900}})
+    [rule] = [each for each in rules if each["kind"] == "PrometheusRule"]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rule["spec"]))
+    # a minute a step: snapshots stop after the first; hours are rolled up until the second is missed
+    series = {
+        '{what="snapshots of west",instance="a"}': "0+60x120",
+        '{what="snapshots of east",instance="a"}': "0+60x120",
+        '{what="snapshots of east",instance="b"}': "30x120",
+        '{what="hours of west",instance="a"}': "60+60x120",
+        '{what="hours of east",instance="a"}': "60+60x60 60+60x60",
+    }
+
+    def alerts(name: str, minutes: int, **expected: str) -> Object:
+        found = [
+            {"exp_labels": {"severity": "warning", "what": what}, "exp_annotations": {"summary": summary}}
+            for what, summary in expected.items()
+        ]
+        return {"eval_time": f"{minutes}m", "alertname": name, "exp_alerts": found}
+
+    late = "The newest of snapshots of west is 25m 0s old"
+    missed = "hours of west: none was rolled up for 1h 30m 0s"
+    described = {
+        rule["alert"]: rule["annotations"]["description"]
+        for group in rule["spec"]["groups"]
+        for rule in group["rules"]
+    }
+    asked = [
+        alerts("GpufleetSnapshotsLate", 15),
+        alerts("GpufleetSnapshotsLate", 25, **{"snapshots of west": late}),
+        alerts("GpufleetHoursLate", 74),
+        alerts("GpufleetHoursLate", 89, **{"hours of west": missed}),
+    ]
+    for each in asked:
+        for alert in each["exp_alerts"]:
+            alert["exp_annotations"]["description"] = described[each["alertname"]]
+    check = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [
+                    {"series": f"gpufleet_refresh_age_seconds{labels}", "values": values}
+                    for labels, values in series.items()
+                ],
+                "alert_rule_test": asked,
+            }
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(check))
+    done = subprocess.run(
+        [binaries().promtool, "test", "rules", "test.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_alerts_and_dashboards_ask_for_metrics_that_are_exported() -> None:
     exported = _exported()
     asked = {name for query in _queries() for name in re.findall(r"\b(?:gpufleet|nvidia)_[a-z_]+", query)}

@@ -94,7 +94,8 @@ class Book:
 
     async def forget(self) -> None:
         """Let go what ended and is stored by now, by whichever server aggregates."""
-        until = await self._shelf.clusters.until(self.cluster) - OVERLAP
+        known = await self._shelf.clusters.known(self.cluster)
+        until = (known.until if known else 0.0) - OVERLAP
         self._ended_holdings = {k: p for k, p in self._ended_holdings.items() if p[1] > until}
         self._ended_capacities = {k: p for k, p in self._ended_capacities.items() if p[1] > until}
 

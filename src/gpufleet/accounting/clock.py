@@ -5,12 +5,14 @@ each has a loop of its own, and an error in one is logged and tried again with t
 """
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from gpufleet.accounting.book import Book, roll
 from gpufleet.accounting.ports import Shelf
+from gpufleet.accounting.progress import Progress, progress
 from gpufleet.accounting.rollup import Plan
 from gpufleet.errors import GpufleetError
 from gpufleet.logs import get_logger
@@ -19,8 +21,8 @@ from gpufleet.model.metric_source import MetricSource
 TICK = 2.0
 """Seconds between rounds: what began or ended is stored that soon."""
 
-FORGET_EVERY = 30
-"""Rounds after which a server lets go what is stored by now."""
+LOOK_EVERY = 30
+"""Rounds after which a server looks what is stored by now, and lets go of that."""
 
 LATEST_SNAPSHOT = 60.0
 """Seconds after its moment up to which a snapshot is still taken."""
@@ -41,6 +43,8 @@ class Account:
     plan: Plan
     step: int
     """Seconds between snapshots and between samples; a whole part of an hour."""
+    progress: Progress | None = None
+    """How far the books are, whoever keeps them; None until that was read."""
     snapshot_at: int = 0
     tried: dict[int, float] = field(default_factory=dict)
 
@@ -64,18 +68,17 @@ class Clock:
 
     async def collect(self) -> None:
         """Take over what the pictures write down, whoever stores it. Runs until cancelled."""
-        rounds = 0
-        while True:
+        for rounds in itertools.count():
             for account in self._accounts:
                 account.book.collect()
-            rounds += 1
-            if rounds % FORGET_EVERY == 0:
-                await self._let_go()
+            if rounds % LOOK_EVERY == 0:
+                await self._look()
             await asyncio.sleep(self._tick)
 
-    async def _let_go(self) -> None:
+    async def _look(self) -> None:
         try:
             for account in self._accounts:
+                account.progress = await progress(account.book.cluster, self._shelf, self._clock())
                 await account.book.forget()
         except GpufleetError as error:
             _log.warning("ended periods kept for now", error=str(error))

@@ -45,8 +45,8 @@ class ClusterStore(Protocol):
         """Account for a cluster, if not done before, from `since` on."""
         ...
 
-    async def until(self, name: str) -> float:
-        """Up to when everything of the cluster is stored; 0 if it is not known."""
+    async def known(self, name: str) -> Known | None:
+        """From when until when everything of the cluster is stored; None if it is not accounted for."""
         ...
 
     async def seen(self, name: str, until: float) -> None:
@@ -85,6 +85,10 @@ class SnapshotStore(Protocol):
 
     async def readings(self, cluster: str, hour: int) -> list[tuple[int, bytes]]:
         """The readings of each snapshot of an hour, with its time."""
+        ...
+
+    async def newest(self, cluster: str) -> int | None:
+        """When the newest was taken; None if there is none."""
         ...
 
 

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from gpufleet.accounting.book import Book, Subject
 from gpufleet.accounting.clock import Account, Clock
@@ -49,11 +50,20 @@ async def open_accounting(parts: Parts) -> None:
     async def prune() -> None:
         await apply(store, parts.settings[AccountingSettings], time.time())
 
+    for account in accounts:
+        parts.metrics.age(f"snapshots of {account.book.cluster}", partial(_age, account, "snapshot"))
+        parts.metrics.age(f"hours of {account.book.cluster}", partial(_age, account, "hours"))
     clock = Clock(accounts, shelf, prune)
     parts.background.start("periods", clock.collect)
     parts.background.start("books", lambda: lead(lambda: store.leadership("accounting"), clock.keep))
     books = books_of(store, parts.clusters.default.name)
     parts.routes += [*aggregation_routes(books), *report_routes(books)]
+
+
+def _age(account: Account, what: Literal["snapshot", "hours"]) -> float | None:
+    """Seconds since the newest snapshot, or since the end of the hours that are rolled up."""
+    found = account.progress
+    return time.time() - getattr(found, what) if found is not None else None
 
 
 def shelf_of(store: Store) -> Shelf:

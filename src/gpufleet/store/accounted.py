@@ -39,10 +39,12 @@ class AccountedClusters:
             "UPDATE accounted_cluster SET seen_at = greatest(seen_at, $2) WHERE name = $1", name, until
         )
 
-    async def until(self, name: str) -> float:
-        """Up to when everything of the cluster is stored; 0 if it is not known."""
-        found = await self._database.fetchval("SELECT seen_at FROM accounted_cluster WHERE name = $1", name)
-        return found or 0.0
+    async def known(self, name: str) -> Known | None:
+        """From when until when everything of the cluster is stored; None if it is not accounted for."""
+        row = await self._database.fetchrow(
+            "SELECT since, seen_at FROM accounted_cluster WHERE name = $1", name
+        )
+        return Known(row["since"], row["seen_at"]) if row is not None else None
 
     async def names(self) -> list[str]:
         """Every cluster that was ever accounted for."""

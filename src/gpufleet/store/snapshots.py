@@ -25,6 +25,7 @@ _LATEST = """
 SELECT taken_at, capacity, allocated, utilization, details, created_at FROM snapshot
 WHERE cluster = $1 ORDER BY hour DESC, taken_at DESC LIMIT 1
 """
+_NEWEST = "SELECT taken_at FROM snapshot WHERE cluster = $1 ORDER BY hour DESC, taken_at DESC LIMIT 1"
 _BETWEEN = (
     "SELECT taken_at, capacity, allocated, utilization, created_at,"
     " CASE WHEN $8 THEN details ELSE '{}'::jsonb END AS details FROM snapshot WHERE cluster = $1 AND hour BETWEEN $2 AND $3 AND taken_at BETWEEN $4 AND $5"
@@ -95,6 +96,11 @@ class KeptSnapshots:
         """The readings of each snapshot of an hour, with its time."""
         rows = await self._database.fetch(_READINGS, await self._clusters.number(cluster), hour)
         return [(row["taken_at"], row["readings"]) for row in rows]
+
+    async def newest(self, cluster: str) -> int | None:
+        """When the newest was taken; None if there is none."""
+        taken: int | None = await self._database.fetchval(_NEWEST, await self._clusters.number(cluster))
+        return taken
 
 
 def _span(start: float, end: float) -> tuple[int, int, int, int]:
