@@ -22,6 +22,7 @@ from gpufleet.agent.metrics import CONTENT_TYPE, Exporter
 from gpufleet.agent.pod_logs import PodLogs
 from gpufleet.agent.publish import Publisher
 from gpufleet.agent.report import memory_of, report
+from gpufleet.agent.thrift import give_back
 from gpufleet.devices.detect import health_rules, patient_reader
 from gpufleet.devices.kernel_log import KernelLog
 from gpufleet.devices.patient import PatientReader
@@ -37,6 +38,8 @@ MOST_STUCK = 4
 """Driver calls that hang before the kubelet is asked for a new process."""
 PATIENCE = 10.0
 """Seconds to wait at the start for what an earlier agent published, and for the holders of GPUs."""
+SETTLED = 2
+"""Looks after which the start is over: everything was imported, listed, looked at and published once."""
 
 Task = Callable[[], Awaitable[None]]
 _log = get_logger("agent")
@@ -168,6 +171,8 @@ class Agent:
             self.publisher.wake()
         if self.holders is not None and self.lookout.looks == 1:
             self.holders.check_now()
+        if self.lookout.looks == SETTLED:
+            give_back()
 
     def _compose(self, cordoned: frozenset[int]) -> NodeGpus | None:
         if not self.lookout.looks:

@@ -34,6 +34,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
     """Look, publish and serve until a signal says stop."""
+    from gpufleet.agent.thrift import start_small
+
+    start_small()
     with asyncio.Runner() as runner:
         return runner.run(_once(settings) if arguments.once else _serve(settings))
 
