@@ -17,12 +17,14 @@ import pytest
 
 from e2e.cluster import Cluster, Unavailable, binaries
 from e2e.fakenodes import FakeNodes
+from e2e.parts.journal import Journal
 
 _KEPT_LOGS = Path(".gpufleet") / "e2e-logs"
 _CLUSTER = pytest.StashKey[Cluster]()
 _UNAVAILABLE = pytest.StashKey[str]()
 _UP_AFTER = pytest.StashKey[float]()
 _LOG_SIZES = pytest.StashKey[dict[str, int]]()
+_JOURNALS = pytest.StashKey[list[Journal]]()
 
 
 @pytest.fixture(scope="session")
@@ -74,6 +76,14 @@ def fake_nodes(player: FakeNodes) -> Iterator[FakeNodes]:
     assert player.problems == []
 
 
+@pytest.fixture
+def journal(request: pytest.FixtureRequest) -> Journal:
+    """What the test did and saw, for the summary."""
+    journal = Journal(request.node.name.removeprefix("test_").replace("_", " "))
+    request.config.stash.setdefault(_JOURNALS, []).append(journal)
+    return journal
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show with a failure what the components logged during the test."""
@@ -90,7 +100,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say how long the control plane took, or loudly that there was none."""
+    """Show the journals, and say how long the control plane took, or loudly that there was none."""
+    for journal in config.stash.get(_JOURNALS, []):
+        terminalreporter.line(journal.title)
+        for line in journal.table():
+            terminalreporter.line(line)
     if reason := config.stash.get(_UNAVAILABLE, None):
         terminalreporter.section("NO CONTROL PLANE", red=True, bold=True)
         terminalreporter.line(f"the tests that need one were SKIPPED, nothing was proven: {reason}", red=True)

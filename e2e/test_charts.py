@@ -1,28 +1,21 @@
-"""Both charts on a real API server: what it takes, what is allowed, and that the parts work with no more than that."""
+"""Both charts on a real API server: what it takes, and what is allowed. That they work is in `journeys`."""
 
 import base64
 import json
-import ssl
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from charts.reference import NAMES, leaves, schema
-from tests.charts.rendering import changed, everything, objects, one
+from tests.charts.rendering import changed, everything, objects
 
 from e2e.cluster import Cluster, CommandFailed
-from e2e.cluster.cluster import free_ports
-from e2e.cluster.identity import Identity
-from e2e.cluster.rest import JSON_PATCH, answers
-from e2e.fakenodes import FakeNodes
+from e2e.cluster.rest import JSON_PATCH
+from e2e.parts.release import Release, remove_definitions
 
 ROOT = Path(__file__).parents[1]
-CRDS = str(ROOT / "charts" / "gpu-scheduler" / "crds")
 OTHERS = {
     "monitoring.coreos.com": ("ServiceMonitor", "PodMonitor", "PrometheusRule"),
     "cert-manager.io": ("Certificate", "Issuer"),
@@ -48,7 +41,7 @@ def other_kinds(cluster: Cluster) -> Iterator[None]:
 @pytest.fixture
 def no_crds_left(cluster: Cluster) -> Iterator[None]:
     yield
-    cluster.kubectl("delete", "--ignore-not-found", "-f", CRDS)
+    remove_definitions(cluster)
 
 
 def _settings_of(chart: str) -> dict[str, dict[str, Any]]:
@@ -106,7 +99,7 @@ def test_the_scheduler_is_installed_upgraded_and_removed_as_documented(
         assert _image(cluster, "scheduler") == "gpufleet:v0.2.0", "helm keeps what was set"
     finally:
         cluster.helm("uninstall", "gpu-scheduler", namespace="default")
-    assert _left(cluster, "gpu-scheduler", "default") == []
+    assert Release(cluster, "gpu-scheduler", "default").left() == []
     assert "gpuclaims.gpu.scheduling" in cluster.kubectl("get", "crds")
 
 
@@ -163,7 +156,7 @@ def test_the_server_is_installed_upgraded_and_removed_and_keeps_its_secrets(
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments/gpufleet"
     assert cluster.api.get(path)["spec"]["replicas"] == 2
     cluster.helm("uninstall", "gpufleet", namespace=namespace)
-    assert _left(cluster, "gpufleet", namespace) == []
+    assert Release(cluster, "gpufleet", namespace).left() == []
 
 
 MAY: list[tuple[str, list[str], list[str]]] = [
@@ -248,144 +241,8 @@ def test_each_part_may_do_its_work_and_nothing_else(cluster: Cluster, namespace:
             cluster.helm("uninstall", chart, namespace=namespace)
 
 
-@pytest.mark.usefixtures("no_crds_left")
-def test_the_parts_schedule_a_pod_with_the_rights_and_the_configuration_of_the_chart(
-    cluster: Cluster, namespace: str, fake_nodes: FakeNodes, tmp_path: Path
-) -> None:
-    # The webhook is another test's; without it the pod names its variable itself.
-    values = {"webhook": {"enabled": False}, "agent": {"enabled": False}}
-    cluster.helm(
-        "install",
-        "gpu-scheduler",
-        "charts/gpu-scheduler",
-        "-f",
-        "-",
-        namespace=namespace,
-        stdin=json.dumps(values),
-    )
-    rendered = objects("gpu-scheduler", values, namespace)
-    try:
-        ours = cluster.service_account(namespace, "gpu-scheduler-scheduler")
-        theirs = cluster.service_account(namespace, "gpu-scheduler-kube-scheduler")
-        port, first, second = free_ports(3)
-        configuration = _configuration(rendered, port, theirs, tmp_path)
-        with (
-            _gpufleet_scheduler(cluster, rendered, ours, port),
-            _kube_scheduler(cluster, configuration, theirs, first),
-            # A standby is Ready too: the Deployment's update would otherwise never end.
-            _kube_scheduler(cluster, configuration, theirs, second),
-        ):
-            fake_nodes.add("gpu-node")
-            _report_gpus(cluster, "gpu-node", 4)
-            pod = _run_a_pod_with_a_claim(cluster, namespace)
-            assert pod["metadata"]["annotations"]["gpu.scheduling/allocated"] == "gpu-node:0,1"
-            leases = cluster.kubectl("get", "leases", namespace=namespace)
-            assert "gpu-gpu-node-0" in leases
-            assert "gpu-gpu-node-1" in leases
-            cluster.api.delete(f"/api/v1/namespaces/{namespace}/pods/train")
-            cluster.wait_for(
-                "free GPUs",
-                lambda: "gpu-gpu-node" not in cluster.kubectl("get", "leases", namespace=namespace),
-            )
-    finally:
-        cluster.helm("uninstall", "gpu-scheduler", namespace=namespace)
-
-
-def _configuration(rendered: list[Any], port: int, identity: Identity, folder: Path) -> Path:
-    """The chart's own KubeSchedulerConfiguration, with addresses of this machine."""
-    text = one(rendered, "ConfigMap", "gpu-scheduler-kube-scheduler")["data"]["config.yaml"]
-    configuration = yaml.safe_load(text)
-    configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
-    configuration["clientConnection"] = {"kubeconfig": str(identity.kubeconfig)}
-    file = folder / "kube-scheduler.json"
-    file.write_text(json.dumps(configuration))
-    return file
-
-
-@contextmanager
-def _gpufleet_scheduler(
-    cluster: Cluster, rendered: list[Any], identity: Identity, port: int
-) -> Iterator[None]:
-    [container] = one(rendered, "Deployment", "gpu-scheduler-scheduler")["spec"]["template"]["spec"][
-        "containers"
-    ]
-    variables = {each["name"]: each["value"] for each in container["env"]}
-    variables |= {"GPUFLEET_SCHEDULER_HOST": "127.0.0.1", "GPUFLEET_SCHEDULER_PORT": str(port)}
-    environment = {**cluster.commands.environment(identity), **variables}
-    command = [sys.executable, "-m", "gpufleet", *container["args"]]
-    probe = container["readinessProbe"]["httpGet"]["path"]
-    with _running(cluster, "chart-scheduler", command, environment):
-        cluster.wait_for("leading scheduler", lambda: answers(f"http://127.0.0.1:{port}{probe}"))
-        yield
-
-
-@contextmanager
-def _kube_scheduler(cluster: Cluster, configuration: Path, identity: Identity, port: int) -> Iterator[None]:
-    kubeconfig = str(identity.kubeconfig)
-    command = [
-        str(cluster.binaries.scheduler),
-        f"--config={configuration}",
-        "--bind-address=127.0.0.1",
-        f"--secure-port={port}",
-        f"--cert-dir={configuration.parent / str(port)}",
-        f"--authentication-kubeconfig={kubeconfig}",
-        f"--authorization-kubeconfig={kubeconfig}",
-    ]
-    with _running(cluster, f"chart-kube-scheduler-{port}", command, cluster.commands.environment(identity)):
-        trusting = ssl.create_default_context()
-        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-        cluster.wait_for(
-            "ready kube-scheduler", lambda: answers(f"https://127.0.0.1:{port}/readyz", trusting), timeout=60
-        )
-        yield
-
-
-@contextmanager
-def _running(cluster: Cluster, name: str, command: list[str], environment: dict[str, str]) -> Iterator[None]:
-    log = cluster.logs / f"{name}.log"
-    with log.open("ab") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
-    try:
-        yield
-    except BaseException:
-        print(f"--- {name}\n{log.read_text()[-3000:]}")
-        raise
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 def _kind(kind: str) -> dict[str, str]:
     return {"apiVersion": "gpu.scheduling/v1", "kind": kind}
-
-
-def _report_gpus(cluster: Cluster, node: str, count: int) -> None:
-    body = {**_kind("GpuNodeStatus"), "metadata": {"name": node}, "spec": {"nodeName": node}}
-    cluster.api.create("/apis/gpu.scheduling/v1/gpunodestatuses", body)
-    devices = [
-        {"id": number, "health": "Healthy", "island": "nvlink-group-0", "bandwidthGBps": 600}
-        for number in range(count)
-    ]
-    status = {"status": {"devices": devices, "total": count, "free": count}}
-    cluster.api.patch(f"/apis/gpu.scheduling/v1/gpunodestatuses/{node}/status", status)
-
-
-def _run_a_pod_with_a_claim(cluster: Cluster, namespace: str) -> Any:
-    claim = {**_kind("GpuClaim"), "metadata": {"name": "two"}, "spec": {"devices": {"count": 2}}}
-    cluster.api.create(f"/apis/gpu.scheduling/v1/namespaces/{namespace}/gpuclaims", claim)
-    spec = {
-        "schedulerName": "gpu-scheduler",
-        "terminationGracePeriodSeconds": 0,
-        "containers": [{"name": "main", "image": "trainer"}],
-    }
-    metadata = {"name": "train", "annotations": {"gpu.scheduling/claim": "two"}}
-    cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", {"metadata": metadata, "spec": spec})
-
-    def running() -> Any:
-        pod = cluster.api.get(f"/api/v1/namespaces/{namespace}/pods/train")
-        return pod if pod["status"]["phase"] == "Running" else None
-
-    return cluster.wait_for("running pod", running)
 
 
 def _only_pods_with_a_claim_are_held_up(cluster: Cluster, namespace: str) -> None:
@@ -422,18 +279,6 @@ def _write_ca_bundle(cluster: Cluster) -> str:
 def _ca_bundle(cluster: Cluster) -> str:
     bundle: str = cluster.api.get(_HOOKS)["webhooks"][0]["clientConfig"].get("caBundle", "")
     return bundle
-
-
-def _left(cluster: Cluster, release: str, namespace: str) -> list[str]:
-    """Objects of the release that are still there, those aside that controllers made and remove."""
-    kinds = (
-        "deployments,daemonsets,statefulsets,services,configmaps,secrets,serviceaccounts,roles,rolebindings"
-    )
-    kinds += ",networkpolicies,poddisruptionbudgets"
-    wide = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
-    selector = ["-l", f"app.kubernetes.io/instance={release}", "-o", "name"]
-    found = cluster.kubectl("get", kinds, *selector, namespace=namespace)
-    return (found + cluster.kubectl("get", f"{wide},priorityclasses", *selector)).split()
 
 
 def _may(cluster: Cluster, who: str, deed: str, namespace: str) -> bool:

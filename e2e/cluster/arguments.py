@@ -23,6 +23,10 @@ _CLOUD = (
 )
 
 
+SERVICES = "services.sock"
+"""The socket behind which Services are, in the cluster's directory."""
+
+
 @dataclass(frozen=True)
 class Ports:
     """Where each part listens on 127.0.0.1."""
@@ -57,6 +61,16 @@ class Files:
         return self.root / "audit-policy.json"
 
     @property
+    def egress(self) -> Path:
+        """How the API server reaches Services."""
+        return self.root / "egress.json"
+
+    @property
+    def services(self) -> Path:
+        """The socket behind which Services are."""
+        return self.root / SERVICES
+
+    @property
     def scheduler_configuration(self) -> Path:
         """The KubeSchedulerConfiguration in use."""
         return self.root / "kube-scheduler.json"
@@ -79,6 +93,16 @@ def audit_policy() -> dict[str, Any]:
             {"level": "RequestResponse", "resources": told, "verbs": ["create", "update", "patch", "delete"]},
             {"level": "Metadata"},
         ],
+    }
+
+
+def egress(services: Path) -> dict[str, Any]:
+    """Services are reached through the proxy of `network.py`; everything else is reached directly."""
+    connection = {"proxyProtocol": "HTTPConnect", "transport": {"uds": {"udsName": str(services)}}}
+    return {
+        "apiVersion": "apiserver.k8s.io/v1beta1",
+        "kind": "EgressSelectorConfiguration",
+        "egressSelections": [{"name": "cluster", "connection": connection}],
     }
 
 
@@ -135,6 +159,7 @@ def apiserver(binaries: Binaries, ports: Ports, files: Files) -> list[str]:
         "--disable-admission-plugins=TaintNodesByCondition",
         f"--audit-policy-file={files.audit_policy}",
         f"--audit-log-path={files.audit_log}",
+        f"--egress-selector-config-file={files.egress}",
     ]
 
 

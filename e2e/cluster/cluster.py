@@ -13,7 +13,7 @@ import re
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ from e2e.cluster.component import Component
 from e2e.cluster.errors import ComponentFailed, Refused
 from e2e.cluster.guard import Guard
 from e2e.cluster.identity import Identity
+from e2e.cluster.network import Network
 from e2e.cluster.pki import Authority, signing_keys
 from e2e.cluster.proxy import Proxy
 from e2e.cluster.rest import Rest, answers
@@ -49,6 +50,7 @@ class Cluster:
         self.logs = self.directory / "logs"
         self.logs.mkdir()
         self._authority = Authority(self.directory / "pki")
+        self.network = Network(self.directory / arguments.SERVICES)
         self._prepare()
 
     def start(self) -> None:
@@ -68,6 +70,7 @@ class Cluster:
     def stop(self) -> None:
         """End every component and remove all files. Nothing that is left is worth a graceful end."""
         self._kill_components()
+        self.network.close()
         self._guard.close()
 
     def __enter__(self) -> Self:
@@ -168,6 +171,12 @@ class Cluster:
             manager.command = before
             manager.restart()
 
+    def process(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], ready: Callable[[], bool]
+    ) -> Component:
+        """A further program beside the control plane; it ends with the cluster at the latest."""
+        return Component(name, command, self.logs / f"{name}.log", ready, self._guard, environment)
+
     def create_namespace(self, name: str) -> None:
         """Create a namespace and wait until pods can be created in it."""
         self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
@@ -213,6 +222,7 @@ class Cluster:
             self.user("system:kube-scheduler").kubeconfig,
         )
         self._files.audit_policy.write_text(json.dumps(arguments.audit_policy()))
+        self._files.egress.write_text(json.dumps(arguments.egress(self._files.services)))
         self._configure_scheduler(self._scheduler_configuration)
         self._make_components()
 

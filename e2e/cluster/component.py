@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,9 +20,16 @@ class Component:
     """A process with a name, a log, and a way to ask whether it is ready."""
 
     def __init__(
-        self, name: str, command: Sequence[str], log: Path, ready: Callable[[], bool], guard: Guard
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        ready: Callable[[], bool],
+        guard: Guard,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
+        self.environment = environment
         self.command = list(command)
         self.log = log
         self._ready = ready
@@ -33,6 +40,11 @@ class Component:
     def pid(self) -> int | None:
         """The process, if there is one."""
         return self._process.pid if self._process else None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is there and says that it is ready."""
+        return self.running and self._ready()
 
     @property
     def running(self) -> bool:
@@ -55,6 +67,7 @@ class Component:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env=self.environment,
             )
         self._guard.watch(self._process.pid)
 

@@ -1,0 +1,39 @@
+"""One installation of both charts for all journeys; a namespace of users and a journal for each."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.shim.nvml import State, machine, meshed, sliced, switched
+
+from e2e.cluster import Cluster
+from e2e.fakenodes import FakeNodes
+from e2e.parts import System, Users
+
+MACHINES: dict[str, State] = {
+    "node-a": switched(8),
+    "node-b": meshed((0, 1), (2, 3)),
+    "node-m": sliced(machine(2), 0),
+}
+"""Eight H100 on an NVSwitch; four V100 in two islands; two H100 of which the first is cut by MIG."""
+
+
+@pytest.fixture(scope="package")
+def system(cluster: Cluster, player: FakeNodes) -> Iterator[System]:
+    """gpufleet as its charts install it, on three nodes with GPUs and one without."""
+    player.problems.clear()
+    names = player.add(*MACHINES, "node-cpu")
+    try:
+        with System(cluster, player, MACHINES) as system:
+            yield system
+    finally:
+        player.remove(*names)
+    assert player.problems == []
+
+
+@pytest.fixture
+def users(system: System, namespace: str) -> Iterator[Users]:
+    """The users of a fresh namespace; what they leave is cleaned up, and every GPU is free again."""
+    users = Users(system.cluster, system.nodes, namespace)
+    yield users
+    users.clean_up()
+    system.cluster.wait_for("free GPUs", lambda: not system.leases())
