@@ -80,12 +80,6 @@ def _gpufleet(made: Program, container: Json, around: Surroundings) -> Program:
         if name.startswith("GPUFLEET_") and name.endswith("_HOST") and value == "0.0.0.0":
             variables[name] = "127.0.0.1"
             variables[name.removesuffix("HOST") + "PORT"] = str(made.port)
-    for folder, name in (
-        ("/var/log/pods", "GPUFLEET_AGENT_POD_LOGS"),
-        ("/var/lib/kubelet/pod-resources", "GPUFLEET_AGENT_KUBELET"),
-    ):
-        if folder in around.mounts:
-            variables[name] = str(around.mounts[folder])
     command = [sys.executable, "-m", "gpufleet", *container["args"]]
     # What the test runner's own environment says is not the container's.
     inherited = {name: value for name, value in made.environment.items() if not name.startswith("GPUFLEET_")}

@@ -1,11 +1,15 @@
 """An agent on the shim that publishes to the embedded API."""
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
+from structlog.testing import capture_logs
 from tests.agent.conftest import Cluster
+from tests.agent.pod_resources import kubelet, response
 from tests.shim.nvml import NvmlShim, meshed, sliced, switched, uuid
 
 from gpufleet.agent.publish import BURST, MANAGER
@@ -262,3 +266,51 @@ async def test_it_publishes_once_the_api_is_back(nvml_shim: NvmlShim, cluster: C
                 await asyncio.sleep(0.05)
         await cluster.server.start()
         await cluster.until("node-a", lambda s: healths(s)[0] == "Unhealthy", seconds=20)
+
+
+async def test_gpus_from_a_device_plugin_are_held_also_while_the_kubelet_restarts(
+    nvml_shim: NvmlShim, cluster: Cluster, tmp_path: Path
+) -> None:
+    socket = tmp_path / "kubelet.sock"
+    told = {("jobs", "plugged"): [uuid(2), f"{uuid(5)}::1"]}
+
+    async def held() -> dict[int, tuple[str, ...]]:
+        found = await cluster.status("node-a")
+        return {device.id: device.in_use_by for device in found.status.devices if device.in_use_by}
+
+    made = await cluster.client.write_json(
+        "POST",
+        "/api/v1/namespaces/jobs/pods",
+        {
+            "metadata": {"name": "plugged"},
+            "spec": {"nodeName": "node-a", "containers": [{"name": "main", "image": "x"}]},
+        },
+    )
+    uid = made["metadata"]["uid"]
+    with capture_logs() as lines:
+        async with cluster.agent(kubelet=socket):
+            with kubelet(socket, lambda _context: response(told)):
+                await cluster.until("node-a", lambda s: s.status.free == 6)
+                assert await held() == {2: (uid,), 5: (uid,)}
+            await _until(lambda: _silences(lines) == 1)
+            await asyncio.sleep(1.5)  # three more questions without an answer
+            assert _silences(lines) == 1
+            assert await held() == {2: (uid,), 5: (uid,)}
+            told[("jobs", "plugged")] = [uuid(2)]
+            with kubelet(socket, lambda _context: response(told)):
+                await cluster.until("node-a", lambda s: s.status.free == 7)
+                assert [line["event"] for line in lines].count("GPUs of device plugins told again") == 1
+            await cluster.client.write_json(
+                "DELETE", "/api/v1/namespaces/jobs/pods/plugged", {"gracePeriodSeconds": 0}
+            )
+            await cluster.until("node-a", lambda s: s.status.free == 8)
+
+
+def _silences(lines: list[Any]) -> int:
+    return sum(line["event"] == "GPUs of device plugins not told" for line in lines)
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():  # noqa: ASYNC110 - it looks at lines of a log
+            await asyncio.sleep(0.05)

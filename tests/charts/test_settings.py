@@ -9,7 +9,7 @@ from tests.charts.rendering import changed, everything, objects, one, pod_specs
 
 from gpufleet.cli.commands import COMMANDS
 from gpufleet.errors import SettingsError
-from gpufleet.settings import ServerSettings, StoreSettings, load_settings
+from gpufleet.settings import AgentSettings, ServerSettings, StoreSettings, load_settings
 
 OURS = {
     "gpu-scheduler": {"scheduler": "scheduler", "webhook": "webhook", "agent": "agent"},
@@ -42,6 +42,25 @@ def test_the_program_takes_what_the_chart_sets(chart: str, values: dict[str, Any
     assert set(OURS[chart].values()) <= COMMANDS.keys()
     for environment in found.values():
         load_settings({}, environment, _empty(tmp_path))
+
+
+@pytest.mark.parametrize("pod_resources", [True, False])
+@pytest.mark.parametrize("pod_logs", [True, False])
+def test_the_agent_sees_of_the_host_what_it_reads_and_no_more(
+    pod_resources: bool, pod_logs: bool, tmp_path: Path
+) -> None:
+    rendered = objects("gpu-scheduler", {"agent": {"podResources": pod_resources, "podLogs": pod_logs}})
+    spec = one(rendered, "DaemonSet", "gpu-scheduler-agent")["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    settings = load_settings({}, _environment(container), _empty(tmp_path))[AgentSettings]
+    read = {settings.kubelet.parent if settings.kubelet else None, settings.pod_logs} - {None}
+    assert len(read) == pod_resources + pod_logs
+    host = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each}
+    assert set(host.values()) == {str(path) for path in read}
+    for mount in container["volumeMounts"]:
+        if mount["name"] in host:
+            assert mount["readOnly"]
+            assert mount["mountPath"] == host[mount["name"]]
 
 
 def test_a_variable_that_nobody_knows_would_be_noticed(tmp_path: Path) -> None:

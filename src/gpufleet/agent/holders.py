@@ -4,14 +4,15 @@ Ten thousand agents that each watched all leases would cost the API server more 
 So an agent watches the pods of its own node (one watch, which the server indexes as it does for
 kubelets) and reads the leases `gpu-{node}-{id}` by name: when a pod with GPUs comes or goes, while a
 lease names a pod that is not here, and every couple of minutes. Pods that got GPUs from a device plugin
-are told by the kubelet, where there is one (see `kubelet`).
+are told by the kubelet (see `kubelet`), which is asked at the same times; while it is away, as during its own
+restart, its last word counts for the pods that are still there.
 """
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
-from gpufleet.errors import GpufleetError, KubernetesUnavailable
+from gpufleet.errors import KubernetesUnavailable
 from gpufleet.kube import LEASES, PODS, Change, KubeClient, Reflector, Selection
 from gpufleet.kube.errors import KubernetesRefused, NotFound
 from gpufleet.logs import get_logger
@@ -22,8 +23,10 @@ from gpufleet.model.kube_objects import Pod
 DISPUTED = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Seconds between looks at leases whose pod is not here: it is about to come, or the lease about to go."""
 
-PluginHolders = Callable[[], Mapping[str, Collection[str]]]
-"""Asks the kubelet: device ids by the pod's uid."""
+PluginDevices = Mapping[tuple[str, str], Collection[str]]
+"""Ids of the devices that plugins gave out, by namespace and name of the pod."""
+PluginHolders = Callable[[], Awaitable[PluginDevices]]
+"""Asks the kubelet."""
 
 _ALLOCATION = re.compile(r"(?P<node>[^:]+):(?P<ids>\d{1,3}(?:,\d{1,3})*)")
 _log = get_logger("agent")
@@ -54,14 +57,16 @@ class HolderBook:
         self._check = check
         self._changed = changed
         self._leased: dict[int, tuple[str, ...]] = {}
-        self._plugged: dict[int, tuple[str, ...]] = {}
+        self._plugged: PluginDevices = {}
+        self._kubelet_silence = ""
         self._look = asyncio.Event()
         self._told: dict[int, frozenset[str]] | None = None
 
     def holders(self) -> dict[int, frozenset[str]]:
         """UIDs of pods by GPU."""
         found: dict[int, set[str]] = {}
-        sources = (self._leased, self._plugged, allocations(self.pods.cache, self._node))
+        plugged = by_gpu(self._plugged, self.pods.cache, self._devices())
+        sources = (self._leased, plugged, allocations(self.pods.cache, self._node))
         for source in sources:
             for gpu, uids in source.items():
                 found.setdefault(gpu, set()).update(uids)
@@ -117,11 +122,15 @@ class HolderBook:
         if self._plugin is None:
             return
         try:
-            told = await asyncio.to_thread(self._plugin)
-        except GpufleetError as error:
-            _log.warning("the kubelet's devices not read", error=str(error))
+            self._plugged = await self._plugin()
+        except KubernetesUnavailable as error:
+            if str(error) != self._kubelet_silence:
+                _log.warning("GPUs of device plugins not told", node=self._node, error=str(error))
+            self._kubelet_silence = str(error)
             return
-        self._plugged = by_gpu(told, self.pods.cache, self._devices())
+        if self._kubelet_silence:
+            _log.info("GPUs of device plugins told again", node=self._node)
+        self._kubelet_silence = ""
 
     def _disputed(self) -> bool:
         """Whether a lease names a pod that is not on this node, or is over."""
@@ -153,24 +162,25 @@ def allocations(pods: Iterable[Pod], node: str) -> dict[int, tuple[str, ...]]:
 
 
 def by_gpu(
-    told: Mapping[str, Collection[str]], pods: Iterable[Pod], devices: Iterable[Device]
+    plugged: PluginDevices, pods: Iterable[Pod], devices: Iterable[Device]
 ) -> dict[int, tuple[str, ...]]:
-    """What the kubelet says of device ids, by GPU and pod uid; ids are UUIDs of GPUs or of MIG instances."""
-    gpus = {device.uuid: device.index for device in devices}
-    gpus |= {part.uuid: device.index for device in devices for part in device.mig}
-    here = {pod.metadata.uid for pod in pods if not pod.finished}
+    """The live pods of those devices by GPU; ids are UUIDs (of GPUs and MIG instances) or PCI addresses (AMD)."""
+    gpus: dict[str, int] = {}
+    for device in devices:
+        known = (device.uuid, device.pci_bus_id, *(part.uuid for part in device.mig))
+        gpus |= {id: device.index for id in known if id}
     found: dict[int, tuple[str, ...]] = {}
-    for uid, ids in told.items():
+    for pod in pods:
+        ids = () if pod.finished else plugged.get((pod.metadata.namespace, pod.metadata.name), ())
         # The device plugin names a replica of a shared GPU `UUID::number`.
-        for gpu in {gpus.get(id.partition("::")[0]) for id in ids}:
-            if gpu is not None and uid in here:
-                found[gpu] = (*found.get(gpu, ()), uid)
+        for gpu in {gpus[gpu] for gpu in (id.partition("::")[0] for id in ids) if gpu in gpus}:
+            found[gpu] = (*found.get(gpu, ()), pod.metadata.uid)
     return found
 
 
 def _of_interest(change: Change[Pod]) -> bool:
     """Whether GPUs may have got another holder: kubelets write much about pods that says nothing of that."""
     before, after = change.before, change.after
-    if before is None or after is None or before.finished != after.finished:
-        return True
+    if before is None or after is None or before.status.phase != after.status.phase:
+        return True  # a device plugin's GPUs are given out between the binding and Running
     return before.metadata.annotations.get(ALLOCATED) != after.metadata.annotations.get(ALLOCATED)

@@ -66,8 +66,8 @@ class AgentSettings:
         minimum=0.1,
     )
     kubelet: Path | None = setting(
-        Path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"),
-        "Where the kubelet writes down which pod got which device of a plugin; not read if it isn't there.",
+        Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        "The kubelet's PodResources socket, which tells the pods that got GPUs from a device plugin; empty: not asked.",
     )
     processes: bool = setting(
         True, "Serve metrics of the processes on the GPUs (user and command only with devices.identify)."
