@@ -124,7 +124,7 @@ async def _put_together(settings: Settings, closing: AsyncExitStack, said: "Prog
         await show.write_past(parts.store, said.count)
         said.step("reading the fleet")
 
-    parts = await open_parts(settings, closing, simulated=True, prepare=prepare)
+    parts = await open_parts(show.settings, closing, simulated=True, prepare=prepare)
     await show.go_on(parts)
     return http_server(parts)
 
@@ -168,7 +168,6 @@ def _welcome(settings: Settings, address: str) -> str:
     return f"""
 gpufleet demo: the fleet is simulated, everything else is real.
 
-  Dashboard          {address}/
   Dashboard          {address}/
   API documentation  {address}/docs
   Health             {address}/api/healthz

@@ -1,6 +1,7 @@
-"""Run a simulated fleet beside the server: its Kubernetes-shaped API, its past, and its present.
+"""Run a simulated fleet beside the server: its Kubernetes-shaped API, its Slurm and its containers, its past,
+and its present.
 
-The server doesn't know: it follows the API like any other and reads the readings from its store.
+The server doesn't know: it follows them like any others and reads the readings from its store.
 """
 
 import asyncio
@@ -21,7 +22,15 @@ from gpufleet.logs import get_logger
 from gpufleet.metrics.embedded import EmbeddedMetrics
 from gpufleet.model.crds import definitions
 from gpufleet.model.reading import Quantity
-from gpufleet.settings import DemoSettings, KubernetesSettings, Settings, StoreSettings
+from gpufleet.settings import (
+    DemoSettings,
+    DockerSettings,
+    KubernetesSettings,
+    Settings,
+    SlurmSettings,
+    StoreSettings,
+)
+from gpufleet.sources.simulated.doors import Doors
 from gpufleet.sources.simulated.history import (
     CHARTED,
     NEEDED,
@@ -61,6 +70,7 @@ class Show:
         self._past = reach(demo.days, demo.nodes)
         self.simulation = Simulation(demo.seed, demo.nodes, demo.gpus)
         self._server = KubeLite(port=demo.kube_port)
+        self._doors = Doors(self.simulation, clock)
         self._player = Player(
             self.simulation,
             Storage(self._server),
@@ -71,12 +81,23 @@ class Show:
 
     async def __aenter__(self) -> Self:
         await self._open.enter_async_context(self._server)
+        await self._open.enter_async_context(self._doors)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._open.aclose()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of a server that follows all of it: Kubernetes, Slurm and containers."""
+        url, sources, days = self._doors.url, self._doors.sources, self._settings[DemoSettings].days
+        cluster = self._settings.clusters[self._cluster].replace(
+            SlurmSettings(url=url if "slurm" in sources else "", refresh=5.0, history=days * 86_400),
+            DockerSettings(url=url if "docker" in sources else ""),
+        )
+        return self._settings.with_clusters({self._cluster: cluster})
 
     async def begin(self, progress: Progress) -> None:
         """Write the fleet as it is now into the API, and its kubeconfig."""

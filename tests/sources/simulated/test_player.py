@@ -1,4 +1,4 @@
-"""The simulated fleet shown through an API, and read back by the ordinary source."""
+"""The simulated fleet shown through an API and its doors, and read back by the ordinary sources."""
 
 import asyncio
 from collections import Counter
@@ -15,11 +15,14 @@ from gpufleet.kubelite import KubeLite
 from gpufleet.kubelite.storage import Storage
 from gpufleet.model.crds import definitions
 from gpufleet.model.workload import Status
-from gpufleet.settings import KubernetesSettings
+from gpufleet.settings import DockerSettings, KubernetesSettings, SlurmSettings
+from gpufleet.sources.docker import DockerSource
 from gpufleet.sources.kubernetes import KubernetesSource
+from gpufleet.sources.simulated.doors import Doors
 from gpufleet.sources.simulated.hardware import BUILT, DAY
 from gpufleet.sources.simulated.player import Player
 from gpufleet.sources.simulated.simulation import Simulation
+from gpufleet.sources.slurm import SlurmSource
 
 NOW = BUILT + 300 * DAY + 12_345.0
 SIMULATION = Simulation(seed=3, nodes=32, gpus=8)
@@ -38,10 +41,15 @@ async def shown(at: float, keep: float = DAY) -> AsyncIterator[tuple[KubeLite, P
 
 @asynccontextmanager
 async def followed(server: KubeLite, at: float) -> AsyncIterator[Fleet]:
-    """The fleet as the ordinary source reads it."""
+    """The fleet as the ordinary sources read it."""
     fleet = Fleet("demo", clock=lambda: at, simulated=True)
-    async with KubeClient(Connection(server.url)) as client:
+    async with Doors(SIMULATION, lambda: at) as doors, KubeClient(Connection(server.url)) as client:
         source = KubernetesSource(client, fleet, fault_taints=KubernetesSettings().fault_taints)
+        slurm = SlurmSource(SlurmSettings(url=doors.url), fleet, clock=lambda: at)
+        docker = DockerSource(DockerSettings(url=doors.url), fleet, clock=lambda: at)
+        for other in (slurm, docker):
+            await other.look()
+            await other.close()
         task = asyncio.create_task(source.run())
         try:
             await asyncio.wait_for(source.synced(), 20)
@@ -71,7 +79,7 @@ _MADE_BY_THE_SERVER = {
 }
 
 
-async def test_the_ordinary_source_sees_what_the_simulation_says() -> None:
+async def test_the_ordinary_sources_see_what_the_simulation_says() -> None:
     async with shown(NOW) as (server, _), followed(server, NOW) as fleet:
         held = {(h.node, gpu): h.pod_uid for h in SIMULATION.holdings(NOW, NOW + 1) for gpu in h.held}
         views = fleet.views()
@@ -106,7 +114,7 @@ async def test_the_overview_counts_the_broken_node_and_leaves_out_the_cordoned_o
 
 async def test_the_ledger_of_the_fleet_writes_the_holding_periods_of_the_simulation() -> None:
     async with shown(NOW) as (server, _), followed(server, NOW) as fleet:
-        fleet.refresh()
+        fleet.put_readings(SIMULATION.readings_at(NOW))
         fleet.begin_billing()
         written = {period.pod_uid: period for period in fleet.ledger.drain()}
         told = {h.pod_uid: h for h in SIMULATION.holdings(NOW - 100 * DAY, NOW) if h.pod_uid in written}
@@ -155,4 +163,6 @@ async def test_odd_fleets_are_shown_too(size: tuple[int, int]) -> None:
         player = Player(simulation, storage, keep=DAY)
         await player.begin(NOW)
         await player.show(NOW + 40 * DAY)
-        assert len(server.store.shelf("nodes").entries) == size[0]
+        assert len(server.store.shelf("nodes").entries) == sum(
+            machine.source == "k8s" for machine in simulation.hardware.machines
+        )

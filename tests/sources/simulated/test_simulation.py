@@ -114,7 +114,12 @@ def test_a_moment_reads_the_same_whatever_it_is_asked_with(seed: int, at: float,
 def test_the_first_fleet_has_something_of_everything(fleet: Simulation) -> None:
     week = list(fleet.runs(NOW - 7 * DAY, NOW))
     kinds = {"PyTorchJob", "Job", "CronJob", "Deployment", "StatefulSet", "DaemonSet", "Pod"}
-    assert {run.kind for run in week} == kinds
+    assert {run.kind for run in week} == kinds | {"SlurmJob", "Container"}
+    assert Counter(machine.source for machine in fleet.hardware.machines) == {
+        "k8s": 28,
+        "slurm": 3,
+        "docker": 1,
+    }
     assert {machine.model.vendor for machine in fleet.hardware.machines} == {"nvidia", "amd"}
     assert len({machine.model.short for machine in fleet.hardware.machines}) == 5
     assert len({run.team.name for run in week}) == 6

@@ -16,6 +16,8 @@ BUILT = 1_767_225_600.0
 
 XID, XID_MEANING = 79, "GPU has fallen off the bus"
 _FEWEST_FOR_TROUBLE = 8
+_FEWEST_FOR_SLURM = 8
+_MOST_IN_SLURM = 48
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class Machine:
     created: float
     uid: str
     uuids: tuple[str, ...]
+    source: str = "k8s"
+    """Who manages it: k8s, slurm or docker."""
 
     def island(self, gpu: int) -> str:
         """The island that a GPU is on; empty where GPUs are not linked."""
@@ -126,6 +130,8 @@ def lost_place(machine: Machine) -> int:
 def build(seed: int, nodes: int, gpus: int) -> Hardware:
     """The machines of a fleet."""
     models = _models(nodes)
+    trouble = _trouble(models)
+    elsewhere = _elsewhere(models, trouble)
     counts: dict[str, int] = {}
     machines = []
     for number, model in enumerate(models):
@@ -143,9 +149,10 @@ def build(seed: int, nodes: int, gpus: int) -> Hardware:
                 created=BUILT + source.uniform(0, 30) * DAY,
                 uid=new_uid(source),
                 uuids=tuple(f"GPU-{new_uid(source)}" for _ in range(gpus)),
+                source=elsewhere.get(number, "k8s"),
             )
         )
-    return Hardware(tuple(machines), _trouble(models))
+    return Hardware(tuple(machines), trouble)
 
 
 def new_uid(source: random.Random) -> str:
@@ -173,6 +180,18 @@ def _trouble(models: list[GpuModel]) -> Trouble:
         xid=(h100[0], of["h200"][-1]),
         cordoned=of["l40s"][-1] if of["l40s"] else None,
     )
+
+
+def _elsewhere(models: list[GpuModel], trouble: Trouble) -> dict[int, str]:
+    """The nodes that Kubernetes does not have: some A100s are a Slurm cluster, one L40S runs containers."""
+    if len(models) < _FEWEST_FOR_SLURM:
+        return {}
+    well = [
+        n for n in range(len(models)) if n not in (*(trouble.broken or ()), *(trouble.xid or ()), trouble.cordoned)
+    ]
+    slurm = [n for n in well if models[n].short == "a100"][: min(_MOST_IN_SLURM, max(1, len(models) // 10))]
+    docker = [n for n in well if models[n].short == "l40s"][:1]
+    return {**dict.fromkeys(slurm, "slurm"), **dict.fromkeys(docker, "docker")}
 
 
 def _turn(at: float, period: float, offset: float) -> float:

@@ -5,12 +5,13 @@ from the run, so that it is the same object when the fleet is shown again tomorr
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from gpufleet.model.holding import Holding
 from gpufleet.sources.simulated.hardware import Hardware, new_uid
 from gpufleet.sources.simulated.timeline import Place, Run
 
@@ -64,7 +65,7 @@ def labels_of(run: Run) -> dict[str, str]:
         "app.kubernetes.io/name": run.project.name,
         "team": run.team.name,
         "project": run.project.name,
-        "user": run.team.users[run.number % len(run.team.users)],
+        "user": run.user,
     }
 
 
@@ -136,6 +137,30 @@ def objects_of(run: Run, phase: Phase, hardware: Hardware, leases_in: str) -> li
     if uses_claims(run) and phase in (Phase.STARTING, Phase.RUNNING):
         found += [lease for pod in pods for lease in leases(run, pod, hardware, leases_in)]
     return found
+
+
+def holdings(run: Run, hardware: Hardware, end: float) -> Iterator[Holding]:
+    """Which GPUs the pods of a run held, as the source of Kubernetes tells it at `end`."""
+    for pod in pods_of(run):
+        machine = hardware.machines[pod.place.node]
+        yield Holding(
+            pod_uid=pod.uid,
+            pod=pod.name,
+            namespace=run.team.namespace,
+            node=machine.name,
+            workload_uid=pod.root.uid,
+            workload_kind=pod.root.kind,
+            workload_name=pod.root.name,
+            source="k8s",
+            gpus=len(pod.place.gpus),
+            share=1.0,
+            model=machine.model.name.replace(" ", "_"),
+            held=pod.place.gpus,
+            labels=labels_of(run),
+            annotations=annotations_of_pod(run, pod, hardware),
+            start=run.bound,
+            end=run.ended if run.ended <= end else 0.0,
+        )
 
 
 def cron_job(run: Run) -> Json:

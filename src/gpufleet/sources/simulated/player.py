@@ -47,6 +47,8 @@ class Player:
         self._storage = storage
         self._keep = keep
         self._leases_in = leases_in
+        self._slots = tuple(slot for slot in simulation.slots if slot.role.source == "k8s")
+        self._machines = tuple(m for m in simulation.hardware.machines if m.source == "k8s")
         self._shown: dict[tuple[int, int], tuple[Run, Phase]] = {}
         self._nodes: dict[int, tuple[bool, int | None]] = {}
         self._users: dict[int, dict[int, list[str]]] = {}
@@ -87,7 +89,7 @@ class Player:
 
     def _visible(self, at: float) -> Iterable[Run]:
         """The runs whose objects are in the API: those that are, and those that ended lately."""
-        for run in self._simulation.runs(at - self._keep, at):
+        for run in self._simulation.runs(at - self._keep, at, self._slots):
             if at < run.ended or run.slot.role.finishes:
                 yield run
 
@@ -97,7 +99,7 @@ class Player:
     def _changed_nodes(self, at: float, touched: set[int]) -> list[Json]:
         """Nodes that are new, went down, came back, lost a GPU or got it back."""
         hardware, changed = self._simulation.hardware, []
-        for machine in hardware.machines:
+        for machine in self._machines:
             state = (hardware.is_down(machine, at), hardware.lost_gpu(machine, at))
             if self._nodes.get(machine.number) != state:
                 self._nodes[machine.number] = state

@@ -4,10 +4,11 @@ Made from a seed, a number of nodes and of GPUs on each; nothing here reads a cl
 anything. `player` shows it to an API and a metric source, tests and accounting may ask it directly.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from gpufleet.model.holding import Capacity, Holding
@@ -24,9 +25,9 @@ from gpufleet.model.reading import (
     Readings,
     StorageUse,
 )
+from gpufleet.sources.simulated import docker, objects, slurm
 from gpufleet.sources.simulated.curves import Matrix, all_quantities, load, noise, quantities
 from gpufleet.sources.simulated.hardware import DAY, XID, Hardware, build, lost_place
-from gpufleet.sources.simulated.objects import annotations_of_pod, labels_of, pods_of
 from gpufleet.sources.simulated.slots import cut
 from gpufleet.sources.simulated.timeline import Run, Slot, runs_between
 
@@ -35,6 +36,13 @@ TICK = 15.0
 
 _PORT_RATE = 50e9
 """Bytes per second of a 400 Gb/s port."""
+
+_HOLDINGS: dict[str, Callable[[Run, Hardware, float], Iterator[Holding]]] = {
+    "k8s": objects.holdings,
+    "slurm": slurm.holdings,
+    "docker": docker.holdings,
+}
+"""How the sources tell, at the end of a span, who held what."""
 
 
 class Simulation:
@@ -55,9 +63,9 @@ class Simulation:
 
     # Who holds what
 
-    def runs(self, start: float, end: float) -> Iterator[Run]:
+    def runs(self, start: float, end: float, slots: Iterable[Slot] | None = None) -> Iterator[Run]:
         """Every run that exists at some moment from `start` to `end`, waiting or holding GPUs."""
-        for slot in self.slots:
+        for slot in self.slots if slots is None else slots:
             yield from runs_between(slot, start, end)
 
     def holdings(self, start: float, end: float) -> Iterator[Holding]:
@@ -65,26 +73,8 @@ class Simulation:
         for run in self.runs(start, end):
             if run.bound >= end or run.ended <= start:
                 continue
-            for pod in pods_of(run):
-                machine = self.hardware.machines[pod.place.node]
-                yield Holding(
-                    pod_uid=pod.uid,
-                    pod=pod.name,
-                    namespace=run.team.namespace,
-                    node=machine.name,
-                    workload_uid=pod.root.uid,
-                    workload_kind=pod.root.kind,
-                    workload_name=pod.root.name,
-                    source="k8s",
-                    gpus=len(pod.place.gpus),
-                    share=1.0,
-                    model=machine.model.name.replace(" ", "_"),
-                    held=pod.place.gpus,
-                    labels=labels_of(run),
-                    annotations=annotations_of_pod(run, pod, self.hardware),
-                    start=max(start, run.bound),
-                    end=run.ended if run.ended <= end else 0.0,
-                )
+            for holding in _HOLDINGS[run.slot.role.source](run, self.hardware, end):
+                yield structs.replace(holding, start=max(start, holding.start))
 
     def capacities(self, start: float, end: float) -> Iterator[Capacity]:
         """Which node had how many GPUs; all are there all the time."""
@@ -202,7 +192,7 @@ class Simulation:
             gpu=gpu,
             pid=10_000 + (run.slot.number * 131 + run.number * 17 + gpu.index) % 80_000,
             name=command.split()[0],
-            user=run.team.users[run.number % len(run.team.users)],
+            user=run.user,
             command=command,
             gpu_memory_bytes=round(run.memory_share * run.slot.model.memory_bytes),
             cpu_percent=round(15 + 160 * run.level, 1),

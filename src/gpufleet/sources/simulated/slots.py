@@ -23,6 +23,9 @@ def cut(hardware: Hardware, seed: int) -> tuple[Slot, ...]:
         length, phase = period(role, source)
         slots.append(Slot(len(slots), role, machine.model, places, length, phase, seed))
 
+    # Slurm's come first: their numbers are in the ids of its jobs, which must stay small.
+    for role, places in (*_slurm(hardware, source), *_containers(hardware, source)):
+        add(role, hardware.machines[places[0].node], places)
     for group in _groups(hardware, source):
         if len(group) > 1:
             add(ROLES["gang"], group[0], tuple(Place(m.number, tuple(range(m.gpus))) for m in group))
@@ -32,7 +35,7 @@ def cut(hardware: Hardware, seed: int) -> tuple[Slot, ...]:
     everywhere = tuple(
         Place(machine.number, (machine.gpus - 1,))
         for machine in hardware.machines
-        if machine.model.short == "l40s" and machine.gpus > 1
+        if machine.model.short == "l40s" and machine.gpus > 1 and machine.source == "k8s"
     )
     if everywhere:
         add(ROLES["everywhere"], hardware.machines[everywhere[0].node], everywhere)
@@ -40,6 +43,37 @@ def cut(hardware: Hardware, seed: int) -> tuple[Slot, ...]:
     for _ in range(2 if wanted else 0):
         add(ROLES["backlog"], hardware.machines[wanted[0].node], wanted)
     return tuple(slots)
+
+
+def _slurm(hardware: Hardware, source: random.Random) -> Iterator[tuple[Role, tuple[Place, ...]]]:
+    """A job over halves of two nodes, and jobs on parts of nodes."""
+    machines = [machine for machine in hardware.machines if machine.source == "slurm"]
+    wide = machines[:2] if len(machines) > 2 and machines[0].gpus > 1 else []
+    if wide:
+        yield (
+            ROLES["slurm-train"],
+            tuple(Place(machine.number, tuple(range(machine.gpus // 2))) for machine in wide),
+        )
+    for machine in machines:
+        first = machine.gpus // 2 if machine in wide else 0
+        while first < machine.gpus:
+            size = _size(first, machine.gpus, source)
+            name = source.choice(
+                ("train", "train", "batch") if size > 2 else ("batch", "batch", "train", "shell")
+            )
+            yield ROLES[f"slurm-{name}"], (Place(machine.number, tuple(range(first, first + size))),)
+            first += size
+
+
+def _containers(hardware: Hardware, source: random.Random) -> Iterator[tuple[Role, tuple[Place, ...]]]:
+    """Containers with one or two GPUs each, and a GPU that stays free."""
+    for machine in hardware.machines:
+        first = 0
+        while machine.source == "docker" and first < max(1, machine.gpus - 1):
+            size = min(source.choice((1, 2)), max(1, machine.gpus - 1 - first))
+            name = source.choice(("serve", "batch", "batch", "notebook"))
+            yield ROLES[f"container-{name}"], (Place(machine.number, tuple(range(first, first + size))),)
+            first += size
 
 
 def _backlog(hardware: Hardware) -> tuple[Place, ...]:
@@ -57,6 +91,8 @@ def _groups(hardware: Hardware, source: random.Random) -> Iterator[tuple[Machine
     alone = {*(trouble.broken or ()), *(trouble.xid or ()), trouble.cordoned}
     waiting: list[Machine] = []
     for machine in hardware.machines:
+        if machine.source != "k8s":
+            continue
         if machine.number in alone or machine.model.short not in _GANG_MODELS or source.random() < 0.5:
             yield (machine,)
             continue

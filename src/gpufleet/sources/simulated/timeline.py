@@ -10,6 +10,7 @@ In some cells the run is there before its turn: it waits, pending, for the one b
 of the backlog ask for more than is ever free at once, and are withdrawn in the end.
 """
 
+import hashlib
 import math
 import random
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ from gpufleet.sources.simulated.people import PROJECTS, Project, Team, team_of
 HOUR = 3600.0
 STARTUP = 8.0
 """Seconds from binding to running."""
+
+_JOBS_APART = 1024
+"""More than there are slots in Slurm, which come first."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Role:
     """Whether it ends by itself; what doesn't is deleted at its end."""
     load: str
     """The shape of its utilization: training, serving, batch, idle."""
+    source: str = "k8s"
+    """Who runs it: k8s, slurm or docker."""
 
 
 ROLES = {
@@ -52,6 +58,12 @@ ROLES = {
         Role("debug", ("Pod",), (8, 20), 0.0, False, "idle"),
         Role("backlog", ("PyTorchJob",), (7, 11), 0.0, False, "training"),
         Role("everywhere", ("DaemonSet",), (60 * 24, 60 * 24), 0.0, False, "serving"),
+        Role("slurm-train", ("SlurmJob",), (3, 11), 0.3, True, "training", "slurm"),
+        Role("slurm-batch", ("SlurmJob",), (0.5, 2.5), 0.35, True, "batch", "slurm"),
+        Role("slurm-shell", ("SlurmJob",), (2, 9), 0.0, True, "idle", "slurm"),
+        Role("container-serve", ("Container",), (6 * 24, 15 * 24), 0.0, False, "serving", "docker"),
+        Role("container-batch", ("Container",), (0.4, 2), 0.0, True, "batch", "docker"),
+        Role("container-notebook", ("Container",), (24, 4 * 24), 0.0, False, "idle", "docker"),
     )
 }
 
@@ -116,6 +128,16 @@ class Run:
         return self.bound + STARTUP
 
     @property
+    def job_id(self) -> int:
+        """The number by which Slurm knows it."""
+        return _job_id(self.slot, self.number)
+
+    @property
+    def user(self) -> str:
+        """Who runs it."""
+        return self.team.users[self.number % len(self.team.users)]
+
+    @property
     def trains(self) -> bool:
         """Whether it reports a loss."""
         return self.slot.role.load == "training"
@@ -142,7 +164,8 @@ def run_in(slot: Slot, cell: int) -> Run:
     length = slot.period * (source.uniform(0.1, 0.6) if fails else 1.0)
     end = min(begin + length, slot.begin(cell + 1) - _idle_before(slot, cell + 1))
     bound = begin if _waits(slot, cell) else begin + 0.04 * slot.period * source.random()
-    wait = _wait(slot, cell)
+    # Whole seconds, as Kubernetes keeps them.
+    created = float(math.floor(bound - _wait(slot, cell)))
     kind = role.kinds[source.randrange(len(role.kinds))]
     return Run(
         slot=slot,
@@ -150,16 +173,33 @@ def run_in(slot: Slot, cell: int) -> Run:
         kind=kind,
         team=team,
         project=project,
-        name=f"{project.name}-{slot.number}" if not role.finishes else f"{project.name}-{slot.number}-{cell}",
-        uid=new_uid(source),
-        # Whole seconds, as Kubernetes keeps them.
-        created=float(math.floor(bound - wait)),
+        name=_name(slot, cell, project),
+        uid=_uid(slot, cell, created, source),
+        created=created,
         bound=math.inf if role.name == "backlog" else float(math.floor(bound)),
         ended=float(math.floor(end)),
         fails=fails,
         memory_share=source.uniform(0.03, 0.3) if role.load == "idle" else source.uniform(0.5, 0.93),
         level=_level(role.load, source),
     )
+
+
+def _name(slot: Slot, cell: int, project: Project) -> str:
+    if slot.role.source == "slurm":
+        return project.name
+    return f"{project.name}-{slot.number}-{cell}" if slot.role.finishes else f"{project.name}-{slot.number}"
+
+
+def _uid(slot: Slot, cell: int, created: float, source: random.Random) -> str:
+    """The uid of the workload, in the form that its source gives it."""
+    uid = new_uid(source)
+    if slot.role.source == "slurm":
+        return f"slurm-{_job_id(slot, cell)}-{created:.0f}"
+    return hashlib.sha256(uid.encode()).hexdigest() if slot.role.source == "docker" else uid
+
+
+def _job_id(slot: Slot, cell: int) -> int:
+    return 1 + cell * _JOBS_APART + slot.number
 
 
 def _source(slot: Slot, cell: int, purpose: str = "run") -> random.Random:

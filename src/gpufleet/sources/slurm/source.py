@@ -106,6 +106,10 @@ class SlurmSource:
             await self._tell_history(at - self._settings.history)
         self._looked = at
 
+    async def close(self) -> None:
+        """Let go of connections."""
+        await self._answers.close()
+
     async def _read(self, records: tuple[JobRecord, ...]) -> dict[int, Job]:
         """The jobs of these records; most are as they were, and others wait for the rest."""
         fresh: dict[int, tuple[JobRecord, Job | None]] = {}
