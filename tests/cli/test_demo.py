@@ -21,7 +21,7 @@ from gpufleet.settings import KubernetesSettings, MetricsSettings, StoreSettings
 
 
 def command(data: Path, *flags: str) -> list[str]:
-    small = ("--nodes", "8", "--gpus", "4", "--days", "0.1")
+    small = ("--nodes", "16", "--gpus", "4", "--days", "0.1")
     return [sys.executable, "-m", "gpufleet", "demo", "--data", str(data), "--port", "0", *small, *flags]
 
 
@@ -62,17 +62,17 @@ def test_it_starts_says_what_to_try_stops_on_ctrl_c_and_starts_again(empty_data:
         health = httpx.get(f"{address}/api/healthz").json()["data"]
         assert health["simulated"] is True
         assert health["status"] == "healthy"
-        assert health["dependencies"]["kubernetes"]["message"].startswith("8 nodes, ")
-        assert "==> simulating 8 nodes" in printed
+        assert health["dependencies"]["kubernetes"]["message"].startswith("14 nodes, ")
+        assert "==> simulating 16 nodes" in printed
         assert f"Dashboard          {address}/\n" in printed
         assert httpx.get(f"{address}/").headers["content-type"].startswith("text/html")
         assert f"curl '{address}/api/clusters/overview'" in printed
         overview = httpx.get(f"{address}/api/clusters/overview").json()["data"]
-        assert (overview["totalNodes"], overview["totalGpus"]) == (8, 32)
+        assert (overview["totalNodes"], overview["totalGpus"]) == (16, 64)
         match = re.search(r"KUBECONFIG=(\S+) kubectl get gns", printed)
         assert match
-        assert asyncio.run(_count(empty_data / match[1], "/api/v1/nodes")) == 8
-        assert asyncio.run(_count(empty_data / match[1], "/apis/gpu.scheduling/v1/gpunodestatuses")) == 8
+        assert asyncio.run(_count(empty_data / match[1], "/api/v1/nodes")) == 14
+        assert asyncio.run(_count(empty_data / match[1], "/apis/gpu.scheduling/v1/gpunodestatuses")) == 14
         with subprocess.Popen(
             command(empty_data, "--fresh"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as second:
@@ -80,7 +80,7 @@ def test_it_starts_says_what_to_try_stops_on_ctrl_c_and_starts_again(empty_data:
         assert second.returncode == 1
         assert "a demo is running on" in refusal
         assert "2 hours of readings" in printed
-        folder = empty_data / "demo" / "8x4-seed1"
+        folder = empty_data / "demo" / "16x4-seed1"
         deadline = time.monotonic() + 60
         while not (folder / "demo.json").exists():
             assert time.monotonic() < deadline, "the past was never complete"
@@ -96,6 +96,39 @@ def test_it_starts_says_what_to_try_stops_on_ctrl_c_and_starts_again(empty_data:
 async def _count(kubeconfig: Path, path: str) -> int:
     async with KubeClient(load_connection(str(kubeconfig))) as client:
         return len((await client.read_json(path))["items"])
+
+
+def test_slurm_jobs_and_containers_are_followed_like_any_others(empty_data: Path) -> None:
+    with playing(empty_data) as (address, _, _):
+        told = httpx.get(f"{address}/api/healthz").json()["data"]["dependencies"]
+        assert told["slurm"]["message"].startswith("1 nodes, ")
+        assert told["docker"]["message"].endswith("GPU containers on l40s-001")
+        nodes = httpx.get(f"{address}/api/nodes?pageSize=100").json()["data"]["data"]
+        assert {node["name"]: node["source"] for node in nodes if node["source"] != "k8s"} == {
+            "a100-001": "slurm",
+            "l40s-001": "docker",
+        }
+        for source in ("slurm", "docker"):
+            mine = [node for node in nodes if node["source"] == source]
+            assert any(node["utilization"] is not None for node in mine), "no readings of its GPUs"
+            page = httpx.get(f"{address}/api/workloads?pageSize=1000").json()["data"]["data"]
+            rows = [row for row in page if row["source"] == source]
+            assert rows
+            held = sum(row["gpuAllocated"] for row in rows if row["status"] == "Running")
+            assert held == sum(node["gpuAllocated"] for node in mine)
+        query = "start_time=2020-01-01T00:00:00Z&end_time=2100-01-01T00:00:00Z&page_size=1000"
+        path = f"{address}/api/v1/gpu-aggregation/workloads/hourly-stats?{query}"
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            hours = httpx.get(path).json()["data"]["data"]
+            if {"k8s", "slurm", "docker"} <= {row["source"] for row in hours}:
+                break
+            time.sleep(0.2)
+        for source in ("k8s", "slurm", "docker"):
+            # What lasted for moments only may have fallen between two readings.
+            mine = [row for row in hours if row["source"] == source and row["allocated_gpu_hours"] > 0.3]
+            assert mine
+            assert all(row["avg_utilization"] is not None and row["cost"] > 0 for row in mine)
 
 
 def test_its_past_is_on_the_books(empty_data: Path) -> None:
@@ -122,7 +155,7 @@ def test_ctrl_c_during_the_start_leaves_nothing_behind(empty_data: Path) -> None
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 0
-    assert not (empty_data / "demo" / "8x4-seed1" / "postgres" / "postmaster.pid").exists()
+    assert not (empty_data / "demo" / "16x4-seed1" / "postgres" / "postmaster.pid").exists()
 
 
 def test_it_keeps_away_from_databases_and_clusters_of_others(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from gpufleet.fleet.picture import Fleet
 from gpufleet.model.holding import Holding
 from gpufleet.model.node import Node
+from gpufleet.model.reading import GpuIdentity, GpuRef, Readings
 from gpufleet.model.workload import Owner, OwnerRef, Pod, Status
 
 
@@ -92,3 +93,18 @@ def test_nothing_is_written_before_all_sources_have_told_what_there_is() -> None
     assert fleet.ledger.drain() == []
     fleet.begin_billing()
     assert spans(fleet.ledger.drain()) == [(1000.0, 0.0)]
+
+
+def test_a_model_that_only_readings_know_gets_on_the_bill_and_stays_there() -> None:
+    clock = Clock()
+    fleet = fleet_with(clock)
+    fleet.put_pod(pod(held=(0, 1)))
+    assert [period.model for period in fleet.ledger.drain()] == ["unknown"]
+    clock.now = 1010.0
+    gpus = tuple(GpuIdentity(GpuRef("a", gpu), f"GPU-{gpu}", "NVIDIA L40S", "NVIDIA") for gpu in range(8))
+    fleet.put_readings(Readings(clock.now, gpus, {}, {}))
+    assert [(p.model, p.start, p.end) for p in fleet.ledger.drain()] == [("NVIDIA_L40S", 1000.0, 0.0)]
+    clock.now = 2000.0
+    fleet.put_readings(Readings(clock.now, (), {}, {}))
+    fleet.refresh()
+    assert fleet.ledger.drain() == [], "an exporter that is away changes nothing of what was promised"

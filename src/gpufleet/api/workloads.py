@@ -11,8 +11,8 @@ from gpufleet.api.routes import get
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Filter
 from gpufleet.fleet.lookup import Found, find_workload
-from gpufleet.fleet.picture import Branch
 from gpufleet.fleet.summary import Workload
+from gpufleet.fleet.tree import Branch
 from gpufleet.model.workload import Status
 
 COLORS = {

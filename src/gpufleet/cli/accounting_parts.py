@@ -19,8 +19,9 @@ from gpufleet.api.aggregation_ports import Books
 from gpufleet.api.report import report_routes
 from gpufleet.cli.parts import Parts
 from gpufleet.errors import SettingsError
+from gpufleet.fleet.archive import KEPT_ENDED, Ended
 from gpufleet.fleet.clusters import Cluster
-from gpufleet.fleet.picture import KEPT_ENDED, Ended, Fleet
+from gpufleet.fleet.picture import Fleet
 from gpufleet.settings import AccountingSettings
 from gpufleet.store import Store, lead
 from gpufleet.store.prune import apply

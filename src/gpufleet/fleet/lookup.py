@@ -3,8 +3,9 @@
 from typing import NamedTuple
 
 from gpufleet.errors import NotFound
-from gpufleet.fleet.picture import Branch, Fleet
+from gpufleet.fleet.picture import Fleet
 from gpufleet.fleet.summary import Workload
+from gpufleet.fleet.tree import Branch
 from gpufleet.model.reading import GpuRef
 
 

@@ -6,54 +6,30 @@ it touches. `refresh` then looks again at the marked nodes and workloads alone, 
 function (`look`, `summarise`), and every question refreshes first. Everything happens on one
 thread; a question sees all changes or none.
 
-The ledger of holding periods is the exception to laziness: it is written at the moment of each
-change, since a pod that lives for seconds must be billed for seconds.
+The ledger of holding periods (`billing`) is the exception to laziness: it is written at the moment of
+each change, since a pod that lives for seconds must be billed for seconds.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+from gpufleet.fleet.archive import KEPT_ENDED, Archive, Ended
+from gpufleet.fleet.billing import Billing, billed, gpus_of, models_of, to_bill_again
 from gpufleet.fleet.board import Board
-from gpufleet.fleet.capacity_ledger import CapacityLedger
 from gpufleet.fleet.changes import Changes, node_changes, workload_changes
 from gpufleet.fleet.family import Family
-from gpufleet.fleet.ledger import Ledger
 from gpufleet.fleet.node_view import Evidence, NodeView, look
 from gpufleet.fleet.reading_facts import ROWS_A_STEP, discovered, holders
 from gpufleet.fleet.summary import Workload, summarise
 from gpufleet.fleet.totals import Totals
-from gpufleet.model.holding import Capacity, Holding
+from gpufleet.fleet.tree import Branch, tree_of
 from gpufleet.model.node import Gpu, Node, NodeDevices
 from gpufleet.model.reading import Holder, Readings
 from gpufleet.model.workload import Owner, Pod
 
 T = TypeVar("T")
 _NODES_A_STEP = 16
-
-NEW_NODE = 600.0
-"""A node that is seen within so many seconds of its creation has had its GPUs from the beginning."""
-
-KEPT_ENDED = 20_000
-"""Ended workloads that are remembered for lists; all of them are in the store."""
-
-
-class Branch(NamedTuple):
-    """An object and what it controls."""
-
-    uid: str
-    kind: str
-    name: str
-    namespace: str
-    children: tuple["Branch", ...]
-
-
-class Ended(NamedTuple):
-    """A workload that is gone from its source, as it was last."""
-
-    workload: Workload
-    tree: Branch
-    models: dict[str, int]
 
 
 class Fleet:
@@ -71,15 +47,11 @@ class Fleet:
         self.simulated = simulated
         self.family = Family()
         self.board = Board()
-        self.ledger = Ledger()
-        self.capacities = CapacityLedger()
         self.changes = Changes()
         self.totals = Totals()
         self.version = 0
         """Grows with every change, so that an answer made at one version can be kept for it."""
         self._clock = clock
-        self._keep_ended = keep_ended
-        self._billing = False
         self._nodes: dict[str, Node] = {}
         self._aliases: dict[str, str] = {}
         self._devices: dict[str, NodeDevices] = {}
@@ -90,8 +62,10 @@ class Fleet:
         self._pods_on: dict[str, dict[str, None]] = {}
         self._views: dict[str, NodeView] = {}
         self._workloads: dict[str, Workload] = {}
-        self._ended: dict[str, Ended] = {}
-        self._just_ended: list[Ended] = []
+        self._archive = Archive(keep_ended, self._tell_followers)
+        self._billing = Billing(self.family, self._views, clock)
+        self.ledger = self._billing.ledger
+        self.capacities = self._billing.capacities
         self._followers: list[set[str]] = []
         self._dirty_nodes: set[str] = set()
         self._dirty_workloads: set[str] = set()
@@ -134,10 +108,10 @@ class Fleet:
         before = self.family.owners.get(owner.uid)
         touched = self.family.put_owner(owner)
         self._touch_workloads(touched)
-        if before is None or _billed(before) != _billed(owner):
+        if before is None or billed(before) != billed(owner):
             for root in touched:
                 for pod in self.family.live_pods_of(root):
-                    self._note(pod, new=False)
+                    self._billing.note(pod, new=False)
 
     def drop_owner(self, uid: str) -> None:
         """An object above pods was deleted."""
@@ -152,7 +126,7 @@ class Fleet:
         if pod.node:
             self._pods_on.setdefault(pod.node, {})[pod.uid] = None
             self._touch_node(pod.node)
-        self._note(pod, new=before is None or self.family.is_gone(pod.uid))
+        self._billing.note(pod, new=before is None or self.family.is_gone(pod.uid))
 
     def drop_pod(self, uid: str, at: float | None = None) -> None:
         """A pod was deleted."""
@@ -162,8 +136,7 @@ class Fleet:
         moment = self._clock() if at is None else at
         self._touch_workloads(self.family.drop_pod(uid, moment))
         self._leave_node(pod)
-        if self._billing:
-            self.ledger.note(uid, None, pod.ended or moment)
+        self._billing.note_end(pod, moment)
 
     def put_readings(self, readings: Readings) -> None:
         """Take over new readings, the GPUs that only they know, and the holders that they name."""
@@ -194,17 +167,12 @@ class Fleet:
     def begin_billing(self) -> None:
         """All sources have told what there is: from now on holding periods are written."""
         self.refresh()
-        self._billing = True
-        for view in self._views.values():
-            self._note_capacity(view.node.name, view, since=view.node.created)
-        for pod in self.family.pods.values():
-            if not self.family.is_gone(pod.uid):
-                self._note(pod, new=True)
+        self._billing.begin()
 
     @property
     def billing(self) -> bool:
         """Whether holding periods are written."""
-        return self._billing
+        return self._billing.on
 
     # What it makes of that
 
@@ -234,59 +202,40 @@ class Fleet:
     def ended(self) -> Mapping[str, Ended]:
         """GPU workloads that are gone from their source, the oldest first."""
         self.refresh()
-        return self._ended
+        return self._archive.records
 
     def remember(self, ended: Iterable[Ended]) -> None:
         """Take ended workloads over from an earlier life, the oldest first."""
-        for record in ended:
-            self._ended.setdefault(record.workload.uid, record)
-            self._tell_followers(record.workload.uid)
+        self._archive.remember(ended)
         self.version += 1
 
     def follow_workloads(self) -> set[str]:
         """A set that gets the uid of every workload that changes; it begins with all there are."""
         self.refresh()
-        changed = {*self._workloads, *self._ended}
+        changed = {*self._workloads, *self._archive.records}
         self._followers.append(changed)
         return changed
 
     def drain_ended(self) -> list[Ended]:
         """The workloads that went since the last call."""
         self.refresh()
-        ended, self._just_ended = self._just_ended, []
-        return ended
+        return self._archive.drain()
 
     def undrain(self, ended: Iterable[Ended]) -> None:
         """Give back what was drained and could not be stored."""
-        self._just_ended[:0] = ended
+        self._archive.undrain(ended)
 
     def tree(self, uid: str) -> Branch:
         """An object with everything that it controls, ordered by kind and name."""
-        return self._branch(uid, frozenset())
+        return tree_of(self.family, uid)
 
     def models(self, pods: Iterable[Pod]) -> dict[str, int]:
         """How many GPUs of each model the pods hold."""
-        counts: dict[str, int] = {}
-        for pod in pods:
-            view = self._views.get(pod.node)
-            held = self.gpus_of(pod)
-            by_index = {gpu.index: gpu.model for gpu in view.gpus} if view else {}
-            for number in range(pod.gpus):
-                model = by_index.get(held[number], "") if number < len(held) else ""
-                name = (
-                    model or (view.node.gpu_model if view else "") or _only(by_index.values()) or "unknown"
-                ).replace(" ", "_")
-                counts[name] = counts.get(name, 0) + 1
-        return dict(sorted(counts.items()))
+        return models_of(self._views, pods)
 
     def gpus_of(self, pod: Pod) -> tuple[int, ...]:
         """Which GPUs of its node the pod holds; empty where nobody knows."""
-        if pod.held:
-            return pod.held
-        view = self._views.get(pod.node)
-        if view is None:
-            return ()
-        return tuple(index for index, uids in view.holders.items() if pod.uid in uids)
+        return gpus_of(self._views, pod)
 
     def _replace(self, mine: dict[str, T], said: Mapping[str, T]) -> Iterator[None]:
         for number, node in enumerate(mine.keys() | said.keys()):
@@ -337,35 +286,17 @@ class Fleet:
             pods = (self.family.pods[uid] for uid in self._pods_on.get(name, ()))
             after = look(node, evidence, (pod for pod in pods if pod.holds))
         self.totals.replace(before, after)
-        if self._billing:
-            self._note_capacity(name, after, since=0.0)
+        self._billing.note_capacity(name, after)
         if after is None:
             self._views.pop(name, None)
             self.board.drop(name)
         else:
             self._views[name] = after
             self.board.put(after)
-            if before is None or before.holders != after.holders:
+            if to_bill_again(before, after):
                 for uid in self._pods_on.get(name, ()):
-                    self._note(self.family.pods[uid], new=False)
+                    self._billing.note(self.family.pods[uid], new=False)
         self.changes.tell(node_changes(name, before, after, self._clock()))
-
-    def _note_capacity(self, name: str, view: NodeView | None, since: float) -> None:
-        moment = self._clock()
-        if view is None or not view.total:
-            self.capacities.note(name, None, moment)
-            return
-        node = view.node
-        new = bool(node.created) and moment - node.created < NEW_NODE
-        model = node.gpu_model or _only(gpu.model for gpu in view.gpus) or "unknown"
-        period = Capacity(
-            node=name,
-            gpus=view.total,
-            model=model.replace(" ", "_"),
-            aliases=node.aliases,
-            start=min(moment, since or (node.created if new else moment)),
-        )
-        self.capacities.note(name, period, moment)
 
     def _tell_followers(self, uid: str) -> None:
         for changed in self._followers:
@@ -385,81 +316,9 @@ class Fleet:
         after = summarise(uid, owner, reference, live, past, gone)
         if after.asks_for_gpus:
             if gone:
-                self._archive(after)
+                self._archive.put(Ended(after, self.tree(uid), self.models(after.counted)))
             else:
                 self._workloads[uid] = after
             self.changes.tell(workload_changes(before, after, self._clock()))
         if gone:
             self.family.forget(uid)
-
-    def _archive(self, workload: Workload) -> None:
-        record = Ended(workload, self.tree(workload.uid), self.models(workload.counted))
-        self._ended.pop(workload.uid, None)
-        self._ended[workload.uid] = record
-        self._just_ended.append(record)
-        while len(self._ended) > self._keep_ended:
-            oldest = next(iter(self._ended))
-            del self._ended[oldest]
-            self._tell_followers(oldest)
-
-    def _branch(self, uid: str, above: frozenset[str]) -> Branch:
-        children = [
-            self._branch(child, above | {uid})
-            for child in self.family.children_of(uid)
-            if child not in above and child != uid
-        ]
-        ordered = tuple(sorted(children, key=lambda b: (b.kind, b.name, b.uid)))
-        found = self.family.pods.get(uid) or self.family.owners.get(uid)
-        if found is not None:
-            return Branch(uid, found.kind, found.name, found.namespace, ordered)
-        reference = self.family.reference_to(uid)
-        namespace = ordered[0].namespace if ordered else ""
-        if reference is None:
-            return Branch(uid, "", uid, namespace, ordered)
-        return Branch(uid, reference.kind, reference.name, namespace, ordered)
-
-    def _note(self, pod: Pod, *, new: bool) -> None:
-        if not self._billing:
-            return
-        moment = self._clock()
-        if pod.holds and not self.family.is_gone(pod.uid):
-            self.ledger.note(pod.uid, self._holding(pod, pod.bound or moment), moment)
-        elif new and pod.gpus and pod.node and pod.bound and pod.ended:
-            # First seen when it was over: it held its GPUs all the same.
-            self.ledger.note(pod.uid, self._holding(pod, pod.bound), moment)
-            self.ledger.note(pod.uid, None, pod.ended)
-        else:
-            self.ledger.note(pod.uid, None, pod.ended or moment)
-
-    def _holding(self, pod: Pod, start: float) -> Holding:
-        root = self.family.root_of(pod.uid)
-        owner = self.family.owners.get(root)
-        reference = self.family.reference_to(root)
-        models = self.models([pod])
-        return Holding(
-            pod_uid=pod.uid,
-            pod=pod.name,
-            namespace=pod.namespace,
-            node=pod.node,
-            workload_uid=root,
-            workload_kind=owner.kind if owner else reference.kind if reference else pod.kind,
-            workload_name=owner.name if owner else reference.name if reference else pod.name,
-            source=pod.source,
-            gpus=pod.gpus,
-            share=pod.share,
-            model=next(iter(models), "unknown"),
-            held=self.gpus_of(pod),
-            labels={**(owner.labels if owner else {}), **pod.labels},
-            annotations={**(owner.annotations if owner else {}), **pod.annotations},
-            start=start,
-        )
-
-
-def _billed(owner: Owner) -> tuple[object, ...]:
-    """What a holding period says of an owner."""
-    return (owner.parent, owner.name, owner.labels, owner.annotations)
-
-
-def _only(names: Iterable[str]) -> str:
-    distinct = {name for name in names if name}
-    return distinct.pop() if len(distinct) == 1 else ""

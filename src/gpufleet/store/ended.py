@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import asyncpg
 import msgspec
 
-from gpufleet.fleet.picture import Ended
+from gpufleet.fleet.archive import Ended
 from gpufleet.store.bulk import merge
 from gpufleet.store.database import Database
 

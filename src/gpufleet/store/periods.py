@@ -1,6 +1,7 @@
 """Holding and capacity periods: who held which GPUs when, which node had how many.
 
-A period is known by its holder and its start; storing it again replaces it. What is learned of an
+A period is known by its holder and its start; storing it again replaces it, but for the GPUs that it had
+where the new one doesn't name any (Slurm's accounting database counts them only). What is learned of an
 hour after it was rolled up marks the hour stale in the same transaction, so that it is rolled up again.
 """
 
@@ -53,10 +54,12 @@ class KeptPeriods(Generic[Period]):
     async def save(self, cluster: str, periods: Sequence[Period]) -> None:
         """Store periods, and mark the hours that they change."""
         number = await self._clusters.number(cluster)
-        rows = self._rows(number, periods)
 
         async def work(connection: asyncpg.Connection) -> None:
-            changed = await self._changed_from(connection, number, periods)
+            known = await self._known(connection, number, periods)
+            complete = [_completed(period, known.get((self._of(period), period.start))) for period in periods]
+            rows = self._rows(number, complete)
+            changed = self._changed_from(known, complete)
             await merge(
                 connection,
                 self._table,
@@ -66,7 +69,7 @@ class KeptPeriods(Generic[Period]):
             )
             await connection.execute(_STALE, number, changed)
 
-        if rows:
+        if periods:
             await self._database.transaction(work)
 
     async def prune(self, before: float) -> int:
@@ -84,15 +87,16 @@ class KeptPeriods(Generic[Period]):
         query = f"SELECT count(*) FROM {self._table} WHERE ended_at < $1"  # noqa: S608
         return int(await self._database.fetchval(query, before))
 
-    async def _changed_from(
+    async def _known(
         self, connection: asyncpg.Connection, number: int, periods: Sequence[Period]
-    ) -> float:
-        """The first moment of which the stored periods say something else than the new ones."""
+    ) -> dict[tuple[str, float], Period]:
+        """What is stored of the holders of these periods, by holder and start."""
         holders = list({self._of(period) for period in periods})
-        known = {
-            (row["holder"], row["started_at"]): self._period(row)
-            for row in await connection.fetch(self._same, number, holders)
-        }
+        rows = await connection.fetch(self._same, number, holders)
+        return {(row["holder"], row["started_at"]): self._period(row) for row in rows}
+
+    def _changed_from(self, known: dict[tuple[str, float], Period], periods: Sequence[Period]) -> float:
+        """The first moment of which the stored periods say something else than the new ones."""
         first = _FOREVER
         for period in periods:
             before = known.get((self._of(period), period.start))
@@ -120,3 +124,16 @@ class KeptPeriods(Generic[Period]):
         ended = row["ended_at"]
         period: Period = msgspec.json.decode(row["facts"], type=self._type)
         return period if ended == _FOREVER else msgspec.structs.replace(period, end=ended)
+
+
+def _completed(period: Period, before: Period | None) -> Period:
+    """The period with the GPUs that it is known to have had: whoever tells of it later may not know them."""
+    if (
+        isinstance(period, Holding)
+        and isinstance(before, Holding)
+        and before.held
+        and not period.held
+        and before.gpus == period.gpus
+    ):
+        return msgspec.structs.replace(period, held=before.held)
+    return period

@@ -94,9 +94,9 @@ async def test_every_gpu_second_is_on_the_books_once() -> None:
         for period in written.values():
             booked[period.pod_uid] += round(((period.end or end) - period.start) * period.gpus)
         ended_before = {uid for uid in booked if uid not in seconds}
-        assert all(
-            period.end <= NOW for period in written.values() if period.pod_uid in ended_before
-        ), "something is billed that the simulation has nothing of"
+        assert all(period.end <= NOW for period in written.values() if period.pod_uid in ended_before), (
+            "something is billed that the simulation has nothing of"
+        )
         assert {uid: booked[uid] for uid in seconds} == dict(seconds)
         assert {period.model for period in written.values()} == {"NVIDIA_A100-SXM4-80GB", "NVIDIA_L40S"}
 

@@ -144,3 +144,19 @@ async def test_a_finished_array_is_forgotten_with_its_last_task() -> None:
     assert not it.fleet.workloads()
     (record,) = it.fleet.ended().values()
     assert (record.workload.kind, record.workload.status) == ("SlurmJobArray", Status.COMPLETED)
+
+
+async def test_a_job_of_an_earlier_life_is_not_told_of_again() -> None:
+    told = Told()
+    told.before = [ended(7), ended(8)]
+    first = Fleet("hpc", clock=lambda: 5000.0)
+    for fleet in (first, Fleet("hpc", clock=lambda: 6000.0)):
+        if fleet is not first:
+            fleet.remember([first.ended()["slurm-7-100"]])
+        source = SlurmSource(SlurmSettings(), fleet, answers=told, clock=lambda: 5000.0)
+        await source.look()
+        fleet.begin_billing()
+        await source.look()
+        names = {period.workload_name for period in fleet.ledger.drain()}
+        assert names == ({"job7", "job8"} if fleet is first else {"job8"})
+        assert set(fleet.ended()) == {"slurm-7-100", "slurm-8-100"}

@@ -187,7 +187,9 @@ def _elsewhere(models: list[GpuModel], trouble: Trouble) -> dict[int, str]:
     if len(models) < _FEWEST_FOR_SLURM:
         return {}
     well = [
-        n for n in range(len(models)) if n not in (*(trouble.broken or ()), *(trouble.xid or ()), trouble.cordoned)
+        n
+        for n in range(len(models))
+        if n not in (*(trouble.broken or ()), *(trouble.xid or ()), trouble.cordoned)
     ]
     slurm = [n for n in well if models[n].short == "a100"][: min(_MOST_IN_SLURM, max(1, len(models) // 10))]
     docker = [n for n in well if models[n].short == "l40s"][:1]

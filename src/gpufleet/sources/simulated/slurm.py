@@ -32,9 +32,7 @@ def jobs(runs: Iterable[Run], hardware: Hardware, at: float) -> list[Json]:
 def past_jobs(runs: Iterable[Run], hardware: Hardware, at: float) -> list[Json]:
     """What the accounting database has of these runs."""
     return [
-        _past_job(run, hardware, at)
-        for run in runs
-        if run.slot.role.source == "slurm" and run.bound <= at
+        _past_job(run, hardware, at) for run in runs if run.slot.role.source == "slurm" and run.bound <= at
     ]
 
 

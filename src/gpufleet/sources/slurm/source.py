@@ -150,7 +150,7 @@ class SlurmSource:
         self._drop_empty_groups()
 
     def _put(self, job: Job, known: JobObjects | None) -> None:
-        uid = known.owner.uid if known else f"slurm-{job.id}-{job.submitted:.0f}"
+        uid = known.owner.uid if known else _uid(job)
         if known is not None and job.status.ended:
             objects = ended_objects(known, job)
         else:
@@ -206,18 +206,25 @@ class SlurmSource:
         return {job.id: job for job in jobs if submitted.get(job.id) == job.submitted}
 
     async def _tell_history(self, since: float) -> None:
-        """Tell of the jobs that ended before the first turn."""
+        """Tell of the jobs that ended before the first turn, but for those that are known from an earlier life."""
         try:
             records = await self._answers.past(since)
         except GpufleetError as error:
             _log.warning("accounting not readable", cluster=self._fleet.cluster, error=str(error))
             return
         jobs = [job for record in records if (job := past_job_from(record)) is not None]
+        known = self._fleet.ended()
         for job in sorted(jobs, key=lambda job: job.ended):
+            if _uid(job) in known:
+                continue
             if job.status.ended and job.shares and job.id not in self._jobs:
                 self._put(job, None)
                 self._drop(self._jobs.pop(job.id)[1], job.ended)
         self._drop_empty_groups()
+
+
+def _uid(job: Job) -> str:
+    return f"slurm-{job.id}-{job.submitted:.0f}"
 
 
 def _same_job(before: Job, now: Job) -> bool:

@@ -1,0 +1,144 @@
+"""What the books are told of a fleet: who holds which GPUs since when, which node has how many.
+
+Nothing is told before all sources have said what there is, so that a pod which is merely not
+listed yet doesn't end. From then on every change is told at the moment at which it happens.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from gpufleet.fleet.capacity_ledger import CapacityLedger
+from gpufleet.fleet.family import Family
+from gpufleet.fleet.ledger import Ledger
+from gpufleet.fleet.node_view import NodeView
+from gpufleet.model.holding import Capacity, Holding
+from gpufleet.model.workload import Owner, Pod
+
+NEW_NODE = 600.0
+"""A node that is seen within so many seconds of its creation has had its GPUs from the beginning."""
+
+Views = Mapping[str, NodeView]
+
+
+class Billing:
+    """Keeps the ledgers of one fleet, over its family and the views of its nodes."""
+
+    def __init__(self, family: Family, views: Views, clock: Callable[[], float]) -> None:
+        self.on = False
+        self.ledger = Ledger()
+        self.capacities = CapacityLedger()
+        self._family = family
+        self._views = views
+        self._clock = clock
+
+    def begin(self) -> None:
+        """All sources have told what there is: from now on periods are written."""
+        self.on = True
+        for name, view in self._views.items():
+            self.note_capacity(name, view, since=view.node.created)
+        for pod in self._family.pods.values():
+            if not self._family.is_gone(pod.uid):
+                self.note(pod, new=True)
+
+    def note(self, pod: Pod, *, new: bool) -> None:
+        """Something about a pod may have changed."""
+        if not self.on:
+            return
+        moment = self._clock()
+        if pod.holds and not self._family.is_gone(pod.uid):
+            self.ledger.note(pod.uid, self._holding(pod, pod.bound or moment), moment)
+        elif new and pod.gpus and pod.node and pod.bound and pod.ended:
+            # First seen when it was over: it held its GPUs all the same.
+            self.ledger.note(pod.uid, self._holding(pod, pod.bound), moment)
+            self.ledger.note(pod.uid, None, pod.ended)
+        else:
+            self.ledger.note(pod.uid, None, pod.ended or moment)
+
+    def note_end(self, pod: Pod, at: float) -> None:
+        """A pod is gone."""
+        if self.on:
+            self.ledger.note(pod.uid, None, pod.ended or at)
+
+    def note_capacity(self, name: str, view: NodeView | None, since: float = 0.0) -> None:
+        """A node has as many GPUs as its view says, or is gone."""
+        if not self.on:
+            return
+        moment = self._clock()
+        if view is None or not view.total:
+            self.capacities.note(name, None, moment)
+            return
+        node = view.node
+        new = bool(node.created) and moment - node.created < NEW_NODE
+        model = node.gpu_model or _only(gpu.model for gpu in view.gpus) or "unknown"
+        period = Capacity(
+            node=name,
+            gpus=view.total,
+            model=model.replace(" ", "_"),
+            aliases=node.aliases,
+            start=min(moment, since or (node.created if new else moment)),
+        )
+        self.capacities.note(name, period, moment)
+
+    def _holding(self, pod: Pod, start: float) -> Holding:
+        root = self._family.root_of(pod.uid)
+        owner = self._family.owners.get(root)
+        reference = self._family.reference_to(root)
+        return Holding(
+            pod_uid=pod.uid,
+            pod=pod.name,
+            namespace=pod.namespace,
+            node=pod.node,
+            workload_uid=root,
+            workload_kind=owner.kind if owner else reference.kind if reference else pod.kind,
+            workload_name=owner.name if owner else reference.name if reference else pod.name,
+            source=pod.source,
+            gpus=pod.gpus,
+            share=pod.share,
+            model=next(iter(models_of(self._views, [pod])), "unknown"),
+            held=gpus_of(self._views, pod),
+            labels={**(owner.labels if owner else {}), **pod.labels},
+            annotations={**(owner.annotations if owner else {}), **pod.annotations},
+            start=start,
+        )
+
+
+def models_of(views: Views, pods: Iterable[Pod]) -> dict[str, int]:
+    """How many GPUs of each model the pods hold."""
+    counts: dict[str, int] = {}
+    for pod in pods:
+        view = views.get(pod.node)
+        held = gpus_of(views, pod)
+        by_index = {gpu.index: gpu.model for gpu in view.gpus} if view else {}
+        for number in range(pod.gpus):
+            model = by_index.get(held[number], "") if number < len(held) else ""
+            name = (
+                model or (view.node.gpu_model if view else "") or _only(by_index.values()) or "unknown"
+            ).replace(" ", "_")
+            counts[name] = counts.get(name, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def gpus_of(views: Views, pod: Pod) -> tuple[int, ...]:
+    """Which GPUs of its node the pod holds; empty where nobody knows."""
+    if pod.held:
+        return pod.held
+    view = views.get(pod.node)
+    if view is None:
+        return ()
+    return tuple(index for index, uids in view.holders.items() if pod.uid in uids)
+
+
+def billed(owner: Owner) -> tuple[object, ...]:
+    """What a holding period says of an owner."""
+    return (owner.parent, owner.name, owner.labels, owner.annotations)
+
+
+def to_bill_again(before: NodeView | None, after: NodeView) -> bool:
+    """Whether what is written of a node's pods may have changed: who holds its GPUs, or that their model is known."""
+    if before is None or before.holders != after.holders:
+        return True
+    return any(gpu.model for gpu in after.gpus) and not any(gpu.model for gpu in before.gpus)
+
+
+def _only(names: Iterable[str]) -> str:
+    distinct = {name for name in names if name}
+    return distinct.pop() if len(distinct) == 1 else ""
