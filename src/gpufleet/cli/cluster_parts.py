@@ -115,6 +115,8 @@ async def _bill(opened: OpenCluster) -> None:
         await opened.kubernetes.synced()
     for machine in opened.machines:
         await machine.polling.synced()
+    # The models of GPUs, and with them their prices, may be known to the metric source alone.
+    await opened.cluster.read.wait()
     opened.cluster.fleet.begin_billing()
     _log.info("cluster followed", cluster=opened.cluster.name, nodes=len(opened.cluster.fleet.views()))
 

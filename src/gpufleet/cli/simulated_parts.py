@@ -114,6 +114,7 @@ class Show:
         await store.accounted.open(self._cluster, missing[0])
         await store.holdings.save(self._cluster, list(self.simulation.holdings(*missing)))
         await store.capacities.save(self._cluster, list(self.simulation.capacities(*missing)))
+        await store.readings.append(self._cluster, self.simulation.readings_at(self._now))
 
     async def go_on(self, parts: Parts) -> None:
         """Record the present, and live from now on."""

@@ -6,7 +6,7 @@ don't notice.
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpufleet.errors import GpufleetError, NotFound
@@ -36,6 +36,8 @@ class Cluster:
     fleet: Fleet
     listing: Listing
     metrics: MetricSource
+    read: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the metric source was asked for the first time, whether or not it answered."""
 
     async def follow_readings(self, period: float, notes: Notes | None = None) -> None:
         """Take the newest readings over every `period` seconds until cancelled."""
@@ -54,6 +56,7 @@ class Cluster:
                 _log.warning("readings not refreshed", cluster=self.name, error=str(error))
                 if notes is not None:
                     notes.source_error(what)
+            self.read.set()
             await asyncio.sleep(period)
 
     async def notice_changes(self, period: float = 1.0) -> None:

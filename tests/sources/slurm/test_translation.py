@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.errors import SlurmUnavailable
@@ -230,6 +230,7 @@ _JSON = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(sorted(OF_25_05)), _JSON, max_size=8))
 def test_whatever_a_field_holds_a_job_is_read_or_left_out(strange: dict[str, Any]) -> None:
     for record in read_jobs(answer(jobs=[OF_23_11 | strange])):
