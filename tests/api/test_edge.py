@@ -40,7 +40,7 @@ async def test_a_valid_traceparent_gives_the_trace_id(client: Client, traceparen
 @given(st.binary(max_size=80))
 @settings(max_examples=200, deadline=None)
 def test_whatever_the_header_the_trace_id_is_32_hexadecimal_digits(header: bytes) -> None:
-    made = trace_id_from(header, lambda size: b"\x01" * size)
+    made = trace_id_from(header, lambda bits: int("01" * (bits // 8), 16))
     assert len(made) == 32
     assert int(made, 16) > 0
 
@@ -127,3 +127,33 @@ async def test_a_lost_dependency_makes_the_service_degraded_and_not_dead(client:
     assert data["dependencies"]["store"] == {"state": "off", "message": "not configured"}
     assert data["timestamp"].endswith("Z")
     assert answer.json()["message"] == "Service is degraded: metrics not available"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8080", 200),
+        ("localhost:8080", 200),
+        ("LocalHost", 200),
+        ("demo.localhost:1", 200),
+        ("[::1]:8080", 200),
+        ("gpus.example", 200),
+        ("GPUs.example.:443", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example:8080", 421),
+        ("localhost.evil.example", 421),
+    ],
+)
+async def test_a_server_without_login_answers_only_to_its_own_names(
+    client: Client, host: str, status: int
+) -> None:
+    async with client(hosts=("gpus.example",)) as http:
+        answer = await http.get("/api/workloads/a", headers={"host": host})
+    assert answer.status_code == status
+    if status == 421:
+        assert "server.hosts" in answer.text
+
+
+async def test_without_a_rule_for_names_any_is_answered(client: Client) -> None:
+    async with client() as http:
+        assert (await http.get("/api/workloads/a", headers={"host": "gpus.example"})).status_code == 200

@@ -22,6 +22,7 @@ from gpufleet.api.cors import Cors
 from gpufleet.api.debug import debug_routes
 from gpufleet.api.edge import Edge, Gate, Limits
 from gpufleet.api.health import Dependencies, Lifecycle
+from gpufleet.api.hosts import Hosts
 from gpufleet.api.metrics import Metrics
 from gpufleet.api.openapi import openapi
 from gpufleet.api.own_routes import own_routes
@@ -48,6 +49,8 @@ class Api:
     metrics: Metrics = field(default_factory=Metrics)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     cors_origins: Sequence[str] = ()
+    hosts: Sequence[str] | None = None
+    """Names that the server answers to beside its addresses and localhost; None for any."""
     simulated: bool = False
     debug_counts: Mapping[str, Callable[[], object]] | None = None
     """What /debug/vars shows beside its own; None for a server without /debug."""
@@ -72,7 +75,15 @@ def create_app(api: Api) -> ASGIApp:
         lifespan=[_lifespan(dependencies, api.lifecycle)],
         logging_config=None,
     )
-    return Edge(app, api.limits, api.metrics, api.gate, Cors(api.cors_origins), direct_answers(routes))
+    return Edge(
+        app,
+        api.limits,
+        api.metrics,
+        api.gate,
+        Cors(api.cors_origins),
+        Hosts(api.hosts) if api.hosts is not None else None,
+        direct_answers(routes),
+    )
 
 
 def _lifespan(

@@ -6,9 +6,8 @@ because each layer costs every request a closure and an await.
 """
 
 import asyncio
-import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from gpufleet.api.answers import Header
 from gpufleet.api.call import Call
 from gpufleet.api.cors import Cors
 from gpufleet.api.families import family_of
+from gpufleet.api.hosts import Hosts
 from gpufleet.api.metrics import Metrics
 from gpufleet.api.problems import Problem, problem_of
 from gpufleet.api.replies import send_whole
@@ -31,6 +31,7 @@ MAX_URL_BYTES = 8 * 1024
 PROBES = frozenset({"/livez", "/readyz", "/api/healthz", "/metrics"})
 _READING = frozenset({"GET", "HEAD"})
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
+_NAMES = "call it by its address or as localhost, or add the name to the setting server.hosts"
 _MATTER = frozenset(
     {
         b"accept",
@@ -38,6 +39,7 @@ _MATTER = frozenset(
         b"access-control-request-method",
         b"authorization",
         b"content-length",
+        b"host",
         b"if-none-match",
         b"origin",
         b"traceparent",
@@ -70,10 +72,9 @@ class Deadline:
 
     __slots__ = ("_passed", "_task", "_timer")
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, loop: asyncio.AbstractEventLoop) -> None:
         self._passed = False
-        self._task = asyncio.current_task()
-        loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task(loop)
         self._timer = loop.call_later(seconds, self._expire) if seconds is not None else None
 
     def lift(self) -> None:
@@ -106,28 +107,31 @@ class Edge:
         metrics: Metrics,
         gate: Gate | None = None,
         cors: Cors | None = None,
+        hosts: Hosts | None = None,
         direct: Mapping[str, Answering] | None = None,
-        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._app = app
         self._limits = limits
         self._metrics = metrics
         self._gate = gate
         self._cors = cors or Cors(())
+        self._hosts = hosts
         self._direct = direct or {}
-        self._random_bytes = random_bytes
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._log: FilteringBoundLogger = get_logger("api").bind()
         self._too_large = f"the body is larger than {limits.max_body_bytes:,} bytes, the most that is taken"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != ScopeType.HTTP:
+            # Asking for the loop is a system call, too much for each request; a server has one for life.
+            self._loop = asyncio.get_running_loop()
             await self._app(scope, receive, send)
             return
         headers = {name: value for name, value in scope["headers"] if name in _MATTER}
         path = scope["path"]
         call = Call(
-            trace_id_from(headers.get(b"traceparent"), self._random_bytes),
+            trace_id_from(headers.get(b"traceparent")),
             family_of(path),
             time.perf_counter(),
         )
@@ -149,7 +153,7 @@ class Edge:
         self, scope: HTTPScope, receive: Receive, send: Send, call: Call, headers: dict[bytes, bytes]
     ) -> None:
         common = (*trace_headers(call.trace), _NOSNIFF, *self._cors.headers(headers.get(b"origin")))
-        deadline = Deadline(self._seconds_for(scope["path"]))
+        deadline = Deadline(self._seconds_for(scope["path"]), self._loop or asyncio.get_running_loop())
 
         async def outgoing(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -191,6 +195,10 @@ class Edge:
             raise Problem(414, f"the address is longer than {MAX_URL_BYTES:,} bytes")
         if "\x00" in scope["path"] or "\ufffd" in scope["path"]:
             raise Problem(400, "the path is not valid UTF-8 text without NUL")
+        if self._hosts is not None and not self._hosts.allow(host := headers.get(b"host", b"")):
+            raise Problem(
+                421, f"this server does not answer to the name {host.decode('latin-1')!r}; {_NAMES}"
+            )
         length = headers.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > self._limits.max_body_bytes:
             raise Problem(413, self._too_large)

@@ -5,20 +5,59 @@ and uvicorn answers what it can't parse in plain text. Here a head has a size, a
 and a time within which it must be complete, and every refusal has the family's envelope.
 """
 
-import os
-from asyncio import TimerHandle, Transport
+from asyncio import AbstractEventLoop, TimerHandle, Transport
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpufleet.api.edge import MAX_URL_BYTES
 from gpufleet.api.families import family_of
-from gpufleet.api.tracing import trace_headers
+from gpufleet.api.tracing import trace_headers, trace_id_from
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 32 * 1024
 HEAD_SECONDS = 20.0
+
+
+class HeadWithBody:
+    """A transport on which an answer's head waits for the body, so that both leave in one system call.
+
+    uvicorn writes them one after the other, in the same turn of the loop where the body is there; a head
+    that is alone at the turn's end (a stream's) leaves without it.
+    """
+
+    def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Send `data`, or keep it for a moment if it is a head."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.writelines((head, data))
+        elif data.startswith(b"HTTP/1.1 ") and data.endswith(b"\r\n\r\n"):
+            self._head = data
+            self._loop.call_soon(self._send_head)
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection when all is sent."""
+        self._send_head()
+        self._transport.close()
+
+    def _send_head(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def __getattr__(self, name: str) -> Any:
+        # What uvicorn asks a transport for besides, looked up once.
+        found = getattr(self._transport, name)
+        setattr(self, name, found)
+        return found
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -34,7 +73,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Expect a request within the time that one may take to arrive."""
-        super().connection_made(transport)
+        super().connection_made(cast(Transport, HeadWithBody(transport, self.loop)))
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -106,7 +145,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _answer(self, status: int, sentence: str) -> None:
-        trace = os.urandom(16).hex()
+        trace = trace_id_from(None)
         path = self.url.partition(b"?")[0].decode("latin-1")
         body = family_of(path).error(status, sentence, trace)
         lines = [b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode())]

@@ -108,15 +108,17 @@ async def open_parts(
 def http_server(parts: Parts) -> Server:
     """The HTTP server over what is in `parts`."""
     server = parts.settings[ServerSettings]
+    login = gate(parts.settings[AuthSettings], parts.reviewer, parts.workload_tokens)
     api = Api(
         routes=parts.routes,
         pages=parts.pages,
         probes=parts.probes,
-        gate=gate(parts.settings[AuthSettings], parts.reviewer, parts.workload_tokens),
+        gate=login,
         limits=Limits(server.max_body_bytes, server.request_timeout, server.max_requests),
         metrics=parts.metrics,
         lifecycle=parts.lifecycle,
         cors_origins=server.cors_origins,
+        hosts=server.hosts if login is None and is_loopback(server.host) else None,
         simulated=parts.simulated,
         debug_counts=parts.counts if server.debug else None,
     )

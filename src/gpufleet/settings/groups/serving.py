@@ -21,6 +21,12 @@ class ServerSettings:
     cors_origins: tuple[str, ...] = setting(
         (), "Origins whose pages may call the API from a browser.", flag="--cors-origins"
     )
+    hosts: tuple[str, ...] = setting(
+        (),
+        "Names, beside localhost, by which a server on loopback without login may be called "
+        "(a reverse proxy's, for one).",
+        flag="--hosts",
+    )
     max_body_bytes: int = setting(
         4 * 1024 * 1024, "Largest request body; larger ones get a 413.", unit="bytes", minimum=1024
     )
