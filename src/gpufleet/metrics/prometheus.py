@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -50,6 +51,9 @@ MAX_CELLS = 20_000_000
 
 _BLOCK_CELLS = 1_000_000
 _NAMES_SPAN = 3600.0
+"""Seconds that one looks back for the exporters of now."""
+_NAMES_CACHED = 1_000_000
+"""Bytes for the names of past spans."""
 _SETTLED = 300.0
 """Seconds after which Prometheus' look back no longer changes what a range says."""
 
@@ -82,6 +86,7 @@ class PrometheusSource:
         self._first = asyncio.Event()
         self._turn = asyncio.Lock()
         self._ranges: Cache[Grid] = Cache(settings.cache_bytes, clock)
+        self._past_names: Cache[frozenset[str]] = Cache(_NAMES_CACHED, clock)
         self._processes = self._shared(Processes(), "processes", self._fetch_processes)
         self._storage = self._shared(None, "storage", lambda: read_storage(self._now(), self._names))
         self._rdma = self._shared(None, "rdma", lambda: read_rdma(self._now(), self._names))
@@ -92,6 +97,7 @@ class PrometheusSource:
         self._open.callback(self._worker.shutdown)
         await self._open.enter_async_context(self._client)
         self._open.push_async_callback(self._ranges.close)
+        self._open.push_async_callback(self._past_names.close)
         task = asyncio.create_task(self._keep_refreshing(), name="metrics-refresh")
         self._open.push_async_callback(_stop, task)
         return self
@@ -260,12 +266,51 @@ class PrometheusSource:
         return errors
 
     async def _read(self, quantity: Quantity, gpus: Collection[GpuRef] | None, span: Span) -> Grid:
-        layout, readers = self._layout, self._readers
+        readers = await self._speakers(span)
         if not readers and (failed := self._journal.error("names")):
             raise MetricsUnavailable(failed)
-        if not layout.fits(readers):
-            layout = lay_out(readers)
+        layout = self._layout if self._layout.fits(readers) else lay_out(readers)
         return await read_span(self._now(), readers, layout.native, quantity, gpus, span)
+
+    async def _speakers(self, span: Span) -> tuple[DialectReader, ...]:
+        """The readers for a span: those of now, unless other exporters ran then."""
+        now = self._readers
+        if span.start >= self._clock() - _NAMES_SPAN:
+            return now
+        first, last = span.start // 3600 * 3600, span.end // 3600 * 3600 + 3600
+        only = self._settings.vocabularies
+        try:
+            names = await self._past_names.get(
+                (first, last),
+                self._settings.detect,
+                partial(self._names_of, first, last),
+                lambda found: 256 + 150 * len(found),
+            )
+        except MetricsUnavailable:
+            if now:
+                return now
+            raise
+        spoken = {name for reader in now for name in reader.dialect.names}
+        if names <= spoken:
+            return now
+        both, then = dialects(names | spoken, only), replace(self._now(), at=span.end)
+        return tuple(await asyncio.gather(*(self._past_reader(dialect, then) for dialect in both)))
+
+    async def _names_of(self, first: float, last: float) -> frozenset[str]:
+        """The metrics of GPUs that there were."""
+        body = await self._client.names(first, last)
+        names = await self._now().work(decode_names, body)
+        found = await self._now().work(dialects, names, self._settings.vocabularies)
+        return frozenset(name for dialect in found for name in dialect.names)
+
+    async def _past_reader(self, dialect: Dialect, then: Moment) -> DialectReader:
+        reader = DialectReader(dialect)
+        known = next((r for r in self._readers if r.dialect.names >= dialect.names), None)
+        if known is not None:
+            reader.roster, reader.percent = known.roster, known.percent
+        else:
+            await reader.read_gpus(then)
+        return reader
 
     async def _fetch_processes(self) -> Processes:
         readers = self._readers

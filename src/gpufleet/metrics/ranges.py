@@ -31,6 +31,11 @@ class Span:
         self.start, self.step, self.points = start, step, points
 
     @property
+    def end(self) -> float:
+        """The last time of the grid."""
+        return self.start + self.step * (self.points - 1)
+
+    @property
     def times(self) -> NDArray[np.float64]:
         """The times of the grid."""
         return self.start + self.step * np.arange(self.points, dtype=np.float64)
@@ -70,9 +75,8 @@ async def _measured(
         back = {theirs: ours for ours, theirs in names.items()} if asked is None else asked
         nodes = None if asked is None else {ref.node for ref in asked}
         queries, labels = range_queries(reader.dialect, metrics, reader.roster.node_labels, nodes, span.step)
-        end = span.start + span.step * (span.points - 1)
         for metric, query in zip(metrics, queries, strict=True):
-            body = await moment.client.range(query, span.start, end, span.step)
+            body = await moment.client.range(query, span.start, span.end, span.step)
             rows = await moment.work(_rows, reader, quantity, metric, body, labels, span)
             for ref, row in rows.items():
                 gpu = back.get(ref) if asked is not None else back.get(ref, ref)

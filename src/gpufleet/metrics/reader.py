@@ -52,7 +52,7 @@ class DialectReader:
     async def refresh(self, moment: Moment) -> dict[str, str]:
         """Read everything anew; what failed, by quantity (or `gpus`, `holders`, `faults`), with the reason."""
         try:
-            await self._read_gpus(moment)
+            await self.read_gpus(moment)
         except MetricsUnavailable as error:
             return {"gpus": str(error)}
         reads = {
@@ -69,7 +69,8 @@ class DialectReader:
                 raise result
         return errors
 
-    async def _read_gpus(self, moment: Moment) -> None:
+    async def read_gpus(self, moment: Moment) -> None:
+        """Read who is there."""
         vocabulary, before = self.dialect.vocabulary, self.roster
         if before.gpus and 0 <= moment.at - self._described < DESCRIBE_EVERY:
             labels, times = await moment.vector(presence_query(self.dialect, before.keys), before.keys)

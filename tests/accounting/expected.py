@@ -1,0 +1,92 @@
+"""What an hour must come to by the plain reference, and what the store says of it, as rows that can be compared."""
+
+from collections.abc import Collection, Sequence
+from fractions import Fraction
+from typing import Any
+
+from tests.accounting import reference
+
+from gpufleet.model.holding import Capacity, Holding
+from gpufleet.model.statistics import (
+    ClusterStatistics,
+    HoursWanted,
+    LabelStatistics,
+    NamespaceStatistics,
+    WorkloadHoursWanted,
+    WorkloadStatistics,
+)
+from gpufleet.store import Store
+
+TEAM = "team"
+Rows = dict[tuple[str, str], tuple[Any, ...]]
+"""By what is counted (cluster, namespace, label, workload) and its name: GPU-hours, idle, cost, utilization."""
+
+
+def by_the_reference(
+    hour: int,
+    held: Sequence[Holding],
+    capacities: Sequence[Capacity],
+    samples: Collection[reference.Sample],
+    price: str,
+    step: int = 300,
+) -> Rows:
+    had = reference.who_had_what(hour, held, capacities)
+
+    def row(mine: list[reference.Had], *, by_gpu: bool) -> tuple[Any, ...]:
+        found = reference.hits(mine, samples)
+        points = [hit.value for hit in found] if by_gpu else reference.moments(found)
+        cost = sum((h.part * (h.end - h.start) for h in mine), Fraction(0)) * Fraction(price)
+        return (
+            reference.gpu_hours(mine),
+            reference.idle_hours(found, mine, step * 1000),
+            float(cost / reference.HOUR),
+            *reference.spread(points, found).values(),
+        )
+
+    rows = {("cluster", ""): (reference.capacity_hours(hour, capacities), *row(had, by_gpu=False))}
+    for name, mine in reference.grouped(had, lambda h: h.namespace).items():
+        rows["namespace", name] = row(mine, by_gpu=False)
+    for name, mine in reference.grouped(had, lambda h: h.labels.get(TEAM, "(none)")).items():
+        rows["label", name] = row(mine, by_gpu=False)
+    for name, mine in reference.grouped(had, lambda h: h.workload_uid).items():
+        rows["workload", name] = row(mine, by_gpu=True)
+    return rows
+
+
+async def in_the_store(store: Store, cluster: str, hour: int) -> Rows:
+    number = hour // 3600
+    span = HoursWanted(cluster=cluster, first=number, last=number, limit=10_000)
+    found: list[tuple[tuple[str, str], tuple[Any, ...]]] = [
+        (("cluster", ""), (row.capacity_gpu_hours, *_amounts(row)))
+        for row in await store.statistics.cluster_hours(span)
+    ]
+    found += [
+        (("namespace", row.namespace), _amounts(row))
+        for row in await store.statistics.namespace_hours(span, "")
+    ]
+    found += [
+        (("label", row.dimension_value), _amounts(row))
+        for row in await store.statistics.label_hours(span, "label", TEAM, "")
+    ]
+    wanted = WorkloadHoursWanted(cluster=cluster, first=number, last=number, limit=10_000)
+    total, workloads = await store.workload_pages.page(wanted)
+    assert total == len(workloads)
+    found += [(("workload", row.owner_uid), _amounts(row)) for row in workloads]
+    assert len(dict(found)) == len(found), "a row is there twice"
+    return dict(found)
+
+
+def _amounts(
+    row: ClusterStatistics | NamespaceStatistics | LabelStatistics | WorkloadStatistics,
+) -> tuple[Any, ...]:
+    return (
+        row.allocated_gpu_hours,
+        row.idle_gpu_hours,
+        row.cost,
+        row.sample_count,
+        row.avg_utilization,
+        row.max_utilization,
+        row.min_utilization,
+        row.p50_utilization,
+        row.p95_utilization,
+    )
