@@ -90,6 +90,16 @@ async def test_one_line_reports_the_numbers_of_this_pods_workload(place: Place) 
     assert (report.sent, report.dropped, report.faults) == (5, 0, 0)
 
 
+async def test_steps_within_one_millisecond_are_all_kept(place: Place) -> None:
+    await place.start()
+    with reporter(place.url) as report:
+        for step in range(50):
+            report.log(step=step, loss=step)
+        assert await asyncio.to_thread(report.flush)
+    losses = [point for point in await place.points() if point.metric == "loss"]
+    assert [point.value for point in sorted(losses, key=lambda point: point.time)] == list(range(50))
+
+
 async def test_numbers_wait_while_the_server_is_away(place: Place) -> None:
     report = reporter("http://127.0.0.1:9")
     report.log(step=1, loss=2.5)

@@ -93,6 +93,7 @@ class Reporter:
         self._every, self._timeout, self._at_exit = every, timeout, at_exit
         self._waiting: deque[tuple[str, Any, int]] = deque(maxlen=max(1, buffer))
         self._rows: deque[Row] = deque(maxlen=max(1, buffer))
+        self._last: dict[str, int] = {}
         self._wake, self._sending = threading.Event(), threading.Lock()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -115,7 +116,9 @@ class Reporter:
             for name, value in numbers.items():
                 if len(self._waiting) == self._waiting.maxlen:
                     self.dropped += 1
-                self._waiting.append((name, _loose(value), now))
+                # The server knows a number by its millisecond: two of one name must not share it.
+                self._last[name] = max(now, self._last.get(name, 0) + 1)
+                self._waiting.append((name, _loose(value), self._last[name]))
             if self._thread is None:
                 self._start()
 
