@@ -33,7 +33,7 @@ check: $(VENV)/.dev ## Lint, types and layers
 		&& tail -n 3 /tmp/gpufleet-lint-imports.$$$$; s=$$?; \
 		[ $$s -eq 0 ] || cat /tmp/gpufleet-lint-imports.$$$$; rm -f /tmp/gpufleet-lint-imports.$$$$; exit $$s
 
-e2e: $(VENV)/.dev ## Run the end-to-end tests on a real control plane
+e2e: $(VENV)/.dev page-if-node ## Run the end-to-end tests on a real control plane
 	@$(BIN)/pytest e2e $(ARGS)
 
 bench: $(VENV)/.dev ## Measure against the budgets; writes bench/results/*.json

@@ -12,7 +12,7 @@ class Journal:
 
     def saw(self, done: str, seen: object) -> None:
         """Note what was done and what was seen then."""
-        self.lines.append((done, str(seen)))
+        self.lines.append((done, " ".join(str(seen).split())))
 
     def table(self, width: int = 118) -> list[str]:
         """The lines in two columns, cut to `width`."""

@@ -129,6 +129,8 @@ class Parts:
     def stop(self) -> None:
         """End all processes."""
         for part in self._parts.values():
+            part.process.ask_to_end()
+        for part in self._parts.values():
             part.process.stop()
         self._parts.clear()
         self._route()

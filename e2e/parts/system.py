@@ -5,8 +5,11 @@ in seconds what a cluster sees in minutes, and name the database and the Prometh
 """
 
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +18,7 @@ from tests.shim.nvml import State
 
 from e2e.cluster import Cluster
 from e2e.fakenodes import FakeNodes
+from e2e.parts.clock import ahead
 from e2e.parts.database import Database
 from e2e.parts.parts import Part, Parts
 from e2e.parts.prometheus import Prometheus
@@ -98,6 +102,22 @@ class System:
             for each in self.cluster.api.get(path)["items"]
             if _GPU_LEASE.fullmatch(each["metadata"]["name"])
         }
+
+    def gpufleet(self, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        """Run `gpufleet` with the settings of the server."""
+        environment = {**self.server.program.environment, **variables}
+        command = [sys.executable, "-m", "gpufleet", *words]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=120, env=environment, check=False
+        )
+
+    def account(self, since: datetime) -> None:
+        """Compute the hours from `since` to now, the one that is not over too."""
+        now = datetime.now(UTC)
+        hours = [f"{moment:%Y-%m-%dT%H:00Z}" for moment in (since, now)]
+        words = ("db", "backfill", "--from", hours[0], "--to", hours[1])
+        done = self.gpufleet(*words, **ahead(3600))
+        assert done.returncode == 0, done.stderr
 
     def settle(self, timeout: float = 120) -> None:
         """Bring processes and scrapes in line with the pods there are."""

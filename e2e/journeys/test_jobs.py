@@ -1,0 +1,74 @@
+"""Jobs that end, gangs that start whole, priorities that count."""
+
+from typing import Any
+
+from e2e.parts import Journal, System, Users
+
+NODE_B = {"selector": {"matchLabels": {"kubernetes.io/hostname": "node-b"}}}
+"""The four GPUs of one node, so that few pods fill it."""
+
+
+def test_a_job_completes_and_its_gpus_are_used_again(system: System, users: Users, journal: Journal) -> None:
+    users.claim("all", 4, spec=NODE_B)
+    users.job("first", "all", runs_for=3)
+    users.job("second", "all", runs_for=1)
+    for name in ("first", "second"):
+        words = ("wait", "--for=condition=Complete", f"job/{name}", "--timeout=90s")
+        journal.saw(f"kubectl wait job/{name}", system.cluster.kubectl(*words, namespace=users.namespace))
+    held = {
+        pod["metadata"]["labels"]["job-name"]: pod["metadata"]["annotations"]["gpu.scheduling/allocated"]
+        for pod in users.pods()
+    }
+    assert held == {"first": "node-b:0,1,2,3", "second": "node-b:0,1,2,3"}
+    journal.saw("GPUs of the first, then of the second", held["first"])
+    system.cluster.wait_for("free GPUs", lambda: not system.leases())
+    journal.saw("leases afterwards", 0)
+
+
+def test_a_gang_starts_whole_or_not_at_all(system: System, users: Users, journal: Journal) -> None:
+    users.claim("two", 2, spec=NODE_B)
+    users.pod("alone", "two")
+    users.running("alone")
+    users.apply(
+        {
+            "apiVersion": "gpu.scheduling/v1",
+            "kind": "GpuClaim",
+            "metadata": {"name": "member", "annotations": {"gpu.scheduling/gang-size": "2"}},
+            "spec": {"devices": {"count": 2}, "gangRef": "job", **NODE_B},
+        }
+    )
+    members = ("member-0", "member-1")
+    for name in members:
+        users.pod(name, "member")
+        assert users.read(name)["spec"]["schedulingGates"] == [{"name": "gpu.scheduling/gang"}]
+    system.cluster.wait_for("a reason", lambda: users.status("member").get("message"))
+    assert [users.read(name)["spec"].get("nodeName") for name in members] == [None, None]
+    assert len(system.leases()) == 2, "half of the gang would fit, and holds nothing"
+    journal.saw("room for one of two members", users.status("member")["message"])
+    users.delete("alone")
+    allocated = users.running(*members)
+    assert sorted(allocated) == ["node-b:0,1", "node-b:2,3"]
+    journal.saw("room for both", ", ".join(allocated))
+
+
+def test_a_pod_of_higher_priority_takes_the_gpus_of_a_lesser_one(
+    system: System, users: Users, journal: Journal
+) -> None:
+    name = f"urgent-{users.namespace[-6:]}"
+    priority: dict[str, Any] = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": 1000,
+    }
+    system.cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", priority)
+    try:
+        users.claim("all", 4, spec=NODE_B)
+        users.pod("low", "all")
+        users.running("low")
+        users.pod("high", "all", priorityClassName=name)
+        assert users.running("high") == ["node-b:0,1,2,3"]
+        assert [pod["metadata"]["name"] for pod in users.pods()] == ["high"]
+        journal.saw("pod high, priority 1000, on a full node", "runs; pod low was evicted")
+    finally:
+        system.cluster.api.delete(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")

@@ -1,0 +1,40 @@
+"""The dashboard in a real browser, logged in as a user of the cluster."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+from e2e.parts.system import System
+from gpufleet.dashboard.pages import STATIC
+
+_CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def missing() -> str:
+    """What this machine lacks for a look at the dashboard; empty if nothing."""
+    if _CHROMIUM is None:
+        return "Chromium (apt-get install chromium)"
+    if not (STATIC / "index.html").is_file():
+        return "the built page (make dashboard, Node.js 20 or newer)"
+    return ""
+
+
+@contextmanager
+def dashboard(system: System) -> Iterator[Page]:
+    """The overview of a fresh browser; skips where there is none. No event loop may run in this thread meanwhile."""
+    if lack := missing():
+        pytest.skip(f"needs {lack}")
+    expect.set_options(timeout=30_000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_default_timeout(30_000)
+        page.goto(f"{system.server.url}/")
+        page.get_by_label("Token").fill(system.login()["Authorization"].removeprefix("Bearer "))
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_text("GPUs on")).to_be_visible()
+        yield page
+        browser.close()
