@@ -206,9 +206,9 @@ MAY: list[tuple[str, list[str], list[str]]] = [
             "create gpunodestatuses",
             "watch gpunodestatuses",
             "list pods",
-            "list leases here",
+            "get leases here",
         ],
-        ["get secrets", "delete gpunodestatuses", "patch pods", "update leases here", "list leases"],
+        ["get secrets", "delete gpunodestatuses", "patch pods", "update leases here", "list leases here"],
     ),
     (
         "gpufleet",

@@ -100,6 +100,10 @@ class Parts:
         """`/var/log/pods` of a node, for tests to write logs of containers into."""
         return self._folder("nodes", node, "log-pods")
 
+    def pod_resources(self, node: str) -> Path:
+        """Where the agent of a node looks for its kubelet's socket, for tests to serve there."""
+        return self._folder("nodes", node, "lib-kubelet-pod-resources") / "kubelet.sock"
+
     def settle(self, timeout: float = 120) -> None:
         """End processes whose pods are gone, start those of new pods, and wait until every component is ready."""
         self.cluster.wait_for("running pods of the charts", self._pods_as_wished, timeout=timeout)

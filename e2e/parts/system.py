@@ -25,7 +25,10 @@ from e2e.parts.prometheus import Prometheus
 from e2e.parts.release import Release, remove_definitions
 
 _GPU_LEASE = re.compile(r"gpu-.+-\d+")
-SCHEDULER_VALUES: dict[str, Any] = {"agent": {"period": "1s"}, "webhook": {"replicas": 1}}
+SCHEDULER_VALUES: dict[str, Any] = {
+    "agent": {"period": "1s"},
+    "webhook": {"replicas": 1, "env": [{"name": "GPUFLEET_WEBHOOK_CHECK", "value": "1s"}]},
+}
 SERVER_VALUES: dict[str, Any] = {
     "accounting": {"snapshotPeriod": "10s", "labelKeys": ["team"]},
     "env": [{"name": "GPUFLEET_METRICS_REFRESH", "value": "1s"}],

@@ -76,7 +76,9 @@ class Prometheus:
     ) -> Sequence[GpuSeries]:
         return []
 
-    async def training(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
+    async def training(
+        self, workload_uid: str, start: float, end: float, controllers: Collection[str] = ()
+    ) -> Sequence[TrainingPoint]:
         return []
 
     async def storage(self) -> StorageUse | None:

@@ -159,7 +159,7 @@ def test_the_api_server_asks_the_webhook_what_the_program_says() -> None:
 def test_with_cert_manager_the_webhook_may_touch_neither_secrets_nor_configurations() -> None:
     rendered = objects("gpu-scheduler", {"webhook": {"certManager": {"enabled": True}}})
     rules = one(rendered, "ClusterRole", "gpu-scheduler-webhook")["rules"]
-    assert {resource for rule in rules for resource in rule["resources"]} == {"gpuclaims", "gpunodestatuses"}
+    assert {resource for rule in rules for resource in rule["resources"]} == {"gpuclaims"}
     assert not [each for each in rendered if each["kind"] == "Role" and "webhook" in each["metadata"]["name"]]
     issuer = one(rendered, "Certificate", "gpu-scheduler-webhook")["spec"]["issuerRef"]
     assert one(rendered, issuer["kind"], issuer["name"])["spec"] == {"selfSigned": {}}

@@ -1,6 +1,7 @@
 import pytest
 
 from gpufleet.fleet.listing import Filter, Listing
+from gpufleet.fleet.lookup import controllers, find_workload
 from gpufleet.fleet.node_view import NodeState
 from gpufleet.fleet.picture import Fleet
 from gpufleet.model.node import Gpu, Health, Node, NodeDevices
@@ -61,6 +62,15 @@ def test_a_replicaset_deleted_before_its_pods_makes_no_workload_of_its_own(fleet
     fleet.drop_owner("r")
     assert list(fleet.workloads()) == ["d"]
     assert [branch.kind for branch in fleet.tree("d").children] == ["ReplicaSet"]
+
+
+def test_what_stands_between_a_workload_and_its_pods_is_told(fleet: Fleet) -> None:
+    put_deployment(fleet)
+    fleet.put_owner(Owner(uid="old", kind="ReplicaSet", name="serve-0", namespace="ml", parent=DEPLOYMENT))
+    fleet.put_pod(pod("p", owner=REPLICASET))
+    fleet.put_pod(pod("bare"))
+    assert controllers(find_workload(fleet, "d").tree) == ["old", "r"]
+    assert controllers(find_workload(fleet, "bare").tree) == []
 
 
 def test_owners_in_a_circle_are_one_workload(fleet: Fleet) -> None:

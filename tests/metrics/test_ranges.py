@@ -53,6 +53,8 @@ def history() -> str:
     for step, loss in enumerate([2.5, 1.5, 0.5]):
         at = START + 600 * step + 0.125
         add("train_loss", f'workload_uid="{UID.replace(chr(34), chr(92) + chr(34))}",rank="0"', loss, at)
+    add("gpufleet_training", 'workload_uid="replica.set",pod_uid="p",metric="loss",rank=""', 0.25, START + 60)
+    add("gpufleet_training", 'workload_uid="replicaXset",pod_uid="q",metric="loss",rank=""', 9.0, START + 60)
     return (
         "".join(f"# TYPE {name} gauge\n" + "\n".join(rows) + "\n" for name, rows in lines.items()) + "# EOF\n"
     )
@@ -127,6 +129,16 @@ async def test_samples_of_all_gpus_come_in_blocks_that_end_before_the_end(past: 
             assert list(block.gpus) == GPUS
             for gpu, row in zip(block.gpus, block.values, strict=True):
                 np.testing.assert_allclose(row, [utilization(gpu, at) for at in block.times])
+
+
+async def test_training_numbers_that_stand_under_a_controller_in_between_are_the_workloads(past: str) -> None:
+    async with opened(past) as source:
+        found = await source.training(UID, START, START + 300, ["replica.set", "another", ""])
+        assert [(point.metric, point.value, point.rank) for point in found] == [
+            ("train_loss", 2.5, 0),
+            ("loss", 0.25, None),
+        ]
+        assert await source.training("", START, NOW) == []
 
 
 async def test_training_numbers_come_with_their_own_times(past: str) -> None:

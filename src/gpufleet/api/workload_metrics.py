@@ -16,7 +16,7 @@ from gpufleet.api.asked import InCluster
 from gpufleet.api.routes import get
 from gpufleet.errors import InvalidRequest
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.lookup import Held, find_workload, held_by
+from gpufleet.fleet.lookup import Held, controllers, find_workload, held_by
 from gpufleet.model.metric_source import check_span
 from gpufleet.model.reading import GpuSeries, Quantity, TrainingPoint
 from gpufleet.training.performance import in_steps, performance
@@ -82,10 +82,12 @@ def workload_metric_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
         """Utilization, memory and power of a workload's GPUs, and its training speed."""
         check_span(query.start, query.end, query.step)
         cluster = clusters.get(query.cluster)
-        workload, _, models = find_workload(cluster.fleet, uid)
+        workload, tree, models = find_workload(cluster.fleet, uid)
         held = held_by(cluster.fleet, workload)
         several = len({pod.node for pod in workload.counted}) > 1
-        training = await cluster.metrics.training(uid, query.start - FACTS_EVERY, query.end)
+        training = await cluster.metrics.training(
+            uid, query.start - FACTS_EVERY, query.end, controllers(tree)
+        )
         utilization = await _lines(cluster, held, several, Quantity.UTILIZATION, query, 100)
         memory = await _lines(cluster, held, several, Quantity.MEMORY_UTILIZATION, query, 100)
         power = await _lines(cluster, held, several, Quantity.POWER, query, 1)
@@ -102,8 +104,8 @@ def workload_metric_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
         if query.start > query.end:
             raise InvalidRequest("parameter start: must not be after end")
         cluster = clusters.get(query.cluster)
-        find_workload(cluster.fleet, uid)
-        points = await cluster.metrics.training(uid, query.start / 1000, query.end / 1000)
+        tree = find_workload(cluster.fleet, uid).tree
+        points = await cluster.metrics.training(uid, query.start / 1000, query.end / 1000, controllers(tree))
         return [TrainingRow(point.metric, point.value, round(point.time * 1000)) for point in points]
 
     return [workload_metrics, training_performance]

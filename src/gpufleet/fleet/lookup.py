@@ -36,6 +36,12 @@ def find_workload(fleet: Fleet, uid: str) -> Found:
     return Found(ended.workload, ended.tree, ended.models)
 
 
+def controllers(tree: Branch) -> list[str]:
+    """The uids of what stands between a workload and its pods, such as the ReplicaSets of a Deployment."""
+    found = [branch for branch in tree.children if branch.kind != "Pod"]
+    return [uid for branch in found for uid in (branch.uid, *controllers(branch))]
+
+
 def workload_uid(fleet: Fleet, name: str) -> str:
     """The uid of the workload that `name` means: its own uid, a pod's uid, or `slurm:JOBID`."""
     uid = name

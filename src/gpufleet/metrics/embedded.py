@@ -210,8 +210,10 @@ class EmbeddedMetrics:
                 rows: list[int] = np.flatnonzero(~np.isnan(values).all(axis=1)).tolist()
                 yield SampleBlock(tuple(kept[row].gpu for row in rows), grid, values[rows])
 
-    async def training(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
-        """What a workload reported of its training."""
+    async def training(
+        self, workload_uid: str, start: float, end: float, controllers: Collection[str] = ()
+    ) -> Sequence[TrainingPoint]:
+        """What a workload reported of its training; what is pushed is kept for the workload itself."""
         try:
             return await self._at_store(self._training.read(workload_uid, start, end))
         except StoreUnavailable as error:

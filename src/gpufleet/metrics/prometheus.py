@@ -162,11 +162,13 @@ class PrometheusSource:
             values = np.array([grid[gpu] for gpu in gpus]).reshape(len(gpus), span.points)
             yield SampleBlock(gpus, span.times, values)
 
-    async def training(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
+    async def training(
+        self, workload_uid: str, start: float, end: float, controllers: Collection[str] = ()
+    ) -> Sequence[TrainingPoint]:
         """What a workload reported of its training, here or to Prometheus."""
         pushed = await self._pushed.read(workload_uid, start, end) if self._pushed is not None else ()
         try:
-            scraped = await self._scraped_training(workload_uid, start, end)
+            scraped = await self._scraped_training((workload_uid, *controllers), start, end)
         except MetricsUnavailable as error:
             if not pushed:
                 raise
@@ -174,9 +176,11 @@ class PrometheusSource:
             return pushed
         return merged(pushed, scraped)
 
-    async def _scraped_training(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
+    async def _scraped_training(
+        self, uids: Collection[str], start: float, end: float
+    ) -> Sequence[TrainingPoint]:
         measured = {name for reader in self._readers for name in reader.dialect.names}
-        return await read_training(self._now(), workload_uid, start, end, measured)
+        return await read_training(self._now(), uids, start, end, measured)
 
     async def storage(self) -> StorageUse | None:
         """The cluster's file systems."""

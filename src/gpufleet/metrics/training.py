@@ -13,7 +13,7 @@ from typing import Protocol
 from gpufleet.errors import InvalidRequest
 from gpufleet.metrics.answer import as_number, decode_points
 from gpufleet.metrics.moment import Moment
-from gpufleet.metrics.promql import literal
+from gpufleet.metrics.promql import one_of
 from gpufleet.model.metric_source import MAX_POINTS
 from gpufleet.model.reading import TrainingPoint
 
@@ -26,19 +26,22 @@ class PushedTraining(Protocol):
         ...
 
 
+MOST_UIDS = 500
+"""Alternatives in one question; a workload of more controllers is told by its first ones."""
 _LABELS = ("__name__", "rank", "global_rank", "metric")
 
 
 async def read_training(
-    moment: Moment, workload_uid: str, start: float, end: float, not_training: Collection[str]
+    moment: Moment, uids: Collection[str], start: float, end: float, not_training: Collection[str]
 ) -> list[TrainingPoint]:
-    """Every number that the workload reported from `start` to `end`, in order of time."""
+    """Every number that stands under one of `uids` from `start` to `end`, in order of time."""
     if not start <= end or not math.isfinite(start) or not math.isfinite(end):
         raise InvalidRequest(f"start ({start:g}) must not be after end ({end:g})")
-    if not workload_uid:
+    named = list(filter(None, uids))[:MOST_UIDS]
+    if not named:
         return []
     width = int((end - start) * 1000) + 1  # newer releases leave out a sample right on the left edge
-    body = await moment.client.instant(f"{{workload_uid={literal(workload_uid)}}}[{width}ms]", end)
+    body = await moment.client.instant(f"{{workload_uid=~{one_of(named)}}}[{width}ms]", end)
     return await moment.work(partial(_points, body, start, end, not_training))
 
 

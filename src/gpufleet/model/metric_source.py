@@ -78,8 +78,14 @@ class MetricSource(Protocol):
         """One quantity of all GPUs in blocks of time on the grid start, start+step, …, before `end`."""
         ...
 
-    async def training(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
-        """What a workload reported of its training, in order of time."""
+    async def training(
+        self, workload_uid: str, start: float, end: float, controllers: Collection[str] = ()
+    ) -> Sequence[TrainingPoint]:
+        """What a workload reported of its training, in order of time.
+
+        `controllers` are the uids of what stands between it and its pods: whoever reads a pod's log on its node
+        knows the pod's own controller only, the ReplicaSet and not the Deployment.
+        """
         ...
 
     async def storage(self) -> StorageUse | None:

@@ -1,0 +1,192 @@
+"""What happens on a node and at admission, with the rights that the chart gives: the kubelet's word, logs, certificates."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.pod_resources import kubelet, response
+
+from e2e.cluster.rest import JSON_PATCH
+from e2e.parts import Journal, System, Users
+from e2e.parts.users import pod
+
+ON_NODE_B = {"selector": {"matchLabels": {"kubernetes.io/hostname": "node-b"}}}
+HOOKS = "/apis/admissionregistration.k8s.io/v1"
+KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+Json = dict[str, Any]
+
+
+def holders(system: System, node: str) -> dict[int, list[str]]:
+    found = system.cluster.api.get(f"/apis/gpu.scheduling/v1/gpunodestatuses/{node}")
+    return {each["id"]: each["inUseBy"] for each in found["status"]["devices"] if each.get("inUseBy")}
+
+
+def test_gpus_that_a_device_plugin_gave_out_are_seen_through_the_kubelet(
+    system: System, users: Users, journal: Journal
+) -> None:
+    agent = system.parts.one("agent", "node-b")
+    second = system.cluster.api.get("/apis/gpu.scheduling/v1/gpunodestatuses/node-b")["status"]["devices"][1]
+    told = {(users.namespace, "plugged"): [second["uuid"]]}
+    with kubelet(system.parts.pod_resources("node-b"), lambda _context: response(told)):
+        plain = {**pod("plugged", ""), "metadata": {"name": "plugged"}}
+        plain["spec"]["nodeName"] = "node-b"
+        uid = users.cluster.api.create(f"/api/v1/namespaces/{users.namespace}/pods", plain)["metadata"]["uid"]
+        system.cluster.wait_for("its GPU in use", lambda: holders(system, "node-b") == {1: [uid]})
+        journal.saw("a pod with GPU 1 of node-b from a device plugin", f"inUseBy of GPU 1: {uid}")
+        assert agent.live
+    users.delete("plugged")
+    system.cluster.wait_for("a free node, with the kubelet away", lambda: holders(system, "node-b") == {})
+
+
+@pytest.fixture
+def pytorch_jobs(system: System) -> Iterator[None]:
+    """The kind of Kubeflow's training operator, whose schema is not ours."""
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+    crd = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "pytorchjobs.kubeflow.org"},
+        "spec": {
+            "group": "kubeflow.org",
+            "scope": "Namespaced",
+            "names": {"kind": "PyTorchJob", "plural": "pytorchjobs"},
+            "versions": [version],
+        },
+    }
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    system.cluster.api.create(path, crd)
+    system.cluster.kubectl("wait", "--for=condition=Established", "crd/pytorchjobs.kubeflow.org")
+    yield
+    system.cluster.api.delete(f"{path}/pytorchjobs.kubeflow.org")
+
+
+@pytest.mark.usefixtures("pytorch_jobs")
+def test_numbers_in_the_log_of_a_pod_reach_the_workload_at_the_top(
+    system: System, users: Users, journal: Journal
+) -> None:
+    users.claim("one", spec=ON_NODE_B)
+    for owner, loss in ((_deployment(users), 2.25), (_pytorch_job(users), 1.75)):
+        row = _loss_through_a_log(system, users, owner, loss)
+        journal.saw(
+            f"a line in the log of a pod below a {owner['kind']}", f"GET …/trainingPerformance: {row}"
+        )
+    users.cluster.kubectl("delete", "deployment,pytorchjob", "--all", namespace=users.namespace)
+
+
+def _loss_through_a_log(system: System, users: Users, owner: Json, loss: float) -> Json:
+    """Write a line into the log of the owner's pod and find it in the API."""
+    made = _pod_of(system, users, owner["kind"])
+    users.running(made["metadata"]["name"])
+    written_at = int(time.time() * 1000)
+    _log(system, made, loss, written_at)
+    path = f"/api/workloads/{owner['metadata']['uid']}/trainingPerformance"
+    expected = {"metric": "loss", "value": loss, "timestamp": written_at}
+
+    def rows() -> list[Json]:
+        found: list[Json] = system.get(f"{path}?start={written_at - 60_000}&end={int(time.time() * 1000)}")
+        return found
+
+    system.cluster.wait_for("the loss in the API", lambda: expected in rows(), timeout=90)
+    assert {row["timestamp"] for row in rows()} == {written_at}, "each number once, at the time of its line"
+    return expected
+
+
+def _deployment(users: Users) -> Json:
+    template = pod("", "one", {"app": "deployment"}, restartPolicy="Always")
+    del template["metadata"]["name"]
+    spec = {
+        "replicas": 1,
+        "selector": {"matchLabels": {"app": "deployment"}},
+        "template": _template(template),
+    }
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "trainer"}, "spec": spec}
+    made: Json = users.cluster.api.create(f"/apis/apps/v1/namespaces/{users.namespace}/deployments", body)
+    return {**made, "kind": "Deployment"}
+
+
+def _pytorch_job(users: Users) -> Json:
+    """A PyTorchJob with a Job of its own in between, as some operators make them."""
+    body = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "torch"}}
+    top: Json = users.cluster.api.create(
+        f"/apis/kubeflow.org/v1/namespaces/{users.namespace}/pytorchjobs", body
+    )
+    owner = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "name": "torch",
+        "uid": top["metadata"]["uid"],
+        "controller": True,
+    }
+    template = pod("", "one", {"app": "pytorchjob"})
+    del template["metadata"]["name"]
+    job = {
+        "metadata": {"name": "torch-0", "ownerReferences": [owner]},
+        "spec": {"template": _template(template)},
+    }
+    users.cluster.api.create(f"/apis/batch/v1/namespaces/{users.namespace}/jobs", job)
+    return top
+
+
+def _template(manifest: Json) -> Json:
+    return {"metadata": manifest["metadata"], "spec": manifest["spec"]}
+
+
+def _pod_of(system: System, users: Users, kind: str) -> Json:
+    def found() -> Json | None:
+        return next((p for p in users.pods() if p["metadata"]["labels"].get("app") == kind.lower()), None)
+
+    made: Json = system.cluster.wait_for(f"the pod of the {kind}", found)
+    return made
+
+
+def _log(system: System, made: Json, loss: float, milliseconds: int) -> Path:
+    """A line as Megatron-LM prints it, in a file as the kubelet keeps it."""
+    meta = made["metadata"]
+    folder = system.parts.pod_logs("node-b") / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / "main"
+    folder.mkdir(parents=True)
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds / 1000))
+    line = f" iteration 7/ 1000 | elapsed time per iteration (ms): 512.0 | lm loss: {loss} |"
+    path = folder / "0.log"
+    path.write_text(f"{moment}.{milliseconds % 1000:03}000000Z stdout F {line}\n")
+    return path
+
+
+def test_the_webhook_keeps_its_secret_and_the_trust_of_the_api_server(
+    system: System, users: Users, journal: Journal
+) -> None:
+    secret = f"/api/v1/namespaces/{system.namespace}/secrets/gpu-scheduler-webhook-tls"
+    name = f"{system.namespace}-gpu-scheduler-webhook"
+
+    def bundles() -> set[str]:
+        found = [system.cluster.api.get(f"{HOOKS}/{kind}/{name}") for kind in KINDS]
+        return {hook["clientConfig"].get("caBundle", "") for each in found for hook in each["webhooks"]}
+
+    def trusted() -> str:
+        """The authority in the Secret, once both configurations have it; empty until then."""
+        status, text = system.cluster.api.raw("GET", secret)
+        authority = json.loads(text)["data"]["ca.crt"] if status == 200 else ""
+        return authority if bundles() == {authority} else ""
+
+    before = system.cluster.wait_for("one authority everywhere", trusted)
+    users.claim("one")
+    for kind in KINDS:
+        wiped = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
+        system.cluster.api.patch(f"{HOOKS}/{kind}/{name}", wiped, JSON_PATCH)
+    assert system.cluster.wait_for("the caBundle back", trusted) == before
+    journal.saw("caBundle removed from both configurations", "the webhook has put it back")
+    system.cluster.api.delete(secret)
+    system.cluster.wait_for("another authority", lambda: trusted() not in ("", before))
+    system.cluster.wait_for("pods with a claim again", lambda: _admitted(system, users))
+    journal.saw(
+        "its Secret deleted", "a new authority in the Secret and in both configurations; pods are admitted"
+    )
+
+
+def _admitted(system: System, users: Users) -> bool:
+    path = f"/api/v1/namespaces/{users.namespace}/pods?dryRun=All"
+    status, text = system.cluster.api.raw("POST", path, pod("probe", "one"))
+    return status == 201 and "CUDA_VISIBLE_DEVICES" in text
