@@ -6,20 +6,31 @@ server has a registry of its own, so that two in one process don't mix.
 """
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     GCCollector,
-    Histogram,
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class _Durations:
+    """How long requests took. By hand: prometheus_client locks twice for each, and there is one thread."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_BUCKETS) + 1)
+        self.sum = 0.0
 
 
 class Metrics:
@@ -32,13 +43,7 @@ class Metrics:
         self._refreshed: dict[str, float] = {}
         self._ages: dict[str, Callable[[], float | None]] = {}
         self._counts: dict[str, tuple[str, Callable[[], float]]] = {}
-        self._seconds = Histogram(
-            "gpufleet_http_request_seconds",
-            "Time from a request's arrival to the end of its answer.",
-            ("method", "route", "status"),
-            registry=self.registry,
-            buckets=_BUCKETS,
-        )
+        self._requests: dict[tuple[str, str, int], _Durations] = {}
         self._source_errors = Counter(
             "gpufleet_source_errors",
             "Failed reads of a source (Prometheus, Kubernetes, Slurm, Docker).",
@@ -48,7 +53,6 @@ class Metrics:
         self._store_errors = Counter(
             "gpufleet_store_errors", "Failed database operations.", ("operation",), registry=self.registry
         )
-        self._children: dict[tuple[str, str, int], Histogram] = {}
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self.registry.register(self)
@@ -56,10 +60,11 @@ class Metrics:
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Note one request; `route` is a template, so that callers can't make up series."""
         key = (method, route, status)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = self._seconds.labels(_known(method), route, str(status))
-        child.observe(seconds)
+        durations = self._requests.get(key)
+        if durations is None:
+            durations = self._requests.setdefault((_known(method), route, status), _Durations())
+        durations.counts[bisect_left(_BUCKETS, seconds)] += 1
+        durations.sum += seconds
 
     def refreshed(self, what: str) -> None:
         """Note that `what` (readings, fleet, snapshot) was brought up to date just now."""
@@ -86,6 +91,7 @@ class Metrics:
         yield GaugeMetricFamily(
             "gpufleet_http_requests_in_flight", "Requests in work now.", value=self.in_flight
         )
+        yield self._request_seconds()
         ages = GaugeMetricFamily(
             "gpufleet_refresh_age_seconds",
             "Time since each kind of data was brought up to date.",
@@ -100,6 +106,18 @@ class Metrics:
         yield ages
         for name, (told, read_count) in self._counts.items():
             yield CounterMetricFamily(name, told, value=read_count())
+
+    def _request_seconds(self) -> Metric:
+        seconds = HistogramMetricFamily(
+            "gpufleet_http_request_seconds",
+            "Time from a request's arrival to the end of its answer.",
+            labels=["method", "route", "status"],
+        )
+        bounds = [*map(str, _BUCKETS), "+Inf"]
+        for (method, route, status), durations in self._requests.items():
+            buckets = list(zip(bounds, accumulate(durations.counts), strict=True))
+            seconds.add_metric([method, route, str(status)], buckets, durations.sum)
+        return seconds
 
     def exposition(self) -> bytes:
         """All of it, in Prometheus's text format."""

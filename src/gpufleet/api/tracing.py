@@ -11,6 +11,7 @@ from collections.abc import Callable
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?", re.ASCII)
 
 
+_NO_SPAN = b"0" * 16
 # Seeded by the operating system and then its own: a trace id is no secret, and every request needs one.
 _random_bits = random.Random().getrandbits  # noqa: S311
 
@@ -28,12 +29,6 @@ def trace_id_from(traceparent: bytes | None, random_bits: Callable[[int], int] =
 
 def trace_headers(trace: str) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
     """The response headers that carry `trace`; the request's own span is the first half of it."""
-    return (
-        (b"x-trace-id", trace.encode()),
-        (b"traceresponse", b"00-%b-%b-00" % (trace.encode(), _span(trace))),
-    )
-
-
-def _span(trace: str) -> bytes:
-    half = trace[:16]
-    return half.encode() if half.strip("0") else trace[16:].encode()
+    whole = trace.encode()
+    span = whole[:16] if whole[:16] != _NO_SPAN else whole[16:]
+    return (b"x-trace-id", whole), (b"traceresponse", b"00-%b-%b-00" % (whole, span))
