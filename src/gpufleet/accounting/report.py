@@ -11,9 +11,13 @@ from typing import Literal
 
 import msgspec
 
+from gpufleet.accounting.report_series import ReportSeries
 from gpufleet.errors import InvalidRequest
 from gpufleet.model.hour import GPU_HOUR
 from gpufleet.model.statistics import UsageSum, UsageTotals
+
+MOST_DAYS = 400
+"""The longest period of a report."""
 
 
 class Period(msgspec.Struct, frozen=True):
@@ -81,22 +85,34 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     hours_in_period: int
     totals: ReportTotals
     rows: list[ReportRow]
+    series: ReportSeries | msgspec.UnsetType = msgspec.UNSET
+    """The largest groups over time, if asked for."""
 
 
 def period_of(text: str) -> Period:
-    """A month (2026-10) or a day (2026-10-05)."""
+    """A month (2026-10), a day (2026-10-05) or days from one to another (2026-10-05..2026-10-11)."""
+    first, _, last = text.partition("..")
     try:
-        if len(text) == 7:
-            start = datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
-            end = (start + timedelta(days=31)).replace(day=1)
-        else:
-            start = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
-            end = start + timedelta(days=1)
-        return Period(text, start, end)
+        start, end = _span_of(first)[0], _span_of(last or first)[1]
     except (ValueError, OverflowError):
         raise InvalidRequest(
-            f"parameter period: {text!r} is not valid; it takes a month such as 2026-10 or a day such as 2026-10-05"
+            f"parameter period: {text!r} is not valid; it takes a month such as 2026-10, a day such as 2026-10-05, "
+            "or the first and the last of several, such as 2026-10-05..2026-10-11"
         ) from None
+    if start >= end:
+        raise InvalidRequest(f"parameter period: {text!r} ends before it begins")
+    if end - start > timedelta(days=MOST_DAYS):
+        raise InvalidRequest(f"parameter period: {text!r} is too long; it takes {MOST_DAYS} days at the most")
+    return Period(text, start, end)
+
+
+def _span_of(text: str) -> tuple[datetime, datetime]:
+    """From when to before when a month or a day is."""
+    if len(text) == 7:
+        start = datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
+        return start, (start + timedelta(days=31)).replace(day=1)
+    start = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    return start, start + timedelta(days=1)
 
 
 def grouping_of(text: str) -> Grouping:

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from gpufleet.model.statistics import (
     ClusterStatistics,
@@ -111,6 +111,29 @@ class Usage(Protocol):
         ...
 
 
+class Series(Protocol):
+    """GPU time over time, by hour or by day; each is named by the number of its first hour."""
+
+    async def of_cluster(
+        self, cluster: str, first: int, after: int, step: Literal["hour", "day"]
+    ) -> dict[int, int]:
+        """The whole cluster."""
+        ...
+
+    async def of_groups(
+        self,
+        cluster: str,
+        first: int,
+        after: int,
+        step: Literal["hour", "day"],
+        by: str,
+        key: str,
+        groups: Sequence[UsageSum],
+    ) -> dict[tuple[str, str, str, str], dict[int, int]]:
+        """Some groups, by namespace, kind, name and uid (empty where a grouping has none)."""
+        ...
+
+
 @dataclass(frozen=True)
 class Books:
     """Everything that the routes read."""
@@ -123,3 +146,4 @@ class Books:
     workloads: Workloads
     snapshots: Snapshots
     usage: Usage
+    series: Series

@@ -1,5 +1,6 @@
 """`/api/nodes` and `/api/nodes/{name}`: machines, their GPUs and who holds them."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -25,6 +26,11 @@ class NodesAsked(InCluster, rename="camel"):
         Literal["faulty", "idle", "partial", "busy"] | None, Meta(description="Nodes in this state only.")
     ] = None
     name: Annotated[str, Meta(max_length=253, description="Part of the name, in any case.")] = ""
+    sort: Annotated[
+        Literal["name", "state", "free", "utilization"],
+        Meta(description="Sort field: by name, faulty first, most free GPUs first, or the busiest first."),
+    ] = "name"
+    reverse: Annotated[bool, Meta(description="The other way round.")] = False
 
 
 class NodeRow(msgspec.Struct, rename="camel"):
@@ -105,7 +111,7 @@ def node_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
 
     @get("/api/nodes", example=NodePage([_ROW], 1))
     async def list_nodes(query: NodesAsked) -> NodePage:
-        """GPU nodes by name."""
+        """GPU nodes, by name unless asked otherwise."""
         cluster = clusters.get(query.cluster)
         part = query.name.casefold()
         views = [
@@ -113,9 +119,14 @@ def node_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
             for _, view in sorted(cluster.fleet.views().items())
             if view.total and query.state in (None, view.state.value) and part in view.node.name.casefold()
         ]
+        if query.sort != "name":
+            views.sort(key=_key(cluster, query.sort))
+        if query.reverse:
+            views.reverse()
         first = (query.page_num - 1) * query.page_size
         shown = views[first : first + query.page_size]
-        return NodePage([_row(cluster, view) for view in shown], len(views))
+        busy = _utilization(cluster)
+        return NodePage([_row(view, busy(view)) for view in shown], len(views))
 
     @get("/api/nodes/{name:str}", example=_DETAIL)
     async def node(name: str, query: InCluster) -> NodeDetail:
@@ -129,9 +140,32 @@ def node_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
     return [list_nodes, node]
 
 
-def _row(cluster: Cluster, view: NodeView) -> NodeRow:
-    slots = cluster.fleet.board.slots_of(view.node.name, (gpu.index for gpu in view.gpus))
-    values = [v for v in cluster.fleet.board.column(Quantity.UTILIZATION)[slots].tolist() if v == v]
+_STATES = ("faulty", "busy", "partial", "idle")
+
+
+def _key(cluster: Cluster, order: str) -> Callable[[NodeView], float]:
+    if order == "state":
+        return lambda view: _STATES.index(view.state.value)
+    if order == "free":
+        return lambda view: view.usable_allocated - view.usable
+    busy = _utilization(cluster)
+    return lambda view: 1.0 if (found := busy(view)) is None else -found
+
+
+def _utilization(cluster: Cluster) -> Callable[[NodeView], float | None]:
+    """What tells the mean over a node's GPUs, 0.0 to 1.0."""
+    board = cluster.fleet.board
+    column = board.column(Quantity.UTILIZATION)
+
+    def mean(view: NodeView) -> float | None:
+        slots = board.slots_of(view.node.name, (gpu.index for gpu in view.gpus))
+        values = [value for value in column[slots].tolist() if value == value]
+        return round(sum(values) / len(values) / 100, 4) if values else None
+
+    return mean
+
+
+def _row(view: NodeView, utilization: float | None) -> NodeRow:
     return NodeRow(
         name=view.node.name,
         source=view.node.source,
@@ -142,7 +176,7 @@ def _row(cluster: Cluster, view: NodeView) -> NodeRow:
         gpu_total=view.total,
         gpu_allocated=view.allocated,
         gpu_model=view.node.gpu_model or next((gpu.model for gpu in view.gpus if gpu.model), ""),
-        utilization=round(sum(values) / len(values) / 100, 4) if values else None,
+        utilization=utilization,
     )
 
 
@@ -150,7 +184,7 @@ async def _detail(cluster: Cluster, view: NodeView) -> NodeDetail:
     processes = await cluster.metrics.processes()
     name = cluster.fleet.node_name
     return NodeDetail(
-        **msgspec.structs.asdict(_row(cluster, view)),
+        **msgspec.structs.asdict(_row(view, _utilization(cluster)(view))),
         labels=view.node.labels,
         gpus=[_gpu(cluster, view, gpu) for gpu in view.gpus],
         processes=[

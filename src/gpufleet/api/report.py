@@ -10,7 +10,9 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
 from gpufleet.accounting.report import (
+    MOST_DAYS,
     Grouping,
+    Period,
     Report,
     ReportRow,
     ReportTotals,
@@ -18,6 +20,7 @@ from gpufleet.accounting.report import (
     period_of,
     report,
 )
+from gpufleet.accounting.report_series import ReportSeries, report_series, step_of
 from gpufleet.api.aggregation import DAY, PREFIX, cluster_name
 from gpufleet.api.aggregation_asked import DEFAULT_PAGE_SIZE, MaybeSpan, Page, PageNumber, PageSize
 from gpufleet.api.aggregation_ports import Books
@@ -31,7 +34,6 @@ from gpufleet.model.hour import GPU_HOUR
 from gpufleet.model.statistics import UsageSum
 
 WASTE_DAYS = 7
-MOST_DAYS = 400
 
 
 class ReportAsked(msgspec.Struct):
@@ -39,12 +41,20 @@ class ReportAsked(msgspec.Struct):
 
     period: Annotated[
         str,
-        Meta(pattern=r"^\d{4}-\d{2}(-\d{2})?$", description="Month (2026-10) or day (2026-10-05), in UTC."),
+        Meta(
+            pattern=r"^\d{4}-\d{2}(-\d{2})?(\.\.\d{4}-\d{2}(-\d{2})?)?$",
+            description="Month (2026-10), day (2026-10-05), or the first and last of several "
+            "(2026-10-05..2026-10-11), in UTC.",
+        ),
     ]
     group_by: Annotated[
         str, Meta(max_length=400, description="namespace, workload, label:KEY or annotation:KEY.")
     ] = "namespace"
     cluster: Annotated[str, Meta(max_length=253, description="Cluster; the default one if not given.")] = ""
+    series: Annotated[
+        int,
+        Meta(ge=0, le=50, description="Tell also how this many groups, the largest, used GPUs over time."),
+    ] = 0
     format: Annotated[
         Literal["json", "csv", "html"] | None, Meta(description="Form; what Accept says if not given.")
     ] = None
@@ -77,12 +87,16 @@ def report_routes(books: Books, now: Callable[[], float] = time.time) -> list[HT
 
     @get(f"{PREFIX}/report", example=_REPORT)
     async def usage_report(query: ReportAsked, call: Call) -> Report | Raw:
-        """What each group used of a month, with what is left over: JSON, CSV, or a page that prints well."""
+        """What each group used of a month or of other days, with what is left over: JSON, CSV, or a page that prints well."""
         period, grouping = period_of(query.period), grouping_of(query.group_by)
         cluster = await cluster_name(books, query.cluster)
         totals = await books.usage.totals(cluster, period.first, period.after)
         groups = await _groups(books, cluster, period.first, period.after, grouping)
         made = report(cluster, period, query.group_by, totals, groups)
+        if query.series:
+            made = msgspec.structs.replace(
+                made, series=await _series(books, cluster, period, grouping, groups[: query.series])
+            )
         form = query.format or _form(call.accept)
         if form == "html":
             return Raw(page_of(made).encode(), b"text/html; charset=utf-8")
@@ -113,6 +127,16 @@ async def _groups(books: Books, cluster: str, first: int, after: int, grouping: 
     if grouping.by == "workload":
         return await books.usage.by_workload(cluster, first, after)
     return await books.usage.by_label(cluster, first, after, grouping.by, grouping.key)
+
+
+async def _series(
+    books: Books, cluster: str, period: Period, grouping: Grouping, groups: list[UsageSum]
+) -> ReportSeries:
+    step = step_of(period.after - period.first)
+    span = (cluster, period.first, period.after, step)
+    whole = await books.series.of_cluster(*span)
+    held = await books.series.of_groups(*span, grouping.by, grouping.key, groups)
+    return report_series(step, whole, groups, held)
 
 
 def _form(accept: bytes) -> str:

@@ -40,6 +40,11 @@ class WorkloadsAsked(PagedInCluster, rename="camel"):
         Literal["start_at", "end_at"] | None,
         Meta(description="Sort field, newest first; start_at if not given."),
     ] = None
+    sort: Annotated[
+        Literal["gpus", "name"] | None,
+        Meta(description="Sort by this instead: most GPUs first, or by name."),
+    ] = None
+    reverse: Annotated[bool, Meta(description="The other way round.")] = False
 
 
 class WorkloadRow(msgspec.Struct, rename="camel"):
@@ -116,7 +121,13 @@ def workload_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
         """Workloads that ask or asked for GPUs, newest first."""
         cluster = clusters.get(query.cluster)
         wanted = Filter(query.name, query.kind, query.namespace, query.status or "", query.source)
-        page = cluster.listing.workloads(wanted, query.order_by or "", query.page_num, query.page_size)
+        page = cluster.listing.workloads(
+            wanted,
+            query.sort or query.order_by or "",
+            query.page_num,
+            query.page_size,
+            backwards=query.reverse,
+        )
         return WorkloadPage([_row(cluster, workload) for workload in page.rows], page.total)
 
     @get("/api/workloads/{uid:str}", example=_DETAIL)

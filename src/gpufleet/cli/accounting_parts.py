@@ -81,6 +81,7 @@ def books_of(store: Store, default: str) -> Books:
         workloads=store.workload_pages,
         snapshots=store.snapshots,
         usage=store.usage,
+        series=store.usage_series,
     )
 
 

@@ -22,6 +22,7 @@ from gpufleet.store.snapshots import KeptSnapshots
 from gpufleet.store.statistics import KeptStatistics
 from gpufleet.store.training import KeptTraining
 from gpufleet.store.usage import UsageSums
+from gpufleet.store.usage_series import UsageSeries
 from gpufleet.store.workload_pages import WorkloadPages
 
 
@@ -41,6 +42,7 @@ class Store:
         self.statistics = KeptStatistics(database, self.accounted)
         self.workload_pages = WorkloadPages(database, self.accounted)
         self.usage = UsageSums(database, self.accounted)
+        self.usage_series = UsageSeries(database, self.accounted)
         self._dsn = dsn
         self._settings = settings
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from datetime import timedelta
 
 import httpx
 import pytest
@@ -52,6 +53,38 @@ async def test_a_report_comes_as_csv_and_as_a_page(http: httpx.AsyncClient) -> N
     assert "@media print" in page.text
 
 
+async def test_days_from_one_to_another_make_a_report_too(http: httpx.AsyncClient) -> None:
+    days = f"{START - timedelta(days=3):%Y-%m-%d}..{DAY}"
+    report = await ask(http, "/report", period=days)
+    assert (report["period"], report["hours_in_period"], report["hours_accounted"]) == (days, 96, 2)
+    assert report["rows"] == (await ask(http, "/report", period=DAY))["rows"]
+
+
+@pytest.mark.parametrize("group_by", ["namespace", "workload", "label:team", "annotation:cost-center"])
+@pytest.mark.parametrize(("period", "step", "steps"), [(DAY, "hour", 2), (MONTH, "day", 1)])
+async def test_the_lines_of_a_report_stack_up_to_its_total(
+    http: httpx.AsyncClient, group_by: str, period: str, step: str, steps: int
+) -> None:
+    report = await ask(http, "/report", period=period, group_by=group_by, series=1)
+    series = report["series"]
+    assert (series["step"], len(series["times"])) == (step, steps)
+    first, others = series["lines"]
+    group = report["rows"][0]
+    assert (first["name"], first["namespace"], first["uid"]) == tuple(
+        group[name] for name in ("name", "namespace", "uid")
+    )
+    assert sum(first["gpu_hours"]) == group["gpu_hours"]
+    assert (others["row"], others["name"]) == ("others", "others")
+    assert sum(first["gpu_hours"]) + sum(others["gpu_hours"]) == report["totals"]["allocated_gpu_hours"]
+
+
+async def test_a_report_without_groups_or_without_data_has_no_lines(http: httpx.AsyncClient) -> None:
+    plain = await ask(http, "/report", period=MONTH)
+    assert "series" not in plain
+    empty = await ask(http, "/report", period="2001-02", series=7)
+    assert empty["series"] == {"step": "day", "times": [], "lines": []}
+
+
 async def test_a_month_without_data_is_a_report_of_nothing(http: httpx.AsyncClient) -> None:
     report = await ask(http, "/report", period="2001-02")
     assert (report["hours_accounted"], report["hours_in_period"]) == (0, 28 * 24)
@@ -64,6 +97,10 @@ async def test_a_month_without_data_is_a_report_of_nothing(http: httpx.AsyncClie
         ({}, "period is missing"),
         ({"period": "2026-13"}, "a month such as 2026-10"),
         ({"period": "soon"}, "period"),
+        ({"period": f"{DAY}.."}, "period"),
+        ({"period": "2026-10-05..2026-10-04"}, "ends before it begins"),
+        ({"period": "2024-01..2026-10"}, "400 days at the most"),
+        ({"period": MONTH, "series": "51"}, "series"),
         ({"period": MONTH, "group_by": "team"}, "label:KEY"),
         ({"period": MONTH, "group_by": "label:"}, "label:KEY"),
         ({"period": MONTH, "format": "pdf"}, "csv, html, json"),

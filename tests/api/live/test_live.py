@@ -112,6 +112,43 @@ async def test_workloads_are_filtered(http: httpx.AsyncClient, query: str, names
     assert {row["name"] for row in (await data(http, f"/api/workloads?{query}"))["data"]} == names
 
 
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("sort=name", ["bare", "bert", "chat", "done", "waits"]),
+        ("sort=name&reverse=true", ["waits", "done", "chat", "bert", "bare"]),
+        ("sort=gpus&status=Running", ["bert", "chat"]),
+        ("sort=gpus&reverse=true&status=Running", ["chat", "bert"]),
+        ("sort=name&reverse=true&pageSize=3&pageNum=2", ["bert", "bare"]),
+        ("sort=name&pageSize=3&pageNum=2", ["done", "waits"]),
+        ("sort=name&reverse=true&pageSize=3&pageNum=3", []),
+    ],
+)
+async def test_workloads_are_sorted_as_asked(http: httpx.AsyncClient, query: str, names: list[str]) -> None:
+    assert [row["name"] for row in (await data(http, f"/api/workloads?{query}"))["data"]] == names
+
+
+async def test_the_usual_order_can_be_turned_round(http: httpx.AsyncClient) -> None:
+    newest = [row["uid"] for row in (await data(http, "/api/workloads"))["data"]]
+    oldest = [row["uid"] for row in (await data(http, "/api/workloads?reverse=true"))["data"]]
+    assert oldest == newest[::-1]
+
+
+async def test_nodes_are_sorted_as_asked(http: httpx.AsyncClient) -> None:
+    async def names(query: str) -> list[str]:
+        return [row["name"] for row in (await data(http, f"/api/nodes?{query}"))["data"]]
+
+    by_name = await names("")
+    assert by_name == sorted(by_name)
+    assert await names("reverse=true") == by_name[::-1]
+    assert (await names("sort=free"))[0] == "idle"
+    assert set((await names("sort=state"))[:2]) == {"broken", "sick"}
+    rows = (await data(http, "/api/nodes?sort=utilization"))["data"]
+    measured = [row["utilization"] for row in rows if row["utilization"] is not None]
+    assert measured == sorted(measured, reverse=True)
+    assert all(row["utilization"] is None for row in rows[len(measured) :])
+
+
 async def test_a_workload_shows_its_pods_and_its_hierarchy(http: httpx.AsyncClient) -> None:
     detail = await data(http, "/api/workloads/dep")
     assert (detail["apiVersion"], detail["kind"], detail["name"]) == ("apps/v1", "Deployment", "chat")

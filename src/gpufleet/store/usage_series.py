@@ -1,0 +1,85 @@
+"""What some groups held in each hour or on each day, for charts that agree with a report.
+
+Hours come from the table of the grouping, days from the sums that reports are made of: both are whole
+numbers of GPU time, so that what is drawn adds up to what is told.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from gpufleet.model.statistics import UsageSum
+from gpufleet.store.accounted import AccountedClusters
+from gpufleet.store.database import Database
+
+Step = Literal["hour", "day"]
+GroupKey = tuple[str, str, str, str]
+"""Namespace, kind, name and uid; empty where a grouping has none."""
+
+_DAYS = "usage_day WHERE grouping = '{grouping}' AND cluster = $1 AND hour >= $2 AND hour < $3"
+_HOURS = "{grouping}_hour WHERE cluster = $1 AND hour >= $2 AND hour < $3"
+_CLUSTER = "SELECT hour, allocated FROM {rows} ORDER BY hour"
+_NAMESPACE = """
+SELECT hour, '' AS namespace, '' AS kind, name, '' AS uid, allocated
+FROM (SELECT hour, {member} AS member, allocated FROM {rows}) AS r
+JOIN namespace_name ON id = member WHERE cluster = $1 AND name = ANY($4::text[])
+"""
+_LABEL = """
+SELECT hour, '' AS namespace, '' AS kind, value AS name, '' AS uid, allocated
+FROM (SELECT hour, {member} AS member, allocated FROM {rows}) AS r
+JOIN label_name ON id = member WHERE cluster = $1 AND value = ANY($4::text[]) AND type = $5 AND key = $6
+"""
+# A workload whose labels changed has several members; here it is one.
+_WORKLOAD = """
+SELECT hour, n.name AS namespace, k.name AS kind, w.name, uid, sum(allocated) AS allocated
+FROM (SELECT hour, {member} AS member, allocated FROM {rows}) AS r
+JOIN workload AS w ON w.id = member JOIN namespace_name AS n ON n.id = w.namespace
+JOIN kind_name AS k ON k.id = w.kind
+WHERE w.cluster = $1 AND w.name = ANY($4::text[]) AND uid = ANY($5::text[])
+GROUP BY hour, n.name, k.name, w.name, uid
+"""
+
+
+class UsageSeries:
+    """The part of the store that tells how usage went over time."""
+
+    def __init__(self, database: Database, clusters: AccountedClusters) -> None:
+        self._database = database
+        self._clusters = clusters
+
+    async def of_cluster(self, cluster: str, first: int, after: int, step: Step) -> dict[int, int]:
+        """GPU time allocated in each hour or day that is accounted, by its (first) hour."""
+        number = await self._clusters.number(cluster)
+        rows = await self._database.fetch(_CLUSTER.format(rows=_rows("cluster", step)), number, first, after)
+        return {row["hour"]: int(row["allocated"]) for row in rows}
+
+    async def of_groups(
+        self,
+        cluster: str,
+        first: int,
+        after: int,
+        step: Step,
+        by: str,
+        key: str,
+        groups: Sequence[UsageSum],
+    ) -> dict[GroupKey, dict[int, int]]:
+        """The same for each of some groups of a report."""
+        names = [group.name for group in groups]
+        span = (await self._clusters.number(cluster), first, after)
+        if by == "namespace":
+            query, more = _NAMESPACE, [names]
+        elif by == "workload":
+            query, more = _WORKLOAD, [names, [group.uid for group in groups]]
+        else:
+            query, more = _LABEL, [names, by, key]
+        table = by if by in ("namespace", "workload") else "label"
+        member = "member" if step == "day" else table
+        found = await self._database.fetch(query.format(rows=_rows(table, step), member=member), *span, *more)
+        series: dict[GroupKey, dict[int, int]] = {}
+        for row in found:
+            place = (row["namespace"], row["kind"], row["name"], row["uid"])
+            series.setdefault(place, {})[row["hour"]] = int(row["allocated"])
+        return series
+
+
+def _rows(grouping: str, step: Step) -> str:
+    return (_DAYS if step == "day" else _HOURS).format(grouping=grouping)
