@@ -9,4 +9,7 @@ import "./styles/charts.css";
 import "./styles/pages.css";
 
 document.documentElement.dataset.theme = session.theme;
+// Paper is white whatever the screen is.
+addEventListener("beforeprint", () => (document.documentElement.dataset.theme = "light"));
+addEventListener("afterprint", () => (document.documentElement.dataset.theme = session.theme));
 render(<App />, document.getElementById("app") as HTMLElement);

@@ -2,10 +2,12 @@ import { describe, expect, test } from "vitest";
 import { splitEvents } from "../src/api/split";
 import { align, stack } from "../src/charts/align";
 import { GAP, gpuAt, layOut, nodeOf, placeOf } from "../src/heatmap/layout";
-import { accounts, csvOf, stackOf } from "../src/pages/books";
+import type { Report, ReportRow } from "../src/api/types";
+import { heldBy, stackOf } from "../src/pages/books";
 import { byFree, fitting, roomOf } from "../src/pages/room";
-import { lastHours, monthOf } from "../src/pages/period";
+import { daysInWords, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
 import { hrefOf, parseRoute } from "../src/state/route";
+import { parseSort, sorted } from "../src/state/sort";
 import { short, span } from "../src/ui/format";
 
 describe("the map", () => {
@@ -33,33 +35,60 @@ describe("the map", () => {
   });
 });
 
-const hour = (namespace: string, at: number, count: number, used: number | null) => ({
-  namespace,
-  stat_hour: new Date(at * 3_600_000).toISOString(),
-  allocated_gpu_count: count,
-  avg_utilization: used,
-});
-
 describe("the books", () => {
-  const rows = ["a", "b", "c", "d"].flatMap((name, place) => [hour(name, 1, place + 0.25, 50), hour(name, 2, place + 1, null)]);
+  const row = (name: string, hours: number, kind: ReportRow["row"] = "group"): ReportRow => ({
+    row: kind,
+    name,
+    namespace: "",
+    kind: "",
+    uid: "",
+    gpu_hours: hours,
+    idle_gpu_hours: 0,
+    avg_utilization: null,
+    cost: 0,
+    share: 0,
+  });
+  const report: Report = {
+    cluster_name: "prod",
+    period: "2026-11",
+    group_by: "workload",
+    start_time: "",
+    end_time: "",
+    hours_accounted: 2,
+    hours_in_period: 720,
+    totals: { capacity_gpu_hours: 20, allocated_gpu_hours: 14.75, idle_gpu_hours: 0, avg_utilization: null, cost: 0, allocation_rate: 73.75 },
+    rows: [row("a", 8.25), row("a", 4), row("c", 1.5), row("unattributed", 1, "unattributed"), row("unallocated", 5.25, "unallocated")],
+    series: {
+      step: "hour",
+      times: ["2026-11-01T00:00:00Z", "2026-11-01T01:00:00Z"],
+      lines: [
+        { row: "group", name: "a", namespace: "x", kind: "Job", uid: "1", gpu_hours: [4, 4.25] },
+        { row: "group", name: "a", namespace: "y", kind: "Job", uid: "2", gpu_hours: [0, 4] },
+        { row: "others", name: "others", namespace: "", kind: "", uid: "", gpu_hours: [1, 1.5] },
+      ],
+    },
+  };
 
   test("the stack of the chart is the total of the table", () => {
-    const all = accounts(rows);
-    const drawn = stackOf(all, 2);
-    const top = stack(align(drawn).values).at(-1) ?? [];
-    const table = all.reduce((sum, account) => sum + account.hours, 0);
-    expect(top.reduce((sum, value) => sum + value, 0)).toBe(table);
-    expect(drawn.map((line) => line.name)).toEqual(["d", "c", "2 others"]);
+    const lines = stackOf(report);
+    const top = stack(align(lines).values).at(-1) ?? [];
+    const held = heldBy(report);
+    expect(top.reduce((sum, value) => sum + value, 0)).toBe(report.totals.allocated_gpu_hours);
+    expect(held.reduce((sum, each) => sum + each.gpu_hours, 0)).toBe(report.totals.allocated_gpu_hours);
+    expect(lines.map((line) => line.name)).toEqual(["a", "y/a", "all others"]);
   });
 
-  test("utilization counts the hours that were measured", () => {
-    const [account] = accounts([hour("a", 1, 4, 50), hour("a", 2, 4, null)]);
-    expect(account).toMatchObject({ hours: 8, measured: 4, worked: 2 });
+  test("what nobody held is no row, what belongs to no group is one", () => {
+    expect(heldBy(report).map((each) => each.row)).toEqual(["group", "group", "group", "unattributed"]);
   });
+});
 
-  test("CSV quotes what needs it and disarms formulas", () => {
-    expect(csvOf([["a,b", 'say "x"', "=1+1", 2.5]])).toBe('"a,b","say ""x""",\'=1+1,2.5\r\n');
-  });
+test("a list is sorted either way, with what has no value last", () => {
+  const values = { size: (row: { size: number | null }) => row.size };
+  const rows = [{ size: 2 }, { size: null }, { size: 3 }, { size: 1 }];
+  expect(sorted(rows, parseSort(undefined, "size"), values).map((row) => row.size)).toEqual([1, 2, 3, null]);
+  expect(sorted(rows, parseSort("-size", ""), values).map((row) => row.size)).toEqual([3, 2, 1, null]);
+  expect(sorted(rows, parseSort("colour", ""), values)).toEqual(rows);
 });
 
 test("room is counted by runs and islands of free GPUs", () => {
@@ -101,9 +130,11 @@ test("an address and its parts are the same thing", () => {
   expect(parseRoute(href)).toEqual({ path: ["nodes", "a/b?c#d"], query: { name: "x&y" } });
 });
 
-test("periods are whole hours in UTC", () => {
+test("periods are whole hours and days in UTC", () => {
   expect(lastHours(24, Date.UTC(2026, 0, 2, 3, 40))).toEqual({ start_time: "2026-01-01T03:00:00Z", end_time: "2026-01-02T03:00:00Z" });
-  expect(monthOf("2026-02")).toEqual({ start_time: "2026-02-01T00:00:00Z", end_time: "2026-02-28T23:00:00Z" });
+  expect(periodOf(monthOf("2026-02"))).toBe("2026-02-01..2026-02-28");
+  expect(periodOf(lastDays(7, Date.UTC(2026, 0, 2, 3, 40)))).toBe("2025-12-27..2026-01-02");
+  expect(daysInWords(monthOf("2026-02"))).toMatch(/^1\s?\u2013\s?28 Feb 2026$/u);
 });
 
 test("numbers and spans are short", () => {

@@ -70,6 +70,15 @@ export async function read<T>(address: string, signal?: AbortSignal): Promise<T>
   return data as T;
 }
 
+/** An answer that is in no envelope, such as a CSV file. */
+export async function readText(address: string): Promise<string> {
+  const response = await fetch(address, { headers: authorization(), cache: "no-store" }).catch(() => {
+    throw new ApiError(0, "the server can't be reached");
+  });
+  if (!response.ok) await unwrapped(response); // says why in the family's envelope
+  return response.text();
+}
+
 /** Send a body and get the data of the answer. */
 export async function send<T>(address: string, body: unknown): Promise<T> {
   const headers = { ...authorization(), "content-type": "application/json" };

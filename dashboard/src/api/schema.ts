@@ -75,6 +75,210 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/gpu-aggregation/clusters": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The clusters that are accounted for */
+        get: operations["clusters"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gpu-aggregation/namespaces": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The namespaces that have statistics */
+        get: operations["namespaces"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gpu-aggregation/dimension-keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The keys of labels or annotations that have statistics */
+        get: operations["dimension_keys"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gpu-aggregation/dimension-values": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The values of one key that have statistics */
+        get: operations["dimension_values"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gpu-aggregation/cluster/hourly-stats": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Hours of a cluster; a page of them if one is asked for */
+        get: operations["cluster_hours"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gpu-aggregation/namespaces/hourly-stats": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Hours of namespaces; a page of them if one is asked for */
+        get: operations["namespace_hours"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gpu-aggregation/labels/hourly-stats": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Hours of the values of a label or annotation; a page of them if one is asked for */
+        get: operations["label_hours"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gpu-aggregation/workloads/hourly-stats": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Hours of workloads, always in pages */
+        get: operations["workload_hours"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gpu-aggregation/snapshots/latest": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The newest snapshot, with all workloads */
+        get: operations["latest_snapshot"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gpu-aggregation/snapshots": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Snapshots of a span of time, the last 24 hours if none is given */
+        get: operations["snapshots"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gpu-aggregation/report": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What each group used of a month or of other days, with what is left over: JSON, CSV, or a page that prints well */
+        get: operations["usage_report"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gpu-aggregation/waste": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Workloads that hold GPUs which they don't use, the worst first; counted in whole days */
+        get: operations["waste"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/clusters/overview": {
         parameters: {
             query?: never;
@@ -290,7 +494,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GPU nodes by name */
+        /** GPU nodes, by name unless asked otherwise */
         get: operations["list_nodes"];
         put?: never;
         post?: never;
@@ -463,6 +667,295 @@ export interface components {
             /** @enum {unknown} */
             state: "down" | "off" | "ok";
             message: string;
+        };
+        /**
+         * ClusterStatistics
+         * @description One hour of a cluster.
+         */
+        ClusterStatistics: {
+            id: number;
+            cluster_name: string;
+            stat_hour: string;
+            total_gpu_capacity: number;
+            capacity_gpu_hours: number;
+            allocated_gpu_count: number;
+            allocation_rate: number;
+            avg_utilization: number | null;
+            max_utilization: number | null;
+            min_utilization: number | null;
+            p50_utilization: number | null;
+            p95_utilization: number | null;
+            sample_count: number;
+            allocated_gpu_hours: number;
+            idle_gpu_hours: number;
+            cost: number;
+            created_at: string;
+            updated_at: string;
+        };
+        /**
+         * Page[ClusterStatistics]
+         * @description Some rows, and how many there are.
+         */
+        Page_ClusterStatistics_: {
+            total: number;
+            page: number;
+            page_size: number;
+            total_pages: number;
+            data: components["schemas"]["ClusterStatistics"][];
+        };
+        /**
+         * NamespaceStatistics
+         * @description One hour of a namespace.
+         */
+        NamespaceStatistics: {
+            id: number;
+            cluster_name: string;
+            namespace: string;
+            stat_hour: string;
+            total_gpu_capacity: number;
+            allocated_gpu_count: number;
+            avg_utilization: number | null;
+            max_utilization: number | null;
+            min_utilization: number | null;
+            p50_utilization: number | null;
+            p95_utilization: number | null;
+            sample_count: number;
+            active_workload_count: number;
+            allocated_gpu_hours: number;
+            idle_gpu_hours: number;
+            cost: number;
+            created_at: string;
+            updated_at: string;
+        };
+        /**
+         * Page[NamespaceStatistics]
+         * @description Some rows, and how many there are.
+         */
+        Page_NamespaceStatistics_: {
+            total: number;
+            page: number;
+            page_size: number;
+            total_pages: number;
+            data: components["schemas"]["NamespaceStatistics"][];
+        };
+        /**
+         * LabelStatistics
+         * @description One hour of all that carry one value of a label or annotation.
+         */
+        LabelStatistics: {
+            id: number;
+            cluster_name: string;
+            dimension_type: string;
+            dimension_key: string;
+            dimension_value: string;
+            stat_hour: string;
+            allocated_gpu_count: number;
+            avg_utilization: number | null;
+            max_utilization: number | null;
+            min_utilization: number | null;
+            p50_utilization: number | null;
+            p95_utilization: number | null;
+            sample_count: number;
+            active_workload_count: number;
+            allocated_gpu_hours: number;
+            idle_gpu_hours: number;
+            cost: number;
+            created_at: string;
+            updated_at: string;
+        };
+        /**
+         * Page[LabelStatistics]
+         * @description Some rows, and how many there are.
+         */
+        Page_LabelStatistics_: {
+            total: number;
+            page: number;
+            page_size: number;
+            total_pages: number;
+            data: components["schemas"]["LabelStatistics"][];
+        };
+        /**
+         * Page[WorkloadStatistics]
+         * @description Some rows, and how many there are.
+         */
+        Page_WorkloadStatistics_: {
+            total: number;
+            page: number;
+            page_size: number;
+            total_pages: number;
+            data: components["schemas"]["WorkloadStatistics"][];
+        };
+        /**
+         * WorkloadStatistics
+         * @description One hour of a workload; memory in GiB per GPU.
+         */
+        WorkloadStatistics: {
+            id: number;
+            cluster_name: string;
+            namespace: string;
+            workload_name: string;
+            workload_type: string;
+            stat_hour: string;
+            allocated_gpu_count: number;
+            requested_gpu_count: number;
+            avg_utilization: number | null;
+            max_utilization: number | null;
+            min_utilization: number | null;
+            p50_utilization: number | null;
+            p95_utilization: number | null;
+            avg_gpu_memory_used: number | null;
+            max_gpu_memory_used: number | null;
+            avg_gpu_memory_total: number | null;
+            avg_replica_count: number;
+            max_replica_count: number;
+            min_replica_count: number;
+            workload_status: string;
+            sample_count: number;
+            owner_uid: string;
+            owner_name: string;
+            labels: {
+                [key: string]: string;
+            };
+            annotations: {
+                [key: string]: string;
+            };
+            source: string;
+            allocated_gpu_hours: number;
+            idle_gpu_hours: number;
+            cost: number;
+            created_at: string;
+            updated_at: string;
+        };
+        /**
+         * Snapshot
+         * @description Capacity, allocation and utilization of a cluster at one moment.
+         */
+        Snapshot: {
+            id: number;
+            cluster_name: string;
+            snapshot_time: string;
+            /** @default cluster */
+            dimension_type: string;
+            /** @default  */
+            dimension_key: string;
+            /** @default  */
+            dimension_value: string;
+            total_gpu_capacity: number;
+            allocated_gpu_count: number;
+            utilization: number | null;
+            allocation_details: unknown;
+            created_at: string;
+        };
+        /**
+         * Page[Snapshot]
+         * @description Some rows, and how many there are.
+         */
+        Page_Snapshot_: {
+            total: number;
+            page: number;
+            page_size: number;
+            total_pages: number;
+            data: components["schemas"]["Snapshot"][];
+        };
+        /**
+         * Report
+         * @description What a cluster's GPUs were used for.
+         */
+        Report: {
+            cluster_name: string;
+            period: string;
+            group_by: string;
+            start_time: string;
+            end_time: string;
+            hours_accounted: number;
+            hours_in_period: number;
+            totals: components["schemas"]["ReportTotals"];
+            rows: components["schemas"]["ReportRow"][];
+            series?: components["schemas"]["ReportSeries"];
+        };
+        /**
+         * ReportTotals
+         * @description The whole cluster.
+         */
+        ReportTotals: {
+            capacity_gpu_hours: number;
+            allocated_gpu_hours: number;
+            idle_gpu_hours: number;
+            avg_utilization: number | null;
+            cost: number;
+            allocation_rate: number;
+        };
+        /**
+         * ReportRow
+         * @description What one group used. `row` says whether it is a group, or what is left over.
+         */
+        ReportRow: {
+            /** @enum {unknown} */
+            row: "group" | "others" | "unallocated" | "unattributed";
+            name: string;
+            /** @default  */
+            namespace: string;
+            /** @default  */
+            kind: string;
+            /** @default  */
+            uid: string;
+            gpu_hours: number;
+            idle_gpu_hours: number;
+            avg_utilization: number | null;
+            cost: number;
+            share: number;
+        };
+        /**
+         * ReportSeries
+         * @description GPU-hours over time. Hours and days without data are left out.
+         */
+        ReportSeries: {
+            /** @enum {unknown} */
+            step: "day" | "hour";
+            times: string[];
+            lines: components["schemas"]["ReportLine"][];
+        };
+        /**
+         * ReportLine
+         * @description One group, or all those without a line of their own (`others`).
+         */
+        ReportLine: {
+            /** @enum {unknown} */
+            row: "group" | "others";
+            name: string;
+            /** @default  */
+            namespace: string;
+            /** @default  */
+            kind: string;
+            /** @default  */
+            uid: string;
+            gpu_hours: number[];
+        };
+        /**
+         * Page[WasteRow]
+         * @description Some rows, and how many there are.
+         */
+        Page_WasteRow_: {
+            total: number;
+            page: number;
+            page_size: number;
+            total_pages: number;
+            data: components["schemas"]["WasteRow"][];
+        };
+        /**
+         * WasteRow
+         * @description A workload that held GPUs which it did not use.
+         */
+        WasteRow: {
+            namespace: string;
+            workload_name: string;
+            workload_type: string;
+            owner_uid: string;
+            idle_gpu_hours: number;
+            allocated_gpu_hours: number;
+            idle_share: number;
+            avg_utilization: number | null;
+            idle_cost: number;
         };
         /**
          * ClusterOverview
@@ -1222,6 +1715,998 @@ export interface operations {
             default: components["responses"]["LiveError"];
         };
     };
+    clusters: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 200,
+                     *       "message": "success",
+                     *       "data": [
+                     *         "prod"
+                     *       ]
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 200;
+                        message: string;
+                        data: string[];
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["AggregationError"];
+            401: components["responses"]["AggregationError"];
+            403: components["responses"]["AggregationError"];
+            404: components["responses"]["AggregationError"];
+            429: components["responses"]["AggregationError"];
+            500: components["responses"]["AggregationError"];
+            503: components["responses"]["AggregationError"];
+            default: components["responses"]["AggregationError"];
+        };
+    };
+    namespaces: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                start_time?: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                end_time?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 200,
+                     *       "message": "success",
+                     *       "data": [
+                     *         "inference",
+                     *         "ml-training"
+                     *       ]
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 200;
+                        message: string;
+                        data: string[];
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["AggregationError"];
+            401: components["responses"]["AggregationError"];
+            403: components["responses"]["AggregationError"];
+            404: components["responses"]["AggregationError"];
+            429: components["responses"]["AggregationError"];
+            500: components["responses"]["AggregationError"];
+            503: components["responses"]["AggregationError"];
+            default: components["responses"]["AggregationError"];
+        };
+    };
+    dimension_keys: {
+        parameters: {
+            query: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                start_time?: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                end_time?: string;
+                /** @description What the key is of. */
+                dimension_type: "annotation" | "label";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 200,
+                     *       "message": "success",
+                     *       "data": [
+                     *         "project",
+                     *         "team"
+                     *       ]
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 200;
+                        message: string;
+                        data: string[];
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["AggregationError"];
+            401: components["responses"]["AggregationError"];
+            403: components["responses"]["AggregationError"];
+            404: components["responses"]["AggregationError"];
+            429: components["responses"]["AggregationError"];
+            500: components["responses"]["AggregationError"];
+            503: components["responses"]["AggregationError"];
+            default: components["responses"]["AggregationError"];
+        };
+    };
+    dimension_values: {
+        parameters: {
+            query: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                start_time?: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                end_time?: string;
+                /** @description What the key is of. */
+                dimension_type: "annotation" | "label";
+                /** @description Key, such as team. */
+                dimension_key: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 200,
+                     *       "message": "success",
+                     *       "data": [
+                     *         "ai-research",
+                     *         "cv-team"
+                     *       ]
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 200;
+                        message: string;
+                        data: string[];
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["AggregationError"];
+            401: components["responses"]["AggregationError"];
+            403: components["responses"]["AggregationError"];
+            404: components["responses"]["AggregationError"];
+            429: components["responses"]["AggregationError"];
+            500: components["responses"]["AggregationError"];
+            503: components["responses"]["AggregationError"];
+            default: components["responses"]["AggregationError"];
+        };
+    };
+    cluster_hours: {
+        parameters: {
+            query: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                start_time: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                end_time: string;
+                /** @description Page number, from 1. */
+                page?: number;
+                /** @description Rows per page. */
+                page_size?: number;
+                /** @description Direction of the order. */
+                order_direction?: "asc" | "desc";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 200,
+                     *       "message": "success",
+                     *       "data": [
+                     *         {
+                     *           "id": 2102929408032769,
+                     *           "cluster_name": "prod",
+                     *           "stat_hour": "2025-11-05T14:00:00Z",
+                     *           "total_gpu_capacity": 128,
+                     *           "capacity_gpu_hours": 128,
+                     *           "allocated_gpu_count": 96.5,
+                     *           "allocation_rate": 75.390625,
+                     *           "avg_utilization": 68.5,
+                     *           "max_utilization": 95.2,
+                     *           "min_utilization": 45.3,
+                     *           "p50_utilization": 70.1,
+                     *           "p95_utilization": 88.7,
+                     *           "sample_count": 12,
+                     *           "allocated_gpu_hours": 96.5,
+                     *           "idle_gpu_hours": 1.25,
+                     *           "cost": 337.75,
+                     *           "created_at": "2025-11-05T15:00:41Z",
+                     *           "updated_at": "2025-11-05T15:00:41Z"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 200;
+                        message: string;
+                        data: components["schemas"]["ClusterStatistics"][] | components["schemas"]["Page_ClusterStatistics_"];
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["AggregationError"];
+            401: components["responses"]["AggregationError"];
+            403: components["responses"]["AggregationError"];
+            404: components["responses"]["AggregationError"];
+            429: components["responses"]["AggregationError"];
+            500: components["responses"]["AggregationError"];
+            503: components["responses"]["AggregationError"];
+            default: components["responses"]["AggregationError"];
+        };
+    };
+    namespace_hours: {
+        parameters: {
+            query: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                start_time: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                end_time: string;
+                /** @description Page number, from 1. */
+                page?: number;
+                /** @description Rows per page. */
+                page_size?: number;
+                /** @description Direction of the order. */
+                order_direction?: "asc" | "desc";
+                /** @description Namespace; all if not given. */
+                namespace?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 200,
+                     *       "message": "success",
+                     *       "data": [
+                     *         {
+                     *           "id": 2102929408032769,
+                     *           "cluster_name": "prod",
+                     *           "namespace": "ml-training",
+                     *           "stat_hour": "2025-11-05T14:00:00Z",
+                     *           "total_gpu_capacity": 128,
+                     *           "allocated_gpu_count": 32.5,
+                     *           "avg_utilization": 72.3,
+                     *           "max_utilization": 89.5,
+                     *           "min_utilization": 55.2,
+                     *           "p50_utilization": 72,
+                     *           "p95_utilization": 88.1,
+                     *           "sample_count": 12,
+                     *           "active_workload_count": 5,
+                     *           "allocated_gpu_hours": 32.5,
+                     *           "idle_gpu_hours": 0,
+                     *           "cost": 113.75,
+                     *           "created_at": "2025-11-05T15:00:41Z",
+                     *           "updated_at": "2025-11-05T15:00:41Z"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 200;
+                        message: string;
+                        data: components["schemas"]["NamespaceStatistics"][] | components["schemas"]["Page_NamespaceStatistics_"];
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["AggregationError"];
+            401: components["responses"]["AggregationError"];
+            403: components["responses"]["AggregationError"];
+            404: components["responses"]["AggregationError"];
+            429: components["responses"]["AggregationError"];
+            500: components["responses"]["AggregationError"];
+            503: components["responses"]["AggregationError"];
+            default: components["responses"]["AggregationError"];
+        };
+    };
+    label_hours: {
+        parameters: {
+            query: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                start_time: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                end_time: string;
+                /** @description Page number, from 1. */
+                page?: number;
+                /** @description Rows per page. */
+                page_size?: number;
+                /** @description Direction of the order. */
+                order_direction?: "asc" | "desc";
+                /** @description What the key is of. */
+                dimension_type: "annotation" | "label";
+                /** @description Key, such as team. */
+                dimension_key: string;
+                /** @description Value; all if not given. */
+                dimension_value?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 200,
+                     *       "message": "success",
+                     *       "data": [
+                     *         {
+                     *           "id": 2102929408032769,
+                     *           "cluster_name": "prod",
+                     *           "dimension_type": "label",
+                     *           "dimension_key": "team",
+                     *           "dimension_value": "ai-research",
+                     *           "stat_hour": "2025-11-05T14:00:00Z",
+                     *           "allocated_gpu_count": 64,
+                     *           "avg_utilization": 78.5,
+                     *           "max_utilization": 92.3,
+                     *           "min_utilization": 62.1,
+                     *           "p50_utilization": 78,
+                     *           "p95_utilization": 91.2,
+                     *           "sample_count": 12,
+                     *           "active_workload_count": 8,
+                     *           "allocated_gpu_hours": 64,
+                     *           "idle_gpu_hours": 0.5,
+                     *           "cost": 224,
+                     *           "created_at": "2025-11-05T15:00:41Z",
+                     *           "updated_at": "2025-11-05T15:00:41Z"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 200;
+                        message: string;
+                        data: components["schemas"]["LabelStatistics"][] | components["schemas"]["Page_LabelStatistics_"];
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["AggregationError"];
+            401: components["responses"]["AggregationError"];
+            403: components["responses"]["AggregationError"];
+            404: components["responses"]["AggregationError"];
+            429: components["responses"]["AggregationError"];
+            500: components["responses"]["AggregationError"];
+            503: components["responses"]["AggregationError"];
+            default: components["responses"]["AggregationError"];
+        };
+    };
+    workload_hours: {
+        parameters: {
+            query: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                start_time: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                end_time: string;
+                /** @description Page number, from 1. */
+                page?: number;
+                /** @description Rows per page. */
+                page_size?: number;
+                /** @description Direction of the order. */
+                order_direction?: "asc" | "desc";
+                /** @description Namespace; all if not given. */
+                namespace?: string;
+                /** @description Name; all if not given. */
+                workload_name?: string;
+                /** @description Kind; all if not given. */
+                workload_type?: string;
+                /** @description What to order by. */
+                order_by?: "time" | "utilization";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 200,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "total": 1,
+                     *         "page": 1,
+                     *         "page_size": 20,
+                     *         "total_pages": 1,
+                     *         "data": [
+                     *           {
+                     *             "id": 2102929408032769,
+                     *             "cluster_name": "prod",
+                     *             "namespace": "ml-training",
+                     *             "workload_name": "bert-training-job",
+                     *             "workload_type": "Job",
+                     *             "stat_hour": "2025-11-05T14:00:00Z",
+                     *             "allocated_gpu_count": 8,
+                     *             "requested_gpu_count": 8,
+                     *             "avg_utilization": 85.67,
+                     *             "max_utilization": 98.2,
+                     *             "min_utilization": 72.34,
+                     *             "p50_utilization": 85.12,
+                     *             "p95_utilization": 96.5,
+                     *             "avg_gpu_memory_used": 28.5,
+                     *             "max_gpu_memory_used": 31.2,
+                     *             "avg_gpu_memory_total": 32,
+                     *             "avg_replica_count": 1,
+                     *             "max_replica_count": 1,
+                     *             "min_replica_count": 1,
+                     *             "workload_status": "Running",
+                     *             "sample_count": 96,
+                     *             "owner_uid": "abc-def-123",
+                     *             "owner_name": "bert-training-job",
+                     *             "labels": {
+                     *               "team": "research"
+                     *             },
+                     *             "annotations": {
+                     *               "cost-center": "cc-001"
+                     *             },
+                     *             "source": "k8s",
+                     *             "allocated_gpu_hours": 8,
+                     *             "idle_gpu_hours": 0,
+                     *             "cost": 28,
+                     *             "created_at": "2025-11-05T15:00:41Z",
+                     *             "updated_at": "2025-11-05T15:00:41Z"
+                     *           }
+                     *         ]
+                     *       }
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 200;
+                        message: string;
+                        data: components["schemas"]["Page_WorkloadStatistics_"];
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["AggregationError"];
+            401: components["responses"]["AggregationError"];
+            403: components["responses"]["AggregationError"];
+            404: components["responses"]["AggregationError"];
+            429: components["responses"]["AggregationError"];
+            500: components["responses"]["AggregationError"];
+            503: components["responses"]["AggregationError"];
+            default: components["responses"]["AggregationError"];
+        };
+    };
+    latest_snapshot: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 200,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "id": 115779502080001,
+                     *         "cluster_name": "prod",
+                     *         "snapshot_time": "2025-11-05T14:25:00Z",
+                     *         "dimension_type": "cluster",
+                     *         "dimension_key": "",
+                     *         "dimension_value": "",
+                     *         "total_gpu_capacity": 128,
+                     *         "allocated_gpu_count": 8,
+                     *         "utilization": 85.3,
+                     *         "allocation_details": {
+                     *           "namespaces": {
+                     *             "ml-training": {
+                     *               "allocated_gpu": 8,
+                     *               "utilization": 85.3,
+                     *               "workload_count": 1,
+                     *               "workloads": [
+                     *                 {
+                     *                   "uid": "abc-123",
+                     *                   "name": "bert-training",
+                     *                   "namespace": "ml-training",
+                     *                   "kind": "PyTorchJob",
+                     *                   "allocated_gpu": 8,
+                     *                   "utilization": 85.3
+                     *                 }
+                     *               ]
+                     *             }
+                     *           },
+                     *           "labels": {},
+                     *           "annotations": {}
+                     *         },
+                     *         "created_at": "2025-11-05T14:25:01Z"
+                     *       }
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 200;
+                        message: string;
+                        data: components["schemas"]["Snapshot"];
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["AggregationError"];
+            401: components["responses"]["AggregationError"];
+            403: components["responses"]["AggregationError"];
+            404: components["responses"]["AggregationError"];
+            429: components["responses"]["AggregationError"];
+            500: components["responses"]["AggregationError"];
+            503: components["responses"]["AggregationError"];
+            default: components["responses"]["AggregationError"];
+        };
+    };
+    snapshots: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                start_time?: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                end_time?: string;
+                /** @description Page number, from 1. */
+                page?: number;
+                /** @description Rows per page. */
+                page_size?: number;
+                /** @description Also tell who had what. */
+                details?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 200,
+                     *       "message": "success",
+                     *       "data": [
+                     *         {
+                     *           "id": 115779502080001,
+                     *           "cluster_name": "prod",
+                     *           "snapshot_time": "2025-11-05T14:25:00Z",
+                     *           "dimension_type": "cluster",
+                     *           "dimension_key": "",
+                     *           "dimension_value": "",
+                     *           "total_gpu_capacity": 128,
+                     *           "allocated_gpu_count": 8,
+                     *           "utilization": 85.3,
+                     *           "allocation_details": {
+                     *             "namespaces": {
+                     *               "ml-training": {
+                     *                 "allocated_gpu": 8,
+                     *                 "utilization": 85.3,
+                     *                 "workload_count": 1,
+                     *                 "workloads": [
+                     *                   {
+                     *                     "uid": "abc-123",
+                     *                     "name": "bert-training",
+                     *                     "namespace": "ml-training",
+                     *                     "kind": "PyTorchJob",
+                     *                     "allocated_gpu": 8,
+                     *                     "utilization": 85.3
+                     *                   }
+                     *                 ]
+                     *               }
+                     *             },
+                     *             "labels": {},
+                     *             "annotations": {}
+                     *           },
+                     *           "created_at": "2025-11-05T14:25:01Z"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 200;
+                        message: string;
+                        data: components["schemas"]["Snapshot"][] | components["schemas"]["Page_Snapshot_"];
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["AggregationError"];
+            401: components["responses"]["AggregationError"];
+            403: components["responses"]["AggregationError"];
+            404: components["responses"]["AggregationError"];
+            429: components["responses"]["AggregationError"];
+            500: components["responses"]["AggregationError"];
+            503: components["responses"]["AggregationError"];
+            default: components["responses"]["AggregationError"];
+        };
+    };
+    usage_report: {
+        parameters: {
+            query: {
+                /** @description Month (2026-10), day (2026-10-05), or the first and last of several (2026-10-05..2026-10-11), in UTC. */
+                period: string;
+                /** @description namespace, workload, label:KEY or annotation:KEY. */
+                group_by?: string;
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Tell this many groups, the largest; the rest is one row. 0: all. */
+                groups?: number;
+                /** @description Tell also how this many groups, the largest, used GPUs over time. */
+                series?: number;
+                /** @description Form; what Accept says if not given. */
+                format?: "csv" | "html" | "json";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 200,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "cluster_name": "prod",
+                     *         "period": "2026-10",
+                     *         "group_by": "namespace",
+                     *         "start_time": "2026-10-01T00:00:00Z",
+                     *         "end_time": "2026-11-01T00:00:00Z",
+                     *         "hours_accounted": 744,
+                     *         "hours_in_period": 744,
+                     *         "totals": {
+                     *           "capacity_gpu_hours": 95232,
+                     *           "allocated_gpu_hours": 71424,
+                     *           "idle_gpu_hours": 1200.5,
+                     *           "avg_utilization": 68.2,
+                     *           "cost": 249984,
+                     *           "allocation_rate": 75
+                     *         },
+                     *         "rows": [
+                     *           {
+                     *             "row": "group",
+                     *             "name": "ml-training",
+                     *             "namespace": "",
+                     *             "kind": "",
+                     *             "uid": "",
+                     *             "gpu_hours": 71424,
+                     *             "idle_gpu_hours": 1200.5,
+                     *             "avg_utilization": 68.2,
+                     *             "cost": 249984,
+                     *             "share": 75
+                     *           },
+                     *           {
+                     *             "row": "unattributed",
+                     *             "name": "unattributed",
+                     *             "namespace": "",
+                     *             "kind": "",
+                     *             "uid": "",
+                     *             "gpu_hours": 0,
+                     *             "idle_gpu_hours": 0,
+                     *             "avg_utilization": null,
+                     *             "cost": 0,
+                     *             "share": 0
+                     *           },
+                     *           {
+                     *             "row": "unallocated",
+                     *             "name": "unallocated",
+                     *             "namespace": "",
+                     *             "kind": "",
+                     *             "uid": "",
+                     *             "gpu_hours": 23808,
+                     *             "idle_gpu_hours": 0,
+                     *             "avg_utilization": null,
+                     *             "cost": 0,
+                     *             "share": 25
+                     *           }
+                     *         ]
+                     *       }
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 200;
+                        message: string;
+                        data: components["schemas"]["Report"];
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["AggregationError"];
+            401: components["responses"]["AggregationError"];
+            403: components["responses"]["AggregationError"];
+            404: components["responses"]["AggregationError"];
+            429: components["responses"]["AggregationError"];
+            500: components["responses"]["AggregationError"];
+            503: components["responses"]["AggregationError"];
+            default: components["responses"]["AggregationError"];
+        };
+    };
+    waste: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                start_time?: string;
+                /** @description RFC 3339 with an offset; inclusive. */
+                end_time?: string;
+                /** @description Page number, from 1. */
+                page?: number;
+                /** @description Rows per page. */
+                page_size?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It worked. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 200,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "total": 1,
+                     *         "page": 1,
+                     *         "page_size": 20,
+                     *         "total_pages": 1,
+                     *         "data": [
+                     *           {
+                     *             "namespace": "ml-training",
+                     *             "workload_name": "notebook-7",
+                     *             "workload_type": "StatefulSet",
+                     *             "owner_uid": "abc-def-123",
+                     *             "idle_gpu_hours": 160,
+                     *             "allocated_gpu_hours": 168,
+                     *             "idle_share": 95.2381,
+                     *             "avg_utilization": 1.3,
+                     *             "idle_cost": 560
+                     *           }
+                     *         ]
+                     *       }
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 200;
+                        message: string;
+                        data: components["schemas"]["Page_WasteRow_"];
+                    };
+                };
+            };
+            /** @description The caller has it already. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["AggregationError"];
+            401: components["responses"]["AggregationError"];
+            403: components["responses"]["AggregationError"];
+            404: components["responses"]["AggregationError"];
+            429: components["responses"]["AggregationError"];
+            500: components["responses"]["AggregationError"];
+            503: components["responses"]["AggregationError"];
+            default: components["responses"]["AggregationError"];
+        };
+    };
     cluster_overview: {
         parameters: {
             query?: {
@@ -1498,6 +2983,10 @@ export interface operations {
                 source?: string;
                 /** @description Sort field, newest first; start_at if not given. */
                 orderBy?: "end_at" | "start_at";
+                /** @description Sort by this instead: most GPUs first, or by name. */
+                sort?: "gpus" | "name";
+                /** @description The other way round. */
+                reverse?: boolean;
             };
             header?: never;
             path?: never;
@@ -2273,6 +3762,10 @@ export interface operations {
                 state?: "busy" | "faulty" | "idle" | "partial";
                 /** @description Part of the name, in any case. */
                 name?: string;
+                /** @description Sort field: by name, faulty first, most free GPUs first, or the busiest first. */
+                sort?: "free" | "name" | "state" | "utilization";
+                /** @description The other way round. */
+                reverse?: boolean;
             };
             header?: never;
             path?: never;

@@ -24,6 +24,13 @@ export type ClaimPage = Schemas["ClaimPage"];
 export type LeasePage = Schemas["LeasePage"];
 export type WhyWaiting = Schemas["WhyWaiting"];
 export type Health = Schemas["Health"];
+/** Rates of what is accounted are 0–100. */
+export type ClusterHour = Schemas["ClusterStatistics"];
+export type Report = Schemas["Report"];
+export type ReportRow = Schemas["ReportRow"];
+export type ReportSeries = Schemas["ReportSeries"];
+export type WastePage = Schemas["Page_WasteRow_"];
+export type WasteRow = Schemas["WasteRow"];
 
 /** One event of /api/events. */
 export interface Change {

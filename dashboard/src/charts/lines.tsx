@@ -15,6 +15,8 @@ interface Props {
   label: string;
   height?: number;
   stacked?: boolean;
+  /** Bars instead of areas, for sums of days. */
+  bars?: boolean | undefined;
   format?: (value: number) => string;
   min?: number;
   max?: number;
@@ -29,7 +31,7 @@ export function Lines(props: Props) {
   const { times, values } = useMemo(() => align(props.lines), [props.lines]);
   const drawn = useMemo(() => (props.stacked ? stack(values) : values), [values, props.stacked]);
   const colours = lineColours(props.lines.length, theme);
-  const shape = `${props.lines.map((line) => line.name).join("\n")} ${props.stacked} ${theme} ${zone} ${props.height}`;
+  const shape = `${props.lines.map((line) => line.name).join("\n")} ${props.stacked} ${props.bars} ${theme} ${zone} ${props.height}`;
 
   useEffect(() => {
     const element = box.current;
@@ -133,8 +135,8 @@ function options(
       },
     },
     axes: [
-      { ...axis, size: 28, gap: 6, grid: { show: false }, values: (_plot, splits) => splits.map((at) => tick(at, splits)) },
-      { ...axis, size: 50, values: (_plot, splits) => splits.map(format) },
+      { ...axis, size: 28, gap: 6, grid: { show: false }, values: (_plot, splits) => ticks(splits) },
+      { ...axis, size: (_plot, words) => roomFor(words), values: (_plot, splits) => splits.map(format) },
     ],
     series: [
       {},
@@ -142,6 +144,7 @@ function options(
         stroke: colour,
         width: props.stacked ? 1 : painted.length > 8 ? 1 : 1.5,
         points: { show: false },
+        ...(props.bars && uPlot.paths.bars ? { paths: uPlot.paths.bars({ size: [0.72, 56] }) } : {}),
         ...(props.stacked ? { fill: colour } : painted.length === 1 ? { fill: `${colour}1c` } : {}),
       })),
     ],
@@ -149,10 +152,23 @@ function options(
   };
 }
 
-function tick(seconds: number, splits: number[]): string {
-  const days = (splits.at(-1) ?? 0) - (splits[0] ?? 0) > 2 * 86_400;
-  return new Intl.DateTimeFormat("en-GB", {
-    ...(days ? { day: "2-digit", month: "short" } : { hour: "2-digit", minute: "2-digit" }),
-    ...(session.zone === "UTC" ? { timeZone: "UTC" } : {}),
-  }).format(seconds * 1000);
+/** How wide the axis must be for its words. */
+function roomFor(words: string[] | null): number {
+  const longest = Math.max(0, ...(words ?? []).map((word) => word.length));
+  return Math.max(40, Math.ceil(longest * 6.7) + 14);
+}
+
+/** Times along the axis: the date where a new day begins, else the hour. */
+function ticks(splits: number[]): string[] {
+  const zone = session.zone === "UTC" ? { timeZone: "UTC" } : {};
+  const date = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", ...zone });
+  const hour = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", ...zone });
+  const [first, last] = [splits[0] ?? 0, splits.at(-1) ?? 0].map((seconds) => date.format(seconds * 1000));
+  let day = first === last ? first : ""; // a chart within one day tells the hours alone
+  return splits.map((seconds) => {
+    const here = date.format(seconds * 1000);
+    if (here === day) return hour.format(seconds * 1000);
+    day = here;
+    return here;
+  });
 }

@@ -1,59 +1,39 @@
-// Add hourly rows up. The table and the chart are both made from what this returns, so that they
-// agree to the digit.
-import type { GroupHour } from "../api/accounting";
+// What a report becomes on the page. The table shows its rows and the chart its lines; the server
+// makes both from the same sums, so that they agree to the digit.
+import type { Report, ReportRow } from "../api/types";
 import type { Line } from "../charts/align";
 
-export interface Account {
-  name: string;
-  /** GPU hours held: the mean count of each hour, added up. */
-  hours: number;
-  /** GPU hours at work: each hour's count times its utilization. */
-  worked: number;
-  /** The hours for which the utilization is known. */
-  measured: number;
-  rows: GroupHour[];
+/** Those who held GPUs: groups, others together, and what belongs to no group. */
+export function heldBy(report: Report): ReportRow[] {
+  return report.rows.filter((row) => row.row !== "unallocated" && (row.row !== "unattributed" || row.gpu_hours !== 0));
 }
 
-export function nameOf(row: GroupHour): string {
-  return row.workload_name ?? row.dimension_value ?? row.namespace ?? "";
+/** Lines for a stacked chart: the largest groups, and all others as one. */
+export function stackOf(report: Report): Line[] {
+  const series = report.series;
+  if (!series) return [];
+  const times = series.times.map((time) => Date.parse(time));
+  const named = new Set<string>();
+  return series.lines.map((line) => {
+    const plain = line.row === "others" ? "all others" : line.name || "none";
+    const name = named.has(plain) ? `${line.namespace}/${plain}` : plain;
+    named.add(name);
+    return { name, points: line.gpu_hours.map((hours, place) => [hours, times[place] ?? 0] as const) };
+  });
 }
 
-/** One account a name, the largest first. */
-export function accounts(rows: readonly GroupHour[]): Account[] {
-  const found = new Map<string, Account>();
-  for (const row of rows) {
-    const name = nameOf(row);
-    const account = found.get(name) ?? { name, hours: 0, worked: 0, measured: 0, rows: [] };
-    account.hours += row.allocated_gpu_count;
-    if (row.avg_utilization != null) {
-      account.worked += (row.allocated_gpu_count * row.avg_utilization) / 100;
-      account.measured += row.allocated_gpu_count;
-    }
-    account.rows.push(row);
-    found.set(name, account);
-  }
-  return [...found.values()].sort((a, b) => b.hours - a.hours || a.name.localeCompare(b.name));
+/** What of the hours was held, 0–1. */
+export function shareOf(row: ReportRow, report: Report): number {
+  const held = report.totals.allocated_gpu_hours;
+  return held ? row.gpu_hours / held : 0;
 }
 
-/** Lines for the largest accounts; the rest is one line, so that the stack is the whole. */
-export function stackOf(all: readonly Account[], most: number): Line[] {
-  const named = all.slice(0, all.length > most + 1 ? most : most + 1);
-  const rest = all.slice(named.length);
-  const times = [...new Set(all.flatMap((account) => account.rows.map((row) => row.stat_hour)))].sort();
-  const lineOf = (name: string, rows: GroupHour[]): Line => {
-    const sums = new Map<string, number>();
-    for (const row of rows) sums.set(row.stat_hour, (sums.get(row.stat_hour) ?? 0) + row.allocated_gpu_count);
-    return { name, points: times.map((hour) => [sums.get(hour) ?? 0, Date.parse(hour)] as const) };
-  };
-  const lines = named.map((account) => lineOf(account.name || "none", account.rows));
-  return rest.length ? [...lines, lineOf(`${rest.length} others`, rest.flatMap((account) => account.rows))] : lines;
-}
-
-/** A table as CSV; a field that a spreadsheet would take for a formula gets a quote in front. */
-export function csvOf(rows: readonly (readonly (string | number)[])[]): string {
-  const field = (value: string | number) => {
-    const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value);
-    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-  };
-  return rows.map((row) => row.map(field).join(",")).join("\r\n") + "\r\n";
+/** Let the browser save a text as a file. */
+export function save(name: string, text: string): void {
+  const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  const anchor = document.createElement("a");
+  anchor.href = address;
+  anchor.download = name;
+  anchor.click();
+  URL.revokeObjectURL(address);
 }

@@ -2,8 +2,10 @@
 import type { NodePage, NodeRow } from "../api/types";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
+import { parseSort, type Sort } from "../state/sort";
 import { count, shortModel } from "../ui/format";
 import { Badge, Card, Choice, Empty, Meter, PageHead, Pager, Search, Shown } from "../ui/parts";
+import { SortHead } from "../ui/sort";
 
 const SIZE = 25;
 const STATES = [
@@ -17,9 +19,10 @@ export const STATE_WORDS: Record<string, string> = { busy: "full", partial: "par
 
 export function NodesPage(props: { query: Record<string, string> }) {
   const { state = "", name = "", page = "1", cluster } = props.query;
+  const sort = parseSort(props.query["sort"], "name");
   const nodes = useResource<NodePage>(
     "api/nodes",
-    { cluster, state, name, pageNum: Number(page), pageSize: SIZE },
+    { cluster, state, name, ...orderOf(sort), pageNum: Number(page), pageSize: SIZE },
     { every: 15_000, on: ["node", "gpu"] },
   );
   return (
@@ -38,7 +41,7 @@ export function NodesPage(props: { query: Record<string, string> }) {
         <Shown of={nodes} bones={10}>
           {(rows) => (
             <>
-              {rows.data.length ? <NodeTable rows={rows.data} /> : <Empty title="No node matches">Clear the search or choose another state.</Empty>}
+              {rows.data.length ? <NodeTable rows={rows.data} sort={sort} /> : <Empty title="No node matches">Clear the search or choose another state.</Empty>}
               <Pager page={Number(page)} size={SIZE} total={rows.total} onChange={(number) => setQuery({ page: String(number) }, true)} />
             </>
           )}
@@ -48,17 +51,25 @@ export function NodesPage(props: { query: Record<string, string> }) {
   );
 }
 
-function NodeTable(props: { rows: NodeRow[] }) {
+/** The order as the server takes it: most and busiest first, unless turned round. */
+function orderOf(sort: Sort): { sort?: string; reverse?: string } {
+  const upwards = sort.field === "name" || sort.field === "state";
+  if (!["name", "state", "free", "utilization"].includes(sort.field)) return {};
+  return { ...(sort.field === "name" ? {} : { sort: sort.field }), ...(upwards === sort.down ? { reverse: "true" } : {}) };
+}
+
+function NodeTable(props: { rows: NodeRow[]; sort: Sort }) {
+  const head = { sort: props.sort, otherwise: "name" };
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label="Nodes">
       <table>
         <thead>
           <tr>
-            <th>Node</th>
-            <th>State</th>
-            <th>GPUs</th>
+            <SortHead field="name" words="Node" {...head} />
+            <SortHead field="state" words="State" {...head} />
+            <SortHead field="free" words="GPUs" down {...head} />
             <th>Model</th>
-            <th class="right">Utilization</th>
+            <SortHead field="utilization" words="Utilization" down right {...head} />
             <th>What is the matter</th>
           </tr>
         </thead>

@@ -1,8 +1,7 @@
 // The fleet at a glance.
 import { useMemo } from "preact/hooks";
 import { useLive } from "../api/events";
-import type { Change, ClusterOverview, ConsumerPage, GpuMap, Heatmaps, NodePage } from "../api/types";
-import type { ClusterHour } from "../api/accounting";
+import type { Change, ClusterHour, ClusterOverview, ConsumerPage, GpuMap, Heatmaps, NodePage } from "../api/types";
 import { Lines } from "../charts/lines";
 import { Spark } from "../charts/spark";
 import { HeatMap } from "../heatmap/heatmap";

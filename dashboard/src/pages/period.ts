@@ -1,6 +1,7 @@
-// Spans of time as the aggregation API takes them: whole hours in UTC.
+// Spans of time as the aggregation API takes them: whole hours or days in UTC.
 
 const HOUR = 3_600_000;
+const DAY = 24 * HOUR;
 
 /** The last `hours` whole hours. Stable within an hour, so that the address is too. */
 export function lastHours(hours: number, now = Date.now()): { start_time: string; end_time: string } {
@@ -8,10 +9,38 @@ export function lastHours(hours: number, now = Date.now()): { start_time: string
   return { start_time: iso(end - hours * HOUR), end_time: iso(end) };
 }
 
+/** Whole days in UTC, the first and the last of them as 2026-11-09. */
+export interface Days {
+  first: string;
+  last: string;
+}
+
+/** The last `days` days with today as one of them. */
+export function lastDays(days: number, now = Date.now()): Days {
+  return { first: day(now - (days - 1) * DAY), last: day(now) };
+}
+
 /** A month, given as 2026-11. */
-export function monthOf(month: string): { start_time: string; end_time: string } {
+export function monthOf(month: string): Days {
   const [year = 1970, number = 1] = month.split("-").map(Number);
-  return { start_time: iso(Date.UTC(year, number - 1, 1)), end_time: iso(Date.UTC(year, number, 1) - HOUR) };
+  return { first: day(Date.UTC(year, number - 1, 1)), last: day(Date.UTC(year, number, 1) - DAY) };
+}
+
+/** Days as a report takes them. */
+export function periodOf(days: Days): string {
+  return `${days.first}..${days.last}`;
+}
+
+/** Days as the list of what is wasted takes them. */
+export function spanOf(days: Days): { start_time: string; end_time: string } {
+  return { start_time: `${days.first}T00:00:00Z`, end_time: `${days.last}T23:59:59Z` };
+}
+
+/** Days in words: 9–15 Nov 2026. */
+export function daysInWords(days: Days): string {
+  const format = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", timeZone: "UTC" });
+  const [first, last] = [Date.parse(days.first), Date.parse(days.last)];
+  return Number.isNaN(first) || Number.isNaN(last) ? "" : format.formatRange(first, last);
 }
 
 export function hourAt(statHour: string): number {
@@ -20,4 +49,8 @@ export function hourAt(statHour: string): number {
 
 function iso(at: number): string {
   return new Date(at).toISOString().replace(".000Z", "Z");
+}
+
+function day(at: number): string {
+  return new Date(at).toISOString().slice(0, 10);
 }

@@ -1,22 +1,31 @@
-// Who used how many GPU hours, and how well: any period, by namespace, label, annotation or workload.
-import { useMemo } from "preact/hooks";
-import type { GroupHour, Paged } from "../api/accounting";
+// Who used how many GPU hours, how well and at what cost: any days, by namespace, label, annotation or workload.
+import { useMemo, useState } from "preact/hooks";
+import { addressOf, readText, type ApiError, type Params } from "../api/client";
+import type { Report, ReportRow } from "../api/types";
 import { Lines } from "../charts/lines";
-import { useResource, type Resource } from "../state/resource";
-import { setQuery } from "../state/route";
-import { NONE, decimal, percent, short } from "../ui/format";
+import { useResource } from "../state/resource";
+import { link, setQuery } from "../state/route";
+import { parseSort, sorted, type Sort } from "../state/sort";
+import { NONE, count, decimal, percent, short } from "../ui/format";
 import { Icon } from "../ui/icons";
-import { Card, Choice, Empty, PageHead, Select, Shown } from "../ui/parts";
-import { accounts, csvOf, stackOf, type Account } from "./books";
-import { lastHours, monthOf } from "./period";
+import { Card, Choice, Empty, PageHead, Pager, Select, Shown } from "../ui/parts";
+import { SortHead } from "../ui/sort";
+import { heldBy, save, shareOf, stackOf } from "./books";
+import { daysInWords, lastDays, monthOf, periodOf, type Days } from "./period";
+import { Waste } from "./waste";
 
-const SERIES = 7;
+const LINES = 7;
+const GROUPS_TOLD = 500;
+const SIZE = 20;
+const REPORT = "api/v1/gpu-aggregation/report";
 const PERIODS = [
-  ["24h", "24 hours"],
+  ["today", "Today"],
   ["7d", "7 days"],
   ["30d", "30 days"],
   ["month", "Month"],
+  ["dates", "Dates"],
 ] as const;
+type Period = (typeof PERIODS)[number][0];
 const GROUPS = [
   ["namespace", "Namespace"],
   ["label", "Label"],
@@ -24,160 +33,260 @@ const GROUPS = [
   ["workload", "Workload"],
 ] as const;
 type Group = (typeof GROUPS)[number][0];
-const HOURS: Record<string, number> = { "24h": 24, "7d": 168, "30d": 720 };
 const NOT_THERE = "This server keeps no hourly statistics";
 
 export function UsagePage(props: { query: Record<string, string> }) {
-  const { cluster, period = "7d", by = "namespace", month = thisMonth() } = props.query;
-  const group = by as Group;
-  const span = useMemo(() => (period === "month" ? monthOf(month) : lastHours(HOURS[period] ?? 168)), [period, month]);
-  const labelled = group === "label" || group === "annotation";
-  const keys = useResource<string[]>(labelled ? "api/v1/gpu-aggregation/dimension-keys" : null, {
-    cluster,
-    dimension_type: group,
-    ...span,
-  });
-  const key = props.query["key"] || keys.data?.[0] || "";
-  const rows = useRows(group, key, { cluster, ...span }, labelled && !key);
-  const noKeys = labelled && keys.data?.length === 0;
+  const { query } = props;
+  const { cluster, by = "namespace" } = query;
+  const days = useMemo(() => daysOf(query), [query["period"], query["month"], query["from"], query["to"]]);
+  const labelled = by === "label" || by === "annotation";
+  const keys = useResource<string[]>(labelled ? "api/v1/gpu-aggregation/dimension-keys" : null, { cluster, dimension_type: by });
+  const key = query["key"] || keys.data?.[0] || "";
+  const asked = { cluster, period: periodOf(days), group_by: labelled ? `${by}:${key}` : by };
+  const report = useResource<Report>(
+    labelled && !key ? null : REPORT,
+    { ...asked, series: LINES, groups: GROUPS_TOLD },
+    { every: 300_000 },
+  );
   return (
     <>
-      <PageHead title="Usage" sub="GPU hours held, and how well they were used">
-        <Choice label="Group by" value={group} options={GROUPS} onChange={(value) => setQuery({ by: value === "namespace" ? undefined : value, key: undefined })} />
+      <PageHead title="Usage" sub={subtitle(days, report.data)}>
+        <Choice label="Group by" value={by as Group} options={GROUPS} onChange={(value) => setQuery({ by: value === "namespace" ? undefined : value, key: undefined, page: undefined })} />
         {labelled && !!keys.data?.length && <Select label="Key" value={key} options={keys.data} onChange={(value) => setQuery({ key: value })} />}
-        <Choice
-          label="Period"
-          value={period as (typeof PERIODS)[number][0]}
-          options={PERIODS}
-          onChange={(value) => setQuery({ period: value === "7d" ? undefined : value })}
-        />
-        {period === "month" && (
-          <input class="field" type="month" aria-label="Month" value={month} onInput={(event) => setQuery({ month: event.currentTarget.value })} />
-        )}
+        <PeriodChoice query={query} days={days} />
       </PageHead>
-      {noKeys ? (
+      {labelled && keys.data?.length === 0 ? (
         <Card>
-          <Empty title={`No ${group} is accounted for`}>The settings say which keys are; the first hour after that has rows.</Empty>
+          <Empty title={`No ${by} is accounted for`}>The settings say which keys are; the first hour after that has rows.</Empty>
         </Card>
       ) : (
-        <Shown of={labelled && keys.error ? (keys as unknown as Resource<GroupHour[]>) : rows} missing={NOT_THERE} bones={9}>
-          {(data) => <Books rows={data} heading={labelled ? key : group} />}
+        <Shown of={labelled && keys.error ? { ...report, error: keys.error } : report} missing={NOT_THERE} bones={9}>
+          {(data) => <Books report={data} heading={labelled ? key : by} asked={asked} query={query} />}
         </Shown>
+      )}
+      {report.data && report.data.totals.allocated_gpu_hours > 0 && <Waste days={days} query={query} priced={report.data.totals.cost > 0} />}
+    </>
+  );
+}
+
+function PeriodChoice(props: { query: Record<string, string>; days: Days }) {
+  const { query, days } = props;
+  const period = (query["period"] ?? "7d") as Period;
+  const choose = (value: Period) =>
+    setQuery({
+      period: value === "7d" ? undefined : value,
+      month: undefined,
+      page: undefined,
+      waste: undefined,
+      from: value === "dates" ? days.first : undefined,
+      to: value === "dates" ? days.last : undefined,
+    });
+  const date = (field: "from" | "to", label: string, value: string) => (
+    <input
+      class="field"
+      type="date"
+      aria-label={label}
+      value={value}
+      onInput={(event) => event.currentTarget.value && setQuery({ [field]: event.currentTarget.value })}
+    />
+  );
+  return (
+    <>
+      <Choice label="Period" value={period} options={PERIODS} onChange={choose} />
+      {period === "month" && (
+        <input
+          class="field"
+          type="month"
+          aria-label="Month"
+          value={query["month"] ?? days.first.slice(0, 7)}
+          onInput={(event) => event.currentTarget.value && setQuery({ month: event.currentTarget.value })}
+        />
+      )}
+      {period === "dates" && (
+        <span class="dates">
+          {date("from", "First day", days.first)} – {date("to", "Last day", days.last)}
+        </span>
       )}
     </>
   );
 }
 
-function useRows(group: Group, key: string, span: Record<string, string | undefined>, wait: boolean): Resource<GroupHour[]> {
-  const base = "api/v1/gpu-aggregation/";
-  const plain = useResource<GroupHour[]>(
-    wait || group === "workload" ? null : group === "namespace" ? `${base}namespaces/hourly-stats` : `${base}labels/hourly-stats`,
-    group === "namespace" ? span : { ...span, dimension_type: group, dimension_key: key },
-    { every: 300_000 },
-  );
-  const paged = useResource<Paged<GroupHour>>(group === "workload" ? `${base}workloads/hourly-stats` : null, { ...span, page_size: 1000 }, { every: 300_000 });
-  if (group !== "workload") return plain;
-  return { ...paged, data: paged.data?.data };
+function daysOf(query: Record<string, string>): Days {
+  const { period = "7d", month, from, to } = query;
+  if (period === "today") return lastDays(1);
+  if (period === "30d") return lastDays(30);
+  if (period === "month") return monthOf(month ?? new Date().toISOString().slice(0, 7));
+  const week = lastDays(7);
+  return period === "dates" ? { first: from ?? week.first, last: to ?? week.last } : week;
 }
 
-function Books(props: { rows: GroupHour[]; heading: string }) {
-  const all = useMemo(() => accounts(props.rows), [props.rows]);
-  const lines = useMemo(() => stackOf(all, SERIES), [all]);
-  if (!all.length) {
+function subtitle(days: Days, report: Report | undefined): string {
+  const told = report && report.hours_accounted < report.hours_in_period ? ` · ${count(report.hours_accounted)} of ${count(report.hours_in_period)} hours accounted` : "";
+  return `${daysInWords(days)}, UTC${told}`;
+}
+
+function Books(props: { report: Report; heading: string; asked: Params; query: Record<string, string> }) {
+  const { report, heading } = props;
+  const lines = useMemo(() => stackOf(report), [report]);
+  if (!report.hours_accounted) {
     return (
       <Card>
-        <Empty icon="clock" title="No hour was accounted in this period">
+        <Empty icon="clock" title="No hour was accounted in these days">
           Hourly rows appear two minutes after the hour's end.
         </Empty>
       </Card>
     );
   }
+  const daily = report.series?.step === "day";
   return (
     <>
+      <Totals report={report} />
       <div class="grid">
-        <Card title="GPUs held" note="mean of each hour">
-          <Lines lines={lines} stacked label={`GPUs held by ${props.heading}`} height={280} format={short} />
+        <Card title={daily ? "GPU hours a day" : "GPUs held"} note={daily ? "days in UTC" : "mean of each hour"}>
+          <Lines lines={lines} stacked bars={daily} label={`GPUs held by ${heading}`} height={280} format={short} />
         </Card>
       </div>
       <div class="grid">
-        <Card
-          title="GPU hours"
-          flush
-          aside={
-            <span class="page-tools">
-              <button class="button" onClick={() => download(all, props.heading)}>
-                <Icon name="download" /> CSV
-              </button>
-              <button class="button" onClick={() => print()}>
-                <Icon name="print" /> Print
-              </button>
-            </span>
-          }
-        >
-          <Table all={all} heading={props.heading} />
+        <Card title={`GPU hours by ${heading}`} flush aside={<Tools asked={props.asked} heading={heading} />}>
+          <Table report={report} heading={heading} sort={parseSort(props.query["sort"], "-hours")} page={Number(props.query["page"] ?? "1")} />
         </Card>
       </div>
     </>
   );
 }
 
-function Table(props: { all: Account[]; heading: string }) {
-  const total = props.all.reduce((sum, each) => sum + each.hours, 0);
-  const worked = props.all.reduce((sum, each) => sum + each.worked, 0);
-  const measured = props.all.reduce((sum, each) => sum + each.measured, 0);
+function Totals(props: { report: Report }) {
+  const { totals } = props.report;
+  const share = totals.allocated_gpu_hours ? totals.idle_gpu_hours / totals.allocated_gpu_hours : 0;
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="GPU hours">
-      <table>
-        <thead>
-          <tr>
-            <th>{props.heading}</th>
-            <th class="right">GPU hours</th>
-            <th class="right">Share</th>
-            <th class="right">Utilization</th>
-            <th class="right">Idle GPU hours</th>
-          </tr>
-        </thead>
-        <tbody>
-          {props.all.slice(0, 500).map((account) => (
-            <tr key={account.name}>
-              <td class="name">{account.name || <span class="muted">none</span>}</td>
-              <td class="right">{decimal(account.hours, 2)}</td>
-              <td class="right soft">{percent(total ? account.hours / total : 0, 1)}</td>
-              <td class="right">{percent(rate(account), 1)}</td>
-              <td class="right soft">{account.measured ? decimal(account.measured - account.worked, 2) : NONE}</td>
-            </tr>
-          ))}
-          <tr class="total">
-            <td>Total</td>
-            <td class="right">{decimal(total, 2)}</td>
-            <td class="right">100.0%</td>
-            <td class="right">{percent(measured ? worked / measured : null, 1)}</td>
-            <td class="right">{decimal(measured - worked, 2)}</td>
-          </tr>
-        </tbody>
-      </table>
+    <div class="grid stats">
+      <Stat label="GPU hours held" value={count(totals.allocated_gpu_hours)} sub={`${decimal(totals.allocation_rate)}% of ${count(totals.capacity_gpu_hours)} that there were`} />
+      <Stat label="Utilization of what was held" value={percent(rate(totals.avg_utilization))} sub="weighted by GPU hours" />
+      <Stat label="GPU hours held and idle" value={count(totals.idle_gpu_hours)} sub={`${percent(share, 1)} of what was held`} />
+      <Stat
+        label="Cost"
+        value={totals.cost > 0 ? count(totals.cost) : NONE}
+        sub={totals.cost > 0 ? `${decimal(totals.cost / totals.allocated_gpu_hours, 2)} for a GPU hour held` : "no prices are set"}
+      />
     </div>
   );
 }
 
-function rate(account: Account): number | null {
-  return account.measured ? account.worked / account.measured : null;
+function Stat(props: { label: string; value: string; sub: string }) {
+  return (
+    <div class="card stat">
+      <span class="stat-label">{props.label}</span>
+      <span class="stat-value">{props.value}</span>
+      <span class="stat-sub num">{props.sub}</span>
+    </div>
+  );
 }
 
-function download(all: Account[], heading: string): void {
-  const rows = all.map((account) => {
-    const known = rate(account);
-    return [account.name, account.hours.toFixed(2), known === null ? "" : (known * 100).toFixed(2), (account.measured - account.worked).toFixed(2)];
-  });
-  const text = csvOf([[heading, "gpu_hours", "utilization_percent", "idle_gpu_hours"], ...rows]);
-  const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-  const anchor = document.createElement("a");
-  anchor.href = address;
-  anchor.download = `gpu-hours-by-${heading.replace(/[^\w-]+/g, "-")}.csv`;
-  anchor.click();
-  URL.revokeObjectURL(address);
+function Tools(props: { asked: Params; heading: string }) {
+  const [failed, setFailed] = useState("");
+  const saveCsv = () =>
+    readText(addressOf(REPORT, { ...props.asked, format: "csv" }))
+      .then((text) => save(`gpu-hours-by-${props.heading}-${props.asked["period"]}.csv`.replace(/[^\w.-]+/g, "-"), text))
+      .then(() => setFailed(""))
+      .catch((error: ApiError) => setFailed(error.message));
+  return (
+    <span class="page-tools">
+      {failed && (
+        <span class="small failed-words" role="alert">
+          {failed}
+        </span>
+      )}
+      <button class="button" onClick={saveCsv}>
+        <Icon name="download" /> CSV
+      </button>
+      <button class="button" onClick={() => print()}>
+        <Icon name="print" /> Print
+      </button>
+    </span>
+  );
 }
 
-function thisMonth(): string {
-  return new Date().toISOString().slice(0, 7);
+const VALUES: Record<string, (row: ReportRow) => string | number | null> = {
+  name: (row) => row.name,
+  hours: (row) => row.gpu_hours,
+  utilization: (row) => row.avg_utilization,
+  idle: (row) => row.idle_gpu_hours,
+  cost: (row) => row.cost,
+};
+
+function Table(props: { report: Report; heading: string; sort: Sort; page: number }) {
+  const { report, sort, page } = props;
+  const { totals } = report;
+  const priced = totals.cost > 0;
+  const rows = useMemo(() => {
+    const held = heldBy(report);
+    return [...sorted(held.filter((row) => row.row === "group"), sort, VALUES), ...held.filter((row) => row.row !== "group")];
+  }, [report, sort.field, sort.down]);
+  const head = { sort, otherwise: "-hours", right: true, down: true };
+  return (
+    <>
+      <div class="scroll" tabIndex={0} role="region" aria-label="GPU hours">
+        <table>
+          <thead>
+            <tr>
+              <SortHead field="name" words={capital(props.heading)} sort={sort} otherwise="-hours" />
+              <SortHead field="hours" words="GPU hours" {...head} />
+              <th class="right">Share</th>
+              <SortHead field="utilization" words="Utilization" {...head} />
+              <SortHead field="idle" words="Idle GPU hours" {...head} />
+              {priced && <SortHead field="cost" words="Cost" {...head} />}
+            </tr>
+          </thead>
+          <tbody>
+            {rows.slice((page - 1) * SIZE, page * SIZE).map((row) => (
+              <tr key={`${row.row} ${row.namespace} ${row.kind} ${row.name} ${row.uid}`}>
+                <td class="name">
+                  <RowName row={row} />
+                </td>
+                <td class="right">{decimal(row.gpu_hours, 2)}</td>
+                <td class="right soft">{percent(shareOf(row, report), 1)}</td>
+                <td class="right">{percent(rate(row.avg_utilization), 1)}</td>
+                <td class="right soft">{decimal(row.idle_gpu_hours, 2)}</td>
+                {priced && <td class="right">{decimal(row.cost, 2)}</td>}
+              </tr>
+            ))}
+          </tbody>
+          <tfoot>
+            <tr class="total">
+              <td>Total</td>
+              <td class="right">{decimal(totals.allocated_gpu_hours, 2)}</td>
+              <td class="right">100.0%</td>
+              <td class="right">{percent(rate(totals.avg_utilization), 1)}</td>
+              <td class="right">{decimal(totals.idle_gpu_hours, 2)}</td>
+              {priced && <td class="right">{decimal(totals.cost, 2)}</td>}
+            </tr>
+          </tfoot>
+        </table>
+      </div>
+      {rows.length > SIZE && <Pager page={page} size={SIZE} total={rows.length} onChange={(number) => setQuery({ page: number > 1 ? String(number) : undefined })} />}
+    </>
+  );
+}
+
+function RowName(props: { row: ReportRow }) {
+  const { row } = props;
+  if (row.row === "unattributed") return <span class="muted">in no group</span>;
+  if (row.row === "others") return <span class="muted">{row.name}</span>;
+  if (!row.kind) return <>{row.name || <span class="muted">none</span>}</>;
+  return (
+    <>
+      {row.uid ? <a href={link(["workloads", row.uid])}>{row.name}</a> : row.name}
+      <div class="muted small">
+        {row.namespace} · {row.kind}
+      </div>
+    </>
+  );
+}
+
+function rate(percents: number | null): number | null {
+  return percents === null ? null : percents / 100;
+}
+
+function capital(words: string): string {
+  return GROUPS.find(([name]) => name === words)?.[1] ?? words;
 }

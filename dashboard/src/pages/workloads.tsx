@@ -2,20 +2,24 @@
 import type { WorkloadMetadata, WorkloadPage, WorkloadRow } from "../api/types";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
+import { parseSort, type Sort } from "../state/sort";
 import { NONE, count, shortModel, span } from "../ui/format";
 import { Badge, Card, Empty, PageHead, Pager, Search, Select, Shown, When, useNow } from "../ui/parts";
+import { SortHead } from "../ui/sort";
 
 const SIZE = 25;
+const NEWEST = "-start";
 const STATUSES = ["Running", "Pending", "Completed", "Failed", "Unknown"];
 const SOURCES = ["k8s", "slurm", "docker", "local"];
 const FILTERS = ["name", "namespace", "kind", "status", "source"];
 
 export function WorkloadsPage(props: { query: Record<string, string> }) {
-  const { cluster, name = "", namespace = "", kind = "", status = "", source = "", orderBy = "start_at", page = "1" } = props.query;
+  const { cluster, name = "", namespace = "", kind = "", status = "", source = "", page = "1" } = props.query;
+  const sort = parseSort(props.query["sort"], NEWEST);
   const meta = useResource<WorkloadMetadata>("api/workloadMetadata", { cluster }, { every: 60_000 });
   const rows = useResource<WorkloadPage>(
     "api/workloads",
-    { cluster, name, namespace, kind, status, source, orderBy, pageNum: Number(page), pageSize: SIZE },
+    { cluster, name, namespace, kind, status, source, ...orderOf(sort), pageNum: Number(page), pageSize: SIZE },
     { every: 15_000, on: ["workload"] },
   );
   const filter = (field: string) => (value: string) => setQuery({ [field]: value || undefined, page: undefined });
@@ -43,7 +47,7 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
           {(data) => (
             <>
               {data.data.length ? (
-                <Table rows={data.data} orderBy={orderBy} />
+                <Table rows={data.data} sort={sort} />
               ) : (
                 <Empty title={filtered ? "No workload matches" : "No workloads yet"}>
                   {filtered ? "Clear a filter to see more." : "Whatever asks for a GPU appears here."}
@@ -58,20 +62,21 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
   );
 }
 
-function Table(props: { rows: WorkloadRow[]; orderBy: string }) {
+function Table(props: { rows: WorkloadRow[]; sort: Sort }) {
+  const head = { sort: props.sort, otherwise: NEWEST };
   const now = useNow(15_000) / 1000;
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label="Workloads">
       <table>
         <thead>
           <tr>
-            <th>Workload</th>
+            <SortHead field="name" words="Workload" {...head} />
             <th>Status</th>
-            <th class="right">GPUs</th>
+            <SortHead field="gpus" words="GPUs" down right {...head} />
             <th>Model</th>
             <th>Kind</th>
-            <SortHead field="start_at" words="Started" by={props.orderBy} />
-            <SortHead field="end_at" words="Ended" by={props.orderBy} />
+            <SortHead field="start" words="Started" down {...head} />
+            <SortHead field="end" words="Ended" down {...head} />
             <th class="right">Ran for</th>
             <th>Source</th>
           </tr>
@@ -104,13 +109,9 @@ function Table(props: { rows: WorkloadRow[]; orderBy: string }) {
   );
 }
 
-function SortHead(props: { field: string; words: string; by: string }) {
-  const on = props.by === props.field;
-  return (
-    <th {...(on ? { "aria-sort": "descending" as const } : {})}>
-      <button onClick={() => setQuery({ orderBy: props.field === "start_at" ? undefined : props.field, page: undefined })}>
-        {props.words} {on && "↓"}
-      </button>
-    </th>
-  );
+/** The order as the server takes it: newest and most first, unless turned round. */
+function orderOf(sort: Sort): { orderBy?: string; sort?: string; reverse?: string } {
+  const field = ["start", "end", "gpus", "name"].includes(sort.field) ? sort.field : "start";
+  const reverse = (field === "name") === sort.down ? { reverse: "true" } : {};
+  return field === "start" || field === "end" ? { orderBy: `${field}_at`, ...reverse } : { sort: field, ...reverse };
 }

@@ -48,7 +48,7 @@ class Grouping(msgspec.Struct, frozen=True):
 class ReportRow(msgspec.Struct, frozen=True, kw_only=True):
     """What one group used. `row` says whether it is a group, or what is left over."""
 
-    row: Literal["group", "unattributed", "unallocated"]
+    row: Literal["group", "others", "unattributed", "unallocated"]
     name: str
     namespace: str = ""
     kind: str = ""
@@ -128,10 +128,17 @@ def grouping_of(text: str) -> Grouping:
 
 
 def report(
-    cluster: str, period: Period, group_by: str, totals: UsageTotals, groups: Sequence[UsageSum]
+    cluster: str,
+    period: Period,
+    group_by: str,
+    totals: UsageTotals,
+    groups: Sequence[UsageSum],
+    most: int | None = None,
 ) -> Report:
-    """Put the report together."""
-    rows = [_group(group, totals) for group in groups]
+    """Put the report together; groups beyond the first `most` become one row."""
+    rows = [_row("group", group, totals) for group in groups[:most]]
+    if most is not None and len(groups) > most:
+        rows.append(_row("others", _together(groups[most:]), totals))
     rest = UsageSum(
         name="unattributed",
         allocated=totals.allocated - sum(group.allocated for group in groups),
@@ -168,12 +175,19 @@ def report(
     )
 
 
-def _group(group: UsageSum, totals: UsageTotals) -> ReportRow:
-    return _row("group", group, totals)
+def _together(groups: Sequence[UsageSum]) -> UsageSum:
+    """Several groups as one. How well they used their GPUs together is not told: the weights are not known here."""
+    return UsageSum(
+        name=f"{len(groups)} others",
+        allocated=sum(group.allocated for group in groups),
+        idle=sum(group.idle for group in groups),
+        cost=sum((group.cost for group in groups), Decimal(0)),
+        utilization=None,
+    )
 
 
 def _row(
-    kind: Literal["group", "unattributed", "unallocated"], group: UsageSum, totals: UsageTotals
+    kind: Literal["group", "others", "unattributed", "unallocated"], group: UsageSum, totals: UsageTotals
 ) -> ReportRow:
     return ReportRow(
         row=kind,

@@ -51,6 +51,12 @@ class ReportAsked(msgspec.Struct):
         str, Meta(max_length=400, description="namespace, workload, label:KEY or annotation:KEY.")
     ] = "namespace"
     cluster: Annotated[str, Meta(max_length=253, description="Cluster; the default one if not given.")] = ""
+    groups: Annotated[
+        int,
+        Meta(
+            ge=0, le=100_000, description="Tell this many groups, the largest; the rest is one row. 0: all."
+        ),
+    ] = 0
     series: Annotated[
         int,
         Meta(ge=0, le=50, description="Tell also how this many groups, the largest, used GPUs over time."),
@@ -92,7 +98,7 @@ def report_routes(books: Books, now: Callable[[], float] = time.time) -> list[HT
         cluster = await cluster_name(books, query.cluster)
         totals = await books.usage.totals(cluster, period.first, period.after)
         groups = await _groups(books, cluster, period.first, period.after, grouping)
-        made = report(cluster, period, query.group_by, totals, groups)
+        made = report(cluster, period, query.group_by, totals, groups, query.groups or None)
         if query.series:
             made = msgspec.structs.replace(
                 made, series=await _series(books, cluster, period, grouping, groups[: query.series])

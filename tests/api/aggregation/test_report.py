@@ -78,6 +78,17 @@ async def test_the_lines_of_a_report_stack_up_to_its_total(
     assert sum(first["gpu_hours"]) + sum(others["gpu_hours"]) == report["totals"]["allocated_gpu_hours"]
 
 
+async def test_groups_beyond_the_largest_are_one_row(http: httpx.AsyncClient) -> None:
+    whole = await ask(http, "/report", period=MONTH)
+    short = await ask(http, "/report", period=MONTH, groups=1)
+    assert [row["row"] for row in short["rows"]] == ["group", "others", "unattributed", "unallocated"]
+    assert (short["rows"][1]["name"], short["rows"][1]["gpu_hours"]) == ("1 others", 2.0)
+    assert short["totals"] == whole["totals"]
+    for field in ("gpu_hours", "idle_gpu_hours", "cost"):
+        assert sum(row[field] for row in short["rows"]) == sum(row[field] for row in whole["rows"])
+    assert (await ask(http, "/report", period=MONTH, groups=2))["rows"] == whole["rows"]
+
+
 async def test_a_report_without_groups_or_without_data_has_no_lines(http: httpx.AsyncClient) -> None:
     plain = await ask(http, "/report", period=MONTH)
     assert "series" not in plain

@@ -117,8 +117,8 @@ async def test_workloads_are_filtered(http: httpx.AsyncClient, query: str, names
     [
         ("sort=name", ["bare", "bert", "chat", "done", "waits"]),
         ("sort=name&reverse=true", ["waits", "done", "chat", "bert", "bare"]),
-        ("sort=gpus&status=Running", ["bert", "chat"]),
-        ("sort=gpus&reverse=true&status=Running", ["chat", "bert"]),
+        ("sort=gpus&status=Running", ["bert", "bare", "chat"]),
+        ("sort=gpus&reverse=true&status=Running", ["chat", "bare", "bert"]),
         ("sort=name&reverse=true&pageSize=3&pageNum=2", ["bert", "bare"]),
         ("sort=name&pageSize=3&pageNum=2", ["done", "waits"]),
         ("sort=name&reverse=true&pageSize=3&pageNum=3", []),

@@ -1,0 +1,69 @@
+// Who holds GPUs and does not use them, the worst first.
+import type { WastePage } from "../api/types";
+import { useResource } from "../state/resource";
+import { link, setQuery } from "../state/route";
+import { decimal, percent } from "../ui/format";
+import { Card, Empty, Pager, Shown } from "../ui/parts";
+import { spanOf, type Days } from "./period";
+
+const SIZE = 10;
+
+export function Waste(props: { days: Days; query: Record<string, string>; priced: boolean }) {
+  const page = Number(props.query["waste"] ?? "1");
+  const found = useResource<WastePage>(
+    "api/v1/gpu-aggregation/waste",
+    { cluster: props.query["cluster"], ...spanOf(props.days), page, page_size: SIZE },
+    { every: 300_000 },
+  );
+  return (
+    <div class="grid">
+      <Card title="Held and idle" note="workloads whose GPUs did next to nothing for whole hours, the worst first" flush>
+        <Shown of={found}>
+          {(data) =>
+            data.total ? (
+              <>
+                <Table page={data} priced={props.priced} />
+                <Pager page={page} size={SIZE} total={data.total} onChange={(number) => setQuery({ waste: number > 1 ? String(number) : undefined })} />
+              </>
+            ) : (
+              <Empty title="Nothing was held and idle" />
+            )
+          }
+        </Shown>
+      </Card>
+    </div>
+  );
+}
+
+function Table(props: { page: WastePage; priced: boolean }) {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Held and idle">
+      <table>
+        <thead>
+          <tr>
+            <th>Workload</th>
+            <th>Namespace</th>
+            <th>Kind</th>
+            <th class="right">Idle GPU hours</th>
+            <th class="right">Of what it held</th>
+            <th class="right">Utilization</th>
+            {props.priced && <th class="right">Cost of idling</th>}
+          </tr>
+        </thead>
+        <tbody>
+          {props.page.data.map((row) => (
+            <tr key={`${row.namespace} ${row.workload_type} ${row.workload_name} ${row.owner_uid}`}>
+              <td class="name">{row.owner_uid ? <a href={link(["workloads", row.owner_uid])}>{row.workload_name}</a> : row.workload_name}</td>
+              <td class="soft">{row.namespace}</td>
+              <td class="soft">{row.workload_type}</td>
+              <td class="right">{decimal(row.idle_gpu_hours, 2)}</td>
+              <td class="right soft">{percent(row.idle_share / 100, 1)}</td>
+              <td class="right">{percent(row.avg_utilization === null ? null : row.avg_utilization / 100, 1)}</td>
+              {props.priced && <td class="right">{decimal(row.idle_cost, 2)}</td>}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
