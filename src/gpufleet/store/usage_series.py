@@ -64,6 +64,7 @@ class UsageSeries:
     ) -> dict[GroupKey, dict[int, int]]:
         """The same for each of some groups of a report."""
         names = [group.name for group in groups]
+        more: list[list[str] | str]
         span = (await self._clusters.number(cluster), first, after)
         if by == "namespace":
             query, more = _NAMESPACE, [names]
