@@ -23,12 +23,13 @@ from gpufleet.settings import StoreSettings
 from gpufleet.store import open_store
 
 
-async def main(nodes: int, port: int, folder: Path) -> None:
-    """Fill a database, then serve from it."""
+async def main(nodes: int, port: int, folder: Path, still: bool) -> None:
+    """Fill a database, then serve from it; nothing changes if `still`."""
     async with open_store(StoreSettings(data=folder)) as store, Background() as background:
         cluster = await open_trial(store, nodes, time.time(), history=nodes <= 500)
         assert isinstance(cluster.metrics, EmbeddedMetrics)
-        background.start("play", lambda: play(cluster))
+        if not still:
+            background.start("play", lambda: play(cluster))
         background.start("changes", cluster.notice_changes)
         lifecycle = Lifecycle()
         app = create_app(
@@ -49,6 +50,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=48)
     parser.add_argument("--port", type=int, default=8090)
+    parser.add_argument("--still", action="store_true", help="let nothing change")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gpufleet-trial-") as made, suppress(KeyboardInterrupt):
-        asyncio.run(main(given.nodes, given.port, Path(made)))
+        asyncio.run(main(given.nodes, given.port, Path(made), given.still))

@@ -73,6 +73,7 @@ export function HeatMap(props: { map: GpuMap }) {
       else drawClose(context, map, layout, palette, view.current, width, height);
       const marked = cursor >= 0 ? cursor : (hover?.gpu ?? -1);
       if (marked >= 0) outline(context, layout, view.current, marked, theme);
+      context.canvas.dataset.drawn = String(map.takenAt);
     });
   };
   useEffect(draw, [bitmap, width, height, hover?.gpu, cursor, layout, fit]);

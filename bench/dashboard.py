@@ -1,0 +1,136 @@
+"""The page over 12,500 nodes with 8 GPUs each, in a real Chromium: first visit, frames of the map, bytes.
+
+The server is a process of its own and fresh: nobody has asked it anything yet. Interactive means that
+the map of all GPUs is drawn and answers a key. Beside the clock stands the work of the page's
+main thread and of the server's process: on a machine with other work, those are what to look at.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import psutil
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from bench.result import Result
+
+NODES = 12_500
+VISITS = 3
+_ANSWERS = """async () => {
+  const map = () => document.querySelector('.heat canvas[data-drawn]');
+  const until = async (found) => { while (!found()) await new Promise(requestAnimationFrame); };
+  await until(map);
+  map().focus();
+  map().dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight', bubbles: true}));
+  await until(() => document.querySelector('.heat .tip'));
+  return performance.now() / 1000;
+}"""
+_FRAMES = """async (steps) => {
+  const canvas = document.querySelector('.heat canvas');
+  canvas.focus();
+  const box = canvas.getBoundingClientRect();
+  const at = {bubbles: true, cancelable: true, clientX: box.left + box.width * 0.4, clientY: box.top + box.height * 0.4};
+  const frame = () => new Promise(requestAnimationFrame);
+  const times = [];
+  let last = await frame();
+  for (let step = 0; step < steps; step++) {
+    const phase = step % 60;
+    if (phase < 40) canvas.dispatchEvent(new WheelEvent('wheel', {...at, ctrlKey: true, deltaY: phase < 20 ? -45 : 45}));
+    else {
+      const pointer = {...at, pointerId: 1, clientX: at.clientX + (phase - 50) * 12, clientY: at.clientY + (phase - 50) * 5};
+      if (phase === 40) { canvas.dispatchEvent(new WheelEvent('wheel', {...at, ctrlKey: true, deltaY: -500}));
+        canvas.setPointerCapture = () => {}; canvas.dispatchEvent(new PointerEvent('pointerdown', pointer)); }
+      canvas.dispatchEvent(new PointerEvent('pointermove', pointer));
+      if (phase === 59) { canvas.dispatchEvent(new PointerEvent('pointercancel', pointer));
+        canvas.dispatchEvent(new WheelEvent('wheel', {...at, ctrlKey: true, deltaY: 500})); }
+    }
+    const now = await frame();
+    times.push(now - last);
+    last = now;
+  }
+  return times;
+}"""
+
+
+def measure() -> Iterator[Result]:
+    """Visit, pan, zoom, count."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert chromium, "needs Chromium: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        visits = []
+        for _ in range(VISITS):
+            with _server() as (address, server):
+                visits.append(_visit(browser, address, server))
+        best = min(visits, key=lambda visit: visit["seconds"])
+        note = f"first visit to a fresh server, best of {VISITS}"
+        yield Result("overview interactive at 12,500 nodes", best["seconds"], "s", at_most=2, note=note)
+        yield Result("  work of the page's main thread until then", best["page_cpu"], "s")
+        yield Result("  work of the server until then", best["server_cpu"], "s")
+        yield Result("map panned and zoomed", best["frames_a_second"], "frames/s", at_least=30)
+        yield Result("  slowest frame of twenty", best["slow_frame_ms"], "ms")
+        yield Result("first load, compressed", best["kilobytes"], "kB", at_most=120, note="without data")
+        browser.close()
+
+
+@contextmanager
+def _server() -> Iterator[tuple[str, psutil.Process]]:
+    words = [sys.executable, "-m", "tests.dashboard.serve", "--still", "--port", "0", "--nodes", str(NODES)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        found = (re.search(r"^http://\S+", line) for line in process.stdout)
+        address = next((each for each in found if each), None)
+        assert address, "the server did not start"
+        yield address[0], psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _visit(browser: Browser, address: str, server: psutil.Process) -> dict[str, float]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(120_000)
+    loaded: list[int] = []
+    page.on("requestfinished", lambda request: loaded.append(_size(request)))
+    before = _cpu(server)
+    page.goto(address, wait_until="commit")
+    seconds = float(page.evaluate(_ANSWERS))
+    server_cpu = _cpu(server) - before
+    page_cpu = _main_thread(page)
+    page.evaluate(_FRAMES, 60)
+    times = sorted(cast("list[float]", page.evaluate(_FRAMES, 240)))
+    context.close()
+    return {
+        "seconds": seconds,
+        "server_cpu": server_cpu,
+        "page_cpu": page_cpu,
+        "frames_a_second": 1000 * len(times) / sum(times),
+        "slow_frame_ms": times[int(len(times) * 0.95)],
+        "kilobytes": sum(loaded) / 1000,
+    }
+
+
+def _size(request: Any) -> int:
+    """Bytes of a file of the page, as they came over the wire; data does not count."""
+    if "/api/" in request.url:
+        return 0
+    sizes = request.sizes()
+    return int(sizes["responseBodySize"] + sizes["responseHeadersSize"])
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _main_thread(page: Page) -> float:
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+    metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+    return float(metrics["TaskDuration"])
