@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from gpufleet.sources.simulated.hardware import BUILT, XID, XID_MEANING, Hardware, Machine, new_uid
-from gpufleet.sources.simulated.objects import Json, stamp
+from gpufleet.sources.simulated.identities import Json, stamp
 from gpufleet.sources.simulated.people import TEAMS
 
 

@@ -9,15 +9,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from gpufleet.sources.simulated.identities import Json, Phase, phase_at, pods_of
 from gpufleet.sources.simulated.machines import beginnings, gpu_status, node, pytorch_jobs
-from gpufleet.sources.simulated.objects import (
-    Json,
-    Phase,
-    cron_job,
-    objects_of,
-    phase_at,
-    pods_of,
-)
+from gpufleet.sources.simulated.objects import objects_of
+from gpufleet.sources.simulated.owners import cron_job
 from gpufleet.sources.simulated.simulation import Simulation
 from gpufleet.sources.simulated.timeline import Run
 
@@ -76,7 +71,9 @@ class Player:
                 continue
             put += self._objects(run, phase)
             if before is not None and phase is Phase.FINISHED:
-                drop += [item for item in self._objects(run, before[1]) if item["kind"] == "Lease"]
+                drop += [
+                    item for item in self._objects(run, before[1]) if item["kind"] in ("Lease", "GpuClaim")
+                ]
             self._cron(run, put)
             self._settle(run, before[1] if before else None, touched)
             self._occupy(run, phase, touched)
