@@ -7,24 +7,21 @@ it can't do comes out as a `Status`. Only watches stream; they live in `streams`
 import asyncio
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-import yaml
 from aiohttp import web
 
-from gpufleet.kubelite import discovery, query, reads
+from gpufleet.kubelite import query, reads
+from gpufleet.kubelite.call import Call, decoded
 from gpufleet.kubelite.conform import Asking, User
 from gpufleet.kubelite.convert import encoded, in_version
 from gpufleet.kubelite.deletion import DeleteOptions, Deletion
+from gpufleet.kubelite.documents import Documents
 from gpufleet.kubelite.kinds import Kind, Registry
 from gpufleet.kubelite.objects import Objects
-from gpufleet.kubelite.openapi import OpenApi
 from gpufleet.kubelite.patch import json_patch, merge_patch
 from gpufleet.kubelite.paths import Target, target_of
 from gpufleet.kubelite.pods import bind, evict
-from gpufleet.kubelite.protobuf import read_protobuf
 from gpufleet.kubelite.reviews import answer_review
 from gpufleet.kubelite.scale import scale_of, scaled
 from gpufleet.kubelite.schema import Json
@@ -34,17 +31,6 @@ from gpufleet.kubelite.strategic import strategic_merge
 from gpufleet.kubelite.streams import Streams
 from gpufleet.logs import get_logger
 
-VERSION = {
-    "major": "1",
-    "minor": "36",
-    "gitVersion": "v1.36.3+kubelite",
-    "gitCommit": "",
-    "gitTreeState": "clean",
-    "buildDate": "1970-01-01T00:00:00Z",
-    "goVersion": "none",
-    "compiler": "none",
-    "platform": "any/any",
-}
 _JSON = {"Content-Type": "application/json"}
 _COMPRESS_FROM = 128 * 1024
 _PATCHES = (
@@ -54,20 +40,6 @@ _PATCHES = (
     "application/apply-patch+yaml",
 )
 _log = get_logger("kubelite")
-
-
-@dataclass(frozen=True)
-class Call:
-    """A request that names a resource, read once."""
-
-    method: str
-    target: Target
-    kind: Kind
-    query: Mapping[str, str]
-    accept: str
-    content_type: str
-    body: bytes
-    asking: Asking
 
 
 class Api:
@@ -86,7 +58,7 @@ class Api:
         self._deletion = deletion
         self._streams = streams
         self._users = users
-        self._openapi = OpenApi(registry)
+        self._documents = Documents(registry)
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; a refusal is a `Status`, and so is a fault of ours."""
@@ -157,44 +129,11 @@ class Api:
         if request.method not in ("GET", "HEAD"):
             raise method_not_allowed()
         accept = request.headers.get("Accept", "")
-        found = self._document(path.rstrip("/") or "/", accept, request.host)
+        found = self._documents.find(path.rstrip("/") or "/", accept, request.host)
         if found is None:
             return web.Response(status=404, text="404 page not found\n")
         body, content_type = found
         return _sized(request, body, {"Content-Type": content_type})
-
-    def _document(self, path: str, accept: str, host: str) -> tuple[bytes, str] | None:
-        plain = "application/json"
-        if path in ("/healthz", "/livez", "/readyz"):
-            return b"ok", "text/plain; charset=utf-8"
-        if path in ("/api", "/apis"):
-            if query.wants(accept, "APIGroupDiscoveryList"):
-                content = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-                return encode(discovery.aggregated(self._registry, core=path == "/api")), content
-            legacy = discovery.core_versions(host) if path == "/api" else discovery.group_list(self._registry)
-            return encode(legacy), plain
-        if path == "/version":
-            return encode(VERSION), plain
-        if path == "/openapi/v3":
-            return self._openapi.index(), plain
-        if path.startswith("/openapi/v3/"):
-            return self._openapi_document(path.removeprefix("/openapi/v3/").split("/"))
-        parts = path.strip("/").split("/")
-        found: Json | None = None
-        if parts[0] == "api" and len(parts) == 2:
-            found = discovery.resource_list(self._registry, "", parts[1])
-        elif parts[0] == "apis" and len(parts) == 3:
-            found = discovery.resource_list(self._registry, parts[1], parts[2])
-        elif parts[0] == "apis" and len(parts) == 2:
-            found = discovery.group(self._registry, parts[1])
-        return None if found is None else (encode(found), plain)
-
-    def _openapi_document(self, parts: list[str]) -> tuple[bytes, str] | None:
-        if len(parts) not in (2, 3):
-            return None
-        group, version = ("", parts[1]) if parts[0] == "api" else (parts[1], parts[-1])
-        document = self._openapi.document(group, version)
-        return None if document is None else (document, "application/json")
 
     async def _read(self, request: web.BaseRequest, target: Target, kind: Kind) -> web.StreamResponse:
         asked, accept = request.query, request.headers.get("Accept", "")
@@ -237,7 +176,7 @@ class Api:
         raise method_not_allowed()
 
     async def _post(self, call: Call) -> web.StreamResponse:
-        kind, target, body = call.kind, call.target, _decoded(call)
+        kind, target, body = call.kind, call.target, decoded(call)
         if target.subresource:
             return await self._post_below(call, body)
         if target.name:
@@ -267,7 +206,7 @@ class Api:
         raise method_not_allowed()
 
     async def _put(self, call: Call) -> web.StreamResponse:
-        kind, target, body = call.kind, call.target, _decoded(call)
+        kind, target, body = call.kind, call.target, decoded(call)
         if not target.name:
             raise method_not_allowed()
         if target.subresource == "scale" and kind.scale is not None:
@@ -305,7 +244,7 @@ class Api:
                 415,
                 f"the body of the request was in an unknown format - accepted media types include: {', '.join(_PATCHES)}",
             )
-        patch = _decoded(call)
+        patch = decoded(call)
         if call.content_type == "application/apply-patch+yaml":
             return await self._apply(call, patch)
 
@@ -350,7 +289,7 @@ class Api:
 
     async def _delete(self, call: Call) -> web.StreamResponse:
         kind, target = call.kind, call.target
-        body = _decoded(call) if call.body else None
+        body = decoded(call) if call.body else None
         options = DeleteOptions.read(body, call.query)
         asking = call.asking
         if isinstance(body, dict) and body.get("dryRun"):
@@ -389,42 +328,6 @@ class Api:
 
     def _object(self, code: int, call: Call, entry: Entry) -> web.StreamResponse:
         return _json(code, reads.shown(call.kind, entry, call.accept, call.query, self._objects.clock), call)
-
-
-def _decoded(call: Call) -> Any:
-    if not call.body:
-        raise bad_request("the request has no body")
-    if call.content_type in ("application/yaml", "application/apply-patch+yaml") and call.body[:1] != b"{":
-        try:
-            return yaml.load(call.body, Loader=_YamlLoader)  # noqa: S506  a safe loader, without timestamps
-        except yaml.YAMLError as error:
-            raise bad_request(f"the body is not YAML: {error}") from error
-    if call.content_type == "application/vnd.kubernetes.protobuf":
-        return read_protobuf(call.body, _message_type(call))
-    try:
-        return msgspec.json.decode(call.body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise bad_request(f"the body is not JSON: {error}") from error
-
-
-def _message_type(call: Call) -> str:
-    """The type of a protobuf body: the kind's own, unless a subresource or verb takes another."""
-    if call.method == "DELETE":
-        return "DeleteOptions"
-    special = {"binding": "Binding", "eviction": "Eviction", "scale": "Scale"}
-    if call.kind.custom:
-        raise ApiError(415, "custom resources are sent as JSON or YAML")
-    return special.get(call.target.subresource, call.kind.type_name)
-
-
-class _YamlLoader(yaml.SafeLoader):
-    """YAML as Kubernetes reads it: a date stays text."""
-
-
-_YamlLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def _json(code: int, body: bytes, call: Call) -> web.Response:
