@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.api.live.conftest import TOKENS, known_fleet
+from tests.pod_environment import in_pod
+from tests.training_server import training_server
 
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.health import Lifecycle
@@ -18,8 +20,11 @@ from gpufleet.api.server import Server, address_of, bind
 from gpufleet.api.training import training_routes
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
+from gpufleet.fleet.picture import Fleet
 from gpufleet.metrics.embedded import EmbeddedMetrics
+from gpufleet.model.node import Node
 from gpufleet.model.reading import TrainingPoint
+from gpufleet.model.workload import Pod, Status
 from gpufleet.report import Reporter, find_rank, find_workload
 from gpufleet.settings import MetricsSettings
 from gpufleet.store import Store
@@ -208,6 +213,42 @@ def test_it_finds_the_pod_in_the_name_of_its_cgroup(tmp_path: Path) -> None:
     (tmp_path / "cgroup").write_text(f"0::/kubepods.slice/{name}\n")
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     assert find_workload(environ, tmp_path) == "0a1b2c3d-1111-2222-3333-444455556666"
+
+
+UID = "0a1b2c3d-1111-2222-3333-444455556666"
+ONE_LINE = "import sys; from gpufleet.report import Reporter; report = Reporter(); report.log(loss=1.5); {}"
+
+
+@pytest.mark.parametrize("downward", [{}, {"POD_UID": UID}], ids=["by its mounts", "by the downward API"])
+async def test_inside_a_pod_it_finds_itself_and_its_token(store: Store, downward: dict[str, str]) -> None:
+    fleet = Fleet("prod")
+    fleet.put_node(Node(name="a", gpu_count=8))
+    fleet.put_pod(Pod(uid=UID, name="train", namespace="ml", node="a", gpus=1, phase=Status.RUNNING))
+    said = "sys.exit(not report.flush(30))"
+    async with training_server(fleet, store) as url:
+        done = await asyncio.to_thread(
+            in_pod,
+            UID,
+            "token-of-the-pod",
+            {"GPUFLEET_URL": url, "RANK": "2", **downward},
+            [sys.executable, "-c", ONE_LINE.format(said)],
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    (point,) = await store.training.read(UID, 0, 1e11)
+    assert (point.metric, point.value, point.rank) == ("loss", 1.5, 2)
+
+
+def test_inside_a_pod_the_token_is_read_where_kubernetes_puts_it() -> None:
+    script = "import os; from gpufleet.report import find_token; print(find_token(os.environ))"
+    done = in_pod(UID, "token-of-the-pod\n", {}, [sys.executable, "-c", script])
+    assert (done.stdout, done.stderr) == ("token-of-the-pod\n", "")
+
+
+def test_a_pod_within_a_pod_is_the_inner_one(tmp_path: Path) -> None:
+    outer = UID.replace("0a1b2c3d", "ffffffff")
+    lines = [f"612 590 259:1 /var/lib/kubelet/pods/{uid}/etc-hosts /etc/hosts rw" for uid in (outer, UID)]
+    (tmp_path / "mountinfo").write_text("\n".join(lines))
+    assert find_workload({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path) == UID
 
 
 def test_it_finds_its_rank() -> None:

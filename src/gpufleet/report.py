@@ -266,8 +266,8 @@ def find_workload(environ: Mapping[str, str], proc: Path = Path("/proc/self")) -
     if "KUBERNETES_SERVICE_HOST" in environ:
         for name in ("mountinfo", "cgroup"):
             with contextlib.suppress(OSError):
-                if match := _POD.search((proc / name).read_text(errors="replace")):
-                    return match[1].replace("_", "-")
+                if found := _POD.findall((proc / name).read_text(errors="replace")):
+                    return str(found[-1]).replace("_", "-")  # the innermost, where pods run within a pod
     return None
 
 

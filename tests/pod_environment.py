@@ -1,0 +1,63 @@
+"""Run a program as it would find itself in a pod: the mounts that a kubelet makes, and nothing of the host's.
+
+The program gets a mount namespace of its own in which `/etc/hosts` comes from the pod's folder of the kubelet
+and the projected token of its service account lies where Kubernetes puts it. That takes no root where
+the kernel lets users have namespaces; where it does not, the tests that need it are skipped.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+_SERVICE_ACCOUNT = "secrets/kubernetes.io/serviceaccount"
+_ENTER = f"""
+mount --bind "$POD/etc-hosts" /etc/hosts &&
+mount -t tmpfs tmpfs /run &&
+mkdir -p /run/{_SERVICE_ACCOUNT} &&
+mount --bind "$POD/volumes/kubernetes.io~projected/kube-api-access" /run/{_SERVICE_ACCOUNT} &&
+unset POD && exec "$@"
+"""
+
+
+def in_pod(
+    uid: str, token: str, environ: Mapping[str, str], command: Sequence[str]
+) -> "subprocess.CompletedProcess[str]":
+    """What became of `command` in the pod `uid` with that token and these variables."""
+    _skip_without_namespaces()
+    with tempfile.TemporaryDirectory() as folder:
+        pod = Path(folder) / "var/lib/kubelet/pods" / uid
+        projected = pod / "volumes/kubernetes.io~projected/kube-api-access"
+        projected.mkdir(parents=True)
+        (pod / "etc-hosts").write_text("127.0.0.1 localhost\n")
+        (projected / "token").write_text(token)
+        return subprocess.run(
+            ["unshare", "--map-root-user", "--mount", "sh", "-ec", _ENTER, "sh", *command],
+            env={
+                "PATH": os.environ["PATH"],
+                "POD": str(pod),
+                "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+                **environ,
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+
+def _skip_without_namespaces() -> None:
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare on this machine")
+    if not Path("/run").is_dir() or Path("/var/run").resolve() != Path("/run"):
+        pytest.skip("/var/run is not /run on this machine")
+    tried = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/run"],
+        capture_output=True,
+        text=True,
+    )
+    if tried.returncode:
+        pytest.skip(f"this machine lets nobody make a mount namespace: {tried.stderr.strip()}")

@@ -1,0 +1,36 @@
+"""A server of training numbers alone, over real sockets and a real store, for those who report to it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from gpufleet.api.app import Api, create_app
+from gpufleet.api.health import Lifecycle
+from gpufleet.api.server import Server, address_of, bind
+from gpufleet.api.training import training_routes
+from gpufleet.api.workload_tokens import WorkloadTokens
+from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.listing import Listing
+from gpufleet.fleet.picture import Fleet
+from gpufleet.metrics.embedded import EmbeddedMetrics
+from gpufleet.settings import MetricsSettings
+from gpufleet.store import Store
+
+
+@asynccontextmanager
+async def training_server(fleet: Fleet, store: Store) -> AsyncIterator[str]:
+    """The address of a server that takes numbers for the workloads of `fleet`."""
+    metrics = EmbeddedMetrics(fleet.cluster, store.readings, store.training, MetricsSettings())
+    clusters = Clusters([Cluster(fleet.cluster, fleet, Listing(fleet), metrics)])
+    routes = training_routes(clusters, store.training, WorkloadTokens(b"k" * 32))
+    lifecycle, ready = Lifecycle(), asyncio.Event()
+    server = Server(create_app(Api(routes=routes, lifecycle=lifecycle)), lifecycle, 1)
+    server.on_started = ready.set
+    with bind("127.0.0.1", 0) as listening:
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            await ready.wait()
+            yield address_of(listening)
+        finally:
+            server.stop()
+            await serving
