@@ -9,6 +9,7 @@ import contextlib
 import re
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -82,6 +83,14 @@ def journal(request: pytest.FixtureRequest) -> Journal:
     journal = Journal(request.node.name.removeprefix("test_").replace("_", " "))
     request.config.stash.setdefault(_JOURNALS, []).append(journal)
     return journal
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    """The data directory of a server; not below `tmp_path`, which root's runs close to PostgreSQL's user."""
+    folder = Path(tempfile.mkdtemp(prefix="gpufleet-e2e-data-"))
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.hookimpl(wrapper=True)

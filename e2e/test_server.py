@@ -1,17 +1,14 @@
 """`gpufleet serve` on a real API server: what kubectl knows, the API shows, to those who log in."""
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from e2e.cluster import Cluster
 from e2e.fakenodes import FakeNodes
@@ -32,13 +29,6 @@ spec:
         image: train
         resources: {limits: {nvidia.com/gpu: "4"}}
 """
-
-
-@pytest.fixture
-def data() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="gpufleet-e2e-data-"))
-    yield folder
-    shutil.rmtree(folder)
 
 
 @contextmanager
