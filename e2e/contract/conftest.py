@@ -1,5 +1,6 @@
 """The contract's view of the real control plane."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -17,3 +18,5 @@ async def api(cluster: Cluster, namespace: str) -> AsyncIterator[Api]:
     server = Server(cluster.url, admin.kubeconfig, kubectl, admin.headers(), admin.ssl_context())
     async with aiohttp.ClientSession() as session:
         yield Api(server, namespace, session)
+    # TLS says goodbye in turns of the loop; one that ends before leaves its sockets open.
+    await asyncio.sleep(0.05)
