@@ -15,7 +15,7 @@ INSTALL = $(UV) pip install --quiet --python $(BIN)/python
 PAGE := src/gpufleet/dashboard/static/index.html
 PAGE_SOURCES = $(shell find dashboard -path dashboard/node_modules -prune -o -type f -print 2>/dev/null)
 
-.PHONY: help run test check e2e bench build image sbom lock docs clean dashboard page-if-node
+.PHONY: help run test check e2e bench build image sbom lock docs clean dashboard page-if-node browser-if-root
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ help: ## List the targets
 run: $(VENV)/.run page-if-node ## Set everything up and start the demo on 127.0.0.1:$PORT
 	@PORT=$(PORT) $(BIN)/gpufleet demo $(ARGS)
 
-test: $(VENV)/.dev page-if-node ## Run the tests (ARGS="-k lease" for some)
+test: $(VENV)/.dev page-if-node browser-if-root ## Run the tests (ARGS="-k lease" for some)
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## Lint, types and layers
@@ -101,6 +101,15 @@ page-if-node:
 		$(MAKE) --no-print-directory $(PAGE) || echo "==> the dashboard could not be built; going on without it"; \
 	elif [ ! -f $(PAGE) ]; then \
 		echo "==> Node.js 20 or newer is not here: the dashboard is left out"; \
+	fi
+
+# The page is tested in a browser, which only root can install; without one those tests say so and are skipped.
+browser-if-root:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v chromium chromium-browser google-chrome >/dev/null; then \
+		echo "==> installing Chromium, in which the page is tested"; \
+		install="env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium"; \
+		{ $$install || { apt-get update -qq && $$install; }; } >/dev/null 2>&1 \
+			|| echo "==> Chromium could not be installed; the tests of the page are skipped"; \
 	fi
 
 $(PAGE): $(PAGE_SOURCES) dashboard/node_modules/.package-lock.json

@@ -4,7 +4,6 @@ Unpacking the package needs no root. Where none can be had the tests that need i
 with the reason.
 """
 
-import os
 import shutil
 import socket
 import subprocess
@@ -17,9 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpufleet" / "prometheus"
+from tests.debian import unpacked
 
 
 @dataclass(frozen=True)
@@ -30,35 +27,13 @@ class Binaries:
 
 def binaries() -> Binaries:
     """Prometheus and its tool, or a skip that says what is missing."""
-    for folder in (_on_path(), _CACHE / "usr/bin"):
-        if folder is not None and (folder / "prometheus").exists() and (folder / "promtool").exists():
-            return Binaries(folder / "prometheus", folder / "promtool")
-    _fetch()
-    return Binaries(_CACHE / "usr/bin/prometheus", _CACHE / "usr/bin/promtool")
+    folder = _on_path() or unpacked("prometheus") / "usr/bin"
+    return Binaries(folder / "prometheus", folder / "promtool")
 
 
 def _on_path() -> Path | None:
     found = shutil.which("prometheus")
     return Path(found).parent if found and shutil.which("promtool") else None
-
-
-def _fetch() -> None:
-    for tool in ("apt-get", "dpkg"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"no prometheus on PATH, and no {tool} to fetch one with")
-    _CACHE.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=_CACHE.parent) as folder:
-        fetched = subprocess.run(
-            ["apt-get", "download", "prometheus"], cwd=folder, capture_output=True, text=True, timeout=120
-        )
-        packages = list(Path(folder).glob("prometheus_*.deb"))
-        if not packages:
-            pytest.skip(f"no prometheus on PATH, and apt-get could not fetch one: {fetched.stderr[-200:]}")
-        subprocess.run(["dpkg", "-x", packages[0], f"{folder}/unpacked"], check=True, timeout=120)
-        try:
-            (Path(folder) / "unpacked").rename(_CACHE)
-        except OSError:  # another test process was faster
-            assert (_CACHE / "usr/bin/prometheus").exists()
 
 
 def free_port() -> int:

@@ -118,6 +118,10 @@ class Resources(Fields, frozen=True):
     requests: Mapping[str, str] = EMPTY
     limits: Mapping[str, str] = EMPTY
 
+    def asked(self, resource: str) -> str:
+        """What is requested of a resource; its limit where only that is given; nothing otherwise."""
+        return self.requests.get(resource) or self.limits.get(resource, "")
+
 
 _NO_RESOURCES = Resources()
 

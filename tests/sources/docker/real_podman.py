@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.debian import unpacked
 
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpufleet" / "podman"
 _PACKAGES = (
     "podman",
     "conmon",
@@ -98,7 +98,7 @@ class Podman:
 def running_podman() -> Iterator[Podman]:
     """A service without containers; gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-podman-"))
-    podman = Podman(_unpacked(), folder)
+    podman = Podman(unpacked(*_PACKAGES), folder)
     try:
         _try_out(podman)
         yield podman
@@ -122,25 +122,3 @@ def _try_out(podman: Podman) -> None:
         podman.command("rm", "--force", "--time", "0", podman.run("first"))
     except RuntimeError as error:
         pytest.skip(f"this machine lets nobody run containers: {str(error)[-200:]}")
-
-
-def _unpacked() -> Path:
-    if (_CACHE / "usr/bin/podman").exists():
-        return _CACHE
-    for tool in ("apt-get", "dpkg"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"no {tool} on this machine to fetch Podman with")
-    _CACHE.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=_CACHE.parent) as folder:
-        fetched = subprocess.run(
-            ["apt-get", "download", *_PACKAGES], cwd=folder, capture_output=True, text=True, timeout=120
-        )
-        if fetched.returncode:
-            pytest.skip(f"apt-get could not fetch Podman: {fetched.stderr[-200:]}")
-        for package in Path(folder).glob("*.deb"):
-            subprocess.run(["dpkg", "-x", package, f"{folder}/unpacked"], check=True, timeout=120)
-        try:
-            (Path(folder) / "unpacked").rename(_CACHE)
-        except OSError:  # another test process was faster
-            assert (_CACHE / "usr/bin/podman").exists()
-    return _CACHE

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.debian import unpacked
 
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpufleet" / "slurm"
 _PACKAGES = (
     "slurmctld",
     "slurmd",
@@ -195,7 +195,7 @@ class Slurm:
 @contextmanager
 def running_slurm(nodes: int = 2) -> Iterator[Slurm]:
     """A cluster of `nodes` nodes with eight GPUs each, idle; gone afterwards."""
-    root = _unpacked()
+    root = unpacked(*_PACKAGES)
     missing = [n for n in range(GPUS) if not Path(f"/dev/tty{n}").is_char_device()]
     if missing:
         pytest.skip(f"no /dev/tty{missing[0]} on this machine to stand in for a GPU of Slurm")
@@ -207,28 +207,6 @@ def running_slurm(nodes: int = 2) -> Iterator[Slurm]:
     finally:
         slurm.stop()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _unpacked() -> Path:
-    if (_CACHE / "usr/bin/squeue").exists():
-        return _CACHE
-    for tool in ("apt-get", "dpkg"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"no {tool} on this machine to fetch Slurm with")
-    _CACHE.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=_CACHE.parent) as folder:
-        fetched = subprocess.run(
-            ["apt-get", "download", *_PACKAGES], cwd=folder, capture_output=True, text=True, timeout=120
-        )
-        if fetched.returncode:
-            pytest.skip(f"apt-get could not fetch Slurm: {fetched.stderr[-200:]}")
-        for package in Path(folder).glob("*.deb"):
-            subprocess.run(["dpkg", "-x", package, f"{folder}/unpacked"], check=True, timeout=120)
-        try:
-            (Path(folder) / "unpacked").rename(_CACHE)
-        except OSError:  # another test process was faster
-            assert (_CACHE / "usr/bin/squeue").exists()
-    return _CACHE
 
 
 def _free_ports(count: int) -> list[int]:

@@ -1,13 +1,12 @@
 """CPU and memory of nodes and pods, for the loop that has no kube-scheduler to count them.
 
-A pod needs the most that it takes at one time: its containers and sidecars together, or an
-init container beside the sidecars before it; and its overhead.
+A pod needs what its containers need at one time, and its overhead.
 """
 
 import re
-from collections.abc import Mapping
 
-from gpufleet.model.kube_objects import Container, Pod
+from gpufleet.model.kube_objects import Pod
+from gpufleet.model.pod_needs import needed
 from gpufleet.placement.kubernetes.ledger import Ledger
 
 _UNITS = {
@@ -37,16 +36,7 @@ def amount(text: str) -> float:
 
 def needs(pod: Pod, resource: str) -> float:
     """How much of a resource the pod needs at one time."""
-    sidecars = peak = 0.0
-    for container in pod.spec.init_containers:
-        asked = amount(_asked(container).get(resource, ""))
-        if container.restart_policy == "Always":
-            sidecars += asked
-            peak = max(peak, sidecars)
-        else:
-            peak = max(peak, sidecars + asked)
-    together = sum(amount(_asked(container).get(resource, "")) for container in pod.spec.containers)
-    return max(peak, sidecars + together) + amount(pod.spec.overhead.get(resource, ""))
+    return needed(pod, resource, amount) + amount(pod.spec.overhead.get(resource, ""))
 
 
 class Room:
@@ -86,8 +76,3 @@ def room_on(ledger: Ledger) -> Room:
         if pod.spec.node_name and not pod.finished:
             room.take(pod.spec.node_name, pod)
     return room
-
-
-def _asked(container: Container) -> Mapping[str, str]:
-    resources = container.resources
-    return {**resources.limits, **resources.requests} if resources.limits else resources.requests

@@ -1,19 +1,15 @@
 """How many GPUs a pod asks for, by its containers' requests.
 
-The rule is Kubernetes' own: containers run side by side, init containers one after another
-before them, and an init container that restarts Always is a sidecar that stays beside all that
-come after it. What counts is the most that is needed at one time.
-
 Whole GPUs are counted as they are; MIG instances by their share of the GPU's seven slices.
 """
 
 import math
 import re
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
-from gpufleet.model.kube_objects import Container, Pod
+from gpufleet.model.kube_objects import Pod
+from gpufleet.model.pod_needs import needed
 
 WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
 TIME_SLICED = "nvidia.com/gpu.shared"
@@ -34,7 +30,7 @@ def gpu_request(pod: Pod) -> GpuRequest:
     """What the pod's containers ask for together."""
     whole, parts = Fraction(0), Fraction(0)
     for name in sorted(_names(pod)):
-        amount = _effective(pod, name)
+        amount = Fraction(needed(pod, name, quantity))
         if mig := MIG.fullmatch(name):
             parts += amount * Fraction(int(mig[1]), SLICES)
         else:
@@ -62,23 +58,9 @@ def quantity(text: str) -> int:
 
 def _names(pod: Pod) -> set[str]:
     containers = (*pod.spec.containers, *pod.spec.init_containers)
-    return {name for container in containers for name in _asked(container) if is_gpu(name)}
-
-
-def _effective(pod: Pod, name: str) -> Fraction:
-    sidecars = peak = 0
-    for container in pod.spec.init_containers:
-        amount = quantity(_asked(container).get(name, ""))
-        if container.restart_policy == "Always":
-            sidecars += amount
-            peak = max(peak, sidecars)
-        else:
-            peak = max(peak, sidecars + amount)
-    together = sum(quantity(_asked(container).get(name, "")) for container in pod.spec.containers)
-    return Fraction(max(peak, sidecars + together))
-
-
-def _asked(container: Container) -> Mapping[str, str]:
-    """Requests; extended resources may be given as limits alone, which then are the requests too."""
-    resources = container.resources
-    return {**resources.limits, **resources.requests} if resources.limits else resources.requests
+    return {
+        name
+        for container in containers
+        for name in (*container.resources.limits, *container.resources.requests)
+        if is_gpu(name)
+    }
