@@ -1,5 +1,6 @@
 """The webhook as a process of its own, called by a real API server."""
 
+import base64
 import json
 import signal
 import subprocess
@@ -7,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from e2e.cluster import Cluster, Refused
 from e2e.fakenodes import FakeNodes
 from gpufleet.model.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
+from gpufleet.webhook.certificates import new_keyring
 from gpufleet.webhook.configuration import configurations
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
@@ -43,25 +45,42 @@ class Running:
 
 @contextmanager
 def webhook(cluster: Cluster, namespace: str, *flags: str) -> Iterator[Running]:
-    """A webhook for the pods of one namespace; its configurations go with it unless the test keeps them."""
+    """A webhook for the pods of one namespace."""
+    with webhooks(cluster, namespace, 1, *flags) as [running]:
+        yield running
+
+
+@contextmanager
+def webhooks(cluster: Cluster, namespace: str, count: int, *flags: str) -> Iterator[list[Running]]:
+    """Replicas of it, started at once."""
     command = [sys.executable, "-m", "gpufleet", "webhook", "--port", "0", "--names", "127.0.0.1"]
     own = ["--namespace", namespace, "--configurations", namespace, "--webhook-check", "200ms"]
-    process = subprocess.Popen(
-        [*command, *own, "--kubeconfig", str(cluster.kubeconfig), "--webhook-drain", "1s", *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert "serves on https://127.0.0.1:" in line
-        yield Running(process, line.split()[-1])
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
-        assert process.stdout is not None
-        process.stdout.close()
+    with ExitStack() as closing:
+        processes = []
+        for _ in range(count):
+            process = subprocess.Popen(
+                [*command, *own, "--kubeconfig", str(cluster.kubeconfig), "--webhook-drain", "1s", *flags],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            closing.callback(_end, process)
+            processes.append(process)
+        yield [_serving(process) for process in processes]
+
+
+def _serving(process: "subprocess.Popen[str]") -> Running:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert "serves on https://127.0.0.1:" in line
+    return Running(process, line.split()[-1])
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    process.terminate()
+    process.wait(timeout=20)
+    assert process.stdout is not None
+    process.stdout.close()
 
 
 @contextmanager
@@ -210,44 +229,70 @@ def test_a_webhook_that_is_down_blocks_only_pods_with_claims(cluster: Cluster, n
 
 
 @pytest.mark.usefixtures("definitions")
-def test_certificates_rotate_under_load_and_no_request_is_lost(cluster: Cluster, namespace: str) -> None:
-    path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
-    lost: list[str] = []
-    count = 0
-    # A certificate for 15 s is renewed after 10; authorities rotate too in tests/webhook/test_keys.py, by a
-    # faster clock.
-    flags = ("--webhook-lifetime", "15s")
+def test_certificates_and_authorities_rotate_under_load_and_no_request_is_lost(
+    cluster: Cluster, namespace: str
+) -> None:
+    _old_keyring(cluster, namespace)
+    certificates: set[str] = set()
+    bundles: list[int] = []
+    """How many authorities are trusted, each change."""
     with (
-        webhook(cluster, namespace, *flags) as running,
-        webhook(cluster, namespace, *flags),
+        webhooks(cluster, namespace, 2, "--webhook-lifetime", "15s") as [running, _],
         configured(cluster, namespace, running.url),
     ):
         cluster.wait_for("the webhook in force", lambda: called(cluster, namespace))
-        certificates = set()
-        stop = threading.Event()
+        with _load(cluster, namespace) as answers:
 
-        def load() -> None:
-            nonlocal count
-            while not stop.is_set():
-                status, text = cluster.api.raw("POST", path, pod("probe"))
-                count += 1
-                if status != 201:
-                    lost.append(text)
+            def rotated() -> bool:
+                secret = cluster.api.get(f"/api/v1/namespaces/{namespace}/secrets/gpufleet-webhook-tls")
+                certificates.add(secret["data"]["tls.crt"])
+                hooks = cluster.api.get(f"{HOOKS}/{KINDS[0]}/{namespace}")["webhooks"]
+                bundle = base64.b64decode(hooks[0]["clientConfig"]["caBundle"]).count(b"BEGIN")
+                if bundles[-1:] != [bundle]:
+                    bundles.append(bundle)
+                return bundles[-2:] == [2, 1]
 
-        workers = [threading.Thread(target=load) for _ in range(3)]
-        for worker in workers:
-            worker.start()
-        deadline = time.monotonic() + 25
-        while time.monotonic() < deadline:
-            secret = cluster.api.get(f"/api/v1/namespaces/{namespace}/secrets/gpufleet-webhook-tls")
-            certificates.add(secret["data"]["tls.crt"])
-            time.sleep(0.5)
+            cluster.wait_for("an authority that came and one that went", rotated)
+            time.sleep(1.0)
+    assert [text for status, text in answers if status != 201] == []
+    assert len(answers) > 100
+    assert len(certificates) >= 2
+
+
+def _old_keyring(cluster: Cluster, namespace: str) -> None:
+    """A Secret as an earlier webhook left it: its authority is replaced 15 s from now and ends 25 s from now."""
+    ring = new_keyring(["127.0.0.1"], time.time() - 5, lifetime=3)
+    parts = {
+        "ca.crt": ring.bundle,
+        "ca.key": ring.authority_key,
+        "tls.crt": ring.certificate,
+        "tls.key": ring.key,
+    }
+    data = {name: base64.b64encode(part).decode() for name, part in parts.items()}
+    body = {"metadata": {"name": "gpufleet-webhook-tls"}, "data": data}
+    cluster.api.create(f"/api/v1/namespaces/{namespace}/secrets", body)
+
+
+@contextmanager
+def _load(cluster: Cluster, namespace: str) -> Iterator[list[tuple[int, str]]]:
+    """Three clients that create pods with claims as fast as they are answered; the value are the answers."""
+    path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
+    answers: list[tuple[int, str]] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            answers.append(cluster.api.raw("POST", path, pod("probe")))
+
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    try:
+        yield answers
+    finally:
         stop.set()
         for worker in workers:
             worker.join()
-    assert lost == []
-    assert len(certificates) >= 3
-    assert count > 100
 
 
 @pytest.mark.usefixtures("definitions")
