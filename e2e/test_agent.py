@@ -24,11 +24,12 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: e2e-agent}
 rules:
-  - {apiGroups: [gpu.scheduling], resources: [gpunodestatuses], verbs: [get, list, watch, create, patch]}
+  - {apiGroups: [gpu.scheduling], resources: [gpunodestatuses], verbs: [list, watch, create, patch]}
   - {apiGroups: [gpu.scheduling], resources: [gpunodestatuses/status], verbs: [patch]}
   - {apiGroups: [""], resources: [nodes], verbs: [get]}
   - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
   - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get]}
+  - {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -97,6 +98,16 @@ def test_two_agents_publish_their_nodes_and_nothing_else(
         shims["gpu-a"].xid(3, 48)
         cluster.wait_for("the XID", lambda: healths("gpu-a")[3] == "Unhealthy", timeout=10)
         assert healths("gpu-b") == ["Healthy"] * 8
+        shims["gpu-a"].set("3.field.83", 10)  # reset: the energy counter starts again
+        cluster.wait_for("the reset", lambda: healths("gpu-a")[3] == "Healthy")
+        cluster.wait_for(
+            "both changes in the events",
+            lambda: (
+                "GPU 3: XID 48: uncorrectable ECC error"
+                in (told := cluster.kubectl("describe", "gns", "gpu-a"))
+                and "GPU 3 is healthy again: it was reset" in told
+            ),
+        )
 
         cordon = {
             "apiVersion": "gpu.scheduling/v1",

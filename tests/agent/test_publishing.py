@@ -204,6 +204,48 @@ async def test_a_gpu_that_went_missing_while_no_agent_ran_is_noticed(
     assert found.status.devices[0].health_since == first.status.devices[0].health_since
 
 
+async def test_an_xid_counts_also_for_an_agent_that_was_started_after_it(
+    nvml_shim: NvmlShim, cluster: Cluster
+) -> None:
+    async with cluster.agent():
+        await cluster.until("node-a", well)
+        nvml_shim.xid(3, 48)
+        first = await cluster.until("node-a", lambda s: healths(s)[3] == "Unhealthy")
+    async with cluster.agent() as agent:
+        async with asyncio.timeout(10):
+            while agent.lookout.looks < 3:  # noqa: ASYNC110 - looks are only counted
+                await asyncio.sleep(0.05)
+        found = await cluster.status("node-a")
+        assert healths(found)[3] == "Unhealthy"
+        assert found.status.devices[3].health_since == first.status.devices[3].health_since
+        nvml_shim.set("3.field.83", 10)  # reset: the energy counter starts again
+        await cluster.until("node-a", well)
+
+
+async def test_each_change_of_health_is_an_event(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    async def told() -> dict[str, str]:
+        items = (await cluster.client.read_json("/apis/events.k8s.io/v1/events"))["items"]
+        assert {(item["regarding"]["kind"], item["regarding"]["name"]) for item in items} <= {
+            ("GpuNodeStatus", "node-a")
+        }
+        return {item["reason"]: item["note"] for item in items}
+
+    async with cluster.agent():
+        await cluster.until("node-a", well)
+        assert await told() == {}
+        nvml_shim.lose(6)
+        await cluster.until("node-a", lambda s: healths(s)[6] == "Unhealthy")
+        nvml_shim.find_again(6)
+        await cluster.until("node-a", well)
+        async with asyncio.timeout(10):
+            while len(await told()) < 2:  # noqa: ASYNC110 - asked of the server
+                await asyncio.sleep(0.05)
+    events = await told()
+    assert events["GpuUnhealthy"].startswith("GPU 6: ")
+    reason = events["GpuUnhealthy"].removeprefix("GPU 6: ")
+    assert events["GpuHealthy"] == f"GPU 6 is healthy again: it is back (before: {reason})"
+
+
 async def test_a_gpu_that_was_exchanged_is_not_missed(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     async with cluster.agent():
         await cluster.until("node-a", well)

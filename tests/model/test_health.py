@@ -319,3 +319,55 @@ def test_an_unhealthy_gpu_always_says_why(story: list[tuple[str, int, int | bool
     play(ledger, story)
     for verdict in ledger.verdicts().values():
         assert bool(verdict.reason) == (verdict.health is not Health.HEALTHY)
+
+
+def test_an_xid_outlives_the_process_that_heard_it_until_the_gpu_was_reset() -> None:
+    published = healthy()
+    published.see_events(
+        [xid(48, 0, at=1000.0), xid(74, 1, at=1000.0, message="fatal"), xid(94, 2, at=1000.0)]
+    )
+    for reset, health in ((False, Health.UNHEALTHY), (True, Health.HEALTHY)):
+        ledger = HealthLedger()
+        ledger.see_devices(GPUS, 5000.0)
+        for gpu in GPUS:
+            said = published.verdict(gpu.uuid)
+            ledger.recall(gpu.uuid, said.reason, said.since)
+        energy = 100 * 60.0 if reset else 100 * 4000.0  # 100 W for a minute, or since the error
+        ledger.see_readings(reading(n, 5000.0, energy_joules=energy, power_watts=100) for n in range(4))
+        assert [v.health for v in ledger.verdicts().values()] == [health, health, *[Health.HEALTHY] * 2]
+        if not reset:
+            assert ledger.verdict("GPU-0").reason == "XID 48: uncorrectable ECC error"
+            assert ledger.verdict("GPU-0").since == 1000.0
+            ledger.see_readings([reading(0, 5010.0, energy_joules=1.0, power_watts=100)])
+        assert (ledger.verdict("GPU-0").health, ledger.verdict("GPU-0").mended) == (
+            Health.HEALTHY,
+            "it was reset",
+        )
+
+
+def test_a_recalled_gpu_without_an_energy_counter_stays_out() -> None:
+    ledger = HealthLedger()
+    ledger.see_devices(GPUS, 5000.0)
+    ledger.recall("GPU-0", "XID 95: uncontained memory error; XID 48: uncorrectable ECC error", 1000.0)
+    ledger.recall("GPU-1", "GPU 0: XID 79: the GPU fell off the bus", 1000.0)
+    ledger.recall("GPU-2", "fatal error record: DRAM; bank 3", 1000.0)
+    ledger.recall("GPU-3", "row remapping waits for a reset", 1000.0)
+    ledger.see_readings(reading(n, 5000.0, energy_joules=None) for n in range(4))
+    out, well = Health.UNHEALTHY, Health.HEALTHY
+    assert [v.health for v in ledger.verdicts().values()] == [out, well, out, well]
+    assert "XID 95" in ledger.verdict("GPU-0").reason
+    assert "XID 48" in ledger.verdict("GPU-0").reason
+
+
+def test_what_mended_a_gpu_is_said() -> None:
+    ledger = healthy()
+    assert ledger.verdict("GPU-0").mended == ""
+    ledger.see_devices([replace(GPUS[0], fault="lost")], 20.0)
+    ledger.see_devices([GPUS[0]], 30.0)
+    assert (ledger.verdict("GPU-0").mended, ledger.verdict("GPU-0").since) == ("it is back", 30.0)
+    ledger.see_readings([reading(0, 40.0, remap_pending=True)])
+    ledger.see_readings([reading(0, 50.0)])
+    assert ledger.verdict("GPU-0").mended == "what was wrong is gone"
+    ledger.see_silence("silent", 60.0)
+    ledger.see_readings([reading(0, 70.0)])
+    assert ledger.verdict("GPU-0").mended == "it can be read again"

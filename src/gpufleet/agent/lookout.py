@@ -26,6 +26,9 @@ from gpufleet.model.device import Device, DeviceEvent, DeviceProcess, DeviceRead
 from gpufleet.model.health import HealthLedger, Verdict
 from gpufleet.model.node import Health
 
+HealthListener = Callable[[Device, Verdict, Verdict], None]
+"""Takes a GPU, what was said of it, and what is said now."""
+
 EVENT_WAIT = 2.0
 """Seconds for which one question for events waits in the driver; the agent's end may have to wait for it."""
 _MOST_CODES = 64
@@ -56,8 +59,8 @@ class Memory:
 
     devices: tuple[Device, ...] = ()
     places: Mapping[str, Place] = field(default_factory=dict)
-    health: Mapping[str, tuple[Health, float]] = field(default_factory=dict)
-    """The last health of each GPU, and since when it was so."""
+    health: Mapping[str, Verdict] = field(default_factory=dict)
+    """What it said of each GPU last."""
 
 
 class Lookout:
@@ -89,6 +92,11 @@ class Lookout:
         self._driver_tells_events = True
         self._turn = asyncio.Lock()
         self._listeners: list[Callable[[Sight], None]] = []
+        self._health_listeners: list[HealthListener] = []
+
+    def subscribe_to_health(self, listener: HealthListener) -> None:
+        """Call `listener` whenever the health of a GPU is not what it was."""
+        self._health_listeners.append(listener)
 
     def subscribe(self, listener: Callable[[Sight], None]) -> None:
         """Call `listener` after every look and every event."""
@@ -98,6 +106,9 @@ class Lookout:
         """Take over what the machine had before this process: a GPU that is gone since is a fault."""
         self._memory, self._known = memory, memory.devices
         self._ledger.see_devices(memory.devices, self._clock())
+        for uuid, verdict in memory.health.items():
+            if verdict.health is Health.UNHEALTHY:
+                self._ledger.recall(uuid, verdict.reason, verdict.since)
         self.sight = replace(self.sight, devices=memory.devices, places=memory.places)
 
     async def look(self) -> Sight:
@@ -202,21 +213,24 @@ class Lookout:
             verdict = self._ledger.verdict(device.uuid)
             if before is not None and before.health is not verdict.health:
                 tell = _log.info if verdict.health is Health.HEALTHY else _log.warning
-                tell("health changed", gpu=device.index, health=verdict.health, reason=verdict.reason)
+                why = verdict.reason or verdict.mended
+                tell("health changed", gpu=device.index, health=verdict.health, reason=why)
+                for listener in self._health_listeners:
+                    listener(device, before, verdict)
         verdicts = {uuid: self._lasting(uuid, verdict) for uuid, verdict in self._ledger.verdicts().items()}
         self.sight = replace(sight, verdicts=verdicts, xids=dict(self._xids))
-        for listener in self._listeners:
-            listener(self.sight)
+        for shown in self._listeners:
+            shown(self.sight)
         return self.sight
 
     def _lasting(self, uuid: str, verdict: Verdict) -> Verdict:
         """The verdict since when it holds, which may be longer than this process runs."""
-        health, since = self._memory.health.get(uuid, (None, 0.0))
-        if health is not verdict.health:
+        before = self._memory.health.get(uuid)
+        if before is None or before.health is not verdict.health:
             kept = {gpu: was for gpu, was in self._memory.health.items() if gpu != uuid}
             self._memory = replace(self._memory, health=kept)
             return verdict
-        return replace(verdict, since=since)
+        return replace(verdict, since=before.since)
 
 
 def _not_replaced(known: Iterable[Device], found: Iterable[Device]) -> list[Device]:

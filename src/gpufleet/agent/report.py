@@ -65,7 +65,7 @@ def memory_of(status: GpuNodeStatus) -> Memory:
         devices=tuple(_as_driver_told(device) for device in known),
         places={device.uuid: Place(device.island, device.bandwidth_gbps) for device in known},
         health={
-            device.uuid: (Health(device.health), device.health_since.timestamp())
+            device.uuid: Verdict(Health(device.health), device.health_reason, device.health_since.timestamp())
             for device in known
             if device.health_since is not None
         },

@@ -14,6 +14,7 @@ from functools import partial
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from gpufleet.agent.health_events import HealthEvents
 from gpufleet.agent.holders import HolderBook
 from gpufleet.agent.http import serving
 from gpufleet.agent.kubelet import plugged
@@ -80,6 +81,7 @@ class Agent:
         )
         self.publisher: Publisher | None = None
         self.holders: HolderBook | None = None
+        self.events: HealthEvents | None = None
         self.logs: PodLogs | None = None
         self._log: KernelLog | None = None
         self._began = self._looked_at = time.monotonic()
@@ -90,6 +92,8 @@ class Agent:
 
     def _publish_through(self, client: KubeClient, lease_namespace: str) -> None:
         self.publisher = Publisher(client, self.node, self._compose, heartbeat=self._settings.heartbeat)
+        self.events = HealthEvents(client, self.node, self._published_uid)
+        self.lookout.subscribe_to_health(self.events.note)
         book = self.holders = HolderBook(
             client,
             self.node,
@@ -102,6 +106,10 @@ class Agent:
         if self._settings.pod_logs is not None:
             self.logs = PodLogs(self._settings.pod_logs, lambda: book.pods.cache, book.uids, self._patterns)
 
+    def _published_uid(self) -> str:
+        found = self.publisher.published if self.publisher else None
+        return found.metadata.uid if found else ""
+
     def tasks(self) -> dict[str, Task]:
         """What has to run, by name."""
         tasks: dict[str, Task] = {"devices": self._look, "driver events": self.lookout.listen}
@@ -113,6 +121,8 @@ class Agent:
             tasks["own object"] = self.publisher.watch.run
             tasks["publish"] = self.publisher.run
             tasks["pods"] = self.holders.pods.run
+            if self.events is not None:
+                tasks["events"] = self.events.run
             tasks["holders"] = self.holders.run
         if self.logs is not None:
             tasks["training logs"] = self.logs.run

@@ -9,6 +9,9 @@ verdict for each GPU. Two sorts of findings stand behind it:
   energy counter or its error counters start again, it comes back after it was lost, or the driver
   takes back the action that it asked for); a warning is forgotten after a while.
 
+An event outlives the process that heard it: `recall` takes what an earlier ledger published, and lets it go if
+the GPU has used less energy than it would have since then, so that a reset that nobody saw counts too.
+
 A GPU is Unhealthy if any finding puts it out, else Unknown while nobody can look, else Healthy.
 A finding about the whole node puts every GPU of it out. The ledger is pure: time comes with each call.
 """
@@ -19,7 +22,16 @@ from dataclasses import dataclass, field, replace
 
 from gpufleet.model.device import Device, DeviceEvent, DeviceReading, EventKind, Vendor
 from gpufleet.model.node import Health
-from gpufleet.model.xid import Finding, HealthRules, Remedy, Severity, judge_recovery, judge_xid
+from gpufleet.model.xid import (
+    FATAL_RECORD,
+    Finding,
+    HealthRules,
+    Remedy,
+    Severity,
+    judge_recovery,
+    judge_xid,
+    recalled,
+)
 
 __all__ = ["Finding", "HealthLedger", "HealthRules", "Remedy", "Severity", "Verdict"]
 
@@ -38,6 +50,8 @@ class Verdict:
     """When the health last changed; the reason may be newer."""
     remedy: Remedy = Remedy.NONE
     warnings: tuple[str, ...] = ()
+    mended: str = ""
+    """What made a GPU Healthy that was not."""
 
 
 @dataclass
@@ -49,6 +63,9 @@ class _Case:
     findings: dict[str, tuple[Finding, float]] = field(default_factory=dict)
     energy: float | None = None
     errors: int | None = None
+    recalled_from: float | None = None
+    """Since when findings hold that an earlier ledger told, until the first reading."""
+    mended: str = ""
     changes: deque[Verdict] = field(default_factory=lambda: deque(maxlen=_KEPT_CHANGES))
 
 
@@ -84,13 +101,23 @@ class HealthLedger:
             if case is None:
                 case = self._cases[device.uuid] = _Case(device, Verdict(Health.UNKNOWN, _NOT_SEEN, at))
             elif case.device.fault and not device.fault:
-                _forget_until_reset(case)
+                _forget_until_reset(case, "it is back")
             case.device = device
             self._hold(case, "fault", _fault(device.fault), at)
         for event in [event for event in self._unclaimed if self._case_of(event)]:
             self._unclaimed.remove(event)
             self._take(event)
         self._settle(at)
+
+    def recall(self, uuid: str, reason: str, since: float) -> None:
+        """Hold what an earlier ledger said of a GPU that was seen, as far as nobody will tell it again."""
+        case = self._cases.get(uuid)
+        findings = recalled(reason, self._rules)
+        if case is not None and findings:
+            for finding in findings:
+                self._hold(case, finding.key, finding, since)
+            case.recalled_from = since
+            self._settle(since)
 
     def see_readings(self, readings: Iterable[DeviceReading]) -> None:
         """Take the counters and flags of each reading in."""
@@ -135,7 +162,8 @@ class HealthLedger:
 
     def _judge(self, case: _Case, reading: DeviceReading) -> None:
         if _was_reset(case, reading):
-            _forget_until_reset(case)
+            _forget_until_reset(case, "it was reset")
+        case.recalled_from = None
         case.energy = reading.energy_joules if reading.energy_joules is not None else case.energy
         case.errors = reading.ecc_uncorrected if reading.ecc_uncorrected is not None else case.errors
         self._hold(case, "fault", _fault(reading.fault or case.device.fault), reading.at)
@@ -148,7 +176,7 @@ class HealthLedger:
         if reading.recovery_action is not None:
             finding = judge_recovery(reading.recovery_action)
             if finding is None and "recovery-action" in case.findings:
-                _forget_until_reset(case)
+                _forget_until_reset(case, "the driver asks for nothing any more")
             self._hold(case, "recovery-action", finding, reading.at)
         if reading.ecc_uncorrected is not None:
             self._hold(case, "ecc", self._judge_errors(case.device.vendor, reading), reading.at)
@@ -178,13 +206,13 @@ class HealthLedger:
             ):  # the bare number of a fatal XID may follow its text
                 self._hold(case, finding.key, finding, event.at)
         elif event.code == 154:
-            _forget_until_reset(case)
+            _forget_until_reset(case, "the driver asks for nothing any more")
 
     def _judge_event(self, event: DeviceEvent) -> Finding | None:
         if event.kind is EventKind.XID:
             return judge_xid(event.code, event.message, self._rules)
         if event.fatal:
-            return Finding("cper", Severity.OUT, f"fatal error record: {event.message}", Remedy.RESET)
+            return Finding("cper", Severity.OUT, FATAL_RECORD + event.message, Remedy.RESET)
         return Finding("cper", Severity.WARN, f"error record: {event.message}")
 
     def _case_of(self, event: DeviceEvent) -> _Case | None:
@@ -235,13 +263,22 @@ class HealthLedger:
             health, reason = Health.UNKNOWN, self._silent
         warnings = tuple(f.reason for f in own if f.severity is Severity.WARN)
         old = case.verdict
-        verdict = Verdict(health, reason, old.since if health is old.health else at, remedy, warnings)
+        same = health is old.health
+        mended = old.mended if same else _mended(old, health, case.mended)
+        case.mended = ""
+        verdict = Verdict(health, reason, old.since if same else at, remedy, warnings, mended)
         if verdict != old or not case.changes:
             case.verdict = verdict
             case.changes.append(verdict)
 
 
 _WEIGHT = {remedy: weight for weight, remedy in enumerate(Remedy)}
+
+
+def _mended(old: Verdict, health: Health, why: str) -> str:
+    if health is not Health.HEALTHY or old.reason == _NOT_SEEN:
+        return ""
+    return why or ("it can be read again" if old.health is Health.UNKNOWN else "what was wrong is gone")
 
 
 def _fault(text: str | None) -> Finding | None:
@@ -258,10 +295,18 @@ def _was_reset(case: _Case, reading: DeviceReading) -> bool:
         and reading.ecc_uncorrected is not None
         and reading.ecc_uncorrected < case.errors
     )
-    return energy or errors
+    return energy or errors or _began_anew(case.recalled_from, reading)
 
 
-def _forget_until_reset(case: _Case) -> None:
+def _began_anew(since: float | None, reading: DeviceReading) -> bool:
+    """Whether the GPU has used less than half of what it would have since then, as idle as it is now."""
+    if since is None or reading.energy_joules is None or reading.power_watts is None:
+        return False
+    return reading.energy_joules < reading.power_watts / 2 * (reading.at - since)
+
+
+def _forget_until_reset(case: _Case, why: str) -> None:
     """The GPU was reset: what events told of it before is over."""
+    case.mended = why
     for key in [k for k, (f, _) in case.findings.items() if f.severity is Severity.OUT]:
         del case.findings[key]

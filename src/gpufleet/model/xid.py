@@ -94,6 +94,9 @@ _ACTIONS: dict[int, Remedy] = {
     6: Remedy.RESET,
     7: Remedy.REBOOT,
 }
+FATAL_RECORD = "fatal error record: "
+"""How the reason begins that an AMD GPU's error record gives."""
+_TOLD = re.compile(r"XID (\d{1,4}): ")
 _CHANGED_TO = re.compile(r"\bto\s+0x([0-9a-f]+)", re.IGNORECASE)
 _FATAL = re.compile(r"(?<!non[- ])\bfatal\b", re.IGNORECASE)
 
@@ -111,6 +114,19 @@ def judge_xid(code: int, message: str = "", rules: HealthRules | None = None) ->
     if out and code not in rules.warn_xids:
         return Finding(f"xid-{code}", Severity.OUT, reason, remedy, whole_node=code in _WHOLE_NODE)
     return Finding(f"xid-{code}", Severity.WARN, reason)
+
+
+def recalled(reason: str, rules: HealthRules | None = None) -> list[Finding]:
+    """The findings behind a reason that was published, as far as only an event tells them: nobody says them again."""
+    found = []
+    for part in reason.split("; "):
+        if match := _TOLD.match(part):
+            # It was published as a reason, so it was fatal where that decides.
+            finding = judge_xid(int(match[1]), "fatal", rules)
+            found += [finding] if finding is not None and finding.severity is Severity.OUT else []
+        elif part.startswith(FATAL_RECORD):
+            found.append(Finding("cper", Severity.OUT, part, Remedy.RESET))
+    return found
 
 
 def judge_recovery(action: str) -> Finding | None:
