@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from gpufleet.cli import main
 from gpufleet.cli.demo import demo_settings
@@ -129,6 +131,58 @@ def test_slurm_jobs_and_containers_are_followed_like_any_others(empty_data: Path
             mine = [row for row in hours if row["source"] == source and row["allocated_gpu_hours"] > 0.3]
             assert mine
             assert all(row["avg_utilization"] is not None and row["cost"] > 0 for row in mine)
+
+
+async def test_a_claim_of_ones_own_is_served_and_the_scheduler_has_nothing_to_mend(empty_data: Path) -> None:
+    with playing(empty_data) as (address, _, printed):
+        folder = empty_data / "demo" / "16x4-seed1"
+        assert f"kubectl apply -f {folder.relative_to(empty_data)}/trial.yaml" in printed
+        claim, pod = yaml.safe_load_all((folder / "trial.yaml").read_text())
+        async with KubeClient(load_connection(str(folder / "kubeconfig"))) as client:
+            claims = "/apis/gpu.scheduling/v1/namespaces/default/gpuclaims"
+            pods = "/api/v1/namespaces/default/pods"
+            await client.write_json("POST", claims, claim)
+            created = await client.write_json("POST", pods, pod)
+            assert created["spec"]["schedulerName"] == "gpu-scheduler", "the webhook was not asked"
+            variables = {entry["name"] for entry in created["spec"]["containers"][0]["env"]}
+            assert "CUDA_VISIBLE_DEVICES" in variables
+            found = await _until(client, f"{pods}/trial", lambda it: it["status"].get("phase") == "Running")
+            bound = await _until(client, f"{claims}/trial", lambda it: it["status"]["phase"] == "Bound")
+            allocated = found["metadata"]["annotations"]["gpu.scheduling/allocated"]
+            assert allocated == bound["status"]["allocated"]
+            api = httpx.AsyncClient(base_url=address)
+            rows = (await api.get("/api/leases?pageSize=1000")).json()["data"]["data"]
+            assert rows
+            assert not any(row["foreign"] for row in rows)
+            mine = [row for row in rows if row["holders"][0]["podName"] == "trial"]
+            node, _, ids = allocated.rpartition(":")
+            assert {(row["node"], row["gpu"]) for row in mine} == {(node, int(gpu)) for gpu in ids.split(",")}
+            (workload,) = (await api.get("/api/workloads?name=trial")).json()["data"]["data"]
+            await api.aclose()
+            assert (workload["gpuAllocated"], workload["status"]) == (2, "Running")
+            assert await _written_by_scheduler(client) == {"trial", *(row["name"] for row in mine)}
+            await client.write_json("DELETE", f"{pods}/trial", {})
+            await _until(client, f"{claims}/trial", lambda it: it["status"]["phase"] == "Pending")
+
+
+async def _written_by_scheduler(client: KubeClient) -> set[str]:
+    """The claims, and the leases of GPUs, that the scheduler has written."""
+    found = set()
+    for path in ("/apis/gpu.scheduling/v1/gpuclaims", "/apis/coordination.k8s.io/v1/leases"):
+        for item in (await client.read_json(path))["items"]:
+            meta = item["metadata"]
+            managers = {entry["manager"] for entry in meta.get("managedFields", ())}
+            if "gpufleet-scheduler" in managers and meta["name"] != "gpufleet-scheduler":
+                found.add(meta["name"])
+    return found
+
+
+async def _until(client: KubeClient, path: str, true: Callable[[Any], bool]) -> Any:
+    async with asyncio.timeout(60):
+        while True:
+            if true(found := await client.read_json(path)):
+                return found
+            await asyncio.sleep(0.1)
 
 
 def test_its_past_is_on_the_books(empty_data: Path) -> None:

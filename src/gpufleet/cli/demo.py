@@ -112,6 +112,7 @@ async def _play(settings: Settings) -> int:
 async def _put_together(settings: Settings, closing: AsyncExitStack, said: "Progress") -> "Server":
     from gpufleet.cli.parts import Parts
     from gpufleet.cli.simulated_parts import Show
+    from gpufleet.cli.trial_parts import open_trial
     from gpufleet.cli.wiring import http_server, open_parts
 
     demo = settings[DemoSettings]
@@ -126,6 +127,7 @@ async def _put_together(settings: Settings, closing: AsyncExitStack, said: "Prog
 
     parts = await open_parts(show.settings, closing, simulated=True, prepare=prepare)
     await show.go_on(parts)
+    await open_trial(parts, show.storage)
     return http_server(parts)
 
 
@@ -164,7 +166,10 @@ class Progress:
 
 
 def _welcome(settings: Settings, address: str) -> str:
+    from gpufleet.cli.trial_parts import TRIAL
+
     kubeconfig = _short(settings[KubernetesSettings].kubeconfig)
+    trial = _short(settings[StoreSettings].data / TRIAL)
     return f"""
 gpufleet demo: the fleet is simulated, everything else is real.
 
@@ -177,6 +182,10 @@ Try:
   curl '{address}/api/workloads?status=Running&pageSize=5'
   KUBECONFIG={kubeconfig} kubectl get gns
   KUBECONFIG={kubeconfig} kubectl get pods,gclaim -A
+
+Ask for GPUs yourself; the scheduler and the webhook are real:
+  KUBECONFIG={kubeconfig} kubectl apply -f {trial}
+  KUBECONFIG={kubeconfig} kubectl get gclaim,pod trial
 
 Ctrl-C stops it.
 """

@@ -7,7 +7,7 @@ The server doesn't know: it follows them like any others and reads the readings 
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -44,6 +44,9 @@ from gpufleet.sources.simulated.simulation import TICK, Simulation
 from gpufleet.sources.simulated.training import training_points
 from gpufleet.store import Store
 
+_TOGETHER = 0.2
+"""Seconds in which the kubelets gather changes."""
+
 _FEW_NODES = 64
 """Up to this size ended workloads stay in the API for all of the past; larger fleets keep about as many."""
 
@@ -71,9 +74,10 @@ class Show:
         self.simulation = Simulation(demo.seed, demo.nodes, demo.gpus)
         self._server = KubeLite(port=demo.kube_port)
         self._doors = Doors(self.simulation, clock)
+        self.storage = Storage(self._server)
         self._player = Player(
             self.simulation,
-            Storage(self._server),
+            self.storage,
             keep=demo.days * 86_400 * min(1.0, _FEW_NODES / demo.nodes),
             leases_in=settings[KubernetesSettings].lease_namespace,
         )
@@ -101,7 +105,7 @@ class Show:
 
     async def begin(self, progress: Progress) -> None:
         """Write the fleet as it is now into the API, and its kubeconfig."""
-        Storage(self._server).put(definitions())
+        self.storage.put(definitions())
         await self._player.begin(self._now, progress)
         kubeconfig = self._settings[KubernetesSettings].kubeconfig
         assert kubeconfig is not None
@@ -125,6 +129,7 @@ class Show:
         cluster.fleet.put_readings(await metrics.latest())
         parts.background.once("rest of the past", self._write_rest(parts.store, self._missing()))
         parts.background.start("simulation", lambda: self._live(metrics))
+        parts.background.start("kubelets", self._tend)
 
     def _missing(self) -> tuple[float, float]:
         """The span of time that the store has nothing of."""
@@ -154,12 +159,24 @@ class Show:
             except GpufleetError as error:
                 _log.warning("readings not recorded", error=str(error))
 
+    async def _tend(self) -> None:
+        """Play the kubelets: look at once when something changes, and when something is due."""
+        guests = self._player.guests
+        while True:
+            guests.changed.clear()
+            due = self._player.tend(self._clock())
+            with suppress(TimeoutError):
+                wait = None if due is None else max(0.0, due - self._clock())
+                await asyncio.wait_for(guests.changed.wait(), wait)
+            await asyncio.sleep(_TOGETHER)
+
     async def _record(self, metrics: EmbeddedMetrics, since: float, at: float) -> None:
-        await metrics.record(await asyncio.to_thread(self.simulation.readings_at, at))
-        await metrics.record_processes(await asyncio.to_thread(self.simulation.processes_at, at))
+        runs = list(self._player.runs(since, at))
+        await metrics.record(await asyncio.to_thread(self.simulation.readings_at, at, runs))
+        await metrics.record_processes(await asyncio.to_thread(self.simulation.processes_at, at, runs))
         await metrics.record_storage(self.simulation.storage_at(at))
         await metrics.record_rdma(self.simulation.rdma_at(at))
-        for run in self.simulation.runs(since, at):
+        for run in runs:
             if run.trains and (points := list(training_points(run, since, at))):
                 await metrics.record_training(run.uid, points)
         if self._noted():

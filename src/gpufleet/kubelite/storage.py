@@ -6,7 +6,7 @@ server finds its objects when it starts, in the storage, and watchers hear of it
 Objects are still read by their schema and checked, so that nothing gets in that the API couldn't hold.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from gpufleet.kubelite.conform import Asking, check, conform, finish
@@ -48,6 +48,13 @@ class Storage:
             entry = self._store.get(kind.shelf, metadata.get("namespace", ""), metadata["name"])
             if entry is not None and entry.object["metadata"]["uid"] == metadata.get("uid"):
                 self._store.remove(kind.shelf, entry)
+
+    def follow(self, api_version: str, kind: str, told: Callable[[Json, bool], None]) -> None:
+        """Call `told` with every object of a kind, now and at each change; and whether it is gone."""
+        shelf = self._store.shelf(self._kind(api_version, kind, self._registry.changes).shelf)
+        for entry in shelf.in_order():
+            told(entry.object, False)
+        shelf.listeners.add(lambda change: told(change.entry.object, change.kind == "DELETED"))
 
     def _find(self, api_version: str, kind: str, _changes: int) -> Kind:
         found = self._registry.by_kind(api_version, kind)

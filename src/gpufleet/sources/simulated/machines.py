@@ -9,7 +9,7 @@ from gpufleet.sources.simulated.people import TEAMS
 
 
 def beginnings() -> list[Json]:
-    """Namespaces, and the kind PyTorchJob."""
+    """The namespaces of the teams."""
     spaces = [
         {
             "apiVersion": "v1",
@@ -28,34 +28,40 @@ def beginnings() -> list[Json]:
     return spaces
 
 
-def pytorch_jobs() -> Json:
-    """The definition of PyTorchJob, as far as a demonstration needs it."""
+def kinds() -> list[Json]:
+    """The definitions of PyTorchJob and PodGroup, as far as a demonstration needs them."""
+    state = {"name": "State", "type": "string", "jsonPath": ".status.conditions[-1:].type"}
+    members = {"name": "Members", "type": "integer", "jsonPath": ".spec.minMember"}
+    return [
+        _definition("kubeflow.org", "v1", "PyTorchJob", state),
+        _definition("scheduling.x-k8s.io", "v1alpha1", "PodGroup", members),
+    ]
+
+
+def _definition(group: str, version: str, kind: str, column: Json) -> Json:
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    singular = kind.lower()
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": "pytorchjobs.kubeflow.org"},
+        "metadata": {"name": f"{singular}s.{group}"},
         "spec": {
-            "group": "kubeflow.org",
+            "group": group,
             "scope": "Namespaced",
             "names": {
-                "kind": "PyTorchJob",
-                "listKind": "PyTorchJobList",
-                "plural": "pytorchjobs",
-                "singular": "pytorchjob",
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": f"{singular}s",
+                "singular": singular,
             },
             "versions": [
                 {
-                    "name": "v1",
+                    "name": version,
                     "served": True,
                     "storage": True,
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": [
-                        {
-                            "name": "State",
-                            "type": "string",
-                            "jsonPath": ".status.conditions[-1:].type",
-                        },
+                        column,
                         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
                     ],
                     "schema": {

@@ -103,18 +103,23 @@ class Simulation:
             for index in range(machine.gpus)
         )
 
-    def readings_at(self, at: float) -> Readings:
-        """What every GPU shows at a moment."""
-        values = {q: grid[:, 0] for q, grid in self.measured(np.array([at])).items()}
+    def readings_at(self, at: float, runs: Iterable[Run] | None = None) -> Readings:
+        """What every GPU shows at a moment; `runs` are those that exist, if they are not the simulation's own."""
+        values = {q: grid[:, 0] for q, grid in self.measured(np.array([at]), runs=runs).items()}
         times = {q: np.where(np.isnan(column), np.nan, at) for q, column in values.items()}
         return Readings(at, self.gpus, values, times, faults=self._faults(at))
 
-    def measured(self, times: Column, wanted: frozenset[Quantity] | None = None) -> dict[Quantity, Matrix]:
+    def measured(
+        self,
+        times: Column,
+        wanted: frozenset[Quantity] | None = None,
+        runs: Iterable[Run] | None = None,
+    ) -> dict[Quantity, Matrix]:
         """What every GPU shows at several moments: rows as in `gpus`, NaN where nothing can be read."""
         size = (self._rows, len(times))
         used = 0.008 * noise(np.arange(self._rows), times)
         memory, shape = np.zeros(size), np.zeros(size)
-        for run in self.runs(float(times[0]), float(times[-1])):
+        for run in self.runs(float(times[0]), float(times[-1])) if runs is None else runs:
             now = (times >= run.started) & (times < run.ended)
             if not now.any():
                 continue
@@ -175,11 +180,11 @@ class Simulation:
                 found[row] = (Fault(FaultKind.XID, XID, 1.0, self.hardware.lost_since(at)),)
         return found
 
-    def processes_at(self, at: float) -> Processes:
-        """The programs on the GPUs: one on each that is held."""
+    def processes_at(self, at: float, runs: Iterable[Run] | None = None) -> Processes:
+        """The programs on the GPUs: one on each that is held; `runs` as for `readings_at`."""
         rows = [
             self._process(run, GpuRef(self.hardware.machines[place.node].name, gpu), at)
-            for run in self.runs(at, at)
+            for run in (self.runs(at, at) if runs is None else runs)
             if run.started <= at < run.ended
             for place in run.slot.places
             for gpu in place.gpus
