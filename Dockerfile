@@ -1,14 +1,14 @@
-# syntax=docker/dockerfile:1
 # One image for every command. The page and the program are built in stages of their own, so that the
 # last one holds Python, the locked dependencies and nothing to build with. Give the base images by
-# digest for a build that can be repeated to the byte.
+# digest for files that can be repeated to the byte; their times in the layers are the builder's affair
+# (BuildKit: --output type=image,rewrite-timestamp=true).
 ARG NODE_IMAGE=node:20-bookworm-slim
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${NODE_IMAGE} AS page
 WORKDIR /build/dashboard
 COPY dashboard/package.json dashboard/package-lock.json dashboard/.npmrc ./
-RUN npm ci --no-audit --no-fund
+RUN npm ci --no-audit --no-fund --ignore-scripts
 COPY dashboard ./
 RUN npm run build
 
@@ -17,8 +17,9 @@ ARG SOURCE_DATE_EPOCH=315532800
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1
 WORKDIR /build
 COPY requirements/runtime.txt ./requirements/
+# Wheels only: what a source distribution needs to be built would come without a hash.
 RUN python -m venv /opt/gpufleet \
-    && /opt/gpufleet/bin/pip install --no-compile --require-hashes -r requirements/runtime.txt
+    && /opt/gpufleet/bin/pip install --no-compile --only-binary :all: --require-hashes -r requirements/runtime.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
 COPY --from=page /build/src/gpufleet/dashboard/static ./src/gpufleet/dashboard/static
@@ -33,8 +34,12 @@ FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="gpufleet" \
       org.opencontainers.image.description="Shows, accounts for and hands out the GPUs of a fleet." \
       org.opencontainers.image.licenses="Apache-2.0"
-# pip and its like are of no use in a container that nobody may change.
+ARG SOURCE_DATE_EPOCH=315532800
+# pip and its like are of no use in a container that nobody may change. The base comes without the bytecode of the
+# standard library, which would be compiled at each start, in time and memory.
 RUN python -m pip uninstall --yes --quiet --root-user-action=ignore setuptools wheel pip \
+    && python -m compileall -q --invalidation-mode unchecked-hash -x 'ensurepip|idlelib|lib2to3|site-packages|tkinter|turtledemo' \
+       "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
     && groupadd --gid 10001 gpufleet \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /data --shell /usr/sbin/nologin gpufleet \
     && install -d -o 10001 -g 10001 -m 0750 /data \

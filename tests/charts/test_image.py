@@ -29,6 +29,25 @@ def test_what_is_only_there_to_build_is_not_in_the_image() -> None:
     assert removed == _only_to_build((ROOT / "requirements" / "runtime.txt").read_text())
 
 
+def test_dependencies_come_with_their_hashes_and_are_never_built() -> None:
+    installs = re.findall(r"pip install (.*?)(?:&&|\n)", DOCKERFILE)
+    locked = [words for words in installs if "-r requirements/runtime.txt" in words]
+    own = [words for words in installs if words not in locked]
+    assert len(locked) == 1
+    assert {"--require-hashes", "--only-binary", ":all:"} <= set(locked[0].split())
+    assert [set(words.split()) >= {"--no-deps", "--no-build-isolation", "."} for words in own] == [True]
+    assert "npm ci" in DOCKERFILE
+    assert "npm install" not in DOCKERFILE
+
+
+def test_nothing_is_compiled_when_a_container_starts() -> None:
+    compiled = re.findall(r"-m compileall (.*?)&& groupadd|-m compileall (.*?)\n", DOCKERFILE)
+    paths = " ".join(part for found in compiled for part in found)
+    assert "/opt/gpufleet/lib" in paths
+    assert "stdlib" in paths
+    assert paths.count("--invalidation-mode unchecked-hash") == 2
+
+
 def test_the_image_and_the_charts_agree_on_the_user() -> None:
     [user] = re.findall(r"^USER (\d+):(\d+)$", DOCKERFILE, re.MULTILINE)
     for chart, deployment in (

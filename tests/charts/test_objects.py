@@ -87,6 +87,19 @@ def test_the_agent_gets_privileges_only_for_what_needs_them(
     assert spec.get("runtimeClassName", "") == values.get("runtimeClassName", "")
 
 
+def test_amds_library_and_bindings_are_those_of_the_node() -> None:
+    values = {"agent": {"reader": "amdsmi", "hostDevices": True, "driverLibraries": "/opt/rocm"}}
+    spec = one(objects("gpu-scheduler", values), "DaemonSet", "gpu-scheduler-agent")["spec"]["template"][
+        "spec"
+    ]
+    [container] = spec["containers"]
+    environment = {each["name"]: each.get("value", "") for each in container["env"]}
+    [mounted] = [each["mountPath"] for each in container["volumeMounts"] if each["name"] == "driver"]
+    assert environment["ROCM_PATH"] == mounted
+    assert environment["PYTHONPATH"] == f"{mounted}/share/amd_smi"
+    assert environment["LD_LIBRARY_PATH"] == f"{mounted}/lib"
+
+
 @pytest.mark.parametrize(("chart", "values"), BOTH)
 def test_what_objects_select_and_mount_is_there(chart: str, values: dict[str, Any]) -> None:
     rendered = objects(chart, values)
