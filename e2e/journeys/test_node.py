@@ -1,10 +1,13 @@
 """What happens on a node and at admission, with the rights that the chart gives: the kubelet's word, logs, certificates."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from tests.agent.pod_resources import kubelet, response
@@ -39,6 +42,30 @@ def test_gpus_that_a_device_plugin_gave_out_are_seen_through_the_kubelet(
         assert agent.live
     users.delete("plugged")
     system.cluster.wait_for("a free node, with the kubelet away", lambda: holders(system, "node-b") == {})
+
+
+def test_what_helm_test_runs_finds_both_releases_well(system: System, journal: Journal) -> None:
+    def local(word: str) -> str:
+        """The word with the address of this machine if it is a Service's."""
+        address = urlsplit(word)
+        if not str(address.hostname).endswith(".svc"):
+            return word
+        port = system.parts.service_port(str(address.hostname), address.port or 443)
+        return word.replace(address.netloc, f"127.0.0.1:{port}")
+
+    for release in (system.scheduler_release, system.server_release):
+        [test] = release.tests()
+        [container] = test["spec"]["containers"]
+        program, *words = container["command"]
+        assert program == "python"
+        command = [sys.executable, *map(local, words)]
+
+        def passes(command: list[str] = command) -> bool:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            return done.returncode == 0
+
+        system.cluster.wait_for(f"a passing test of {release.name}", passes)
+        journal.saw(f"helm test {release.name}", "passed")
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ class Parts:
                 for mount in container.get("volumeMounts", [])
                 if "serviceaccount" not in mount["mountPath"]
             },
-            service=self._service_port,
+            service=self.service_port,
         )
         made = program(container, around)
         node = pod["spec"]["nodeName"]
@@ -223,7 +223,8 @@ class Parts:
             for port in service["spec"]["ports"]:
                 self.cluster.network.route(f"{service['spec']['clusterIP']}:{port['port']}", behind)
 
-    def _service_port(self, host: str, port: int) -> int:
+    def service_port(self, host: str, port: int) -> int:
+        """The port of 127.0.0.1 that leads to a Service (`name.namespace.svc`)."""
         name, namespace, _ = host.split(".")
         found = self.cluster.api.get(f"/api/v1/namespaces/{namespace}/services/{name}")
         address = f"{found['spec']['clusterIP']}:{port}"

@@ -43,6 +43,12 @@ class Release:
         text = self.cluster.helm("get", "manifest", self.name, namespace=self.namespace)
         return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
 
+    def tests(self) -> list[dict[str, Any]]:
+        """The pods that `helm test` would run."""
+        text = self.cluster.helm("get", "hooks", self.name, namespace=self.namespace)
+        found = [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
+        return [each for each in found if each["metadata"]["annotations"]["helm.sh/hook"] == "test"]
+
     def left(self) -> list[str]:
         """Objects with the release's label that are there, such as `service/gpufleet`."""
         words = ["-l", f"app.kubernetes.io/instance={self.name}", "-o", "name"]
