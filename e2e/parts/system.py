@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ from e2e.parts.clock import ahead
 from e2e.parts.database import Database
 from e2e.parts.parts import Part, Parts
 from e2e.parts.prometheus import Prometheus
-from e2e.parts.release import Release, remove_definitions
+from e2e.parts.release import CRDS, Release, remove_definitions
 
 _GPU_LEASE = re.compile(r"gpu-.+-\d+")
 SCHEDULER_VALUES: dict[str, Any] = {
@@ -46,6 +47,7 @@ class System:
         namespace: str = "gpu-system",
         scheduler_values: dict[str, Any] | None = None,
         server_values: dict[str, Any] | None = None,
+        charts: Mapping[str, Path] | None = None,
     ) -> None:
         self.cluster, self.nodes, self.namespace = cluster, nodes, namespace
         self.scheduler_release = Release(cluster, "gpu-scheduler", namespace)
@@ -53,6 +55,8 @@ class System:
         self.parts = Parts(cluster, nodes, namespace, machines)
         self.scheduler_values = merged(SCHEDULER_VALUES, scheduler_values or {})
         self._server_values = merged(SERVER_VALUES, server_values or {})
+        self._charts = charts or {}
+        self._installed: list[Release] = []
         self._closing = ExitStack()
 
     @property
@@ -80,6 +84,19 @@ class System:
         answer = httpx.get(self.server.url + path, headers=self._headers(), timeout=30)
         assert answer.status_code == 200, f"{path}: {answer.status_code} {answer.text}"
         return answer.json()["data"]
+
+    def upgrade(self) -> None:
+        """`helm upgrade` of both releases to the charts of today, and of the CRDs, as docs/install.md says."""
+        self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
+        self.scheduler_release.upgrade(self.scheduler_values)
+        self.server_release.upgrade(self.server_values)
+        self.settle()
+
+    def uninstall(self) -> None:
+        """`helm uninstall` of what is installed; processes end first, while their accounts may still do their work."""
+        self.parts.stop()
+        while self._installed:
+            self._installed.pop().uninstall()
 
     def __enter__(self) -> Self:
         try:
@@ -131,13 +148,13 @@ class System:
         if self.namespace != "default":
             self.cluster.create_namespace(self.namespace)
             self._closing.callback(self.cluster.api.delete, f"/api/v1/namespaces/{self.namespace}")
+        self._closing.callback(self.uninstall)
         for release, values in (
             (self.scheduler_release, self.scheduler_values),
             (self.server_release, self.server_values),
         ):
-            release.install(values)
-            self._closing.callback(release.uninstall)
-        self._closing.callback(self.parts.stop)
+            self._installed.append(release)
+            release.install(values, self._charts.get(release.name))
         self.settle()
 
     def _headers(self) -> dict[str, str]:

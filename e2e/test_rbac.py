@@ -1,0 +1,104 @@
+"""The rights in the charts, held against what was done with them: the audit log of the journeys before.
+
+Every rule must have been used, verb by verb and resource by resource, and nothing may have been refused. A right that
+no journey needs is either taken away or listed here with the reason why it is there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.charts.rendering import objects
+
+from e2e.cluster import Cluster
+from e2e.parts import Journal
+
+CHARTS = {"gpu-scheduler": {}, "gpufleet": {}}
+Right = tuple[str, str, str]
+"""A verb, a group and a resource, such as `("get", "", "pods/binding")`."""
+
+
+@dataclass(frozen=True)
+class Deed:
+    """A request of one of our service accounts, as the audit log has it."""
+
+    account: str
+    right: Right
+    path: str
+    allowed: bool
+
+
+RARELY: dict[str, dict[Right, str]] = {}
+
+
+def deeds(cluster: Cluster) -> Iterator[Deed]:
+    """What the accounts of both charts did, in any namespace."""
+    accounts = set(rights())
+    for entry in cluster.audit():
+        user = entry["user"]["username"]
+        account = user.rpartition(":")[2]
+        asked = entry.get("objectRef")
+        if not user.startswith("system:serviceaccount:") or account not in accounts or not asked:
+            continue
+        resource = "/".join(filter(None, (asked.get("resource"), asked.get("subresource"))))
+        right = (entry["verb"], asked.get("apiGroup", ""), resource)
+        refused = entry["responseStatus"].get("code") == 403
+        yield Deed(account, right, entry["requestURI"], not refused)
+
+
+def rights() -> dict[str, set[Right]]:
+    """What the roles of the charts allow each account to do."""
+    found: dict[str, set[Right]] = {}
+    for chart, values in CHARTS.items():
+        rendered = objects(chart, values)
+        roles = {
+            (each["kind"], each["metadata"]["name"]): each["rules"]
+            for each in rendered
+            if each["kind"] in ("Role", "ClusterRole")
+        }
+        for binding in rendered:
+            if binding["kind"] in ("RoleBinding", "ClusterRoleBinding"):
+                rules = roles.get((binding["roleRef"]["kind"], binding["roleRef"]["name"]), [])
+                for subject in binding["subjects"]:
+                    found.setdefault(subject["name"], set()).update(_spelled_out(rules))
+    return found
+
+
+def _spelled_out(rules: list[dict[str, Any]]) -> set[Right]:
+    return {
+        (verb, group, resource)
+        for rule in rules
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+@pytest.fixture(scope="module")
+def done(cluster: Cluster) -> list[Deed]:
+    found = list(deeds(cluster))
+    if not {"gpu-scheduler-scheduler", "gpufleet"} <= {deed.account for deed in found}:
+        pytest.skip("no journey was made in this run: pytest e2e/journeys e2e/test_rbac.py")
+    return found
+
+
+def test_nothing_was_refused(done: list[Deed], journal: Journal) -> None:
+    refused = sorted({f"{deed.account}: {deed.right[0]} {deed.path}" for deed in done if not deed.allowed})
+    assert refused == []
+    for account in sorted({deed.account for deed in done}):
+        count = sum(deed.account == account for deed in done)
+        journal.saw(f"requests of {account}", f"{count}, none refused")
+
+
+def test_every_right_was_used_or_is_rarely_needed_for_a_reason(done: list[Deed], journal: Journal) -> None:
+    used = {(deed.account, deed.right) for deed in done}
+    unused = {
+        account: {right for right in granted if (account, right) not in used}
+        for account, granted in rights().items()
+    }
+    for account, granted in sorted(rights().items()):
+        journal.saw(account, f"{len(granted)} rights, {len(granted - unused[account])} used")
+    explained = {account: set(RARELY.get(account, {})) for account in unused}
+    surplus = {account: sorted(missing - explained[account]) for account, missing in unused.items()}
+    assert {account: rest for account, rest in surplus.items() if rest} == {}

@@ -1,0 +1,144 @@
+"""From the charts of the version before to those of today, with pods running; and the way out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.shim.nvml import State, switched
+
+from e2e.cluster import Cluster
+from e2e.fakenodes import FakeNodes
+from e2e.parts import Journal, System, Users
+
+PREVIOUS = {
+    name: Path(__file__).parent / "previous" / f"{name}-0.0.1.tgz" for name in ("gpu-scheduler", "gpufleet")
+}
+MACHINES: dict[str, State] = {"node-a": switched(8)}
+PASSING = {
+    "bindings",
+    "componentstatuses",
+    "controllerrevisions.apps",
+    "endpoints",
+    "endpointslices.discovery.k8s.io",
+    "events",
+    "events.events.k8s.io",
+    "apiservices.apiregistration.k8s.io",
+}
+"""Kinds that controllers make and remove by themselves."""
+
+
+@pytest.fixture
+def nodes(player: FakeNodes) -> Iterator[FakeNodes]:
+    player.problems.clear()
+    player.add(*MACHINES)
+    yield player
+    player.remove(*MACHINES)
+    assert player.problems == []
+
+
+def inventory(cluster: Cluster) -> set[str]:
+    """Every object of the cluster, as `kind/namespace/name`."""
+    kinds = set(cluster.kubectl("api-resources", "--verbs=list,get", "-o", "name").split()) - PASSING
+    line = '{range .items[*]}{.kind}/{.metadata.namespace}/{.metadata.name}{"\\n"}{end}'
+    return set(cluster.kubectl("get", ",".join(kinds), "-A", "-o", f"jsonpath={line}").split())
+
+
+def test_an_upgrade_leaves_running_pods_alone_and_an_uninstall_leaves_what_the_docs_say(
+    cluster: Cluster, nodes: FakeNodes, namespace: str, journal: Journal
+) -> None:
+    users = Users(cluster, nodes, namespace)
+    before = inventory(cluster)
+    with System(cluster, nodes, MACHINES, charts=PREVIOUS) as system:
+        journal.saw("helm install of version 0.0.1", _images(system))
+        users.claim("six", 6)
+        running = users.pod("running", "six")
+        users.running("running")
+        users.pod("waiting", "six")
+        cluster.wait_for("a reason", lambda: users.status("six").get("message"))
+        job = users.job("done", "six", runs_for=0.1)
+        secrets = _secrets(system)
+        uptime = {
+            part.name
+            for component in ("scheduler", "webhook", "server")
+            for part in system.parts.of(component)
+        }
+
+        system.upgrade()
+
+        journal.saw("helm upgrade to the charts of today", _images(system))
+        assert not uptime & {part.name for part in system.parts.of("scheduler")}, "every pod is a new one"
+        pod = users.read("running")
+        assert (pod["metadata"]["uid"], pod["status"]["phase"]) == (running, "Running")
+        leases = system.leases()
+        assert set(leases.values()) == {running}
+        assert len(leases) == 6
+        journal.saw("the pod that ran before", f"{users.allocated('running')}, the same leases")
+        assert secrets.items() <= _secrets(system).items()
+        journal.saw("passwords and certificates", "the same")
+        users.delete("running")
+        users.running("waiting")
+        journal.saw("the pod that waited", users.allocated("waiting"))
+        users.delete("waiting")
+        cluster.kubectl("wait", "--for=condition=Complete", "job/done", "--timeout=90s", namespace=namespace)
+        cluster.wait_for("the Job in the books", lambda: system.get(f"/api/workloads/{job}")["endTime"] > 0)
+
+        users.pod("stays", "six")
+        users.running("stays")
+        system.uninstall()
+        cluster.wait_for("the end of the pods", lambda: not _pods(system), timeout=120)
+        left = inventory(cluster) - before
+        assert _ours(left, system.namespace) == DOCUMENTED
+        assert users.read("stays")["status"]["phase"] == "Running"
+        journal.saw(
+            "helm uninstall", "leaves CRDs with claims and reports, a Secret, leases; the pod runs on"
+        )
+        users.clean_up()
+
+
+DOCUMENTED = {
+    "CustomResourceDefinition/gpuclaims.gpu.scheduling",
+    "CustomResourceDefinition/gpunodestatuses.gpu.scheduling",
+    "GpuNodeStatus/node-a",
+    "Secret/gpu-scheduler-webhook-tls",
+    "Lease/gpufleet-scheduler",
+    "Lease/gpu-scheduler-kube-scheduler",
+    *(f"Lease/gpu-node-a-{gpu}" for gpu in range(6)),
+}
+"""What docs/install.md says: CRDs with claims and reports, the webhook's Secret, leases."""
+OF_A_NAMESPACE = {"Namespace/gpu-system", "ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
+
+
+def _ours(objects: set[str], namespace: str) -> set[str]:
+    """Those that are the cluster's or of this namespace, without what every namespace has."""
+    found = {
+        each.split("/")[0] + "/" + each.split("/")[2]
+        for each in objects
+        if each.split("/")[1] in ("", namespace)
+    }
+    return found - OF_A_NAMESPACE
+
+
+def _images(system: System) -> str:
+    objects = [*system.scheduler_release.objects(), *system.server_release.objects()]
+    found = {
+        container["image"]
+        for each in objects
+        if each["kind"] in ("Deployment", "DaemonSet")
+        for container in each["spec"]["template"]["spec"]["containers"]
+    }
+    return ", ".join(sorted(image for image in found if image.startswith("gpufleet")))
+
+
+def _secrets(system: System) -> dict[str, str]:
+    found = system.cluster.api.get(f"/api/v1/namespaces/{system.namespace}/secrets")["items"]
+    return {
+        f"{each['metadata']['name']} {key}": value
+        for each in found
+        if each["type"] != "helm.sh/release.v1"
+        for key, value in each["data"].items()
+    }
+
+
+def _pods(system: System) -> list[str]:
+    found = system.cluster.api.get(f"/api/v1/namespaces/{system.namespace}/pods")["items"]
+    return [each["metadata"]["name"] for each in found]
