@@ -14,7 +14,7 @@ from tests.charts.rendering import objects
 from e2e.cluster import Cluster
 from e2e.parts import Journal
 
-CHARTS = {"gpu-scheduler": {}, "gpufleet": {}}
+CHARTS = ("gpu-scheduler", "gpufleet")
 Right = tuple[str, str, str]
 """A verb, a group and a resource, such as `("get", "", "pods/binding")`."""
 
@@ -50,8 +50,8 @@ def deeds(cluster: Cluster) -> Iterator[Deed]:
 def rights() -> dict[str, set[Right]]:
     """What the roles of the charts allow each account to do."""
     found: dict[str, set[Right]] = {}
-    for chart, values in CHARTS.items():
-        rendered = objects(chart, values)
+    for chart in CHARTS:
+        rendered = objects(chart)
         roles = {
             (each["kind"], each["metadata"]["name"]): each["rules"]
             for each in rendered
