@@ -36,3 +36,21 @@ async def test_explain_tells_a_waiting_pod_from_a_served_one(
         status, text = await explain("claim", "one", "-o", "json")
         assert (status, '"waiting": true' in text) == (1, True)
         assert (await explain("pod", "nobody"))[0] == 1
+
+
+async def test_a_gang_without_room_for_all_is_told_how_many_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open_server() as server, open_stage(server) as stage:
+        kubeconfig = tmp_path / "kubeconfig"
+        server.write_kubeconfig(kubeconfig)
+        await stage.node("a", gpus=2)
+        await stage.group("g", 2)
+        await stage.claim("member", 2, spec={"gangRef": "g"})
+        for name in ("m0", "m1"):
+            await stage.pod(name, "member", schedulingGates=[{"name": "gpu.scheduling/gang"}])
+        capsys.readouterr()
+        words = ["explain", "claim", "member", "--kubeconfig", str(kubeconfig)]
+        assert await asyncio.to_thread(main, words) == 1
+        assert "gang g: 1 of 2 members fit; for the next: 0/1 nodes fit" in capsys.readouterr().out

@@ -14,7 +14,9 @@ from gpufleet.kube.errors import NotFound, Status
 from gpufleet.kube.resource import Resource, T
 
 REMEMBERED = 600.0
-"""Seconds for which an answer is trusted; a kind that is missing is looked for again after a tenth of it."""
+"""Seconds for which an answer is trusted."""
+MISSING = 1.0
+"""The same for a kind that was not in it: an operator may just be installing its kinds. Who asks must not do so often."""
 
 
 class ApiResource(msgspec.Struct, frozen=True):
@@ -43,7 +45,7 @@ class Discovery:
         """Where objects of that kind are, to be decoded as `type`; `NotFound` if the server has none."""
         answer = await self._kinds(api_version, fresh=REMEMBERED)
         if kind not in answer:
-            answer = await self._kinds(api_version, fresh=REMEMBERED / 10)
+            answer = await self._kinds(api_version, fresh=MISSING)
         if kind not in answer:
             message = f"the server has no kind {kind} in {api_version}"
             raise NotFound(message, Status(code=404, reason="NotFound", message=message))

@@ -6,6 +6,7 @@ from gpufleet.errors import InvalidRequest
 from gpufleet.model.annotations import ALLOCATED, CLAIM
 from gpufleet.model.claim import GpuClaim
 from gpufleet.model.kube_objects import Pod
+from gpufleet.placement.gang import GangFits, place_gang
 from gpufleet.placement.kubernetes.claims import gang_terms, request_of
 from gpufleet.placement.kubernetes.ledger import Ledger, uid_of
 from gpufleet.placement.reasons import phrase
@@ -106,15 +107,32 @@ def _gang(ledger: Ledger, claim: GpuClaim, pods: list[Pod]) -> Explanation | Non
             {},
             (f"create the PodGroup, or set gpu.scheduling/gang-size on claim {claim.metadata.name}",),
         )
-    there = len(gang_members(ledger, namespace, name))
+    members = gang_members(ledger, namespace, name)
+    there = len(members)
     if there >= terms[0]:
-        return None
+        return _whole_gang(ledger, name, members[: terms[0]])
     return Explanation(
         True,
         f"gang {name}: {there} of {terms[0]} members are there",
         {},
         (f"create {terms[0] - there} more",),
     )
+
+
+def _whole_gang(ledger: Ledger, name: str, members: list[Pod]) -> Explanation | None:
+    """Whether there is room for all at once; None if there is, or if some have begun already."""
+    claims = [ledger.claim_of(pod) for pod in members if not pod.spec.node_name]
+    try:
+        requests = [request_of(claim) for claim in claims if claim is not None]
+    except InvalidRequest:
+        return None
+    if len(requests) < len(members):
+        return None
+    verdict = place_gang(ledger.cluster, requests)
+    if isinstance(verdict, GangFits):
+        return None
+    reasons = {phrase(reason, requests[0]): count for reason, count in verdict.why.counts.items()}
+    return Explanation(True, f"gang {name}: {verdict.summary}", reasons)
 
 
 def gang_members(ledger: Ledger, namespace: str, gang: str) -> list[Pod]:
