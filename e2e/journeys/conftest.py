@@ -1,8 +1,10 @@
 """One installation of both charts for all journeys; a namespace of users and a journal for each."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
+from tests.scheduler.stage import POD_GROUPS_CRD
 from tests.shim.nvml import State, machine, meshed, sliced, switched
 
 from e2e.cluster import Cluster
@@ -19,14 +21,16 @@ MACHINES: dict[str, State] = {
 
 @pytest.fixture(scope="package")
 def system(cluster: Cluster, player: FakeNodes) -> Iterator[System]:
-    """gpufleet as its charts install it, on three nodes with GPUs and one without."""
+    """gpufleet as its charts install it, on three nodes with GPUs and one without; PodGroups are there for gangs."""
     player.problems.clear()
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(POD_GROUPS_CRD))
     names = player.add(*MACHINES, "node-cpu")
     try:
         with System(cluster, player, MACHINES) as system:
             yield system
     finally:
         player.remove(*names)
+        cluster.kubectl("delete", "crd", "podgroups.scheduling.x-k8s.io", "--wait=false")
     assert player.problems == []
 
 

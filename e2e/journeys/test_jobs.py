@@ -31,12 +31,13 @@ def test_a_gang_starts_whole_or_not_at_all(system: System, users: Users, journal
     users.running("alone")
     users.apply(
         {
-            "apiVersion": "gpu.scheduling/v1",
-            "kind": "GpuClaim",
-            "metadata": {"name": "member", "annotations": {"gpu.scheduling/gang-size": "2"}},
-            "spec": {"devices": {"count": 2}, "gangRef": "job", **NODE_B},
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+            "kind": "PodGroup",
+            "metadata": {"name": "job"},
+            "spec": {"minMember": 2, "scheduleTimeoutSeconds": 120},
         }
     )
+    users.claim("member", 2, spec={"gangRef": "job", **NODE_B})
     members = ("member-0", "member-1")
     for name in members:
         users.pod(name, "member")
@@ -45,6 +46,9 @@ def test_a_gang_starts_whole_or_not_at_all(system: System, users: Users, journal
     assert [users.read(name)["spec"].get("nodeName") for name in members] == [None, None]
     assert len(system.leases()) == 2, "half of the gang would fit, and holds nothing"
     journal.saw("room for one of two members", users.status("member")["message"])
+    why = system.get(f"/api/claims/{users.namespace}/member/explain")
+    assert why["sentence"].startswith("gang job: 1 of 2 members fit")
+    journal.saw("GET /api/claims/…/explain", why["sentence"])
     users.delete("alone")
     allocated = users.running(*members)
     assert sorted(allocated) == ["node-b:0,1", "node-b:2,3"]

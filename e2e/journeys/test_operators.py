@@ -1,0 +1,94 @@
+"""Workloads of other operators: each is shown under its own kind, with the rights that the chart gives."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.cluster import Cluster
+from e2e.parts import Journal, System, Users
+from e2e.parts.users import pod
+
+KINDS = (
+    ("kubeflow.org/v1", "PyTorchJob"),
+    ("kubeflow.org/v1", "TFJob"),
+    ("kubeflow.org/v1", "MPIJob"),
+    ("kubeflow.org/v1", "XGBoostJob"),
+    ("kubeflow.org/v1", "PaddleJob"),
+    ("kubeflow.org/v1", "JAXJob"),
+    ("kubeflow.org/v1", "Notebook"),
+    ("trainer.kubeflow.org/v1alpha1", "TrainJob"),
+    ("ray.io/v1", "RayCluster"),
+    ("ray.io/v1", "RayJob"),
+    ("ray.io/v1", "RayService"),
+    ("jobset.x-k8s.io/v1alpha2", "JobSet"),
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
+    ("batch.volcano.sh/v1alpha1", "Job"),
+    ("argoproj.io/v1alpha1", "Workflow"),
+    ("argoproj.io/v1alpha1", "Rollout"),
+    ("serving.kserve.io/v1beta1", "InferenceService"),
+)
+ONE_OF_MANY = {"selector": {"matchLabels": {"kubernetes.io/hostname": "node-a"}}}
+
+
+@pytest.fixture
+def operators(cluster: Cluster) -> Iterator[None]:
+    """The kinds of other projects. Their schemas are not ours to test: anything goes."""
+    crds = [definition(*each) for each in KINDS]
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": crds}))
+    names = [f"crd/{crd['metadata']['name']}" for crd in crds]
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names, timeout=90)
+    yield
+    cluster.kubectl("delete", "--wait=false", *names)
+
+
+@pytest.mark.usefixtures("operators")
+def test_workloads_of_every_operator_are_shown_under_their_own_kind(
+    system: System, users: Users, journal: Journal
+) -> None:
+    users.claim("part", exclusivity="Shared", share=0.05, spec=ONE_OF_MANY)
+    for api_version, kind in KINDS:
+        name = f"{kind.lower()}-{api_version.split('.')[0]}"
+        path = f"/apis/{api_version}/namespaces/{users.namespace}/{kind.lower()}s"
+        owner = system.cluster.api.create(
+            path, {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}}
+        )
+        body = pod(name, "part")
+        body["metadata"]["ownerReferences"] = [
+            {
+                "apiVersion": api_version,
+                "kind": kind,
+                "name": name,
+                "uid": owner["metadata"]["uid"],
+                "controller": True,
+            }
+        ]
+        system.cluster.api.create(f"/api/v1/namespaces/{users.namespace}/pods", body)
+    users.running(*(each["metadata"]["name"] for each in users.pods()))
+
+    def shown() -> set[tuple[str, str, str]]:
+        rows = system.get(f"/api/workloads?namespace={users.namespace}&pageSize=100")["data"]
+        return {(row["kind"], row["name"], row["status"]) for row in rows}
+
+    wanted = {(kind, f"{kind.lower()}-{version.split('.')[0]}", "Running") for version, kind in KINDS}
+    system.cluster.wait_for("workloads of every kind", lambda: shown() == wanted, timeout=90)
+    journal.saw("GET /api/workloads", f"{len(wanted)} workloads of {len(KINDS)} kinds, all Running")
+
+
+def definition(api_version: str, kind: str) -> dict[str, Any]:
+    group, _, version = api_version.partition("/")
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.lower()}s.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": f"{kind.lower()}s", "singular": kind.lower()},
+            "versions": [
+                {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+            ],
+        },
+    }
