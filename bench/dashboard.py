@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import psutil
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, CDPSession, sync_playwright
 
 from bench.result import Result
 
@@ -98,11 +98,13 @@ def _visit(browser: Browser, address: str, server: psutil.Process) -> dict[str, 
     page.set_default_timeout(120_000)
     loaded: list[int] = []
     page.on("requestfinished", lambda request: loaded.append(_size(request)))
+    session = context.new_cdp_session(page)
+    session.send("Performance.enable")
     before = _cpu(server)
     page.goto(address, wait_until="commit")
     seconds = float(page.evaluate(_ANSWERS))
     server_cpu = _cpu(server) - before
-    page_cpu = _main_thread(page)
+    page_cpu = _main_thread(session)
     page.evaluate(_FRAMES, 60)
     times = sorted(cast("list[float]", page.evaluate(_FRAMES, 240)))
     context.close()
@@ -129,8 +131,6 @@ def _cpu(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _main_thread(page: Page) -> float:
-    session = page.context.new_cdp_session(page)
-    session.send("Performance.enable")
+def _main_thread(session: CDPSession) -> float:
     metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
     return float(metrics["TaskDuration"])

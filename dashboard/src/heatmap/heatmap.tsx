@@ -47,7 +47,7 @@ export function HeatMap(props: { map: GpuMap }) {
   const fit = width ? Math.min(width / layout.width, LARGEST_CELL / PITCH) : 1;
   const height = Math.round(layout.height * fit);
   const palette = useMemo(() => paletteOf(map), [map, theme]);
-  const bitmap = useMemo(() => bitmapOf(map, layout, palette), [map, layout, palette]);
+  const bitmap = useMemo(() => (width ? bitmapOf(map, layout, palette) : null), [map, layout, palette, width > 0]);
 
   useEffect(() => {
     const element = box.current;
@@ -65,7 +65,7 @@ export function HeatMap(props: { map: GpuMap }) {
     cancelAnimationFrame(drawing.current);
     drawing.current = requestAnimationFrame(() => {
       const context = canvas.current?.getContext("2d");
-      if (!context || !width) return;
+      if (!context || !bitmap) return;
       const ratio = devicePixelRatio || 1;
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
       context.clearRect(0, 0, width, height);

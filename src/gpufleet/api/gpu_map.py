@@ -3,13 +3,15 @@
 `/api/v1/gpu/metrics` says everything of each GPU and takes 25 MB for 100,000 of them. A map needs
 one number and one mark for each, so here the names stand once per node and the rest is in columns
 in the order of the nodes: under a megabyte, and about 200 kB once compressed. An answer is made
-once for each state of the fleet and handed to everybody.
+once for each state of the fleet and handed to everybody; what it says of a node is made once for
+each state of that node.
 """
 
-from collections.abc import Iterable
-from typing import Annotated, Literal
+from functools import lru_cache
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
@@ -18,8 +20,8 @@ from gpufleet.api.asked import ClusterName
 from gpufleet.api.routes import get
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.node_view import NodeState, NodeView
-from gpufleet.model.node import Gpu, Health
-from gpufleet.model.reading import Quantity
+from gpufleet.model.node import Health
+from gpufleet.model.reading import Column, Quantity
 
 Name = Literal["utilization", "temperature", "power", "memory"]
 _QUANTITIES: dict[Name, tuple[Quantity, str]] = {
@@ -64,6 +66,7 @@ class GpuMap(msgspec.Struct, rename="camel"):
 def gpu_map_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
     """The map of all GPUs."""
     kept: dict[tuple[str, str], tuple[int, Prepared[GpuMap]]] = {}
+    drawn: dict[str, dict[str, _Node]] = {}
 
     @get("/api/v1/gpu/map", example=_EXAMPLE)
     async def gpu_map(query: MapAsked) -> Prepared[GpuMap]:
@@ -73,61 +76,103 @@ def gpu_map_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
         key, version = (cluster.name, query.quantity), cluster.fleet.version
         known = kept.get(key)
         if known is None or known[0] != version:
-            known = kept[key] = (version, Prepared.of(_map(cluster, query.quantity)))
+            nodes = drawn[cluster.name] = _nodes(cluster, drawn.get(cluster.name, {}))
+            known = kept[key] = (version, Prepared.of(_map(cluster, nodes, query.quantity)))
         return known[1]
 
     return [gpu_map]
 
 
-def _map(cluster: Cluster, name: Name) -> GpuMap:
-    fleet = cluster.fleet
+class _Node(NamedTuple):
+    """What the map says of one node, its readings aside: the same for as long as its view is."""
+
+    view: NodeView
+    slots: list[int]
+    indexes: list[int]
+    model: str
+    marks: str
+    islands: str
+
+
+def _nodes(cluster: Cluster, known: dict[str, _Node]) -> dict[str, _Node]:
+    """The nodes with GPUs by name; only those that changed are looked at anew."""
+    nodes = {}
+    for name, view in sorted(cluster.fleet.views().items()):
+        node = known.get(name)
+        if node is None or node.view is not view:
+            node = _node(cluster, view)
+        if node.slots:
+            nodes[name] = node
+    return nodes
+
+
+def _node(cluster: Cluster, view: NodeView) -> _Node:
+    gpus = view.gpus
+    indexes = [gpu.index for gpu in gpus]
+    slots = cluster.fleet.board.slots_of(view.node.name, indexes)
+    return _Node(view, slots, indexes, _model(view), _marks(view), _islands(tuple([gpu.island for gpu in gpus])))
+
+
+def _map(cluster: Cluster, nodes: dict[str, _Node], name: Name) -> GpuMap:
+    board = cluster.fleet.board
     quantity, unit = _QUANTITIES[name]
-    column = fleet.board.column(quantity).tolist()
-    views = [view for _, view in sorted(fleet.views().items()) if view.gpus]
     models: dict[str, int] = {}
-    model_of = [models.setdefault(_model(view), len(models)) for view in views]
-    values: list[int | None] = []
-    for view in views:
-        places = fleet.board.slots_of(view.node.name, (gpu.index for gpu in view.gpus))
-        values += [_whole(column[place]) for place in places]
+    model_of = [models.setdefault(node.model, len(models)) for node in nodes.values()]
+    slots = [slot for node in nodes.values() for slot in node.slots]
     return GpuMap(
         quantity=name,
         unit=unit,
-        taken_at=fleet.board.readings.taken_at,
-        nodes=[view.node.name for view in views],
-        counts=[len(view.gpus) for view in views],
+        taken_at=board.readings.taken_at,
+        nodes=list(nodes),
+        counts=[len(node.indexes) for node in nodes.values()],
         models=list(models),
         model_of=model_of,
-        indexes=[gpu.index for view in views for gpu in view.gpus],
-        values=values,
-        marks="".join(_mark(view, gpu) for view in views for gpu in view.gpus),
-        islands="".join(_islands(view.gpus) for view in views),
+        indexes=[index for node in nodes.values() for index in node.indexes],
+        values=_whole(board.column(quantity)[slots]),
+        marks="".join([node.marks for node in nodes.values()]),
+        islands="".join([node.islands for node in nodes.values()]),
     )
 
 
-def _whole(value: float) -> int | None:
-    return round(value) if value == value else None
+def _whole(column: Column) -> list[int | None]:
+    missing = np.isnan(column)
+    values: list[int | None] = np.rint(np.where(missing, 0.0, column)).astype(np.int64).tolist()
+    for place in np.flatnonzero(missing).tolist():
+        values[place] = None
+    return values
 
 
 def _model(view: NodeView) -> str:
     return next((gpu.model for gpu in view.gpus if gpu.model), view.node.gpu_model)
 
 
-def _mark(view: NodeView, gpu: Gpu) -> str:
-    if gpu.health is Health.UNHEALTHY or (view.state is NodeState.FAULTY and not view.node.ready):
-        return "x"
-    if gpu.index in view.held:
-        return "h"
-    if gpu.cordoned or view.node.cordoned:
-        return "c"
-    return "u" if gpu.health is Health.UNKNOWN else "f"
+def _marks(view: NodeView) -> str:
+    if view.state is NodeState.FAULTY and not view.node.ready:
+        return "x" * len(view.gpus)
+    held, cordoned = view.held, view.node.cordoned
+    return "".join(
+        [
+            "x"
+            if gpu.health is Health.UNHEALTHY
+            else "h"
+            if gpu.index in held
+            else "c"
+            if cordoned or gpu.cordoned
+            else "u"
+            if gpu.health is Health.UNKNOWN
+            else "f"
+            for gpu in view.gpus
+        ]
+    )
 
 
-def _islands(gpus: Iterable[Gpu]) -> str:
+@lru_cache(maxsize=4096)
+def _islands(names: tuple[str, ...]) -> str:
+    """Letters for the islands of a node's GPUs; most nodes of a fleet are alike."""
     seen: dict[str, str] = {}
     return "".join(
-        seen.setdefault(gpu.island, _ISLAND_LETTERS[len(seen) % len(_ISLAND_LETTERS)]) if gpu.island else "-"
-        for gpu in gpus
+        seen.setdefault(name, _ISLAND_LETTERS[len(seen) % len(_ISLAND_LETTERS)]) if name else "-"
+        for name in names
     )
 
 
