@@ -3,6 +3,8 @@ import { splitEvents } from "../src/api/split";
 import { align, stack } from "../src/charts/align";
 import { GAP, gpuAt, layOut, nodeOf, placeOf } from "../src/heatmap/layout";
 import type { Report, ReportRow } from "../src/api/types";
+import { pinchOf } from "../src/heatmap/pinch";
+import { gangsOf } from "../src/pages/gang";
 import { heldBy, stackOf } from "../src/pages/books";
 import { byFree, fitting, roomOf } from "../src/pages/room";
 import { daysInWords, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
@@ -89,6 +91,47 @@ test("a list is sorted either way, with what has no value last", () => {
   expect(sorted(rows, parseSort(undefined, "size"), values).map((row) => row.size)).toEqual([1, 2, 3, null]);
   expect(sorted(rows, parseSort("-size", ""), values).map((row) => row.size)).toEqual([3, 2, 1, null]);
   expect(sorted(rows, parseSort("colour", ""), values)).toEqual(rows);
+});
+
+test("two fingers zoom about their middle and pan with it", () => {
+  const before = [{ x: 0, y: 0 }, { x: 10, y: 0 }] as const;
+  expect(pinchOf(before, [{ x: 0, y: 4 }, { x: 20, y: 4 }])).toEqual({ factor: 2, middle: { x: 10, y: 4 }, moved: { x: 5, y: 4 } });
+  expect(pinchOf([{ x: 1, y: 1 }, { x: 1, y: 1 }], before).factor).toBe(1);
+});
+
+describe("gangs", () => {
+  const claim = (name: string, gang: string, size: number | null, nodes: string[]) => ({
+    namespace: "ml",
+    name,
+    uid: name,
+    count: 8,
+    policy: "contiguous",
+    exclusivity: "Exclusive",
+    gang,
+    gangSize: size,
+    phase: nodes.length ? "Bound" : "Pending",
+    nodeName: nodes[0] ?? "",
+    gpuIds: [],
+    allocated: "",
+    message: "",
+    allocations: nodes.map((node) => ({ podUid: node, podName: node, nodeName: node, gpuIds: [0, 1, 2, 3, 4, 5, 6, 7], share: null, phase: "Bound" })),
+    createdAt: null,
+  });
+
+  test("are whole when as many pods are placed as they need", () => {
+    const claims = [claim("a", "whole", 2, ["n1", "n2"]), claim("b", "part", 3, ["n3"]), claim("c", "none", 4, []), claim("d", "", null, ["n9"])];
+    const gangs = gangsOf(claims);
+    expect(gangs.map((gang) => [gang.name, gang.phase, gang.placed, gang.size, gang.gpus])).toEqual([
+      ["none", "Pending", 0, 4, 32],
+      ["part", "Partly placed", 1, 3, 8],
+      ["whole", "Bound", 2, 2, 16],
+    ]);
+  });
+
+  test("may have several claims", () => {
+    const [gang] = gangsOf([claim("a", "g", 2, ["n1"]), claim("b", "g", 2, ["n2"])]);
+    expect(gang).toMatchObject({ placed: 2, phase: "Bound", nodes: ["n1", "n2"] });
+  });
 });
 
 test("room is counted by runs and islands of free GPUs", () => {

@@ -1353,6 +1353,7 @@ export interface components {
             policy: string;
             exclusivity: string;
             gang: string;
+            gangSize: number | null;
             phase: string;
             nodeName: string;
             gpuIds: number[];
@@ -3997,6 +3998,8 @@ export interface operations {
                 namespace?: string;
                 /** @description Claims in this phase only. */
                 phase?: string;
+                /** @description Claims of this gang only; * for those of any. */
+                gang?: string;
             };
             header?: never;
             path?: never;
@@ -4027,6 +4030,7 @@ export interface operations {
                      *             "policy": "contiguous",
                      *             "exclusivity": "Exclusive",
                      *             "gang": "",
+                     *             "gangSize": null,
                      *             "phase": "Bound",
                      *             "nodeName": "node-a",
                      *             "gpuIds": [

@@ -3,6 +3,8 @@
 export interface Line {
   name: string;
   points: readonly (readonly [number, number])[];
+  /** Not of interest by itself: drawn in a colour that stands back. */
+  quiet?: boolean;
 }
 
 export interface Columns {

@@ -9,6 +9,8 @@ import { align, stack, type Line } from "./align";
 import { lineColours, themeColour } from "./colours";
 
 const MOST_NAMED = 12;
+const DAY = 86_400;
+const QUIET = { dark: "#39424f", light: "#c9d0da" };
 
 interface Props {
   lines: readonly Line[];
@@ -20,6 +22,8 @@ interface Props {
   format?: (value: number) => string;
   min?: number;
   max?: number;
+  /** Show the part of the axis where the lines are, and not all of it from nothing on. */
+  loose?: boolean;
 }
 
 export function Lines(props: Props) {
@@ -30,7 +34,7 @@ export function Lines(props: Props) {
   const format = props.format ?? short;
   const { times, values } = useMemo(() => align(props.lines), [props.lines]);
   const drawn = useMemo(() => (props.stacked ? stack(values) : values), [values, props.stacked]);
-  const colours = lineColours(props.lines.length, theme);
+  const colours = lineColours(props.lines.length, theme).map((colour, place) => (props.lines[place]?.quiet ? QUIET[theme] : colour));
   const shape = `${props.lines.map((line) => line.name).join("\n")} ${props.stacked} ${props.bars} ${theme} ${zone} ${props.height}`;
 
   useEffect(() => {
@@ -125,17 +129,27 @@ function options(
     height: props.height ?? 220,
     padding: [8, 8, 0, 0],
     legend: { show: false },
+    tzDate: (seconds) => (props.bars ? uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") : new Date(seconds * 1000)),
     cursor: { points: { size: 6 }, y: false, drag: { x: false, y: false } },
     scales: {
+      ...(props.bars ? { x: { range: (_plot: uPlot, low: number, high: number): [number, number] => [low - DAY / 2, high + DAY / 2] } } : {}),
       y: {
-        range: (_plot, low, high) => [
-          props.min ?? Math.min(0, low ?? 0),
-          props.max ?? (high == null || high <= 0 ? 1 : high * 1.06),
-        ],
+        range: (_plot, low, high) => {
+          const room = ((high ?? 0) - (low ?? 0)) * 0.12 || Math.abs(high ?? 1) * 0.05 || 1;
+          if (props.loose && low != null && high != null) return [low - room, high + room];
+          return [props.min ?? Math.min(0, low ?? 0), props.max ?? (high == null || high <= 0 ? 1 : high * 1.06)];
+        },
       },
     },
     axes: [
-      { ...axis, size: 28, gap: 6, grid: { show: false }, values: (_plot, splits) => ticks(splits) },
+      {
+        ...axis,
+        size: 28,
+        gap: 6,
+        grid: { show: false },
+        values: (_plot, splits) => ticks(splits, props.bars),
+        ...(props.bars ? { incrs: [1, 2, 3, 5, 7, 14, 30, 60, 90].map((days) => days * DAY) } : {}),
+      },
       { ...axis, size: (_plot, words) => roomFor(words), values: (_plot, splits) => splits.map(format) },
     ],
     series: [
@@ -159,8 +173,8 @@ function roomFor(words: string[] | null): number {
 }
 
 /** Times along the axis: the date where a new day begins, else the hour. */
-function ticks(splits: number[]): string[] {
-  const zone = session.zone === "UTC" ? { timeZone: "UTC" } : {};
+function ticks(splits: number[], days = false): string[] {
+  const zone = days || session.zone === "UTC" ? { timeZone: "UTC" } : {};
   const date = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", ...zone });
   const hour = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", ...zone });
   const [first, last] = [splits[0] ?? 0, splits.at(-1) ?? 0].map((seconds) => date.format(seconds * 1000));

@@ -7,6 +7,7 @@ import { useSession } from "../state/session";
 import { shortModel } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { gpuAt, layOut, nodeOf, placeOf, PITCH, ROW, scaleFor, type Layout } from "./layout";
+import { pinchOf, type Point } from "./pinch";
 import { BROKEN, CLOSE, drawClose, drawFar, paintBitmap, paletteOf, type Palette, type View } from "./paint";
 
 const LARGEST_CELL = 44;
@@ -74,6 +75,7 @@ export function HeatMap(props: { map: GpuMap }) {
       const marked = cursor >= 0 ? cursor : (hover?.gpu ?? -1);
       if (marked >= 0) outline(context, layout, view.current, marked, theme);
       context.canvas.dataset.drawn = String(map.takenAt);
+      context.canvas.dataset.zoom = (view.current.scale / fit).toFixed(2);
     });
   };
   useEffect(draw, [bitmap, width, height, hover?.gpu, cursor, layout, fit]);
@@ -98,11 +100,20 @@ export function HeatMap(props: { map: GpuMap }) {
       event.preventDefault();
       zoom(Math.exp(-event.deltaY / 300), event.offsetX, event.offsetY);
     };
+    // One finger scrolls the page while all of the map is in sight; two are ours, and so is one on a zoomed map.
+    const touch = (event: TouchEvent) => {
+      if (event.touches.length > 1 || view.current.scale > fit * 1.01) event.preventDefault();
+    };
     element.addEventListener("wheel", wheel, { passive: false });
-    return () => element.removeEventListener("wheel", wheel);
+    element.addEventListener("touchstart", touch, { passive: false });
+    return () => {
+      element.removeEventListener("wheel", wheel);
+      element.removeEventListener("touchstart", touch);
+    };
   });
 
   const drag = useRef<{ x: number; y: number; moved: boolean } | null>(null);
+  const fingers = useRef(new Map<number, Point>()).current;
   const at = (event: PointerEvent) =>
     gpuAt(layout, event.offsetX / view.current.scale - view.current.x, event.offsetY / view.current.scale - view.current.y);
   const open = (gpu: number) => {
@@ -110,7 +121,31 @@ export function HeatMap(props: { map: GpuMap }) {
     if (name) location.hash = link(["nodes", name], { gpu: String(map.indexes[gpu]) });
   };
 
+  const onDown = (event: PointerEvent) => {
+    fingers.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
+    drag.current = { x: event.offsetX, y: event.offsetY, moved: fingers.size > 1 };
+    canvas.current?.setPointerCapture(event.pointerId);
+  };
+
+  const onUp = (event: PointerEvent) => {
+    const gpu = drag.current && !drag.current.moved && fingers.size === 1 ? at(event) : -1;
+    fingers.delete(event.pointerId);
+    const left = [...fingers.values()][0];
+    drag.current = left ? { ...left, moved: true } : null; // one finger of a pinch goes on panning
+    if (gpu >= 0) open(gpu);
+  };
+
+  /** Two fingers zoom about their middle and pan with it. */
+  const pinch = (event: PointerEvent) => {
+    const before = [...fingers.values()] as [Point, Point];
+    fingers.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
+    const { factor, middle, moved } = pinchOf(before, [...fingers.values()] as [Point, Point]);
+    move((old) => ({ ...old, x: old.x + moved.x / old.scale, y: old.y + moved.y / old.scale }));
+    zoom(factor, middle.x, middle.y);
+  };
+
   const onMove = (event: PointerEvent) => {
+    if (fingers.size === 2 && fingers.has(event.pointerId)) return pinch(event);
     const held = drag.current;
     if (held) {
       const [dx, dy] = [event.offsetX - held.x, event.offsetY - held.y];
@@ -147,17 +182,13 @@ export function HeatMap(props: { map: GpuMap }) {
         height={Math.round(height * (devicePixelRatio || 1))}
         style={{ height: `${height}px` }}
         data-total={total}
-        onPointerDown={(event) => {
-          drag.current = { x: event.offsetX, y: event.offsetY, moved: false };
-          event.currentTarget.setPointerCapture(event.pointerId);
-        }}
+        onPointerDown={onDown}
         onPointerMove={onMove}
-        onPointerUp={(event) => {
-          const gpu = drag.current && !drag.current.moved ? at(event) : -1;
+        onPointerUp={onUp}
+        onPointerCancel={(event) => {
+          fingers.delete(event.pointerId);
           drag.current = null;
-          if (gpu >= 0) open(gpu);
         }}
-        onPointerCancel={() => (drag.current = null)}
         onPointerLeave={() => setHover(null)}
         onKeyDown={onKey}
         onBlur={() => setCursor(-1)}

@@ -18,7 +18,7 @@ export function stackOf(report: Report): Line[] {
     const plain = line.row === "others" ? "all others" : line.name || "none";
     const name = named.has(plain) ? `${line.namespace}/${plain}` : plain;
     named.add(name);
-    return { name, points: line.gpu_hours.map((hours, place) => [hours, times[place] ?? 0] as const) };
+    return { name, quiet: line.row === "others", points: line.gpu_hours.map((hours, place) => [hours, times[place] ?? 0] as const) };
   });
 }
 

@@ -14,6 +14,7 @@ export const SPANS = [
 export type Span = (typeof SPANS)[number][0];
 const SECONDS: Record<Span, number> = { "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800 };
 const POINTS = 240;
+const TRAINING = "TrainingPerformance";
 
 /** Start, end and step of a span that ends now (or at `end` of what is over), in seconds. */
 export function spanOf(span: Span, nowMs: number, end = 0): { start: number; end: number; step: number } {
@@ -25,6 +26,7 @@ export function spanOf(span: Span, nowMs: number, end = 0): { start: number; end
 
 export function Graphs(props: { graphs: Record<string, Graph> }) {
   const shown = Object.entries(props.graphs)
+    .filter(([title]) => title !== TRAINING) // numbers of several units, which have a card of their own
     .filter(([, graph]) => graph.series.some((series) => series.points.length))
     .sort(([, a], [, b]) => a.serial - b.serial);
   if (!shown.length) return <Empty icon="clock" title="No readings in this span" />;
@@ -32,7 +34,7 @@ export function Graphs(props: { graphs: Record<string, Graph> }) {
     <div class="charts">
       {shown.map(([title, graph]) => (
         <div key={title}>
-          <h3>{title === "TrainingPerformance" ? "Training speed" : title}</h3>
+          <h3>{title}</h3>
           <Lines lines={graph.series as unknown as Line[]} label={title} height={190} {...axisOf(graph.config.yAxisUnit)} />
         </div>
       ))}

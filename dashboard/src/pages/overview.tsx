@@ -1,16 +1,16 @@
 // The fleet at a glance.
 import { useMemo } from "preact/hooks";
 import { useLive } from "../api/events";
-import type { Change, ClusterHour, ClusterOverview, ConsumerPage, GpuMap, Heatmaps, NodePage } from "../api/types";
+import type { Change, ClusterHour, ClusterOverview, ConsumerPage, GpuMap, Heatmaps, NodePage, WastePage } from "../api/types";
 import { Lines } from "../charts/lines";
 import { Spark } from "../charts/spark";
 import { HeatMap } from "../heatmap/heatmap";
 import type { Quantity } from "../heatmap/paint";
 import { useResource, type Resource } from "../state/resource";
 import { link, setQuery } from "../state/route";
-import { count, percent, shortModel } from "../ui/format";
+import { count, decimal, percent, shortModel } from "../ui/format";
 import { Ago, Card, Choice, Empty, Meter, PageHead, Shown, type Tone } from "../ui/parts";
-import { hourAt, lastHours } from "./period";
+import { hourAt, lastDays, lastHours, spanOf } from "./period";
 
 const QUANTITIES = [
   ["utilization", "Utilization"],
@@ -69,8 +69,11 @@ export function OverviewPage(props: { query: Record<string, string> }) {
           <Shown of={faults}>{(page) => <Faults page={page} />}</Shown>
         </Card>
       </div>
-      <div class="grid three">
+      <div class="grid two">
         <Consumers cluster={cluster} />
+        <WasteList cluster={cluster} />
+      </div>
+      <div class="grid two">
         <Hottest cluster={cluster} by={props.query["top"] ?? "power"} />
         <Card title="What changed" flush>
           <Feed />
@@ -132,7 +135,7 @@ function Stats(props: { overview: Resource<ClusterOverview>; load: Resource<GpuM
 
 const STATES = [
   ["busy", "busyNodes", "full"],
-  ["partial", "partiallyIdleNodes", "part free"],
+  ["partial", "partiallyIdleNodes", "part"],
   ["idle", "fullyIdleNodes", "free"],
   ["faulty", "faultyNodes", "faulty"],
 ] as const;
@@ -194,7 +197,7 @@ function Faults(props: { page: NodePage }) {
             <a class="line" href={link(["nodes", node.name])}>
               {node.name}
             </a>
-            <span class="line muted small" title={node.fault}>
+            <span class="muted small" title={node.fault}>
               {node.fault}
             </span>
           </span>
@@ -236,6 +239,45 @@ function Consumers(props: { cluster: string | undefined }) {
             </ul>
           ) : (
             <Empty title="Nobody holds a GPU" />
+          )
+        }
+      </Shown>
+    </Card>
+  );
+}
+
+/** Who held GPUs for nothing lately, and what that cost where prices are set. */
+function WasteList(props: { cluster: string | undefined }) {
+  const days = lastDays(7);
+  const waste = useResource<WastePage>(
+    "api/v1/gpu-aggregation/waste",
+    { cluster: props.cluster, ...spanOf(days), page_size: 7 },
+    { every: 300_000 },
+  );
+  return (
+    <Card title="Waste" note="held and idle in 7 days" flush aside={<a class="small muted" href={link(["usage"])}>Usage</a>}>
+      <Shown of={waste} missing="This server keeps no hourly statistics">
+        {(page) =>
+          page.data.length ? (
+            <ul class="list">
+              {page.data.map((row) => (
+                <li key={`${row.namespace} ${row.workload_type} ${row.workload_name} ${row.owner_uid}`}>
+                  <span class="grow">
+                    <a class="line" href={link(["workloads", row.owner_uid])}>
+                      {row.workload_name}
+                    </a>
+                    <span class="line muted small">
+                      {row.namespace} · {row.workload_type}
+                    </span>
+                  </span>
+                  <span class="num small soft">{count(row.idle_gpu_hours)} GPU hours</span>
+                  <span class="num cost">{row.idle_cost > 0 ? decimal(row.idle_cost, 0) : percent(row.idle_share / 100)}</span>
+                </li>
+              ))}
+              <li class="muted small list-foot">{page.data[0]?.idle_cost ? "idle GPU hours, and what they cost" : "idle GPU hours, and their part of what was held"}</li>
+            </ul>
+          ) : (
+            <Empty title="Nothing was held and idle" />
           )
         }
       </Shown>

@@ -6,6 +6,7 @@ import { link, setQuery } from "../state/route";
 import { NONE, count, percent, shortModel } from "../ui/format";
 import { Ago, Badge, Card, Choice, Empty, PageHead, Pager, Select, Shown } from "../ui/parts";
 import { Explained } from "./claim";
+import { Gangs } from "./gangs";
 import { byFree, fitting, roomOf, type NodeRoom, type Together } from "./room";
 
 const NOT_THERE = "This server knows no claims";
@@ -15,11 +16,11 @@ const TOGETHER = [
   ["island", "One island"],
 ] as const;
 const PHASES = [
-  ["", "All"],
   ["Pending", "Pending"],
   ["Reserved", "Reserved"],
   ["Bound", "Bound"],
   ["Failed", "Failed"],
+  ["all", "All"],
 ] as const;
 type Phase = (typeof PHASES)[number][0];
 const SIZE = 20;
@@ -50,6 +51,7 @@ export function SchedulingPage(props: { query: Record<string, string> }) {
       <div class="grid">
         <Claims query={props.query} />
       </div>
+      <Gangs cluster={cluster} />
       <div class="grid">
         <Leases query={props.query} />
       </div>
@@ -139,17 +141,17 @@ function Fragments(props: { rooms: NodeRoom[] }) {
 }
 
 function Claims(props: { query: Record<string, string> }) {
-  const { phase = "", claims: page = "1", cluster } = props.query;
+  const { phase = "Pending", claims: page = "1", cluster } = props.query;
   const claims = useResource<ClaimPage>(
     "api/claims",
-    { cluster, phase, pageNum: Number(page), pageSize: SIZE },
+    { cluster, phase: phase === "all" ? undefined : phase, pageNum: Number(page), pageSize: SIZE },
     { every: 15_000, on: ["claim", "workload"] },
   );
   return (
     <Card
       title="Claims"
       flush
-      aside={<Choice label="Phase" value={phase as Phase} options={PHASES} onChange={(value) => setQuery({ phase: value || undefined, claims: undefined })} />}
+      aside={<Choice label="Phase" value={phase as Phase} options={PHASES} onChange={(value) => setQuery({ phase: value === "Pending" ? undefined : value, claims: undefined })} />}
     >
       <Shown of={claims} missing={NOT_THERE}>
         {(data) =>
@@ -159,7 +161,9 @@ function Claims(props: { query: Record<string, string> }) {
               <Pager page={Number(page)} size={SIZE} total={data.total} onChange={(number) => setQuery({ claims: String(number) })} />
             </>
           ) : (
-            <Empty title={phase ? `No claim is ${phase}` : "No claims"}>GpuClaims of this cluster appear here.</Empty>
+            <Empty title={phase === "all" ? "No claims" : phase === "Pending" ? "Nobody waits" : `No claim is ${phase}`}>
+              {phase === "Pending" ? "Every claim has its GPUs." : "GpuClaims of this cluster appear here."}
+            </Empty>
           )
         }
       </Shown>
@@ -194,14 +198,14 @@ function ClaimTable(props: { page: ClaimPage }) {
               </td>
               <td class="right">{count(claim.count)}</td>
               <td class="soft">{[claim.policy, claim.exclusivity === "Exclusive" ? "" : claim.exclusivity].filter(Boolean).join(", ")}</td>
-              <td>
+              <td class="words">
                 {claim.nodeName ? <a href={link(["nodes", claim.nodeName])}>{claim.nodeName}</a> : NONE}
                 {claim.gpuIds.length > 0 && <span class="muted num"> GPU {claim.gpuIds.join(", ")}</span>}
                 {claim.allocations.length > 1 && <div class="muted small">and {claim.allocations.length - 1} more pods</div>}
               </td>
               <td class="soft">{claim.gang || NONE}</td>
               <td class="words">
-                {claim.phase !== "Bound" && claim.message && <div class="muted small">{claim.message}</div>}
+                {claim.message && <div class="muted small">{claim.message}</div>}
                 <button class="linkish small accent" onClick={() => setQuery({ claim: `${claim.namespace}/${claim.name}` }, true)}>
                   Explain
                 </button>

@@ -140,7 +140,26 @@ function GpuGraphs(props: { workload: WorkloadDetail; query: Record<string, stri
   );
 }
 
-const TITLES: Record<string, string> = { loss: "Loss", mfu: "MFU", tokens_per_second: "Tokens per second", tflops: "TFLOPS" };
+const TITLES: Record<string, string> = {
+  loss: "Loss",
+  tokens_per_second: "Tokens per second",
+  mfu: "MFU",
+  tflops: "TFLOPS",
+  TFLOPS: "TFLOPS",
+  MFU: "MFU",
+  learning_rate: "Learning rate",
+  grad_norm: "Gradient norm",
+};
+const ORDER = Object.keys(TITLES);
+/** Counts the steps that the others are drawn over. */
+const STEP = "step";
+/** Curves whose shape matters more than their distance from nothing. */
+const LOOSE = new Set(["loss", "learning_rate", "grad_norm"]);
+
+function placeOf(name: string): number {
+  const place = ORDER.indexOf(name);
+  return place < 0 ? ORDER.length : place;
+}
 
 function Training(props: { workload: WorkloadDetail; query: Record<string, string> }) {
   const chosen = (props.query["span"] ?? "1h") as Span;
@@ -168,7 +187,9 @@ function Curves(props: { rows: TrainingRow[] }) {
       points.push([row.value, row.timestamp]);
       found.set(row.metric, points);
     }
-    return [...found].map(([name, points]) => ({ name, lines: [{ name: TITLES[name] ?? name, points }] }));
+    found.delete(STEP);
+    const ordered = [...found].sort(([a], [b]) => placeOf(a) - placeOf(b) || a.localeCompare(b));
+    return ordered.map(([name, points]) => ({ name, lines: [{ name: TITLES[name] ?? name, points }] }));
   }, [props.rows]);
   if (!curves.length) {
     return (
@@ -186,7 +207,8 @@ function Curves(props: { rows: TrainingRow[] }) {
             lines={curve.lines}
             label={curve.name}
             height={170}
-            format={curve.name === "mfu" ? (value) => `${(value * 100).toFixed(1)}%` : short}
+            loose={LOOSE.has(curve.name)}
+            format={curve.name.toLowerCase() === "mfu" ? (value) => `${(value * 100).toFixed(1)}%` : short}
           />
         </div>
       ))}

@@ -12,6 +12,7 @@ from gpufleet.api.asked import InCluster, PageNumber, PageSize
 from gpufleet.api.routes import get
 from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Clusters
+from gpufleet.model.annotations import GANG_SIZE
 from gpufleet.model.claim import GpuClaim
 from gpufleet.placement.kubernetes import Explanation, GpuLease
 
@@ -36,6 +37,9 @@ class ClaimsAsked(InCluster, rename="camel"):
     page_size: PageSize = 100
     namespace: Annotated[str, Meta(max_length=253, description="Claims of this namespace only.")] = ""
     phase: Annotated[str, Meta(max_length=16, description="Claims in this phase only.")] = ""
+    gang: Annotated[
+        str, Meta(max_length=253, description="Claims of this gang only; * for those of any.")
+    ] = ""
 
 
 class LeasesAsked(InCluster, rename="camel"):
@@ -67,6 +71,8 @@ class ClaimRow(msgspec.Struct, rename="camel"):
     policy: str
     exclusivity: str
     gang: str
+    gang_size: int | None
+    """How many pods the gang needs, where the claim says so; a PodGroup may say it instead."""
     phase: str
     node_name: str
     gpu_ids: list[int]
@@ -132,7 +138,9 @@ def claim_routes(clusters: Clusters, books: Mapping[str, ClaimBook]) -> list[HTT
         found = [
             claim
             for claim in (await book.claims() if book else [])
-            if query.namespace in ("", claim.metadata.namespace) and query.phase in ("", claim.status.phase)
+            if query.namespace in ("", claim.metadata.namespace)
+            and query.phase in ("", claim.status.phase)
+            and (query.gang in ("", claim.spec.gang_ref) or (query.gang == "*" and claim.spec.gang_ref))
         ]
         first = (query.page_num - 1) * query.page_size
         return ClaimPage([_claim(each) for each in found[first : first + query.page_size]], len(found))
@@ -168,6 +176,7 @@ def _claim(claim: GpuClaim) -> ClaimRow:
         policy=devices.policy,
         exclusivity=devices.exclusivity,
         gang=claim.spec.gang_ref,
+        gang_size=int(size) if (size := meta.annotations.get(GANG_SIZE, "")).isdecimal() else None,
         phase=status.phase,
         node_name=status.node_name,
         gpu_ids=list(status.gpu_ids),
@@ -213,6 +222,7 @@ _CLAIM = ClaimRow(
     policy="contiguous",
     exclusivity="Exclusive",
     gang="",
+    gang_size=None,
     phase="Bound",
     node_name="node-a",
     gpu_ids=[0, 1],

@@ -110,7 +110,9 @@ def _node(cluster: Cluster, view: NodeView) -> _Node:
     gpus = view.gpus
     indexes = [gpu.index for gpu in gpus]
     slots = cluster.fleet.board.slots_of(view.node.name, indexes)
-    return _Node(view, slots, indexes, _model(view), _marks(view), _islands(tuple([gpu.island for gpu in gpus])))
+    return _Node(
+        view, slots, indexes, _model(view), _marks(view), _islands(tuple([gpu.island for gpu in gpus]))
+    )
 
 
 def _map(cluster: Cluster, nodes: dict[str, _Node], name: Name) -> GpuMap:

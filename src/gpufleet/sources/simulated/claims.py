@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from gpufleet.model.annotations import GANG_SIZE
 from gpufleet.placement.kubernetes.leases import Holder, new_lease
 from gpufleet.placement.request import WHOLE
 from gpufleet.sources.simulated.hardware import Hardware, new_uid
@@ -21,6 +22,8 @@ def claim(run: Run, phase: Phase, pods: Sequence[PodOfRun], hardware: Hardware) 
     spec: Json = {"devices": {"count": count, "policy": "contiguous", "exclusivity": "Exclusive"}}
     if count > 1 and run.slot.model.bandwidth_gbps:
         spec["topology"] = {"mode": "Preferred", "minBandwidthGBps": run.slot.model.bandwidth_gbps}
+    if len(pods) > 1:
+        spec["gangRef"] = run.name
     source = random.Random(f"{run.uid}/claim")  # noqa: S311  (a simulation, no secret)
     me = Identity("gpu.scheduling/v1", "GpuClaim", run.name, new_uid(source))
     status: Json = {"phase": "Pending", "message": f"Waits until {wish(run)} are free"}
@@ -35,10 +38,13 @@ def claim(run: Run, phase: Phase, pods: Sequence[PodOfRun], hardware: Hardware) 
             "message": "Successfully allocated" if len(pods) == 1 else f"All {len(pods)} pods are served",
             "allocations": [_allocation(pod, hardware) for pod in pods],
         }
+    meta = meta_of(run, me, None, run.created)
+    if len(pods) > 1:
+        meta["annotations"] |= {GANG_SIZE: str(len(pods))}
     return {
         "apiVersion": me.api_version,
         "kind": me.kind,
-        "metadata": meta_of(run, me, None, run.created),
+        "metadata": meta,
         "spec": spec,
         "status": status,
     }

@@ -1,0 +1,32 @@
+// Two fingers on the map: how far apart they went, and where their middle moved to.
+
+export interface Point {
+  x: number;
+  y: number;
+}
+
+export interface Pinch {
+  /** How much larger everything becomes. */
+  factor: number;
+  /** The middle of the fingers now, and how far it came. */
+  middle: Point;
+  moved: Point;
+}
+
+export function pinchOf(before: readonly [Point, Point], now: readonly [Point, Point]): Pinch {
+  const [was, is] = [middleOf(before), middleOf(now)];
+  const apart = distance(before);
+  return {
+    factor: apart > 0 ? distance(now) / apart : 1,
+    middle: is,
+    moved: { x: is.x - was.x, y: is.y - was.y },
+  };
+}
+
+function middleOf([a, b]: readonly [Point, Point]): Point {
+  return { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2 };
+}
+
+function distance([a, b]: readonly [Point, Point]): number {
+  return Math.hypot(a.x - b.x, a.y - b.y);
+}

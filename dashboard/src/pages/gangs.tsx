@@ -1,0 +1,91 @@
+// The gangs of a cluster: how many of their pods have GPUs, and where.
+import { useMemo } from "preact/hooks";
+import type { ClaimPage } from "../api/types";
+import { useResource } from "../state/resource";
+import { link, setQuery } from "../state/route";
+import { NONE, count } from "../ui/format";
+import { Badge, Card, Shown } from "../ui/parts";
+import { gangsOf, type Gang } from "./gang";
+
+const MOST_CLAIMS = 1000;
+const SHOWN = 12;
+const NODES = 4;
+
+/** A card with the gangs; nothing for a cluster without. */
+export function Gangs(props: { cluster: string | undefined }) {
+  const claims = useResource<ClaimPage>(
+    "api/claims",
+    { cluster: props.cluster, gang: "*", pageSize: MOST_CLAIMS },
+    { every: 20_000, on: ["claim", "workload"] },
+  );
+  const gangs = useMemo(() => gangsOf(claims.data?.data ?? []), [claims.data]);
+  if (!gangs.length) return null;
+  const waiting = gangs.filter((gang) => gang.phase !== "Bound").length;
+  return (
+    <div class="grid">
+      <Card title="Gangs" note={`${waiting ? `${count(waiting)} of ${count(gangs.length)} wait` : "all are whole"}; a gang starts with all of its pods or not at all`} flush>
+        <Shown of={claims}>{() => <Table gangs={gangs.slice(0, SHOWN)} />}</Shown>
+        {gangs.length > SHOWN && <p class="muted small more">and {count(gangs.length - SHOWN)} more</p>}
+      </Card>
+    </div>
+  );
+}
+
+function Table(props: { gangs: Gang[] }) {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Gangs">
+      <table>
+        <thead>
+          <tr>
+            <th>Gang</th>
+            <th>State</th>
+            <th class="right">Pods placed</th>
+            <th class="right">GPUs</th>
+            <th>Where</th>
+            <th>Why</th>
+          </tr>
+        </thead>
+        <tbody>
+          {props.gangs.map((gang) => (
+            <tr key={`${gang.namespace}/${gang.name}`}>
+              <td class="name">
+                {gang.name}
+                <div class="muted small">{gang.namespace}</div>
+              </td>
+              <td>
+                <Badge word={gang.phase} tone={gang.phase === "Bound" ? "good" : "warn"} />
+              </td>
+              <td class="right">{gang.size === null ? count(gang.placed) : `${count(gang.placed)} of ${count(gang.size)}`}</td>
+              <td class="right">{count(gang.gpus)}</td>
+              <td class="words">
+                <Where nodes={gang.nodes} />
+              </td>
+              <td class="words">
+                {gang.claims.slice(0, 1).map((claim) => (
+                  <button key={claim.name} class="linkish small accent" onClick={() => setQuery({ claim: `${claim.namespace}/${claim.name}` }, true)}>
+                    Explain
+                  </button>
+                ))}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function Where(props: { nodes: string[] }) {
+  if (!props.nodes.length) return <>{NONE}</>;
+  return (
+    <>
+      {props.nodes.slice(0, NODES).map((node, place) => (
+        <span key={node}>
+          {place > 0 && ", "}
+          <a href={link(["nodes", node])}>{node}</a>
+        </span>
+      ))}
+      {props.nodes.length > NODES && <span class="muted"> and {count(props.nodes.length - NODES)} more</span>}
+    </>
+  );
+}
