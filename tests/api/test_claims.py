@@ -78,3 +78,19 @@ async def test_a_cluster_without_kubernetes_has_no_claims(client: httpx.AsyncCli
     assert (await client.get("/api/leases?cluster=slurm")).json()["data"]["total"] == 0
     assert (await client.get("/api/claims/a/b/explain?cluster=slurm")).status_code == 404
     assert (await client.get("/api/claims?cluster=nowhere")).status_code == 404
+
+
+async def test_claims_of_gangs_are_found_with_the_size_that_they_say(
+    stage: Stage, client: httpx.AsyncClient
+) -> None:
+    size = {"gpu.scheduling/gang-size": "4"}
+    await stage.claim("alone")
+    await stage.claim("one", spec={"gangRef": "quartet"}, annotations=size)
+    await stage.claim("two", spec={"gangRef": "pair"})
+    found = (await client.get("/api/claims?gang=*")).json()["data"]["data"]
+    assert [(row["name"], row["gang"], row["gangSize"]) for row in found] == [
+        ("one", "quartet", 4),
+        ("two", "pair", None),
+    ]
+    pair = (await client.get("/api/claims?gang=pair")).json()["data"]
+    assert [row["name"] for row in pair["data"]] == ["two"]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from tests.conftest import _execute, _template
+from tests.dashboard.demo import Demo, running_demo
 from tests.dashboard.trial_cluster import live_routes, open_trial
 
 from gpufleet.api.app import Api, create_app
@@ -29,6 +30,7 @@ from gpufleet.store.cluster import Cluster as Postgres
 
 T = TypeVar("T")
 NODES = 24
+OTHER_NODES = 3
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -74,11 +76,12 @@ class _Thread(threading.Thread):
         settings = StoreSettings(url=self._url, pool_size=4, retry_timeout=5.0, start_timeout=10.0)
         async with open_store(settings) as store:
             cluster = await open_trial(store, NODES, time.time(), history=True)
+            other = await open_trial(store, OTHER_NODES, time.time(), history=False, name="lab")
             lifecycle = Lifecycle()
             gate = None
             if self._tokens:
                 gate = BearerGate(TokenFile(self._tokens), public=PUBLIC, public_folders=PUBLIC_FOLDERS)
-            routes = live_routes(Clusters([cluster]), lifecycle)
+            routes = live_routes(Clusters([cluster, other]), lifecycle)
             api = Api(routes=routes, pages=dashboard_pages(), lifecycle=lifecycle, simulated=True, gate=gate)
             with bind("127.0.0.1", 0) as listening:
                 server = Server(create_app(api), lifecycle, shutdown_grace=1.0)
@@ -132,6 +135,13 @@ def browser(postgres: Postgres) -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield started
         started.close()
+
+
+@pytest.fixture(scope="module")
+def demo(browser: Browser) -> Iterator[Demo]:
+    """A real `gpufleet demo`."""
+    with running_demo(nodes=16, days=2) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,6 @@ def write_types(address: str, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    with running_demo(nodes=1, days=0) as where:
-        write_types(where, SCHEMA)
+    with running_demo(nodes=1, days=0) as demo:
+        write_types(demo.address, SCHEMA)
     print(f"wrote {SCHEMA}", file=sys.stderr)

@@ -5,8 +5,8 @@ import re
 import msgspec
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
-from tests.dashboard.conftest import NODES, Site
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+from tests.dashboard.conftest import NODES, OTHER_NODES, Site
 from tests.dashboard.trial_fleet import BITES, node_name
 
 from gpufleet.fleet.overview import overview
@@ -178,6 +178,23 @@ def test_a_fault_of_the_server_is_told_with_its_trace(site: Site, page: Page) ->
     expect(page.locator("tbody tr").first).to_be_visible()
 
 
+def test_a_gpu_is_reached_and_a_list_sorted_by_keys_alone(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/nodes")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    page.get_by_role("button", name="Utilization").focus()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("sort=-utilization"))
+    expect(page.get_by_role("columnheader", name="Utilization")).to_have_attribute("aria-sort", "descending")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("sort=utilization"))
+    page.keyboard.press("g")
+    page.keyboard.press("o")
+    page.locator("canvas[data-drawn]").focus()
+    for key in ("ArrowRight", "+", "+", "-", "0", "Enter"):
+        page.keyboard.press(key)
+    expect(page.locator(".gpu.chosen")).to_contain_text("GPU 0")
+
+
 def test_pages_are_reached_by_keys_alone(site: Site, page: Page) -> None:
     page.goto(site.address)
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
@@ -190,6 +207,50 @@ def test_pages_are_reached_by_keys_alone(site: Site, page: Page) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("Workloads")
 
 
+def test_the_other_cluster_is_shown_when_chosen_and_links_stay_in_it(site: Site, page: Page) -> None:
+    page.goto(site.address)
+    expect(page.get_by_text(f"{NODES * 8} GPUs on {NODES} nodes")).to_be_visible()
+    switch = page.get_by_label("Cluster", exact=True)
+    expect(switch).to_have_value("prod")
+    switch.select_option("lab")
+    expect(page.get_by_text(f"{OTHER_NODES * 8} GPUs on {OTHER_NODES} nodes")).to_be_visible()
+    expect(page.locator("canvas")).to_have_attribute("data-total", str(OTHER_NODES * 8))
+    expect(page).to_have_url(re.compile("cluster=lab"))
+    page.get_by_role("link", name="Nodes", exact=True).click()
+    expect(page.locator("tbody tr")).to_have_count(OTHER_NODES)
+    page.locator("tbody a").first.click()
+    expect(page.locator(".gpu")).to_have_count(8)
+    expect(page).to_have_url(re.compile("cluster=lab"))
+    switch.select_option("prod")
+    page.get_by_role("link", name="Overview", exact=True).click()
+    expect(page.get_by_text(f"{NODES * 8} GPUs on {NODES} nodes")).to_be_visible()
+
+
+def test_two_fingers_zoom_the_map_and_one_then_pans_it(site: Site, browser: Browser) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto(site.address)
+    canvas = page.locator("canvas[data-zoom]")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    session = context.new_cdp_session(page)
+
+    def touch(kind: str, *points: tuple[float, float]) -> None:
+        told = [{"x": left, "y": top, "id": number} for number, (left, top) in enumerate(points)]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": told})
+
+    touch("touchStart", (x - 20, y))
+    touch("touchStart", (x - 20, y), (x + 20, y))
+    for apart in (30, 40, 60):
+        touch("touchMove", (x - apart, y), (x + apart, y))
+    touch("touchEnd")
+    expect(canvas).to_have_attribute("data-zoom", re.compile(r"^(1\.[5-9]|[2-9])"))
+    assert "#/nodes" not in page.url
+    context.close()
+
+
 def test_theme_and_zone_are_remembered(site: Site, page: Page) -> None:
     page.goto(site.address)
     page.get_by_role("button", name="Use the light theme").click()
@@ -197,6 +258,33 @@ def test_theme_and_zone_are_remembered(site: Site, page: Page) -> None:
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
     expect(page.get_by_title("Times in local time or UTC")).to_contain_text("UTC")
+
+
+def test_nothing_comes_from_another_host(site: Site, page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for place in PLACES:
+        page.goto(f"{site.address}#/{place}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+    assert asked
+    assert [url for url in asked if not url.startswith(site.address)] == []
+
+
+def test_the_content_policy_stops_a_script_that_got_into_the_page(
+    site: Site, context: BrowserContext
+) -> None:
+    page = context.new_page()
+    page.goto(site.address)
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    ran = page.evaluate(
+        """() => {
+            const script = document.createElement('script');
+            script.textContent = 'window.ran = true';
+            document.body.append(script);
+            return 'ran' in window;
+        }"""
+    )
+    assert not ran
 
 
 def test_a_token_opens_a_server_that_wants_one(locked_site: Site, page: Page) -> None:
@@ -209,6 +297,13 @@ def test_a_token_opens_a_server_that_wants_one(locked_site: Site, page: Page) ->
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_text("GPUs on")).to_be_visible()
     expect(page.locator(".live")).to_contain_text("Live")
+    page.reload()
+    expect(page.get_by_text("GPUs on")).to_be_visible()
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    assert page.evaluate("localStorage.getItem('gpufleet.token')") is None
 
 
 PLACES = ["", "nodes", f"nodes/{node_name(5)}", "workloads", "workloads/wl-00000", "usage", "scheduling"]

@@ -25,12 +25,12 @@ from gpufleet.settings import MetricsSettings
 from gpufleet.store import Store
 
 
-async def open_trial(store: Store, nodes: int, now: float, *, history: bool) -> Cluster:
+async def open_trial(store: Store, nodes: int, now: float, *, history: bool, name: str = "prod") -> Cluster:
     """A cluster over the trial fleet, with three hours of readings if `history`."""
-    fleet = trial_fleet(nodes, now)
+    fleet = trial_fleet(nodes, now, name=name)
     fleet.refresh()
     fleet.changes.recent.clear()
-    metrics = EmbeddedMetrics("prod", store.readings, store.training, MetricsSettings())
+    metrics = EmbeddedMetrics(name, store.readings, store.training, MetricsSettings())
     if history:
         for minutes in range(180, 0, -2):
             await metrics.record(trial_readings(fleet, now - minutes * 60))
@@ -38,7 +38,7 @@ async def open_trial(store: Store, nodes: int, now: float, *, history: bool) -> 
     await metrics.record(trial_readings(fleet, now))
     await metrics.record_processes(trial_processes(fleet, now))
     fleet.put_readings(await metrics.latest())
-    return Cluster("prod", fleet, Listing(fleet), metrics)
+    return Cluster(name, fleet, Listing(fleet), metrics)
 
 
 def live_routes(clusters: Clusters, lifecycle: Lifecycle) -> list[HTTPRouteHandler]:

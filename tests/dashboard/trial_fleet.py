@@ -38,10 +38,10 @@ _JOBS = (
 )
 
 
-def trial_fleet(nodes: int, now: float, seed: int = 7) -> Fleet:
+def trial_fleet(nodes: int, now: float, seed: int = 7, name: str = "prod") -> Fleet:
     """A cluster of `nodes` nodes with eight GPUs each, most of them at work."""
     rng = random.Random(seed)
-    fleet = Fleet("prod", clock=lambda: now)
+    fleet = Fleet(name, clock=lambda: now)
     for number in range(nodes):
         _put_node(fleet, number, now)
     _put_workloads(fleet, nodes, now, rng)

@@ -23,7 +23,7 @@ export function NodesPage(props: { query: Record<string, string> }) {
   const nodes = useResource<NodePage>(
     "api/nodes",
     { cluster, state, name, ...orderOf(sort), pageNum: Number(page), pageSize: SIZE },
-    { every: 15_000, on: ["node", "gpu"] },
+    { every: 15_000, on: ["node", "gpu"], keep: true },
   );
   return (
     <>

@@ -145,7 +145,7 @@ function Claims(props: { query: Record<string, string> }) {
   const claims = useResource<ClaimPage>(
     "api/claims",
     { cluster, phase: phase === "all" ? undefined : phase, pageNum: Number(page), pageSize: SIZE },
-    { every: 15_000, on: ["claim", "workload"] },
+    { every: 15_000, on: ["claim", "workload"], keep: true },
   );
   return (
     <Card
@@ -220,7 +220,7 @@ function ClaimTable(props: { page: ClaimPage }) {
 
 function Leases(props: { query: Record<string, string> }) {
   const { leases: page = "1", cluster } = props.query;
-  const leases = useResource<LeasePage>("api/leases", { cluster, pageNum: Number(page), pageSize: SIZE }, { every: 20_000, on: ["claim"] });
+  const leases = useResource<LeasePage>("api/leases", { cluster, pageNum: Number(page), pageSize: SIZE }, { every: 20_000, on: ["claim"], keep: true });
   return (
     <Card title="Leases" note="one for each GPU that is booked" flush>
       <Shown of={leases} missing={NOT_THERE}>

@@ -13,7 +13,7 @@ export function Waste(props: { days: Days; query: Record<string, string>; priced
   const found = useResource<WastePage>(
     "api/v1/gpu-aggregation/waste",
     { cluster: props.query["cluster"], ...spanOf(props.days), page, page_size: SIZE },
-    { every: 300_000 },
+    { every: 300_000, keep: true },
   );
   return (
     <div class="grid">

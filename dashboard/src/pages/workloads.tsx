@@ -20,7 +20,7 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
   const rows = useResource<WorkloadPage>(
     "api/workloads",
     { cluster, name, namespace, kind, status, source, ...orderOf(sort), pageNum: Number(page), pageSize: SIZE },
-    { every: 15_000, on: ["workload"] },
+    { every: 15_000, on: ["workload"], keep: true },
   );
   const filter = (field: string) => (value: string) => setQuery({ [field]: value || undefined, page: undefined });
   const filtered = FILTERS.some((field) => props.query[field]);

@@ -19,11 +19,13 @@ interface Options {
   every?: number;
   /** Events after which to ask again soon. */
   on?: Change["subject"][];
+  /** Show what the last address had until the new one answers: a list that is sorted anew keeps its place and the focus. */
+  keep?: boolean;
 }
 
 const SOON = 1200;
 
-/** The data at `path` (null: nothing yet). A new address drops what the old one had. */
+/** The data at `path` (null: nothing yet). A new address drops what the old one had, unless it is kept meanwhile. */
 export function useResource<T>(path: string | null, params: Params = {}, options: Options = {}): Resource<T> {
   const address = path === null ? null : addressOf(path, params);
   const [shown, setShown] = useState<{ address: string | null; data?: T; error?: ApiError; at: number }>({
@@ -84,6 +86,7 @@ export function useResource<T>(path: string | null, params: Params = {}, options
     };
   }, [address, asked, options.every, subjects]);
 
-  const current = shown.address === address ? shown : { data: undefined, error: undefined, at: 0 };
+  const fits = shown.address === address || (options.keep && shown.data !== undefined && address !== null);
+  const current = fits ? shown : { data: undefined, error: undefined, at: 0 };
   return { data: current.data, error: current.error, at: current.at, reload: again };
 }
