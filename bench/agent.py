@@ -6,7 +6,7 @@ of a core; what it spends between looks (watches, waiting for events) counts fif
 disfavour. The shim's own work (a text file in place of a driver) is included.
 
 Memory is taken of two agents: one with its bytecode at hand, as in the image, and one that has to compile
-every module when it starts. The driver's own library adds to both on a real machine, 10 to 15 MiB.
+every module when it starts. A real driver's library comes on top of both: NVML 580 with one H200 takes 18 MiB.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Agents on pretended GPUs that publish to a real API server, with the rights of the agent and no more."""
+"""Agents on pretended GPUs that publish to a real API server, with the rights that the chart gives agents and no more."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.charts.rendering import objects, one
 from tests.shim.nvml import NvmlShim, build_shim, switched
 
 from e2e.cluster import Cluster
@@ -19,24 +20,27 @@ from e2e.fakenodes import FakeNodes
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
 STATUSES = "/apis/gpu.scheduling/v1/gpunodestatuses"
-RIGHTS = """
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: e2e-agent}
-rules:
-  - {apiGroups: [gpu.scheduling], resources: [gpunodestatuses], verbs: [list, watch, create, patch]}
-  - {apiGroups: [gpu.scheduling], resources: [gpunodestatuses/status], verbs: [patch]}
-  - {apiGroups: [""], resources: [nodes], verbs: [get]}
-  - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
-  - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get]}
-  - {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: e2e-agent}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: e2e-agent}
-subjects: [{kind: Group, name: e2e-agents, apiGroup: rbac.authorization.k8s.io}]
-"""
+
+
+def rights() -> str:
+    """What the chart lets an agent do, for a group of users; its leases are those of any namespace here."""
+    rendered = objects("gpu-scheduler")
+    roles = [one(rendered, kind, "gpu-scheduler-agent") for kind in ("ClusterRole", "Role")]
+    group = "rbac.authorization.k8s.io"
+    role = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "e2e-agent"},
+        "rules": [rule for each in roles for rule in each["rules"]],
+    }
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "e2e-agent"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "e2e-agent"},
+        "subjects": [{"kind": "Group", "name": "e2e-agents", "apiGroup": group}],
+    }
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": [role, binding]})
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +50,9 @@ def identity(cluster: Cluster) -> Iterator[Identity]:
     cluster.kubectl(
         "wait", "--for=condition=Established", "crd/gpunodestatuses.gpu.scheduling", "--timeout=30s"
     )
-    cluster.kubectl("apply", "-f", "-", stdin=RIGHTS)
+    cluster.kubectl("apply", "-f", "-", stdin=rights())
     yield cluster.user("agent", "e2e-agents")
-    cluster.kubectl("delete", "-f", "-", stdin=RIGHTS)
+    cluster.kubectl("delete", "-f", "-", stdin=rights())
     cluster.kubectl("delete", "-f", str(CRDS))
 
 
