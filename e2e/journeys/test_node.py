@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.agent.pod_resources import kubelet, response
+from tests.shim.nvml import machine
 
 from e2e.cluster.rest import JSON_PATCH
 from e2e.parts import Journal, System, Users
@@ -22,26 +23,47 @@ KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 Json = dict[str, Any]
 
 
-def holders(system: System, node: str) -> dict[int, list[str]]:
-    found = system.cluster.api.get(f"/apis/gpu.scheduling/v1/gpunodestatuses/{node}")
-    return {each["id"]: each["inUseBy"] for each in found["status"]["devices"] if each.get("inUseBy")}
+@pytest.fixture
+def plugged_node(system: System) -> Iterator[str]:
+    """A node whose two GPUs a device plugin hands out."""
+    system.parts.add_machine("node-p", machine(2))
+    system.nodes.add("node-p", capacity={"nvidia.com/gpu": "2"})
+    try:
+        system.settle()
+        yield "node-p"
+    finally:
+        system.nodes.remove("node-p")
+        system.settle()
 
 
 def test_gpus_that_a_device_plugin_gave_out_are_seen_through_the_kubelet(
-    system: System, users: Users, journal: Journal
+    system: System, users: Users, plugged_node: str, journal: Journal
 ) -> None:
-    agent = system.parts.one("agent", "node-b")
-    second = system.cluster.api.get("/apis/gpu.scheduling/v1/gpunodestatuses/node-b")["status"]["devices"][1]
-    told = {(users.namespace, "plugged"): [second["uuid"]]}
-    with kubelet(system.parts.pod_resources("node-b"), lambda _context: response(told)):
-        plain = {**pod("plugged", ""), "metadata": {"name": "plugged"}}
-        plain["spec"]["nodeName"] = "node-b"
-        uid = users.cluster.api.create(f"/api/v1/namespaces/{users.namespace}/pods", plain)["metadata"]["uid"]
-        system.cluster.wait_for("its GPU in use", lambda: holders(system, "node-b") == {1: [uid]})
-        journal.saw("a pod with GPU 1 of node-b from a device plugin", f"inUseBy of GPU 1: {uid}")
-        assert agent.live
+    def holders() -> dict[int, list[str]] | None:
+        listed = system.cluster.api.get("/apis/gpu.scheduling/v1/gpunodestatuses")["items"]
+        found = {each["metadata"]["name"]: each.get("status", {}).get("devices", []) for each in listed}
+        devices = found.get(plugged_node, [])
+        return {each["id"]: each.get("inUseBy", []) for each in devices} if devices else None
+
+    system.cluster.wait_for("the report of the node", lambda: holders() == {0: [], 1: []})
+    second = f"/apis/gpu.scheduling/v1/gpunodestatuses/{plugged_node}"
+    uuid = system.cluster.api.get(second)["status"]["devices"][1]["uuid"]
+    told = {(users.namespace, "plugged"): [uuid]}
+    manifest = {
+        "metadata": {"name": "plugged"},
+        "spec": {
+            "nodeName": plugged_node,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+        },
+    }
+    with kubelet(system.parts.pod_resources(plugged_node), lambda _context: response(told)):
+        made = users.cluster.api.create(f"/api/v1/namespaces/{users.namespace}/pods", manifest)
+        uid = made["metadata"]["uid"]
+        system.cluster.wait_for("its GPU in use", lambda: holders() == {0: [], 1: [uid]})
+        journal.saw("a pod with a GPU from a device plugin", f"inUseBy of GPU 1: {uid}")
     users.delete("plugged")
-    system.cluster.wait_for("a free node, with the kubelet away", lambda: holders(system, "node-b") == {})
+    system.cluster.wait_for("free GPUs, with the kubelet away", lambda: holders() == {0: [], 1: []})
 
 
 def test_what_helm_test_runs_finds_both_releases_well(system: System, journal: Journal) -> None:

@@ -15,7 +15,7 @@ from tests.shim.nvml import NvmlShim, meshed, sliced, switched, uuid
 from gpufleet.agent.publish import BURST, MANAGER
 from gpufleet.kube import GPU_NODE_STATUSES, LEASES, patch
 from gpufleet.kube.errors import NotFound
-from gpufleet.model.annotations import ALLOCATED
+from gpufleet.model.annotations import ALLOCATED, CLAIM
 from gpufleet.model.kube_objects import Lease, LeaseSpec, ObjectMeta
 from gpufleet.model.node_status import GpuNodeStatus
 
@@ -178,6 +178,29 @@ async def test_a_pod_holds_its_gpus_from_its_binding_to_its_end(
         await cluster.until("node-a", lambda s: s.status.free == 8, seconds=5)
 
 
+async def test_pods_without_gpus_cost_no_question(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    pods = "/api/v1/namespaces/jobs/pods"
+    spec = {"nodeName": "node-a", "containers": [{"name": "main", "image": "x"}]}
+    claiming = {"name": "claiming", "annotations": {CLAIM: "one"}}
+    async with cluster.agent(lease_check=600.0) as agent:
+        await cluster.until("node-a", well)
+        book = agent.holders
+        assert book is not None
+        async with asyncio.timeout(10):
+            while book.looks < 2:  # noqa: ASYNC110 - after the first look at the devices it asks again
+                await asyncio.sleep(0.02)
+        before = book.looks
+        for number in range(5):
+            plain = {"metadata": {"name": f"plain-{number}"}, "spec": spec}
+            await cluster.client.write_json("POST", pods, plain)
+        await asyncio.sleep(0.5)
+        assert book.looks == before
+        await cluster.client.write_json("POST", pods, {"metadata": claiming, "spec": spec})
+        async with asyncio.timeout(10):
+            while book.looks == before:  # noqa: ASYNC110 - looks are only counted
+                await asyncio.sleep(0.02)
+
+
 async def test_mig_instances_are_published(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     nvml_shim.describe(sliced(switched(8), 2))
     async with cluster.agent():
@@ -325,7 +348,12 @@ async def test_gpus_from_a_device_plugin_are_held_also_while_the_kubelet_restart
         "/api/v1/namespaces/jobs/pods",
         {
             "metadata": {"name": "plugged"},
-            "spec": {"nodeName": "node-a", "containers": [{"name": "main", "image": "x"}]},
+            "spec": {
+                "nodeName": "node-a",
+                "containers": [
+                    {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
+                ],
+            },
         },
     )
     uid = made["metadata"]["uid"]

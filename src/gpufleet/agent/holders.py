@@ -16,7 +16,7 @@ from gpufleet.errors import KubernetesUnavailable
 from gpufleet.kube import LEASES, PODS, Change, KubeClient, Reflector, Selection
 from gpufleet.kube.errors import KubernetesRefused, NotFound
 from gpufleet.logs import get_logger
-from gpufleet.model.annotations import ALLOCATED
+from gpufleet.model.annotations import ALLOCATED, CLAIM
 from gpufleet.model.device import Device
 from gpufleet.model.kube_objects import Pod
 
@@ -47,6 +47,8 @@ class HolderBook:
     ) -> None:
         self.ready = False
         """Whether leases were looked at since the devices are known."""
+        self.looks = 0
+        """How often leases and the kubelet's word were read."""
         self.pods: Reflector[Pod] = Reflector(client, PODS, Selection(fields=f"spec.nodeName={node}"))
         self.pods.subscribe(self._on_pods)
         self._client = client
@@ -98,6 +100,7 @@ class HolderBook:
                 pass
 
     async def _read(self) -> None:
+        self.looks += 1
         await self._read_leases()
         await self._ask_kubelet()
         if not self.ready and self._devices():
@@ -179,8 +182,20 @@ def by_gpu(
 
 
 def _of_interest(change: Change[Pod]) -> bool:
-    """Whether GPUs may have got another holder: kubelets write much about pods that says nothing of that."""
+    """Whether GPUs may have got another holder: most pods have none, and kubelets write much that says nothing of it."""
     before, after = change.before, change.after
+    if not any(_may_hold(pod) for pod in (before, after) if pod is not None):
+        return False
     if before is None or after is None or before.status.phase != after.status.phase:
         return True  # a device plugin's GPUs are given out between the binding and Running
     return before.metadata.annotations.get(ALLOCATED) != after.metadata.annotations.get(ALLOCATED)
+
+
+def _may_hold(pod: Pod) -> bool:
+    """Whether the pod has a claim, an allocation, or asks for devices, whose names alone have a domain."""
+    if not pod.metadata.annotations.keys().isdisjoint((ALLOCATED, CLAIM)):
+        return True
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    return any(
+        "/" in name for each in containers for name in (*each.resources.limits, *each.resources.requests)
+    )
