@@ -1,6 +1,7 @@
 """Logs as a kubelet writes them: rotated, cut, mixed, endless."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from gpufleet.agent import pod_logs
 from gpufleet.agent.pod_logs import Follower, PodLogs
 from gpufleet.model.kube_objects import Container, ObjectMeta, OwnerReference, Pod, PodSpec
 from gpufleet.training.own_patterns import own_patterns
+from gpufleet.training.patterns import Pattern
 
 LINE = " iteration       {step}/    1000 | elapsed time per iteration (ms): 512.0 | lm loss: {loss} |"
 
@@ -35,8 +37,9 @@ def numbers(logs: PodLogs) -> dict[str, tuple[str, float, object]]:
     return {s.labels["metric"]: (s.labels["workload_uid"], s.value, s.timestamp) for s in family.samples}
 
 
-def followed(root: Path) -> PodLogs:
-    return PodLogs(root, tuple, frozenset)
+def followed(root: Path, own: Sequence[Pattern] = (), now: float = 1767225660.0) -> PodLogs:
+    """The lines of these tests are from the first minute of 2026."""
+    return PodLogs(root, tuple, frozenset, own, clock=lambda: now)
 
 
 def test_the_numbers_of_a_job_are_read_with_the_time_of_their_line(tmp_path: Path) -> None:
@@ -48,6 +51,15 @@ def test_the_numbers_of_a_job_are_read_with_the_time_of_their_line(tmp_path: Pat
     assert found["loss"] == ("job-uid", 2.25, 1767225602.123456)
     assert found["step"][1] == 2
     logs.close()
+
+
+def test_a_number_is_served_for_as_long_as_prometheus_takes_it(tmp_path: Path) -> None:
+    write(tmp_path, LINE.format(step=1, loss=2.5), second=1)
+    for minutes, served in ((20, True), (40, False)):
+        logs = followed(tmp_path, now=1767225600.0 + 60 * minutes)
+        logs.look([pod()], {"u1"})
+        assert ("loss" in numbers(logs)) is served
+        logs.close()
 
 
 def test_a_line_in_pieces_is_one_line(tmp_path: Path) -> None:
@@ -164,7 +176,7 @@ def test_every_line_is_read_once_and_in_order(steps: list[tuple[str, int]]) -> N
 
 def test_lines_of_a_pattern_of_users_are_read_too(tmp_path: Path) -> None:
     own = own_patterns([r"^update (?P<step>\d+) xent=(?P<loss>[\d.]+)"])
-    logs = PodLogs(tmp_path, tuple, frozenset, own)
+    logs = followed(tmp_path, own)
     write(tmp_path, "update 12 xent=0.75")
     logs.look([pod()], {"u1"})
     assert {name: value for name, (_, value, _) in numbers(logs).items()} == {"step": 12, "loss": 0.75}

@@ -6,11 +6,13 @@ renamed when they are full and may be cut: a file is followed to its end under t
 one that has become shorter is read from its start. Everything is bounded: how much of a file is read at a
 time, how far the reader may lag before it jumps ahead, how many files are open, how many numbers are kept.
 
-Numbers are served with the time of their line, so that Prometheus takes each of them once.
+Numbers are served with the time of their line, so that Prometheus takes each of them once, and not for longer than
+it takes samples that are late.
 """
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -32,6 +34,8 @@ LAG = 4 * 1024 * 1024
 MOST_FILES = 128
 MOST_SERIES = 256
 """Numbers of one pod that are kept: names times ranks."""
+SERVED_FOR = 1800.0
+"""Seconds after its line for which a number is served. Prometheus refuses what is an hour old, each time aloud."""
 _MAX_LINE = 64 * 1024
 _log = get_logger("agent")
 
@@ -117,12 +121,14 @@ class PodLogs:
         pods: Callable[[], Iterable[Pod]],
         holders: Callable[[], Collection[str]],
         own: Sequence[Pattern] = (),
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`holders` are the uids of the pods whose logs are of interest, `own` the patterns of users."""
         self._root = root
         self._pods = pods
         self._holders = holders
         self._own = own
+        self._clock = clock
         self._logs: dict[str, _PodLog] = {}
         self._rounds = 0
 
@@ -168,10 +174,10 @@ class PodLogs:
                 continue
             stream, end = parts[1].decode("ascii", "replace")[:8], b"" if parts[2] == b"P" else b"\n"
             reader = log.readers.setdefault((path.parent, stream), LogReader(self._own))
-            time = _seconds(parts[0])
-            if time is None:
+            moment = _seconds(parts[0])
+            if moment is None:
                 continue
-            for point in reader.feed((parts[3] + end).decode(errors="replace"), time):
+            for point in reader.feed((parts[3] + end).decode(errors="replace"), moment):
                 key = (point.metric, point.rank)
                 if key in log.newest or len(log.newest) < MOST_SERIES:
                     log.newest[key] = point
@@ -183,8 +189,9 @@ class PodLogs:
             "Numbers that a training job writes into its log.",
             labels=("workload_uid", "pod_uid", "metric", "rank"),
         )
+        oldest = self._clock() - SERVED_FOR
         for uid, log in list(self._logs.items()):
-            for point in list(log.newest.values()):
+            for point in [each for each in list(log.newest.values()) if each.time > oldest]:
                 rank = "" if point.rank is None else str(point.rank)
                 family.add_metric((log.workload, uid, point.metric, rank), point.value, point.time)
         yield family
