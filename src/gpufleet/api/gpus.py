@@ -1,15 +1,17 @@
 """`/api/v1/gpu/*`: the latest reading of every GPU, and the processes on them.
 
 The answer without filters is encoded once for each refresh and handed to everybody; one with
-filters is made for its caller.
+filters is made for its caller, from the rows of the nodes that are meant alone. Large answers are
+made in a thread, so that others are answered meanwhile.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
+import numpy as np
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
@@ -17,10 +19,12 @@ from gpufleet.api.answers import Answer, Prepared
 from gpufleet.api.asked import ClusterName
 from gpufleet.api.routes import get
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.model.reading import GpuProcess, Processes, Quantity, Readings
+from gpufleet.model.reading import GpuIdentity, GpuProcess, Processes, Quantity, Readings
 
 GIB = 1024**3
 MIB = 1024**2
+FEW_ROWS = 1000
+"""Rows up to which an answer is made at once: a few milliseconds."""
 
 
 class GpuMetrics(msgspec.Struct):
@@ -77,6 +81,7 @@ def gpu_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
     """The routes under `/api/v1/gpu`."""
     kept: dict[str, tuple[Readings, Prepared[list[GpuMetrics]]]] = {}
     making = asyncio.Lock()
+    by_node = RowsByNode()
 
     @get("/api/v1/gpu/metrics", example=[_GPU])
     async def gpu_metrics(query: GpusAsked) -> Prepared[list[GpuMetrics]] | Answer[list[GpuMetrics]]:
@@ -85,13 +90,17 @@ def gpu_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
         readings = cluster.fleet.board.readings
         message = _message("GPU metrics retrieved successfully", readings.errors)
         if query.node or query.namespace or query.workload:
-            return Answer(_rows(cluster, readings, _chosen(cluster, readings, query)), message)
+            chosen = _chosen(cluster, readings, by_node.of(cluster.name, readings), query)
+            if len(chosen) > FEW_ROWS:
+                return await asyncio.to_thread(_prepared, cluster, readings, message, chosen)
+            return Answer(_rows(cluster, readings, chosen), message)
         known = kept.get(cluster.name)
         if known is None or known[0] is not readings:
             async with making:
                 known = kept.get(cluster.name)
                 if known is None or known[0] is not readings:
-                    prepared = await asyncio.to_thread(_prepared, cluster, readings, message)
+                    everything = range(len(readings))
+                    prepared = await asyncio.to_thread(_prepared, cluster, readings, message, everything)
                     known = kept[cluster.name] = (readings, prepared)
         return known[1]
 
@@ -116,38 +125,71 @@ def _message(success: str, errors: Mapping[str, str]) -> str:
     return f"{success}, but not everything could be read now ({parts})"
 
 
-def _prepared(cluster: Cluster, readings: Readings, message: str) -> Prepared[list[GpuMetrics]]:
-    """All rows, encoded. Readings never change, so that a thread may look at them."""
-    return Prepared.of(_rows(cluster, readings, range(len(readings))), message)
+class RowsByNode:
+    """The rows of each node, by the name that exporters have for it; found once for the same GPUs."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[tuple[GpuIdentity, ...], dict[str, list[int]]]] = {}
+
+    def of(self, cluster: str, readings: Readings) -> Mapping[str, list[int]]:
+        """Where the GPUs of each node stand in `readings`."""
+        kept = self._kept.get(cluster)
+        if kept is None or kept[0] is not readings.gpus:
+            found: dict[str, list[int]] = {}
+            for row, gpu in enumerate(readings.gpus):
+                found.setdefault(gpu.ref.node, []).append(row)
+            kept = self._kept[cluster] = (readings.gpus, found)
+        return kept[1]
 
 
-def _chosen(cluster: Cluster, readings: Readings, query: GpusAsked) -> list[int]:
-    fleet = cluster.fleet
-    held: set[tuple[str, int]] | None = None
-    if query.namespace or query.workload:
-        held = {
-            (pod.node, index)
-            for workload in fleet.workloads().values()
-            if query.workload in ("", workload.uid)
-            for pod in workload.counted
-            if query.namespace in ("", pod.namespace)
-            for index in fleet.gpus_of(pod)
-        }
-    return [
+def _prepared(
+    cluster: Cluster, readings: Readings, message: str, chosen: Sequence[int]
+) -> Prepared[list[GpuMetrics]]:
+    """Rows, encoded. Readings never change, so that a thread may look at them."""
+    return Prepared.of(_rows(cluster, readings, chosen), message)
+
+
+def _chosen(
+    cluster: Cluster, readings: Readings, rows: Mapping[str, list[int]], query: GpusAsked
+) -> list[int]:
+    name = cluster.fleet.node_name
+    if not query.namespace and not query.workload:
+        return sorted(row for node, mine in rows.items() if name(node) == query.node for row in mine)
+    held = _held(cluster, query)
+    return sorted(
         row
-        for row, gpu in enumerate(readings.gpus)
-        if (not query.node or fleet.node_name(gpu.ref.node) == query.node)
-        and (held is None or (fleet.node_name(gpu.ref.node), gpu.ref.index) in held)
-    ]
+        for node, mine in rows.items()
+        if (indices := held.get(name(node)))
+        for row in mine
+        if readings.gpus[row].ref.index in indices
+    )
 
 
-def _rows(cluster: Cluster, readings: Readings, chosen: Iterable[int]) -> list[GpuMetrics]:
-    columns = {quantity: values.tolist() for quantity, values in readings.values.items()}
-    times = [values.tolist() for values in readings.times.values()]
+def _held(cluster: Cluster, query: GpusAsked) -> dict[str, set[int]]:
+    """The GPUs of each node that a namespace or a workload holds, on one node if one is named."""
+    fleet = cluster.fleet
+    everyone = fleet.workloads()
+    if query.workload:
+        found = everyone.get(query.workload)
+        asked = [found] if found is not None else []
+    else:
+        asked = list(everyone.values())
+    held: dict[str, set[int]] = {}
+    for workload in asked:
+        for pod in workload.counted:
+            if query.namespace in ("", pod.namespace) and query.node in ("", pod.node):
+                held.setdefault(pod.node, set()).update(fleet.gpus_of(pod))
+    return held
+
+
+def _rows(cluster: Cluster, readings: Readings, chosen: Sequence[int]) -> list[GpuMetrics]:
+    wanted = np.asarray(chosen, dtype=np.intp)
+    columns = {quantity: values[wanted].tolist() for quantity, values in readings.values.items()}
+    times = [values[wanted].tolist() for values in readings.times.values()]
     name = cluster.fleet.node_name
     rows = []
-    for row in chosen:
-        gpu = readings.gpus[row]
+    for row, place in enumerate(chosen):
+        gpu = readings.gpus[place]
         sampled = max((column[row] for column in times if column[row] == column[row]), default=None)
         if gpu.ref.partition or sampled is None:
             continue

@@ -117,7 +117,8 @@ async def _bill(opened: OpenCluster) -> None:
         await machine.polling.synced()
     # The models of GPUs, and with them their prices, may be known to the metric source alone.
     await opened.cluster.read.wait()
-    opened.cluster.fleet.begin_billing()
+    for _ in opened.cluster.fleet.beginning_to_bill():
+        await asyncio.sleep(0)  # requests are served between two steps
     _log.info("cluster followed", cluster=opened.cluster.name, nodes=len(opened.cluster.fleet.views()))
 
 
@@ -134,6 +135,8 @@ async def _first_picture(opened: OpenCluster) -> None:
         _log.warning("cluster not complete yet, answering all the same", cluster=opened.cluster.name)
     finally:
         heard.cancel()
+    for _ in opened.cluster.fleet.refreshing():  # else the first request would have to do all of it at once
+        await asyncio.sleep(0)
 
 
 def _problem(source: KubernetesSource) -> str:

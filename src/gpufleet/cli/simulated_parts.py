@@ -33,6 +33,8 @@ from gpufleet.settings import (
 from gpufleet.sources.simulated.doors import Doors
 from gpufleet.sources.simulated.history import (
     CHARTED,
+    MEMORY,
+    MEMORY_REACH,
     NEEDED,
     Progress,
     reach,
@@ -115,6 +117,8 @@ class Show:
         """Write what the store misses of the past and must have before the server begins."""
         missing = self._missing()
         await self._write_readings(store, missing, NEEDED, progress)
+        lately = (max(missing[0], self._now - MEMORY_REACH), missing[1])
+        await self._write_readings(store, lately, MEMORY)
         await store.accounted.open(self._cluster, missing[0])
         await store.holdings.save(self._cluster, list(self.simulation.holdings(*missing)))
         await store.capacities.save(self._cluster, list(self.simulation.capacities(*missing)))

@@ -4,7 +4,8 @@ Nothing is told before all sources have said what there is, so that a pod which 
 listed yet doesn't end. From then on every change is told at the moment at which it happens.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gpufleet.fleet.capacity_ledger import CapacityLedger
 from gpufleet.fleet.family import Family
@@ -16,6 +17,7 @@ from gpufleet.model.workload import Owner, Pod
 NEW_NODE = 600.0
 """A node that is seen within so many seconds of its creation has had its GPUs from the beginning."""
 
+_A_STEP = 64
 Views = Mapping[str, NodeView]
 
 
@@ -24,26 +26,45 @@ class Billing:
 
     def __init__(self, family: Family, views: Views, clock: Callable[[], float]) -> None:
         self.on = False
+        """Whether changes are told."""
+        self.begun = False
+        """Whether all that there was at the beginning is told as well."""
         self.ledger = Ledger()
         self.capacities = CapacityLedger()
         self._family = family
         self._views = views
         self._clock = clock
+        self._nodes_before: set[str] = set()
+        self._pods_before: set[str] = set()
+        """What was there at the beginning and is not told yet."""
 
-    def begin(self) -> None:
-        """All sources have told what there is: from now on periods are written."""
+    def begin(self) -> Iterator[None]:
+        """All sources have told what there is: from now on periods are written.
+
+        In steps; what changes between two of them is told at once, by whoever changes it.
+        """
         self.on = True
-        for name, view in self._views.items():
-            self.note_capacity(name, view, since=view.node.created)
-        for pod in self._family.pods.values():
-            if not self._family.is_gone(pod.uid):
-                self.note(pod, new=True)
+        self._nodes_before, self._pods_before = set(self._views), set(self._family.pods)
+        while self._nodes_before:
+            for name in list(itertools.islice(self._nodes_before, _A_STEP)):
+                self.note_capacity(name, self._views.get(name))
+            yield
+        while self._pods_before:
+            for uid in list(itertools.islice(self._pods_before, _A_STEP)):
+                self._pods_before.discard(uid)
+                pod = self._family.pods.get(uid)
+                if pod is not None and not self._family.is_gone(uid):
+                    self.note(pod, new=True)
+            yield
+        self.begun = True
 
     def note(self, pod: Pod, *, new: bool) -> None:
         """Something about a pod may have changed."""
         if not self.on:
             return
         moment = self._clock()
+        new = new or pod.uid in self._pods_before
+        self._pods_before.discard(pod.uid)
         if pod.holds and not self._family.is_gone(pod.uid):
             self.ledger.note(pod.uid, self._holding(pod, pod.bound or moment), moment)
         elif new and pod.gpus and pod.node and pod.bound and pod.ended:
@@ -55,26 +76,36 @@ class Billing:
 
     def note_end(self, pod: Pod, at: float) -> None:
         """A pod is gone."""
-        if self.on:
-            self.ledger.note(pod.uid, None, pod.ended or at)
+        if not self.on:
+            return
+        if pod.uid in self._pods_before and pod.holds:
+            self.ledger.note(pod.uid, self._holding(pod, pod.bound or at), at)
+        self._pods_before.discard(pod.uid)
+        self.ledger.note(pod.uid, None, pod.ended or at)
 
-    def note_capacity(self, name: str, view: NodeView | None, since: float = 0.0) -> None:
+    def note_capacity(self, name: str, view: NodeView | None) -> None:
         """A node has as many GPUs as its view says, or is gone."""
         if not self.on:
             return
+        if name in self._nodes_before:
+            self._nodes_before.discard(name)
+            self._note_capacity(name, self._views.get(name), from_the_beginning=True)
+        self._note_capacity(name, view)
+
+    def _note_capacity(self, name: str, view: NodeView | None, *, from_the_beginning: bool = False) -> None:
         moment = self._clock()
         if view is None or not view.total:
             self.capacities.note(name, None, moment)
             return
         node = view.node
-        new = bool(node.created) and moment - node.created < NEW_NODE
+        known = from_the_beginning or moment - node.created < NEW_NODE
         model = node.gpu_model or _only(gpu.model for gpu in view.gpus) or "unknown"
         period = Capacity(
             node=name,
             gpus=view.total,
             model=model.replace(" ", "_"),
             aliases=node.aliases,
-            start=min(moment, since or (node.created if new else moment)),
+            start=min(moment, node.created) if known and node.created else moment,
         )
         self.capacities.note(name, period, moment)
 

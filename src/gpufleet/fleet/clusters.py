@@ -62,7 +62,8 @@ class Cluster:
     async def notice_changes(self, period: float = 1.0) -> None:
         """Look at what was touched also when nobody asks, so that listeners hear of changes."""
         while True:
-            self.fleet.refresh()
+            for _ in self.fleet.refreshing():
+                await asyncio.sleep(0)  # requests are served between two steps
             await asyncio.sleep(period)
 
 

@@ -125,7 +125,10 @@ class Listing:
         self._fleet.refresh()
         if not self._changed:
             return
-        changed = [(uid, self._workload(uid)) for uid in self._changed]
+        living, ended = self._fleet.workloads(), self._fleet.ended()
+        changed = [
+            (uid, living.get(uid) or (ended[uid].workload if uid in ended else None)) for uid in self._changed
+        ]
         self._changed.clear()
         for order in self._orders.values():
             order.put(changed, len(changed) > _MANY)

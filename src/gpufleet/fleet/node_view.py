@@ -29,7 +29,7 @@ class NodeState(StrEnum):
     BUSY = "busy"
 
 
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+class NodeView(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What one look at a node found."""
 
     node: Node
@@ -48,7 +48,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """Why the node is faulty, in words; empty if it is not."""
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class Evidence(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What was said of a node's GPUs by others than the node itself."""
 
     devices: NodeDevices | None = None

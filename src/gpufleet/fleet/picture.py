@@ -30,6 +30,7 @@ from gpufleet.model.workload import Owner, Pod
 
 T = TypeVar("T")
 _NODES_A_STEP = 16
+_WORKLOADS_A_STEP = 64
 
 
 class Fleet:
@@ -156,34 +157,45 @@ class Fleet:
             yield from self._replace(self._discovered, said)
         named = yield from holders(readings, self.node_name, self._uid_of)
         yield from self._replace(self._exporter, named)
-        while self._dirty_nodes:
-            for _ in range(min(_NODES_A_STEP, len(self._dirty_nodes))):
-                self._look_at(self._dirty_nodes.pop())
-            yield
+        yield from self.refreshing()
         self.refresh()
         yield from self.board.take(readings, self._aliases)
         self.version += 1
 
     def begin_billing(self) -> None:
         """All sources have told what there is: from now on holding periods are written."""
+        for _ in self.beginning_to_bill():
+            pass
+
+    def beginning_to_bill(self) -> Iterator[None]:
+        """`begin_billing` in steps of a few milliseconds; between two of them anything may change."""
+        yield from self.refreshing()
         self.refresh()
-        self._billing.begin()
+        yield from self._billing.begin()
 
     @property
     def billing(self) -> bool:
-        """Whether holding periods are written."""
-        return self._billing.on
+        """Whether holding periods are written, of all that there is."""
+        return self._billing.begun
 
     # What it makes of that
 
     def refresh(self) -> None:
         """Look again at what was touched."""
-        nodes, self._dirty_nodes = self._dirty_nodes, set()
-        for name in nodes:
-            self._look_at(name)
-        workloads, self._dirty_workloads = self._dirty_workloads, set()
-        for uid in workloads:
-            self._sum_up(uid)
+        if self._dirty_nodes or self._dirty_workloads:
+            for _ in self.refreshing():
+                pass
+
+    def refreshing(self) -> Iterator[None]:
+        """`refresh` in steps of a few milliseconds; between two of them questions may be asked."""
+        while self._dirty_nodes:
+            for _ in range(min(_NODES_A_STEP, len(self._dirty_nodes))):
+                self._look_at(self._dirty_nodes.pop())
+            yield
+        while self._dirty_workloads:
+            for _ in range(min(_WORKLOADS_A_STEP, len(self._dirty_workloads))):
+                self._sum_up(self._dirty_workloads.pop())
+            yield
 
     def node_name(self, name: str) -> str:
         """The node that goes by this name; the name itself if none does."""

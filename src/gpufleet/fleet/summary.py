@@ -18,7 +18,7 @@ import msgspec
 from gpufleet.model.workload import Owner, OwnerRef, Pod, Status
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True):
+class Workload(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A top-level owner with its pods, summed up. Times are Unix seconds, 0 for not yet."""
 
     uid: str

@@ -8,7 +8,7 @@ counted once, under the names that were true in it.
 import msgspec
 
 
-class Holding(msgspec.Struct, frozen=True, kw_only=True):
+class Holding(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One pod holding GPUs of one node from `start` to `end` (0 while it lasts), in Unix seconds."""
 
     pod_uid: str
@@ -30,7 +30,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     end: float = 0.0
 
 
-class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+class Capacity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One node having GPUs from `start` to `end` (0 while it lasts), in Unix seconds."""
 
     node: str

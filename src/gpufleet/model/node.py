@@ -17,7 +17,7 @@ class Health(StrEnum):
     UNKNOWN = "Unknown"
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+class Gpu(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One GPU of a node."""
 
     index: int
@@ -36,7 +36,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """Uids of the pods that use it, where the agent saw them."""
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A machine of the cluster, by its source. Times are Unix seconds."""
 
     name: str
@@ -56,7 +56,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     created: float = 0.0
 
 
-class NodeDevices(msgspec.Struct, frozen=True, kw_only=True):
+class NodeDevices(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The GPUs of one node, seen one by one, ordered by index."""
 
     node: str

@@ -24,7 +24,7 @@ class Status(StrEnum):
         return self in (Status.COMPLETED, Status.FAILED)
 
 
-class OwnerRef(msgspec.Struct, frozen=True):
+class OwnerRef(msgspec.Struct, frozen=True, gc=False):
     """What an object says of its controller; the controller itself may be out of sight."""
 
     uid: str
@@ -33,7 +33,7 @@ class OwnerRef(msgspec.Struct, frozen=True):
     api_version: str = ""
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class Owner(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An object above pods: Job, Deployment, ReplicaSet, PyTorchJob, SlurmJob, …"""
 
     uid: str
@@ -51,7 +51,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """From its own conditions; None where its kind has none, so that the pods decide."""
 
 
-class Pod(msgspec.Struct, frozen=True, kw_only=True):
+class Pod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What runs on one node and holds GPUs there. Times are Unix seconds, 0 for not yet."""
 
     uid: str

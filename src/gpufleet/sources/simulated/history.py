@@ -21,6 +21,10 @@ from gpufleet.store.readings import QUARTER
 NEEDED = frozenset({Quantity.UTILIZATION})
 """What accounting asks for; a demonstration does not begin before it is there."""
 
+MEMORY = frozenset({Quantity.MEMORY_USED, Quantity.MEMORY_TOTAL})
+MEMORY_REACH = 2 * DAY
+"""What it asks for as well, of the last days alone: all of it would double the time for starting."""
+
 CHARTED = frozenset({Quantity.MEMORY_UTILIZATION, Quantity.POWER})
 """What charts of single workloads show as well."""
 

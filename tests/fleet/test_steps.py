@@ -1,0 +1,90 @@
+"""What is done in steps comes to the same as what is done at once, whatever changes between two steps."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpufleet.fleet.picture import Fleet
+from gpufleet.model.holding import Capacity, Holding
+from gpufleet.model.node import Node
+from gpufleet.model.workload import Pod, Status
+
+NODES, PODS = 200, 300
+"""More than a step of each."""
+
+
+def pod(number: int, **changes: object) -> Pod:
+    facts: dict[str, object] = {
+        "name": f"p{number}",
+        "namespace": "ml",
+        "node": f"n{number % NODES}",
+        "gpus": 1,
+        "bound": 500.0 + number,
+    }
+    return Pod(uid=f"p{number}", **{**facts, "phase": Status.RUNNING, **changes})  # type: ignore[arg-type]
+
+
+def full() -> Fleet:
+    fleet = Fleet("test", clock=lambda: 10_000.0)
+    for number in range(NODES):
+        fleet.put_node(Node(name=f"n{number}", gpu_count=4, created=100.0 + number))
+    for number in range(PODS):
+        fleet.put_pod(pod(number))
+    fleet.refresh()
+    return fleet
+
+
+def happen(fleet: Fleet, what: str, number: int) -> None:
+    if what == "finish":
+        fleet.put_pod(pod(number, phase=Status.COMPLETED, ended=9_000.0))
+    elif what == "delete":
+        fleet.drop_pod(f"p{number}")
+    elif what == "shrink":
+        fleet.put_node(Node(name=f"n{number % NODES}", gpu_count=2, created=100.0 + number % NODES))
+    elif what == "new":
+        fleet.put_pod(pod(PODS + number))
+    else:
+        fleet.drop_node(f"n{number % NODES}")
+    fleet.refresh()
+
+
+events = st.lists(
+    st.tuples(
+        st.integers(0, 9),
+        st.sampled_from(["finish", "delete", "shrink", "new", "drop"]),
+        st.integers(0, PODS - 1),
+    ),
+    max_size=12,
+)
+
+
+def told(fleet: Fleet) -> tuple[list[Holding], list[Capacity]]:
+    """Every period; one that ended in the moment at which it began is none."""
+    held = [p for p in fleet.ledger.drain() if p.end != p.start]
+    had = [p for p in fleet.capacities.drain() if p.end != p.start]
+    return (
+        sorted(held, key=lambda p: (p.pod_uid, p.start)),
+        sorted(had, key=lambda p: (p.node, p.start)),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(events)
+def test_billing_that_begins_in_steps_tells_what_one_that_begins_at_once_tells(
+    happened: list[tuple[int, str, int]],
+) -> None:
+    slowly, at_once = full(), full()
+    at_once.begin_billing()
+    steps = slowly.beginning_to_bill()
+    waiting = sorted(happened, key=lambda event: event[0])
+    for number, _ in enumerate(steps):
+        assert not slowly.billing
+        while waiting and waiting[0][0] <= number:
+            happen(slowly, *waiting.pop(0)[1:])
+    for event in waiting:
+        happen(slowly, *event[1:])
+    assert slowly.billing
+    for event in sorted(happened, key=lambda event: event[0]):
+        happen(at_once, *event[1:])
+    held, had = told(slowly)
+    assert (held, had) == told(at_once)
+    assert len(held) >= PODS - len(happened)
