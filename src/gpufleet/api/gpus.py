@@ -110,9 +110,12 @@ def gpu_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
         cluster = clusters.get(query.cluster)
         found: Processes = await cluster.metrics.processes()
         name = cluster.fleet.node_name
-        rows = [_process(row, name(row.gpu.node)) for row in found.rows]
-        if query.node:
-            rows = [row for row in rows if row.node_name == query.node]
+        rows = [
+            _process(row, node)
+            for row in found.rows
+            if (node := name(row.gpu.node)) == query.node or not query.node
+        ]
+        rows.sort(key=lambda row: (row.node_name, row.gpu_index, row.pid))
         return Answer(rows, _message("GPU processes retrieved successfully", found.errors))
 
     return [gpu_metrics, gpu_processes]
@@ -187,9 +190,11 @@ def _rows(cluster: Cluster, readings: Readings, chosen: Sequence[int]) -> list[G
     columns = {quantity: values[wanted].tolist() for quantity, values in readings.values.items()}
     times = [values[wanted].tolist() for values in readings.times.values()]
     name = cluster.fleet.node_name
-    rows = []
+    rows, renamed = [], False
     for row, place in enumerate(chosen):
         gpu = readings.gpus[place]
+        node = name(gpu.ref.node)
+        renamed = renamed or node != gpu.ref.node
         sampled = max((column[row] for column in times if column[row] == column[row]), default=None)
         if gpu.ref.partition or sampled is None:
             continue
@@ -199,7 +204,7 @@ def _rows(cluster: Cluster, readings: Readings, chosen: Sequence[int]) -> list[G
             share = used / total * 100
         rows.append(
             GpuMetrics(
-                node_name=name(gpu.ref.node),
+                node_name=node,
                 gpu_index=gpu.ref.index,
                 gpu_name=gpu.model,
                 utilization=_rounded(_value(columns, row, Quantity.UTILIZATION)),
@@ -213,6 +218,8 @@ def _rows(cluster: Cluster, readings: Readings, chosen: Sequence[int]) -> list[G
                 uuid=gpu.uuid,
             )
         )
+    if renamed:  # readings are in the order of the names that exporters have
+        rows.sort(key=lambda row: (row.node_name, row.gpu_index))
     return rows
 
 
