@@ -1,0 +1,226 @@
+"""Late and odd data: clocks that disagree, gaps, lives of seconds, clusters that go, capacity that changes."""
+
+import time as clocks
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from tests.accounting import reference
+from tests.accounting.histories import (
+    HOUR,
+    PLAN,
+    STEP,
+    Prometheus,
+    Server,
+    Time,
+    World,
+    pod,
+    shelf_of,
+    subject_of,
+)
+
+from gpufleet.accounting.book import Book
+from gpufleet.accounting.clock import Account, Clock
+from gpufleet.model.holding import Capacity
+from gpufleet.model.node import Node
+from gpufleet.model.statistics import ClusterStatistics, HoursWanted, WorkloadHoursWanted
+from gpufleet.model.workload import Status
+from gpufleet.store import Store
+
+NUMBER = HOUR // 3600
+
+
+def node(name: str = "a", gpus: int = 4) -> Node:
+    return Node(name=name, gpu_count=gpus, gpu_model="H200", created=HOUR - 9000.0)
+
+
+def world() -> World:
+    return World({"a": node()}, {"p": pod("p", "a", 2, HOUR + 0.0, held=(0, 1), labels={"team": "nlp"})})
+
+
+def measured(*gpus: int, moments: range = range(12)) -> Prometheus:
+    return Prometheus({("a", gpu, HOUR + m * STEP): 50.0 for gpu in gpus for m in moments})
+
+
+async def hours(
+    store: Store, cluster: str = "prod", first: int = NUMBER, last: int = NUMBER
+) -> list[ClusterStatistics]:
+    return await store.statistics.cluster_hours(
+        HoursWanted(cluster=cluster, first=first, last=last, limit=100)
+    )
+
+
+async def billed(store: Store) -> dict[str, float]:
+    wanted = WorkloadHoursWanted(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
+    _, rows = await store.workload_pages.page(wanted)
+    return {row.workload_name: row.allocated_gpu_hours for row in rows}
+
+
+# Clocks that disagree
+
+
+async def test_a_pod_of_a_cluster_whose_clock_is_ahead_is_billed_from_its_own_start(store: Store) -> None:
+    time, true = Time(HOUR + 600.0), world()
+    true.pods["p"] = pod("p", "a", 2, HOUR + 645.0, held=(0, 1))  # bound in 45 seconds from now
+    server = Server(true, store, measured(0, 1), time)
+    await server.round()
+    time.now = HOUR + 3660.0
+    await server.round()
+    assert (await billed(store))["p"] == pytest.approx(2 * (3600 - 645) / 3600)
+
+
+async def test_an_end_before_the_beginning_is_an_end_at_the_beginning(store: Store) -> None:
+    time, true = Time(HOUR + 600.0), world()
+    server = Server(true, store, measured(0, 1), time)
+    await server.round()
+    wrong = msgspec.structs.replace(true.pods["p"], phase=Status.FAILED, ended=HOUR - 7200.0)
+    server.fleet.put_pod(wrong)
+    time.now = HOUR + 3660.0
+    await server.round()
+    assert await billed(store) == {}
+    (row,) = await hours(store)
+    assert (row.allocated_gpu_hours, row.allocation_rate) == (0.0, 0.0)
+
+
+async def test_a_clock_that_is_set_back_neither_loses_nor_repeats_an_hour(store: Store) -> None:
+    time, true = Time(), world()
+    metrics = Prometheus({("a", g, HOUR + m * STEP): 50.0 for g in (0, 1) for m in range(24)})
+    server = Server(true, store, metrics, time)
+    for now in (1.0, 3660.0, 3480.0, 3500.0, 3660.0, 7260.0):
+        time.now = HOUR + now
+        await server.round()
+    rows = await hours(store, last=NUMBER + 3)
+    assert [row.allocated_gpu_hours for row in rows] == [2.0, 2.0]
+    assert [row.sample_count for row in rows] == [12, 12]
+
+
+# Gaps of the metric source
+
+
+async def test_a_gap_of_the_metric_source_costs_samples_and_no_gpu_hours(store: Store) -> None:
+    time = Time()
+    metrics = measured(0, 1)
+    for moment in range(3, 8):
+        for gpu in (0, 1):
+            del metrics.values["a", gpu, HOUR + moment * STEP]
+    server = Server(world(), store, metrics, time)
+    await server.round()
+    time.now = HOUR + 3660.0
+    await server.round()
+    (row,) = await hours(store)
+    assert (row.allocated_gpu_hours, row.avg_utilization, row.sample_count) == (2.0, 50.0, 7)
+    assert row.idle_gpu_hours == 0.0  # not measured is not idle
+
+
+# Lives of seconds
+
+
+async def test_a_workload_that_lives_for_seconds_between_two_rounds_is_billed_for_them(store: Store) -> None:
+    time, true = Time(), world()
+    server = Server(true, store, measured(0, 1), time)
+    await server.round()
+    short = pod("short", "a", 1, HOUR + 700.0, held=(3,))
+    server.fleet.put_pod(short)
+    server.fleet.put_pod(msgspec.structs.replace(short, phase=Status.COMPLETED, ended=HOUR + 707.5))
+    server.fleet.drop_pod("short")
+    time.now = HOUR + 3660.0
+    await server.round()
+    assert await billed(store) == {"p": 2.0, "short": 7.5 / 3600}
+
+
+# Clusters that go
+
+
+async def test_a_cluster_that_disappears_keeps_its_hours_and_stops_nobody_else(store: Store) -> None:
+    time = Time(HOUR + 1.0)
+    there = Server(world(), store, measured(0, 1), time)
+    lost = Server(world(), store, measured(0, 1), time, cluster="lost")
+    seen = True
+    book = Book(subject_of(lost.fleet, lambda: seen), shelf_of(store), time)
+    account = Account(book, measured(0, 1), PLAN, STEP)
+    clock = Clock([account], shelf_of(store), _nothing, time)
+    await there.round()
+    await clock.round(account)
+    seen = False  # its API does not answer any more
+    for minutes in (5, 10, 61):
+        time.now = HOUR + 60.0 * minutes + 1
+        await there.round()
+        await clock.round(account)
+    assert await store.snapshots.count("lost", HOUR, HOUR + 7200) == 1
+    assert await store.snapshots.count("prod", HOUR, HOUR + 7200) == 3
+    for cluster in ("prod", "lost"):
+        (row,) = await hours(store, cluster)
+        assert row.allocated_gpu_hours == 2.0
+    # then it is taken out of the settings: nobody follows it, and what is known of it stays
+    time.now = HOUR + 7260.0
+    await there.round()
+    assert sorted(await store.accounted.names()) == ["lost", "prod"]
+    assert len(await hours(store, "lost", last=NUMBER + 2)) == 1
+
+
+async def test_pods_of_a_cluster_that_comes_back_empty_held_until_it_was_last_seen(store: Store) -> None:
+    time = Time(HOUR + 1.0)
+    await Server(world(), store, measured(0, 1), time).round()
+    time.now = HOUR + 3660.0
+    await Server(World({"b": node("b")}), store, measured(0, 1), time).round()
+    (row,) = await hours(store)
+    assert row.allocated_gpu_hours == pytest.approx(2 * 1 / 3600)
+
+
+async def _nothing() -> None:
+    return None
+
+
+# Capacity that changes
+
+
+async def test_an_hour_with_a_changed_capacity_has_the_mean_and_the_exact_gpu_hours(store: Store) -> None:
+    time, true = Time(), world()
+    server = Server(true, store, measured(0, 1), time)
+    await server.round()
+    for seconds, gpus in ((900.0, 8), (1800.0, 3), (2700.0, 0)):
+        time.now = HOUR + seconds
+        server.fleet.put_node(node(gpus=gpus))
+        server.fleet.refresh()  # a server does every second
+        await server.round()
+    time.now = HOUR + 3660.0
+    await server.round()
+    (row,) = await hours(store)
+    periods = [
+        Capacity(node="a", gpus=gpus, model="H200", start=HOUR + start, end=HOUR + start + 900.0)
+        for gpus, start in ((4, 0.0), (8, 900.0), (3, 1800.0))
+    ]
+    assert row.capacity_gpu_hours == reference.capacity_hours(HOUR, periods) == 3.75
+    assert row.total_gpu_capacity == 4
+    assert row.allocated_gpu_hours == 1.5  # the node went while its pod was still listed
+    assert row.allocation_rate == 40.0
+
+
+# Time zones
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    clocks.tzset()
+    yield
+    monkeypatch.undo()
+    clocks.tzset()
+
+
+@pytest.mark.parametrize("night", [datetime(2026, 10, 25, tzinfo=UTC), datetime(2027, 3, 28, tzinfo=UTC)])
+async def test_a_night_of_23_or_25_hours_has_an_hour_for_each_hour_of_utc(
+    store: Store, berlin: None, night: datetime
+) -> None:
+    start = int(night.timestamp())
+    time = Time(start + 1.0)
+    true = World({"a": node()}, {"p": pod("p", "a", 2, float(start), held=(0, 1))})
+    values = {("a", g, start + m * STEP): 50.0 for g in (0, 1) for m in range(48)}
+    server = Server(true, store, Prometheus(values), time)
+    for hour in range(5):
+        time.now = start + 3600.0 * hour + 60
+        await server.round()
+    rows = await hours(store, first=start // 3600, last=start // 3600 + 10)
+    assert [row.stat_hour.astimezone(UTC).hour for row in rows] == [0, 1, 2, 3]
+    assert {row.allocated_gpu_hours for row in rows} == {2.0}
