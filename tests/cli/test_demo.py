@@ -6,11 +6,12 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -56,7 +57,9 @@ def playing(data: Path, *flags: str) -> Iterator[tuple[str, "subprocess.Popen[st
     finally:
         if process.poll() is None:
             process.terminate()
-        process.communicate(timeout=60)
+        _, log = process.communicate(timeout=60)
+    assert "Traceback" not in log, log
+    assert '"level":"error"' not in log, log
 
 
 def test_it_starts_says_what_to_try_stops_on_ctrl_c_and_starts_again(empty_data: Path) -> None:
@@ -100,69 +103,84 @@ async def _count(kubeconfig: Path, path: str) -> int:
         return len((await client.read_json(path))["items"])
 
 
-def test_slurm_jobs_and_containers_are_followed_like_any_others(empty_data: Path) -> None:
-    with playing(empty_data) as (address, _, _):
-        told = httpx.get(f"{address}/api/healthz").json()["data"]["dependencies"]
-        assert told["slurm"]["message"].startswith("1 nodes, ")
-        assert told["docker"]["message"].endswith("GPU containers on l40s-001")
-        nodes = httpx.get(f"{address}/api/nodes?pageSize=100").json()["data"]["data"]
-        assert {node["name"]: node["source"] for node in nodes if node["source"] != "k8s"} == {
-            "a100-001": "slurm",
-            "l40s-001": "docker",
-        }
-        for source in ("slurm", "docker"):
-            mine = [node for node in nodes if node["source"] == source]
-            assert any(node["utilization"] is not None for node in mine), "no readings of its GPUs"
-            page = httpx.get(f"{address}/api/workloads?pageSize=1000").json()["data"]["data"]
-            rows = [row for row in page if row["source"] == source]
-            assert rows
-            held = sum(row["gpuAllocated"] for row in rows if row["status"] == "Running")
-            assert held == sum(node["gpuAllocated"] for node in mine)
-        query = "start_time=2020-01-01T00:00:00Z&end_time=2100-01-01T00:00:00Z&page_size=1000"
-        path = f"{address}/api/v1/gpu-aggregation/workloads/hourly-stats?{query}"
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            hours = httpx.get(path).json()["data"]["data"]
-            if {"k8s", "slurm", "docker"} <= {row["source"] for row in hours}:
-                break
-            time.sleep(0.2)
-        for source in ("k8s", "slurm", "docker"):
-            # What lasted for moments only may have fallen between two readings.
-            mine = [row for row in hours if row["source"] == source and row["allocated_gpu_hours"] > 0.3]
-            assert mine
-            assert all(row["avg_utilization"] is not None and row["cost"] > 0 for row in mine)
+class Shared(NamedTuple):
+    """A demo that several tests look at."""
+
+    address: str
+    process: "subprocess.Popen[str]"
+    printed: str
+    data: Path
 
 
-async def test_a_claim_of_ones_own_is_served_and_the_scheduler_has_nothing_to_mend(empty_data: Path) -> None:
-    with playing(empty_data) as (address, _, printed):
-        folder = empty_data / "demo" / "16x4-seed1"
-        assert f"kubectl apply -f {folder.relative_to(empty_data)}/trial.yaml" in printed
-        claim, pod = yaml.safe_load_all((folder / "trial.yaml").read_text())
-        async with KubeClient(load_connection(str(folder / "kubeconfig"))) as client:
-            claims = "/apis/gpu.scheduling/v1/namespaces/default/gpuclaims"
-            pods = "/api/v1/namespaces/default/pods"
-            await client.write_json("POST", claims, claim)
-            created = await client.write_json("POST", pods, pod)
-            assert created["spec"]["schedulerName"] == "gpu-scheduler", "the webhook was not asked"
-            variables = {entry["name"] for entry in created["spec"]["containers"][0]["env"]}
-            assert "CUDA_VISIBLE_DEVICES" in variables
-            found = await _until(client, f"{pods}/trial", lambda it: it["status"].get("phase") == "Running")
-            bound = await _until(client, f"{claims}/trial", lambda it: it["status"]["phase"] == "Bound")
-            allocated = found["metadata"]["annotations"]["gpu.scheduling/allocated"]
-            assert allocated == bound["status"]["allocated"]
-            api = httpx.AsyncClient(base_url=address)
-            rows = (await api.get("/api/leases?pageSize=1000")).json()["data"]["data"]
-            assert rows
-            assert not any(row["foreign"] for row in rows)
-            mine = [row for row in rows if row["holders"][0]["podName"] == "trial"]
-            node, _, ids = allocated.rpartition(":")
-            assert {(row["node"], row["gpu"]) for row in mine} == {(node, int(gpu)) for gpu in ids.split(",")}
-            (workload,) = (await api.get("/api/workloads?name=trial")).json()["data"]["data"]
-            await api.aclose()
-            assert (workload["gpuAllocated"], workload["status"]) == (2, "Running")
-            assert await _written_by_scheduler(client) == {"trial", *(row["name"] for row in mine)}
-            await client.write_json("DELETE", f"{pods}/trial", {})
-            await _until(client, f"{claims}/trial", lambda it: it["status"]["phase"] == "Pending")
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Shared]:
+    with tempfile.TemporaryDirectory(prefix="gpufleet-data-") as name, playing(Path(name)) as started:
+        yield Shared(*started, Path(name))
+
+
+def test_slurm_jobs_and_containers_are_followed_like_any_others(shared: Shared) -> None:
+    address = shared.address
+    told = httpx.get(f"{address}/api/healthz").json()["data"]["dependencies"]
+    assert told["slurm"]["message"].startswith("1 nodes, ")
+    assert told["docker"]["message"].endswith("GPU containers on l40s-001")
+    nodes = httpx.get(f"{address}/api/nodes?pageSize=100").json()["data"]["data"]
+    assert {node["name"]: node["source"] for node in nodes if node["source"] != "k8s"} == {
+        "a100-001": "slurm",
+        "l40s-001": "docker",
+    }
+    for source in ("slurm", "docker"):
+        mine = [node for node in nodes if node["source"] == source]
+        assert any(node["utilization"] is not None for node in mine), "no readings of its GPUs"
+        page = httpx.get(f"{address}/api/workloads?pageSize=1000").json()["data"]["data"]
+        rows = [row for row in page if row["source"] == source]
+        assert rows
+        held = sum(row["gpuAllocated"] for row in rows if row["status"] == "Running")
+        assert held == sum(node["gpuAllocated"] for node in mine)
+    query = "start_time=2020-01-01T00:00:00Z&end_time=2100-01-01T00:00:00Z&page_size=1000"
+    path = f"{address}/api/v1/gpu-aggregation/workloads/hourly-stats?{query}"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        hours = httpx.get(path).json()["data"]["data"]
+        if {"k8s", "slurm", "docker"} <= {row["source"] for row in hours}:
+            break
+        time.sleep(0.2)
+    for source in ("k8s", "slurm", "docker"):
+        # What lasted for moments only may have fallen between two readings.
+        mine = [row for row in hours if row["source"] == source and row["allocated_gpu_hours"] > 0.3]
+        assert mine
+        assert all(row["avg_utilization"] is not None and row["cost"] > 0 for row in mine)
+
+
+async def test_a_claim_of_ones_own_is_served_and_the_scheduler_has_nothing_to_mend(shared: Shared) -> None:
+    address = shared.address
+    folder = shared.data / "demo" / "16x4-seed1"
+    assert f"kubectl apply -f {folder.relative_to(shared.data)}/trial.yaml" in shared.printed
+    claim, pod = yaml.safe_load_all((folder / "trial.yaml").read_text())
+    async with KubeClient(load_connection(str(folder / "kubeconfig"))) as client:
+        claims = "/apis/gpu.scheduling/v1/namespaces/default/gpuclaims"
+        pods = "/api/v1/namespaces/default/pods"
+        await client.write_json("POST", claims, claim)
+        created = await client.write_json("POST", pods, pod)
+        assert created["spec"]["schedulerName"] == "gpu-scheduler", "the webhook was not asked"
+        variables = {entry["name"] for entry in created["spec"]["containers"][0]["env"]}
+        assert "CUDA_VISIBLE_DEVICES" in variables
+        found = await _until(client, f"{pods}/trial", lambda it: it["status"].get("phase") == "Running")
+        bound = await _until(client, f"{claims}/trial", lambda it: it["status"]["phase"] == "Bound")
+        allocated = found["metadata"]["annotations"]["gpu.scheduling/allocated"]
+        assert allocated == bound["status"]["allocated"]
+        api = httpx.AsyncClient(base_url=address)
+        rows = (await api.get("/api/leases?pageSize=1000")).json()["data"]["data"]
+        assert rows
+        assert not any(row["foreign"] for row in rows)
+        mine = [row for row in rows if row["holders"][0]["podName"] == "trial"]
+        node, _, ids = allocated.rpartition(":")
+        assert {(row["node"], row["gpu"]) for row in mine} == {(node, int(gpu)) for gpu in ids.split(",")}
+        (workload,) = (await api.get("/api/workloads?name=trial")).json()["data"]["data"]
+        await api.aclose()
+        assert (workload["gpuAllocated"], workload["status"]) == (2, "Running")
+        assert await _written_by_scheduler(client) == {"trial", *(row["name"] for row in mine)}
+        await client.write_json("DELETE", f"{pods}/trial", {})
+        await _until(client, f"{claims}/trial", lambda it: it["status"]["phase"] == "Pending")
 
 
 async def _written_by_scheduler(client: KubeClient) -> set[str]:
@@ -185,19 +203,29 @@ async def _until(client: KubeClient, path: str, true: Callable[[Any], bool]) -> 
             await asyncio.sleep(0.1)
 
 
-def test_its_past_is_on_the_books(empty_data: Path) -> None:
-    with playing(empty_data) as (address, _, _):
-        query = "start_time=2020-01-01T00:00:00Z&end_time=2100-01-01T00:00:00Z"
-        for kind, more in (("cluster", ""), ("labels", "&dimension_type=label&dimension_key=team")):
-            path = f"{address}/api/v1/gpu-aggregation/{kind}/hourly-stats?{query}{more}"
-            deadline = time.monotonic() + 60
-            while not (rows := httpx.get(path).json()["data"]) and time.monotonic() < deadline:
-                time.sleep(0.2)
-            assert rows
-            assert all(row["allocated_gpu_hours"] > 0 and row["cost"] > 0 for row in rows)
+def test_its_past_is_on_the_books(shared: Shared) -> None:
+    address = shared.address
+    query = "start_time=2020-01-01T00:00:00Z&end_time=2100-01-01T00:00:00Z"
+    for kind, more in (("cluster", ""), ("labels", "&dimension_type=label&dimension_key=team")):
+        path = f"{address}/api/v1/gpu-aggregation/{kind}/hourly-stats?{query}{more}"
+        deadline = time.monotonic() + 60
+        while not (rows := httpx.get(path).json()["data"]) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert rows
+        assert all(row["allocated_gpu_hours"] > 0 and row["cost"] > 0 for row in rows)
 
 
-def test_ctrl_c_during_the_start_leaves_nothing_behind(empty_data: Path) -> None:
+def test_two_signals_end_it_without_a_traceback(shared: Shared) -> None:
+    """The last that looks at it; what it logged is looked at when it is gone."""
+    with httpx.stream("GET", f"{shared.address}/api/events") as events:
+        next(events.iter_text())
+        shared.process.terminate()
+        shared.process.send_signal(signal.SIGINT)
+        assert shared.process.wait(60) == 0
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_during_the_start_leaves_nothing_behind(empty_data: Path, times: int) -> None:
     process = subprocess.Popen(
         command(empty_data), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=empty_data
     )
@@ -207,8 +235,11 @@ def test_ctrl_c_during_the_start_leaves_nothing_behind(empty_data: Path) -> None
             break
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    if times == 2:
+        process.terminate()
+    _, log = process.communicate(timeout=60)
     assert process.returncode == 0
+    assert "Traceback" not in log
     assert not (empty_data / "demo" / "16x4-seed1" / "postgres" / "postmaster.pid").exists()
 
 

@@ -228,6 +228,23 @@ async def test_a_request_that_outlives_the_grace_period_is_told_so() -> None:
     assert answer.json()["message"] == "the server is shutting down; try again"
 
 
+async def test_who_stops_it_twice_gets_it_stopped_at_once_and_without_a_traceback() -> None:
+    began, end = asyncio.Event(), asyncio.Event()
+    async with (
+        server(slow_route(began, end), grace=600) as (host, port, running),
+        httpx.AsyncClient() as http,
+    ):
+        asked = asyncio.create_task(http.get(f"http://{host}:{port}/api/clusters/slow"))
+        await began.wait()
+        running.stop()
+        await asyncio.sleep(0.2)
+        running.stop()
+        answer = await asyncio.wait_for(asked, 30)
+    assert answer.status_code == 503
+    left = [task for task in asyncio.all_tasks() if "Lifespan" in repr(task.get_coro())]
+    assert not left, "the end of the loop would cancel the application, and log that as a fault"
+
+
 async def raw(host: str, port: int, *pieces: bytes) -> bytes:
     """What comes back on a connection over which `pieces` were sent."""
     reader, writer = await asyncio.open_connection(host, port)

@@ -22,6 +22,9 @@ from gpufleet.api.health import Lifecycle
 from gpufleet.api.protocol import BoundedProtocol
 from gpufleet.errors import Refused, SettingsError
 
+_HURRY = 1.0
+"""Seconds that cancelled requests get for their last word when the server has to stop at once."""
+
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket on the address; it does not listen yet. Says what to do if it can't be had."""
@@ -87,6 +90,18 @@ class Server(uvicorn.Server):
         gc.freeze()
         self.on_started()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop to listen, let requests finish, and end the application."""
+        await super().shutdown(sockets)
+        if self.force_exit:
+            # uvicorn leaves everything running then, and the end of the loop would cancel it with tracebacks.
+            tasks = set(self.server_state.tasks)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=_HURRY)
+            await self.lifespan.shutdown()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals to `stop_on_signals`."""
@@ -124,12 +139,13 @@ class Stopper:
         self.asked = False
 
     def stop(self) -> None:
-        """Stop the server, or the start of it."""
-        self.asked = True
-        if self.server is None:
-            self._task.cancel()
-        else:
+        """Stop the server, or the start of it; a second time it makes the server hurry."""
+        first, self.asked = not self.asked, True
+        if self.server is not None:
             self.server.stop()
+        elif first:
+            # Once only: what is already being closed must not be interrupted, it may be a database.
+            self._task.cancel()
 
 
 def _why_not(error: OSError, host: str, port: int) -> Exception:
