@@ -56,6 +56,19 @@ async def test_a_gang_is_bound_together(server: KubeLite) -> None:
         assert set((await bound(stage, "m0", "m1")).values()) == {"a", "b"}
 
 
+async def test_nothing_is_reserved_for_a_gang_that_another_scheduler_binds(server: KubeLite) -> None:
+    async with open_stage(server, standalone=True) as stage:
+        await stage.node("a", gpus=2)
+        await stage.group("theirs", 2)
+        await stage.claim("of-theirs", 1, spec={"gangRef": "theirs"})
+        for name in ("t0", "t1"):
+            await stage.pod(name, "of-theirs", schedulerName="another-scheduler")
+        await stage.claim("two", 2)
+        await stage.pod("mine", "two")
+        assert await bound(stage, "mine") == {"mine": "a"}
+        assert not stage.desk.gangs.plans
+
+
 def test_quantities_are_read_as_kubernetes_writes_them() -> None:
     assert [amount(text) for text in ("2", "500m", "1Gi", "1.5", "1e3", "nonsense")] == [
         2.0,

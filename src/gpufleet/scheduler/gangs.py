@@ -57,6 +57,8 @@ class Gangs:
         self._wake = asyncio.Event()
         self.on_planned: Callable[[list[Pod]], None] = lambda pods: None
         self.on_refused: Callable[[list[Pod], str], None] = lambda pods, note: None
+        self.mine: Callable[[Pod], bool] = lambda pod: True
+        """Whether a pod is this scheduler's to bind; GPUs are reserved for no others."""
 
     def gang_of(self, pod: Pod) -> Key | None:
         """The gang that a pod belongs to by its claim."""
@@ -156,7 +158,7 @@ class Gangs:
             # Reserved before a restart: take the plan up where it was.
             await self._begin(gang, settled, terms[1])
             return
-        if waiting:
+        if waiting and all(map(self.mine, waiting)):
             await self._plan(gang, settled, waiting, *terms)
 
     async def _follow(self, gang: Key, plan: Plan, members: list[Pod]) -> None:

@@ -30,6 +30,7 @@ class Standalone:
         self._name = name
         self._seen: dict[str, tuple[str, float]] = {}
         self._binding: set[str] = set()
+        desk.gangs.mine = self._is_mine
 
     async def run(self) -> None:
         """Schedule until cancelled."""
@@ -61,9 +62,12 @@ class Standalone:
                 self._desk.begin(self._bind(pod, node))
         self._seen = {uid: seen for uid, seen in self._seen.items() if uid in ledger.pods}
 
+    def _is_mine(self, pod: Pod) -> bool:
+        return pod.spec.scheduler_name == self._name
+
     def _due(self, pod: Pod, now: float) -> bool:
         meta, spec = pod.metadata, pod.spec
-        if spec.node_name or spec.scheduler_name != self._name or spec.scheduling_gates or pod.finished:
+        if spec.node_name or not self._is_mine(pod) or spec.scheduling_gates or pod.finished:
             return False
         if meta.uid in self._binding or meta.deletion_timestamp is not None:
             return False
