@@ -1,7 +1,9 @@
 """Agents on pretended GPUs that publish to a real API server, with the rights that the chart gives agents and no more."""
 
+import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,8 +17,12 @@ from tests.charts.rendering import objects, one
 from tests.shim.nvml import NvmlShim, build_shim, switched
 
 from e2e.cluster import Cluster
+from e2e.cluster.binaries import Binaries
+from e2e.cluster.cluster import free_ports
 from e2e.cluster.identity import Identity
 from e2e.fakenodes import FakeNodes
+from gpufleet.agent.grpc import CallFailed, ask
+from gpufleet.agent.kubelet import LIST
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
 STATUSES = "/apis/gpu.scheduling/v1/gpunodestatuses"
@@ -148,6 +154,40 @@ def test_two_agents_publish_their_nodes_and_nothing_else(
         assert quiet == []
     fake_nodes.remove("gpu-b")
     cluster.wait_for("the object to go with its node", lambda: not status_of(cluster, "gpu-b"))
+
+
+def test_what_asks_the_kubelet_is_understood_by_the_grpc_that_kubelets_have(
+    control_plane: Binaries, tmp_path: Path
+) -> None:
+    """grpc-go serves both the kubelet's socket and etcd, which is here."""
+    peer = f"http://127.0.0.1:{free_ports(1)[0]}"
+    socket = tmp_path / "localhost:1"
+    flags = {
+        "data-dir": tmp_path / "data",
+        "listen-client-urls": f"unix://{socket.name}",
+        "advertise-client-urls": f"unix://{socket.name}",
+        "listen-peer-urls": peer,
+        "initial-advertise-peer-urls": peer,
+        "initial-cluster": f"default={peer}",
+        "log-level": "panic",
+    }
+    command = [str(control_plane.etcd), *(f"--{name}={value}" for name, value in flags.items())]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        status = Cluster.wait_for("etcd", lambda: _asked(socket, "/etcdserverpb.Maintenance/Status"))
+        assert re.search(rb"\d+\.\d+\.\d+", status), "the version of etcd"
+        with pytest.raises(CallFailed, match=r"gRPC status 12: unknown service v1\.PodResourcesLister"):
+            asyncio.run(ask(socket, LIST, b""))
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _asked(socket: Path, method: str) -> bytes:
+    try:
+        return asyncio.run(ask(socket, method, b""))
+    except CallFailed:
+        return b""
 
 
 def status_of(cluster: Cluster, node: str) -> bool:
