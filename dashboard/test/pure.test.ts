@@ -10,7 +10,7 @@ import { byFree, fitting, roomOf } from "../src/pages/room";
 import { daysInWords, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
 import { hrefOf, parseRoute } from "../src/state/route";
 import { parseSort, sorted } from "../src/state/sort";
-import { short, span } from "../src/ui/format";
+import { short, shortModel, span } from "../src/ui/format";
 
 describe("the map", () => {
   test("finds every GPU at the place where it was put", () => {
@@ -182,5 +182,12 @@ test("periods are whole hours and days in UTC", () => {
 
 test("numbers and spans are short", () => {
   expect([short(41_200), short(0.4567), short(1_250_000)]).toEqual(["41.2k", "0.457", "1.25M"]);
+  expect([short(0.0000623), short(0)]).toEqual(["6.2e-5", "0"]);
   expect([span(59), span(3_700), span(90_000)]).toEqual(["59s", "1h 1m", "1d 1h"]);
+});
+
+test("a model has one name whoever tells it", () => {
+  const told = ["NVIDIA-A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", "NVIDIA_A100-SXM4-80GB"];
+  expect(new Set(told.map(shortModel))).toEqual(new Set(["A100 SXM4 80GB"]));
+  expect(shortModel("AMD Instinct MI300X")).toBe("MI300X");
 });

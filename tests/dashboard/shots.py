@@ -14,7 +14,7 @@ PAGES = {
     "nodes": "#/nodes",
     "node": "#/nodes/{node}",
     "workloads": "#/workloads",
-    "workload": "#/workloads/{workload}",
+    "workload": "#/workloads/{workload}?span=24h",
     "usage": "#/usage",
     "scheduling": "#/scheduling",
 }

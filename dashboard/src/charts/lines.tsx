@@ -22,6 +22,9 @@ interface Props {
   format?: (value: number) => string;
   min?: number;
   max?: number;
+  /** The span of the time axis in seconds; as far as the lines go if not given. */
+  from?: number;
+  to?: number;
   /** Show the part of the axis where the lines are, and not all of it from nothing on. */
   loose?: boolean;
 }
@@ -35,7 +38,7 @@ export function Lines(props: Props) {
   const { times, values } = useMemo(() => align(props.lines), [props.lines]);
   const drawn = useMemo(() => (props.stacked ? stack(values) : values), [values, props.stacked]);
   const colours = lineColours(props.lines.length, theme).map((colour, place) => (props.lines[place]?.quiet ? QUIET[theme] : colour));
-  const shape = `${props.lines.map((line) => line.name).join("\n")} ${props.stacked} ${props.bars} ${theme} ${zone} ${props.height}`;
+  const shape = `${props.lines.map((line) => line.name).join("\n")} ${props.stacked} ${props.bars} ${theme} ${zone} ${props.height} ${props.from} ${props.to}`;
 
   useEffect(() => {
     const element = box.current;
@@ -132,7 +135,7 @@ function options(
     tzDate: (seconds) => (props.bars ? uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") : new Date(seconds * 1000)),
     cursor: { points: { size: 6 }, y: false, drag: { x: false, y: false } },
     scales: {
-      ...(props.bars ? { x: { range: (_plot: uPlot, low: number, high: number): [number, number] => [low - DAY / 2, high + DAY / 2] } } : {}),
+      x: { range: (_plot, low, high) => (props.bars ? [low - DAY / 2, high + DAY / 2] : [props.from ?? low, props.to ?? high]) },
       y: {
         range: (_plot, low, high) => {
           const room = ((high ?? 0) - (low ?? 0)) * 0.12 || Math.abs(high ?? 1) * 0.05 || 1;

@@ -24,7 +24,7 @@ export function spanOf(span: Span, nowMs: number, end = 0): { start: number; end
   return { start: until - length, end: until, step };
 }
 
-export function Graphs(props: { graphs: Record<string, Graph> }) {
+export function Graphs(props: { graphs: Record<string, Graph>; from: number; to: number }) {
   const shown = Object.entries(props.graphs)
     .filter(([title]) => title !== TRAINING) // numbers of several units, which have a card of their own
     .filter(([, graph]) => graph.series.some((series) => series.points.length))
@@ -35,7 +35,7 @@ export function Graphs(props: { graphs: Record<string, Graph> }) {
       {shown.map(([title, graph]) => (
         <div key={title}>
           <h3>{title}</h3>
-          <Lines lines={graph.series as unknown as Line[]} label={title} height={190} {...axisOf(graph.config.yAxisUnit)} />
+          <Lines lines={graph.series as unknown as Line[]} label={title} height={190} from={props.from} to={props.to} {...axisOf(graph.config.yAxisUnit)} />
         </div>
       ))}
     </div>

@@ -52,7 +52,7 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
       <div class="grid">
         <History name={node.name} query={props.query} />
       </div>
-      <div class="grid wide-left">
+      <div class="grid two">
         <Card title="Processes" flush>
           <Processes node={node} />
         </Card>
@@ -143,7 +143,7 @@ function History(props: { name: string; query: Record<string, string> }) {
       aside={<Choice label="Span" value={span} options={SPANS} onChange={(chosen) => setQuery({ span: chosen === "1h" ? undefined : chosen })} />}
     >
       <Shown of={graphs} missing="This server has no history of nodes" bones={6}>
-        {(data) => <Graphs graphs={data} />}
+        {(data) => <Graphs graphs={data} from={asked.start} to={asked.end} />}
       </Shown>
     </Card>
   );

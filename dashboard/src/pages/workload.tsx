@@ -134,7 +134,7 @@ function GpuGraphs(props: { workload: WorkloadDetail; query: Record<string, stri
       aside={<Choice label="Span" value={chosen} options={SPANS} onChange={(value) => setQuery({ span: value === "1h" ? undefined : value })} />}
     >
       <Shown of={graphs} bones={6}>
-        {(data) => <Graphs graphs={data} />}
+        {(data) => <Graphs graphs={data} from={asked.start} to={asked.end} />}
       </Shown>
     </Card>
   );
@@ -173,13 +173,13 @@ function Training(props: { workload: WorkloadDetail; query: Record<string, strin
   return (
     <Card title="Training">
       <Shown of={rows} bones={4}>
-        {(data) => <Curves rows={data} />}
+        {(data) => <Curves rows={data} from={start} to={end} />}
       </Shown>
     </Card>
   );
 }
 
-function Curves(props: { rows: TrainingRow[] }) {
+function Curves(props: { rows: TrainingRow[]; from: number; to: number }) {
   const curves = useMemo(() => {
     const found = new Map<string, [number, number][]>();
     for (const row of props.rows) {
@@ -207,6 +207,8 @@ function Curves(props: { rows: TrainingRow[] }) {
             lines={curve.lines}
             label={curve.name}
             height={170}
+            from={props.from}
+            to={props.to}
             loose={LOOSE.has(curve.name)}
             format={curve.name.toLowerCase() === "mfu" ? (value) => `${(value * 100).toFixed(1)}%` : short}
           />

@@ -28,6 +28,7 @@ export function short(value: number): string {
   if (size >= 1e6) return `${trim(value / 1e6)}M`;
   if (size >= 1e4) return `${trim(value / 1e3)}k`;
   if (size >= 100 || Number.isInteger(value)) return whole.format(value);
+  if (size > 0 && size < 1e-3) return value.toExponential(1);
   return size >= 1 ? trim(value) : Number(value.toPrecision(3)).toString();
 }
 
@@ -74,7 +75,7 @@ export function bothZones(at: number): string {
   return `${moment(at, "local", true)} local · ${moment(at, "UTC", true)} UTC`;
 }
 
-/** A model's name without what everybody knows: NVIDIA_H200 → H200. */
+/** A model's name without what everybody knows, and the same whoever tells it: NVIDIA-A100-SXM4-80GB → A100 SXM4 80GB. */
 export function shortModel(model: string): string {
-  return model.replace(/_/g, " ").replace(/^(NVIDIA|AMD Instinct|AMD|Intel)\s+/i, "") || NONE;
+  return model.replace(/[_-]/g, " ").replace(/^(NVIDIA|AMD Instinct|AMD|Intel)\s+/i, "") || NONE;
 }
