@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from charts.reference import NAMES, leaves, schema
 from tests.charts.rendering import changed, everything, objects
 
@@ -101,45 +100,6 @@ def test_the_scheduler_is_installed_upgraded_and_removed_as_documented(
         cluster.helm("uninstall", "gpu-scheduler", namespace="default")
     assert Release(cluster, "gpu-scheduler", "default").left() == []
     assert "gpuclaims.gpu.scheduling" in cluster.kubectl("get", "crds")
-
-
-@pytest.mark.usefixtures("no_crds_left")
-def test_the_kubectl_lines_of_the_contract_work_after_an_install(cluster: Cluster) -> None:
-    # Nobody runs the webhook here, and claims would wait for it.
-    cluster.helm(
-        "install",
-        "gpu-scheduler",
-        "charts/gpu-scheduler",
-        "--set",
-        "webhook.enabled=false",
-        namespace="default",
-    )
-    try:
-        claim = {**_kind("GpuClaim"), "metadata": {"name": "my-claim"}, "spec": {"devices": {"count": 2}}}
-        node = {**_kind("GpuNodeStatus"), "metadata": {"name": "node-a"}, "spec": {"nodeName": "node-a"}}
-        lease = {"metadata": {"name": "gpu-node-a-0"}, "spec": {"holderIdentity": "abc-123"}}
-        cluster.api.create("/apis/gpu.scheduling/v1/namespaces/default/gpuclaims", claim)
-        cluster.api.create("/apis/gpu.scheduling/v1/gpunodestatuses", node)
-        cluster.api.create("/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)
-        assert _rows(cluster.kubectl("get", "gpuclaim")) == _rows(cluster.kubectl("get", "gclaim"))
-        assert "my-claim" in cluster.kubectl("get", "gclaim")
-        assert "Count:" in cluster.kubectl("describe", "gpuclaim", "my-claim")
-        status = json.loads(cluster.kubectl("get", "gpuclaim", "my-claim", "-o", "jsonpath={.status}"))
-        assert status["phase"] == "Pending"
-        assert _rows(cluster.kubectl("get", "gpunodestatus")) == _rows(cluster.kubectl("get", "gns"))
-        assert yaml.safe_load(cluster.kubectl("get", "gns", "node-a", "-o", "yaml"))["spec"] == node["spec"]
-        assert "gpu-node-a-0" in cluster.kubectl("get", "leases")
-        assert "deleted" in cluster.kubectl("delete", "lease", "gpu-node-a-0")
-    finally:
-        # A lease left behind would hold a GPU in the eyes of every scheduler that comes after.
-        cluster.kubectl("delete", "lease", "gpu-node-a-0", "--ignore-not-found")
-        cluster.helm("uninstall", "gpu-scheduler", namespace="default")
-    assert "my-claim" in cluster.kubectl("get", "gclaim"), "claims outlive the release"
-
-
-def _rows(table: str) -> list[list[str]]:
-    """The rows of a kubectl table without AGE, its last column, which moves on between two calls."""
-    return [line.split()[:-1] for line in table.splitlines()]
 
 
 def test_the_server_is_installed_upgraded_and_removed_and_keeps_its_secrets(
@@ -239,10 +199,6 @@ def test_each_part_may_do_its_work_and_nothing_else(cluster: Cluster, namespace:
     finally:
         for chart in NAMES:
             cluster.helm("uninstall", chart, namespace=namespace)
-
-
-def _kind(kind: str) -> dict[str, str]:
-    return {"apiVersion": "gpu.scheduling/v1", "kind": kind}
 
 
 def _only_pods_with_a_claim_are_held_up(cluster: Cluster, namespace: str) -> None:
