@@ -14,6 +14,7 @@ def feasible_sets(request: Request, node: Node, free: dict[int, int]) -> list[tu
         if gpu.health == "Healthy"
         and not gpu.cordoned
         and not node.cordoned
+        and node.ready
         and not gpu.taken
         and not gpu.mig
         and (not request.models or gpu.model in request.models)

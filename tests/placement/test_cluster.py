@@ -226,6 +226,7 @@ def test_a_refusal_counts_reasons_and_names_one_for_each_node() -> None:
         [
             eight("node-full"),
             eight("node-cordoned", cordoned=True),
+            eight("node-lost", ready=False),
             Node("node-small", (Gpu(0), Gpu(1))),
             sick,
             Node("node-slow", tuple(Gpu(at, island=f"{at % 2}", bandwidth_gbps=600) for at in range(6))),
@@ -237,14 +238,16 @@ def test_a_refusal_counts_reasons_and_names_one_for_each_node() -> None:
     assert verdict.reasons == {
         "node-cordoned": "node(s) had been cordoned",
         "node-full": "node(s) had fewer than 4 free GPUs",
+        "node-lost": "node(s) were not ready",
         "node-sick": "node(s) had fewer than 4 healthy GPUs",
         "node-slow": "node(s) lacked an island with 4 free at 600 GB/s",
         "node-small": "node(s) had fewer than 4 GPUs",
     }
-    assert verdict.unresolvable == {"node-cordoned", "node-sick", "node-small"}
+    assert verdict.unresolvable == {"node-cordoned", "node-lost", "node-sick", "node-small"}
     assert verdict.summary == (
-        "0/5 nodes fit: 1 has been cordoned, 1 has fewer than 4 GPUs, 1 has fewer than 4 healthy GPUs, "
-        "1 has fewer than 4 free GPUs, 1 lacks an island with 4 free at 600 GB/s"
+        "0/6 nodes fit: 1 has been cordoned, 1 is not ready, 1 has fewer than 4 GPUs, "
+        "1 has fewer than 4 healthy GPUs, 1 has fewer than 4 free GPUs, "
+        "1 lacks an island with 4 free at 600 GB/s"
     )
 
 

@@ -1,5 +1,7 @@
 """Priority on the embedded API: who leaves for whom."""
 
+import asyncio
+
 import msgspec
 from tests.scheduler.stage import Stage
 
@@ -66,3 +68,46 @@ async def test_preempt_answers_which_victims_free_the_gpus(stage: Stage) -> None
     found = (await stage.call("/preempt", asked))["NodeNameToMetaVictims"]
     assert list(found) == ["a"], "b has one GPU only"
     assert {each["UID"] for each in found["a"]["Pods"]} == {"other", *on_a}
+
+
+async def test_a_gang_of_priority_has_others_leave_for_all_of_its_members(stage: Stage) -> None:
+    await priorities(stage)
+    for node in ("a", "b"):
+        await stage.node(node, gpus=1)
+    await stage.claim("one")
+    await stage.claim("of-g", spec={"gangRef": "g"})
+    await stage.group("g", 2)
+    low = [await stage.pod(f"low{at}", "one", priorityClassName="low") for at in range(2)]
+    for pod in low:
+        assert await stage.schedule(pod)
+    high = [await stage.pod(f"high{at}", "of-g", priorityClassName="high") for at in range(2)]
+    ledger = stage.desk.ledger
+    await stage.until(lambda: all(ledger.pods[pod.metadata.uid].metadata.deletion_timestamp for pod in low))
+    refused = await stage.filter(high[0])
+    assert not refused["NodeNames"]
+    assert "are leaving them" in stage.desk.gangs.notes["default", "g"]
+    for pod in low:
+        await stage.delete(pod)
+    await stage.until(lambda: stage.desk.gangs.plans)
+    nodes = [(await stage.filter(pod))["NodeNames"][0] for pod in high]
+    errors = await asyncio.gather(*(stage.bind(pod, node) for pod, node in zip(high, nodes, strict=True)))
+    assert errors == ["", ""]
+    assert sorted(nodes) == ["a", "b"]
+
+
+async def test_nobody_leaves_for_half_a_gang(stage: Stage) -> None:
+    await priorities(stage)
+    await stage.node("a", gpus=2)
+    await stage.claim("one")
+    await stage.claim("of-g", spec={"gangRef": "g"})
+    await stage.group("g", 2)
+    low = await stage.pod("low", "one", priorityClassName="low")
+    other = await stage.pod("other", "one", priorityClassName="high")
+    for pod in (low, other):
+        assert await stage.schedule(pod) == "a"
+    for at in range(2):
+        await stage.pod(f"high{at}", "of-g", priorityClassName="high")
+    await stage.until(lambda: ("default", "g") in stage.desk.gangs.notes)
+    assert "0 of 2 members fit" in stage.desk.gangs.notes["default", "g"]
+    assert stage.desk.ledger.pods[low.metadata.uid].metadata.deletion_timestamp is None
+    assert not stage.desk.ledger.holds

@@ -45,7 +45,7 @@ def test_a_binding_whose_answer_was_lost_is_a_success(world: World) -> None:
     answer(world, "create lease")
     answer(world, "bind", "answer lost")
     answer(world, "nudge")
-    assert process.tasks[0].result() == ""
+    assert next(iter(process.tasks)).result() == ""
     assert leases(world) == {"gpu-a-0": pod.metadata.uid}
     process.kill()
 
@@ -57,7 +57,7 @@ def test_a_binding_that_comes_late_finds_the_pod_changed(world: World) -> None:
     answer(world, "bind", "late")
     answer(world, "nudge")
     answer(world, "delete lease")
-    assert process.tasks[0].result() != ""
+    assert next(iter(process.tasks)).result() != ""
     world.arrive_late(0)
     assert node_of(world, "p") == "", "bound without leases"
     process.kill()
@@ -152,7 +152,7 @@ def test_an_api_error_is_not_taken_for_a_busy_gpu(world: World) -> None:
     answer(world, "read lease")
     answer(world, "create lease")
     answer(world, "bind")
-    assert process.tasks[0].result() == ""
+    assert next(iter(process.tasks)).result() == ""
     process.kill()
 
 
@@ -160,4 +160,85 @@ def test_leases_are_written_side_by_side(world: World) -> None:
     pod, process = world.add_pod("p", "two"), Process(world)
     process.schedule(pod)
     assert sorted(call.name for call in world.calls) == ["create lease gpu-a-0", "create lease gpu-a-1"]
+    process.kill()
+
+
+def test_a_failed_attempt_does_not_give_back_what_another_process_binds_with(world: World) -> None:
+    pod, first, second = world.add_pod("p", "two"), Process(world), Process(world)
+    first.schedule(pod)
+    answer(world, "create lease gpu-a-0")
+    answer(world, "create lease gpu-a-1")
+    assert [call.name for call in world.calls] == ["bind p to a"], "and here it is suspended"
+    second.watch()
+    second.schedule(pod)
+    answer(world, "replace lease gpu-a-0")
+    answer(world, "replace lease gpu-a-1", "failed")
+    answer(world, "read lease gpu-a-1", "failed")
+    answer(world, "bind p")
+    answer_all(world)
+    assert node_of(world, "p") == "a"
+    assert leases(world) == dict.fromkeys(("gpu-a-0", "gpu-a-1"), pod.metadata.uid)
+    first.kill()
+    second.kill()
+
+
+def test_a_status_that_arrives_late_is_put_right(world: World) -> None:
+    pod, process = world.add_pod("p", "one"), Process(world)
+    process.schedule(pod)
+    answer_all(world)
+    process.watch()
+    process.look("statuses")
+    answer(world, "write status of one", "late")
+    world.remove("pods", "ns", "p")
+    process.watch()
+    process.look("statuses")
+    answer_all(world)
+    world.arrive_late(0)
+    assert world.objects["claims", "ns", "one"].status.allocations  # type: ignore[attr-defined]
+    process.watch()
+    process.look("statuses")
+    answer_all(world)
+    assert not world.objects["claims", "ns", "one"].status.allocations  # type: ignore[attr-defined]
+    process.kill()
+
+
+def test_an_eviction_that_failed_is_asked_for_again(world: World) -> None:
+    low, process = world.add_pod("low", "two"), Process(world)
+    process.schedule(low)
+    answer_all(world)
+    high = world.add_pod("high", "one", priority=5)
+    process.watch()
+    assert not process.schedule(high)
+    answer(world, "evict low", "failed")
+    assert not process.schedule(high)
+    answer(world, "evict low")
+    process.watch()
+    assert not process.schedule(high)
+    assert world.calls == [], "it is leaving: asking once is enough"
+    process.kill()
+
+
+def test_a_pod_for_which_others_leave_takes_what_becomes_free_before(world: World) -> None:
+    first, second, process = world.add_pod("q", "one"), world.add_pod("r", "one"), Process(world)
+    for pod in (first, second):
+        process.schedule(pod)
+        answer_all(world)
+    high = world.add_pod("high", "one", priority=5)
+    process.watch()
+    assert not process.schedule(high)
+    answer_all(world)
+    process.watch()
+    staying = next(
+        pod for pod in world.all("pods") if pod.spec.node_name and not pod.metadata.deletion_timestamp
+    )
+    world.finish(staying)
+    process.watch()
+    process.look("care")
+    answer_all(world)
+    process.watch()
+    fresh = world.pod("high")
+    assert fresh is not None
+    assert process.schedule(fresh)
+    answer_all(world)
+    assert node_of(world, "high") == "a"
     process.kill()

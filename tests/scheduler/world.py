@@ -1,13 +1,14 @@
 """A model of the API server that does to callers whatever an API server can do.
 
 Every call waits until the test says what becomes of it: done and answered, done and the answer
-lost, not done, or done later, when the caller has long given up. Watches deliver what happened
-in order and as late as the test likes. `Process` is a scheduler that can be killed between any
-two calls.
+lost, not done, turned away, or done later, when the caller has long given up; or the caller dies
+just before or just after it. Watches deliver what happened in order and as late as the test
+likes. `Process` is a scheduler that can be killed between any two calls, and lose its office.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -15,7 +16,15 @@ from typing import Any, Literal
 from msgspec import convert, structs
 
 from gpufleet.kube import Change
-from gpufleet.kube.errors import AlreadyExists, Conflict, NotFound, ServerFault, Status, Unanswered
+from gpufleet.kube.errors import (
+    AlreadyExists,
+    Conflict,
+    NotFound,
+    ServerFault,
+    Status,
+    TooManyRequests,
+    Unanswered,
+)
 from gpufleet.kube.timing import Timing
 from gpufleet.model.annotations import CLAIM, NUDGE
 from gpufleet.model.claim import ClaimDevices, ClaimSpec, ClaimStatus, GpuClaim
@@ -34,10 +43,11 @@ from gpufleet.model.kube_objects import (
 )
 from gpufleet.model.node_status import Device, GpuNodeStatus, NodeGpus, NodeGpusSpec
 from gpufleet.placement import Fits
+from gpufleet.placement.kubernetes import read_lease
 from gpufleet.scheduler.desk import Desk
 from gpufleet.settings import SchedulerSettings
 
-Outcome = Literal["done", "answer lost", "failed", "late"]
+Outcome = Literal["done", "answer lost", "failed", "refused", "late", "killed before", "killed after"]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -61,6 +71,10 @@ class World:
     history: list[tuple[str, KubeObject | None, KubeObject | None]] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     late: list[Callable[[], Any]] = field(default_factory=list)
+    came: set[str] = field(default_factory=set)
+    """UIDs of the pods that kube-scheduler has asked somebody to bind."""
+    renewed: set[tuple[str, str]] = field(default_factory=set)
+    """Leases, by name and holder, that were written again by another attempt than the one that made them."""
     version: int = 0
     now: float = 0.0
 
@@ -85,9 +99,19 @@ class World:
         item = structs.replace(
             item, metadata=structs.replace(meta, uid=uid, resource_version=str(self.version))
         )
+        if isinstance(item, Lease):
+            self._note_renewals(before, item)
         self.objects[key] = item
         self.history.append((kind, before, item))
         return item
+
+    def _note_renewals(self, before: Any, lease: Lease) -> None:
+        old, new = (read_lease(each).holders if each else {} for each in (before, lease))  # type: ignore[union-attr]
+        for uid, holder in new.items():
+            if uid in old and old[uid].stamp != holder.stamp:
+                self.renewed.add((lease.metadata.name, uid))
+            elif uid not in old:
+                self.renewed.discard((lease.metadata.name, uid))
 
     def remove(self, kind: str, namespace: str, name: str) -> None:
         before = self.objects.pop((kind, namespace, name), None)
@@ -108,33 +132,50 @@ class World:
     def add_group(self, name: str, least: int, seconds: int) -> None:
         self.write("groups", PodGroup(ObjectMeta(name=name, namespace="ns"), PodGroupSpec(least, seconds)))
 
-    def add_pod(self, name: str, claim: str, gates: tuple[str, ...] = ()) -> Pod:
+    def add_pod(self, name: str, claim: str, gates: tuple[str, ...] = (), priority: int = 0) -> Pod:
         meta = ObjectMeta(
             name=name,
             namespace="ns",
             annotations={CLAIM: claim},
             creation_timestamp=START + timedelta(seconds=self.version),
         )
-        spec = PodSpec(scheduling_gates=tuple(SchedulingGate(gate) for gate in gates))
+        spec = PodSpec(scheduling_gates=tuple(SchedulingGate(gate) for gate in gates), priority=priority)
         pod: Pod = self.write("pods", Pod(meta, spec))
         return pod
 
     def finish(self, pod: Pod) -> None:
         self.write("pods", structs.replace(pod, status=PodStatus(phase="Succeeded")))
 
+    def delete(self, pod: Pod) -> None:
+        """As the server does it: a pod that runs is given time, any other is gone at once."""
+        meta = pod.metadata
+        if pod.spec.node_name and not pod.finished and meta.deletion_timestamp is None:
+            leaving = structs.replace(meta, deletion_timestamp=START + timedelta(seconds=self.version))
+            self.write("pods", structs.replace(pod, metadata=leaving))
+        else:
+            self.remove("pods", meta.namespace, meta.name)
+
     # -- calls -----------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Run every process until all wait for an answer."""
-        for _ in range(50):
-            self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.run_until_complete(_until_all_wait(self.loop))
 
     def resolve(self, call: Call, outcome: Outcome) -> None:
         """Say what becomes of a call."""
         self.calls.remove(call)
         lost = Unanswered(f"{call.name}: no answer")
+        if outcome != "done" and not call.name.startswith("bind"):
+            call.process.spoil()
         if outcome == "failed":
             self._fail(call, ServerFault(f"{call.name}: etcd is away", Status(code=500)))
+        elif outcome == "refused":
+            self._fail(call, TooManyRequests(f"{call.name}: later", Status(code=429)))
+        elif outcome == "killed before":
+            call.process.kill()
+        elif outcome == "killed after":
+            self._do(call.act)
+            call.process.kill()
         elif outcome == "late":
             self.late.append(call.act)
             self._fail(call, lost)
@@ -152,16 +193,26 @@ class World:
 
     def arrive_late(self, at: int) -> None:
         """A request that its caller has given up on is done after all."""
-        act = self.late.pop(at)
-        try:
+        self._do(self.late.pop(at))
+
+    @staticmethod
+    def _do(act: Callable[[], Any]) -> None:
+        with suppress(NotFound, Conflict):
             act()
-        except (NotFound, Conflict):
-            pass
 
     @staticmethod
     def _fail(call: Call, error: Exception) -> None:
         if not call.answer.done():
             call.answer.set_exception(error)
+
+
+async def _until_all_wait(loop: asyncio.AbstractEventLoop) -> None:
+    # The loop's own queue: a number of turns that is always enough would be ten times too many.
+    for _ in range(10_000):
+        await asyncio.sleep(0)
+        if not loop._ready:  # type: ignore[attr-defined]
+            return
+    raise AssertionError("it never comes to rest")
 
 
 def conflict(what: str) -> Conflict:
@@ -243,8 +294,8 @@ class ModelApi:
             meta = known.metadata
             if meta.uid != uid or meta.resource_version != resource_version:
                 raise conflict("precondition")
-            if known.spec.node_name or known.spec.scheduling_gates:
-                raise conflict("already assigned, or gated")
+            if known.spec.node_name or known.spec.scheduling_gates or meta.deletion_timestamp:
+                raise conflict("already assigned, gated, or leaving")
             noted = structs.replace(meta, annotations={**meta.annotations, **annotations})
             self._world.write(
                 "pods",
@@ -280,7 +331,7 @@ class ModelApi:
         def act() -> None:
             known = self._world.pod(pod, namespace)
             if known is not None and known.metadata.uid == uid:
-                self._world.remove("pods", namespace, pod)
+                self._world.delete(known)
 
         await self._call(f"evict {pod}", act)
 
@@ -299,15 +350,22 @@ class ModelApi:
 
 
 class Process:
-    """One scheduler process: what it knows, what it does, and how far its watch has come."""
+    """One scheduler process: what it knows, what it does, and how far its watch has come.
+
+    `plant` may put a fault into it, to see whether the fault is found.
+    """
 
     _names = 0
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, plant: Callable[[Desk], None] = lambda desk: None) -> None:
         Process._names += 1
         self.world = world
         self.name = f"s{Process._names}"
-        self._stamps = 0
+        self.alive = True
+        self.stamps = 0
+        self.excused = 0
+        """Stamps up to this one were given before something else than a Binding went wrong."""
+        self.choices: dict[str, Fits] = {}
         timing = Timing(
             now=lambda: START + timedelta(seconds=world.now, microseconds=world.version + 1),
             monotonic=lambda: world.now,
@@ -315,27 +373,48 @@ class Process:
         )
         settings = SchedulerSettings(hold=5.0, grace=10.0, permit=0.0)
         self.desk = Desk(ModelApi(world, self), settings, "gpufleet", timing=timing, new_stamp=self._stamp)
-        self.tasks: list[asyncio.Task[Any]] = []
+        plant(self.desk)
+        self.tasks: dict[asyncio.Task[Any], str] = {}
         self.looks: dict[str, asyncio.Task[Any]] = {}
         self.seen = len(world.history)
         for kind in ("leases", "nodes", "reports", "claims", "groups", "pods"):
             self._tell(kind, [Change(None, item) for item in world.all(kind)])
-        self.desk.care.look_at_all()
-        self.desk.gangs.look_at_all()
-        self.desk.statuses.look_at_all()
+        self.take_office()
 
     def _stamp(self) -> str:
-        self._stamps += 1
-        return f"{self.name}-{self._stamps}"
+        self.stamps += 1
+        return f"{self.name}-{self.stamps}"
+
+    def spoil(self) -> None:
+        """From here on it can't be held to what it began before."""
+        self.excused = self.stamps
 
     def _tell(self, kind: str, changes: list[Change[Any]]) -> None:
         getattr(self.desk, f"on_{kind}")(changes)
 
-    def watch(self, events: int) -> None:
+    def watch(self, events: int = 1_000_000) -> None:
         """The watch brings the next events."""
         for kind, before, after in self.world.history[self.seen : self.seen + events]:
             self._tell(kind, [Change(before, after)])
         self.seen = min(len(self.world.history), self.seen + events)
+        self.world.settle()
+
+    def take_office(self) -> None:
+        """It was elected: everything is looked at from scratch."""
+        self.in_office = True
+        self.desk.care.look_at_all()
+        self.desk.gangs.look_at_all()
+        self.desk.statuses.look_at_all()
+
+    def lose_office(self) -> None:
+        """Another was elected: what it does by itself ends in the middle; what it was asked to do goes on."""
+        self.in_office = False
+        for task in self.looks.values():
+            task.cancel()
+        self.spoil()
+        self.world.settle()
+        self.looks.clear()
+        self.world.calls = [call for call in self.world.calls if not call.answer.cancelled()]
 
     def look(self, part: Literal["care", "gangs", "statuses"]) -> None:
         """One round of a part that works by itself, unless it is at work."""
@@ -348,17 +427,22 @@ class Process:
 
     def schedule(self, pod: Pod) -> bool:
         """kube-scheduler's part: filter, and bind if a node was found."""
-        if pod.spec.node_name or pod.spec.scheduling_gates:
+        if pod.spec.node_name or pod.spec.scheduling_gates or pod.finished:
             return False
 
         async def ask() -> Any:
             return self.desk.filter(pod, sorted(self.world.nodes))
 
         choice = self.world.loop.run_until_complete(ask())
-        if not isinstance(choice, Fits):
-            return False
+        self.world.settle()
         meta = pod.metadata
-        self.tasks.append(self._start(self.desk.bind(meta.namespace, meta.name, meta.uid, choice.node)))
+        if not isinstance(choice, Fits):
+            self.choices.pop(meta.uid, None)
+            return False
+        self.choices[meta.uid] = choice
+        self.world.came.add(meta.uid)
+        task = self._start(self.desk.bind(meta.namespace, meta.name, meta.uid, choice.node))
+        self.tasks[task] = meta.uid
         self.world.settle()
         return True
 
@@ -368,11 +452,23 @@ class Process:
     def check_tasks(self) -> None:
         """Whatever has ended must have ended well: errors are answers, not exceptions."""
         for task in [task for task in self.tasks if task.done()]:
-            self.tasks.remove(task)
+            uid = self.tasks.pop(task)
             task.result()
+            if uid not in self.tasks.values():
+                self.choices.pop(uid, None)
+        for look in self.looks.values():
+            if look.done():
+                look.result()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way in it."""
+        works = (*self.tasks, *self.looks.values(), *self.desk._tasks)
+        return self.alive and all(task.done() for task in works)
 
     def kill(self) -> None:
         """The process is no more; what it has sent may still arrive."""
+        self.alive = False
         for call in [call for call in self.world.calls if call.process is self]:
             self.world.calls.remove(call)
         for task in (*self.tasks, *self.looks.values(), *self.desk._tasks):

@@ -14,7 +14,7 @@ from gpufleet.placement.reasons import Reason
 from gpufleet.placement.remedies import Remedy, remedies
 from gpufleet.placement.request import Exclusivity, Policy, Request, Topology
 from gpufleet.placement.verdict import Fits, Refused, Verdict
-from gpufleet.placement.victims import Eviction, Victim, evictions
+from gpufleet.placement.victims import Eviction, Victim, evict_from, evictions
 
 __all__ = [
     "PRIOR",
@@ -40,6 +40,7 @@ __all__ = [
     "Topology",
     "Verdict",
     "Victim",
+    "evict_from",
     "evictions",
     "fragmentation",
     "place_gang",

@@ -47,3 +47,4 @@ class Node:
     cordoned: bool = False
     cpu_milli: int | None = None
     memory_mib: int | None = None
+    ready: bool = True

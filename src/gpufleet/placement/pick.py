@@ -30,6 +30,8 @@ def pick(request: Request, occupancy: Occupancy) -> Pick | Reason:
     shape = occupancy.shape
     if shape.cordoned:
         return Reason.CORDONED
+    if not shape.ready:
+        return Reason.NOT_READY
     if request.count == 0:
         return Pick(())
     if request.exclusivity is Exclusivity.MIG:

@@ -18,13 +18,14 @@ class Reason(IntEnum):
     UNKNOWN_NODE = 1
     SELECTOR = 2
     CORDONED = 3
-    TOO_FEW_GPUS = 4
-    MODEL = 5
-    UNHEALTHY = 6
-    BUSY = 7
-    ISLAND = 8
-    CPU = 9
-    MEMORY = 10
+    NOT_READY = 4
+    TOO_FEW_GPUS = 5
+    MODEL = 6
+    UNHEALTHY = 7
+    BUSY = 8
+    ISLAND = 9
+    CPU = 10
+    MEMORY = 11
 
 
 UNRESOLVABLE = frozenset(
@@ -32,6 +33,7 @@ UNRESOLVABLE = frozenset(
         Reason.UNKNOWN_NODE,
         Reason.SELECTOR,
         Reason.CORDONED,
+        Reason.NOT_READY,
         Reason.TOO_FEW_GPUS,
         Reason.MODEL,
         Reason.UNHEALTHY,
@@ -53,6 +55,8 @@ def phrase(reason: Reason, request: Request, count: int = 0) -> str:
             return f"{have} other labels than the claim's selector"
         case Reason.CORDONED:
             return f"{have} been cordoned"
+        case Reason.NOT_READY:
+            return f"{'were' if not count else 'is' if count == 1 else 'are'} not ready"
         case Reason.TOO_FEW_GPUS:
             return f"{have} {_wanted(request, '')}"
         case Reason.MODEL:

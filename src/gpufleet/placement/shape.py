@@ -34,16 +34,17 @@ def ids_of(mask: int) -> tuple[int, ...]:
 class Shape:
     """GPUs of a node, by id, with what never changes while pods come and go."""
 
-    def __init__(self, gpus: tuple[Gpu, ...], cordoned: bool) -> None:
+    def __init__(self, gpus: tuple[Gpu, ...], cordoned: bool = False, ready: bool = True) -> None:
         self.gpus = tuple(sorted(gpus, key=lambda gpu: gpu.id))
         self.cordoned = cordoned
+        self.ready = ready
         self.position = {gpu.id: at for at, gpu in enumerate(self.gpus)}
         if len(self.position) < len(gpus) or any(not 0 <= gpu.id < MOST_GPUS for gpu in gpus):
             raise InvalidRequest(
                 f"GPU ids {[gpu.id for gpu in gpus]}: they must differ and be 0 to {MOST_GPUS - 1}"
             )
         self.plain = mask_of([gpu.id for gpu in gpus if not gpu.mig])
-        self.usable = 0 if cordoned else mask_of([gpu.id for gpu in gpus if gpu.usable])
+        self.usable = 0 if cordoned or not ready else mask_of([gpu.id for gpu in gpus if gpu.usable])
         self.idle = tuple(0 if gpu.taken else WHOLE for gpu in self.gpus)
         self.idle_mig = tuple(0 if gpu.taken else (1 << len(gpu.mig)) - 1 for gpu in self.gpus)
 

@@ -77,11 +77,11 @@ class States:
 
     def shape_for(self, node: Node) -> int:
         """The number of the node's shape."""
-        key = (node.gpus, node.cordoned)
+        key = (node.gpus, node.cordoned, node.ready)
         number = self._shape_at.get(key)
         if number is None:
             number = self._shape_at[key] = len(self.shapes)
-            self.shapes.append(Shape(node.gpus, node.cordoned))
+            self.shapes.append(Shape(*key))
             widest = len(node.gpus)
             if widest > self._open.shape[1]:
                 self._open = np.pad(self._open, ((0, 0), (0, widest - self._open.shape[1])))

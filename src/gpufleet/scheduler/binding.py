@@ -22,7 +22,7 @@ from gpufleet.model.kube_objects import Pod
 from gpufleet.placement import Fits
 from gpufleet.placement.kubernetes import Hold, Ledger, request_of
 from gpufleet.scheduler.choosing import whole_allocation
-from gpufleet.scheduler.leasing import Leasing, PodName
+from gpufleet.scheduler.leasing import Leasing, PodName, Reserved
 from gpufleet.scheduler.metrics import Metrics
 from gpufleet.scheduler.ports import Api
 
@@ -123,18 +123,19 @@ class Binder:
         version = _newer(meta.resource_version, hold.version if hold else "")
         if isinstance(fits, str):
             return fits
-        stamp, notes = "", {}
+        reserved, notes = Reserved("", ()), {}
         if fits is not None:
             claim = meta.annotations[CLAIM]
             with self._metrics.phase("Reserve"):
-                stamp = await self._leasing.reserve(PodName(meta.uid, meta.namespace, meta.name, claim), fits)
+                name = PodName(meta.uid, meta.namespace, meta.name, claim)
+                reserved = await self._leasing.reserve(name, fits)
             notes = self._annotations(fits)
         try:
             await self._api.bind(meta.namespace, meta.name, meta.uid, version, node, notes)
         except (KubernetesRefused, Unreachable, TooManyRequests) as error:
-            return await self._after_refusal(pod, version, node, fits, stamp, error)
+            return await self._after_refusal(pod, version, node, reserved, error)
         except KubernetesUnavailable as error:
-            return await self._after_silence(pod, node, fits, stamp, error)
+            return await self._after_silence(pod, node, fits, reserved, error)
         self._ledger.release_hold(meta.uid)
         return ""
 
@@ -176,7 +177,7 @@ class Binder:
         return next((each.uuid for each in instances if str(each.id) == instance), "") or f"{gpu}:{instance}"
 
     async def _after_refusal(
-        self, pod: Pod, version: str, node: str, fits: Fits | None, stamp: str, error: GpufleetError
+        self, pod: Pod, version: str, node: str, reserved: Reserved, error: GpufleetError
     ) -> str | None:
         """The Binding was refused for certain. Bound already? Changed? Else undo."""
         meta = pod.metadata
@@ -184,8 +185,8 @@ class Binder:
         alive = now is not None and now.metadata.uid == meta.uid
         if now is not None and alive:
             self._ledger.put_pod(now)
-        if fits is not None and not (now is not None and alive and self._stays(now, node)):
-            await self._leasing.unreserve(meta.uid, node, fits.gpus, stamp)
+        if not (now is not None and alive and self._stays(now, node)):
+            await self._leasing.unreserve(meta.uid, node, reserved.new, reserved.stamp)
         if now is not None and alive:
             if now.spec.node_name:
                 return self._already(now, node)
@@ -195,7 +196,7 @@ class Binder:
         return str(error)
 
     async def _after_silence(
-        self, pod: Pod, node: str, fits: Fits | None, stamp: str, error: GpufleetError
+        self, pod: Pod, node: str, fits: Fits | None, reserved: Reserved, error: GpufleetError
     ) -> str:
         """No answer: the Binding may have been done, or may yet be. Changing the pod decides it."""
         meta = pod.metadata
@@ -205,7 +206,7 @@ class Binder:
             if now.spec.node_name:
                 return self._already(now, node)
         if fits is not None and not (now is not None and self._stays(now, node)):
-            await self._leasing.unreserve(meta.uid, node, fits.gpus, stamp)
+            await self._leasing.unreserve(meta.uid, node, fits.gpus, reserved.stamp)
         self._ledger.release_hold(meta.uid)
         return str(error)
 

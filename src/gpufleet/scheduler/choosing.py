@@ -80,36 +80,45 @@ class Chooser:
                 pod, among, f"the claim can't be served: {error}", f"can't serve the claim: {error}"
             )
         kept = self._kept(uid, request, among)
-        if isinstance(kept, Unfit):
-            self._waiting.put(pod, request, among, kept.note)
-            return kept
         if kept is None:
             with self._ledger.without(uid):
                 verdict = self._ledger.cluster.place(request, among)
             if isinstance(verdict, Refused):
-                return self._refused(pod, verdict, among)
+                return self._promised(pod, request, among) or self._refused(pod, verdict, among)
             kept = verdict
         self._waiting.drop(uid)
         hold = self._ledger.holds.get(uid)
-        until = max(self._timing.monotonic() + self._hold_s, hold.until if hold else 0.0)
+        until = self._timing.monotonic() + self._hold_s
+        if hold is not None and hold.fits == kept:
+            until = max(until, hold.until)
         gang = hold.gang if hold else ""
         self._ledger.hold(uid, Hold(kept, until, gang, pod.metadata.resource_version))
         return kept
 
-    def _kept(self, uid: str, request: Request, among: Sequence[str]) -> Fits | Unfit | None:
+    def _kept(self, uid: str, request: Request, among: Sequence[str]) -> Fits | None:
         """What the pod has already, where it will still do."""
         for node, parts in self._ledger.parts(uid).items():
             fits = whole_allocation(request, node, parts)
             if fits is not None and node in self._ledger.cluster.nodes and node in among:
                 return fits
+        hold = self._hold_among(uid, request, among)
+        return hold.fits if hold and self._ledger.unhindered(uid, hold.fits) else None
+
+    def _promised(self, pod: Pod, request: Request, among: Sequence[str]) -> Unfit | None:
+        """The pod waits for GPUs that others are leaving for it, and there is nothing else for it meanwhile."""
+        hold = self._hold_among(pod.metadata.uid, request, among)
+        if hold is None:
+            return None
+        note = f"GPUs of {hold.fits.node} are kept for it; pods of lower priority are leaving them"
+        self._waiting.put(pod, request, among, note)
+        reason = "node(s) had GPUs that pods of lower priority have yet to leave"
+        return Unfit(note, dict.fromkeys(among, reason), frozenset(among))
+
+    def _hold_among(self, uid: str, request: Request, among: Sequence[str]) -> Hold | None:
         hold = self._ledger.holds.get(uid)
         if hold is None or hold.fits.request != request or hold.fits.node not in among:
             return None
-        if self._ledger.unhindered(uid, hold.fits):
-            return hold.fits
-        note = f"GPUs of {hold.fits.node} are kept for it; pods of lower priority are leaving them"
-        reason = "node(s) had GPUs that pods of lower priority have yet to leave"
-        return Unfit(note, dict.fromkeys(among, reason), frozenset(among))
+        return hold
 
     def _refused(self, pod: Pod, verdict: Refused, among: Sequence[str]) -> Unfit:
         self._ledger.release_hold(pod.metadata.uid)

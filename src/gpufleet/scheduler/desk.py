@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from gpufleet.errors import InvalidRequest
 from gpufleet.kube import Change
 from gpufleet.kube.timing import Timing
 from gpufleet.logs import get_logger
@@ -15,8 +16,9 @@ from gpufleet.model.annotations import CLAIM
 from gpufleet.model.claim import GpuClaim
 from gpufleet.model.kube_objects import Lease, Node, Pod, PodGroup
 from gpufleet.model.node_status import GpuNodeStatus
-from gpufleet.placement import DemandMemory, fragmentation
+from gpufleet.placement import Cluster, DemandMemory, Request, fragmentation
 from gpufleet.placement.kubernetes import Ledger, read_lease, request_of
+from gpufleet.placement.kubernetes.ledger import Key
 from gpufleet.scheduler.binding import Binder
 from gpufleet.scheduler.care import Care
 from gpufleet.scheduler.choosing import Choice, Chooser, Unfit
@@ -30,6 +32,9 @@ from gpufleet.scheduler.waiting import WaitingRoom
 from gpufleet.settings import SchedulerSettings
 
 _log = get_logger("scheduler")
+
+LEARN = 600.0
+"""Seconds between two looks at what has been asked for: the scores of all nodes are found anew then."""
 
 
 class Desk:
@@ -70,6 +75,7 @@ class Desk:
         self.care.on_freed = self.gangs.look_at_all
         self.gangs.on_planned = self._gang_planned
         self.gangs.on_refused = self._gang_refused
+        self.gangs.make_room = self._make_room
 
     # -- verbs -----------------------------------------------------------------------------
 
@@ -151,8 +157,11 @@ class Desk:
                 self.ledger.claims.pop(key, None)
                 continue
             self.ledger.claims[key] = change.after
+            # Whoever wrote it: a request of ours that was given up on may arrive after later ones.
+            self.statuses.look_at(*key)
+            if change.before is None:
+                self._asked(change.after, len(self.ledger.pods_of(*key)))
             if change.before is None or change.before.spec != change.after.spec:
-                self.statuses.look_at(*key)
                 self._claim_came(key)
             if change.after.spec.gang_ref:
                 self.gangs.look_at((meta.namespace, change.after.spec.gang_ref))
@@ -177,6 +186,8 @@ class Desk:
                 self.care.pod_gone(uid)
                 self.waiting.drop(uid)
             else:
+                if uid not in self.ledger.pods and (asked := self.ledger.claim_of(pod)):
+                    self._asked(asked, 1)
                 self.ledger.put_pod(change.after)
                 if pod.spec.node_name or pod.finished:
                     self.waiting.drop(uid)
@@ -199,6 +210,16 @@ class Desk:
             group.create_task(self.care.run())
             group.create_task(self.statuses.run())
             group.create_task(self.gangs.run())
+            group.create_task(self._learn_now_and_then())
+
+    def learn(self) -> None:
+        """Place by the demand of the last days from now on."""
+        self.ledger.cluster.learn(self._demand.demand(self._timing.monotonic()))
+
+    async def _learn_now_and_then(self) -> None:
+        while True:
+            self.learn()
+            await asyncio.sleep(LEARN)
 
     def refresh_metrics(self) -> None:
         """Set the gauges to what is so now."""
@@ -219,15 +240,41 @@ class Desk:
 
     def _preempt(self, pod: Pod, among: Sequence[str]) -> None:
         claim = self.ledger.claim_of(pod)
-        if claim is None or claim.spec.gang_ref or not self._settings.preempt:
+        if claim is None or not self._settings.preempt:
             return
-        request = request_of(claim)
-        for victim in self.preemption.nominate(pod, request, among):
+        try:
+            request = request_of(claim)
+        except InvalidRequest:
+            return
+        name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        self._evict(self.preemption.nominate(pod, request, among), name)
+
+    def _make_room(self, gang: Key, pods: Sequence[Pod], requests: Sequence[Request], among: Cluster) -> str:
+        """Have pods of lower priority leave for a gang; what it waits for then, or nothing if none can help."""
+        if not self._settings.preempt:
+            return ""
+        victims = self.preemption.nominate_gang(gang[1], pods, requests, among)
+        if victims is None:
+            return ""
+        self._evict(victims, f"gang {gang[0]}/{gang[1]}")
+        return f"gang {gang[1]}: GPUs are kept for it; pods of lower priority are leaving them"
+
+    def _evict(self, victims: Sequence[Pod], by: str) -> None:
+        for victim in victims:
             meta = victim.metadata
-            _log.info("preempting", victim=f"{meta.namespace}/{meta.name}", by=pod.metadata.name)
-            note = f"Preempted by {pod.metadata.namespace}/{pod.metadata.name}, which has a higher priority"
+            _log.info("preempting", victim=f"{meta.namespace}/{meta.name}", by=by)
+            note = f"Preempted by {by}, which has a higher priority"
             self.statuses.say(victim, "Preempted", note, "Warning")
             self.begin(self._api.evict(meta.namespace, meta.name, meta.uid))
+
+    def _asked(self, claim: GpuClaim, pods: int) -> None:
+        """Pods that name a claim have come: each is one more wish for what the claim asks for."""
+        try:
+            request = request_of(claim)
+        except InvalidRequest:
+            return
+        for _ in range(pods):
+            self._demand.saw(request, self._timing.monotonic())
 
     def _claim_came(self, key: tuple[str, str]) -> None:
         for pod in self.ledger.pods_of(*key):

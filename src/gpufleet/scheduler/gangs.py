@@ -5,11 +5,11 @@ once; if one can't be had, all are given back. Only then are the members' gates 
 wait for each other, so that no member runs before all have come to be bound. A gang that does
 not get going in its time gives everything back and may be planned again. Two gangs can't each
 hold half of what both need: planning is one step, and leases are never kept for half a gang.
-Gangs don't preempt.
+A gang of higher priority may have others leave: for all of its members, or nobody leaves.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gpufleet.errors import GpufleetError, InvalidRequest
@@ -17,15 +17,15 @@ from gpufleet.kube.timing import Timing
 from gpufleet.logs import get_logger
 from gpufleet.model.annotations import GANG_GATE
 from gpufleet.model.kube_objects import Pod
-from gpufleet.placement import Cluster, Fits, GangFits, GangRefused, Request, place_gang
+from gpufleet.placement import Cluster, Fits, GangFits, Request, place_gang
 from gpufleet.placement.kubernetes import Hold, Ledger, request_of
 from gpufleet.placement.kubernetes.claims import gang_terms
 from gpufleet.placement.kubernetes.explain import gang_members
-from gpufleet.placement.kubernetes.ledger import Key
+from gpufleet.placement.kubernetes.ledger import Key, holder_key
 from gpufleet.placement.kubernetes.nodes import lets_in
 from gpufleet.scheduler.care import Care
 from gpufleet.scheduler.choosing import whole_allocation
-from gpufleet.scheduler.leasing import Leasing, PodName
+from gpufleet.scheduler.leasing import Leasing, PodName, Reserved
 from gpufleet.scheduler.ports import Api
 
 _log = get_logger("scheduler")
@@ -59,6 +59,10 @@ class Gangs:
         self.on_refused: Callable[[list[Pod], str], None] = lambda pods, note: None
         self.mine: Callable[[Pod], bool] = lambda pod: True
         """Whether a pod is this scheduler's to bind; GPUs are reserved for no others."""
+        self.make_room: Callable[[Key, Sequence[Pod], Sequence[Request], Cluster], str] = (
+            lambda gang, pods, requests, among: ""
+        )
+        """Asked for a gang that does not fit: what it waits for if others leave for it, else nothing."""
 
     def gang_of(self, pod: Pod) -> Key | None:
         """The gang that a pod belongs to by its claim."""
@@ -148,6 +152,7 @@ class Gangs:
         if terms is None:
             self._known.discard(gang)
         if terms is None or len(members) < terms[0]:
+            self._release_holds(gang, members)
             return
         settled = [pod for pod in members if self._settled(pod)]
         waiting = [pod for pod in members if not self._settled(pod)]
@@ -196,14 +201,17 @@ class Gangs:
         if isinstance(requests, str):
             self._refuse(gang, waiting, requests)
             return
-        found = self._place(waiting, requests)
+        among = self._open_to(waiting)
+        found = place_gang(among, requests)
         if not isinstance(found, GangFits) and len(waiting) > least - len(settled):
             waiting = waiting[: least - len(settled)]
             requests = requests[: len(waiting)]
-            found = self._place(waiting, requests)
+            found = place_gang(among, requests)
         if not isinstance(found, GangFits):
-            self._refuse(gang, waiting, f"gang {gang[1]}: {found.summary}")
+            leaving = self.make_room(gang, waiting, requests, among)
+            self._refuse(gang, waiting, leaving or f"gang {gang[1]}: {found.summary}")
             return
+        self._release_holds(gang, gang_members(self._ledger, *gang))
         until = self._timing.monotonic() + seconds
         for pod, fits in zip(waiting, found.members, strict=True):
             self._ledger.hold(pod.metadata.uid, Hold(fits, until, gang[1]))
@@ -222,10 +230,10 @@ class Gangs:
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if not failures:
             return True
-        for name, fits, stamp in zip(names, places, outcomes, strict=True):
+        for name, fits, reserved in zip(names, places, outcomes, strict=True):
             self._ledger.release_hold(name.uid)
-            if isinstance(stamp, str):
-                await self._leasing.unreserve(name.uid, fits.node, fits.gpus, stamp)
+            if isinstance(reserved, Reserved):
+                await self._leasing.unreserve(name.uid, fits.node, reserved.new, reserved.stamp)
             self._care.look_at(name.uid)
         if unexpected := [each for each in failures if not isinstance(each, GpufleetError)]:
             raise unexpected[0]
@@ -247,15 +255,23 @@ class Gangs:
         self.notes[gang] = note
         self.on_refused(pods, note)
 
-    def _place(self, pods: list[Pod], requests: list[Request]) -> GangFits | GangRefused:
-        return place_gang(self._open_to(pods[0]), requests)
+    def _release_holds(self, gang: Key, members: list[Pod]) -> None:
+        """Give up what was kept for members that have no plan."""
+        for pod in members:
+            hold = self._ledger.holds.get(pod.metadata.uid)
+            if hold is not None and hold.gang == gang[1]:
+                self._ledger.release_hold(pod.metadata.uid)
+                self._care.freed()
 
-    def _open_to(self, pod: Pod) -> Cluster:
-        """The cluster without the nodes that the members can't go to (they are alike in that)."""
+    def _open_to(self, pods: list[Pod]) -> Cluster:
+        """The cluster without the nodes that the members can't go to (they are alike in that), nor what they hold."""
         trial = self._ledger.cluster.copy()
         for name, node in self._ledger.nodes.items():
-            if not lets_in(node, pod):
+            if not lets_in(node, pods[0]):
                 trial.remove_node(name)
+        for pod in pods:
+            if hold := self._ledger.holds.get(pod.metadata.uid):
+                trial.free(holder_key(pod.metadata.uid, hold.fits.node))
         return trial
 
     def _requests(self, pods: list[Pod]) -> list[Request] | str:

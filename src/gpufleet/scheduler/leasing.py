@@ -5,6 +5,10 @@ Whoever gives back an entry does it under the lease's version and only while the
 one it knows. So an entry that another process has renewed meanwhile can't be taken from it,
 and a lease of another pod can't be released by mistake.
 
+An attempt that fails gives back only what the pod did not have before. What it renewed may be
+what another process is about to bind the pod with, or has bound it with: that goes only after
+the pod has been changed (`care.py`).
+
 No answer to a write means that it may have been done: the lease is read to find out.
 """
 
@@ -50,6 +54,14 @@ class PodName:
     claim: str = ""
 
 
+@dataclass(frozen=True)
+class Reserved:
+    """The leases of one attempt: their stamp, and the GPUs that the pod did not have before."""
+
+    stamp: str
+    new: tuple[int, ...]
+
+
 class Leasing:
     """Takes and gives back leases; what the server answers goes into the ledger at once."""
 
@@ -67,19 +79,18 @@ class Leasing:
         self._timing = timing
         self._new_stamp = new_stamp
 
-    async def reserve(self, pod: PodName, fits: Fits) -> str:
-        """Take a lease of every GPU, all at once; if one can't be had, give back the others and raise.
-
-        Returns the stamp of this attempt, for `unreserve`.
-        """
+    async def reserve(self, pod: PodName, fits: Fits) -> Reserved:
+        """Take a lease of every GPU, all at once; if one can't be had, give back the others and raise."""
         stamp = self._new_stamp()
         parts = {gpu: self._part(pod, fits, gpu, stamp) for gpu in fits.gpus}
-        tasks = [self._take(fits.node, gpu, pod.uid, part) for gpu, part in parts.items()]
+        renewed: set[int] = set()
+        tasks = [self._take(fits.node, gpu, pod.uid, part, renewed) for gpu, part in parts.items()]
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        new = tuple(gpu for gpu in fits.gpus if gpu not in renewed)
         if not failures:
-            return stamp
-        await self.unreserve(pod.uid, fits.node, fits.gpus, stamp)
+            return Reserved(stamp, new)
+        await self.unreserve(pod.uid, fits.node, new, stamp)
         expected = [failure for failure in failures if isinstance(failure, GpufleetError)]
         raise next(iter(set(failures) - set(expected)), failures[0])
 
@@ -98,12 +109,15 @@ class Leasing:
         instances = tuple(instance for at, instance in fits.instances if at == gpu)
         return Holder(pod.namespace, pod.name, pod.claim, fits.request.milli_per_gpu, instances, stamp)
 
-    async def _take(self, node: str, gpu: int, uid: str, part: Holder) -> None:
+    async def _take(self, node: str, gpu: int, uid: str, part: Holder, renewed: set[int]) -> None:
+        """Take one lease, or renew it; `renewed` gets it if the pod may have had it before."""
         name = lease_name(node, gpu)
         known = self._ledger.leases.get(name)
         for _ in range(_TRIES):
-            if known is not None and (mine := known.holders.get(uid)) and mine.stamp == part.stamp:
-                return
+            if known is not None and (mine := known.holders.get(uid)):
+                if mine.stamp == part.stamp:
+                    return
+                renewed.add(gpu)
             try:
                 self._ledger.put_lease(await self._write(known, node, gpu, uid, part))
                 return

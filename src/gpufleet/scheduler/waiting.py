@@ -62,12 +62,11 @@ class WaitingRoom:
         for uid, waiting in sorted(self.pods.items(), key=lambda pair: pair[1].order):
             if waiting.request is None or ledger.parts(uid):
                 continue
-            if hold := ledger.holds.get(uid):
-                # GPUs are kept for it; it can have them once those who had them have left.
-                if ledger.unhindered(uid, hold.fits):
-                    found.append(waiting)
-                continue
-            if isinstance(trial.take(waiting.request, waiting.among or None), Fits):
+            hold = ledger.holds.get(uid)
+            if hold is not None and ledger.unhindered(uid, hold.fits):
+                # GPUs were kept for it, and those who had them have left.
+                found.append(waiting)
+            elif isinstance(trial.take(waiting.request, waiting.among or None), Fits):
                 found.append(waiting)
         due = [each for each in found if now - each.woken_at >= PATIENCE]
         for each in due:

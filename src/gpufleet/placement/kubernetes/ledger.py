@@ -158,6 +158,11 @@ class Ledger:
         """Whether no lease of another keeps these GPUs from the pod."""
         return all(self._open(uid, fits, gpu) for gpu in fits.gpus)
 
+    def hinderers(self, uid: str, fits: Fits) -> set[str]:
+        """The other pods that have leases of these GPUs."""
+        leases = (self.leases.get(lease_name(fits.node, gpu)) for gpu in fits.gpus)
+        return {other for lease in leases if lease for other in lease.holders if other != uid}
+
     def _open(self, uid: str, fits: Fits, gpu: int) -> bool:
         lease = self.leases.get(lease_name(fits.node, gpu))
         others = [holder for other, holder in lease.holders.items() if other != uid] if lease else []

@@ -14,7 +14,8 @@ def node_of(node: KubeNode, report: GpuNodeStatus, taken: Callable[[Device], boo
         node.metadata.name,
         tuple(_gpu(device, taken) for device in report.status.devices),
         dict(node.metadata.labels),
-        cordoned=node.spec.unschedulable or not is_ready(node),
+        cordoned=node.spec.unschedulable,
+        ready=is_ready(node),
     )
 
 

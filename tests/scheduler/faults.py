@@ -1,0 +1,290 @@
+"""Faults to plant in a scheduler, one at a time: does the machine of `machine.py` find each?
+
+A fault is what a change of the code in haste might do: a step left out, a check too few, two
+steps in the wrong order. It is put into one process's desk from outside.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import structs
+
+from gpufleet.kube.errors import Unanswered
+from gpufleet.model.annotations import CLAIM
+from gpufleet.model.kube_objects import Lease, Pod
+from gpufleet.placement import Fits
+from gpufleet.placement.kubernetes import read_lease
+from gpufleet.placement.kubernetes.leases import Holder, with_holders
+from gpufleet.scheduler.desk import Desk
+from gpufleet.scheduler.leasing import PodName, Reserved
+
+Plant = Callable[[Desk], None]
+
+
+def leaves_leases_after_a_refused_binding(desk: Desk) -> None:
+    """The undo is skipped."""
+
+    async def skip(pod: Pod, version: str, node: str, reserved: Reserved, error: Exception) -> str:
+        desk.ledger.release_hold(pod.metadata.uid)
+        return str(error)
+
+    _set(desk.binder, "_after_refusal", skip)
+
+
+def takes_silence_for_failure(desk: Desk) -> None:
+    """A Binding that was not answered is undone without a look at the pod."""
+
+    async def undo(pod: Pod, node: str, fits: Fits | None, reserved: Reserved, error: Exception) -> str:
+        await desk.leasing.unreserve(pod.metadata.uid, node, reserved.new, reserved.stamp)
+        desk.ledger.release_hold(pod.metadata.uid)
+        return str(error)
+
+    _set(desk.binder, "_after_silence", undo)
+
+
+def deletes_leases_without_precondition(desk: Desk) -> None:
+    """By name alone."""
+    api: Any = desk._api
+
+    async def delete(name: str, uid: str, resource_version: str) -> None:
+        def act() -> None:
+            api._world.remove("leases", "gpufleet", name)
+
+        await api._call(f"delete lease {name}", act)
+
+    _set(api, "delete_lease", delete)
+
+
+def gives_back_whatever_the_stamp(desk: Desk) -> None:
+    """An entry that was renewed meanwhile is given back too."""
+    honest = desk.leasing.unreserve
+
+    async def unreserve(uid: str, node: str, gpus: Sequence[int], stamp: str | None) -> bool:
+        return await honest(uid, node, gpus, None)
+
+    _set(desk.leasing, "unreserve", unreserve)
+
+
+def gives_back_what_it_only_renewed(desk: Desk) -> None:
+    """A failed attempt gives back what another process may be binding the pod with."""
+    honest = desk.leasing._take
+
+    async def take(node: str, gpu: int, uid: str, part: Holder, renewed: set[int]) -> None:
+        await honest(node, gpu, uid, part, set())
+
+    _set(desk.leasing, "_take", take)
+
+
+def takes_back_without_changing_the_pod(desk: Desk) -> None:
+    """A Binding under way is not outdated first."""
+
+    async def take_back(pod: Pod, parts: Any) -> bool:
+        return await desk.care._release(pod.metadata.uid, parts, "not bound", stamped=True)
+
+    _set(desk.care, "take_back", take_back)
+
+
+def binds_whatever_version(desk: Desk) -> None:
+    """The Binding carries the version that the pod has now, not the one that was read before the leases."""
+    api: Any = desk._api
+    honest = api.bind
+
+    async def bind(
+        namespace: str, pod: str, uid: str, version: str, node: str, notes: Mapping[str, str]
+    ) -> None:
+        now = await api.read_pod(namespace, pod)
+        await honest(namespace, pod, uid, now.metadata.resource_version if now else version, node, notes)
+
+    _set(api, "bind", bind)
+
+
+def binds_before_it_leases(desk: Desk) -> None:
+    """Two steps in the wrong order."""
+    api: Any = desk._api
+    reserve, bind = desk.leasing.reserve, api.bind
+    late: dict[str, tuple[PodName, Fits]] = {}
+
+    async def later(pod: PodName, fits: Fits) -> Reserved:
+        late[pod.uid] = (pod, fits)
+        return Reserved("", ())
+
+    async def bind_first(
+        namespace: str, pod: str, uid: str, version: str, node: str, notes: Mapping[str, str]
+    ) -> None:
+        await bind(namespace, pod, uid, version, node, notes)
+        if uid in late:
+            await reserve(*late.pop(uid))
+
+    _set(desk.leasing, "reserve", later)
+    _set(api, "bind", bind_first)
+
+
+def does_not_hold_its_choice(desk: Desk) -> None:
+    """The next pod is given the same GPUs."""
+    _set(desk.ledger, "hold", lambda uid, hold: None)
+
+
+def does_not_count_holds(desk: Desk) -> None:
+    """Holds are kept, and nobody looks at them."""
+    honest = desk.ledger._wanted
+
+    def wanted(key: str, uid: str, node: str) -> Any:
+        hold = desk.ledger.holds.pop(uid, None)
+        try:
+            return honest(key, uid, node)
+        finally:
+            if hold is not None:
+                desk.ledger.holds[uid] = hold
+
+    _set(desk.ledger, "_wanted", wanted)
+
+
+def overwrites_other_holders(desk: Desk) -> None:
+    """A share of a GPU is written over the shares of others."""
+    api: Any = desk._api
+    honest = api.replace_lease
+
+    async def replace(lease: Lease) -> Any:
+        read = read_lease(lease)
+        assert read is not None
+        uid, holder = list(read.holders.items())[-1]
+        return await honest(with_holders(lease, {uid: holder}, desk._timing.now()))
+
+    _set(api, "replace_lease", replace)
+
+
+def takes_no_answer_for_a_free_gpu(desk: Desk) -> None:
+    """A lease that could not be read is not there."""
+    honest = desk.leasing._read
+
+    async def read(name: str) -> Any:
+        try:
+            return await honest(name)
+        except Unanswered:
+            return None
+
+    async def force(lease: Lease) -> Lease:
+        api: Any = desk._api
+
+        def act() -> Any:
+            return api._world.write("leases", lease)
+
+        made: Lease = await api._call(f"create lease {lease.metadata.name}", act)
+        return made
+
+    _set(desk.leasing, "_read", read)
+    _set(desk._api, "create_lease", force)
+
+
+def forgets_leases_of_ended_pods(desk: Desk) -> None:
+    """Only pods that are gone are tidied up after, not those that have ended."""
+    honest = desk.care._release
+
+    async def release(uid: str, parts: Any, why: str, *, stamped: bool = False) -> bool:
+        return why == "ended" or await honest(uid, parts, why, stamped=stamped)
+
+    _set(desk.care, "_release", release)
+
+
+def forgets_what_it_could_not_release(desk: Desk) -> None:
+    """A release that failed is not tried again."""
+    honest = desk.care._tend_safely
+
+    async def tend(uid: str) -> bool:
+        await honest(uid)
+        return True
+
+    _set(desk.care, "_tend_safely", tend)
+
+
+def is_locked_out_by_its_own_lease(desk: Desk) -> None:
+    """A pod's own leases count against it."""
+    _set(desk.chooser, "_kept", lambda uid, request, among: None)
+
+    class Nothing:
+        def __enter__(self) -> None: ...
+        def __exit__(self, *error: object) -> None: ...
+
+    _set(desk.ledger, "without", lambda uid: Nothing())
+
+
+def lets_members_go_alone(desk: Desk) -> None:
+    """Binds of a gang don't wait for each other."""
+
+    async def permit(uid: str, gang: Any, patience: float) -> bool:
+        return True
+
+    _set(desk.gangs, "permit", permit)
+
+
+def keeps_part_of_a_gang_on_timeout(desk: Desk) -> None:
+    """One member's leases are forgotten when a gang gives up."""
+    honest = desk.gangs._give_up
+
+    async def give_up(plan: Any, members: list[Pod]) -> None:
+        await honest(plan, members[:-1])
+
+    _set(desk.gangs, "_give_up", give_up)
+
+
+def reserves_part_of_a_gang(desk: Desk) -> None:
+    """A gang of which one member can't be had goes on with the rest."""
+
+    async def reserve_some(gang: Any, pods: list[Pod], places: Sequence[Fits]) -> bool:
+        for pod, fits in list(zip(pods, places, strict=True))[:1]:
+            meta = pod.metadata
+            name = PodName(meta.uid, meta.namespace, meta.name, meta.annotations[CLAIM])
+            await desk.leasing.reserve(name, fits)
+        return True
+
+    _set(desk.gangs, "_reserve_all", reserve_some)
+
+
+def believes_an_old_watch(desk: Desk) -> None:
+    """What the watch brings late replaces what the server has just said."""
+    honest = desk.ledger.put_lease
+
+    def put(lease: Lease) -> None:
+        desk.ledger.leases.pop(lease.metadata.name, None)
+        honest(structs.replace(lease))
+
+    _set(desk.ledger, "put_lease", put)
+
+
+def does_not_write_a_status_again(desk: Desk) -> None:
+    """A status whose write failed stays as it was."""
+    honest = desk.statuses._write
+
+    async def write(key: Any) -> None:
+        await honest(key)
+
+    _set(desk.statuses, "_write", write)
+
+
+def _set(part: Any, name: str, act: Any) -> None:
+    assert hasattr(part, name), f"{type(part).__name__} has no {name} any more"
+    setattr(part, name, act)
+
+
+FAULTS: tuple[Plant, ...] = (
+    leaves_leases_after_a_refused_binding,
+    takes_silence_for_failure,
+    deletes_leases_without_precondition,
+    gives_back_whatever_the_stamp,
+    gives_back_what_it_only_renewed,
+    takes_back_without_changing_the_pod,
+    binds_whatever_version,
+    binds_before_it_leases,
+    does_not_hold_its_choice,
+    does_not_count_holds,
+    overwrites_other_holders,
+    takes_no_answer_for_a_free_gpu,
+    forgets_leases_of_ended_pods,
+    forgets_what_it_could_not_release,
+    is_locked_out_by_its_own_lease,
+    lets_members_go_alone,
+    keeps_part_of_a_gang_on_timeout,
+    reserves_part_of_a_gang,
+    believes_an_old_watch,
+    does_not_write_a_status_again,
+)
