@@ -15,7 +15,7 @@ INSTALL = $(UV) pip install --quiet --python $(BIN)/python
 PAGE := src/gpufleet/dashboard/static/index.html
 PAGE_SOURCES = $(shell find dashboard -path dashboard/node_modules -prune -o -type f -print 2>/dev/null)
 
-.PHONY: help run test check e2e bench build image sbom lock docs clean dashboard page-if-node browser-if-root
+.PHONY: help run test check e2e e2e-load chaos bench build image sbom lock docs clean dashboard page-if-node browser-if-root
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,12 @@ check: $(VENV)/.dev ## Lint, types and layers
 
 e2e: $(VENV)/.dev page-if-node ## Run the end-to-end tests on a real control plane
 	@$(BIN)/pytest e2e $(ARGS)
+
+e2e-load: $(VENV)/.dev ## Bind 2,000 claim pods at once on 1,000 nodes, beside plain kube-scheduler
+	@$(BIN)/python -m e2e.load $(ARGS)
+
+chaos: $(VENV)/.dev ## Kill, pause and cut off every part under load for CHAOS_SECONDS (600)
+	@$(BIN)/python -m e2e.chaos $(ARGS)
 
 bench: $(VENV)/.dev ## Measure against the budgets; writes bench/results/*.json
 	@$(BIN)/python -m bench $(ARGS)

@@ -76,11 +76,12 @@ class Files:
         return self.root / "kube-scheduler.json"
 
 
-def audit_policy() -> dict[str, Any]:
-    """Metadata of everything; what was said too, where a test may ask who held which GPU when."""
+def audit_policy(bodies: bool = True) -> dict[str, Any]:
+    """Metadata of everything; with `bodies` what was said too, where a test may ask who held which GPU when."""
+    writes = ["create", "update", "patch", "delete"]
     told = [
         {"group": "coordination.k8s.io", "resources": ["leases"]},
-        {"group": "", "resources": ["pods/binding"]},
+        {"group": "", "resources": ["pods/binding", "pods/status"]},
         {"group": "gpu.scheduling"},
     ]
     return {
@@ -90,7 +91,7 @@ def audit_policy() -> dict[str, Any]:
         "rules": [
             {"level": "None", "nonResourceURLs": ["/healthz*", "/readyz*", "/livez*", "/openapi*"]},
             {"level": "Metadata", "namespaces": ["kube-node-lease"]},
-            {"level": "RequestResponse", "resources": told, "verbs": ["create", "update", "patch", "delete"]},
+            *([{"level": "RequestResponse", "resources": told, "verbs": writes}] if bodies else []),
             {"level": "Metadata"},
         ],
     }

@@ -39,13 +39,19 @@ class Cluster:
     """The control plane and what tests ask of it; a context manager that starts and stops all of it."""
 
     def __init__(
-        self, binaries: Binaries, *, scheduler: Mapping[str, Any] | None = None, node_lifecycle: bool = False
+        self,
+        binaries: Binaries,
+        *,
+        scheduler: Mapping[str, Any] | None = None,
+        node_lifecycle: bool = False,
+        audit_bodies: bool = True,
     ) -> None:
         self.binaries = binaries
         self.directory = Path(tempfile.mkdtemp(prefix="gpufleet-e2e-")).resolve()
         self._guard = Guard(self.directory)
         self._scheduler_configuration = dict(scheduler or {})
         self._node_lifecycle = node_lifecycle
+        self._audit_bodies = audit_bodies
         self._identities: dict[str, Identity] = {}
         self.logs = self.directory / "logs"
         self.logs.mkdir()
@@ -221,7 +227,7 @@ class Cluster:
             self.user("system:kube-controller-manager").kubeconfig,
             self.user("system:kube-scheduler").kubeconfig,
         )
-        self._files.audit_policy.write_text(json.dumps(arguments.audit_policy()))
+        self._files.audit_policy.write_text(json.dumps(arguments.audit_policy(self._audit_bodies)))
         self._files.egress.write_text(json.dumps(arguments.egress(self._files.services)))
         self._configure_scheduler(self._scheduler_configuration)
         self._make_components()

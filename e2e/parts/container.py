@@ -92,7 +92,10 @@ def _kube_scheduler(made: Program, container: Json, around: Surroundings) -> Pro
     [given] = [each for each in arguments if each.startswith("--config=")]
     file = Path(given.removeprefix("--config="))
     configuration = yaml.safe_load(file.read_text())
-    configuration["clientConnection"] = {"kubeconfig": kubeconfig}
+    configuration["clientConnection"] = {
+        **configuration.get("clientConnection", {}),
+        "kubeconfig": kubeconfig,
+    }
     for extender in configuration["extenders"]:
         address = urlsplit(extender["urlPrefix"])
         port = around.service(str(address.hostname), int(address.port or 80))

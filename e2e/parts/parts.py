@@ -10,14 +10,14 @@ upgrade.
 import base64
 import ssl
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.shim.nvml import NvmlShim, State, build_shim
 
-from e2e.cluster import Cluster, Component
+from e2e.cluster import Cluster, Component, Identity
 from e2e.cluster.network import Backend
 from e2e.cluster.rest import answers
 from e2e.fakenodes import FakeNodes
@@ -74,6 +74,8 @@ class Parts:
         self.cluster, self.nodes, self.namespace = cluster, nodes, namespace
         self.gpus: dict[str, NvmlShim] = {}
         """The driver of each node, to be changed while agents read it."""
+        self.through: Callable[[str, Identity], Identity] = lambda pod, identity: identity
+        """How the process of a pod reaches the API server: as it is, or through a proxy that can be cut."""
         self._parts: dict[str, Part] = {}
         self._listening: dict[str, int] = {}
         for node, state in machines.items():
@@ -165,7 +167,9 @@ class Parts:
         [container] = pod["spec"]["containers"]
         around = Surroundings(
             cluster=self.cluster,
-            identity=self.cluster.service_account(self.namespace, pod["spec"]["serviceAccountName"]),
+            identity=self.through(
+                name, self.cluster.service_account(self.namespace, pod["spec"]["serviceAccountName"])
+            ),
             variables=self.nodes.environment(self.namespace, name, container["name"]),
             mounts={
                 mount["mountPath"]: self._volume(pod, mount["name"])

@@ -142,7 +142,7 @@ class Schedulers(RuleBasedStateMachine):
                 case "users":
                     self.users_do_something(chance)
                 case "time":
-                    self.world.now += chance.choice((1.0, 6.0, 11.0))
+                    self.world.now += chance.choice((1.0, 11.0, 11.0))
             self.restart_the_dead()
             self.check()
 

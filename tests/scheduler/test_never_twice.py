@@ -5,8 +5,8 @@ import os
 from hypothesis import settings
 from tests.scheduler.machine import Schedulers
 
-EXAMPLES = int(os.environ.get("GPUFLEET_EXAMPLES", "60"))
-STEPS = 50
+EXAMPLES = int(os.environ.get("GPUFLEET_EXAMPLES", "80"))
+STEPS = 30
 
 TestSchedulers = Schedulers.TestCase
 TestSchedulers.settings = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None)

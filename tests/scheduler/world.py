@@ -292,7 +292,7 @@ class ModelApi:
             if known is None:
                 raise missing("no pod")
             meta = known.metadata
-            if meta.uid != uid or meta.resource_version != resource_version:
+            if meta.uid != uid or resource_version not in ("", meta.resource_version):
                 raise conflict("precondition")
             if known.spec.node_name or known.spec.scheduling_gates or meta.deletion_timestamp:
                 raise conflict("already assigned, gated, or leaving")

@@ -1,0 +1,135 @@
+"""Was a GPU ever held twice? Read from the API server's audit log, which no part of gpufleet writes.
+
+A pod holds the GPUs that its Binding names, from the Binding until it is deleted or its status says that it has ended.
+Two pods held a GPU at once if the later Binding was answered before the request that ended the earlier pod had
+come in. An API server that is killed may lose its last lines; a pod whose end is not in the log and that is gone
+is counted as untold, not as a holder.
+
+The leases tell the same from the other side: no state of a lease promises more than a GPU, and none is deleted but under
+the version that was read.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from gpufleet.model.annotations import ALLOCATED
+from gpufleet.model.kube_objects import Lease
+from gpufleet.placement.kubernetes import read_lease
+from gpufleet.placement.request import WHOLE
+
+Event = dict[str, Any]
+
+
+@dataclass
+class Holding:
+    """A pod that was bound with GPUs."""
+
+    uid: str
+    name: str
+    gpus: list[str]
+    bound: datetime
+    ended: datetime | None = None
+
+
+@dataclass
+class Verdict:
+    """What the log says."""
+
+    bindings: int = 0
+    lease_writes: int = 0
+    lease_deletes: int = 0
+    untold: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+def judge(events: Iterable[Event], shares: dict[str, int], alive: set[str]) -> Verdict:
+    """Read the log; `shares` are thousandths of a GPU by pod UID where a pod shares, `alive` the UIDs there are now."""
+    verdict, holdings, by_name = Verdict(), dict[str, Holding](), dict[tuple[str, str], str]()
+    for event in events:
+        if event.get("stage") != "ResponseComplete" or not _succeeded(event):
+            continue
+        about = event.get("objectRef", {})
+        match about.get("resource"), about.get("subresource"), event["verb"]:
+            case "pods", "binding", "create":
+                if (holding := _holding(event)) is not None:
+                    verdict.bindings += 1
+                    holdings[holding.uid] = holding
+                    by_name[about["namespace"], about["name"]] = holding.uid
+            case "pods", "status", "patch" | "update":
+                _note_end(holdings, event)
+            case "pods", None, "delete":
+                uid = _deleted(event) or by_name.get((about["namespace"], about["name"]), "")
+                if uid in holdings and holdings[uid].ended is None:
+                    holdings[uid].ended = _moment(event["requestReceivedTimestamp"])
+            case "leases", None, "create" | "update" | "patch" if about["name"].startswith("gpu-"):
+                verdict.lease_writes += 1
+                verdict.faults += _overbooked(event)
+            case "leases", None, "delete" if about["name"].startswith("gpu-"):
+                verdict.lease_deletes += 1
+                verdict.faults += _unguarded(event)
+    verdict.untold = sum(each.ended is None and each.uid not in alive for each in holdings.values())
+    verdict.faults += held_twice(holdings.values(), shares, alive)
+    return verdict
+
+
+def held_twice(holdings: Iterable[Holding], shares: dict[str, int], alive: set[str]) -> Iterator[str]:
+    """Pods that held one GPU at the same time beyond what it is."""
+    by_gpu: dict[str, list[Holding]] = {}
+    for holding in sorted(holdings, key=lambda holding: holding.bound):
+        if holding.ended is None and holding.uid not in alive:
+            continue
+        for gpu in holding.gpus:
+            before = [
+                each for each in by_gpu.get(gpu, []) if each.ended is None or each.ended > holding.bound
+            ]
+            used = sum(shares.get(each.uid, WHOLE) for each in (*before, holding))
+            if used > WHOLE:
+                names = ", ".join(each.name for each in (*before, holding))
+                yield f"{gpu} was held by {names} at {holding.bound:%H:%M:%S.%f}"
+            by_gpu[gpu] = [*before, holding]
+
+
+def _holding(event: Event) -> Holding | None:
+    meta = event["requestObject"].get("metadata", {})
+    node, _, ids = meta.get("annotations", {}).get(ALLOCATED, "").rpartition(":")
+    if not node:
+        return None
+    about = event["objectRef"]
+    uid = meta.get("uid") or about.get("uid", "")
+    gpus = [f"{node}:{gpu}" for gpu in ids.split(",")]
+    return Holding(uid, about["name"], gpus, _moment(event["stageTimestamp"]))
+
+
+def _note_end(holdings: dict[str, Holding], event: Event) -> None:
+    pod = event.get("responseObject", {})
+    holding = holdings.get(pod.get("metadata", {}).get("uid", ""))
+    if holding and holding.ended is None and pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        holding.ended = _moment(event["requestReceivedTimestamp"])
+
+
+def _deleted(event: Event) -> str:
+    return str(event.get("requestObject", {}).get("preconditions", {}).get("uid", ""))
+
+
+def _overbooked(event: Event) -> Iterator[str]:
+    read = read_lease(msgspec.convert(event["responseObject"], Lease))
+    if read is not None and sum(holder.milli for holder in read.holders.values()) > WHOLE:
+        yield f"{read.name} was written with holders {', '.join(read.holders)}"
+
+
+def _unguarded(event: Event) -> Iterator[str]:
+    conditions = event.get("requestObject", {}).get("preconditions", {})
+    if not {"uid", "resourceVersion"} <= conditions.keys():
+        yield f"{event['objectRef']['name']} was deleted without preconditions"
+
+
+def _succeeded(event: Event) -> bool:
+    return 200 <= int(event.get("responseStatus", {}).get("code", 0)) < 300
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,191 @@
+"""What must be so at the end, one question after the other; each is answered with what was seen."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+
+from e2e.chaos import audit
+from e2e.chaos.faults import PARTS, Chaos
+from e2e.chaos.load import CLAIMS, Load
+from e2e.parts import System, Users
+
+READY_WITHIN = 60.0
+SHARE = 500
+TOLERANCE_S = 4
+"""Seconds by which the time that a GPU was held may differ: a pod's own times are whole seconds, at both ends."""
+
+HOURS = "/api/v1/gpu-aggregation/workloads/hourly-stats"
+Line = dict[str, object]
+
+
+class Checks:
+    """Asks everything of the system after the faults."""
+
+    def __init__(self, system: System, users: Users, load: Load, chaos: Chaos, since: int) -> None:
+        self.system, self.users, self.load, self.chaos = system, users, load, chaos
+        self.began = datetime.now(UTC)
+        self._since = since
+        self._lines: list[Line] = []
+
+    def all(self) -> list[Line]:
+        """Every check, in order; a line for each."""
+        healed = time.monotonic()
+        for name, times in sorted(self.chaos.done.items()):
+            self._say(name, f"{times} times")
+        self._check("faults end as they should", lambda: self.chaos.problems or "", good="")
+        self._check("everything is ready within a minute", lambda: self._ready(healed))
+        self.load.stop()
+        seen = self.load.seen
+        self._say(
+            "pods", f"{seen.pods_created} created, {seen.pods_refused} not taken, {seen.pods_ended} deleted"
+        )
+        self._check("every pod that fits is bound, every Job ends", self._jobs_end)
+        self._check("no acknowledged number is lost", self._numbers)
+        self._check("no hour is missing or wrong", self._hours)
+        self._check("no lease is left behind", self._leases)
+        self._check("no GPU was ever held twice", self._audit)
+        return self._lines
+
+    def _say(self, what: str, seen: object) -> None:
+        self._lines.append({"what": what, "seen": seen})
+        print(f"      {what:<44} {seen}", flush=True)
+
+    def _check(self, what: str, question: Callable[[], Any], good: Any = None) -> None:
+        """A question that raises is answered badly; with `good`, the answer must be that."""
+        try:
+            seen = question()
+            well = good is None or seen == good
+        except Exception as error:
+            seen, well = f"{type(error).__name__}: {error}"[:2000], False
+        self._lines.append({"what": what, "seen": seen, "ok": well})
+        print(f"{'ok  ' if well else 'FAIL'}  {what:<44} {seen}", flush=True)
+
+    def _ready(self, healed: float) -> str:
+        cluster = self.system.cluster
+        left = READY_WITHIN - (time.monotonic() - healed)
+        for part in (cluster.etcd, cluster.apiserver, self.system.prometheus.process):
+            part.wait(left)
+        for component in PARTS:
+            left = max(1.0, READY_WITHIN - (time.monotonic() - healed))
+            cluster.wait_for(f"ready {component}", lambda of=component: self._all_ready(of), timeout=left)  # type: ignore[misc]
+        left = max(1.0, READY_WITHIN - (time.monotonic() - healed))
+        cluster.wait_for("server that finds all of its sources", self._healthy, timeout=left)
+        return f"after {time.monotonic() - healed:.0f} s"
+
+    def _all_ready(self, component: str) -> bool:
+        """All of them; of the schedulers, the one that leads."""
+        self.chaos.revive()
+        parts = self.system.parts.of(component)
+        return (any if component == "scheduler" else all)(part.ready for part in parts)
+
+    def _healthy(self) -> bool:
+        try:
+            return bool(self.system.get("/api/healthz")["status"] == "healthy")
+        except (httpx.HTTPError, AssertionError):
+            return False
+
+    def _jobs_end(self) -> str:
+        def ended() -> bool:
+            time.sleep(0.5)
+            path = f"/apis/batch/v1/namespaces/{self.users.namespace}/jobs"
+            found = self.system.cluster.api.get(path)["items"]
+            return all(
+                each.get("status", {}).get("succeeded") == 1
+                for each in found
+                if each["metadata"]["name"] in self.load.seen.jobs
+            )
+
+        self.system.cluster.wait_for("end of the Jobs", ended, timeout=180)
+        return f"{len(self.load.seen.jobs)} Jobs"
+
+    def _numbers(self) -> str:
+        start, end = (
+            self._milliseconds(self.began),
+            self._milliseconds(datetime.now(UTC) + timedelta(minutes=1)),
+        )
+        path = f"/api/workloads/{self.load.training}/trainingPerformance?start={start}&end={end}"
+        there = {row["timestamp"]: row["value"] for row in self.system.get(path) if row["metric"] == "loss"}
+        lost = {at: loss for at, loss in self.load.seen.numbers.items() if there.get(at) != loss}
+        assert not lost, (
+            f"{len(lost)} of {len(self.load.seen.numbers)} are lost, such as {list(lost.items())[:3]}"
+        )
+        return f"{len(self.load.seen.numbers)} acknowledged, {self.load.seen.numbers_refused} not"
+
+    def _hours(self) -> str:
+        """The GPU hours of every Job, against what the pods' own statuses say."""
+        self.system.account(self.began)
+        wrong = []
+        for name in self.load.seen.jobs:
+            held = self._held(name)
+            counted = self._counted(name)
+            if abs(counted - held) > TOLERANCE_S / 3600:
+                wrong.append(f"{name}: {counted * 3600:.1f} s counted, {held * 3600:.1f} s held")
+        assert not wrong, "; ".join(wrong)
+        return f"{len(self.load.seen.jobs)} Jobs, each as long as its pod says"
+
+    def _held(self, job: str) -> float:
+        total = 0.0
+        for pod in self.users.pods():
+            owners = [each["name"] for each in pod["metadata"].get("ownerReferences", [])]
+            if job not in owners:
+                continue
+            [scheduled] = [each for each in pod["status"]["conditions"] if each["type"] == "PodScheduled"]
+            [container] = pod["status"]["containerStatuses"]
+            ended = datetime.fromisoformat(container["state"]["terminated"]["finishedAt"])
+            total += (ended - datetime.fromisoformat(scheduled["lastTransitionTime"])).total_seconds() / 3600
+        return total
+
+    def _counted(self, job: str) -> float:
+        end = datetime.now(UTC) + timedelta(hours=1)
+        span = f"start_time={self.began:%Y-%m-%dT%H:00:00Z}&end_time={end:%Y-%m-%dT%H:00:00Z}"
+        rows = self.system.get(f"{HOURS}?namespace={self.users.namespace}&workload_name={job}&{span}")["data"]
+        return float(sum(row["allocated_gpu_count"] for row in rows if row["workload_name"] == job))
+
+    def _leases(self) -> str:
+        def holders() -> set[str]:
+            return {uid for held in self.system.leases().values() for uid in held.split(",")}
+
+        def settled() -> bool:
+            time.sleep(0.5)
+            living = {
+                pod["metadata"]["uid"]
+                for pod in self.users.pods()
+                if pod["status"].get("phase") not in ("Succeeded", "Failed") and pod["spec"].get("nodeName")
+            }
+            return holders() == living
+
+        self.system.cluster.wait_for("leases of the living and no others", settled, timeout=60)
+        at_work = len(self.system.leases())
+        self.users.clean_up()
+        self.system.cluster.wait_for("free GPUs", lambda: not self.system.leases(), timeout=60)
+        return f"{at_work} leases of living pods; none after they went"
+
+    def _audit(self) -> str:
+        events = list(self.system.cluster.audit(self._since))
+        shared = {name for name, devices in CLAIMS.items() if devices.get("exclusivity") == "Shared"}
+        shares = {
+            uid: SHARE
+            for event in events
+            if event.get("objectRef", {}).get("resource") == "pods"
+            for uid, claim in [_claim_of(event)]
+            if claim in shared
+        }
+        verdict = audit.judge(events, shares, set())
+        assert not verdict.faults, "; ".join(verdict.faults[:5])
+        return (
+            f"{verdict.bindings} bindings, {verdict.lease_writes} lease writes, {verdict.lease_deletes} deletes; "
+            f"{verdict.untold} pods whose end a killed API server did not write down"
+        )
+
+    @staticmethod
+    def _milliseconds(moment: datetime) -> int:
+        return int(moment.timestamp() * 1000)
+
+
+def _claim_of(event: dict[str, Any]) -> tuple[str, str]:
+    """The pod's UID and its claim, where an event shows the pod."""
+    meta = event.get("responseObject", {}).get("metadata", {})
+    return str(meta.get("uid", "")), str(meta.get("annotations", {}).get("gpu.scheduling/claim", ""))

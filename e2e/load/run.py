@@ -1,0 +1,248 @@
+"""The two runs of the load: the same pods without and with claims, each on a kube-scheduler of its own."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.scheduler.stage import device
+
+from e2e.cluster import Cluster, Component
+from e2e.cluster.cluster import free_ports
+from e2e.cluster.rest import answers
+from e2e.fakenodes import status
+from e2e.load.measures import Requests, cpu_seconds, requests_since, seconds_by_phase
+from gpufleet.kube import KubeClient
+from gpufleet.kube.connection import load_connection
+from gpufleet.model.annotations import ALLOCATED, CLAIM
+
+CHART = Path(__file__).parents[2] / "charts" / "gpu-scheduler"
+PODS = "/api/v1/namespaces/default/pods"
+CLAIMS = "/apis/gpu.scheduling/v1/namespaces/default/gpuclaims"
+REPORTS = "/apis/gpu.scheduling/v1/gpunodestatuses"
+GPUS = 8
+AT_ONCE = 32
+PATIENCE = 600.0
+
+
+@dataclass
+class Outcome:
+    """What came of one run."""
+
+    name: str
+    bound: int = 0
+    explained: int = 0
+    twice: int = 0
+    seconds: float = 0.0
+    cpu: dict[str, float] = field(default_factory=dict)
+    phases: dict[str, tuple[int, float]] = field(default_factory=dict)
+    requests: list[Requests] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Pods bound in a second, between the first and the last."""
+        return (self.bound - 1) / self.seconds if self.seconds else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for the file."""
+        return {**asdict(self), "rate": self.rate}
+
+
+class Load:
+    """Nodes, and pods that come all at once."""
+
+    def __init__(self, cluster: Cluster, nodes: int, pods: int, unfit: int) -> None:
+        self.cluster, self.nodes, self.pods, self.unfit = cluster, nodes, pods, unfit
+
+    def prepare(self) -> None:
+        """CRDs, nodes, and the reports of their GPUs."""
+        began = time.monotonic()
+        self.cluster.kubectl("apply", "-f", str(CHART / "crds"))
+        for crd in ("gpuclaims.gpu.scheduling", "gpunodestatuses.gpu.scheduling"):
+            self.cluster.kubectl("wait", "--for=condition=Established", f"crd/{crd}", "--timeout=60s")
+        self.cluster.scheduler.stop()
+        self._do(lambda client: self._each(range(self.nodes), lambda at: self._add_node(client, at)))
+        _tell(f"{self.nodes} nodes of {GPUS} GPUs in {time.monotonic() - began:.0f} s")
+
+    def without_claims(self) -> Outcome:
+        """Plain kube-scheduler, as it comes."""
+        outcome = Outcome("without claims")
+        self._create(self.pods, "plain", "default-scheduler", claims=False)
+        components = {"kube-scheduler": self.cluster.scheduler}
+        self._measure(outcome, components, lambda: self._start_scheduler({}))
+        self._clear()
+        return outcome
+
+    def with_claims(self) -> Outcome:
+        """kube-scheduler as the chart configures it, and gpufleet scheduler."""
+        outcome = Outcome("with claims")
+        self._create(self.pods, "claims", "gpu-scheduler", claims=True)
+        self._create(self.unfit, "unfit", "gpu-scheduler", claims=True, count=2 * GPUS)
+        [port] = free_ports(1)
+        command = [sys.executable, "-m", "gpufleet", "scheduler", "--port", str(port)]
+        ready = f"http://127.0.0.1:{port}/readyz"
+        environment = self.cluster.commands.environment()
+        extender = self.cluster.process("gpufleet scheduler", command, environment, lambda: answers(ready))
+        extender.start()
+        try:
+            components = {"kube-scheduler": self.cluster.scheduler, "gpufleet scheduler": extender}
+            self._measure(outcome, components, lambda: self._start_scheduler(self._chart_configuration(port)))
+            outcome.phases = seconds_by_phase(f"http://127.0.0.1:{port}/metrics")
+            self.cluster.wait_for("explanations", lambda: self._explained() >= self.unfit, timeout=60)
+            outcome.explained = self._explained()
+            outcome.twice = self._given_twice()
+        finally:
+            extender.stop()
+        return outcome
+
+    def _measure(self, outcome: Outcome, components: dict[str, Component], start: Callable[[], None]) -> None:
+        since, began = self.cluster.audit_size(), time.monotonic()
+        parts = {
+            "kube-apiserver": self.cluster.apiserver,
+            "etcd": self.cluster.etcd,
+            "kube-controller-manager": self.cluster.controller_manager,
+            **components,
+        }
+        before = {name: cpu_seconds(part.pid) for name, part in parts.items()}
+        before["kube-scheduler"] = 0.0  # it begins now
+        start()
+        self.cluster.wait_for("pods to be bound", lambda: self._bound(outcome, since), timeout=PATIENCE)
+        outcome.cpu = {name: cpu_seconds(part.pid) - before[name] for name, part in parts.items()}
+        outcome.requests = requests_since(self.cluster.audit(since))
+        _tell(
+            f"{outcome.name}: {outcome.bound} pods bound, {outcome.rate:.0f}/s, {time.monotonic() - began:.0f} s"
+        )
+
+    def _bound(self, outcome: Outcome, since: int) -> bool:
+        time.sleep(0.5)
+        times = [
+            each["stageTimestamp"]
+            for each in self.cluster.audit(since)
+            if each.get("objectRef", {}).get("subresource") == "binding"
+            and each.get("responseStatus", {}).get("code") == 201
+        ]
+        outcome.bound = len(times)
+        if len(times) > 1:
+            first, last = min(times), max(times)
+            outcome.seconds = (_moment(last) - _moment(first)).total_seconds()
+        return len(times) >= self.pods
+
+    def _start_scheduler(self, configuration: dict[str, Any]) -> None:
+        self.cluster._configure_scheduler(configuration)
+        self.cluster.scheduler.restart()
+
+    def _chart_configuration(self, port: int) -> dict[str, Any]:
+        text = self.cluster.helm("template", "gpu-scheduler", str(CHART))
+        documents = [each for each in yaml.safe_load_all(text) if each]
+        [found] = [
+            each["data"]["config.yaml"]
+            for each in documents
+            if each["kind"] == "ConfigMap" and "config.yaml" in each["data"]
+        ]
+        configuration: dict[str, Any] = yaml.safe_load(found)
+        configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
+        return {key: value for key, value in configuration.items() if key not in ("leaderElection",)}
+
+    # Objects
+
+    def _create(self, number: int, name: str, scheduler: str, *, claims: bool, count: int = 1) -> None:
+        async def one(client: KubeClient, at: int) -> None:
+            pod = f"{name}-{at}"
+            if claims:
+                body = {
+                    "apiVersion": "gpu.scheduling/v1",
+                    "kind": "GpuClaim",
+                    "metadata": {"name": pod},
+                    "spec": {"devices": {"count": count}},
+                }
+                await client.write_json("POST", CLAIMS, body)
+            await client.write_json("POST", PODS, _pod(pod, scheduler, pod if claims else ""))
+
+        self._do(lambda client: self._each(range(number), lambda at: one(client, at)))
+
+    def _clear(self) -> None:
+        """No pod is left; nothing schedules meanwhile."""
+        self.cluster.scheduler.stop()
+        self.cluster.kubectl(
+            "delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false", timeout=PATIENCE
+        )
+        self.cluster.wait_for("no pods", lambda: not self._pods_left(), timeout=PATIENCE)
+
+    def _pods_left(self) -> int:
+        time.sleep(0.5)
+        return len(self.cluster.api.get(f"{PODS}?limit=1")["items"])
+
+    def _explained(self) -> int:
+        """Claims that fit nowhere and say so."""
+        time.sleep(0.5)
+        found = self.cluster.api.get(CLAIMS)["items"]
+        return sum(
+            each["metadata"]["name"].startswith("unfit-")
+            and "nodes fit" in each.get("status", {}).get("message", "")
+            for each in found
+        )
+
+    def _given_twice(self) -> int:
+        """GPUs that more than one pod's annotation names."""
+        seen: dict[str, int] = {}
+        for pod in self.cluster.api.get(PODS)["items"]:
+            node, _, ids = pod["metadata"].get("annotations", {}).get(ALLOCATED, "").rpartition(":")
+            for gpu in filter(None, ids.split(",")):
+                seen[f"{node}:{gpu}"] = seen.get(f"{node}:{gpu}", 0) + 1
+        return sum(number > 1 for number in seen.values())
+
+    async def _add_node(self, client: KubeClient, at: int) -> None:
+        name = f"node-{at}"
+        address = f"10.{at // 65536}.{at // 256 % 256}.{at % 256}"
+        await client.write_json("POST", "/api/v1/nodes", status.node(name, address, {}, {}, []))
+        report = {
+            "apiVersion": "gpu.scheduling/v1",
+            "kind": "GpuNodeStatus",
+            "metadata": {"name": name},
+            "spec": {"nodeName": name},
+        }
+        await client.write_json("POST", REPORTS, report)
+        told = {"status": {"devices": [device(gpu) for gpu in range(GPUS)], "total": GPUS, "free": GPUS}}
+        await client.write_json("PATCH", f"{REPORTS}/{name}/status", told, "application/merge-patch+json")
+
+    async def _each(self, numbers: Iterable[int], act: Callable[[int], Awaitable[None]]) -> None:
+        """All of them, some at a time."""
+        waiting = iter(numbers)
+
+        async def work() -> None:
+            for at in waiting:
+                await act(at)
+
+        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+
+    def _do(self, work: Callable[[KubeClient], Coroutine[Any, Any, None]]) -> None:
+        async def run() -> None:
+            connection = load_connection(str(self.cluster.kubeconfig), "")
+            async with KubeClient(connection, requests_per_second=5000, burst=5000) as client:
+                await work(client)
+
+        asyncio.run(run())
+
+
+def _pod(name: str, scheduler: str, claim: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "annotations": {CLAIM: claim} if claim else {}},
+        "spec": {
+            "schedulerName": scheduler,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "main", "image": "trainer", "resources": {"requests": {"cpu": "1"}}}],
+        },
+    }
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _tell(line: str) -> None:
+    print(f"==> {line}", flush=True)
