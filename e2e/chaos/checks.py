@@ -11,6 +11,7 @@ from e2e.chaos import audit
 from e2e.chaos.faults import PARTS, Chaos
 from e2e.chaos.load import CLAIMS, Load
 from e2e.parts import System, Users
+from gpufleet.model.annotations import CLAIM
 
 READY_WITHIN = 60.0
 SHARE = 500
@@ -29,6 +30,7 @@ class Checks:
         self.began = datetime.now(UTC)
         self._since = since
         self._lines: list[Line] = []
+        self._waiting = 0
 
     def all(self) -> list[Line]:
         """Every check, in order; a line for each."""
@@ -42,7 +44,8 @@ class Checks:
         self._say(
             "pods", f"{seen.pods_created} created, {seen.pods_refused} not taken, {seen.pods_ended} deleted"
         )
-        self._check("every pod that fits is bound, every Job ends", self._jobs_end)
+        self._check("every Job ends", self._jobs_end)
+        self._check("no pod waits for a GPU that is free", self._nobody_waits)
         self._check("no acknowledged number is lost", self._numbers)
         self._check("no hour is missing or wrong", self._hours)
         self._check("no lease is left behind", self._leases)
@@ -100,6 +103,28 @@ class Checks:
 
         self.system.cluster.wait_for("end of the Jobs", ended, timeout=180)
         return f"{len(self.load.seen.jobs)} Jobs"
+
+    def _nobody_waits(self) -> str:
+        """Pods of one GPU or less are bound as long as one is free."""
+
+        def settled() -> bool:
+            time.sleep(0.5)
+            free = len(self.system.leases()) < self._gpus()
+            small = [
+                pod
+                for pod in self.users.pods()
+                if not pod["spec"].get("nodeName")
+                and pod["metadata"]["annotations"].get(CLAIM) in ("one", "half")
+            ]
+            self._waiting = len(small)
+            return not (free and small)
+
+        self.system.cluster.wait_for("bound pods", settled, timeout=60)
+        return f"{self._waiting} wait, {self._gpus() - len(self.system.leases())} GPUs are free"
+
+    def _gpus(self) -> int:
+        reports = self.system.cluster.api.get("/apis/gpu.scheduling/v1/gpunodestatuses")["items"]
+        return sum(len(each["status"]["devices"]) for each in reports)
 
     def _numbers(self) -> str:
         start, end = (
@@ -188,4 +213,4 @@ class Checks:
 def _claim_of(event: dict[str, Any]) -> tuple[str, str]:
     """The pod's UID and its claim, where an event shows the pod."""
     meta = event.get("responseObject", {}).get("metadata", {})
-    return str(meta.get("uid", "")), str(meta.get("annotations", {}).get("gpu.scheduling/claim", ""))
+    return str(meta.get("uid", "")), str(meta.get("annotations", {}).get(CLAIM, ""))

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from tests.scheduler.faults import FAULTS, Plant
+from tests.scheduler.faults import FAULTS, RARE, Plant
 from tests.scheduler.machine import Schedulers
 from tests.scheduler.test_never_twice import EXAMPLES, STEPS
 
@@ -18,7 +18,9 @@ ORDINARY = settings(
 )
 
 
-@pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize(
+    "plant", FAULTS if EXAMPLES < 500 else (*FAULTS, *RARE), ids=lambda plant: plant.__name__
+)
 def test_a_fault_is_found(plant: Plant) -> None:
     class Planted(Schedulers):
         pass
