@@ -298,6 +298,7 @@ async def test_a_lost_watch_shows_in_the_lag_and_the_error() -> None:
         server.faults.clear()
         await followed.converges()
         await until(lambda: followed.reflector.state.lag == 0.0)
+        assert followed.reflector.state.error == "", "the watch stands, and may stand for minutes"
 
 
 async def test_hundreds_of_broken_watches_leave_no_socket_and_no_task_behind() -> None:

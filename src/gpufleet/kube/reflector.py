@@ -54,7 +54,7 @@ class ReflectorState:
     lists: int
     watches: int
     error: str
-    """Why the last list or watch ended, if not as planned."""
+    """Why there is no watch; empty as soon as one stands."""
 
 
 class Reflector(Generic[T]):
@@ -119,7 +119,6 @@ class Reflector(Generic[T]):
                     await self._list()
                 opened_at = self._timing.monotonic()
                 await self._watch()
-                self._error = ""
             except Gone as error:
                 self._version = ""
                 self._note(error)
@@ -175,7 +174,7 @@ class Reflector(Generic[T]):
         async with aclosing(watch) as batches:
             async for batch in batches:
                 self._heard()
-                self._watching = True
+                self._watching, self._error = True, ""
                 self.cache.tell(self._changes(batch))
                 self._version = batch.resource_version
 
