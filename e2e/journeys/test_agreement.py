@@ -1,0 +1,185 @@
+"""One moment, many witnesses: kubectl, promtool, the live APIs, the snapshot, the hour, the dashboard, the command line.
+
+Each is asked in its own words for the same facts. Whoever knows a fact must say the same as all others.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from e2e.journeys.conftest import MACHINES
+from e2e.parts import Journal, System, Users
+from e2e.parts.browser import dashboard, missing
+
+Facts = dict[str, Any]
+"""How many GPUs there are and are held; who holds which; how busy the held ones are, in percent."""
+
+EXPECTED: Facts = {
+    "GPUs": sum(int(state["count"]) for state in MACHINES.values()),
+    "held": 5,
+    "train": "node-a:0,1,2",
+    "infer": "node-b:0,1",
+    "busy": 48.0,
+}
+USED = {("node-a", gpu): 60 for gpu in (0, 1, 2)} | {("node-b", gpu): 30 for gpu in (0, 1)}
+
+
+def test_all_witnesses_say_the_same_of_one_moment(system: System, users: Users, journal: Journal) -> None:
+    began = datetime.now(UTC)
+    for (node, gpu), percent in USED.items():
+        system.parts.gpus[node].set(f"{gpu}.utilization", percent)
+    users.claim("train", 3, spec={"selector": {"matchLabels": {"kubernetes.io/hostname": "node-a"}}})
+    users.claim("infer", 2, spec={"selector": {"matchLabels": {"kubernetes.io/hostname": "node-b"}}})
+    users.job("train", "train")
+    users.pod("infer", "infer")
+    users.running(*(pod["metadata"]["name"] for pod in users.pods()))
+
+    system.cluster.wait_for("a snapshot", lambda: system.get("/api/v1/gpu-aggregation/snapshots"))
+    witnesses: dict[str, Callable[[], Facts]] = {
+        "kubectl get gns": lambda: reports(system),
+        "kubectl get gclaim": lambda: claims(system, users),
+        "kubectl get leases": lambda: {"held": len(system.leases())},
+        "kubectl get pods": lambda: pods(users),
+        "promtool": lambda: measured(system, users),
+        "gpufleet explain": lambda: explained(system, users),
+        "GET /api/clusters/overview": lambda: overview(system),
+        "GET /api/nodes": lambda: nodes(system),
+        "GET /api/workloads": lambda: workloads(system, users),
+        "GET /api/v1/gpu/metrics": lambda: metrics(system, users),
+        "GET …/snapshots/latest": lambda: snapshot(system, users),
+        "GET …/hourly-stats": lambda: hours(system, users, began),
+    }
+    if missing():
+        journal.saw("the dashboard", f"not asked: this machine lacks {missing()}")
+    else:
+        witnesses["the dashboard"] = lambda: shown(system, users)
+    told: dict[str, Facts] = {}
+
+    def agree() -> bool:
+        """Ask those again who have not come to the moment yet: periods of seconds lie between them."""
+        for name, ask in witnesses.items():
+            if not told.get(name) or not told[name].items() <= EXPECTED.items():
+                try:
+                    told[name] = ask()
+                except (AssertionError, LookupError, ValueError) as reason:
+                    told[name] = {"no answer": repr(reason)}
+        return all(facts and facts.items() <= EXPECTED.items() for facts in told.values())
+
+    try:
+        system.cluster.wait_for("agreement", agree, timeout=120)
+    except TimeoutError:
+        wrong = {
+            name: facts for name, facts in told.items() if not facts or not facts.items() <= EXPECTED.items()
+        }
+        raise AssertionError(f"of {EXPECTED} these say something else: {wrong}") from None
+    for name, facts in told.items():
+        journal.saw(name, ", ".join(f"{fact} {value}" for fact, value in facts.items()))
+
+
+def reports(system: System) -> Facts:
+    found = json.loads(system.cluster.kubectl("get", "gns", "-o", "json"))["items"]
+    total, free = (sum(each["status"][field] for each in found) for field in ("total", "free"))
+    return {"GPUs": total, "held": total - free}
+
+
+def claims(system: System, users: Users) -> Facts:
+    found = json.loads(system.cluster.kubectl("get", "gclaim", "-o", "json", namespace=users.namespace))
+    return {each["metadata"]["name"]: each["status"].get("allocated") for each in found["items"]}
+
+
+def pods(users: Users) -> Facts:
+    return {_owner(pod): users.allocated(pod["metadata"]["name"]) for pod in users.pods()}
+
+
+def measured(system: System, users: Users) -> Facts:
+    """Prometheus knows GPUs, not holders: the leases say which are held."""
+    ask = system.prometheus.promtool
+    samples = {
+        (each["metric"]["node"], int(each["metric"]["gpu"])): float(each["value"][1])
+        for each in ask("nvidia_gpu_utilization_percent")
+    }
+    held = [re.fullmatch(r"gpu-(.+)-(\d+)", name) for name in system.leases()]
+    busy = [samples[found[1], int(found[2])] for found in held if found]
+    [count] = ask("count(nvidia_gpu_healthy)")
+    return {"GPUs": int(count["value"][1]), "busy": sum(busy) / len(busy)}
+
+
+def explained(system: System, users: Users) -> Facts:
+    """`gpufleet explain pod` of each pod: `served: node-a:0,1,2`."""
+    found = {}
+    for pod in users.pods():
+        flags = ("-n", users.namespace, "--kubeconfig", str(system.cluster.kubeconfig))
+        said = system.gpufleet("explain", "pod", pod["metadata"]["name"], *flags, "-o", "json").stdout
+        found[_owner(pod)] = json.loads(said)["sentence"].removeprefix("served: ")
+    return found
+
+
+def overview(system: System) -> Facts:
+    found = system.get("/api/clusters/overview")
+    busy = round(found["utilization"] * 100, 2) if found["utilization"] is not None else None
+    return {"GPUs": found["totalGpus"], "held": found["allocatedGpus"], "busy": busy}
+
+
+def nodes(system: System) -> Facts:
+    rows = system.get("/api/nodes?pageSize=100")["data"]
+    return {"GPUs": sum(row["gpuTotal"] for row in rows), "held": sum(row["gpuAllocated"] for row in rows)}
+
+
+def workloads(system: System, users: Users) -> Facts:
+    rows = system.get(f"/api/workloads?namespace={users.namespace}&status=Running")["data"]
+    return {"held": sum(row["gpuAllocated"] for row in rows)} if len(rows) == 2 else {}
+
+
+def metrics(system: System, users: Users) -> Facts:
+    rows = system.get(f"/api/v1/gpu/metrics?namespace={users.namespace}")
+    place = {"node-a": "train", "node-b": "infer"}
+    found: Facts = {}
+    for row in rows:
+        name = place[row["node_name"]]
+        found[name] = (
+            f"{found[name]},{row['gpu_index']}" if name in found else f"{row['node_name']}:{row['gpu_index']}"
+        )
+    busy = [row["utilization"] for row in rows]
+    return {**found, "busy": sum(busy) / len(busy)} if rows else {}
+
+
+def snapshot(system: System, users: Users) -> Facts:
+    found = system.get("/api/v1/gpu-aggregation/snapshots/latest")
+    ours = found["allocation_details"]["namespaces"].get(users.namespace)
+    if ours is None:
+        return {}
+    return {"GPUs": found["total_gpu_capacity"], "held": ours["allocated_gpu"], "busy": ours["utilization"]}
+
+
+def hours(system: System, users: Users, began: datetime) -> Facts:
+    """The newest hour of the namespace's workloads: the most that each held, and how busy that was."""
+    system.account(began)
+    end = datetime.now(UTC) + timedelta(hours=1)
+    span = f"start_time={began:%Y-%m-%dT%H:00:00Z}&end_time={end:%Y-%m-%dT%H:00:00Z}"
+    path = "/api/v1/gpu-aggregation/workloads/hourly-stats"
+    rows = system.get(f"{path}?namespace={users.namespace}&{span}")["data"]
+    newest = {row["workload_name"]: row for row in rows if row["avg_utilization"] is not None}
+    if newest.keys() != {"train", "infer"}:
+        return {}
+    held = {name: row["requested_gpu_count"] for name, row in newest.items()}
+    busy = sum(held[name] * row["avg_utilization"] for name, row in newest.items()) / sum(held.values())
+    return {"held": sum(held.values()), "busy": round(busy, 2)}
+
+
+def shown(system: System, users: Users) -> Facts:
+    with dashboard(system) as page:
+        held, total = re.findall(r"\d+", page.get_by_text(re.compile(r"^\d+ of \d+ GPUs$")).inner_text())
+        used = page.locator(".stat", has_text="Utilization of what is allocated").locator(".stat-value")
+        busy = float(used.inner_text().rstrip("%\u202f\u00a0 "))
+        page.goto(f"{system.server.url}/#/workloads?namespace={users.namespace}")
+        page.get_by_role("link", name="train", exact=True).wait_for()
+        rows = [row.inner_text().split("\t") for row in page.locator("tbody tr").all()]
+    assert sorted(row[0].split("\n")[0] for row in rows) == ["infer", "train"]
+    return {"GPUs": int(total), "held": int(held), "busy": busy}
+
+
+def _owner(pod: dict[str, Any]) -> str:
+    metadata = pod["metadata"]
+    return str(metadata.get("labels", {}).get("job-name", metadata["name"]))
