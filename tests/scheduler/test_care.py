@@ -4,9 +4,10 @@ import asyncio
 
 from tests.scheduler.stage import Stage, open_stage
 
-from gpufleet.kube import LEASES
+from gpufleet.kube import LEASES, Change, Connection, KubeClient
 from gpufleet.kubelite import KubeLite
 from gpufleet.model.annotations import NUDGE
+from gpufleet.model.claim import ClaimDevices, ClaimSpec, GpuClaim
 from gpufleet.model.kube_objects import Lease, LeaseSpec, ObjectMeta
 from gpufleet.scheduler.leasing import PodName
 
@@ -135,3 +136,54 @@ async def test_a_node_that_returns_wakes_who_waits(stage: Stage) -> None:
     )
     await stage.until(lambda: NUDGE in stage.desk.ledger.pods[pod.metadata.uid].metadata.annotations)
     assert await stage.schedule(pod) == "a"
+
+
+async def test_a_lease_deleted_by_hand_under_a_running_pod_is_written_again(stage: Stage) -> None:
+    await stage.node("a", gpus=1)
+    await stage.claim("one")
+    pod = await stage.pod("p", "one")
+    assert await stage.schedule(pod) == "a"
+    before = (await stage.leases())["gpu-a-0"]
+    await stage.client.delete(LEASES, "gpu-a-0", "default")
+
+    def is_back() -> bool:
+        known = stage.desk.ledger.leases.get("gpu-a-0")
+        return known is not None and known.object.metadata.uid != before.metadata.uid
+
+    await stage.until(is_back)
+    assert (await stage.leases())["gpu-a-0"].spec.holder_identity == pod.metadata.uid
+    assert await stage.schedule(await stage.pod("q", "one")) == ""
+    await stage.delete(pod)
+    await no_leases(stage)
+
+
+async def test_leases_that_were_lost_while_nobody_watched_are_written_again(server: KubeLite) -> None:
+    async with open_stage(server) as stage:
+        await stage.node("a")
+        await stage.claim("two", 2)
+        pod = await stage.pod("p", "two")
+        await stage.schedule(pod)
+    async with KubeClient(Connection(server.url)) as client:
+        await client.delete(LEASES, "gpu-a-1", "default")
+    async with open_stage(server) as again:
+        await again.until(lambda: set(again.desk.ledger.leases) == {"gpu-a-0", "gpu-a-1"})
+
+
+async def test_a_claim_that_makes_no_sense_stops_nobody_else(stage: Stage) -> None:
+    """Such as one from before the rules of the CRD were checked."""
+    await stage.node("a")
+    nonsense = Change(
+        None,
+        GpuClaim(
+            metadata=ObjectMeta(name="odd", namespace="default"),
+            spec=ClaimSpec(ClaimDevices(1, exclusivity="MIG"), gang_ref="g"),
+        ),
+    )
+    stage.desk.on_claims([nonsense])
+    await stage.group("g", 1)
+    pod = await stage.pod("p", "odd")
+    assert await stage.schedule(pod) == ""
+    await asyncio.sleep(1.0)
+    await stage.claim("one")
+    assert await stage.schedule(await stage.pod("q", "one")) == "a"
+    assert not stage.replica.unready()

@@ -1,7 +1,7 @@
 """Lease care: what nobody needs is released, by watch and at once; who waits for it is woken.
 
-A pod that is gone or has ended holds nothing. A bound pod holds what its annotation says and
-no more. A pod that has leases and is not bound keeps them while it is being bound or its gang
+A pod that is gone or has ended holds nothing. A bound pod holds what its annotation says, no
+more and no less: a lease that somebody deletes under it is written again. A pod that has leases and is not bound keeps them while it is being bound or its gang
 is under way, and for a grace period; then they are taken back: first the pod is changed, which
 outdates every Binding under way, then its leases are given back if they have not been renewed.
 Leases that this scheduler did not make are left alone while their pod may live.
@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpufleet.errors import GpufleetError
+from gpufleet.kube.errors import AlreadyExists, Conflict, NotFound
 from gpufleet.kube.timing import Timing
 from gpufleet.logs import get_logger
-from gpufleet.model.annotations import ALLOCATED
-from gpufleet.model.kube_objects import Pod
-from gpufleet.placement.kubernetes import Ledger
+from gpufleet.model.annotations import ALLOCATED, CLAIM
+from gpufleet.model.kube_objects import Lease, Pod
+from gpufleet.placement import Exclusivity
+from gpufleet.placement.kubernetes import Ledger, read_lease, sensible_request
 from gpufleet.placement.kubernetes.leases import Holder
 from gpufleet.scheduler.binding import Binder
-from gpufleet.scheduler.leasing import Leasing
+from gpufleet.scheduler.leasing import Leasing, PodName, Taken
 from gpufleet.scheduler.metrics import Metrics
 from gpufleet.scheduler.ports import Api
 from gpufleet.scheduler.waiting import WaitingRoom
@@ -92,6 +94,12 @@ class Care:
             self._departed.add(uid)
             self.look_at(uid)
 
+    def lease_gone(self, lease: Lease) -> None:
+        """The watch has shown that a lease was deleted: by us, or by somebody under a pod that runs."""
+        read = read_lease(lease)
+        for uid in read.holders if read else ():
+            self.look_at(uid)
+
     def freed(self) -> None:
         """GPUs may have become free, or nodes may have come."""
         self._freed = True
@@ -124,8 +132,11 @@ class Care:
             await self.wake_waiting()
 
     def look_at_all(self) -> None:
-        """After a start: everybody who has a lease."""
+        """After a start: everybody who has a lease, or should have one."""
         self._dirty.update(self._ledger.lessees())
+        self._dirty.update(
+            uid for uid, pod in self._ledger.pods.items() if ALLOCATED in pod.metadata.annotations
+        )
         self.freed()
 
     async def wake_waiting(self) -> None:
@@ -176,21 +187,43 @@ class Care:
     async def _tend(self, uid: str) -> bool:
         """Whether everything about this holder is as it should be, or will be looked at when it changes."""
         parts = {node: dict(gpus) for node, gpus in self._ledger.parts(uid).items()}
-        if not parts or self._binder.busy(uid):
+        pod = self._ledger.pods.get(uid)
+        missing = _missing(pod, parts) if pod is not None else ()
+        if not (parts or missing) or self._binder.busy(uid):
             self._strays.pop(uid, None)
             self._departed.discard(uid)
             return True
-        pod = self._ledger.pods.get(uid)
         if pod is None:
             return await self._tend_missing(uid, parts)
         if pod.finished:
             return await self._release(uid, parts, "ended")
         if pod.spec.node_name:
+            await self._restore(pod, missing)
             return await self._release(uid, _beyond(pod, parts), "superfluous")
         if self.keeps(uid):
             self._strays.pop(uid, None)
             return True
         return await self._tend_unbound(pod, parts)
+
+    async def _restore(self, pod: Pod, missing: tuple[int, ...]) -> None:
+        """Write again what was deleted under a pod that runs, lest its GPUs be given to another."""
+        claim = self._ledger.claim_of(pod)
+        request = sensible_request(claim) if claim is not None else None
+        if not missing or request is None or request.exclusivity is Exclusivity.MIG:
+            return
+        meta = pod.metadata
+        name = PodName(meta.uid, meta.namespace, meta.name, meta.annotations[CLAIM])
+        try:
+            await self._leasing.restore(name, pod.spec.node_name, missing, request.milli_per_gpu)
+        except (Taken, AlreadyExists, Conflict, NotFound) as error:
+            _log.error(
+                "leases of a running pod are gone", pod=f"{meta.namespace}/{meta.name}", error=str(error)
+            )
+            return
+        _log.warning(
+            "leases written again under a running pod", pod=f"{meta.namespace}/{meta.name}", gpus=missing
+        )
+        self._metrics.recovered.labels("deleted under its pod").inc(len(missing))
 
     async def _tend_missing(self, uid: str, parts: dict[str, dict[int, Holder]]) -> bool:
         """No such pod is known: the watch may lag, so the server is asked by name."""
@@ -246,6 +279,14 @@ class Care:
         if parts:
             self._freed = True
         return well
+
+
+def _missing(pod: Pod, parts: dict[str, dict[int, Holder]]) -> tuple[int, ...]:
+    """The GPUs of a running pod, by its annotation, of which it has no lease."""
+    node, _, ids = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")
+    if not node or node != pod.spec.node_name or pod.finished:
+        return ()
+    return tuple(int(gpu) for gpu in ids.split(",") if gpu.isdigit() and int(gpu) not in parts.get(node, {}))
 
 
 def _beyond(pod: Pod, parts: dict[str, dict[int, Holder]]) -> dict[str, dict[int, Holder]]:

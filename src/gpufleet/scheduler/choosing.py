@@ -13,7 +13,7 @@ from gpufleet.kube.timing import Timing
 from gpufleet.model.annotations import CLAIM
 from gpufleet.model.kube_objects import Pod
 from gpufleet.placement import Exclusivity, Fits, Refused, Request
-from gpufleet.placement.kubernetes import Hold, Ledger, request_of
+from gpufleet.placement.kubernetes import Hold, Ledger, request_of, sensible_request
 from gpufleet.placement.kubernetes.leases import Holder
 from gpufleet.scheduler.metrics import Metrics
 from gpufleet.scheduler.waiting import WaitingRoom
@@ -136,7 +136,9 @@ class Chooser:
         if hold is not None:
             return {name: HIGHEST if name == hold.fits.node else 0 for name in among}
         with self._metrics.phase("Score"):
-            request = request_of(claim)
+            request = sensible_request(claim)
+            if request is None:
+                return dict.fromkeys(among, 0)
             verdicts = {name: self._ledger.cluster.place(request, [name]) for name in among}
         return {
             name: max(1, round(verdict.score * HIGHEST)) if isinstance(verdict, Fits) else 0

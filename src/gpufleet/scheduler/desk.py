@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from gpufleet.errors import InvalidRequest
 from gpufleet.kube import Change
 from gpufleet.kube.timing import Timing
 from gpufleet.logs import get_logger
@@ -17,7 +16,7 @@ from gpufleet.model.claim import GpuClaim
 from gpufleet.model.kube_objects import Lease, Node, Pod, PodGroup
 from gpufleet.model.node_status import GpuNodeStatus
 from gpufleet.placement import Cluster, DemandMemory, Request, fragmentation
-from gpufleet.placement.kubernetes import Ledger, read_lease, request_of
+from gpufleet.placement.kubernetes import Ledger, read_lease, sensible_request
 from gpufleet.placement.kubernetes.ledger import Key
 from gpufleet.scheduler.binding import Binder
 from gpufleet.scheduler.care import Care
@@ -111,7 +110,8 @@ class Desk:
         claim = self.ledger.claim_of(pod)
         if claim is None:
             return {node: list(uids) for node, uids in asked.items()}
-        return self.preemption.victims_on(pod, request_of(claim), asked)
+        request = sensible_request(claim)
+        return self.preemption.victims_on(pod, request, asked) if request else {}
 
     # -- what the watch tells --------------------------------------------------------------
 
@@ -140,6 +140,7 @@ class Desk:
             if meta.namespace != self._namespace or read_lease(change.object) is None:
                 continue
             if change.after is None:
+                self.care.lease_gone(change.object)
                 self.ledger.drop_lease(meta.name, meta.uid)
                 self.care.freed()
                 continue
@@ -240,11 +241,8 @@ class Desk:
 
     def _preempt(self, pod: Pod, among: Sequence[str]) -> None:
         claim = self.ledger.claim_of(pod)
-        if claim is None or not self._settings.preempt:
-            return
-        try:
-            request = request_of(claim)
-        except InvalidRequest:
+        request = sensible_request(claim) if claim is not None else None
+        if request is None or not self._settings.preempt:
             return
         name = f"{pod.metadata.namespace}/{pod.metadata.name}"
         self._evict(self.preemption.nominate(pod, request, among), name)
@@ -269,9 +267,8 @@ class Desk:
 
     def _asked(self, claim: GpuClaim, pods: int) -> None:
         """Pods that name a claim have come: each is one more wish for what the claim asks for."""
-        try:
-            request = request_of(claim)
-        except InvalidRequest:
+        request = sensible_request(claim)
+        if request is None:
             return
         for _ in range(pods):
             self._demand.saw(request, self._timing.monotonic())

@@ -18,7 +18,7 @@ from gpufleet.logs import get_logger
 from gpufleet.model.annotations import GANG_GATE
 from gpufleet.model.kube_objects import Pod
 from gpufleet.placement import Cluster, Fits, GangFits, Request, place_gang
-from gpufleet.placement.kubernetes import Hold, Ledger, request_of
+from gpufleet.placement.kubernetes import Hold, Ledger, request_of, sensible_request
 from gpufleet.placement.kubernetes.claims import gang_terms
 from gpufleet.placement.kubernetes.explain import gang_members
 from gpufleet.placement.kubernetes.ledger import Key, holder_key
@@ -291,10 +291,8 @@ class Gangs:
         if pod.spec.node_name:
             return True
         claim = self._ledger.claim_of(pod)
-        if claim is None:
-            return False
-        request = request_of(claim)
-        return any(
+        request = sensible_request(claim) if claim is not None else None
+        return request is not None and any(
             whole_allocation(request, node, parts)
             for node, parts in self._ledger.parts(pod.metadata.uid).items()
         )

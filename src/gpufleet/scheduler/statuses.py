@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from gpufleet.errors import GpufleetError, InvalidRequest
+from gpufleet.errors import GpufleetError
 from gpufleet.logs import get_logger
 from gpufleet.model import crds
 from gpufleet.model.annotations import ALLOCATED
 from gpufleet.model.claim import GpuClaim
 from gpufleet.model.kube_objects import ObjectReference, Pod
-from gpufleet.placement.kubernetes import Ledger, request_of
+from gpufleet.placement.kubernetes import Ledger, sensible_request
 from gpufleet.placement.kubernetes.ledger import Key
 from gpufleet.scheduler.choosing import whole_allocation
 from gpufleet.scheduler.ports import Api
@@ -127,11 +127,7 @@ def status_of(ledger: Ledger, waiting: WaitingRoom, claim: GpuClaim) -> dict[str
 
 
 def _phase(claim: GpuClaim) -> str:
-    try:
-        request_of(claim)
-    except InvalidRequest:
-        return "Failed"
-    return "Pending"
+    return "Pending" if sensible_request(claim) else "Failed"
 
 
 def _message(claim: GpuClaim, pods: list[Pod], entries: list[dict[str, Any]], notes: list[str]) -> str:
@@ -168,12 +164,15 @@ def _entry(ledger: Ledger, claim: GpuClaim, pod: Pod) -> dict[str, Any] | None:
         "phase": phase,
     }
     if claim.spec.devices.exclusivity == "Shared":
-        entry["share"] = request_of(claim).share_milli / 1000
+        request = sensible_request(claim)
+        entry["share"] = request.share_milli / 1000 if request else None
     return {key: value for key, value in entry.items() if value not in (None, [], "")}
 
 
 def _reserved(ledger: Ledger, claim: GpuClaim, uid: str) -> tuple[str, list[int]] | None:
-    request = request_of(claim)
+    request = sensible_request(claim)
+    if request is None:
+        return None
     for node, parts in ledger.parts(uid).items():
         if (fits := whole_allocation(request, node, parts)) is not None:
             return node, list(fits.gpus)

@@ -4,7 +4,7 @@
 `Cluster` that agrees with them. Scheduler, server and command line share it.
 """
 
-from gpufleet.placement.kubernetes.claims import request_of
+from gpufleet.placement.kubernetes.claims import request_of, sensible_request
 from gpufleet.placement.kubernetes.explain import Explanation, explain
 from gpufleet.placement.kubernetes.leases import GpuLease, Holder, lease_name, read_lease
 from gpufleet.placement.kubernetes.ledger import Hold, Ledger
@@ -19,4 +19,5 @@ __all__ = [
     "lease_name",
     "read_lease",
     "request_of",
+    "sensible_request",
 ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from gpufleet.errors import InvalidRequest
 from gpufleet.model.annotations import GANG_SIZE, GANG_TIMEOUT
 from gpufleet.model.claim import DEFAULT_SHARE, GpuClaim
 from gpufleet.model.kube_objects import PodGroup
@@ -28,6 +29,14 @@ def request_of(claim: GpuClaim) -> Request:
         if claim.spec.selector
         else frozenset(),
     )
+
+
+def sensible_request(claim: GpuClaim) -> Request | None:
+    """The same, or None where the claim makes no sense (one from before its rules were checked, for instance)."""
+    try:
+        return request_of(claim)
+    except InvalidRequest:
+        return None
 
 
 def gang_terms(group: PodGroup | None, claim: GpuClaim) -> tuple[int, float] | None:
