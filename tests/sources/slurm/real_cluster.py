@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.debian import unpacked
+from tests.sources.slurm.real_database import DATABASE_PACKAGES, Database
 
 _PACKAGES = (
     "slurmctld",
@@ -32,6 +33,7 @@ _PACKAGES = (
     "libyaml-0-2",
 )
 GPUS = 8
+_NO_DATABASE = "AccountingStorageType=accounting_storage/none"
 _CONFIGURATION = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -46,7 +48,7 @@ TaskPlugin=task/none
 MpiDefault=none
 SwitchType=switch/none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+{storage}
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,bf_interval=1
@@ -68,7 +70,7 @@ PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 class Slurm:
     """A running cluster and its commands."""
 
-    def __init__(self, root: Path, folder: Path, nodes: int) -> None:
+    def __init__(self, root: Path, folder: Path, nodes: int, database: Database | None = None) -> None:
         self.folder = folder
         self.bin = root / "usr/bin"
         self.configuration = folder / "slurm.conf"
@@ -76,16 +78,27 @@ class Slurm:
         self._sbin = root / "usr/sbin"
         self._libraries = next((root / "usr/lib").glob("*/slurm-wlm")).parent
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._database = database
         self._write()
 
     @property
     def environment(self) -> dict[str, str]:
         """What Slurm's programs need to find their configuration and libraries."""
-        libraries = f"{self._libraries}:{self._libraries / 'slurm-wlm'}"
-        return {**os.environ, "SLURM_CONF": str(self.configuration), "LD_LIBRARY_PATH": libraries}
+        libraries = [self._libraries, self._libraries / "slurm-wlm"]
+        if self._database is not None:
+            libraries += self._database.libraries
+        found = ":".join(map(str, libraries))
+        return {**os.environ, "SLURM_CONF": str(self.configuration), "LD_LIBRARY_PATH": found}
 
     def start(self) -> None:
         """Start the daemons and wait until every node is idle."""
+        if self._database is not None:
+            self._database.start(self.environment)
+            self.command("sacctmgr", "--immediate", "add", "cluster", "test")
+            self.command("sacctmgr", "--immediate", "add", "account", "research", "Cluster=test")
+            self.command(
+                "sacctmgr", "--immediate", "add", "user", f"name={getpass.getuser()}", "account=research"
+            )
         self._spawn("slurmctld", ["slurmctld", "-D", "-c"])
         stepd = str(self._sbin / "slurmstepd-wlm")
         for name in self.names:
@@ -107,6 +120,8 @@ class Slurm:
             if (started.info["environ"] or {}).get("SLURM_CONF") == str(self.configuration):
                 with suppress(psutil.NoSuchProcess):
                     started.kill()
+        if self._database is not None:
+            self._database.stop()
 
     def command(self, program: str, *arguments: str) -> str:
         """Run one of Slurm's commands and return what it prints."""
@@ -134,11 +149,13 @@ class Slurm:
         """Let it go on."""
         self._processes["slurmctld"].send_signal(signal.SIGCONT)
 
-    def rest(self, listen: str) -> "subprocess.Popen[bytes]":
-        """Start slurmrestd on `host:port` or `unix:/path`; the caller ends it."""
+    def rest(self, listen: str, *, tokens: bool = False) -> "subprocess.Popen[bytes]":
+        """Start slurmrestd on `host:port` or `unix:/path`, for users with tokens or for ours; the caller ends it."""
+        parts = "openapi/v0.0.38,openapi/dbv0.0.38" if self._database else "openapi/v0.0.38"
+        by, more = ("rest_auth/jwt", {"SLURM_JWT": "daemon"}) if tokens else ("rest_auth/local", {})
         return subprocess.Popen(
-            [self._sbin / "slurmrestd", "-a", "rest_auth/local", "-s", "openapi/v0.0.38", listen],
-            env={**self.environment, "SLURMRESTD_SECURITY": "disable_user_check"},
+            [self._sbin / "slurmrestd", "-a", by, "-s", parts, listen],
+            env={**self.environment, "SLURMRESTD_SECURITY": "disable_user_check", **more},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -182,7 +199,13 @@ class Slurm:
                 host=host,
                 port=ports[0],
                 user=getpass.getuser(),
-                plugins=self._libraries / "slurm-wlm",
+                plugins=":".join(
+                    map(
+                        str,
+                        [self._libraries / "slurm-wlm", *(self._database.plugins if self._database else ())],
+                    )
+                ),
+                storage="\n".join(self._database.configuration) if self._database else _NO_DATABASE,
                 folder=self.folder,
                 nodes="\n".join(lines),
             )
@@ -193,14 +216,16 @@ class Slurm:
 
 
 @contextmanager
-def running_slurm(nodes: int = 2) -> Iterator[Slurm]:
+def running_slurm(nodes: int = 2, *, accounting: bool = False) -> Iterator[Slurm]:
     """A cluster of `nodes` nodes with eight GPUs each, idle; gone afterwards."""
     root = unpacked(*_PACKAGES)
+    database_root = unpacked(*DATABASE_PACKAGES) if accounting else None
     missing = [n for n in range(GPUS) if not Path(f"/dev/tty{n}").is_char_device()]
     if missing:
         pytest.skip(f"no /dev/tty{missing[0]} on this machine to stand in for a GPU of Slurm")
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-slurm-"))
-    slurm = Slurm(root, folder, nodes)
+    database = Database(root, database_root, folder, *_free_ports(1)) if database_root else None
+    slurm = Slurm(root, folder, nodes, database)
     try:
         slurm.start()
         yield slurm

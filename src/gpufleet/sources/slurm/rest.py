@@ -6,7 +6,8 @@ since such tokens live for minutes.
 """
 
 import ssl
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -16,6 +17,12 @@ from gpufleet.sources.slurm.wire import JobRecord, NodeRecord, PastRecord, read_
 
 FORMATS = tuple(f"v0.0.{number}" for number in range(45, 36, -1))
 """Versions of the data format that are tried, the newest first (25.11 has 44, 22.05 has 38)."""
+
+
+_REFUSALS = ("Unspecified error", "authentication")
+"""What slurmrestd answers when the controller or the database doesn't believe a token."""
+
+T = TypeVar("T")
 
 
 class Rest:
@@ -32,19 +39,22 @@ class Rest:
 
     async def jobs(self) -> tuple[JobRecord, ...]:
         """Every job that the controller knows, ended ones of the last minutes among them."""
-        return read_jobs(await self._get("slurm", "jobs"))
+        return self._read(read_jobs, await self._get("slurm", "jobs"))
 
     async def nodes(self) -> tuple[NodeRecord, ...]:
         """Every node."""
-        return read_nodes(await self._get("slurm", "nodes"))
+        return self._read(read_nodes, await self._get("slurm", "nodes"))
 
     async def past(self, since: float) -> tuple[PastRecord, ...]:
         """Jobs that the accounting database has since then; none where there is no such database."""
         if not self._accounting:
             return ()
         try:
-            return read_past(await self._get("slurmdb", "jobs", start_time=str(int(since))))
+            # Seconds as Slurm's own parser of times takes them in every version; bare ones 22.05 refuses.
+            return self._read(read_past, await self._get("slurmdb", "jobs", start_time=f"uts{since:.0f}"))
         except SlurmUnavailable as error:
+            if "Nothing found" in str(error):
+                return ()
             # Without accounting the path is not there, or every answer is this error.
             if "no /slurmdb" not in str(error) and "storage is disabled" not in str(error):
                 raise
@@ -56,6 +66,17 @@ class Rest:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+    def _read(self, read: Callable[[bytes], T], answer: bytes) -> T:
+        """What an answer says; where a token may be the reason that it says nothing, that is said."""
+        try:
+            return read(answer)
+        except SlurmUnavailable as error:
+            if self._settings.token_file is None or not any(words in str(error) for words in _REFUSALS):
+                raise
+            raise SlurmUnavailable(
+                f"{error}; the token in slurm.token_file may not be valid any more (scontrol token)"
+            ) from None
 
     async def _get(self, part: str, what: str, **query: str) -> bytes:
         tried = (self._format,) if self._format else FORMATS

@@ -1,0 +1,183 @@
+"""The source on a real Slurm with an accounting database, through sacct and through slurmrestd with tokens."""
+
+import asyncio
+import getpass
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.sources.slurm.real_cluster import Slurm, running_slurm
+
+from gpufleet.errors import SlurmUnavailable
+from gpufleet.fleet.picture import Fleet
+from gpufleet.model.workload import Status
+from gpufleet.settings import SlurmSettings
+from gpufleet.sources.slurm import SlurmSource
+from gpufleet.sources.slurm.commands import Commands
+from gpufleet.sources.slurm.jobs import Job, past_job_from
+from gpufleet.sources.slurm.rest import Rest
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Slurm]:
+    with running_slurm(accounting=True) as running:
+        yield running
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            if await asyncio.to_thread(true):
+                return
+            await asyncio.sleep(0.1)
+
+
+def state(slurm: Slurm, job: int) -> str:
+    """What the database says of a job."""
+    said = slurm.command(
+        "sacct", "--noheader", "--allocations", "--parsable2", "--format=State", f"--jobs={job}"
+    )
+    return said.strip()
+
+
+def forgotten(slurm: Slurm, job: int) -> bool:
+    """Whether the controller knows nothing of a job any more."""
+    return str(job) not in slurm.command("squeue", "--noheader", "--states=all", "--format=%A").split()
+
+
+def by_command(slurm: Slurm, fleet: Fleet, history: float = 0.0) -> SlurmSource:
+    settings = SlurmSettings(enabled=True, bin=slurm.bin, conf=slurm.configuration, history=history)
+    return SlurmSource(settings, fleet, answers=Commands(settings, slurm.environment))
+
+
+@asynccontextmanager
+async def rest(slurm: Slurm, tmp_path: Path) -> AsyncIterator[SlurmSettings]:
+    """slurmrestd on a port, for users with tokens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = slurm.rest(f"127.0.0.1:{port}", tokens=True)
+    try:
+        await until(lambda: _listens(port))
+        said = slurm.command("scontrol", "token", f"username={getpass.getuser()}", "lifespan=600")
+        token = tmp_path / "token"
+        token.write_text(said.partition("=")[2])
+        yield SlurmSettings(url=f"http://127.0.0.1:{port}", token_file=token, user=getpass.getuser())
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_a_job_that_ended_before_the_first_look_is_taken_over_with_account_and_gpus(
+    slurm: Slurm,
+) -> None:
+    began = time.time()
+    job = slurm.submit("true", "--job-name=early", "--gres=gpu:3", "--account=research")
+    await until(lambda: state(slurm, job) == "COMPLETED")
+    await until(lambda: forgotten(slurm, job))
+    fleet = Fleet("hpc")
+    source = by_command(slurm, fleet, history=3600)
+    await source.look()
+    fleet.begin_billing()
+    await source.look()
+    (ended,) = [record.workload for record in fleet.ended().values() if record.workload.name == "early"]
+    assert (ended.status, ended.namespace) == (Status.COMPLETED, "research")
+    assert (ended.labels["slurm/user"], ended.labels["slurm/account"]) == (getpass.getuser(), "research")
+    (period,) = [p for p in fleet.ledger.drain() if p.workload_name == "early"]
+    assert (period.gpus, period.namespace) == (3, "research")
+    assert began - 1 <= period.start <= period.end <= time.time()
+
+
+async def test_a_job_that_ends_between_two_looks_gets_its_end_from_the_database(slurm: Slurm) -> None:
+    fleet = Fleet("hpc")
+    source = by_command(slurm, fleet)
+    await source.look()
+    fleet.begin_billing()
+    job = slurm.submit("sleep 3; exit 7", "--job-name=short", "--gres=gpu:2")
+    await until(lambda: "RUNNING" in slurm.command("squeue", "--noheader", "--format=%T", f"--jobs={job}"))
+    await source.look()
+    (running,) = [w for w in fleet.workloads().values() if w.name == "short"]
+    assert (running.status, running.gpus) == (Status.RUNNING, 2)
+    await until(lambda: state(slurm, job) == "FAILED")
+    await until(lambda: forgotten(slurm, job))
+    await source.look()
+    ended = fleet.ended()[running.uid].workload
+    assert ended.status is Status.FAILED
+    (period,) = [p for p in fleet.ledger.drain() if p.workload_uid == running.uid]
+    assert len(period.held) == 2, "the GPUs that it was seen with"
+    assert 1 <= period.end - period.start <= 60
+
+
+async def test_slurmrestd_with_a_token_tells_the_same_of_now_and_of_before(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    past = slurm.submit("true", "--job-name=past", "--gres=gpu:1")
+    await until(lambda: state(slurm, past) == "COMPLETED")
+    job = slurm.submit("sleep 60", "--job-name=now", "--nodes=2", "--gres=gpu:2")
+    try:
+        await until(
+            lambda: "RUNNING" in slurm.command("squeue", "--noheader", "--format=%T", f"--jobs={job}")
+        )
+        async with rest(slurm, tmp_path) as settings:
+            asked = Rest(settings)
+            commands = Commands(
+                SlurmSettings(enabled=True, bin=slurm.bin, conf=slurm.configuration), slurm.environment
+            )
+            fleets = []
+            for answers in (asked, commands):
+                fleet = Fleet("hpc", clock=lambda: 0.0)
+                source = SlurmSource(settings, fleet, answers=answers)
+                assert await source.polling.look(source.look), source.polling.problem
+                fleets.append({w.uid: w for w in fleet.workloads().values() if w.name == "now"})
+            assert fleets[0] == fleets[1]
+            assert len(fleets[0]) == 1
+            try:
+                assert await told(asked, past) == await told(commands, past)
+            finally:
+                await asked.close()
+    finally:
+        slurm.command("scancel", str(job))
+
+
+async def told(answers: Rest | Commands, job: int) -> Job:
+    """What the accounting database says of a job, once it has heard of it."""
+    async with asyncio.timeout(60):
+        while True:
+            jobs = [past_job_from(record) for record in await answers.past(time.time() - 3600)]
+            found = [each for each in jobs if each is not None and each.id == job]
+            if found:
+                return found[0]
+            await asyncio.sleep(0.2)
+
+
+async def test_nothing_to_tell_is_no_fault(slurm: Slurm, tmp_path: Path) -> None:
+    async with rest(slurm, tmp_path) as settings:
+        asked = Rest(settings)
+        try:
+            await asked.nodes()
+            assert await asked.past(time.time() + 86_400) == ()
+        finally:
+            await asked.close()
+
+
+async def test_a_token_that_is_not_valid_is_said_with_what_to_do(slurm: Slurm, tmp_path: Path) -> None:
+    async with rest(slurm, tmp_path) as settings:
+        assert settings.token_file is not None
+        asked = Rest(settings)
+        assert await asked.nodes()
+        head, middle, _ = settings.token_file.read_text().strip().split(".")
+        settings.token_file.write_text(f"{head}.{middle}.AAAA")
+        try:
+            with pytest.raises(SlurmUnavailable, match="token") as refused:
+                await asked.nodes()
+        finally:
+            await asked.close()
+        assert middle not in str(refused.value)
