@@ -87,7 +87,7 @@ class Doors:
 
     async def _past_jobs(self, request: web.Request) -> web.Response:
         at = self._clock()
-        asked = request.query.get("start_time", "")
+        asked = request.query.get("start_time", "").removeprefix("uts")
         since = float(asked) if asked.isascii() and asked.isdigit() else at - DAY
         runs = self._runs(min(max(since, at - _LONGEST_PAST), at), at)
         return _answer({"jobs": slurm.past_jobs(runs, self._simulation.hardware, at), "errors": []})
