@@ -57,6 +57,18 @@ async def test_watchers_hear_of_what_is_put_and_dropped() -> None:
         assert heard == ["Added", "Modified", "Deleted"]
 
 
+async def test_who_follows_a_kind_hears_of_what_is_there_and_of_each_change() -> None:
+    async with KubeLite() as server, KubeClient(Connection(server.url)) as client:
+        storage = Storage(server)
+        storage.put([POD])
+        heard: list[tuple[str, bool]] = []
+        storage.follow("v1", "Pod", lambda item, gone: heard.append((item["status"]["phase"], gone)))
+        assert heard == [("Running", False)]
+        storage.put([{**POD, "status": {"phase": "Succeeded"}}])
+        await client.write_json("DELETE", "/api/v1/namespaces/default/pods/old", {})
+        assert heard == [("Running", False), ("Succeeded", False), ("Succeeded", True)]
+
+
 async def test_an_object_that_somebody_made_anew_is_not_dropped() -> None:
     async with KubeLite() as server:
         storage = Storage(server)
