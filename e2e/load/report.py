@@ -18,6 +18,12 @@ def table(plain: Outcome, claims: Outcome) -> Iterator[str]:
     yield "CPU seconds of each process"
     for name in claims.cpu:
         yield f"  {name:<26}{plain.cpu.get(name, 0.0):>16.1f}{claims.cpu[name]:>16.1f}"
+    both = [sum(outcome.cpu.values()) for outcome in (plain, claims)]
+    yield f"  {'in all':<26}{both[0]:>16.1f}{both[1]:>16.1f}"
+    each = [
+        1000 * spent / max(outcome.bound, 1) for spent, outcome in zip(both, (plain, claims), strict=True)
+    ]
+    yield f"  {'ms for a pod':<26}{each[0]:>16.1f}{each[1]:>16.1f}"
     yield ""
     yield f"{'phases of the extender':<28}{'times':>16}{'seconds':>16}{'ms each':>12}"
     for phase, (number, seconds) in sorted(claims.phases.items(), key=lambda pair: -pair[1][1]):

@@ -271,7 +271,6 @@ FAULTS: tuple[Plant, ...] = (
     deletes_leases_without_precondition,
     gives_back_whatever_the_stamp,
     takes_back_without_changing_the_pod,
-    binds_whatever_version,
     binds_before_it_leases,
     does_not_hold_its_choice,
     does_not_count_holds,
@@ -280,12 +279,13 @@ FAULTS: tuple[Plant, ...] = (
     forgets_leases_of_ended_pods,
     is_locked_out_by_its_own_lease,
     lets_members_go_alone,
+    keeps_part_of_a_gang_on_timeout,
 )
 
 RARE: tuple[Plant, ...] = (
     gives_back_what_it_only_renewed,
+    binds_whatever_version,
     forgets_what_it_could_not_release,
-    keeps_part_of_a_gang_on_timeout,
     reserves_part_of_a_gang,
     believes_an_old_watch,
     does_not_write_a_status_again,
