@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.api.answers import OpenGzip, Prepared, etag_of, matches, takes_gzip
+from gpufleet.api.answers import Answer, OpenGzip, Prepared, encoded, etag_of, matches, takes_gzip
 from gpufleet.api.families import FAMILIES, family_of
 
 from .conftest import Client
@@ -30,6 +30,15 @@ def test_data_comes_out_of_every_envelope_as_it_went_in(data: object, message: s
         assert body["data"] == data
         zipped = gzip.decompress(prepared.gzip(each).ended(each.tail(message, "a" * 32)))
         assert json.loads(zipped) == body
+
+
+@given(st.lists(st.integers() | st.text() | st.lists(st.booleans()), max_size=5), st.integers(0, 900))
+@settings(max_examples=50, deadline=None)
+async def test_a_long_list_encoded_in_steps_is_what_it_is_at_once(some: list[object], times: int) -> None:
+    data = some * times
+    assert (await encoded(data)).encoded == msgspec.json.encode(data)
+    answer = await encoded(Answer(data, "told"))
+    assert (answer.encoded, answer.message) == (msgspec.json.encode(data), "told")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ so the few bytes of the tail, which differ from request to request, follow as on
 with the checksum carried on. Two megabytes are compressed once per refresh, not per caller.
 """
 
+import asyncio
 import hashlib
 import struct
 import zlib
@@ -26,6 +27,7 @@ Header = tuple[bytes, bytes]
 
 GZIP_FROM_BYTES = 1024
 _encode = msgspec.json.Encoder().encode
+_ROWS_A_STEP = 1000
 _GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 STORED_BLOCK_BYTES = 65_535
 
@@ -129,10 +131,15 @@ def takes_gzip(accept_encoding: bytes) -> bool:
     return False
 
 
-def encoded(result: Any) -> Prepared[Any]:
-    """An ordinary answer in the form of a prepared one."""
+async def encoded(result: Any) -> Prepared[Any]:
+    """An ordinary answer in the form of a prepared one; a long list in steps, between which others are served."""
     if isinstance(result, Prepared):
         return result
-    if isinstance(result, Answer):
-        return Prepared(_encode(result.data), result.message)
-    return Prepared(_encode(result))
+    data, message = (result.data, result.message) if isinstance(result, Answer) else (result, None)
+    if not isinstance(data, list) or len(data) <= _ROWS_A_STEP:
+        return Prepared(_encode(data), message)
+    pieces = []
+    for first in range(0, len(data), _ROWS_A_STEP):
+        pieces.append(_encode(data[first : first + _ROWS_A_STEP])[1:-1])
+        await asyncio.sleep(0)
+    return Prepared(b"[" + b",".join(pieces) + b"]", message)

@@ -1,8 +1,10 @@
 """Any list of the API as CSV, for those who send `Accept: text/csv`.
 
 The rows are those of the JSON answer: the data itself where it is a list, its `data` where it is
-a page. Nested fields become columns such as `stat.gpuRequest`; lists become JSON in their cell. A
-text that a spreadsheet would run as a formula gets an apostrophe before it.
+a page. Nested fields become columns such as `stat.gpuRequest`; lists become JSON in their cell; a list
+of names is one column. A text that a spreadsheet would run as a formula gets an apostrophe before it.
+
+Rows are decoded one by one, so that a thread which makes a large table lets others run.
 """
 
 import csv
@@ -14,14 +16,24 @@ import msgspec
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
+class _Page(msgspec.Struct):
+    """Of a page its rows alone."""
+
+    data: msgspec.Raw = msgspec.Raw(b"null")
+
+
 def as_csv(encoded: bytes) -> bytes | None:
-    """The rows in `encoded` JSON as CSV; None if it is not a list or page of objects."""
-    data = msgspec.json.decode(encoded)
-    if isinstance(data, dict):
-        data = data.get("data")
-    if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
+    """The rows in `encoded` JSON as CSV; None if it is not a list or page of objects or names."""
+    if encoded.startswith(b"{"):
+        encoded = bytes(msgspec.json.decode(encoded, type=_Page).data)
+    if not encoded.startswith(b"["):
         return None
-    rows = [_flat(row) for row in data]
+    rows = []
+    for item in msgspec.json.decode(encoded, type=list[msgspec.Raw]):
+        row = msgspec.json.decode(item)
+        if not isinstance(row, dict | str):
+            return None
+        rows.append(_flat(row) if isinstance(row, dict) else {"name": _cell(row)})
     columns = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\r\n")

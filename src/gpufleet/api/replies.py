@@ -5,7 +5,8 @@ envelope, to those who send `Accept: text/csv`.
 """
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 from litestar.types import Receive, Scope, Send
 
@@ -25,6 +26,8 @@ from gpufleet.api.answers import (
 from gpufleet.api.call import Call, call_of
 from gpufleet.api.csv_form import as_csv, wants_csv
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _JSON = (b"content-type", b"application/json")
 _NO_CACHE = (b"cache-control", b"private, no-cache")
 _VARY = (b"vary", b"accept, accept-encoding")
@@ -52,10 +55,12 @@ class Reply:
         if isinstance(self.result, Answer):
             extra = tuple(self.result.headers)
             status = self.result.status if self.result.status != 200 else status
-        prepared = encoded(self.result)
-        if wants_csv(call.accept) and status == 200 and (rows := as_csv(prepared.encoded)) is not None:
-            await _send_raw(Raw(rows, b"text/csv; charset=utf-8", headers=extra), call, send)
-            return
+        prepared = await encoded(self.result)
+        if wants_csv(call.accept) and status == 200:
+            rows = await _large(len(prepared.encoded), as_csv, prepared.encoded)
+            if rows is not None:
+                await _send_raw(Raw(rows, b"text/csv; charset=utf-8", headers=extra), call, send)
+                return
         headers = [_JSON, _NO_CACHE, _VARY, (b"etag", prepared.etag), *extra]
         if status == 200 and call.if_none_match and matches(call.if_none_match, prepared.etag):
             await send_whole(send, 304, headers[1:], b"")
@@ -79,10 +84,16 @@ async def _entity(prepared: Prepared[Any], call: Call, headers: list[Header]) ->
     if size < GZIP_FROM_BYTES or len(tail) > STORED_BLOCK_BYTES or not takes_gzip(call.accept_encoding):
         return b"".join((call.family.head, prepared.encoded, tail))
     headers.append(_GZIP)
-    if size < _IN_A_THREAD_FROM_BYTES or prepared.compressed(call.family):
+    if prepared.compressed(call.family):
         return prepared.gzip(call.family).ended(tail)
-    # zlib lets other threads run: a large answer does not hold up the small ones.
-    return (await asyncio.to_thread(prepared.gzip, call.family)).ended(tail)
+    return (await _large(size, prepared.gzip, call.family)).ended(tail)
+
+
+async def _large(size: int, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Make something of so many bytes; a large one in a thread, so that it does not hold up the small ones."""
+    if size < _IN_A_THREAD_FROM_BYTES:
+        return make(*args, **kwargs)
+    return await asyncio.to_thread(make, *args, **kwargs)
 
 
 async def _send_raw(raw: Raw, call: Call, send: Send) -> None:
@@ -96,5 +107,5 @@ async def _send_raw(raw: Raw, call: Call, send: Send) -> None:
     body = raw.body
     if len(body) >= GZIP_FROM_BYTES and raw.compress and takes_gzip(call.accept_encoding):
         headers.append(_GZIP)
-        body = OpenGzip.of(body).ended(b"")
+        body = (await _large(len(body), OpenGzip.of, body)).ended(b"")
     await send_whole(send, raw.status, headers, body)

@@ -151,7 +151,7 @@ class PrometheusSource:
     ) -> AsyncIterator[SampleBlock]:
         """One quantity of all GPUs in blocks of time, the grid's last time before `end`."""
         if not step > 0 or not start <= end:
-            raise InvalidRequest(f"no span from {start:g} to {end:g} in steps of {step:g}")
+            raise InvalidRequest(f"no span from {start:.15g} to {end:.15g} in steps of {step:g}")
         await self._opened()
         left = int(np.ceil((end - start) / step - 1e-9))
         at_once = max(1, _BLOCK_CELLS // max(1, len(self._picture)))

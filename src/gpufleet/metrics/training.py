@@ -36,7 +36,7 @@ async def read_training(
 ) -> list[TrainingPoint]:
     """Every number that stands under one of `uids` from `start` to `end`, in order of time."""
     if not start <= end or not math.isfinite(start) or not math.isfinite(end):
-        raise InvalidRequest(f"start ({start:g}) must not be after end ({end:g})")
+        raise InvalidRequest(f"start ({start:.15g}) must not be after end ({end:.15g})")
     named = list(filter(None, uids))[:MOST_UIDS]
     if not named:
         return []

@@ -106,7 +106,7 @@ def check_span(start: float, end: float, step: float) -> None:
     if not step > 0:
         raise InvalidRequest(f"step must be more than 0 seconds, not {step:g}")
     if not start <= end:
-        raise InvalidRequest(f"start ({start:g}) must not be after end ({end:g})")
+        raise InvalidRequest(f"start ({start:.15g}) must not be after end ({end:.15g})")
     points = (end - start) // step + 1
     if not points <= MAX_POINTS:
         raise InvalidRequest(

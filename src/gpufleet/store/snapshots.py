@@ -4,6 +4,7 @@ The readings are kept beside the details, so that an hour that the metric source
 rolled up from its snapshots. They are read only for that.
 """
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -25,6 +26,8 @@ _LATEST = """
 SELECT taken_at, capacity, allocated, utilization, details, created_at FROM snapshot
 WHERE cluster = $1 ORDER BY hour DESC, taken_at DESC LIMIT 1
 """
+_FIRST, _LAST = -(2**31), 2**31 - 1
+"""What a column of whole seconds takes."""
 _NEWEST = "SELECT taken_at FROM snapshot WHERE cluster = $1 ORDER BY hour DESC, taken_at DESC LIMIT 1"
 _BETWEEN = (
     "SELECT taken_at, capacity, allocated, utilization, created_at,"
@@ -104,7 +107,8 @@ class KeptSnapshots:
 
 
 def _span(start: float, end: float) -> tuple[int, int, int, int]:
-    first, last = -int(-start // 1), int(end // 1)
+    # whoever asks for the year 230 or 9999 means from the first, or to the last, that there is
+    first, last = (max(_FIRST, min(_LAST, moment)) for moment in (math.ceil(start), math.floor(end)))
     return first // 3600, last // 3600, first, last
 
 

@@ -1,8 +1,10 @@
 """Read hourly statistics of clusters, namespaces and labels, and the names that occur in them."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -57,6 +59,8 @@ WHERE cluster = $1 AND type = $4 AND ($5::text IS NULL OR key = $5) AND EXISTS (
     SELECT FROM label_hour AS h WHERE h.cluster = $1 AND label = n.id AND hour BETWEEN $2 AND $3
 )
 """
+T = TypeVar("T")
+_ROWS_A_STEP = 1000
 _DIRECTION = {False: "ASC", True: "DESC"}
 
 
@@ -71,7 +75,7 @@ class KeptStatistics:
         """Hours of a cluster."""
         number = await self._clusters.number(wanted.cluster)
         query = _CLUSTER.format(direction=_DIRECTION[wanted.descending])
-        return [_cluster(wanted.cluster, row) for row in await self._fetch(query, number, wanted)]
+        return await _made(await self._fetch(query, number, wanted), partial(_cluster, wanted.cluster))
 
     async def count_cluster_hours(self, wanted: HoursWanted) -> int:
         """How many there are on all pages."""
@@ -88,9 +92,8 @@ class KeptStatistics:
         """Hours of a namespace, or of all without a name."""
         number = await self._clusters.number(wanted.cluster)
         query = _NAMESPACE.format(direction=_DIRECTION[wanted.descending])
-        return [
-            _namespace(wanted.cluster, row) for row in await self._fetch(query, number, wanted, namespace)
-        ]
+        rows = await self._fetch(query, number, wanted, namespace)
+        return await _made(rows, partial(_namespace, wanted.cluster))
 
     async def count_namespace_hours(self, wanted: HoursWanted, namespace: str) -> int:
         """How many there are on all pages."""
@@ -106,7 +109,8 @@ class KeptStatistics:
         number = await self._clusters.number(wanted.cluster)
         labels = await self._label_ids(number, type_, key, value)
         query = _LABEL.format(direction=_DIRECTION[wanted.descending])
-        return [_label(wanted.cluster, row) for row in await self._fetch(query, number, wanted, labels)]
+        rows = await self._fetch(query, number, wanted, labels)
+        return await _made(rows, partial(_label, wanted.cluster))
 
     async def count_label_hours(self, wanted: HoursWanted, type_: str, key: str, value: str) -> int:
         """How many there are on all pages."""
@@ -147,6 +151,16 @@ class KeptStatistics:
         return await self._database.fetch(
             query, number, wanted.first, wanted.last, wanted.limit, wanted.offset, *more
         )
+
+
+async def _made(rows: Sequence[asyncpg.Record], make: Callable[[asyncpg.Record], T]) -> list[T]:
+    """Something of each row; of many in steps, between which others are served."""
+    made: list[T] = []
+    for first in range(0, len(rows), _ROWS_A_STEP):
+        if first:
+            await asyncio.sleep(0)
+        made += map(make, rows[first : first + _ROWS_A_STEP])
+    return made
 
 
 def stat_hour(hour: int) -> datetime:

@@ -17,6 +17,11 @@ from gpufleet.store import Store
 
 @pytest.fixture
 async def kept(store: Store) -> Server:
+    return await known_books(store)
+
+
+async def known_books(store: Store) -> Server:
+    """Two hours of the cluster `prod`, with snapshots on their beginnings and ends."""
     world = World()
     world.nodes["a"] = Node(name="a", gpu_count=8, gpu_model="H200", created=HOUR - 9000.0)
     job = OwnerRef("job", "PyTorchJob", "bert")

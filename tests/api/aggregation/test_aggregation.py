@@ -221,6 +221,12 @@ async def test_the_latest_of_no_snapshots_is_not_found(http: httpx.AsyncClient, 
     assert await ask(http, "/cluster/hourly-stats", cluster="new", **SPAN) == []
 
 
+async def test_names_come_as_a_column_to_those_who_ask(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/namespaces", headers={"accept": "text/csv"})
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert answer.text.splitlines() == ["name", "ml", "prod"]
+
+
 async def test_rows_come_as_csv_to_those_who_ask(http: httpx.AsyncClient) -> None:
     answer = await http.get("/workloads/hourly-stats", params=SPAN, headers={"accept": "text/csv"})
     assert answer.headers["content-type"].startswith("text/csv")

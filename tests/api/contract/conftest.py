@@ -8,18 +8,23 @@ from dataclasses import dataclass, field
 import asyncpg
 import pytest
 from litestar.handlers import HTTPRouteHandler
+from tests.accounting.histories import HOUR
+from tests.api.aggregation.conftest import known_books
 from tests.api.live.conftest import NOW, TOKENS, known_fleet, known_readings
 
+from gpufleet.api.aggregation import aggregation_routes
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.clusters import cluster_routes
 from gpufleet.api.events import event_routes
 from gpufleet.api.gpus import gpu_routes
 from gpufleet.api.health import Lifecycle
 from gpufleet.api.nodes import node_routes
+from gpufleet.api.report import report_routes
 from gpufleet.api.server import Server, address_of, bind
 from gpufleet.api.training import training_routes
 from gpufleet.api.workload_metrics import workload_metric_routes
 from gpufleet.api.workloads import workload_routes
+from gpufleet.cli.accounting_parts import books_of
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
 from gpufleet.metrics.embedded import EmbeddedMetrics
@@ -110,7 +115,10 @@ async def _routes(store: Store, lifecycle: Lifecycle, asked: set[str]) -> list[H
     fleet = known_fleet()
     fleet.put_readings(await metrics.latest())
     clusters = Clusters([Cluster("prod", fleet, Listing(fleet), metrics)])
+    await known_books(store)
     return [
+        *aggregation_routes(books_of(store, "prod"), lambda: HOUR + 7300.0),
+        *report_routes(books_of(store, "prod"), lambda: HOUR + 7300.0),
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters),

@@ -1,4 +1,4 @@
-"""What the three documents of the live API promise, as plain data.
+"""What the documents of the live API and of accounting promise, as plain data.
 
 Written from the documents alone, by hand: nothing here is taken from the code. A field has a type in
 words (`TYPES` of the checker knows them); a list has the shape of its items; what is not listed is
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SPAN = "start=1799998800&end=1800000000"
+HOURS = "start_time=2021-05-03T00:00:00Z&end_time=2021-05-03T01:00:00Z"
 SPAN_MS = "start=1799998800000&end=1800000000000"
 
 
@@ -59,7 +60,247 @@ _TREE["children"] = [_TREE]
 _WORKLOAD = "/api/workloads/job"
 _NONE = "/api/workloads/no-such-uid"
 
+_AGGREGATION = "/api/v1/gpu-aggregation"
+_SAME_HOURS = (
+    (HOURS, f"{HOURS}&cluster="),
+    (HOURS, f"{HOURS}&cluster=prod"),
+    (HOURS, "start_time=2021-05-03T02:00:00%2B02:00&end_time=2021-05-02T20:00:00-05:00"),
+    (HOURS, "start_time=2021-05-03T00:00:00Z&end_time=2021-05-03T01:59:59Z"),
+)
+_WRONG_HOURS = (
+    "",
+    "start_time=2021-05-03T00:00:00Z",
+    "end_time=2021-05-03T00:00:00Z",
+    "start_time=yesterday&end_time=2021-05-03T00:00:00Z",
+    "start_time=2021-05-03&end_time=2021-05-04",
+    "start_time=2021-05-03T00:00:00&end_time=2021-05-03T01:00:00",
+    "start_time=2021-05-03T01:00:00Z&end_time=2021-05-03T00:00:00Z",
+    f"{HOURS}&page=0",
+    f"{HOURS}&page=x",
+    f"{HOURS}&page_size=0",
+    f"{HOURS}&page_size=1001",
+)
+_HOURS_ASKED = {
+    "start_time": "2021-05-03T00:00:00Z",
+    "end_time": "2021-05-03T01:00:00Z",
+    "cluster": "prod",
+    "page": "1",
+    "page_size": "20",
+}
+_HOUR = {
+    "id": "count",
+    "cluster_name": "text",
+    "stat_hour": "hour",
+    "allocated_gpu_count": "amount",
+    "avg_utilization": "percent or null",
+    "max_utilization": "percent or null",
+    "min_utilization": "percent or null",
+    "created_at": "moment",
+    "updated_at": "moment",
+}
+_SPREAD = {
+    "p50_utilization": "percent or null",
+    "p95_utilization": "percent or null",
+    "sample_count": "count",
+}
+_CLUSTER_HOUR = {**_HOUR, **_SPREAD, "total_gpu_capacity": "count", "allocation_rate": "percent"}
+_NAMESPACE_HOUR = {
+    **_HOUR,
+    "namespace": "text",
+    "total_gpu_capacity": "count",
+    "active_workload_count": "count",
+}
+_LABEL_HOUR = {
+    **_HOUR,
+    "dimension_type": "text",
+    "dimension_key": "text",
+    "dimension_value": "text",
+    "active_workload_count": "count",
+}
+_WORKLOAD_HOUR = {
+    **_HOUR,
+    **_SPREAD,
+    "namespace": "text",
+    "workload_name": "text",
+    "workload_type": "text",
+    "requested_gpu_count": "amount",
+    "avg_gpu_memory_used": "amount or null",
+    "max_gpu_memory_used": "amount or null",
+    "avg_gpu_memory_total": "amount or null",
+    "avg_replica_count": "amount",
+    "max_replica_count": "count",
+    "min_replica_count": "count",
+    "workload_status": "status",
+    "owner_uid": "text",
+    "owner_name": "text",
+    "labels": "texts",
+    "annotations": "texts",
+}
+_SNAPSHOT = {
+    "id": "count",
+    "cluster_name": "text",
+    "snapshot_time": "moment",
+    "dimension_type": "text",
+    "total_gpu_capacity": "count",
+    "allocated_gpu_count": "amount",
+    "allocation_details": {},
+    "created_at": "moment",
+}
+_GROUP = {
+    "allocated_gpu": "amount",
+    "utilization": "percent or null",
+    "workload_count": "count",
+    "workloads": [
+        {
+            "uid": "text",
+            "name": "text",
+            "namespace": "text",
+            "kind": "text",
+            "allocated_gpu": "amount",
+            "utilization": "percent or null",
+        }
+    ],
+}
+
+
+def _paged(row: dict[str, Any]) -> dict[str, Any]:
+    """A page of the accounting API."""
+    return {"total": "count", "page": "count", "page_size": "count", "total_pages": "count", "data": [row]}
+
+
+_LABELS = f"{HOURS}&dimension_type=label&dimension_key=team"
+_ACCOUNTING: tuple[Promise, ...] = (
+    Promise(f"{_AGGREGATION}/clusters", "aggregation", ["text"]),
+    Promise(
+        f"{_AGGREGATION}/namespaces",
+        "aggregation",
+        ["text"],
+        good=("", HOURS, "cluster=prod&start_time=2021-05-03T00:00:00Z"),
+        wrong=("start_time=x", "start_time=2021-05-03T01:00:00Z&end_time=2021-05-03T00:00:00Z"),
+        unknown=("?cluster=elsewhere",),
+        parameters={k: v for k, v in _HOURS_ASKED.items() if not k.startswith("page")},
+    ),
+    Promise(
+        f"{_AGGREGATION}/dimension-keys",
+        "aggregation",
+        ["text"],
+        good=("dimension_type=label", f"dimension_type=annotation&{HOURS}"),
+        wrong=("", "dimension_type=taint", "dimension_type=label&end_time=never"),
+        unknown=("?dimension_type=label&cluster=elsewhere",),
+        parameters={"dimension_type": "label", "cluster": "prod"},
+    ),
+    Promise(
+        f"{_AGGREGATION}/dimension-values",
+        "aggregation",
+        ["text"],
+        good=("dimension_type=label&dimension_key=team", f"{_LABELS}&cluster=prod"),
+        wrong=("", "dimension_type=label", "dimension_key=team", "dimension_type=x&dimension_key=team"),
+        unknown=("?dimension_type=label&dimension_key=team&cluster=elsewhere",),
+        parameters={"dimension_type": "label", "dimension_key": "team", "cluster": "prod"},
+    ),
+    Promise(
+        f"{_AGGREGATION}/cluster/hourly-stats",
+        "aggregation",
+        [_CLUSTER_HOUR],
+        good=(HOURS, f"{HOURS}&cluster=prod"),
+        same=_SAME_HOURS,
+        wrong=_WRONG_HOURS,
+        unknown=(f"?{HOURS}&cluster=elsewhere",),
+        parameters=_HOURS_ASKED,
+    ),
+    Promise(f"{_AGGREGATION}/cluster/hourly-stats?{HOURS}&page=1", "aggregation", _paged(_CLUSTER_HOUR)),
+    Promise(
+        f"{_AGGREGATION}/namespaces/hourly-stats",
+        "aggregation",
+        [_NAMESPACE_HOUR],
+        good=(HOURS, f"{HOURS}&namespace=ml"),
+        same=(*_SAME_HOURS, (HOURS, f"{HOURS}&namespace=")),
+        wrong=_WRONG_HOURS,
+        unknown=(f"?{HOURS}&cluster=elsewhere",),
+        parameters={**_HOURS_ASKED, "namespace": "ml"},
+    ),
+    Promise(
+        f"{_AGGREGATION}/namespaces/hourly-stats?{HOURS}&page_size=1", "aggregation", _paged(_NAMESPACE_HOUR)
+    ),
+    Promise(
+        f"{_AGGREGATION}/labels/hourly-stats",
+        "aggregation",
+        [_LABEL_HOUR],
+        good=(_LABELS, f"{_LABELS}&dimension_value=nlp", _LABELS.replace("label&", "annotation&")),
+        same=((_LABELS, f"{_LABELS}&dimension_value="),),
+        wrong=(HOURS, f"{HOURS}&dimension_type=label", f"{HOURS}&dimension_key=team", *_WRONG_HOURS),
+        unknown=(f"?{_LABELS}&cluster=elsewhere",),
+        parameters={
+            **_HOURS_ASKED,
+            "dimension_type": "label",
+            "dimension_key": "team",
+            "dimension_value": "nlp",
+        },
+    ),
+    Promise(f"{_AGGREGATION}/labels/hourly-stats?{_LABELS}&page=1", "aggregation", _paged(_LABEL_HOUR)),
+    Promise(
+        f"{_AGGREGATION}/workloads/hourly-stats",
+        "aggregation",
+        _paged(_WORKLOAD_HOUR),
+        good=(
+            HOURS,
+            f"{HOURS}&namespace=ml&workload_name=bert&workload_type=PyTorchJob",
+            f"{HOURS}&page=1&page_size=50&order_by=utilization&order_direction=desc",
+            f"{HOURS}&page=1000&page_size=1000",
+        ),
+        same=(
+            *_SAME_HOURS,
+            (HOURS, f"{HOURS}&page=1&page_size=20&order_by=time&order_direction=asc"),
+            (HOURS, f"{HOURS}&namespace=&workload_name=&workload_type=&page=&page_size=&order_by="),
+        ),
+        wrong=(*_WRONG_HOURS, f"{HOURS}&order_by=name", f"{HOURS}&order_direction=down"),
+        unknown=(f"?{HOURS}&cluster=elsewhere",),
+        parameters={
+            **_HOURS_ASKED,
+            "namespace": "ml",
+            "workload_name": "bert",
+            "workload_type": "PyTorchJob",
+            "order_by": "time",
+            "order_direction": "asc",
+        },
+    ),
+    Promise(
+        f"{_AGGREGATION}/snapshots/latest",
+        "aggregation",
+        {
+            **_SNAPSHOT,
+            "dimension_key": "text",
+            "dimension_value": "text",
+            "allocation_details": {"namespaces": {"ml": _GROUP, "prod": _GROUP}, "annotations": {}},
+        },
+        good=("", "cluster=prod"),
+        same=(("", "cluster="),),
+        unknown=("?cluster=elsewhere",),
+        parameters={"cluster": "prod"},
+    ),
+    Promise(
+        f"{_AGGREGATION}/snapshots",
+        "aggregation",
+        [_SNAPSHOT],
+        good=(
+            "",
+            HOURS,
+            "start_time=2021-05-03T00:00:00Z",
+            "end_time=2021-05-03T01:00:00Z",
+            "start_time=0001-01-01T00:00:00Z&end_time=9999-12-31T23:59:59Z",
+        ),
+        same=(
+            ("", "start_time=2021-05-02T02:01:40Z&end_time=2021-05-03T02:01:40Z"),
+            ("", "start_time=0001-01-01T00:00:00Z&end_time=9999-12-31T23:59:59Z"),
+        ),
+        wrong=("start_time=x", "start_time=2021-05-03T01:00:00Z&end_time=2021-05-03T00:00:00Z"),
+        unknown=("?cluster=elsewhere",),
+        parameters={k: v for k, v in _HOURS_ASKED.items() if not k.startswith("page")},
+    ),
+)
+
 PROMISES: tuple[Promise, ...] = (
+    *_ACCOUNTING,
     Promise(
         "/api/clusters/overview",
         "clusters",
@@ -278,7 +519,7 @@ PROMISES: tuple[Promise, ...] = (
         parameters={"node": "half", "cluster": "prod"},
     ),
 )
-"""Every route of the three documents."""
+"""Every route of the documents."""
 
 VALUES: dict[str, dict[str, Any]] = {
     "/api/clusters/gpuHeatmap": {

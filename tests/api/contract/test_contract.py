@@ -47,6 +47,13 @@ TYPES: dict[str, Any] = {
     "counts": lambda value: isinstance(value, dict) and all(map(_whole, value.values())),
     "status": lambda value: value in _STATUSES,
     "color": lambda value: value in COLORS.values(),
+    "amount": lambda value: _number(value) and value >= 0,
+    "hour": lambda value: (
+        isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:00:00Z", value) is not None
+    ),
+    "texts": lambda value: (
+        isinstance(value, dict) and all(isinstance(each, str) for pair in value.items() for each in pair)
+    ),
     "health": lambda value: value in ("healthy", "degraded"),
     "point": lambda value: (
         isinstance(value, list)
@@ -115,9 +122,9 @@ class Asked:
 
 
 def target(promise: Promise, query: str) -> str:
-    if query.startswith("/"):
-        return query
-    return promise.path + (query if query.startswith("?") or not query else "?" + query)
+    if query.startswith("/") or not query:
+        return query or promise.path
+    return promise.path + "?" + query.removeprefix("?")
 
 
 GOOD = [(promise, query) for promise in PROMISES for query in promise.good]
@@ -141,6 +148,10 @@ def test_every_field_has_its_type_and_unit_in_the_familys_envelope(
         assert (body["code"], body["message"]) == (0, "success")
         assert _TRACE.fullmatch(body["traceId"])
         assert body["traceId"] == answer.headers["x-trace-id"]
+    elif promise.family == "aggregation":
+        assert list(body) == ["code", "message", "data"]
+        assert (body["code"], body["message"]) == (200, "success")
+        assert _TRACE.fullmatch(answer.headers["x-trace-id"])
     else:
         assert set(body) == {"success", "data", "message", "error"}
         assert (body["success"], body["error"], body["message"]) == (True, None, promise.message)
@@ -168,6 +179,11 @@ def test_errors_have_their_status_in_the_familys_envelope(
         assert list(body) == ["code", "message", "traceId"]
         assert body["code"] == status
         assert body["message"]
+    elif promise.family == "aggregation":
+        assert list(body) == ["code", "message", "error"]
+        assert body["code"] == status
+        assert body["message"]
+        assert body["error"]
     else:
         assert (body["success"], body["message"], body["data"]) == (False, None, None)
         assert body["error"]
