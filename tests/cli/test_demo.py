@@ -213,6 +213,10 @@ def test_its_past_is_on_the_books(shared: Shared) -> None:
             time.sleep(0.2)
         assert rows
         assert all(row["allocated_gpu_hours"] > 0 and row["cost"] > 0 for row in rows)
+    path = f"{address}/api/v1/gpu-aggregation/workloads/hourly-stats?{query}&order_direction=desc"
+    measured = [row for row in httpx.get(path).json()["data"]["data"] if row["sample_count"]]
+    assert measured
+    assert all(0 < row["avg_gpu_memory_used"] <= row["avg_gpu_memory_total"] for row in measured)
 
 
 def test_two_signals_end_it_without_a_traceback(shared: Shared) -> None:

@@ -43,7 +43,7 @@ class ReportAsked(msgspec.Struct):
         str,
         Meta(
             pattern=r"^\d{4}-\d{2}(-\d{2})?(\.\.\d{4}-\d{2}(-\d{2})?)?$",
-            description="Month (2026-10), day (2026-10-05), or the first and last of several "
+            description="a month (2026-10), a day (2026-10-05), or the first and last of several "
             "(2026-10-05..2026-10-11), in UTC.",
         ),
     ]

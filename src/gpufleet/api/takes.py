@@ -20,6 +20,8 @@ def takes(schema: Schema) -> str:
         return " or ".join(takes(choice) for choice in schema["anyOf"] if choice.get("type") != "null")
     if schema.get("type") == "array":
         return "any number of values, each " + takes(schema.get("items", {}))
+    if "pattern" in schema and "description" in schema:  # who reads this is no regular expression
+        return str(schema["description"]).rstrip(".")
     words = _FORMATS.get(schema.get("format", "")) or _WORDS.get(schema.get("type", ""), "another value")
     return words + _range(schema) + _length(schema) + _shape(schema)
 

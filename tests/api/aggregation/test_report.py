@@ -105,7 +105,7 @@ async def test_a_month_without_data_is_a_report_of_nothing(http: httpx.AsyncClie
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({}, "period is missing"),
+        ({}, "period is missing; it takes a month (2026-10), a day"),
         ({"period": "2026-13"}, "a month such as 2026-10"),
         ({"period": "soon"}, "period"),
         ({"period": f"{DAY}.."}, "period"),
