@@ -24,7 +24,9 @@ def take(
     browser: Browser, address: str, folder: Path, theme: str, width: int, names: list[str], tail: str
 ) -> None:
     """One picture of each page."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
+    context = browser.new_context(
+        viewport={"width": width, "height": 844 if width < 500 else 1040}, color_scheme=theme
+    )  # type: ignore[arg-type]
     page = context.new_page()
     page.on("console", lambda message: print("console:", message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: print("page error:", error))
@@ -51,7 +53,8 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for tail in given.tails:
             theme, width = ("dark", 390) if tail == "phone" else (tail, 1280)
-            take(browser, given.address, given.folder, theme, width, given.only, tail)
+            names = ["overview"] if tail == "phone" else given.only
+            take(browser, given.address, given.folder, theme, width, names, tail)
         browser.close()
 
 
