@@ -99,7 +99,7 @@ def _visit(browser: Browser, address: str, server: psutil.Process) -> dict[str, 
     loaded: list[int] = []
     page.on("requestfinished", lambda request: loaded.append(_size(request)))
     session = context.new_cdp_session(page)
-    session.send("Performance.enable")
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
     before = _cpu(server)
     page.goto(address, wait_until="commit")
     seconds = float(page.evaluate(_ANSWERS))

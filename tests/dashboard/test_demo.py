@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
+from tests.dashboard.axe import serious_faults
 from tests.dashboard.demo import Demo
 from tests.dashboard.page_types import DASHBOARD, SCHEMA, write_types
 
@@ -172,6 +173,15 @@ def test_who_waits_is_explained_and_gangs_are_counted(demo: Demo, page: Page) ->
     why = demo.get(f"api/claims/{claim['namespace']}/{claim['name']}/explain")
     expect(page.get_by_role("heading", name=f"Why {claim['name']}?")).to_be_visible()
     expect(page.locator(".card", has_text=f"Why {claim['name']}?")).to_contain_text(why["sentence"][:30])
+
+
+@pytest.mark.parametrize("place", ["usage?by=workload", "scheduling"])
+def test_axe_finds_no_serious_fault_in_full_tables(demo: Demo, page: Page, place: str) -> None:
+    open_place(demo, page, place)
+    expect(page.locator("tbody tr").first).to_be_visible()
+    assert serious_faults(page) == []
+    page.get_by_role("button", name="Use the light theme").click()
+    assert serious_faults(page) == []
 
 
 def test_the_types_of_the_page_are_what_the_server_says_of_itself(demo: Demo, tmp_path: Path) -> None:
