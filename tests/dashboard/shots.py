@@ -7,7 +7,7 @@ import argparse
 import shutil
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
 PAGES = {
     "overview": "#/",
@@ -19,14 +19,14 @@ PAGES = {
     "scheduling": "#/scheduling",
 }
 
+SCREEN: ViewportSize = {"width": 1280, "height": 1040}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 
-def take(
-    browser: Browser, address: str, folder: Path, theme: str, width: int, names: list[str], tail: str
-) -> None:
+
+def take(browser: Browser, address: str, folder: Path, names: list[str], tail: str) -> None:
     """One picture of each page."""
-    context = browser.new_context(
-        viewport={"width": width, "height": 844 if width < 500 else 1040}, color_scheme=theme
-    )  # type: ignore[arg-type]
+    size = PHONE if tail == "phone" else SCREEN
+    context = browser.new_context(viewport=size, color_scheme="light" if tail == "light" else "dark")
     page = context.new_page()
     page.on("console", lambda message: print("console:", message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: print("page error:", error))
@@ -36,7 +36,8 @@ def take(
         place = PAGES[name].format(node=nodes[0]["name"], workload=workloads[0]["uid"])
         page.goto(address + place)
         page.wait_for_selector("h1")
-        page.wait_for_timeout(1500)
+        page.wait_for_selector("[aria-busy]", state="detached")
+        page.wait_for_timeout(2500)  # until lines are drawn and the font is there
         page.screenshot(path=str(folder / f"{name}-{tail}.png"))
 
 
@@ -52,9 +53,8 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for tail in given.tails:
-            theme, width = ("dark", 390) if tail == "phone" else (tail, 1280)
             names = ["overview"] if tail == "phone" else given.only
-            take(browser, given.address, given.folder, theme, width, names, tail)
+            take(browser, given.address, given.folder, names, tail)
         browser.close()
 
 

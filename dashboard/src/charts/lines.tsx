@@ -130,7 +130,7 @@ function options(
   return {
     width,
     height: props.height ?? 220,
-    padding: [8, 8, 0, 0],
+    padding: [8, 18, 0, 0],
     legend: { show: false },
     tzDate: (seconds) => (props.bars ? uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") : new Date(seconds * 1000)),
     cursor: { points: { size: 6 }, y: false, drag: { x: false, y: false } },

@@ -19,16 +19,20 @@ export function SortHead(props: Props) {
   const on = props.sort.field === props.field;
   const next = { field: props.field, down: on ? !props.sort.down : !!props.down };
   const text = sortText(next);
+  const arrow = (
+    <span class="arrow" aria-hidden="true">
+      {on ? (props.sort.down ? "↓" : "↑") : ""}
+    </span>
+  );
   return (
     <th class={props.right ? "right" : ""} {...(on ? { "aria-sort": props.sort.down ? ("descending" as const) : ("ascending" as const) } : {})}>
       <button
         type="button"
         onClick={() => setQuery({ sort: text === props.otherwise ? undefined : text, [props.page ?? "page"]: undefined })}
       >
+        {props.right && arrow}
         {props.words}
-        <span class="arrow" aria-hidden="true">
-          {on ? (props.sort.down ? "↓" : "↑") : ""}
-        </span>
+        {!props.right && arrow}
       </button>
     </th>
   );
