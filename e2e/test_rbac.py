@@ -119,6 +119,8 @@ def test_every_right_was_used_or_is_rarely_needed_for_a_reason(done: list[Deed],
     for account, reasons in RARELY.items():
         for (verb, _, resource), reason in sorted(reasons.items()):
             journal.saw(f"{account}: {verb} {resource}", f"rarely: {reason}")
+    for account, reasons in RARELY.items():
+        assert reasons.keys() <= rights()[account], "what is not granted needs no reason"
     explained = {account: set(RARELY.get(account, {})) for account in unused}
     surplus = {account: sorted(missing - explained[account]) for account, missing in unused.items()}
     assert {account: rest for account, rest in surplus.items() if rest} == {}
