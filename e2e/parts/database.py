@@ -21,9 +21,9 @@ _OPTIONS = {"max_connections": "60", "shared_buffers": "32MB", "synchronous_comm
 class Database:
     """A context manager; `url` is how to connect."""
 
-    def __init__(self) -> None:
-        # Not below the cluster's directory: PostgreSQL runs as another user where root runs the tests.
-        self._folder = Path(tempfile.mkdtemp(prefix="gpufleet-e2e-database-"))
+    def __init__(self, place: Path) -> None:
+        """`place` is where its files go, in a folder of their own."""
+        self._folder = Path(tempfile.mkdtemp(prefix="database-", dir=place))
         self._cluster = prepare(
             self._folder / "postgres", self._folder / "run", self._folder / "log", durable=False
         )

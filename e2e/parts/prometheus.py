@@ -32,7 +32,7 @@ class Prometheus:
 
     def __init__(self, cluster: Cluster) -> None:
         self._tools = binaries()
-        self._folder = Path(tempfile.mkdtemp(prefix="gpufleet-e2e-prometheus-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="prometheus-", dir=cluster.directory))
         (self._folder / "prometheus.yml").write_text(_CONFIGURATION.format(folder=self._folder))
         [port] = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"

@@ -100,7 +100,7 @@ class System:
 
     def __enter__(self) -> Self:
         try:
-            self.database = self._closing.enter_context(Database())
+            self.database = self._closing.enter_context(Database(self.cluster.directory))
             self.prometheus = self._closing.enter_context(Prometheus(self.cluster))
             self._closing.callback(remove_definitions, self.cluster)
             self._install()
