@@ -188,6 +188,11 @@ def test_the_types_of_the_page_are_what_the_server_says_of_itself(demo: Demo, tm
     if shutil.which("npm") is None or not (DASHBOARD / "node_modules").is_dir():
         pytest.skip("needs Node.js and what the page is built with: make dashboard")
     write_types(demo.address, tmp_path / "schema.ts")
-    assert (tmp_path / "schema.ts").read_text() == SCHEMA.read_text(), (
+    assert without_words(tmp_path / "schema.ts") == without_words(SCHEMA), (
         "the API has changed: run python -m tests.dashboard.page_types"
     )
+
+
+def without_words(types: Path) -> str:
+    """Types without their descriptions: other words for the same thing are no change."""
+    return re.sub(r"\n\s*/\*\*.*?\*/", "", types.read_text(), flags=re.DOTALL)
