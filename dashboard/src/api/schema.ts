@@ -2515,7 +2515,7 @@ export interface operations {
     usage_report: {
         parameters: {
             query: {
-                /** @description Month (2026-10), day (2026-10-05), or the first and last of several (2026-10-05..2026-10-11), in UTC. */
+                /** @description a month (2026-10), a day (2026-10-05), or the first and last of several (2026-10-05..2026-10-11), in UTC. */
                 period: string;
                 /** @description namespace, workload, label:KEY or annotation:KEY. */
                 group_by?: string;
