@@ -24,7 +24,10 @@ from gpufleet.sources.simulated.timeline import Run
 
 
 def objects_of(run: Run, phase: Phase, hardware: Hardware, leases_in: str) -> list[Json]:
-    """Every object of a run in a phase of its life, owners first."""
+    """Every object of a run in a phase of its life: owners, claim, leases, pods.
+
+    Leases stand before the pods that have them: a scheduler writes anew what a running pod lacks.
+    """
     pods = pods_of(run)
     root, middle = root_of(run), middle_of(run)
     found: list[Json] = []
@@ -34,9 +37,9 @@ def objects_of(run: Run, phase: Phase, hardware: Hardware, leases_in: str) -> li
         found.append(owner(run, middle, root, phase))
     if uses_claims(run) and phase is not Phase.FINISHED:
         found.append(claim(run, phase, pods, hardware))
-    found += [pod_object(run, pod, phase, hardware) for pod in pods]
     if uses_claims(run) and phase in (Phase.STARTING, Phase.RUNNING):
         found += [lease for pod in pods for lease in leases(run, pod, hardware, leases_in)]
+    found += [pod_object(run, pod, phase, hardware) for pod in pods]
     return found
 
 

@@ -195,12 +195,19 @@ class Player:
                 touched.add(pod.place.node)
 
     async def _write(self, put: list[Json], drop: list[Json], progress: Progress) -> None:
-        """In batches, so that others get their turn in between."""
-        self._storage.drop(drop)
+        """In batches, so that others get their turn in between.
+
+        A lease goes after its pod has ended, for the same reason for which it comes before; unless its GPU goes
+        to the next at once.
+        """
+        again = {item["metadata"]["name"] for item in put if item["kind"] == "Lease"}
+        later = [i for i in drop if i["kind"] == "Lease" and i["metadata"]["name"] not in again]
+        self._storage.drop(i for i in drop if i["kind"] != "Lease" or i["metadata"]["name"] in again)
         for start in range(0, len(put), _BATCH):
             self._storage.put(put[start : start + _BATCH])
             progress("objects", min(start + _BATCH, len(put)), len(put))
             await asyncio.sleep(0)
+        self._storage.drop(later)
 
 
 def _key(run: Run) -> Key:
