@@ -1,0 +1,68 @@
+"""The judge over the audit log finds a GPU that was held twice, and nothing where none was."""
+
+from typing import Any
+
+from e2e.chaos.audit import judge
+
+
+def event(
+    verb: str, resource: str, name: str, at: int, sub: str | None = None, **more: Any
+) -> dict[str, Any]:
+    about = {"resource": resource, "namespace": "users", "name": name}
+    moment = f"2026-01-01T00:00:{at:02d}.000000Z"
+    return {
+        "stage": "ResponseComplete",
+        "verb": verb,
+        "objectRef": {**about, "subresource": sub} if sub else about,
+        "responseStatus": {"code": 200},
+        "requestReceivedTimestamp": moment,
+        "stageTimestamp": moment,
+        **more,
+    }
+
+
+def bound(name: str, gpus: str, at: int) -> dict[str, Any]:
+    meta = {"uid": f"uid-{name}", "annotations": {"gpu.scheduling/allocated": gpus}}
+    return event("create", "pods", name, at, "binding", requestObject={"metadata": meta})
+
+
+def ended(name: str, at: int) -> dict[str, Any]:
+    pod = {"metadata": {"uid": f"uid-{name}"}, "status": {"phase": "Succeeded"}}
+    return event("patch", "pods", name, at, "status", responseObject=pod)
+
+
+def test_two_pods_on_one_gpu_at_the_same_time_are_found() -> None:
+    log = [bound("p", "a:0,1", 1), bound("q", "a:1", 2), ended("p", 3), ended("q", 4)]
+    [fault] = judge(log, {}, set()).faults
+    assert fault.startswith("a:1 was held by p, q")
+
+
+def test_pods_one_after_the_other_are_well() -> None:
+    log = [bound("p", "a:0", 1), ended("p", 2), bound("q", "a:0", 3), event("delete", "pods", "q", 4)]
+    verdict = judge([*log, bound("r", "a:0", 5)], {}, {"uid-r"})
+    assert (verdict.faults, verdict.bindings, verdict.untold) == ([], 3, 0)
+
+
+def test_halves_share_a_gpu_and_three_of_them_do_not() -> None:
+    shares = {f"uid-{name}": 500 for name in "pqr"}
+    log = [bound("p", "a:0", 1), bound("q", "a:0", 2)]
+    alive = set(shares)
+    assert judge(log, shares, alive).faults == []
+    assert len(judge([*log, bound("r", "a:0", 3)], shares, alive).faults) == 1
+
+
+def test_a_pod_that_is_gone_without_a_word_is_counted_apart() -> None:
+    verdict = judge([bound("p", "a:0", 1), bound("q", "a:0", 9)], {}, {"uid-q"})
+    assert (verdict.faults, verdict.untold) == ([], 1)
+
+
+def test_a_lease_deleted_by_name_alone_is_found() -> None:
+    careless = event("delete", "leases", "gpu-a-0", 1, requestObject={})
+    careful = event(
+        "delete",
+        "leases",
+        "gpu-a-0",
+        2,
+        requestObject={"preconditions": {"uid": "u", "resourceVersion": "7"}},
+    )
+    assert judge([careless, careful], {}, set()).faults == ["gpu-a-0 was deleted without preconditions"]
