@@ -139,6 +139,10 @@ def coming(kind: str = "") -> Run:
     )
 
 
+def moment(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
 async def test_a_bound_pod_is_created_runs_and_ends_by_itself() -> None:
     async with stage() as played:
         node, _ = free_gpus()
@@ -239,7 +243,9 @@ async def test_a_pod_of_the_simulation_that_is_deleted(kind: str, comes_again: b
             await played.client.read_json(path)
         await played.until(NOW + 60)
         if comes_again:
-            assert (await played.client.read_json(path))["status"]["phase"] == "Running"
+            shown = await played.client.read_json(path)
+            assert shown["status"]["phase"] == "Running"
+            assert moment(shown["status"]["startTime"]) >= NOW, "it had no GPUs in between"
         else:
             with pytest.raises(NotFound):
                 await played.client.read_json(path)

@@ -73,7 +73,7 @@ def leases(run: Run, pod: PodOfRun, hardware: Hardware, namespace: str) -> Itera
         made: Json = msgspec.to_builtins(lease)
         made["apiVersion"], made["kind"] = "coordination.k8s.io/v1", "Lease"
         made["metadata"] |= {
-            "uid": new_uid(random.Random(f"{pod.uid}/{gpu}")),  # noqa: S311  (a simulation, no secret)
+            "uid": new_uid(random.Random(f"{pod.uid}/{gpu}/{run.bound:.0f}")),  # noqa: S311  (a simulation, no secret)
             "creationTimestamp": stamp(run.bound),
         }
         yield made

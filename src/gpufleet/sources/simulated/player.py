@@ -134,8 +134,10 @@ class Player:
                 self._withdrawn.add(key)
                 drop += self._forget(key, touched)
             else:
+                # It begins anew, now: neither lease nor bill may say that it had its GPUs all the time.
                 self._settle(run, phase, touched)
                 del self._shown[key]
+                self._changed[key] = replace(run, bound=math.inf)
         return drop
 
     def _forget(self, key: Key, touched: set[int]) -> list[Json]:
