@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from e2e.cluster.background import Background
 
@@ -47,6 +48,7 @@ class Network:
         self._behind: dict[str, list[Backend]] = {}
         self._turns = itertools.count()
         self._servers: list[asyncio.Server] = []
+        self._tunnels: set[asyncio.Future[Any]] = set()
         self._servers.append(self._background.call(self._serve_connects()))
 
     def route(self, address: str, backends: list[Backend]) -> None:
@@ -95,10 +97,16 @@ class Network:
             writer.close()
             return
         writer.write(greeting)
-        with contextlib.suppress(OSError):
-            await asyncio.gather(_pass(reader, behind), _pass(behind_reader, writer))
-        for each in (writer, behind):
-            each.transport.abort()
+        # A tunnel in which nobody speaks is known to nobody but itself, and would be collected as garbage.
+        passing = asyncio.gather(_pass(reader, behind), _pass(behind_reader, writer))
+        self._tunnels.add(passing)
+        try:
+            with contextlib.suppress(OSError):
+                await passing
+        finally:
+            self._tunnels.discard(passing)
+            for each in (writer, behind):
+                each.transport.abort()
 
     async def _dial(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         backends = self._behind.get(address, [])
