@@ -3,7 +3,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 PORT ?= 8080
-WORKERS ?= 2
+# One more than the least machine has cores: some tests wait for a process most of the time.
+WORKERS ?= 3
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/gpufleet/__init__.py)
 IMAGE ?= gpufleet:v$(VERSION)
 VENV := .venv

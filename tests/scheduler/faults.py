@@ -268,8 +268,6 @@ def _set(part: Any, name: str, act: Any) -> None:
 FAULTS: tuple[Plant, ...] = (
     leaves_leases_after_a_refused_binding,
     takes_silence_for_failure,
-    deletes_leases_without_precondition,
-    gives_back_whatever_the_stamp,
     takes_back_without_changing_the_pod,
     binds_before_it_leases,
     does_not_hold_its_choice,
@@ -279,10 +277,12 @@ FAULTS: tuple[Plant, ...] = (
     forgets_leases_of_ended_pods,
     is_locked_out_by_its_own_lease,
     lets_members_go_alone,
-    keeps_part_of_a_gang_on_timeout,
 )
 
 RARE: tuple[Plant, ...] = (
+    deletes_leases_without_precondition,
+    gives_back_whatever_the_stamp,
+    keeps_part_of_a_gang_on_timeout,
     gives_back_what_it_only_renewed,
     binds_whatever_version,
     forgets_what_it_could_not_release,
@@ -290,4 +290,4 @@ RARE: tuple[Plant, ...] = (
     believes_an_old_watch,
     does_not_write_a_status_again,
 )
-"""Not found by every ordinary run: `GPUFLEET_EXAMPLES=500` looks for these too."""
+"""Found late or not by every run: `GPUFLEET_EXAMPLES=500` looks for these too."""
