@@ -53,7 +53,7 @@ def deeds(cluster: Cluster) -> Iterator[Deed]:
     """What the accounts of both charts did, in any namespace."""
     accounts = set(rights())
     for entry in cluster.audit():
-        user = entry["user"]["username"]
+        user = entry["user"].get("username", "")  # none where the server did not get to know who asked
         account = user.rpartition(":")[2]
         asked = entry.get("objectRef")
         if not user.startswith("system:serviceaccount:") or account not in accounts or not asked:

@@ -168,11 +168,13 @@ class Hands:
         self.cluster.api.delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
 
     def leases(self) -> dict[str, str]:
+        """Leases on the GPUs of this test's nodes, by name."""
         found = self.cluster.api.get(LEASES)["items"]
+        mine = tuple(f"gpu-{name}-" for name in self.nodes.names)
         return {
             each["metadata"]["name"]: each["spec"]["holderIdentity"]
             for each in found
-            if each["metadata"]["name"].startswith("gpu-")
+            if each["metadata"]["name"].startswith(mine)
         }
 
     def check_nothing_is_booked_twice(self) -> None:

@@ -17,11 +17,13 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
+from gpufleet.api.answers import Raw
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.health import Dependencies, Lifecycle
 from gpufleet.api.metrics import Metrics
 from gpufleet.api.openapi import openapi
 from gpufleet.api.own_routes import own_routes
+from gpufleet.api.routes import get
 
 from .conftest import Client, sample_routes
 
@@ -110,3 +112,14 @@ async def test_the_documentation_page_loads_nothing_from_other_hosts(client: Cli
     assert answer.status_code == 200
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert "//" not in answer.text.replace("// Shows", "")
+
+
+def test_a_report_is_described_in_all_its_forms() -> None:
+    @get("/api/v1/gpu-aggregation/report", texts=("text/csv", "text/html"))
+    async def report() -> Raw | list[int]:
+        """A report."""
+        return [1]
+
+    described = json.loads(openapi([report], "1", login=False))
+    content = described["paths"]["/api/v1/gpu-aggregation/report"]["get"]["responses"]["200"]["content"]
+    assert list(content) == ["application/json", "text/csv", "text/html"]

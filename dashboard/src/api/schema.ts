@@ -2610,6 +2610,8 @@ export interface operations {
                         message: string;
                         data: components["schemas"]["Report"];
                     };
+                    "text/csv": string;
+                    "text/html": string;
                 };
             };
             /** @description The caller has it already. */

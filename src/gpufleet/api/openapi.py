@@ -139,7 +139,10 @@ def _success(route: Route, family: Family, schemas: dict[int, Schema]) -> Schema
     return {
         "description": "It worked.",
         "headers": _header_references("X-Trace-Id", "Warning", "ETag"),
-        "content": {route.media_type: content},
+        "content": {
+            route.media_type: content,
+            **{text: {"schema": {"type": "string"}} for text in route.texts},
+        },
     }
 
 

@@ -91,7 +91,7 @@ class WasteRow(msgspec.Struct, kw_only=True):
 def report_routes(books: Books, now: Callable[[], float] = time.time) -> list[HTTPRouteHandler]:
     """Reports, and the list of what is wasted."""
 
-    @get(f"{PREFIX}/report", example=_REPORT)
+    @get(f"{PREFIX}/report", example=_REPORT, texts=("text/csv", "text/html"))
     async def usage_report(query: ReportAsked, call: Call) -> Report | Raw:
         """What each group used of a month or of other days, with what is left over: JSON, CSV, or a page that prints well."""
         period, grouping = period_of(query.period), grouping_of(query.group_by)

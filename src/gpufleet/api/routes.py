@@ -57,6 +57,8 @@ class Route:
     example: Any
     body_example: Any
     media_type: str
+    texts: tuple[str, ...]
+    """Further media types that the data comes in, if a parameter asks for them."""
     status: int
     hidden: bool
     streams: bool
@@ -74,10 +76,15 @@ class Route:
 
 
 def get(
-    path: str, *, example: Any = None, media_type: str = "application/json", hidden: bool = False
+    path: str,
+    *,
+    example: Any = None,
+    media_type: str = "application/json",
+    texts: tuple[str, ...] = (),
+    hidden: bool = False,
 ) -> Wrap:
-    """Declare what answers GET (and HEAD) on `path`; viewers may call it."""
-    return _declare("GET", path, example, None, media_type, 200, hidden)
+    """Declare what answers GET (and HEAD) on `path`; viewers may call it. `texts`: media types it also comes in."""
+    return _declare("GET", path, example, None, media_type, 200, hidden, texts)
 
 
 def post(path: str, *, example: Any = None, body_example: Any = None, status: int = 200) -> Wrap:
@@ -101,7 +108,14 @@ def route_of(handler: HTTPRouteHandler) -> Route | None:
 
 
 def _declare(
-    method: str, path: str, example: Any, body_example: Any, media_type: str, status: int, hidden: bool
+    method: str,
+    path: str,
+    example: Any,
+    body_example: Any,
+    media_type: str,
+    status: int,
+    hidden: bool,
+    texts: tuple[str, ...] = (),
 ) -> Wrap:
     def wrap(handler: Handler) -> HTTPRouteHandler:
         hints = typing.get_type_hints(handler, include_extras=True)
@@ -117,6 +131,7 @@ def _declare(
             example=example,
             body_example=body_example,
             media_type=media_type,
+            texts=texts,
             status=status,
             hidden=hidden,
             streams=isinstance(returned, type) and issubclass(returned, Response),
