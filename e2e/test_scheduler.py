@@ -247,7 +247,7 @@ def test_kubectl_shows_claims_nodes_and_leases(hands: Hands) -> None:
     assert row.split()[:4] == ["two", "Bound", "node-a", "2"]
     assert kubectl("get", "gns").splitlines()[0].split() == ["NAME", "TOTAL", "FREE", "UNHEALTHY", "AGE"]
     assert re.search(r"contiguous takes adjacent ids", kubectl("explain", "gclaim.spec.devices.policy"))
-    names = [line.split()[0] for line in kubectl("get", "leases").splitlines() if "gpu-" in line]
+    names = [line.split()[0] for line in kubectl("get", "leases").splitlines() if "gpu-node-" in line]
     assert names == ["gpu-node-a-0", "gpu-node-a-1"]
     status = json.loads(kubectl("get", "gpuclaim", "two", "-n", namespace, "-o", "jsonpath={.status}"))
     assert (status["allocated"], status["gpuIds"]) == ("node-a:0,1", [0, 1])
