@@ -31,6 +31,7 @@ class Endpoint:
     url: str
     authority: str
     asked: list[Json] = field(default_factory=list)
+    connections: set[object] = field(default_factory=set)
 
 
 @asynccontextmanager
@@ -42,11 +43,12 @@ async def endpoint(judge: Judge) -> AsyncIterator[Endpoint]:
         chain.write_bytes(certificate + key)
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(chain)
-    seen: list[Json] = []
+    heard = Endpoint("", base64.b64encode(certificate).decode())
 
     async def review(request: web.BaseRequest) -> web.StreamResponse:
         asked = json.loads(await request.read())["request"]
-        seen.append(asked)
+        heard.asked.append(asked)
+        heard.connections.add(request.transport and request.transport.get_extra_info("peername"))
         response = {"uid": asked["uid"], "allowed": True, **judge(asked)}
         return web.json_response(
             {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
@@ -56,9 +58,11 @@ async def endpoint(judge: Judge) -> AsyncIterator[Endpoint]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()
-    port = runner.addresses[0][1]
-    yield Endpoint(f"https://127.0.0.1:{port}/admit", base64.b64encode(certificate).decode(), seen)
-    await runner.cleanup()
+    heard.url = f"https://127.0.0.1:{runner.addresses[0][1]}/admit"
+    try:
+        yield heard
+    finally:
+        await runner.cleanup()
 
 
 def _certificate() -> tuple[bytes, bytes]:
@@ -146,6 +150,24 @@ class Hooks:
             assert asked["oldObject"] is None
             assert asked["userInfo"]["username"]
             assert asked["dryRun"] is False
+
+    async def test_an_answer_that_comes_in_many_pieces_is_read_whole(self, api: Api) -> None:
+        large = "x" * 600_000
+        judge = lambda _asked: _patch({"op": "add", "path": "/data", "value": {"k": large}})  # noqa: E731
+        async with endpoint(judge) as heard, configured(api, "Mutating", heard.url, heard.authority):
+            await _in_force(api, heard)
+            assert (await api.post(api.path("configmaps"), config_map("a"))).ok(201)["data"] == {"k": large}
+
+    async def test_calls_one_after_another_share_a_connection(self, api: Api) -> None:
+        async with (
+            endpoint(lambda _asked: {}) as heard,
+            configured(api, "Validating", heard.url, heard.authority),
+        ):
+            await _in_force(api, heard)
+            for _ in range(20):
+                (await api.post(api.path("configmaps"), config_map("a"), dryRun="All")).ok(201)
+            assert len(heard.asked) == 20
+            assert len(heard.connections) <= 3
 
     async def test_a_validating_webhook_refuses(self, api: Api) -> None:
         def judge(asked: Json) -> Json:

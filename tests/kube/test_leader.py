@@ -99,7 +99,7 @@ async def test_a_server_that_hangs_ends_leadership_in_time() -> None:
         client, election = candidate(server, "a")
         async with client:
             task = asyncio.create_task(election.run(reign.lead("a")))
-            await until(lambda: election.leading)
+            await until(lambda: reign.now == {"a"})
             server.faults["GET"].extend([hang] * 50)
             await until(lambda: not reign.now)
             assert not election.leading

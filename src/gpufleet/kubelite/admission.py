@@ -8,6 +8,7 @@ call means is its `failurePolicy`.
 
 import asyncio
 import base64
+import functools
 import ssl
 import uuid
 from collections.abc import Iterator
@@ -201,9 +202,13 @@ class Webhooks:
                 params={"timeout": f"{hook.get('timeoutSeconds') or 10}s"},
                 ssl=_trust(client.get("caBundle")),
             ) as answer:
-                body = await answer.content.read(_ANSWER_BYTES)
                 if answer.status != 200:
                     raise CallFailed(f"the server answered {answer.status}")
+                body = bytearray()
+                async for piece in answer.content.iter_any():
+                    body += piece
+                    if len(body) > _ANSWER_BYTES:
+                        raise CallFailed(f"the answer is larger than {_ANSWER_BYTES:,} bytes")
         except TimeoutError as error:
             raise CallFailed("context deadline exceeded") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -216,14 +221,13 @@ class Webhooks:
         return self._session
 
 
+# A connection is used again for a call with the same context only, so there is one for each bundle.
+@functools.lru_cache(maxsize=64)
 def _trust(bundle: str | None) -> ssl.SSLContext | bool:
-    if not bundle:
-        return True
-    context = ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
-    return context
+    return ssl.create_default_context(cadata=base64.b64decode(bundle).decode()) if bundle else True
 
 
-def _response(uid: str, body: bytes) -> Json:
+def _response(uid: str, body: bytearray) -> Json:
     try:
         review: Any = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
