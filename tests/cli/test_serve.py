@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import httpx
@@ -91,6 +92,29 @@ def test_it_serves_the_live_routes_and_a_listener_does_not_hold_up_its_end(
             assert "still here" not in "".join(lines)
         assert process.wait(30) == 0
         assert time.monotonic() - began < 15  # the grace period is 20 s, a heartbeat 15 s
+
+
+@contextmanager
+def few_open_files(number: int) -> Iterator[None]:
+    """Processes that are started within this may open `number` files, or more if they ask."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_more_clients_than_a_shell_lets_a_program_open_files_are_answered(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    with ExitStack() as closing:
+        with few_open_files(128):
+            address, _ = closing.enter_context(serving(tmp_path, database=postgres_url))
+        place = ("127.0.0.1", int(address.rpartition(":")[2]))
+        for _ in range(200):
+            closing.enter_context(socket.create_connection(place))
+        assert httpx.get(f"{address}/livez").status_code == 200
 
 
 def test_the_log_has_a_line_for_each_request_with_its_trace_id_and_no_query(

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import resource
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,7 +47,17 @@ def start(name: str, words: list[str], environment: Mapping[str, str]) -> int:
     log = settings[LogSettings]
     style = ("console" if sys.stderr.isatty() else "json") if log.format == "auto" else log.format
     configure_logs(log.level, style)
+    _allow_many_files()
     return command.run(settings, arguments)
+
+
+def _allow_many_files() -> None:
+    """Take as many open files as may be had: a connection is one, and the usual 1,024 are few for a fleet.
+
+    The low limit protects programs that wait with select(2); this is none.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _positionals(parser: argparse.ArgumentParser) -> list[str]:
