@@ -1,7 +1,7 @@
 """The description is true: examples fit their schemas, and so does every answer that can be provoked."""
 
 import json
-from datetime import UTC, datetime
+import time
 from typing import Any
 
 import jsonschema_rs
@@ -95,9 +95,7 @@ async def test_parameters_come_from_the_struct_with_its_names_and_limits(client:
 
 
 def test_login_is_described_where_it_is_needed() -> None:
-    routes = own_routes(
-        Dependencies({}), Lifecycle(), Metrics(), simulated=False, now=lambda: datetime.now(UTC)
-    )
+    routes = own_routes(Dependencies({}), Lifecycle(), Metrics(), simulated=False, clock=time.time)
     described = json.loads(openapi(routes, "1", login=True))
     assert described["security"] == [{"bearer": []}]
     assert described["paths"]["/api/healthz"]["get"]["security"] == []

@@ -20,10 +20,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from gpufleet.api.call import Header
 from gpufleet.api.families import Family
 
 T = TypeVar("T")
-Header = tuple[bytes, bytes]
 
 GZIP_FROM_BYTES = 1024
 _encode = msgspec.json.Encoder().encode

@@ -6,10 +6,10 @@ The result is an ASGI application; `gpufleet.api.server` runs it.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from litestar import Litestar, Request, Response
@@ -32,10 +32,6 @@ from gpufleet.api.problems import problem_of
 from gpufleet.api.routes import direct_answers
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True)
 class Api:
     """Everything that the application is made of."""
@@ -54,14 +50,14 @@ class Api:
     simulated: bool = False
     debug_counts: Mapping[str, Callable[[], object]] | None = None
     """What /debug/vars shows beside its own; None for a server without /debug."""
-    now: Callable[[], datetime] = _utc_now
+    clock: Callable[[], float] = time.time
 
 
 def create_app(api: Api) -> ASGIApp:
     """The application of `api`."""
     dependencies = Dependencies(api.probes)
     routes = [
-        *own_routes(dependencies, api.lifecycle, api.metrics, simulated=api.simulated, now=api.now),
+        *own_routes(dependencies, api.lifecycle, api.metrics, simulated=api.simulated, clock=api.clock),
         *api.routes,
     ]
     routes += pages(openapi(routes, __version__, login=api.gate is not None))

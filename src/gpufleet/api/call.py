@@ -1,5 +1,6 @@
 """What is known of one request while it is in work: kept in its scope, filled by the edge."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gpufleet.api.families import Family
@@ -9,20 +10,29 @@ if TYPE_CHECKING:
     from litestar.types import Scope
 
 
+Header = tuple[bytes, bytes]
+AT_ONCE = "gpufleet.at_once"
+"""The ASGI extension of our server that sends status, headers and body in one piece, or tells that it can't."""
+
+
 class Call:
-    """One request: its trace id, its family, who asks (name and address) and which headers matter to the answer."""
+    """One request: its trace id, its family, who asks (name and address) and which headers matter to the answer.
+
+    `headers` are the answer's, beside those of its body.
+    """
 
     __slots__ = (
         "accept",
         "accept_encoding",
+        "at_once",
         "caller",
         "family",
+        "headers",
         "if_none_match",
         "peer",
         "started",
         "status",
         "trace",
-        "warnings",
     )
 
     def __init__(self, trace: str, family: Family, started: float) -> None:
@@ -35,7 +45,8 @@ class Call:
         self.peer = ""
         self.if_none_match = b""
         self.caller: Caller | None = None
-        self.warnings: list[bytes] = []
+        self.headers: list[Header] = []
+        self.at_once: Callable[[int, list[Header], bytes], bool] | None = None
 
 
 def call_of(scope: "Scope | dict[str, Any]") -> Call:

@@ -6,7 +6,7 @@ An origin that is not allowed gets no headers, and its browser refuses the rest.
 
 from collections.abc import Mapping, Sequence
 
-from gpufleet.api.answers import Header
+from gpufleet.api.call import Header
 
 _METHODS = (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, DELETE, OPTIONS")
 _HEADERS = (b"access-control-allow-headers", b"authorization, content-type, if-none-match, traceparent")

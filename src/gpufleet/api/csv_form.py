@@ -44,6 +44,8 @@ def as_csv(encoded: bytes) -> bytes | None:
 
 def wants_csv(accept: bytes) -> bool:
     """Whether the caller prefers CSV: it names it before JSON."""
+    if not accept:
+        return False
     kinds = [part.split(b";")[0].strip().lower() for part in accept.split(b",")]
     if b"text/csv" not in kinds:
         return False

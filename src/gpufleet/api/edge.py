@@ -6,18 +6,19 @@ because each layer costs every request a closure and an await.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
-from gpufleet.api.answers import Header
-from gpufleet.api.call import Call
+from gpufleet.api.call import AT_ONCE, Call, Header
 from gpufleet.api.cors import Cors
+from gpufleet.api.deadlines import Deadline, Deadlines
 from gpufleet.api.families import family_of
 from gpufleet.api.hosts import Hosts
 from gpufleet.api.metrics import Metrics
@@ -64,39 +65,6 @@ class Gate(Protocol):
         """Put the caller into `call`, or raise the Problem that refuses it."""
 
 
-class Deadline:
-    """Cancels the task in hand when its time is up, until lifted.
-
-    As `asyncio.timeout`, at a quarter of its cost, which every request pays.
-    """
-
-    __slots__ = ("_passed", "_task", "_timer")
-
-    def __init__(self, seconds: float | None, loop: asyncio.AbstractEventLoop) -> None:
-        self._passed = False
-        self._task = asyncio.current_task(loop)
-        self._timer = loop.call_later(seconds, self._expire) if seconds is not None else None
-
-    def lift(self) -> None:
-        """Let the task go on."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def reason(self, error: BaseException) -> BaseException:
-        """What ended the task: a timeout if it was this, else `error`."""
-        if self._passed and isinstance(error, asyncio.CancelledError) and self._task is not None:
-            self._task.uncancel()
-            return TimeoutError()
-        return error
-
-    def _expire(self) -> None:
-        self._timer = None
-        self._passed = True
-        if self._task is not None:
-            self._task.cancel()
-
-
 class Edge:
     """Wraps the application; see the module."""
 
@@ -117,15 +85,16 @@ class Edge:
         self._cors = cors or Cors(())
         self._hosts = hosts
         self._direct = direct or {}
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._deadlines: Deadlines | None = None
         self._log: FilteringBoundLogger = get_logger("api").bind()
+        self._tells_probes = self._log.is_enabled_for(logging.DEBUG)
         self._too_large = f"the body is larger than {limits.max_body_bytes:,} bytes, the most that is taken"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != ScopeType.HTTP:
             # Asking for the loop is a system call, too much for each request; a server has one for life.
-            self._loop = asyncio.get_running_loop()
+            self._deadlines = self._new_deadlines()
             await self._app(scope, receive, send)
             return
         headers = {name: value for name, value in scope["headers"] if name in _MATTER}
@@ -139,6 +108,7 @@ class Edge:
         call.accept_encoding = headers.get(b"accept-encoding", b"")
         call.if_none_match = headers.get(b"if-none-match", b"")
         call.peer = scope["client"][0] if scope["client"] else ""
+        call.at_once = cast("dict[str, Any]", scope.get("extensions") or {}).get(AT_ONCE)
         scope.setdefault("state", {})["call"] = call
         token = trace_id.set(call.trace)
         self._metrics.in_flight += 1
@@ -152,21 +122,20 @@ class Edge:
     async def _answer(
         self, scope: HTTPScope, receive: Receive, send: Send, call: Call, headers: dict[bytes, bytes]
     ) -> None:
-        common = (*trace_headers(call.trace), _NOSNIFF, *self._cors.headers(headers.get(b"origin")))
-        deadline = Deadline(self._seconds_for(scope["path"]), self._loop or asyncio.get_running_loop())
+        call.headers = [*trace_headers(call.trace), _NOSNIFF, *self._cors.headers(headers.get(b"origin"))]
+        deadline = self._deadline(scope["path"], call)
 
         async def outgoing(message: Message) -> None:
             if message["type"] == "http.response.start":
                 call.status = message["status"]
                 deadline.lift()  # a stream, once begun, may go on
-                warnings = [(b"warning", warning) for warning in call.warnings]
-                message["headers"] = [*message["headers"], *common, *warnings]
+                message["headers"] = [*message["headers"], *call.headers]
             await send(message)
 
         try:
             self._refuse_unreasonable(scope, headers)
             if (allowed := self._cors.preflight(scope["method"], headers)) is not None:
-                await send_whole(outgoing, 204, list(allowed), b"")
+                await send_whole(outgoing, call, 204, list(allowed), b"")
                 return
             if self._gate is not None:
                 await self._gate.admit(scope, call, headers.get(b"authorization"))
@@ -184,9 +153,13 @@ class Edge:
         finally:
             deadline.lift()
 
-    def _seconds_for(self, path: str) -> float | None:
+    def _deadline(self, path: str, call: Call) -> Deadline:
+        deadlines = self._deadlines or self._new_deadlines()
         # A profile takes as long as its caller asks for.
-        return None if path.startswith("/debug/pprof/") else self._limits.request_timeout
+        return deadlines.unlimited() if path.startswith("/debug/pprof/") else deadlines.begin(call.started)
+
+    def _new_deadlines(self) -> Deadlines:
+        return Deadlines(self._limits.request_timeout, asyncio.get_running_loop(), time.perf_counter)
 
     def _refuse_unreasonable(self, scope: HTTPScope, headers: dict[bytes, bytes]) -> None:
         if self._metrics.in_flight > self._limits.max_requests:
@@ -224,7 +197,10 @@ class Edge:
         seconds = time.perf_counter() - call.started
         route = template_of(scope)
         self._metrics.observe(scope["method"], route, call.status, seconds)
-        log = self._log.debug if path in PROBES else self._log.info
+        is_probe = path in PROBES
+        if is_probe and not self._tells_probes:
+            return
+        log = self._log.debug if is_probe else self._log.info
         log(
             "request",
             method=scope["method"],
@@ -239,7 +215,7 @@ async def send_problem(send: Send, call: Call, problem: Problem) -> None:
     """Answer an error in the family's envelope."""
     body = call.family.error(problem.status, problem.sentence, call.trace)
     headers: list[Header] = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-    await send_whole(send, problem.status, [*headers, *problem.headers], body)
+    await send_whole(send, call, problem.status, [*headers, *problem.headers], body)
 
 
 def template_of(scope: HTTPScope) -> str:

@@ -7,7 +7,7 @@ the service degraded, not dead: live views work without the store, history witho
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -111,22 +111,21 @@ class HealthAnswers:
     """What `/api/healthz` answers, encoded once a second: its timestamp knows no less."""
 
     def __init__(
-        self, dependencies: Dependencies, version: str, simulated: bool, now: Callable[[], datetime]
+        self, dependencies: Dependencies, version: str, simulated: bool, clock: Callable[[], float]
     ) -> None:
         self._dependencies = dependencies
         self._version = version
         self._simulated = simulated
-        self._now = now
-        self._made: tuple[object, Prepared[Health]] | None = None
+        self._clock = clock
+        self._made: tuple[int, object, Prepared[Health]] | None = None
 
     def now(self) -> Prepared[Health]:
         """The state of the service and a sentence about it."""
         verdicts = self._dependencies.verdicts
-        timestamp = self._now().replace(microsecond=0)
-        key = (timestamp, verdicts)
-        if self._made is None or self._made[0] != key:
-            self._made = (key, self._answer(timestamp, verdicts))
-        return self._made[1]
+        second = int(self._clock())
+        if self._made is None or self._made[0] != second or self._made[1] is not verdicts:
+            self._made = (second, verdicts, self._answer(datetime.fromtimestamp(second, UTC), verdicts))
+        return self._made[2]
 
     def _answer(self, timestamp: datetime, verdicts: Mapping[str, DependencyHealth]) -> Prepared[Health]:
         down = [name for name, verdict in verdicts.items() if verdict.state == "down"]

@@ -31,11 +31,11 @@ def own_routes(
     metrics: Metrics,
     *,
     simulated: bool,
-    now: Callable[[], datetime],
+    clock: Callable[[], float],
 ) -> list[HTTPRouteHandler]:
     """Health, liveness, readiness and metrics."""
 
-    healths = HealthAnswers(dependencies, __version__, simulated, now)
+    healths = HealthAnswers(dependencies, __version__, simulated, clock)
 
     @get("/api/healthz", example=_EXAMPLE)
     async def healthz() -> Prepared[Health]:

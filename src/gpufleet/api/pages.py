@@ -8,7 +8,8 @@ from importlib.resources import files
 
 from litestar.handlers import HTTPRouteHandler
 
-from gpufleet.api.answers import Header, Raw
+from gpufleet.api.answers import Raw
+from gpufleet.api.call import Header
 from gpufleet.api.routes import get
 
 CONTENT_POLICY: Header = (

@@ -5,12 +5,15 @@ and uvicorn answers what it can't parse in plain text. Here a head has a size, a
 and a time within which it must be complete, and every refusal has the family's envelope.
 """
 
-from asyncio import AbstractEventLoop, TimerHandle, Transport
+from asyncio import TimerHandle, Transport
+from functools import partial
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from gpufleet.api.call import AT_ONCE, Header
 from gpufleet.api.edge import MAX_URL_BYTES
 from gpufleet.api.families import family_of
 from gpufleet.api.tracing import trace_headers, trace_id_from
@@ -18,46 +21,34 @@ from gpufleet.api.tracing import trace_headers, trace_id_from
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 32 * 1024
 HEAD_SECONDS = 20.0
+_COPIED_BELOW_BYTES = 64 * 1024
 
 
-class HeadWithBody:
-    """A transport on which an answer's head waits for the body, so that both leave in one system call.
+def send_at_once(cycle: RequestResponseCycle, status: int, headers: list[Header], body: bytes) -> bool:
+    """Send an answer in one piece and one system call; false where uvicorn's own way has to be taken.
 
-    uvicorn writes them one after the other, in the same turn of the loop where the body is there; a head
-    that is alone at the turn's end (a stream's) leaves without it.
+    uvicorn sends head and body one after the other, and looks into every header for what a careless
+    application may have put there; that took a fifth of the time of a small request.
     """
-
-    def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._head = b""
-
-    def write(self, data: bytes) -> None:
-        """Send `data`, or keep it for a moment if it is a head."""
-        if self._head:
-            head, self._head = self._head, b""
-            self._transport.writelines((head, data))
-        elif data.startswith(b"HTTP/1.1 ") and data.endswith(b"\r\n\r\n"):
-            self._head = data
-            self._loop.call_soon(self._send_head)
-        else:
-            self._transport.write(data)
-
-    def close(self) -> None:
-        """Close the connection when all is sent."""
-        self._send_head()
-        self._transport.close()
-
-    def _send_head(self) -> None:
-        if self._head:
-            head, self._head = self._head, b""
-            self._transport.write(head)
-
-    def __getattr__(self, name: str) -> Any:
-        # What uvicorn asks a transport for besides, looked up once.
-        found = getattr(self._transport, name)
-        setattr(self, name, found)
-        return found
+    if cycle.response_started or cycle.disconnected or cycle.flow.write_paused or not cycle.keep_alive:
+        return False
+    pieces = [STATUS_LINE[status]]
+    for name, value in (*cycle.default_headers, *headers):
+        pieces += (name, b": ", value, b"\r\n")
+    pieces.append(b"\r\n")
+    head = b"".join(pieces)
+    if head.count(b"\n") != len(pieces) // 4 + 2:
+        raise ValueError("a header of the answer has a line break in it")
+    if cycle.scope["method"] == "HEAD":
+        cycle.transport.write(head)
+    elif len(body) < _COPIED_BELOW_BYTES:
+        cycle.transport.write(head + body)
+    else:
+        cycle.transport.writelines((head, body))
+    cycle.response_started = cycle.response_complete = True
+    cycle.message_event.set()
+    cycle.on_response()
+    return True
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -73,7 +64,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Expect a request within the time that one may take to arrive."""
-        super().connection_made(cast(Transport, HeadWithBody(transport, self.loop)))
+        super().connection_made(transport)
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -111,6 +102,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._reading_head = True
         self._head_bytes = 0
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        cycle.scope["extensions"] = {AT_ONCE: partial(send_at_once, cycle)}  # type: ignore[dict-item]
+        super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what could not be parsed or was refused while it was."""

@@ -14,7 +14,6 @@ from gpufleet.api.answers import (
     GZIP_FROM_BYTES,
     STORED_BLOCK_BYTES,
     Answer,
-    Header,
     OpenGzip,
     Prepared,
     Raw,
@@ -23,7 +22,7 @@ from gpufleet.api.answers import (
     matches,
     takes_gzip,
 )
-from gpufleet.api.call import Call, call_of
+from gpufleet.api.call import Call, Header, call_of
 from gpufleet.api.csv_form import as_csv, wants_csv
 
 P = ParamSpec("P")
@@ -63,16 +62,19 @@ class Reply:
                 return
         headers = [_JSON, _NO_CACHE, _VARY, (b"etag", prepared.etag), *extra]
         if status == 200 and call.if_none_match and matches(call.if_none_match, prepared.etag):
-            await send_whole(send, 304, headers[1:], b"")
+            await send_whole(send, call, 304, headers[1:], b"")
             return
         body = await _entity(prepared, call, headers)
-        await send_whole(send, status, headers, body)
+        await send_whole(send, call, status, headers, body)
 
 
-async def send_whole(send: Send, status: int, headers: list[Header], body: bytes) -> None:
+async def send_whole(send: Send, call: Call, status: int, headers: list[Header], body: bytes) -> None:
     """Send a response whose body is all there."""
     if status not in (204, 304):
         headers.append((b"content-length", b"%d" % len(body)))
+    if call.at_once is not None and call.at_once(status, [*headers, *call.headers], body):
+        call.status = status
+        return
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -102,10 +104,10 @@ async def _send_raw(raw: Raw, call: Call, send: Send) -> None:
         etag = etag_of(raw.body, None)
         headers += [_NO_CACHE, _VARY, (b"etag", etag)]
         if call.if_none_match and matches(call.if_none_match, etag):
-            await send_whole(send, 304, headers[1:], b"")
+            await send_whole(send, call, 304, headers[1:], b"")
             return
     body = raw.body
     if len(body) >= GZIP_FROM_BYTES and raw.compress and takes_gzip(call.accept_encoding):
         headers.append(_GZIP)
         body = (await _large(len(body), OpenGzip.of, body)).ended(b"")
-    await send_whole(send, raw.status, headers, body)
+    await send_whole(send, call, raw.status, headers, body)

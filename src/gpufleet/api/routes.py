@@ -186,7 +186,7 @@ def _answering(route: Route) -> Answering:
         else:
             unknown = [name for name, _ in pairs(query_string)] if query_string else []
         if unknown:
-            call.warnings = warnings_about(unknown, known)
+            call.headers += [(b"warning", text) for text in warnings_about(unknown, known)]
         if decoder is not None and request is not None:
             given["body"] = await _body(request, decoder)
         if takes_call:
