@@ -18,13 +18,12 @@ from e2e.cluster import Cluster, CommandFailed
 from e2e.cluster.cluster import free_ports
 from e2e.cluster.rest import answers
 from e2e.fakenodes import FakeNodes
+from e2e.parts import Users
+from gpufleet.model.annotations import ALLOCATED, VISIBLE
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
 DOCS = Path(__file__).parents[1] / "docs" / "scheduling.md"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-CLAIM = "gpu.scheduling/claim"
-ALLOCATED = "gpu.scheduling/allocated"
-VISIBLE = "gpu.scheduling/visible-devices"
 
 
 class Scheduler:
@@ -89,14 +88,15 @@ def scheduler(cluster: Cluster) -> Iterator[Scheduler]:
         cluster.kubectl("delete", "crd", "podgroups.scheduling.x-k8s.io")
 
 
-class Hands:
-    """What users, agents and kubelets do in one namespace."""
+class Hands(Users):
+    """What users and agents do in one namespace, without a webhook that would complete their pods."""
 
-    def __init__(self, cluster: Cluster, nodes: FakeNodes, namespace: str) -> None:
-        self.cluster, self.nodes, self.namespace = cluster, nodes, namespace
+    @property
+    def _pool(self) -> dict[str, str]:
+        return {"pool": self.namespace[-6:]}
 
     def add_nodes(self, *names: str, gpus: int = 4, devices: list[dict[str, Any]] | None = None) -> None:
-        self.nodes.add(*names, labels={"pool": self.namespace[-6:]})
+        self.nodes.add(*names, labels=self._pool)
         for name in names:
             body = {
                 "apiVersion": "gpu.scheduling/v1",
@@ -113,59 +113,11 @@ class Hands:
         for name in self.nodes.names:
             self.cluster.api.delete(f"/apis/gpu.scheduling/v1/gpunodestatuses/{name}")
 
-    def claim(self, name: str, count: int = 1, spec: dict[str, Any] | None = None, **devices: Any) -> None:
-        body = {
-            "apiVersion": "gpu.scheduling/v1",
-            "kind": "GpuClaim",
-            "metadata": {"name": name},
-            "spec": {"devices": {"count": count, **devices}, **(spec or {})},
-        }
-        self.cluster.api.create(f"/apis/gpu.scheduling/v1/namespaces/{self.namespace}/gpuclaims", body)
-
-    def pod(self, name: str, claim: str, **spec: Any) -> str:
+    def pod(self, name: str, claim: str, labels: dict[str, str] | None = None, **spec: Any) -> str:
         source = {"fieldRef": {"fieldPath": f"metadata.annotations['{VISIBLE}']"}}
         env = [{"name": "CUDA_VISIBLE_DEVICES", "valueFrom": source}]
-        body = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "annotations": {CLAIM: claim}},
-            "spec": {
-                "schedulerName": "gpu-scheduler",
-                "containers": [{"name": "c", "image": "i", "env": env}],
-                "terminationGracePeriodSeconds": 0,
-                "restartPolicy": "Never",
-                "nodeSelector": {"pool": self.namespace[-6:]},
-                **spec,
-            },
-        }
-        made = self.cluster.api.create(f"/api/v1/namespaces/{self.namespace}/pods", body)
-        return str(made["metadata"]["uid"])
-
-    def read(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
-        return found
-
-    def allocated(self, name: str) -> str:
-        return str(self.read(name)["metadata"].get("annotations", {}).get(ALLOCATED, ""))
-
-    def running(self, *names: str, timeout: float = 60) -> list[str]:
-        """Wait until the pods run; their allocations."""
-        for name in names:
-            self.cluster.wait_for(
-                f"running pod {name}",
-                lambda name=name: self.read(name)["status"].get("phase") == "Running",  # type: ignore[misc]
-                timeout=timeout,
-            )
-        return [self.allocated(name) for name in names]
-
-    def pods(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/pods")[
-            "items"
-        ]
-        return found
-
-    def delete(self, name: str) -> None:
-        self.cluster.api.delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+        ours = {"containers": [{"name": "c", "image": "i", "env": env}], "nodeSelector": self._pool}
+        return super().pod(name, claim, labels, **{**ours, **spec})
 
     def leases(self) -> dict[str, str]:
         """Leases on the GPUs of this test's nodes, by name."""

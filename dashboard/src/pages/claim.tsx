@@ -1,6 +1,7 @@
 // Why a claim waits, in words, and what would make it fit.
 import type { WhyWaiting, WorkloadDetail } from "../api/types";
 import { useResource } from "../state/resource";
+import { setQuery } from "../state/route";
 import { count } from "../ui/format";
 import { Badge, Card, Shown } from "../ui/parts";
 
@@ -16,6 +17,16 @@ export function ClaimOf(props: { workload: WorkloadDetail; cluster: string | und
         <Explained namespace={props.workload.namespace} name={claim} cluster={props.cluster} />
       </Card>
     </div>
+  );
+}
+
+/** Opens the explanation of a claim on the page of the scheduler. */
+export function Explain(props: { claim: { namespace: string; name: string } }) {
+  const { namespace, name } = props.claim;
+  return (
+    <button class="linkish small accent" onClick={() => setQuery({ claim: `${namespace}/${name}` }, true)}>
+      Explain
+    </button>
   );
 }
 

@@ -2,9 +2,10 @@
 import { useMemo } from "preact/hooks";
 import type { ClaimPage } from "../api/types";
 import { useResource } from "../state/resource";
-import { link, setQuery } from "../state/route";
+import { link } from "../state/route";
 import { NONE, count } from "../ui/format";
 import { Badge, Card, Shown } from "../ui/parts";
+import { Explain } from "./claim";
 import { gangsOf, type Gang } from "./gang";
 
 const MOST_CLAIMS = 1000;
@@ -62,9 +63,7 @@ function Table(props: { gangs: Gang[] }) {
               </td>
               <td class="words">
                 {gang.claims.slice(0, 1).map((claim) => (
-                  <button key={claim.name} class="linkish small accent" onClick={() => setQuery({ claim: `${claim.namespace}/${claim.name}` }, true)}>
-                    Explain
-                  </button>
+                  <Explain key={claim.name} claim={claim} />
                 ))}
               </td>
             </tr>

@@ -5,7 +5,7 @@ import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { NONE, count, percent, shortModel } from "../ui/format";
 import { Ago, Badge, Card, Choice, Empty, PageHead, Pager, Select, Shown } from "../ui/parts";
-import { Explained } from "./claim";
+import { Explain, Explained } from "./claim";
 import { Gangs } from "./gangs";
 import { byFree, fitting, roomOf, type NodeRoom, type Together } from "./room";
 
@@ -206,9 +206,7 @@ function ClaimTable(props: { page: ClaimPage }) {
               <td class="soft">{claim.gang || NONE}</td>
               <td class="words">
                 {claim.message && <div class="muted small">{claim.message}</div>}
-                <button class="linkish small accent" onClick={() => setQuery({ claim: `${claim.namespace}/${claim.name}` }, true)}>
-                  Explain
-                </button>
+                <Explain claim={claim} />
               </td>
             </tr>
           ))}

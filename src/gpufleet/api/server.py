@@ -75,7 +75,6 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,
                 timeout_graceful_shutdown=math.ceil(shutdown_grace),
             )
         )
