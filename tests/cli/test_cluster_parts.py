@@ -1,13 +1,16 @@
 """The clusters of a server, opened over real APIs and a real database."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
+from gpufleet.api.app import Api, create_app
 from gpufleet.cli.cluster_parts import names_an_api
 from gpufleet.cli.wiring import open_parts
 from gpufleet.errors import NotFound, Unavailable
@@ -41,11 +44,15 @@ def on(settings: Settings, **kubeconfigs: Path) -> Settings:
     )
 
 
-def nowhere(folder: Path) -> Path:
-    """A kubeconfig of an API that nobody serves."""
+def free_port() -> int:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+        return int(unused.getsockname()[1])
+
+
+def nowhere(folder: Path, port: int | None = None) -> Path:
+    """A kubeconfig of an API that nobody serves, or not yet."""
+    port = port or free_port()
     path = folder / "nowhere"
     path.write_text(
         f"clusters: [{{name: n, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\n"
@@ -74,7 +81,9 @@ async def test_an_api_that_is_away_costs_only_its_own_cluster(
     async with AsyncExitStack() as closing:
         parts = await open_parts(on(settings, here=api, away=nowhere(tmp_path)), closing)
         assert list(parts.clusters.get("here").fleet.views()) == ["a"]
-        assert list(parts.clusters.get("away").fleet.views()) == []
+        assert list(parts.clusters.seen("here").fleet.views()) == ["a"]
+        with pytest.raises(Unavailable, match=r"nothing is known of cluster away yet: .* no connection to"):
+            parts.clusters.seen("away")
         with pytest.raises(Unavailable, match="cluster away: "):
             await parts.probes["kubernetes"]()
 
@@ -98,3 +107,33 @@ def test_an_api_is_named_by_a_setting_by_the_pod_or_by_kubectls_own_file(tmp_pat
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").touch()
     assert names_an_api(nothing, {"HOME": str(tmp_path)})
+
+
+async def test_a_cluster_that_was_never_reached_is_not_an_empty_one(
+    settings: Settings, tmp_path: Path
+) -> None:
+    port = free_port()
+    looks = ["/api/clusters/overview", "/api/clusters/consumers", "/api/nodes", "/api/workloads"]
+    async with AsyncExitStack() as closing:
+        parts = await open_parts(on(settings, late=nowhere(tmp_path, port)), closing)
+        app = create_app(Api(routes=parts.routes, metrics=parts.metrics))
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        http = await closing.enter_async_context(
+            httpx.AsyncClient(transport=transport, base_url="http://here")
+        )
+        for path in (*looks, "/api/v1/gpu/map"):
+            answer = await http.get(path)
+            assert (path, answer.status_code) == (path, 503)
+            assert "nothing is known of cluster late yet: " in answer.text
+        assert (await http.get("/api/v1/gpu/metrics")).status_code == 200, "readings need no Kubernetes"
+        assert "gpufleet_nodes{" not in (await http.get("/metrics")).text
+
+        server = await closing.enter_async_context(KubeLite(port=port))
+        client = await closing.enter_async_context(KubeClient(Connection(server.url)))
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}
+        await client.write_json("POST", "/api/v1/nodes", node)
+        async with asyncio.timeout(60):
+            while (await http.get("/api/nodes")).status_code == 503:  # noqa: ASYNC110  (the other side of a socket)
+                await asyncio.sleep(0.1)
+        assert {path: (await http.get(path)).status_code for path in looks} == dict.fromkeys(looks, 200)
+        assert 'gpufleet_nodes{cluster="late"' in (await http.get("/metrics")).text

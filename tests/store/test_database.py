@@ -3,6 +3,7 @@ import dataclasses
 
 import asyncpg
 import pytest
+import structlog
 
 from gpufleet.errors import Refused, SettingsError, StoreUnavailable
 from gpufleet.settings import StoreSettings
@@ -121,10 +122,15 @@ async def test_a_pool_in_full_use_says_so(store_settings: StoreSettings) -> None
 
 
 async def test_a_server_that_is_not_there_is_told_after_the_start_time(store_settings: StoreSettings) -> None:
-    settings = dataclasses.replace(store_settings, start_timeout=0.0)
-    with pytest.raises(StoreUnavailable, match="does not answer"):
-        async with open_database("postgresql://nobody@127.0.0.1:1/none", settings):
+    settings = dataclasses.replace(store_settings, start_timeout=1.2)
+    with structlog.testing.capture_logs() as lines, pytest.raises(StoreUnavailable) as raised:
+        async with open_database("postgresql://nobody:hunter2@127.0.0.1:1/none", settings):
             pass
+    assert "does not answer" in str(raised.value)
+    assert "127.0.0.1" in str(raised.value)
+    assert "(store.start_timeout); is DATABASE_URL right?" in str(raised.value)
+    assert [line["event"] for line in lines] == ["waiting for the database"], "one line, not one for each try"
+    assert "hunter2" not in f"{raised.value} {lines}"
 
 
 async def test_a_database_that_is_not_there_is_refused_at_once(store_settings: StoreSettings) -> None:

@@ -36,6 +36,8 @@ class FleetMetrics(Collector):
             labels=["cluster", "state"],
         )
         for cluster in self._clusters:
+            if cluster.unseen():
+                continue  # nothing is known, which is not the same as nothing being there
             counted = overview(cluster.fleet)
             for state in NodeState:
                 nodes.add_metric([cluster.name, state.value], getattr(counted, state.value))

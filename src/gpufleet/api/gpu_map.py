@@ -71,7 +71,7 @@ def gpu_map_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
     @get("/api/v1/gpu/map", example=_EXAMPLE)
     async def gpu_map(query: MapAsked) -> Prepared[GpuMap]:
         """One quantity of every GPU in columns, with who is free, held or broken."""
-        cluster = clusters.get(query.cluster)
+        cluster = clusters.seen(query.cluster)
         cluster.fleet.refresh()
         key, version = (cluster.name, query.quantity), cluster.fleet.version
         known = kept.get(key)

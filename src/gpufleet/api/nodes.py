@@ -112,7 +112,7 @@ def node_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
     @get("/api/nodes", example=NodePage([_ROW], 1))
     async def list_nodes(query: NodesAsked) -> NodePage:
         """GPU nodes, by name unless asked otherwise."""
-        cluster = clusters.get(query.cluster)
+        cluster = clusters.seen(query.cluster)
         part = query.name.casefold()
         views = [
             view
@@ -131,7 +131,7 @@ def node_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
     @get("/api/nodes/{name:str}", example=_DETAIL)
     async def node(name: str, query: InCluster) -> NodeDetail:
         """One node: its GPUs with health and readings, who holds them, the processes on them."""
-        cluster = clusters.get(query.cluster)
+        cluster = clusters.seen(query.cluster)
         view = cluster.fleet.views().get(name)
         if view is None:
             raise NotFound(f"no node {name[:64]!r} in cluster {cluster.name}")

@@ -85,7 +85,7 @@ def workload_metric_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
     async def workload_metrics(uid: str, query: MetricsAsked) -> dict[str, Graph]:
         """Utilization, memory and power of a workload's GPUs, and its training speed."""
         check_span(query.start, query.end, query.step)
-        cluster = clusters.get(query.cluster)
+        cluster = clusters.seen(query.cluster)
         workload, tree, models = find_workload(cluster.fleet, uid)
         held = held_by(cluster.fleet, workload)
         several = len({pod.node for pod in workload.counted}) > 1
@@ -107,7 +107,7 @@ def workload_metric_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
         """What a workload reported of its training, as flat rows."""
         if query.start > query.end:
             raise InvalidRequest("parameter start: must not be after end")
-        cluster = clusters.get(query.cluster)
+        cluster = clusters.seen(query.cluster)
         tree = find_workload(cluster.fleet, uid).tree
         points = await cluster.metrics.training(uid, query.start / 1000, query.end / 1000, controllers(tree))
         return [TrainingRow(point.metric, point.value, round(point.time * 1000)) for point in points]

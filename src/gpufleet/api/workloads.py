@@ -119,7 +119,7 @@ def workload_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
     @get("/api/workloads", example=_PAGE)
     async def list_workloads(query: WorkloadsAsked) -> WorkloadPage:
         """Workloads that ask or asked for GPUs, newest first."""
-        cluster = clusters.get(query.cluster)
+        cluster = clusters.seen(query.cluster)
         wanted = Filter(query.name, query.kind, query.namespace, query.status or "", query.source)
         page = cluster.listing.workloads(
             wanted,
@@ -133,17 +133,17 @@ def workload_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
     @get("/api/workloads/{uid:str}", example=_DETAIL)
     async def workload(uid: str, query: InCluster) -> WorkloadDetail:
         """One workload with its pods."""
-        return _detail(find_workload(clusters.get(query.cluster).fleet, uid))
+        return _detail(find_workload(clusters.seen(query.cluster).fleet, uid))
 
     @get("/api/workloads/{uid:str}/hierarchy", example=_HIERARCHY)
     async def hierarchy(uid: str, query: InCluster) -> HierarchyItem:
         """What a workload controls, down to its pods."""
-        return _item(find_workload(clusters.get(query.cluster).fleet, uid).tree)
+        return _item(find_workload(clusters.seen(query.cluster).fleet, uid).tree)
 
     @get("/api/workloadMetadata", example=WorkloadMetadata(["default", "research"], ["Deployment", "Job"]))
     async def workload_metadata(query: InCluster) -> WorkloadMetadata:
         """The namespaces and kinds that there are."""
-        fleet = clusters.get(query.cluster).fleet
+        fleet = clusters.seen(query.cluster).fleet
         everyone = [*fleet.workloads().values(), *(ended.workload for ended in fleet.ended().values())]
         return WorkloadMetadata(
             sorted({workload.namespace for workload in everyone}), sorted({w.kind for w in everyone})

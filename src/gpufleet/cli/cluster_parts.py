@@ -8,7 +8,7 @@ are all heard, so that a pod which is merely not listed yet doesn't end.
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -85,7 +85,8 @@ async def _open(
         source = KubernetesSource(
             client, fleet, lease_namespace=kube.lease_namespace, fault_taints=kube.fault_taints
         )
-    return OpenCluster(Cluster(name, fleet, Listing(fleet), metrics), source, machines)
+    cluster = Cluster(name, fleet, Listing(fleet), metrics, unseen=lambda: _unseen(source, machines))
+    return OpenCluster(cluster, source, machines)
 
 
 def names_an_api(settings: KubernetesSettings, environ: Mapping[str, str]) -> bool:
@@ -137,6 +138,20 @@ async def _first_picture(opened: OpenCluster) -> None:
         heard.cancel()
     for _ in opened.cluster.fleet.refreshing():  # else the first request would have to do all of it at once
         await asyncio.sleep(0)
+
+
+def _unseen(source: KubernetesSource | None, machines: Sequence[Machines]) -> str:
+    """Why no source has told anything yet; empty once one has, and where there is none to wait for."""
+    reasons = []
+    if source is not None:
+        if source.heard:
+            return ""
+        reasons.append(_problem(source) or "its nodes and pods are being read")
+    for machine in machines:
+        if machine.polling.succeeded is not None:
+            return ""
+        reasons.append(machine.polling.problem or f"{machine.name} is being read")
+    return "; ".join(reasons)
 
 
 def _problem(source: KubernetesSource) -> str:

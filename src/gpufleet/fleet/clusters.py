@@ -5,11 +5,11 @@ don't notice.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpufleet.errors import GpufleetError, NotFound
+from gpufleet.errors import GpufleetError, NotFound, Unavailable
 from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.picture import Fleet
 from gpufleet.logs import get_logger
@@ -38,6 +38,8 @@ class Cluster:
     metrics: MetricSource
     read: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the metric source was asked for the first time, whether or not it answered."""
+    unseen: Callable[[], str] = str
+    """Why none of its sources has told anything yet; empty once one has, and where there is none."""
 
     async def follow_readings(self, period: float, notes: Notes | None = None) -> None:
         """Take the newest readings over every `period` seconds until cancelled."""
@@ -88,3 +90,13 @@ class Clusters:
         if name not in self._clusters:
             raise NotFound(f"no cluster {name!r}; there are: {', '.join(sorted(self._clusters))}")
         return self._clusters[name]
+
+    def seen(self, name: str | None) -> Cluster:
+        """As `get`, for those who look at nodes and workloads; Unavailable until a source has told of any.
+
+        Without this a server that can't reach its cluster would answer that there are no GPUs.
+        """
+        cluster = self.get(name)
+        if why := cluster.unseen():
+            raise Unavailable(f"nothing is known of cluster {cluster.name} yet: {why}")
+        return cluster

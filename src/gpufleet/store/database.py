@@ -35,6 +35,8 @@ OLDEST = 14
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _STATEMENTS_CACHED = 256
 _GRACE = 5.0
+_TRY_EVERY = 0.5
+_TELL_EVERY = 10.0
 """How much longer than the server we wait for an answer: a dead network never answers."""
 
 _log = get_logger("store")
@@ -185,6 +187,7 @@ async def connect(dsn: str, settings: StoreSettings, *, statement_seconds: float
     """One connection outside the pool, tried until `start_timeout` is over; checks the version."""
     clock = asyncio.get_running_loop()
     deadline = clock.time() + settings.start_timeout
+    tell_at = clock.time()
     while True:
         try:
             connection = await asyncpg.connect(
@@ -194,10 +197,18 @@ async def connect(dsn: str, settings: StoreSettings, *, statement_seconds: float
         except asyncpg.ClientConfigurationError as error:
             raise SettingsError(f"store.url can't be read: {error}") from None
         except BROKEN as error:
-            if not (is_passing(error) or isinstance(error, TimeoutError)) or clock.time() > deadline:
-                raise explain(error) or error from error
-            _log.info("store_not_there_yet", reason=type(error).__name__)
-            await asyncio.sleep(0.5)
+            told = explain(error)
+            if told is None or not (is_passing(error) or isinstance(error, TimeoutError)):
+                raise told or error from error
+            now = clock.time()
+            if now > deadline:
+                waited = f"waited {settings.start_timeout:g} s for it (store.start_timeout)"
+                hint = "; is DATABASE_URL right?" if settings.url else ""
+                raise StoreUnavailable(f"{told}, {waited}{hint}") from error
+            if now >= tell_at:
+                _log.warning("waiting for the database", reason=str(told), seconds_left=round(deadline - now))
+                tell_at = now + _TELL_EVERY
+            await asyncio.sleep(_TRY_EVERY)
     try:
         refuse_old(connection.get_server_version().major)
     except Refused:

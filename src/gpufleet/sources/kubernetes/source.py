@@ -116,6 +116,11 @@ class KubernetesSource:
         """Wait until nodes and pods, and whatever else can be read, have been read once."""
         await self._synced.wait()
 
+    @property
+    def heard(self) -> bool:
+        """Whether that has happened."""
+        return self._synced.is_set()
+
     def states(self) -> Mapping[str, KindState]:
         """How each kind is followed."""
         everyone: list[Reflector[Any]] = [*self._fixed(), *self._owners.values()]
