@@ -63,3 +63,26 @@ class SlurmUnavailable(Unavailable):
 
 class ContainersUnavailable(Unavailable):
     """The container engine (Docker, Podman) does not answer, or not sensibly."""
+
+
+def why_unreachable(error: BaseException) -> str:
+    """Why a connection did not come about, in the system's words and without those of the libraries between.
+
+    aiohttp says "Cannot connect to host h:1 ssl:default [Connect call failed ('h', 1)]", which is "Connection
+    refused".
+    """
+    # Here, because `gpufleet --help` has no use for them and takes its time from their import.
+    import os
+    import socket
+    import ssl
+
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS failed: {(getattr(cause, 'reason', None) or str(cause)).replace('_', ' ').lower()}"
+    if isinstance(cause, socket.gaierror):
+        return cause.strerror or str(cause)
+    if isinstance(cause, OSError) and cause.errno:
+        return os.strerror(cause.errno)
+    return str(error) or type(error).__name__

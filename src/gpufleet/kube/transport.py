@@ -24,7 +24,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 import gpufleet
-from gpufleet.errors import GpufleetError
+from gpufleet.errors import GpufleetError, why_unreachable
 from gpufleet.kube.connection import Connection
 from gpufleet.kube.credentials import Credentials
 from gpufleet.kube.errors import (
@@ -155,13 +155,13 @@ class Transport:
             ) from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unreachable(
-                f"{request}: no connection to {self.connection.server}: {_reason(error)}"
+                f"{request}: no connection to {self.connection.server}: {why_unreachable(error)}"
             ) from None
         except TimeoutError:
             waited = "stopped answering" if answered else f"gave no answer in {self._timeout:g} s"
             raise Unanswered(f"{request}: {self.connection.server} {waited}") from None
         except (aiohttp.ClientError, ConnectionError) as error:
-            raise Unanswered(f"{request}: the connection broke: {_reason(error)}") from None
+            raise Unanswered(f"{request}: the connection broke: {why_unreachable(error)}") from None
 
     async def _answer(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         try:
@@ -220,7 +220,3 @@ class Transport:
 def _retry_after(response: aiohttp.ClientResponse) -> float | None:
     value = response.headers.get("Retry-After", "")
     return float(value) if value.isdecimal() else None
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) or type(error).__name__

@@ -17,7 +17,7 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from gpufleet.errors import MetricsUnavailable, SettingsError
+from gpufleet.errors import MetricsUnavailable, SettingsError, why_unreachable
 from gpufleet.settings import MetricsSettings
 
 
@@ -85,7 +85,7 @@ class PrometheusClient:
                 f"no answer within {self._settings.timeout:g} s from {self._base}"
             ) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise MetricsUnavailable(f"can't ask {self._base}: {error}") from None
+            raise MetricsUnavailable(f"can't ask {self._base}: {why_unreachable(error)}") from None
         if answer.status != 200:
             raise MetricsUnavailable(f"{self._base} answered {answer.status}: {_reason(body)}")
         return body

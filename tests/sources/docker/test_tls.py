@@ -58,7 +58,7 @@ async def test_without_our_certificate_or_with_another_authority_the_engine_is_a
             stranger = Authority(tmp_path, "stranger")
             strange = stranger.signed("strange")
             for settings, words in (
-                (DockerSettings(guarded.url, ca_file=stranger.file), "certificate verify failed"),
+                (DockerSettings(guarded.url, ca_file=stranger.file), "its certificate is not trusted"),
                 (DockerSettings(guarded.url, ca_file=guarded.ca_file), "can't be reached"),
                 (
                     DockerSettings(

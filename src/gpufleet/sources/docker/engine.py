@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from gpufleet.errors import ContainersUnavailable, SettingsError
+from gpufleet.errors import ContainersUnavailable, SettingsError, why_unreachable
 from gpufleet.settings import DockerSettings
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -194,7 +194,9 @@ class Engine:
             return ContainersUnavailable(
                 f"no rights to use {self._socket}: add this user to the socket's group"
             )
-        return ContainersUnavailable(f"the engine at {self._settings.url} can't be reached: {error}")
+        return ContainersUnavailable(
+            f"the engine at {self._settings.url} can't be reached: {why_unreachable(error)}"
+        )
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:

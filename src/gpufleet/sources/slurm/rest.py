@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from gpufleet.errors import SlurmUnavailable
+from gpufleet.errors import SlurmUnavailable, why_unreachable
 from gpufleet.settings import SlurmSettings
 from gpufleet.sources.slurm.wire import JobRecord, NodeRecord, PastRecord, read_jobs, read_nodes, read_past
 
@@ -109,7 +109,7 @@ class Rest:
         except TimeoutError:
             raise SlurmUnavailable(f"slurmrestd did not answer within {self._settings.timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise SlurmUnavailable(f"slurmrestd can't be reached: {error}") from None
+            raise SlurmUnavailable(f"slurmrestd can't be reached: {why_unreachable(error)}") from None
 
     def _opened(self) -> aiohttp.ClientSession:
         trust: Any = True
