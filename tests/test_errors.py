@@ -41,8 +41,11 @@ async def test_a_certificate_that_nobody_trusts(session: aiohttp.ClientSession) 
 
 
 async def test_tls_asked_of_a_server_without(session: aiohttp.ClientSession) -> None:
-    server = await asyncio.start_server(lambda _reader, writer: writer.write(b"hello\r\n"), "127.0.0.1")
-    async with server:
+    def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1") as server:
         told = await _trouble(session, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     assert told == "TLS failed: wrong version number"
 
