@@ -82,11 +82,14 @@ async def _refresh(url: str) -> list[Result]:
 
 
 async def _watch(stalls: list[float]) -> None:
-    """Processor time of this process between two turns of the loop: other processes don't count."""
+    """Time between two turns of the loop, by the clock or by this process's processor time, whichever is less.
+
+    Other processes lengthen the one, threads that work beside the loop and do not hold it up the other.
+    """
     while True:
-        before = time.process_time()
+        clock, processor = time.perf_counter(), time.process_time()
         await asyncio.sleep(0.001)
-        stalls.append(time.process_time() - before)
+        stalls.append(min(time.perf_counter() - clock, time.process_time() - processor))
 
 
 def _high(stalls: list[float]) -> float:

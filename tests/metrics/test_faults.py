@@ -13,6 +13,7 @@ from aiohttp import web
 from tests.metrics.conftest import opened, until
 
 from gpufleet.errors import MetricsUnavailable, SettingsError
+from gpufleet.metrics.client import PrometheusClient, _unpacked
 from gpufleet.metrics.prometheus import PrometheusSource
 from gpufleet.model.reading import GpuRef, Quantity, Readings
 from gpufleet.settings import MetricsSettings
@@ -41,6 +42,11 @@ class Proxy:
             return web.Response(body=b"\x00\xffnot json at all")
         if fault == "endless":
             return web.Response(body=b'{"status":' + b" " * 200_000)
+        if fault == "bomb":
+            packed = gzip.compress(b'{"status":' + b" " * 50_000_000)
+            return web.Response(body=packed, headers={"Content-Encoding": "gzip"})
+        if fault == "unknown encoding":
+            return web.Response(body=b"?", headers={"Content-Encoding": "br"})
         async with (
             aiohttp.ClientSession() as session,
             session.request(request.method, self.upstream + request.path_qs, data=form or None) as reply,
@@ -71,7 +77,9 @@ def complete(readings: Readings) -> bool:
     return len(readings) >= 9 and not readings.errors
 
 
-@pytest.mark.parametrize("fault", ["slow", "500", "garbage", "truncated", "endless"])
+@pytest.mark.parametrize(
+    "fault", ["slow", "500", "garbage", "truncated", "endless", "bomb", "unknown encoding"]
+)
 async def test_a_source_in_trouble_makes_readings_older_and_health_degraded(proxy: Proxy, fault: str) -> None:
     async with opened(proxy.url, timeout=1.0, max_answer_bytes=100_000) as source:
         before = await until(source, complete)
@@ -94,6 +102,29 @@ async def test_a_source_in_trouble_makes_readings_older_and_health_degraded(prox
         proxy.fault = ""
         healed = await until(source, complete)
         assert np.nanmax(healed.times[Quantity.UTILIZATION]) >= np.nanmax(before.times[Quantity.UTILIZATION])
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("truncated", "ends in the middle"),
+        ("endless", "larger than 100000 bytes"),
+        ("bomb", "larger than 100000 bytes"),
+        ("unknown encoding", "answers in br, which it was not asked for"),
+    ],
+)
+async def test_an_answer_that_can_not_be_taken_says_why(proxy: Proxy, fault: str, words: str) -> None:
+    proxy.fault = fault
+    async with PrometheusClient(MetricsSettings(url=proxy.url, max_answer_bytes=100_000)) as client:
+        with pytest.raises(MetricsUnavailable, match=words):
+            await client.instant("up", 0)
+
+
+def test_a_packed_answer_in_several_members_is_one() -> None:
+    assert _unpacked(gzip.compress(b"one ") + gzip.compress(b"two"), 100) == b"one two"
+    assert len(_unpacked(gzip.compress(b"x" * 60) + gzip.compress(b"x" * 60), 100)) == 101
+    with pytest.raises(MetricsUnavailable, match="can't be unpacked"):
+        _unpacked(gzip.compress(b"one") + b"garbage", 100)
 
 
 async def test_one_failed_query_costs_only_its_own_quantity(proxy: Proxy) -> None:
