@@ -265,6 +265,18 @@ async def test_an_object_that_breaks_its_type_is_left_out_and_the_rest_is_kept()
         assert len(server.requests) == 2
 
 
+async def test_an_object_that_broke_its_type_goes_when_it_is_deleted() -> None:
+    server = FaultyServer()
+    await server.put("once-good")
+    async with following(server) as followed:
+        await until(lambda: followed.reflector.state.watching)
+        await server.put("once-good", spec={"holderIdentity": 7})
+        await server.remove("once-good")
+        await server.put("later")
+        await until(lambda: "later" in followed.versions())
+        await followed.converges()
+
+
 async def test_a_listener_that_raises_keeps_nobody_from_the_changes() -> None:
     server = FaultyServer()
     async with following(server) as followed:

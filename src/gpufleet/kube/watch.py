@@ -8,7 +8,7 @@ the watch is taken up from the last version seen.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, cast
 
 import msgspec
 
@@ -88,19 +88,21 @@ def _batch(resource: Resource[T], lines: bytes, request: Request) -> tuple[Watch
 def _one_by_one(
     resource: Resource[T], lines: bytes, request: Request
 ) -> list[Added[T] | Modified[T] | Deleted[T] | Bookmark | Failed]:
-    """The events of `lines`, with those whose object breaks its type turned into bookmarks."""
+    """The events of `lines`; of an object that breaks its type only its version is kept, or that it is gone."""
     events: list[Added[T] | Modified[T] | Deleted[T] | Bookmark | Failed] = []
     for line in lines.splitlines():
         try:
             events.append(resource.event_decoder.decode(line))
         except msgspec.ValidationError as error:
-            events.append(_as_bookmark(resource, line, error, request))
+            events.append(_without_object(resource, line, error, request))
         except msgspec.MsgspecError as error:
             raise UndecodableAnswer(f"{request}: a line of the watch is not JSON: {error}") from None
     return events
 
 
-def _as_bookmark(resource: Resource[T], line: bytes, error: Exception, request: Request) -> Bookmark:
+def _without_object(
+    resource: Resource[T], line: bytes, error: Exception, request: Request
+) -> Deleted[T] | Bookmark:
     try:
         raw = _raw_event.decode(line)
     except msgspec.MsgspecError:
@@ -108,4 +110,7 @@ def _as_bookmark(resource: Resource[T], line: bytes, error: Exception, request: 
     known = decode.left_out(resource, bytes(raw.object), error)
     if not known.metadata.resource_version:
         raise UndecodableAnswer(f"{request}: an event of the watch has no version: {error}")
+    if raw.type == "DELETED":
+        # An object that was good once may be in a cache: its name, which can be read, is enough to take it out.
+        return Deleted(cast("T", known))
     return Bookmark(known)
