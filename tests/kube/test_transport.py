@@ -1,9 +1,11 @@
 """What is tried again and what is not, how long anything may take, and credentials that change under way."""
 
+import asyncio
 import json
 import os
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +231,56 @@ async def test_a_token_file_is_read_again_when_the_server_refuses_the_old_token(
     assert len(server.requests) == 5
 
 
+async def refused_late(server: FaultyServer, client: KubeClient, renew: Callable[[], None]) -> None:
+    """Two requests go out with old credentials; the second is refused when the first has fetched new ones."""
+    released = asyncio.Event()
+
+    async def late(server: FaultyServer, request: web.Request) -> web.StreamResponse:
+        await released.wait()
+        return status(401, "Unauthorized")
+
+    await client.get(LEASES, "one-a", "default")
+    server.faults["GET"].append(late)
+    sent = len(server.requests)
+    slow = asyncio.create_task(client.get(LEASES, "one-a", "default"))
+    async with asyncio.timeout(30):
+        while len(server.requests) == sent:  # noqa: ASYNC110  (it happens on the other side of a socket)
+            await asyncio.sleep(0.002)
+    renew()
+    await client.get(LEASES, "one-a", "default")
+    released.set()
+    await slow
+
+
+async def test_a_request_refused_late_takes_the_token_that_another_has_read(tmp_path: Path) -> None:
+    server = FaultyServer()
+    await server.put("one-a")
+    token = tmp_path / "token"
+    token.write_text("first")
+    server.refuse = only("first")
+
+    def renew() -> None:
+        token.write_text("second")
+        server.refuse = only("second")
+
+    async with server.serving(), server.client(token=token) as client:
+        await refused_late(server, client, renew)
+
+
+async def test_a_request_refused_late_takes_the_token_that_a_plugin_has_given_another(tmp_path: Path) -> None:
+    server = FaultyServer()
+    await server.put("one-a")
+    plugin = ExecPlugin(write_plugin(tmp_path, "2999-01-01T00:00:00Z"), "client.authentication.k8s.io/v1")
+    server.refuse = only("token-0")
+
+    def renew() -> None:
+        server.refuse = only("token-1")
+
+    async with server.serving(), server.client(exec_plugin=plugin) as client:
+        await refused_late(server, client, renew)
+    assert (tmp_path / "runs").read_text() == "xx"
+
+
 PLUGIN = """#!{python}
 import json, os, pathlib
 folder = pathlib.Path({folder!r})
@@ -340,15 +392,19 @@ async def test_a_new_authority_is_taken_up_when_the_server_comes_back_with_it(tm
         await client.get(LEASES, "one-a", "default")
 
 
+def peer_of(request: web.Request) -> str:
+    assert request.transport is not None
+    peer = request.transport.get_extra_info("peercert") or {}
+    return str(dict(pair for part in peer.get("subject", ()) for pair in part).get("commonName", ""))
+
+
 async def test_a_rotated_client_certificate_is_used_for_the_next_request(tmp_path: Path) -> None:
     server, authority = FaultyServer(), Authority("ca")
     await server.put("one-a")
     names: list[str] = []
 
     def who(request: web.Request) -> web.Response | None:
-        assert request.transport is not None
-        peer = request.transport.get_extra_info("peercert") or {}
-        name = dict(pair for part in peer.get("subject", ()) for pair in part).get("commonName", "")
+        name = peer_of(request)
         names.append(name)
         return None if name == expected else status(401, "Unauthorized")
 
@@ -372,6 +428,29 @@ async def test_a_rotated_client_certificate_is_used_for_the_next_request(tmp_pat
     assert names[0] == "first"
     assert names[-1] == "second"
     assert len(names) <= 3
+
+
+async def test_a_certificate_whose_key_is_not_there_yet_is_passed_over(tmp_path: Path) -> None:
+    server, authority = FaultyServer(), Authority("ca")
+    await server.put("one-a")
+    now = 0.0
+    certificate, key = tmp_path / "client.crt", tmp_path / "client.key"
+    first, second = authority.issue("first"), authority.issue("second")
+    certificate.write_bytes(first[0])
+    key.write_bytes(first[1])
+    async with server.serving(authority.serve(tmp_path, clients=authority)):
+        connection = Connection(server.url, ca=authority.pem, client_certificate=certificate, client_key=key)
+        async with KubeClient(connection, timing=Timing(monotonic=lambda: now)) as client:
+            await client.get(LEASES, "one-a", "default")
+            certificate.write_bytes(second[0])
+            now += 10
+            await client.get(LEASES, "one-a", "default")
+            key.write_bytes(second[1])
+            names: list[str] = []
+            server.refuse = lambda request: names.append(peer_of(request))
+            now += 10
+            await client.get(LEASES, "one-a", "default")
+    assert names == ["second"]
 
 
 async def test_a_certificate_of_another_name_is_refused_unless_told_otherwise(tmp_path: Path) -> None:

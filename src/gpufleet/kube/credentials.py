@@ -10,6 +10,7 @@ import asyncio
 import base64
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,15 @@ class ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
     status: ExecStatus | None = None
 
 
+@dataclass(frozen=True)
+class Identity:
+    """What one request shows of who we are."""
+
+    headers: Mapping[str, str | tuple[str, ...]]
+    certificate: tuple[bytes, bytes] | None = None
+    """Client certificate and key, from plugins that give them."""
+
+
 class ChangingFile:
     """The content of a file that others replace; looked at no more than once a second."""
 
@@ -75,7 +85,7 @@ class ChangingFile:
 
 
 class Credentials:
-    """The headers, and from some plugins the client certificate, that requests carry."""
+    """Who we are at any moment: by token, by password, or by what a plugin grants."""
 
     def __init__(self, connection: Connection, timing: Timing) -> None:
         self._connection = connection
@@ -86,41 +96,38 @@ class Credentials:
         self._asking = asyncio.Lock()
         self._fixed = _impersonation(connection)
 
-    async def headers(self) -> dict[str, str | tuple[str, ...]]:
-        """Headers that say who we are."""
-        token = await self._token()
+    async def identity(self, *, now: bool = False) -> Identity:
+        """What to show; `now` looks at a token's file even if it was looked at a moment ago."""
+        if self._token_file is not None:
+            return self._with_token(self._token_file.read(now=now).decode().strip())
+        if self._connection.exec_plugin is not None:
+            return self._of(await self._grant(self._connection.exec_plugin))
+        return self._with_token(str(self._connection.token or ""))
+
+    async def refused(self, shown: Identity) -> Identity:
+        """What to show instead of what the server answered 401 to; the same if there is nothing newer.
+
+        Of many requests that are refused together only one asks the plugin again.
+        """
+        if self._granted is not None and self._of(self._granted) == shown:
+            self._granted = None
+        return await self.identity(now=True)
+
+    def _with_token(self, token: str) -> Identity:
         if token:
-            return {"Authorization": f"Bearer {token}", **self._fixed}
+            return Identity({"Authorization": f"Bearer {token}", **self._fixed})
         if self._connection.username:
             pair = f"{self._connection.username}:{self._connection.password}"
-            return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}", **self._fixed}
-        return self._fixed
+            basic = base64.b64encode(pair.encode()).decode()
+            return Identity({"Authorization": f"Basic {basic}", **self._fixed})
+        return Identity(self._fixed)
 
-    async def client_certificate(self) -> tuple[bytes, bytes] | None:
-        """Certificate and key that an exec plugin gave, if it gives any."""
-        if self._connection.exec_plugin is None:
-            return None
-        granted = await self._grant(self._connection.exec_plugin)
+    def _of(self, granted: ExecStatus) -> Identity:
+        identity = self._with_token(granted.token)
         if not granted.client_certificate_data:
-            return None
-        return granted.client_certificate_data.encode(), granted.client_key_data.encode()
-
-    async def refused(self) -> bool:
-        """Called when the server answered 401: whether there are other credentials to try now."""
-        if self._token_file is not None:
-            before = self._token_file.read()
-            return self._token_file.read(now=True) != before
-        if self._connection.exec_plugin is not None:
-            before_plugin, self._granted = self._granted, None
-            return await self._grant(self._connection.exec_plugin) != before_plugin
-        return False
-
-    async def _token(self) -> str:
-        if self._token_file is not None:
-            return self._token_file.read().decode().strip()
-        if self._connection.exec_plugin is not None:
-            return (await self._grant(self._connection.exec_plugin)).token
-        return str(self._connection.token or "")
+            return identity
+        pair = granted.client_certificate_data.encode(), granted.client_key_data.encode()
+        return Identity(identity.headers, pair)
 
     async def _grant(self, plugin: ExecPlugin) -> ExecStatus:
         async with self._asking:

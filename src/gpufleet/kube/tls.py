@@ -3,7 +3,8 @@
 Certificates of clients, servers and authorities rotate while the program runs. The context
 is built again when a file has changed or a plugin gave a new certificate; connections under
 the old one finish what they do and are not used for new requests, because the pool keeps
-connections by context.
+connections by context. Files that don't fit together (certificate and key are replaced one after
+the other) are passed over until they do: the last good context serves meanwhile.
 """
 
 import os
@@ -15,6 +16,9 @@ from gpufleet.errors import SettingsError
 from gpufleet.kube.connection import Connection
 from gpufleet.kube.credentials import ChangingFile
 from gpufleet.kube.timing import Timing
+from gpufleet.logs import get_logger
+
+_log = get_logger("kube")
 
 
 class TlsIdentity:
@@ -44,18 +48,14 @@ class TlsIdentity:
             certificate, key = granted
         wanted = (ca, certificate, key)
         if self._context is None or wanted != self._built_from:
-            self._context = self._build(ca, certificate, key)
+            try:
+                self._context = self._build(ca, certificate, key)
+            except SettingsError as error:
+                if self._context is None:
+                    raise
+                _log.warning("new certificates not taken up", error=str(error))
             self._built_from = wanted
         return self._context
-
-    def changed(self, granted: tuple[bytes, bytes] | None = None) -> bool:
-        """Whether the files have changed since the last connection; looks at them at once."""
-        before = self._context
-        try:
-            return self.context(granted, now=True) is not before
-        except SettingsError:
-            # Caught in the middle of a rotation: certificate and key don't belong together yet.
-            return False
 
     def _read(self, name: str, now: bool) -> bytes | None:
         part = self._parts[name]

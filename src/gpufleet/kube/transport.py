@@ -13,6 +13,7 @@ raised: `Unanswered` tells a writer that its write may have been done.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from yarl import URL
 import gpufleet
 from gpufleet.errors import GpufleetError, why_unreachable
 from gpufleet.kube.connection import Connection
-from gpufleet.kube.credentials import Credentials
+from gpufleet.kube.credentials import Credentials, Identity
 from gpufleet.kube.errors import (
     ServerFault,
     TooManyRequests,
@@ -164,26 +165,38 @@ class Transport:
             raise Unanswered(f"{request}: the connection broke: {why_unreachable(error)}") from None
 
     async def _answer(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        await self._rate.acquire()
+        shown = await self._credentials.identity()
+        tls = self._tls.context(shown.certificate)
         try:
-            return await self._try(request, limits)
+            return await self._try(request, limits, shown, tls)
         except Unauthorized:
-            granted_anew = await self._credentials.refused()
-            if not self._tls.changed(await self._credentials.client_certificate()) and not granted_anew:
+            newer = await self._credentials.refused(shown)
+            newer_tls = self._tls.context(newer.certificate, now=True)
+            # Compared with what this request showed: another one may have fetched the newer ones meanwhile.
+            if newer == shown and newer_tls is tls:
                 raise
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError):
-            if not self._tls.changed(await self._credentials.client_certificate()):
+            newer = await self._credentials.identity()
+            newer_tls = self._tls.context(newer.certificate, now=True)
+            if newer_tls is tls:
                 raise
-        return await self._try(request, limits)
-
-    async def _try(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         await self._rate.acquire()
+        return await self._try(request, limits, newer, newer_tls)
+
+    async def _try(
+        self,
+        request: Request,
+        limits: aiohttp.ClientTimeout,
+        shown: Identity,
+        tls: ssl.SSLContext | None,
+    ) -> aiohttp.ClientResponse:
         headers: CIMultiDict[str] = CIMultiDict(Accept=request.accept)
-        for name, value in (await self._credentials.headers()).items():
+        for name, value in shown.headers.items():
             for single in (value,) if isinstance(value, str) else value:
                 headers.add(name, single)
         if request.body is not None:
             headers["Content-Type"] = request.content_type
-        tls = self._tls.context(await self._credentials.client_certificate())
         # The limit on headers stands apart from the body's: a watch's body may take hours, its headers may not.
         async with asyncio.timeout(self._timeout):
             response = await self._open_session().request(
