@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.kube import faulty_server as faults
 from tests.kube.faulty_server import FAST, Fault, FaultyServer, answer
 
-from gpufleet.kube import LEASES, Change, Pace, Reflector
+from gpufleet.kube import LEASES, Change, Connection, KubeClient, Pace, Reflector, Selection
+from gpufleet.kubelite import KubeLite
 from gpufleet.model.kube_objects import Lease
 
 LIST_FAULTS: dict[str, Fault] = {
@@ -221,6 +222,24 @@ async def test_a_server_that_restarts_on_its_port_is_found_again_without_a_new_l
             assert reflector.state.lists == 1
             task.cancel()
             await asyncio.wait((task,))
+
+
+async def test_a_server_that_comes_back_without_its_past_is_listed_anew() -> None:
+    made = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": {}}
+    path = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    async with KubeLite() as server:
+        port = int(server.url.rpartition(":")[2])
+        client = KubeClient(Connection(server.url))
+        for name in "abcdefgh":
+            await client.write_json("POST", path, {**made, "metadata": {"name": name}})
+        reflector = Reflector(client, LEASES, Selection(namespace="default"), pace=FAST)
+        task = asyncio.create_task(reflector.run())
+        await until(lambda: reflector.state.watching)
+    async with KubeLite(port=port), client:
+        await client.write_json("POST", path, {**made, "metadata": {"name": "new"}})
+        await until(lambda: reflector.cache.keys() == {("default", "new")})
+        task.cancel()
+        await asyncio.wait((task,))
 
 
 async def test_requests_stay_few_while_every_watch_fails_at_once() -> None:

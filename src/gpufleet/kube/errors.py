@@ -21,12 +21,19 @@ from gpufleet import errors
 from gpufleet.errors import GpufleetError, KubernetesUnavailable
 
 
+class StatusCause(msgspec.Struct, frozen=True):
+    """One reason among those that a Status gives."""
+
+    reason: str = ""
+
+
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
     """The part of a Status that code looks at."""
 
     name: str = ""
     kind: str = ""
     retry_after_seconds: float | None = None
+    causes: tuple[StatusCause, ...] = ()
 
 
 class Status(msgspec.Struct, frozen=True, rename="camel"):
@@ -101,7 +108,7 @@ class AlreadyExists(Conflict):
 
 
 class Gone(KubernetesRefused):
-    """The resource version or continue token is too old: list again (410)."""
+    """The resource version or continue token is too old (410), or newer than all that the server has: list again."""
 
 
 class Invalid(KubernetesRefused):
@@ -118,6 +125,7 @@ _REFUSALS: Mapping[int, type[KubernetesRefused]] = {
     422: Invalid,
 }
 
+_TOO_LARGE = StatusCause("ResourceVersionTooLarge")
 _status = msgspec.json.Decoder(Status)
 
 
@@ -142,6 +150,9 @@ def error_of_status(
         retry_after = status.details.retry_after_seconds
     if code == 429:
         return TooManyRequests(message, status, retry_after)
+    if status.details is not None and _TOO_LARGE in status.details.causes:
+        # Not of this server's life: it was set up anew, or its data was restored from a backup.
+        return Gone(message, status)
     if code >= 500:
         return ServerFault(message, status, retry_after)
     if status.reason == "AlreadyExists":
