@@ -134,6 +134,24 @@ def test_an_exec_plugin_keeps_all_that_it_was_given(tmp_path: Path, version: Any
             "insists on a terminal",
         ),
         (config(users=user(**{"auth-provider": {"name": "gcp"}})), "", "use an exec plugin"),
+        (config(users=user(exec={"apiVersion": "client.authentication.k8s.io/v1"})), "", "has no 'command'"),
+        (
+            config(
+                clusters=[
+                    {"name": "main", "cluster": {"server": "https://a", "certificate-authority": "none"}}
+                ],
+                users=user(
+                    exec={
+                        "apiVersion": "client.authentication.k8s.io/v1",
+                        "command": "x",
+                        "provideClusterInfo": True,
+                    }
+                ),
+            ),
+            "",
+            "No such file",
+        ),
+        (config(contexts=["main"]), "", "contexts has an entry that is no context"),
         ("[", "", "is not YAML"),
         ("", "", "is empty"),
     ],
@@ -149,6 +167,21 @@ def test_a_kubeconfig_that_does_not_work_says_why(
 def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"can't read the kubeconfig .*nowhere: No such file"):
         load_connection(str(tmp_path / "nowhere"))
+
+
+def test_of_several_files_those_that_are_not_there_or_empty_count_for_nothing(tmp_path: Path) -> None:
+    there, empty = write(tmp_path / "config", config()), write(tmp_path / "empty", "")
+    files = f"{tmp_path / 'nowhere'}:{empty}:{there}"
+    assert load_connection(files).server == "https://main:6443"
+    with pytest.raises(SettingsError, match=r"can't read the kubeconfig .*nowhere: No such file"):
+        load_connection(f"{tmp_path / 'nowhere'}:{tmp_path / 'neither'}")
+
+
+def test_certificates_may_be_written_in_lines(tmp_path: Path) -> None:
+    text = base64.encodebytes(b"CERTIFICATE" * 20).decode()
+    cluster = {"server": "https://main", "certificate-authority-data": text}
+    file = write(tmp_path / "config", config(clusters=[{"name": "main", "cluster": cluster}]))
+    assert from_kubeconfig([file]).ca == b"CERTIFICATE" * 20
 
 
 def test_a_pod_speaks_as_its_service_account(tmp_path: Path) -> None:

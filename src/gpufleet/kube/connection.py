@@ -2,11 +2,11 @@
 
 Nothing is opened or run here; `credentials` and `tls` do that later and again, since tokens
 expire and certificates rotate. Several kubeconfig files (`a:b`) merge as kubectl merges
-them: the first that names a thing wins, and relative paths are relative to their own file.
+them: the first that names a thing wins, relative paths are relative to their own file, and of
+several files those that are not there (or are empty) count for nothing.
 """
 
 import base64
-import binascii
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -119,7 +119,9 @@ def from_kubeconfig(files: list[Path], context: str = "") -> Connection:
     user, user_folder = config.users.get(str(chosen.get("user", "")), ({}, Path()))
     try:
         return _connection(server, chosen, _Entry(cluster, cluster_folder), _Entry(user, user_folder))
-    except (binascii.Error, ValueError, TypeError, AttributeError) as error:
+    except KeyError as missing:
+        raise SettingsError(f"{names}: context {context!r}: its exec plugin has no {missing}") from None
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise SettingsError(f"{names}: context {context!r}: {error}") from None
 
 
@@ -133,7 +135,8 @@ class _Entry:
 
     def file_or_data(self, name: str) -> Path | bytes | None:
         if data := self.text(f"{name}-data"):
-            return base64.b64decode(data, validate=True)
+            # Written in lines of 64, as some tools do.
+            return base64.b64decode("".join(data.split()), validate=True)
         return self.folder / self.text(name) if self.text(name) else None
 
 
@@ -218,7 +221,7 @@ class _Kubeconfig:
 
 def _merged(files: list[Path]) -> _Kubeconfig:
     config = _Kubeconfig("", {}, {}, {})
-    for file in files:
+    for file in _present(files):
         content = _read(file)
         config.current = config.current or str(content.get("current-context") or "")
         for plural, singular, table in (
@@ -227,8 +230,16 @@ def _merged(files: list[Path]) -> _Kubeconfig:
             ("users", "user", config.users),
         ):
             for entry in content.get(plural) or ():
+                if not isinstance(entry, dict) or not isinstance(entry.get(singular) or {}, dict):
+                    raise SettingsError(f"the kubeconfig {file}: {plural} has an entry that is no {singular}")
                 table.setdefault(str(entry.get("name")), (entry.get(singular) or {}, file.parent.absolute()))
     return config
+
+
+def _present(files: list[Path]) -> list[Path]:
+    """Of several files those that are there and not empty; a single one has to be."""
+    found = [file for file in files if file.exists() and file.stat().st_size]
+    return found or files[:1]
 
 
 def _read(file: Path) -> Mapping[str, Any]:
@@ -236,7 +247,7 @@ def _read(file: Path) -> Mapping[str, Any]:
         content = yaml.safe_load(file.read_text())
     except OSError as error:
         raise SettingsError(f"can't read the kubeconfig {file}: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError(f"the kubeconfig {file} is not YAML: {error}") from None
     if not isinstance(content, dict):
         raise SettingsError(f"the kubeconfig {file} is empty or not a mapping")
