@@ -51,3 +51,9 @@ def test_help_imports_nothing_heavy() -> None:
         "structlog",
         "argparse",
     }
+
+
+def test_logs_do_without_a_library_that_others_still_get() -> None:
+    code = "import sys, gpufleet.logs; print('rich' in sys.modules); import rich.console; print('rich' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
