@@ -9,18 +9,20 @@ import logging
 import sys
 import time
 from contextvars import ContextVar
+from types import ModuleType
 from typing import Any, TextIO, cast
 
 import msgspec
 
 # structlog imports rich for its tracebacks where it finds it, and Litestar brings it along: 0.2 s at the start of
 # every command and memory on every node, for tracebacks that are printed plainly all the same.
-_rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+_modules = cast("dict[str, ModuleType | None]", sys.modules)
+_rich = _modules.setdefault("rich", None)
 import structlog  # noqa: E402
 from structlog.typing import EventDict, FilteringBoundLogger, Processor  # noqa: E402
 
 if _rich is None:
-    del sys.modules["rich"]
+    del _modules["rich"]
 
 trace_id: ContextVar[str] = ContextVar("trace_id", default="")
 
