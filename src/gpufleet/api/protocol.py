@@ -46,6 +46,7 @@ def send_at_once(cycle: RequestResponseCycle, status: int, headers: list[Header]
     else:
         cycle.transport.writelines((head, body))
     cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
     cycle.message_event.set()
     cycle.on_response()
     return True
@@ -76,11 +77,14 @@ class BoundedProtocol(HttpToolsProtocol):
         """Parse what came, and stop a head that has grown too long before it is complete."""
         self._head_bytes += len(data)
         super().data_received(data)
-        if self._reading_head and self._head_bytes and not self.transport.is_closing():
-            if self._head_bytes > MAX_HEAD_BYTES:
+        if self._reading_head and self._head_bytes:
+            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
                 self._answer(*self._too_long())
-            elif self._timer is None:
+            else:
                 self._expect_head()
+        elif self.cycle is not None and self.cycle.response_complete:
+            # The rest of a body whose answer is out; uvicorn has ended its own wait, and for good.
+            self._expect_head()
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -121,15 +125,16 @@ class BoundedProtocol(HttpToolsProtocol):
         return 431, f"the request's head is longer than {MAX_HEAD_BYTES:,} bytes"
 
     def _expect_head(self) -> None:
-        self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+        if self._timer is None and not self.transport.is_closing():
+            self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
 
     def _too_slow(self) -> None:
         self._timer = None
-        if not self._reading_head or self.transport.is_closing():
+        if self.transport.is_closing():
             return
         if self.cycle is not None and not self.cycle.response_complete:
             return  # the answer before it is still on its way
-        if self._head_bytes:
+        if self._reading_head and self._head_bytes:
             self._answer(408, f"the request's head did not arrive within {HEAD_SECONDS:g} s")
         else:
             self.transport.close()
