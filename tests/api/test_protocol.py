@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from gpufleet.api.call import AT_ONCE
-from gpufleet.api.protocol import HEAD_SECONDS, BoundedProtocol, send_at_once
+from gpufleet.api.protocol import HEAD_SECONDS, UNREAD_SECONDS, BoundedProtocol, send_at_once
 
 HEADERS = [(b"content-type", b"text/plain"), (b"content-length", b"2")]
 HEAD = b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\n"
@@ -114,9 +114,9 @@ class Clock:
     def time(self) -> float:
         return self.now
 
-    def call_later(self, seconds: float, work: Callable[..., None]) -> asyncio.TimerHandle:
+    def call_later(self, seconds: float, work: Callable[..., None], *words: object) -> asyncio.TimerHandle:
         loop = asyncio.get_running_loop()
-        self.timers.append(asyncio.TimerHandle(self.now + seconds, work, (), loop))
+        self.timers.append(asyncio.TimerHandle(self.now + seconds, work, words, loop))
         return self.timers[-1]
 
     def _timer_handle_cancelled(self, timer: asyncio.TimerHandle) -> None:
@@ -199,3 +199,27 @@ async def test_a_connection_goes_on_after_a_late_body() -> None:
     assert len(connection.line.calls) == 2
     connection.clock.advance(1)
     assert not connection.line.ended
+
+
+async def test_a_client_that_reads_nothing_is_given_up_and_a_slow_one_is_not() -> None:
+    connection = Connection()
+    connection.line.unsent = 3_000_000
+    connection.protocol.pause_writing()
+    for left in (2_000_000, 1_000_000):
+        connection.clock.advance(UNREAD_SECONDS - 1)
+        connection.line.unsent = left
+        connection.clock.advance(1)
+        assert connection.line.ended != "aborted"
+    connection.clock.advance(UNREAD_SECONDS)
+    assert connection.line.ended == "aborted"
+
+
+async def test_a_client_that_has_caught_up_stays() -> None:
+    connection = Connection()
+    connection.line.unsent = 3_000_000
+    connection.protocol.pause_writing()
+    connection.clock.advance(UNREAD_SECONDS - 1)
+    connection.line.unsent = 0
+    connection.protocol.resume_writing()
+    connection.clock.advance(HEAD_SECONDS)
+    assert connection.line.ended != "aborted"

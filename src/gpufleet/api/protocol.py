@@ -21,6 +21,8 @@ from gpufleet.api.tracing import trace_headers, trace_id_from
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 32 * 1024
 HEAD_SECONDS = 20.0
+UNREAD_SECONDS = 60.0
+"""How long a client may read nothing of what waits for it."""
 _COPIED_BELOW_BYTES = 64 * 1024
 
 
@@ -62,6 +64,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._reading_head = True
         self._head_bytes = 0
         self._timer: TimerHandle | None = None
+        self._unread: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Expect a request within the time that one may take to arrive."""
@@ -71,6 +74,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._forget_timer()
+        self._forget_unread()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -111,6 +115,16 @@ class BoundedProtocol(HttpToolsProtocol):
         cycle.scope["extensions"] = {AT_ONCE: partial(send_at_once, cycle)}  # type: ignore[dict-item]
         super()._start_asgi_task(cycle, app)
 
+    def pause_writing(self) -> None:
+        """The client reads more slowly than it is answered."""
+        super().pause_writing()
+        self._await_reading(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._forget_unread()
+        super().resume_writing()
+
     def send_400_response(self, msg: str) -> None:
         """Answer what could not be parsed or was refused while it was."""
         status, sentence = self._refusal or (400, "this is not valid HTTP")
@@ -143,6 +157,22 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _await_reading(self, unread: int) -> None:
+        self._unread = self.loop.call_later(UNREAD_SECONDS, self._not_reading, unread)
+
+    def _not_reading(self, unread: int) -> None:
+        """Give up on a client that took nothing of it: its answer would stay in memory for good."""
+        left = self.transport.get_write_buffer_size()
+        if left < unread:
+            self._await_reading(left)
+        else:
+            self.transport.abort()
+
+    def _forget_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _answer(self, status: int, sentence: str) -> None:
         trace = trace_id_from(None)
