@@ -162,7 +162,8 @@ class Edge:
         return Deadlines(self._limits.request_timeout, asyncio.get_running_loop(), time.perf_counter)
 
     def _refuse_unreasonable(self, scope: HTTPScope, headers: dict[bytes, bytes]) -> None:
-        if self._metrics.in_flight > self._limits.max_requests:
+        if self._metrics.in_flight > self._limits.max_requests and scope["path"] not in PROBES:
+            # Probes pass: a server that has much to do lives, and who restarts it makes it worse.
             raise Problem(503, "too many requests at once; try again shortly", ((b"retry-after", b"1"),))
         if len(scope["raw_path"] or b"") + len(scope["query_string"]) > MAX_URL_BYTES:
             raise Problem(414, f"the address is longer than {MAX_URL_BYTES:,} bytes")
