@@ -1,5 +1,7 @@
+import msgspec
+
 from gpufleet.fleet.picture import Fleet
-from gpufleet.model.holding import Holding
+from gpufleet.model.holding import Capacity, Holding
 from gpufleet.model.node import Node
 from gpufleet.model.reading import GpuIdentity, GpuRef, Readings
 from gpufleet.model.workload import Owner, OwnerRef, Pod, Status
@@ -108,3 +110,50 @@ def test_a_model_that_only_readings_know_gets_on_the_bill_and_stays_there() -> N
     fleet.put_readings(Readings(clock.now, (), {}, {}))
     fleet.refresh()
     assert fleet.ledger.drain() == [], "an exporter that is away changes nothing of what was promised"
+
+
+def test_a_pod_that_a_source_missed_for_a_while_is_billed_once() -> None:
+    clock = Clock()
+    fleet = fleet_with(clock)
+    fleet.put_pod(pod(labels={"team": "a"}))
+    clock.now = 1600.0
+    fleet.put_pod(pod(labels={"team": "b"}))
+    clock.now = 2000.0
+    fleet.drop_pod("p")
+    told = {(period.pod_uid, period.start): period for period in fleet.ledger.drain()}
+    clock.now = 5000.0
+    fleet.put_pod(pod(labels={"team": "b"}, bound=1000.0))
+    clock.now = 6000.0
+    fleet.drop_pod("p")
+    told |= {(period.pod_uid, period.start): period for period in fleet.ledger.drain()}
+    assert spans(list(told.values())) == [(1000.0, 1600.0), (1600.0, 2000.0), (2000.0, 6000.0)]
+
+
+def test_an_end_before_the_last_change_is_the_end_of_what_was_before_the_change() -> None:
+    clock = Clock()
+    fleet = fleet_with(clock)
+    job = Owner(uid="j", kind="SlurmJob", name="train")
+    fleet.put_owner(job)
+    fleet.put_pod(pod(owner=OwnerRef("j", "SlurmJob", "train")))
+    clock.now = 3000.0
+    # both are learned at once, 500 seconds after the job had failed
+    fleet.put_owner(msgspec.structs.replace(job, annotations={"slurm/reason": "NonZeroExitCode"}))
+    fleet.put_pod(pod(Status.FAILED, ended=2500.0, owner=OwnerRef("j", "SlurmJob", "train")))
+    assert sum(period.end - period.start for period in fleet.ledger.drain()) == 1500.0
+
+
+def test_a_new_node_whose_gpus_come_and_go_has_them_once_at_any_time() -> None:
+    clock = Clock()
+    fleet = Fleet("test", clock=clock)
+    fleet.begin_billing()
+    told: dict[float, Capacity] = {}
+    for now, gpus in ((1010.0, 4), (1100.0, 8), (1150.0, 0), (1200.0, 8)):
+        clock.now = now
+        fleet.put_node(Node(name="new", gpu_count=gpus, created=1000.0))
+        fleet.refresh()
+        told |= {period.start: period for period in fleet.capacities.drain()}
+    assert [(period.start, period.end, period.gpus) for _, period in sorted(told.items())] == [
+        (1000.0, 1100.0, 4),
+        (1100.0, 1150.0, 8),
+        (1200.0, 0.0, 8),
+    ]

@@ -13,6 +13,8 @@ class CapacityLedger:
     def __init__(self) -> None:
         self._open: dict[str, Capacity] = {}
         self._news: dict[tuple[str, float], Capacity] = {}
+        self._ended: dict[str, float] = {}
+        """When the last closed period of a node ended."""
 
     def note(self, node: str, now: Capacity | None, at: float) -> None:
         """At `at` the node has `now` (whose start counts only if it had no GPUs before), or none."""
@@ -21,10 +23,11 @@ class CapacityLedger:
             if now is not None and msgspec.structs.replace(now, start=before.start) == before:
                 return
             del self._open[node]
-            self._news[node, before.start] = msgspec.structs.replace(before, end=max(at, before.start))
+            end = self._ended[node] = max(at, before.start)
+            self._news[node, before.start] = msgspec.structs.replace(before, end=end)
         if now is not None:
-            if before is not None:
-                now = msgspec.structs.replace(now, start=max(at, before.start))
+            if node in self._ended:
+                now = msgspec.structs.replace(now, start=max(at, self._ended[node]))
             self._open[node] = self._news[node, now.start] = now
 
     def drain(self) -> list[Capacity]:

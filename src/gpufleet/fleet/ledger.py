@@ -7,6 +7,9 @@ storing is an upsert.
 
 Watches of different kinds race: a pod may be seen moments before its owner. So what is learned
 of a period within `SETTLING` seconds of opening it corrects the period instead of splitting it.
+
+A pod that is gone and comes back (a source that missed it once, a claim that was made anew) goes on behind
+the period that was closed: nothing is told twice.
 """
 
 from collections.abc import Iterable
@@ -16,6 +19,8 @@ import msgspec
 from gpufleet.model.holding import Holding
 
 SETTLING = 30.0
+KEPT_CLOSED = 100_000
+"""Pods whose last closed period is remembered."""
 
 
 class Ledger:
@@ -23,6 +28,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[Holding, float]] = {}
+        self._closed: dict[str, Holding] = {}
+        """The last closed period of a pod, the newest pods last."""
         self._news: dict[tuple[str, float], Holding] = {}
 
     def note(self, pod_uid: str, now: Holding | None, at: float) -> None:
@@ -38,7 +45,11 @@ class Ledger:
             now = msgspec.structs.replace(now, start=max(at, before.start))
         if before is not None:
             del self._open[pod_uid]
-            self._news[pod_uid, before.start] = msgspec.structs.replace(before, end=max(at, before.start))
+            if now is None:
+                self._shorten(pod_uid, before.start, at)
+            self._close(before, at)
+        elif now is not None and (last := self._closed.get(pod_uid)) is not None:
+            now = msgspec.structs.replace(now, start=max(now.start, last.end))
         if now is not None:
             self._begin(now, at)
 
@@ -56,6 +67,20 @@ class Ledger:
         for period in periods:
             if period.pod_uid in self._open:
                 self._open[period.pod_uid] = (period, self._open[period.pod_uid][1])
+
+    def _close(self, period: Holding, at: float) -> None:
+        ended = msgspec.structs.replace(period, end=max(at, period.start))
+        self._news[period.pod_uid, period.start] = ended
+        self._closed.pop(period.pod_uid, None)
+        self._closed[period.pod_uid] = ended
+        if len(self._closed) > KEPT_CLOSED:
+            del self._closed[next(iter(self._closed))]
+
+    def _shorten(self, pod_uid: str, split: float, at: float) -> None:
+        """A pod that was over at `at`, before its period was split, had nothing from then on."""
+        last = self._closed.get(pod_uid)
+        if last is not None and last.end == split and at < split:
+            self._close(last, at)
 
     def _begin(self, period: Holding, opened: float) -> None:
         self._open[period.pod_uid] = (period, opened)
