@@ -224,3 +224,32 @@ async def test_a_night_of_23_or_25_hours_has_an_hour_for_each_hour_of_utc(
     rows = await hours(store, first=start // 3600, last=start // 3600 + 10)
     assert [row.stat_hour.astimezone(UTC).hour for row in rows] == [0, 1, 2, 3]
     assert {row.allocated_gpu_hours for row in rows} == {2.0}
+
+
+# What users write into their pods
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("a\x00b", "a\ufffdb"),
+        (r"C:\u0000", r"C:\u0000"),
+        ("\\\\\x00", "\\\\\ufffd"),
+        ("".join(chr(0x4E00 + n) for n in range(5000)), "".join(chr(0x4E00 + n) for n in range(341))),
+    ],
+    ids=["NUL", "backslash", "both", "long"],
+)
+async def test_no_annotation_keeps_the_books_from_being_written(
+    store: Store, written: str, kept: str
+) -> None:
+    time, true = Time(HOUR + 10.0), world()
+    true.pods["p"] = msgspec.structs.replace(true.pods["p"], annotations={"cost-center": written})
+    server = Server(true, store, measured(0, 1), time)
+    await server.round()
+    server.fleet.drop_pod("p", HOUR + 1800.0)
+    await store.ended.save("prod", server.fleet.drain_ended())
+    time.now = HOUR + 3660.0
+    await server.round()
+    wanted = HoursWanted(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
+    (row,) = await store.statistics.label_hours(wanted, "annotation", "cost-center", "")
+    assert (row.dimension_value, row.allocated_gpu_hours) == (kept, 1.0)

@@ -31,6 +31,8 @@ from gpufleet.model.hour import (
 
 IDLE_BELOW = 5 * PERCENT
 MICRO = 1_000_000
+MOST_VALUE = 1024
+"""Bytes of a value that count: an index takes little more, and a longer text is nobody's cost center."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,13 @@ class Plan:
     """The value of a label for holders without it."""
     prices: Mapping[str, float] = field(default_factory=dict)
     """Per GPU-hour, by GPU model."""
+
+    def value_of(self, said: Mapping[str, str], key: str) -> str:
+        """The value of a label or annotation that a holder with these is counted under."""
+        value = said.get(key) or self.missing_value
+        if len(value) <= MOST_VALUE // 4:
+            return value
+        return value.encode()[:MOST_VALUE].decode(errors="ignore")
 
 
 def roll_up(
@@ -108,9 +117,8 @@ class _Sheet:
         return tuple(rows)
 
     def _label(self, kind: str, key: str) -> list[LabelHour]:
-        missing = self._plan.missing_value
-        said = [(h.labels if kind == "label" else h.annotations).get(key) or missing for h in self._holdings]
-        groups, values = _number([(value,) for value in said])
+        said = [h.labels if kind == "label" else h.annotations for h in self._holdings]
+        groups, values = _number([(self._plan.value_of(each, key),) for each in said])
         return [
             LabelHour(dimension_type=kind, dimension_key=key, dimension_value=value[0], usage=usage)
             for value, usage in zip(values, self._usage(groups, len(values), by_gpu=False), strict=True)

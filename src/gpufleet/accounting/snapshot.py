@@ -127,7 +127,7 @@ def _groups(holding: Holding, workload: tuple[str, ...], plan: Plan) -> list[tup
         ("label", plan.label_keys, holding.labels),
         ("annotation", plan.annotation_keys, holding.annotations),
     ):
-        found += [(kind, key, said.get(key) or plan.missing_value) for key in keys]
+        found += [(kind, key, plan.value_of(said, key)) for key in keys]
     return found
 
 

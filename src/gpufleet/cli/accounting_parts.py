@@ -88,8 +88,8 @@ def books_of(store: Store, default: str) -> Books:
 def plan_of(settings: AccountingSettings) -> Plan:
     """What the bills are broken down by."""
     return Plan(
-        label_keys=settings.label_keys,
-        annotation_keys=settings.annotation_keys,
+        label_keys=tuple(dict.fromkeys(settings.label_keys)),
+        annotation_keys=tuple(dict.fromkeys(settings.annotation_keys)),
         excluded_namespaces=frozenset(settings.excluded_namespaces),
         missing_value=settings.missing_value,
         prices={model.replace(" ", "_"): price for model, price in settings.prices.items()},

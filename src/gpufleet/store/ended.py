@@ -8,6 +8,7 @@ import msgspec
 from gpufleet.fleet.archive import Ended
 from gpufleet.store.bulk import merge
 from gpufleet.store.database import Database
+from gpufleet.store.jsonb import jsonb
 
 _NEWEST = "SELECT record FROM ended_workload WHERE cluster = $1 ORDER BY ended_at DESC, uid LIMIT $2"
 
@@ -26,7 +27,7 @@ class EndedWorkloads:
                 cluster,
                 record.workload.uid,
                 record.workload.ended,
-                msgspec.json.encode(record).decode(),
+                jsonb(record),
             )
             for record in ended
         }

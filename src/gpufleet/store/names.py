@@ -12,6 +12,7 @@ import asyncpg
 import msgspec
 
 from gpufleet.model.hour import LabelHour, WorkloadHour
+from gpufleet.store.jsonb import jsonb
 
 MOST_KEPT = 200_000
 """Workloads whose numbers are kept in memory."""
@@ -124,8 +125,8 @@ class Names:
                 cluster,
                 *wanted,
                 [row.source for row in described],
-                [msgspec.json.encode(row.labels).decode() for row in described],
-                [msgspec.json.encode(row.annotations).decode() for row in described],
+                [jsonb(row.labels) for row in described],
+                [jsonb(row.annotations) for row in described],
             )
             for row in await connection.fetch(_WORKLOAD_IDS, cluster, *wanted):
                 place = (row["namespace"], row["kind"], row["name"], row["uid"], row["digest"])

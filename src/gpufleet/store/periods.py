@@ -15,6 +15,7 @@ from gpufleet.model.holding import Capacity, Holding
 from gpufleet.store.accounted import AccountedClusters
 from gpufleet.store.bulk import merge
 from gpufleet.store.database import Database
+from gpufleet.store.jsonb import jsonb
 
 Period = TypeVar("Period", Holding, Capacity)
 _FOREVER = float("inf")
@@ -117,7 +118,7 @@ class KeptPeriods(Generic[Period]):
         return str(getattr(period, self._holder))
 
     def _row(self, number: int, period: Period) -> tuple[int, str, float, float, str]:
-        facts = msgspec.json.encode(msgspec.structs.replace(period, end=0.0)).decode()
+        facts = jsonb(msgspec.structs.replace(period, end=0.0))
         return number, self._of(period), period.start, period.end or _FOREVER, facts
 
     def _period(self, row: asyncpg.Record) -> Period:

@@ -15,6 +15,7 @@ from gpufleet.errors import NotFound
 from gpufleet.model.statistics import Snapshot
 from gpufleet.store.accounted import AccountedClusters
 from gpufleet.store.database import Database
+from gpufleet.store.jsonb import storable
 from gpufleet.store.months import ensure_month
 
 _PUT = """
@@ -64,7 +65,7 @@ class KeptSnapshots:
             capacity,
             allocated,
             utilization,
-            details.decode(),
+            storable(details.decode()),
             readings,
         )
 
