@@ -1,10 +1,24 @@
 """Books over a real store: hours, restarts, takeovers, late news, gaps."""
 
+from collections.abc import AsyncIterator
+
 import msgspec
 import pytest
-from tests.accounting.histories import HOUR, STEP, Prometheus, Server, Time, World, pod
+from tests.accounting.histories import (
+    HOUR,
+    STEP,
+    Prometheus,
+    Server,
+    Time,
+    World,
+    pod,
+    shelf_of,
+    subject_of,
+)
 
+from gpufleet.accounting.book import Book
 from gpufleet.model.node import Node
+from gpufleet.model.reading import Quantity, SampleBlock
 from gpufleet.model.statistics import HoursWanted, WorkloadHoursWanted
 from gpufleet.model.workload import Status
 from gpufleet.store import Store
@@ -192,3 +206,45 @@ async def test_readings_that_are_gone_by_now_do_not_blank_an_hour(store: Store) 
     await server.round()
     assert await hour_of(store) == (2.0, 50.0, 12)
     assert await server.book.due(time.now) == []
+
+
+class SlowPrometheus(Prometheus):
+    """One that takes 40 seconds to say that it can't."""
+
+    def __init__(self, time: Time) -> None:
+        super().__init__()
+        self.time = time
+        self.down = True
+
+    async def samples(
+        self, quantity: Quantity, start: float, end: float, step: float
+    ) -> AsyncIterator[SampleBlock]:
+        self.time.now += 40.0
+        async for block in super().samples(quantity, start, end, step):
+            yield block
+
+
+async def test_hours_that_take_long_neither_cost_snapshots_nor_delay_the_hour_that_ends(store: Store) -> None:
+    time = Time()
+    server = Server(world(), store, SlowPrometheus(time), time)
+    await server.round()
+    time.now = HOUR + 20 * 3600 - 250.0
+    await server.round()
+    taken = await store.snapshots.between("prod", HOUR + 20 * 3600.0, time.now, 100, 0, details=False)
+    moments = [int(one.snapshot_time.timestamp()) - HOUR - 20 * 3600 for one in taken]
+    assert moments == list(range(0, int(time.now) - HOUR - 20 * 3600, STEP))
+    assert len(moments) > 1
+    done = await store.hours.done("prod", NUMBER)
+    assert set(done) == set(range(NUMBER, NUMBER + 20))
+
+
+async def test_a_snapshot_is_taken_as_soon_as_the_picture_can_be_trusted(store: Store) -> None:
+    time = Time(HOUR + 1.0)
+    server = Server(world(), store, Prometheus(), time)
+    seen = False
+    server.book = server.account.book = Book(subject_of(server.fleet, lambda: seen), shelf_of(store), time)
+    await server.round()
+    assert await store.snapshots.newest("prod") is None
+    seen, time.now = True, HOUR + 5.0
+    await server.round()
+    assert await store.snapshots.newest("prod") == HOUR

@@ -167,14 +167,15 @@ class Book:
         return True
 
     async def due(self, now: float) -> list[int]:
-        """The numbers of the hours that are over and not done, or of which more is known by now."""
+        """The numbers of the hours that are over: those not done, then those of which more is known by now."""
         last = int((now - SETTLED) // 3600) - 1
         first = max(int(self.since // 3600), last - CATCH_UP)
         done = await self._shelf.hours.done(self.cluster, first)
+        over = range(first, last + 1)
+        late = range(max(first, last - LATE + 1), last + 1)
         return [
-            hour
-            for hour in range(first, last + 1)
-            if hour not in done or (hour > last - LATE and (done[hour].stale or not done[hour].measured))
+            *(hour for hour in over if hour not in done),
+            *(hour for hour in late if hour in done and (done[hour].stale or not done[hour].measured)),
         ]
 
     def status_of(self, uid: str) -> str | None:

@@ -7,7 +7,7 @@ each has a loop of its own, and an error in one is logged and tried again with t
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 from gpufleet.accounting.book import Book, roll
@@ -102,17 +102,33 @@ class Clock:
         if not book.leading:
             await book.take_over()
         await book.write()
+        await self._snapshot(account)
+        # Many hours may be due, and a metric source that hangs makes each of them long: nothing waits for all.
+        rolled: set[int] = set()
+        while (hour := await self._next_hour(account, rolled)) is not None:
+            rolled.add(hour)
+            account.tried[hour] = self._clock()
+            await self._roll(account, hour)
+            await book.write()
+            await self._snapshot(account)
+
+    async def _snapshot(self, account: Account) -> None:
+        """Take the snapshot of the last moment on the grid, once, as soon as it can be taken."""
         now = self._clock()
         moment = int(now - now % account.step)
-        if account.snapshot_at != moment:
+        if account.snapshot_at == moment or now - moment >= LATEST_SNAPSHOT:
+            return
+        if await account.book.snapshot(moment, account.plan):
             account.snapshot_at = moment
-            if now - moment < LATEST_SNAPSHOT:
-                await book.snapshot(moment, account.plan)
-        for hour in await book.due(now):
-            if now - account.tried.get(hour, 0.0) >= TRY_AGAIN:
-                account.tried[hour] = now
-                await self._roll(account, hour)
-                await book.write()
+
+    async def _next_hour(self, account: Account, rolled: Container[int]) -> int | None:
+        """The hour to roll up next, but for those that were just now; None if no other is due."""
+        now = self._clock()
+        for hour in await account.book.due(now):
+            # a clock that was ahead may have tried in the future
+            if hour not in rolled and abs(now - account.tried.get(hour, 0.0)) >= TRY_AGAIN:
+                return hour
+        return None
 
     async def _roll(self, account: Account, hour: int) -> None:
         started = time.monotonic()
