@@ -145,6 +145,17 @@ async def test_owners_of_any_kind_are_found_by_discovery(api: Api, fleet: Fleet)
     )
 
 
+async def test_pods_seen_before_their_time_sliced_node_hold_slices(api: Api, fleet: Fleet) -> None:
+    for name in "pqrs":
+        await api.pod(name, "late", 1)
+    await until(lambda: len(fleet.workloads()) == 4)
+    await api.node("late", 8)
+    await until(lambda: overview(fleet).allocated == 4)
+    labels = {"nvidia.com/gpu.count": "2", "nvidia.com/gpu.replicas": "4"}
+    await api.patch("/api/v1/nodes/late", {"metadata": {"labels": labels}})
+    await until(lambda: (overview(fleet).gpus, overview(fleet).allocated) == (2, 1))
+
+
 async def test_a_kind_that_is_not_there_costs_only_itself(api: Api, fleet: Fleet) -> None:
     await api.node("a")
     owner = {"apiVersion": "nowhere.io/v1", "kind": "Ghost", "name": "g", "uid": "ghost", "controller": True}

@@ -193,11 +193,20 @@ class KubernetesSource:
     # Objects
 
     def _on_nodes(self, changes: Sequence[Change[Node]]) -> None:
+        resliced = set()
         for change in changes:
+            name = change.object.metadata.name
             if change.after is None:
-                self._fleet.drop_node(change.object.metadata.name)
+                self._fleet.drop_node(name)
                 continue
             self._fleet.put_node(node_from(change.after, self._fault_taints))
+            if _slices(change.before) != _slices(change.after):
+                resliced.add(name)
+        if resliced:
+            # What part of a GPU its pods have is for the node to say, and they may have been seen before it.
+            for pod in self._pods.cache:
+                if pod.spec.node_name in resliced:
+                    self._put_pod(pod)
 
     def _on_statuses(self, changes: Sequence[Change[GpuNodeStatus]]) -> None:
         for change in changes:
@@ -230,8 +239,7 @@ class KubernetesSource:
             self._by_claim.setdefault((meta.namespace, name), set()).add(meta.name)
             claim = self._claims.cache.get(name, meta.namespace)
         node = self._nodes.cache.get(pod.spec.node_name) if pod.spec.node_name else None
-        slices = time_slices(node.metadata.labels) if node is not None else 1
-        self._fleet.put_pod(pod_from(pod, claim, slices))
+        self._fleet.put_pod(pod_from(pod, claim, _slices(node)))
 
     def _forget(self, pod: Pod) -> None:
         meta = pod.metadata
@@ -242,3 +250,7 @@ class KubernetesSource:
             if not users:
                 del self._by_claim[meta.namespace, name]
         self._fleet.drop_pod(meta.uid, self._clock())
+
+
+def _slices(node: Node | None) -> int:
+    return time_slices(node.metadata.labels) if node is not None else 1
