@@ -156,6 +156,17 @@ async def test_pods_seen_before_their_time_sliced_node_hold_slices(api: Api, fle
     await until(lambda: (overview(fleet).gpus, overview(fleet).allocated) == (2, 1))
 
 
+async def test_an_annotation_without_sense_hides_no_pod(api: Api, fleet: Fleet) -> None:
+    await api.node("a")
+    await api.pod("p", "a", 1)
+    ids = {"gpu.scheduling/allocated": "a:" + "9" * 5_000}
+    await api.patch(
+        "/api/v1/namespaces/default/pods/p", {"metadata": {"annotations": ids, "labels": {"l": "seen"}}}
+    )
+    await until(lambda: [w.labels for w in fleet.workloads().values()] == [{"l": "seen"}])
+    assert overview(fleet).allocated == 1
+
+
 async def test_a_kind_that_is_not_there_costs_only_itself(api: Api, fleet: Fleet) -> None:
     await api.node("a")
     owner = {"apiVersion": "nowhere.io/v1", "kind": "Ghost", "name": "g", "uid": "ghost", "controller": True}

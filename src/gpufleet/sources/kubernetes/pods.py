@@ -69,7 +69,7 @@ def _asked(pod: KubePod, claim: GpuClaim | None, slices: int) -> GpuRequest:
 def _held(pod: KubePod, claim: GpuClaim | None, count: int) -> tuple[int, ...]:
     """GPU ids from the scheduler's annotation, else from the claim's status."""
     node, separator, ids = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")
-    if separator and node == pod.spec.node_name and re.fullmatch(r"\d+(,\d+)*", ids):
+    if separator and node == pod.spec.node_name and re.fullmatch(r"\d{1,3}(,\d{1,3})*", ids):
         return tuple(sorted({int(number) for number in ids.split(",")}))[:count]
     for allocation in claim.status.allocations if claim is not None else ():
         if allocation.pod_uid == pod.metadata.uid and allocation.node_name == pod.spec.node_name:
