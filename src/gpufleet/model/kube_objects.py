@@ -219,6 +219,7 @@ class PodStatus(Fields, frozen=True):
     start_time: datetime | None = None
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class Pod(KubeObject, frozen=True):

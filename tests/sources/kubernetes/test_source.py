@@ -1,6 +1,7 @@
 """The source on an API: objects written there appear in the fleet, and go from it."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -165,6 +166,26 @@ async def test_an_annotation_without_sense_hides_no_pod(api: Api, fleet: Fleet) 
     )
     await until(lambda: [w.labels for w in fleet.workloads().values()] == [{"l": "seen"}])
     assert overview(fleet).allocated == 1
+
+
+async def test_a_pod_that_does_not_tell_its_end_ended_when_it_was_seen_to(api: Api) -> None:
+    await api.node("a")
+    early, late = await api.pod("early", "a", 1), await api.pod("late", "a", 1)
+    failed = {"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError"}}
+    await api.patch("/api/v1/namespaces/default/pods/early/status", failed)
+    fleet, now = Fleet("test"), time.time() + 1000
+    async with KubeClient(Connection(server=api.url)) as client:
+        source = KubernetesSource(client, fleet, clock=lambda: now)
+        task = asyncio.create_task(source.run())
+        await asyncio.wait_for(source.synced(), 10)
+        assert fleet.workloads()[early].ended == fleet.workloads()[early].started
+        await api.patch("/api/v1/namespaces/default/pods/late/status", failed)
+        await until(lambda: fleet.workloads()[late].status is Status.FAILED)
+        await api.patch("/api/v1/namespaces/default/pods/late", {"metadata": {"labels": {"l": "seen"}}})
+        await until(lambda: fleet.workloads()[late].labels == {"l": "seen"})
+        assert fleet.workloads()[late].ended == now
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def test_a_kind_that_is_not_there_costs_only_itself(api: Api, fleet: Fleet) -> None:

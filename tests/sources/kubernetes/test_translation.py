@@ -108,6 +108,52 @@ def test_a_pod_is_bound_when_the_scheduler_said_and_ends_when_its_last_container
     assert not found.holds
 
 
+def at(time: str) -> str:
+    return f"2026-01-01T{time}Z"
+
+
+def since(kind: str, time: str, status: str = "False") -> dict[str, Any]:
+    return {"type": kind, "status": status, "lastTransitionTime": at(time)}
+
+
+def ended(name: str, time: str) -> dict[str, Any]:
+    return {"name": name, "state": {"terminated": {"exitCode": 1, "finishedAt": at(time)}}}
+
+
+WAITING = {"name": "c", "state": {"waiting": {"reason": "PodInitializing"}}}
+RUNNING = {"name": "c", "state": {"running": {"startedAt": at("00:00:00")}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "hours"),
+    [
+        (
+            {
+                "conditions": [since("Ready", "00:00:00"), since("PodScheduled", "00:00:00", "True")],
+                "initContainerStatuses": [ended("download", "03:00:00")],
+                "containerStatuses": [WAITING],
+            },
+            3,
+        ),
+        (
+            {
+                "conditions": [since("Ready", "05:00:00"), since("PodScheduled", "00:00:00", "True")],
+                "initContainerStatuses": [ended("download", "01:00:00")],
+                "containerStatuses": [ended("d", "02:00:00"), RUNNING],
+            },
+            5,
+        ),
+        ({"conditions": [since("Ready", "00:00:00"), since("DisruptionTarget", "04:00:00", "True")]}, 4),
+    ],
+    ids=["an init container failed", "the node was lost", "it was disrupted"],
+)
+def test_a_pod_that_failed_otherwise_ends_with_the_last_sign_of_its_end(
+    status: dict[str, Any], hours: int
+) -> None:
+    found = pod_from(decode(PODS, pod([container(1)], status={"phase": "Failed", **status})), None)
+    assert found.ended - found.created == hours * 3600
+
+
 def node(**more: Any) -> dict[str, Any]:
     return {
         "metadata": {"name": "a", "labels": more.pop("labels", {})},

@@ -4,13 +4,16 @@ import re
 from datetime import datetime
 
 from gpufleet.model.claim import DEFAULT_SHARE, GpuClaim
-from gpufleet.model.kube_objects import ObjectMeta
+from gpufleet.model.kube_objects import ContainerStatus, ObjectMeta
 from gpufleet.model.kube_objects import Pod as KubePod
 from gpufleet.model.workload import OwnerRef, Pod, Status
 from gpufleet.sources.kubernetes.requests import SLICES, GpuRequest, gpu_request
 
 CLAIM = "gpu.scheduling/claim"
 ALLOCATED = "gpu.scheduling/allocated"
+
+_ENDING = {"Ready": "False", "ContainersReady": "False", "DisruptionTarget": "True"}
+"""Conditions that come with the end of a pod."""
 
 PHASES = {
     "Pending": Status.PENDING,
@@ -87,13 +90,21 @@ def _bound(pod: KubePod) -> float:
 
 
 def _ended(pod: KubePod) -> float:
-    finished = [
-        _seconds(status.state.terminated.finished_at)
-        for status in pod.status.container_statuses
-        if status.state.terminated is not None
-    ]
-    transitions = [_seconds(c.last_transition_time) for c in pod.status.conditions if c.type == "Ready"]
-    return max(finished, default=0.0) or max(transitions, default=0.0)
+    """When its last container finished, or the latest sign of its end where not all did; 0 if there is none.
+
+    An init container may fail after hours, and of what ran on a node that was lost nobody saw the end.
+    """
+    status = pod.status
+    finished = _finished(status.container_statuses)
+    if finished and len(finished) == len(status.container_statuses):
+        return max(finished)
+    signs = [_seconds(c.last_transition_time) for c in status.conditions if _ENDING.get(c.type) == c.status]
+    return max((*finished, *_finished(status.init_container_statuses), *signs), default=0.0)
+
+
+def _finished(statuses: tuple[ContainerStatus, ...]) -> list[float]:
+    ends = [status.state.terminated for status in statuses]
+    return [_seconds(end.finished_at) for end in ends if end is not None]
 
 
 def _seconds(moment: datetime | None) -> float:

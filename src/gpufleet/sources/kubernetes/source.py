@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from gpufleet.errors import GpufleetError
 from gpufleet.fleet.picture import Fleet
 from gpufleet.kube import (
@@ -33,6 +35,7 @@ from gpufleet.model.claim import GpuClaim
 from gpufleet.model.kube_objects import Node, OwnerReference, Pod
 from gpufleet.model.kube_objects import Owner as KubeOwner
 from gpufleet.model.node_status import GpuNodeStatus
+from gpufleet.model.workload import Pod as FleetPod
 from gpufleet.sources.kubernetes.leases import LeaseBook
 from gpufleet.sources.kubernetes.nodes import devices_from, node_from, time_slices
 from gpufleet.sources.kubernetes.owners import owner_from
@@ -239,7 +242,20 @@ class KubernetesSource:
             self._by_claim.setdefault((meta.namespace, name), set()).add(meta.name)
             claim = self._claims.cache.get(name, meta.namespace)
         node = self._nodes.cache.get(pod.spec.node_name) if pod.spec.node_name else None
-        self._fleet.put_pod(pod_from(pod, claim, _slices(node)))
+        made = pod_from(pod, claim, _slices(node))
+        if made.phase.ended and not made.ended:
+            made = msgspec.structs.replace(made, ended=self._unsaid_end(made))
+        self._fleet.put_pod(made)
+
+    def _unsaid_end(self, pod: FleetPod) -> float:
+        """The end of a pod that doesn't tell it: when it was seen to end, or its beginning if nobody saw that.
+
+        So it is with a pod that the kubelet refused (UnexpectedAdmissionError, for one) and that never had a container.
+        """
+        before = self._fleet.family.pods.get(pod.uid)
+        if before is None:
+            return pod.started or pod.bound or pod.created
+        return before.ended or self._clock()
 
     def _forget(self, pod: Pod) -> None:
         meta = pod.metadata
