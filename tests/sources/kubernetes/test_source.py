@@ -3,9 +3,11 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from gpufleet.fleet.overview import overview
@@ -14,6 +16,7 @@ from gpufleet.kube import Connection, KubeClient
 from gpufleet.kubelite import KubeLite
 from gpufleet.model.crds import definitions
 from gpufleet.model.workload import Status
+from gpufleet.placement.kubernetes.leases import Holder, new_lease
 from gpufleet.sources.kubernetes import KubernetesSource
 
 
@@ -186,6 +189,16 @@ async def test_a_pod_that_does_not_tell_its_end_ended_when_it_was_seen_to(api: A
         assert fleet.workloads()[late].ended == now
         task.cancel()
         await asyncio.wait([task])
+
+
+async def test_a_lease_whose_name_was_cut_is_of_its_node_all_the_same(api: Api, fleet: Fleet) -> None:
+    name = ".".join(("n" * 61, "e" * 62, "t" * 62, "x" * 62))
+    await api.node(name)
+    uid = await api.pod("p", name, 1)
+    lease = new_lease("default", name, 5, {uid: Holder(pod="p")}, "", datetime.now(UTC))
+    assert name not in lease.metadata.name
+    await api.post("/apis/coordination.k8s.io/v1/namespaces/default/leases", msgspec.to_builtins(lease))
+    await until(lambda: fleet.views()[name].holders == {5: (uid,)})
 
 
 async def test_a_kind_that_is_not_there_costs_only_itself(api: Api, fleet: Fleet) -> None:

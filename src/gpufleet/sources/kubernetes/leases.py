@@ -1,16 +1,15 @@
 """The scheduler's leases of GPUs, gathered by node.
 
-A lease is named `gpu-{node}-{id}` and names the uids of its holders, separated by commas.
+A lease is named `gpu-{node}-{id}` and names the uids of its holders, separated by commas. Where the
+node's name had to be cut an annotation has the whole of it.
 """
 
-import re
 from collections.abc import Sequence
 
 from gpufleet.fleet.picture import Fleet
 from gpufleet.kube import Change
 from gpufleet.model.kube_objects import Lease
-
-_NAME = re.compile(r"gpu-(?P<node>.+)-(?P<gpu>\d{1,2})")
+from gpufleet.placement.kubernetes.leases import read_lease
 
 
 class LeaseBook:
@@ -24,18 +23,20 @@ class LeaseBook:
         """Take over changes and tell the fleet of each node that they touch."""
         touched = set()
         for change in changes:
-            named = _NAME.fullmatch(change.object.metadata.name)
-            if named is None:
+            lease = read_lease(change.object)
+            if lease is None:
                 continue
-            node, gpu = named["node"], int(named["gpu"])
-            touched.add(node)
+            touched.add(lease.node)
             holders = holders_of(change.after)
             if holders:
-                self._nodes.setdefault(node, {})[gpu] = holders
+                self._nodes.setdefault(lease.node, {})[lease.gpu] = holders
             else:
-                self._nodes.get(node, {}).pop(gpu, None)
+                self._nodes.get(lease.node, {}).pop(lease.gpu, None)
         for node in touched:
-            self._fleet.put_leases(node, dict(self._nodes.get(node, {})))
+            held = self._nodes.get(node)
+            self._fleet.put_leases(node, dict(held or {}))
+            if not held:
+                self._nodes.pop(node, None)
 
 
 def holders_of(lease: Lease | None) -> tuple[str, ...]:
