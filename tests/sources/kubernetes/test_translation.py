@@ -81,6 +81,12 @@ def test_the_annotation_names_the_gpus_if_it_is_of_the_pods_node() -> None:
     assert pod_from(decode(PODS, pod([container(0)], metadata=meta)), claim).held == ()
 
 
+def test_a_pod_whose_claim_is_gone_holds_what_it_was_given() -> None:
+    notes = {"gpu.scheduling/claim": "c", "gpu.scheduling/allocated": "a:2,3"}
+    found = pod_from(decode(PODS, pod([container(0)], metadata={"annotations": notes})), None)
+    assert (found.gpus, found.share, found.held, found.holds) == (2, 1.0, (2, 3), True)
+
+
 def test_a_shared_claim_holds_its_share_of_each_gpu() -> None:
     devices = {"count": 1, "exclusivity": "Shared", "share": 0.3}
     claim = decode(GPU_CLAIMS, {"metadata": {"name": "c"}, "spec": {"devices": devices}})

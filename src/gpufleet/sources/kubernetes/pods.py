@@ -26,7 +26,11 @@ PHASES = {
 def pod_from(pod: KubePod, claim: GpuClaim | None, slices: int = 1) -> Pod:
     """The pod as the fleet keeps it; `claim` is the one that it names, `slices` its node's time slices."""
     meta = pod.metadata
+    noted = _noted(pod)
     asked = _asked(pod, claim, slices)
+    if claim is None and CLAIM in meta.annotations and not asked.gpus:
+        # A claim may be deleted while its pod still runs, or out of sight: what the pod was given it still has.
+        asked = GpuRequest(len(noted), 1.0)
     phase = PHASES.get(pod.status.phase, Status.UNKNOWN)
     return Pod(
         uid=meta.uid,
@@ -39,7 +43,7 @@ def pod_from(pod: KubePod, claim: GpuClaim | None, slices: int = 1) -> Pod:
         annotations=dict(meta.annotations),
         gpus=asked.gpus,
         share=asked.share,
-        held=_held(pod, claim, asked.gpus),
+        held=(noted or _claimed(pod, claim))[: asked.gpus],
         claim=meta.annotations.get(CLAIM, ""),
         created=_seconds(meta.creation_timestamp),
         bound=_bound(pod),
@@ -69,14 +73,19 @@ def _asked(pod: KubePod, claim: GpuClaim | None, slices: int) -> GpuRequest:
     return GpuRequest(asked.gpus, asked.share / slices)
 
 
-def _held(pod: KubePod, claim: GpuClaim | None, count: int) -> tuple[int, ...]:
-    """GPU ids from the scheduler's annotation, else from the claim's status."""
+def _noted(pod: KubePod) -> tuple[int, ...]:
+    """GPU ids from the scheduler's annotation."""
     node, separator, ids = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")
     if separator and node == pod.spec.node_name and re.fullmatch(r"\d{1,3}(,\d{1,3})*", ids):
-        return tuple(sorted({int(number) for number in ids.split(",")}))[:count]
+        return tuple(sorted({int(number) for number in ids.split(",")}))
+    return ()
+
+
+def _claimed(pod: KubePod, claim: GpuClaim | None) -> tuple[int, ...]:
+    """GPU ids from the status of its claim."""
     for allocation in claim.status.allocations if claim is not None else ():
         if allocation.pod_uid == pod.metadata.uid and allocation.node_name == pod.spec.node_name:
-            return tuple(sorted(set(allocation.gpu_ids)))[:count]
+            return tuple(sorted(set(allocation.gpu_ids)))
     return ()
 
 
