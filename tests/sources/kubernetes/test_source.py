@@ -51,6 +51,14 @@ class Api:
         }
         await self.patch(f"/api/v1/nodes/{name}/status", {"status": status})
 
+    async def define(self, group: str, kind: str) -> None:
+        anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+        names = {"plural": f"{kind.lower()}s", "singular": kind.lower(), "kind": kind}
+        spec = {"group": group, "scope": "Namespaced", "names": names, "versions": [version]}
+        made = {"metadata": {"name": f"{names['plural']}.{group}"}, "spec": spec}
+        await self.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", made)
+
     async def pod(self, name: str, node: str, gpus: int, owner: dict[str, Any] | None = None) -> str:
         meta = {"name": name, "ownerReferences": [owner] if owner else []}
         resources = {"limits": {"nvidia.com/gpu": str(gpus)}}
@@ -111,24 +119,7 @@ async def test_nodes_and_pods_appear_and_go(api: Api, fleet: Fleet) -> None:
 
 
 async def test_owners_of_any_kind_are_found_by_discovery(api: Api, fleet: Fleet) -> None:
-    versions = [
-        {
-            "name": "v1",
-            "served": True,
-            "storage": True,
-            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-        }
-    ]
-    spec = {
-        "group": "kubeflow.org",
-        "scope": "Namespaced",
-        "names": {"plural": "pytorchjobs", "singular": "pytorchjob", "kind": "PyTorchJob"},
-        "versions": versions,
-    }
-    await api.post(
-        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-        {"metadata": {"name": "pytorchjobs.kubeflow.org"}, "spec": spec},
-    )
+    await api.define("kubeflow.org", "PyTorchJob")
     job = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
@@ -199,6 +190,22 @@ async def test_a_lease_whose_name_was_cut_is_of_its_node_all_the_same(api: Api, 
     assert name not in lease.metadata.name
     await api.post("/apis/coordination.k8s.io/v1/namespaces/default/leases", msgspec.to_builtins(lease))
     await until(lambda: fleet.views()[name].holders == {5: (uid,)})
+
+
+async def test_a_kind_that_comes_after_its_pods_is_found(api: Api) -> None:
+    fleet = Fleet("test")
+    await api.node("a")
+    owner = {"apiVersion": "late.io/v1", "kind": "Late", "name": "l", "uid": "late", "controller": True}
+    await api.pod("p", "a", 1, owner)
+    async with KubeClient(Connection(server=api.url)) as client:
+        source = KubernetesSource(client, fleet, retry_kind=0.05)
+        task = asyncio.create_task(source.run())
+        await until(lambda: "Late" in source.states())
+        assert "no kind Late" in source.states()["Late"].error
+        await api.define("late.io", "Late")
+        await until(lambda: source.states()["Late"].error == "")
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def test_a_kind_that_is_not_there_costs_only_itself(api: Api, fleet: Fleet) -> None:

@@ -55,6 +55,7 @@ COMMON_OWNERS = tuple(
     )
 )
 RETRY_KIND = 60.0
+"""Seconds after which a kind that could not be found is looked for again."""
 MOST_KINDS = 64
 """Kinds of owners that are followed; a client can't make us watch without end."""
 
@@ -80,12 +81,14 @@ class KubernetesSource:
         fault_taints: tuple[str, ...] = (),
         pace: Pace = Pace(),  # noqa: B008  (frozen)
         clock: Callable[[], float] = time.time,
+        retry_kind: float = RETRY_KIND,
     ) -> None:
         self._client = client
         self._fleet = fleet
         self._fault_taints = fault_taints
         self._pace = pace
         self._clock = clock
+        self._retry_kind = retry_kind
         self._discovery = Discovery(client)
         self._nodes = Reflector(client, NODES, pace=pace)
         self._pods = Reflector(client, PODS, pace=pace, freeze=True)
@@ -95,7 +98,7 @@ class KubernetesSource:
         self._lease_book = LeaseBook(fleet)
         self._owners: dict[tuple[str, str], Reflector[KubeOwner]] = {}
         self._wanted: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        self._asked_for: dict[tuple[str, str], float] = {}
+        self._asked_for: set[tuple[str, str]] = set()
         self._problems: dict[str, str] = {}
         self._by_claim: dict[tuple[str, str], set[str]] = {}
         self._synced = asyncio.Event()
@@ -109,6 +112,9 @@ class KubernetesSource:
 
     async def run(self) -> None:
         """Follow the API until cancelled; after a fault it may be called again and goes on where it was."""
+        self._wanted = asyncio.Queue()
+        for key in self._asked_for - self._owners.keys():
+            self._wanted.put_nowait(key)
         async with asyncio.TaskGroup() as tasks:
             for reflector in (*self._fixed(), *self._owners.values()):
                 tasks.create_task(reflector.run())
@@ -173,11 +179,8 @@ class KubernetesSource:
         if owner is None or owner.kind == "Node":
             return
         key = (owner.api_version, owner.kind)
-        now = self._clock()
-        if key in self._owners or now - self._asked_for.get(key, -RETRY_KIND) < RETRY_KIND:
-            return
-        if len(self._asked_for) < MOST_KINDS or key in self._asked_for:
-            self._asked_for[key] = now
+        if key not in self._owners and key not in self._asked_for and len(self._asked_for) < MOST_KINDS:
+            self._asked_for.add(key)
             self._wanted.put_nowait(key)
 
     async def _follow_wanted(self, tasks: asyncio.TaskGroup) -> None:
@@ -186,12 +189,21 @@ class KubernetesSource:
             try:
                 resource = await self._discovery.find(api_version, kind, KubeOwner)
             except GpufleetError as error:
+                if self._problems.get(kind) != str(error):
+                    _log.warning(
+                        "owner kind not readable", kind=kind, api_version=api_version, error=str(error)
+                    )
                 self._problems[kind] = str(error)
-                _log.warning("owner kind not readable", kind=kind, api_version=api_version, error=str(error))
+                tasks.create_task(self._want_later(api_version, kind))
                 continue
             self._problems.pop(kind, None)
             if (api_version, kind) not in self._owners:
                 tasks.create_task(self._follow_owner(resource).run())
+
+    async def _want_later(self, api_version: str, kind: str) -> None:
+        # Not when a pod of that kind changes: one that runs for a month doesn't.
+        await self._client.timing.sleep(self._retry_kind)
+        self._wanted.put_nowait((api_version, kind))
 
     # Objects
 
