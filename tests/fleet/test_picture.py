@@ -1,5 +1,6 @@
 import pytest
 
+from gpufleet.fleet.family import KEPT_GONE_PODS
 from gpufleet.fleet.listing import Filter, Listing
 from gpufleet.fleet.lookup import controllers, find_workload
 from gpufleet.fleet.node_view import NodeState
@@ -260,3 +261,19 @@ def test_what_changed_is_told_with_its_reason(fleet: Fleet) -> None:
     fleet.drop_pod("p")
     fleet.refresh()
     assert heard == ["node healthy -> faulty: kubelet stopped", "workload  -> Running: "]
+
+
+def test_a_cron_job_does_not_remember_every_job_that_it_ever_had(fleet: Fleet) -> None:
+    fleet.put_owner(Owner(uid="cron", kind="CronJob", name="nightly"))
+    for number in range(1_000):
+        job, pod = f"job-{number:04}", f"pod-{number:04}"
+        fleet.put_owner(Owner(uid=job, kind="Job", name=job, parent=OwnerRef("cron", "CronJob", "nightly")))
+        fleet.put_pod(Pod(uid=pod, name=pod, node="a", gpus=1, owner=OwnerRef(job, "Job", job)))
+        fleet.drop_pod(pod)
+        fleet.drop_owner(job)
+        fleet.refresh()
+    fleet.put_owner(Owner(uid="idle", kind="Job", name="idle", parent=OwnerRef("cron", "CronJob", "nightly")))
+    fleet.drop_owner("idle")
+    remembered = [branch.name for branch in fleet.tree("cron").children]
+    assert remembered == [f"job-{number:04}" for number in range(1_000 - KEPT_GONE_PODS, 1_000)]
+    assert len(fleet.family.owners) == KEPT_GONE_PODS + 1

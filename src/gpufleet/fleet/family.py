@@ -3,7 +3,8 @@
 A workload is the top of a chain of controller references. Any link may be out of sight (no
 rights to read its kind, deleted before its pods): then the reference itself stands in for it.
 An object that is deleted stays as `gone` while relatives of it live, so that a ReplicaSet that
-the garbage collector took first doesn't make its last pods look like a workload of their own.
+the garbage collector took first doesn't make its last pods look like a workload of their own. One
+below which nothing is left goes at once: a CronJob lives for years, and its Jobs come and go.
 Cycles, which Kubernetes does not forbid, end at the smallest uid of the cycle.
 """
 
@@ -61,7 +62,9 @@ class Family:
         if uid not in self.owners:
             return set()
         self._gone[uid] = None
-        return {self.root_of(uid)}
+        root = self.root_of(uid)
+        self._clear_away(uid)
+        return {root}
 
     def drop_pod(self, uid: str, at: float) -> set[str]:
         """A pod was deleted; it ended then, unless it had before."""
@@ -183,7 +186,19 @@ class Family:
     def _forget_oldest(self, root: str) -> None:
         gone = [uid for uid in self._members[root] if uid in self._gone]
         for uid in gone[:-KEPT_GONE_PODS]:
+            above = self.parent_of(uid)
             self._remove(uid)
+            if above is not None:
+                self._clear_away(above.uid)
+
+    def _clear_away(self, uid: str) -> None:
+        """Remove a deleted owner that has nothing below it, and what so loses its last child above it.
+
+        The top of a chain stays: it is forgotten with its workload.
+        """
+        while uid in self._gone and uid not in self._children and (above := self.parent_of(uid)) is not None:
+            self._remove(uid)
+            uid = above.uid
 
     def _remove(self, uid: str) -> None:
         ref = self.parent_of(uid)
