@@ -277,3 +277,10 @@ def test_a_cron_job_does_not_remember_every_job_that_it_ever_had(fleet: Fleet) -
     remembered = [branch.name for branch in fleet.tree("cron").children]
     assert remembered == [f"job-{number:04}" for number in range(1_000 - KEPT_GONE_PODS, 1_000)]
     assert len(fleet.family.owners) == KEPT_GONE_PODS + 1
+
+
+def test_a_pod_that_asks_for_more_gpus_than_there_are_in_the_world_stops_nobody(fleet: Fleet) -> None:
+    fleet.put_pod(pod("greedy", gpus=10**12, held=(0, 1)))
+    assert find_workload(fleet, "greedy").models == {"NVIDIA_H200": 10**12}
+    fleet.drop_pod("greedy")
+    assert find_workload(fleet, "greedy").models == {"NVIDIA_H200": 10**12}

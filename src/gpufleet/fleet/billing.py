@@ -139,12 +139,13 @@ def models_of(views: Views, pods: Iterable[Pod]) -> dict[str, int]:
         view = views.get(pod.node)
         held = gpus_of(views, pod)
         by_index = {gpu.index: gpu.model for gpu in view.gpus} if view else {}
-        for number in range(pod.gpus):
-            model = by_index.get(held[number], "") if number < len(held) else ""
-            name = (
-                model or (view.node.gpu_model if view else "") or _only(by_index.values()) or "unknown"
-            ).replace(" ", "_")
-            counts[name] = counts.get(name, 0) + 1
+        usual = (view.node.gpu_model if view else "") or _only(by_index.values()) or "unknown"
+        named = [by_index.get(index) or usual for index in held[: pod.gpus]]
+        # The rest as one number: a pod may ask for a billion GPUs, and a walk over them would stop everything.
+        for model, number in (*((model, 1) for model in named), (usual, pod.gpus - len(named))):
+            if number:
+                name = model.replace(" ", "_")
+                counts[name] = counts.get(name, 0) + number
     return dict(sorted(counts.items()))
 
 
