@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from gpufleet.fleet.family import KEPT_GONE_PODS
@@ -284,3 +285,15 @@ def test_a_pod_that_asks_for_more_gpus_than_there_are_in_the_world_stops_nobody(
     assert find_workload(fleet, "greedy").models == {"NVIDIA_H200": 10**12}
     fleet.drop_pod("greedy")
     assert find_workload(fleet, "greedy").models == {"NVIDIA_H200": 10**12}
+
+
+def test_an_address_goes_from_one_node_to_the_next(fleet: Fleet) -> None:
+    old = Node(name="old", gpu_count=8, aliases=("10.0.0.5",))
+    fleet.put_node(old)
+    fleet.put_node(Node(name="new", gpu_count=8, aliases=("10.0.0.5",)))
+    fleet.put_node(msgspec.structs.replace(old, ready=False))
+    fleet.drop_node("old")
+    assert fleet.node_name("10.0.0.5") == "new"
+    fleet.put_node(Node(name="new", gpu_count=8, aliases=("10.0.0.6",)))
+    assert fleet.node_name("10.0.0.5") == "10.0.0.5"
+    assert fleet.node_name("10.0.0.6") == "new"

@@ -75,7 +75,10 @@ class Fleet:
 
     def put_node(self, node: Node) -> None:
         """Add or replace a node."""
+        before = self._nodes.get(node.name)
         self._nodes[node.name] = node
+        if before is not None and before.aliases != node.aliases:
+            self._name_anew()
         for alias in node.aliases:
             self._aliases[alias] = node.name
         self._touch_node(node.name)
@@ -83,7 +86,7 @@ class Fleet:
     def drop_node(self, name: str) -> None:
         """A node left the cluster."""
         if self._nodes.pop(name, None) is not None:
-            self._aliases = {alias: node for alias, node in self._aliases.items() if node != name}
+            self._name_anew()
             self._touch_node(name)
 
     def put_devices(self, devices: NodeDevices) -> None:
@@ -268,6 +271,10 @@ class Fleet:
         if holder.pod:
             return self.family.uid_of(holder.namespace, holder.pod)
         return self.family.uid_of_job(node, holder.job)
+
+    def _name_anew(self) -> None:
+        # An address goes from one node to the next, which may be there before the first is gone.
+        self._aliases = {alias: node.name for node in self._nodes.values() for alias in node.aliases}
 
     def _touch_node(self, name: str) -> None:
         self.version += 1
