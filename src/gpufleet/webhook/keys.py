@@ -13,10 +13,8 @@ import asyncio
 import base64
 import os
 import ssl
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -200,14 +198,11 @@ def names_of(settings: WebhookSettings) -> tuple[str, ...]:
 
 def load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     """Serve new connections with this certificate."""
-    # OpenSSL takes files only. The name is gone before anybody else could open it.
-    descriptor, name = tempfile.mkstemp(prefix="gpufleet-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(certificate + b"\n" + key)
-        context.load_cert_chain(name)
-    finally:
-        Path(name).unlink()
+    # OpenSSL takes files only. This one is in memory: a pod's root is read-only, and a key belongs on no disk.
+    with os.fdopen(os.memfd_create("certificate"), "wb") as file:
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
 
 
 def _read(secret: Secret) -> Keyring | None:
