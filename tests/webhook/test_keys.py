@@ -20,6 +20,7 @@ from tests.webhook.conftest import HOOKS, PODS, SETTINGS, Cluster, pod
 from gpufleet.errors import SettingsError
 from gpufleet.settings import WebhookSettings
 from gpufleet.webhook.certificates import Keyring, new_keyring, renewed
+from gpufleet.webhook.configuration import configurations
 from gpufleet.webhook.keys import SECRETS, FileKeys, SharedKeys, load, names_of, serving_context
 
 NOW = 1_700_000_000.0
@@ -89,6 +90,17 @@ async def test_replicas_that_start_together_share_one_authority(cluster: Cluster
     assert len(rings) == 1
     secret = await cluster.client.get(SECRETS, SETTINGS.secret, "gpufleet")
     assert set(secret.data) == {"ca.crt", "ca.key", "tls.crt", "tls.key"}
+
+
+async def test_replicas_that_start_together_all_come_up_and_are_trusted(cluster: Cluster) -> None:
+    for manifest in configurations({"url": "https://127.0.0.1:1"}):
+        await cluster.client.write_json("POST", f"{HOOKS}/{manifest['kind'].lower()}s", manifest)
+    replicas = [SharedKeys(cluster.client, SETTINGS, serving_context()) for _ in range(4)]
+    await asyncio.gather(*(replica.look() for replica in replicas))
+    assert replicas[0].ring is not None
+    found = await cluster.client.read_json(f"{HOOKS}/mutatingwebhookconfigurations/gpufleet-webhook")
+    bundles = {base64.b64decode(hook["clientConfig"]["caBundle"]) for hook in found["webhooks"]}
+    assert bundles == {replicas[0].ring.bundle}
 
 
 async def test_replicas_that_renew_together_agree(cluster: Cluster) -> None:

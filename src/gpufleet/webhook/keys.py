@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from gpufleet.errors import KubernetesUnavailable, SettingsError
 from gpufleet.kube import KubeClient, Resource
-from gpufleet.kube.errors import AlreadyExists, Conflict, KubernetesRefused, NotFound
+from gpufleet.kube.errors import AlreadyExists, Conflict, Invalid, KubernetesRefused, NotFound
 from gpufleet.logs import get_logger
 from gpufleet.model.kube_objects import KubeObject, ObjectMeta
 from gpufleet.settings import WebhookSettings
@@ -33,6 +33,8 @@ _log = get_logger("webhook")
 _KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 _PATH = "/apis/admissionregistration.k8s.io/v1"
 _LONGEST_SETTLE = 300.0
+_TRIES = 5
+"""To write a configuration that others change meanwhile."""
 
 
 class Secret(KubeObject, frozen=True):
@@ -170,13 +172,25 @@ async def trust(client: KubeClient, names: Sequence[str], bundle: bytes) -> None
     wanted = base64.b64encode(bundle).decode()
     for kind in _KINDS:
         for name in names:
-            path = f"{_PATH}/{kind}/{name}"
-            try:
-                found = await client.read_json(path)
-            except NotFound:
-                continue
-            if patch := _bundle_patch(found, wanted):
-                await client.write_json("PATCH", path, patch, "application/json-patch+json")
+            await _trust_in(client, f"{_PATH}/{kind}/{name}", wanted)
+
+
+async def _trust_in(client: KubeClient, path: str, bundle: str) -> None:
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            found = await client.read_json(path)
+        except NotFound:
+            return
+        patch = _bundle_patch(found, bundle)
+        if not patch:
+            return
+        try:
+            await client.write_json("PATCH", path, patch, "application/json-patch+json")
+        except (Conflict, Invalid):
+            if not tries_left:
+                raise
+            continue  # another replica was faster, most likely with the same: read what it wrote
+        return
 
 
 def _bundle_patch(configuration: dict[str, Any], bundle: str) -> list[dict[str, Any]]:
