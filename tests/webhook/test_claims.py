@@ -53,6 +53,14 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     assert refusal.count("spec.devices.") == 3
 
 
+def test_a_stored_claim_that_breaks_newer_rules_can_be_let_go_of() -> None:
+    stored = claim(devices={"count": 65})
+    released = {**stored, "metadata": {**stored["metadata"], "finalizers": []}}
+    assert judge_claim(Asked(uid="u", operation="UPDATE", object=released, old_object=stored)).refusal == ""
+    changed = claim(devices={"count": 66})
+    assert judge_claim(Asked(uid="u", operation="UPDATE", object=changed, old_object=stored)).refusal
+
+
 _specs = st.fixed_dictionaries(
     {
         "devices": st.fixed_dictionaries(

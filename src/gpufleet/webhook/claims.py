@@ -18,9 +18,9 @@ from gpufleet.webhook.wire import Asked, Verdict
 
 def judge_claim(asked: Asked) -> Verdict:
     """Whether the claim may be stored."""
-    claim = asked.object
-    if claim is None:
-        return Verdict()
+    claim, before = asked.object, asked.old_object
+    if claim is None or (before is not None and before.get("spec") == claim.get("spec")):
+        return Verdict()  # what is stored stays, however rules have changed: it has to be let go of, too
     try:
         msgspec.convert(claim, GpuClaim, strict=True)
     except msgspec.ValidationError as error:
