@@ -23,6 +23,14 @@ LINES = [
         "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
         (154, "0000:01:00.0", "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"),
     ),
+    (
+        "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 95, pid=7194, Uncontained: LTC TAG (0x2,0x0)",
+        (95, "0000:01:00.0", "pid=7194, Uncontained: LTC TAG (0x2,0x0)"),
+    ),
+    (
+        "NVRM: Xid (PCI:0000:01:00 GPU-I:05 GPU-CI:00): 43, pid=9, name=a",
+        (43, "0000:01:00.0", "pid=9, name=a"),
+    ),
 ]
 
 

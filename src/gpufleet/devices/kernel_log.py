@@ -24,7 +24,8 @@ _MOST_RECORDS = 10_000
 """In one call, so that a flood of messages can't keep the caller."""
 _RECORD_BYTES = 8192
 
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\):\s*(\d+)\s*,?\s*(.*)", re.DOTALL)
+# With MIG the instance follows the address: `(PCI:0000:3b:00 GPU-I:05 GPU-CI:00)`.
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)(?: [^)]*)?\):\s*(\d+)\s*,?\s*(.*)", re.DOTALL)
 
 
 def parse_xid(text: str, at: float) -> DeviceEvent | None:
