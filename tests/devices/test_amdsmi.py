@@ -13,6 +13,7 @@ import pytest
 from gpufleet.devices.amdsmi import AmdSmiReader
 from gpufleet.devices.detect import open_reader
 from gpufleet.devices.processes import ProcessTable
+from gpufleet.devices.roster import call_the_roll
 from gpufleet.devices.topology import Place, places
 from gpufleet.errors import DevicesUnavailable
 from gpufleet.model.device import EventKind, Partition, Vendor
@@ -64,6 +65,7 @@ class Release7:
         self.uncorrectable = 0
         self.records: list[dict[str, Any]] = []
         self.broken: set[str] = set()
+        self.lost: set[str] = set()
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("amdsmi_") and name in super().__getattribute__("broken"):
@@ -72,6 +74,10 @@ class Release7:
 
     def fail(self, *_arguments: object) -> None:
         raise AmdSmiException("NOT_SUPPORTED")
+
+    def _reach(self, handle: str) -> None:
+        if handle in self.lost:
+            raise AmdSmiException("NO_DATA")
 
     def amdsmi_init(self) -> None: ...
 
@@ -92,10 +98,12 @@ class Release7:
     def amdsmi_get_gpu_device_bdf(self, handle: str) -> str:
         return f"0000:0{handle[-1]}:00.0"
 
-    def amdsmi_get_gpu_asic_info(self, _handle: str) -> dict[str, Any]:
+    def amdsmi_get_gpu_asic_info(self, handle: str) -> dict[str, Any]:
+        self._reach(handle)
         return {"market_name": "AMD Instinct MI300X", "vendor_id": "0x1002"}
 
-    def amdsmi_get_gpu_vram_usage(self, _handle: str) -> dict[str, int]:
+    def amdsmi_get_gpu_vram_usage(self, handle: str) -> dict[str, int]:
+        self._reach(handle)
         return {"vram_total": 196592, "vram_used": 1024}
 
     def amdsmi_get_gpu_enumeration_info(self, handle: str) -> dict[str, Any]:
@@ -244,6 +252,41 @@ def test_a_question_that_fails_costs_only_its_own_fields(question: str) -> None:
     assert [d.uuid for d in whole.inventory()] == [d.uuid for d in devices]
 
 
+class OnePartedGpu(Release7):
+    """Parts of one MI300X before ROCm 7, which all tell the uuid of the whole."""
+
+    def amdsmi_get_gpu_device_uuid(self, _handle: str) -> str:
+        return "abff74a1-0000-1000-80d1-3c23a9580558"
+
+
+def test_parts_that_share_the_uuid_of_their_gpu_are_told_apart() -> None:
+    amd = reader(OnePartedGpu())
+    uuids = [device.uuid for device in amd.inventory()]
+    assert len(set(uuids)) == len(call_the_roll((), amd.inventory())) == 4
+    assert [reading.uuid for reading in amd.readings()] == uuids
+    assert uuids[0] == "abff74a1-0000-1000-80d1-3c23a9580558"
+
+
+def test_a_gpu_that_answers_no_question_is_a_fault_until_it_does() -> None:
+    library = Release7()
+    amd = reader(library)
+    whole = amd.inventory()
+    library.lost = {"handle-2"}
+    lost = amd.inventory()
+    assert [device.fault is not None for device in lost] == [False, False, True, False]
+    assert [device.uuid for device in lost] == [device.uuid for device in whole]
+    library.lost = set()
+    assert amd.inventory() == whole
+
+
+def test_a_driver_that_answers_for_no_gpu_is_opened_again() -> None:
+    library = Release7()
+    amd = reader(library)
+    library.lost = set(library.amdsmi_get_processor_handles())
+    with pytest.raises(DevicesUnavailable, match="no answer for any"):
+        amd.inventory()
+
+
 def test_processes_come_with_their_memory() -> None:
     (row,) = reader(Release7()).processes(identify=True)
     assert (row.index, row.pid, row.gpu_memory_bytes) == (1, os.getpid(), 5 * GIB)
@@ -264,6 +307,25 @@ def test_error_records_are_told_once_and_the_fatal_ones_are_marked() -> None:
         (EventKind.CPER, False, "24ff74a1-0000-1000-80d6-3b12acfb26a1"),
     ]
     assert amd.events(0) == ()
+
+
+def test_records_carry_the_time_at_which_they_were_written() -> None:
+    library = Release7()
+    library.records = [
+        {"error_severity": "fatal", "notify_type": "MCE", "timestamp": stamp}
+        for stamp in ("1970/01/01 00:05:00", "2026/11/15 08:00:00", "N/A")
+    ]
+    assert [event.at for event in reader(library).events(0)] == [300.0, 1000.0, 1000.0]
+
+
+def test_a_process_whose_name_is_no_text_costs_nothing_else() -> None:
+    class Bindings(Release7):
+        def amdsmi_get_gpu_process_list(self, handle: str) -> list[dict[str, Any]]:
+            if handle == "handle-0":
+                b"\xd0".decode()  # as the bindings do with a name that the kernel has cut
+            return super().amdsmi_get_gpu_process_list(handle)
+
+    assert [row.pid for row in reader(Bindings()).processes()] == [os.getpid()]
 
 
 def test_a_driver_that_refuses_is_said_in_words() -> None:

@@ -371,3 +371,13 @@ def test_what_mended_a_gpu_is_said() -> None:
     ledger.see_silence("silent", 60.0)
     ledger.see_readings([reading(0, 70.0)])
     assert ledger.verdict("GPU-0").mended == "it can be read again"
+
+
+@pytest.mark.parametrize(("energy", "health"), [(50.0, Health.HEALTHY), (1e9, Health.UNHEALTHY)])
+def test_an_event_that_is_told_late_is_over_if_the_gpu_was_reset_since(energy: float, health: Health) -> None:
+    ledger = HealthLedger()
+    ledger.see_devices(GPUS, 90_000.0)
+    told = [(True, 1_000.0), (False, 90_000.0)]
+    ledger.see_events(DeviceEvent(EventKind.CPER, 1, at, uuid="GPU-0", fatal=fatal) for fatal, at in told)
+    ledger.see_readings([reading(0, 90_001.0, energy_joules=energy, power_watts=100.0)])
+    assert ledger.verdict("GPU-0").health is health

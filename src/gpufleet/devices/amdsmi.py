@@ -10,7 +10,9 @@ Clock throttling is not read: the library measures it by sleeping 100 ms for eac
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from gpufleet.devices import pci
@@ -35,6 +37,7 @@ _LEAST_MICROWATTS = 100_000
 """No limit in watts is that large: a larger number is in microwatts."""
 _FATAL, _UNCORRECTED = 1, 0
 _BLOCKS_TO_SKIP = {"INVALID", "RESERVED"}
+_SILENT = "the GPU answers no question: it fell off the bus or failed to reset"
 
 
 class AmdSmiReader:
@@ -58,12 +61,16 @@ class AmdSmiReader:
             self._handles = list(self._smi.amdsmi_get_processor_handles())
         except self._smi.AmdSmiException as error:
             raise DevicesUnavailable(f"AMD GPUs can't be read: AMD SMI says {error}") from error
-        self._uuids = [self._uuid(index, handle) for index, handle in enumerate(self._handles)]
+        self._uuids = _apart(self._uuid(index, handle) for index, handle in enumerate(self._handles))
         self.name = self._describe()
 
     def inventory(self) -> tuple[Device, ...]:
         """See `DeviceReader.inventory`."""
-        return tuple(self._device(index, handle) for index, handle in enumerate(self._handles))
+        devices = tuple(self._device(index, handle) for index, handle in enumerate(self._handles))
+        if devices and all(device.fault for device in devices):
+            # The driver was taken away or loaded anew: handles are good for one driver, so it is opened again.
+            raise DevicesUnavailable("AMD GPUs can't be read: AMD SMI has no answer for any of them")
+        return devices
 
     def readings(self) -> tuple[DeviceReading, ...]:
         """See `DeviceReader.readings`."""
@@ -92,6 +99,8 @@ class AmdSmiReader:
         address = pci.bus_id(self._ask("amdsmi_get_gpu_device_bdf", handle) or "")
         asic = self._ask("amdsmi_get_gpu_asic_info", handle)
         memory = _number(self._ask("amdsmi_get_gpu_vram_usage", handle), "vram_total")
+        if asic is None and memory is None:
+            return Device(index=index, uuid=self._uuids[index], vendor=Vendor.AMD, fault=_SILENT)
         ids = self._ask("amdsmi_get_gpu_enumeration_info", handle)
         return Device(
             index=index,
@@ -218,7 +227,7 @@ class AmdSmiReader:
             yield DeviceEvent(
                 kind=EventKind.CPER,
                 code=_FATAL if severity == "fatal" else _UNCORRECTED,
-                at=self._now(),
+                at=_recorded(entry.get("timestamp"), self._now()),
                 uuid=self._uuids[index],
                 message=f"{severity} {entry.get('notify_type')} at {entry.get('timestamp')}",
                 fatal=severity == "fatal",
@@ -241,8 +250,18 @@ class AmdSmiReader:
             return None
         try:
             return function(*arguments)
-        except self._smi.AmdSmiException:
+        except (self._smi.AmdSmiException, ValueError):  # ValueError: of names that are no text, as cut ones
             return None
+
+
+def _apart(uuids: Iterable[str]) -> list[str]:
+    """Every device with a name of its own: before ROCm 7 all parts of a GPU tell the same uuid."""
+    told: Counter[str] = Counter()
+    names = []
+    for uuid in uuids:
+        names.append(f"{uuid}-{told[uuid]}" if told[uuid] else uuid)
+        told[uuid] += 1
+    return names
 
 
 def _import_library() -> Any:
@@ -256,6 +275,15 @@ def _import_library() -> Any:
 def _xgmi(smi: Any) -> Any:
     kinds = getattr(smi, "AmdSmiLinkType", None) or smi.AmdSmiIoLinkType
     return getattr(kinds, "AMDSMI_LINK_TYPE_XGMI", None) or kinds.XGMI
+
+
+def _recorded(text: object, now: float) -> float:
+    """When a record was written, in UTC: whoever opens the library gets all that the driver still has, old ones too."""
+    try:
+        at = datetime.strptime(str(text), "%Y/%m/%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return now
+    return min(at, now)
 
 
 def _number(answer: Any, *keys: str) -> float | None:

@@ -64,7 +64,7 @@ class _Case:
     energy: float | None = None
     errors: int | None = None
     recalled_from: float | None = None
-    """Since when findings hold that an earlier ledger told, until the first reading."""
+    """Since when findings hold that an earlier ledger or an event told, until the next reading."""
     mended: str = ""
     changes: deque[Verdict] = field(default_factory=lambda: deque(maxlen=_KEPT_CHANGES))
 
@@ -205,6 +205,10 @@ class HealthLedger:
                 held is None or held[0].severity <= finding.severity
             ):  # the bare number of a fatal XID may follow its text
                 self._hold(case, finding.key, finding, event.at)
+            if (
+                finding.severity is Severity.OUT
+            ):  # it may be over: AMD's records are told long after, and anew
+                case.recalled_from = max(event.at, case.recalled_from or 0.0)
         elif event.code == 154:
             _forget_until_reset(case, "the driver asks for nothing any more")
 
