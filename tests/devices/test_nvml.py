@@ -134,6 +134,16 @@ def test_a_lost_gpu_is_a_fault_of_that_gpu_and_the_others_are_read(
     assert reader.inventory()[5].fault is None
 
 
+def test_a_gpu_that_answers_nothing_but_unknown_errors_is_a_fault(
+    reader: NvmlReader, nvml_shim: NvmlShim
+) -> None:
+    reader.inventory()
+    for question in ("nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"):
+        nvml_shim.fail(question, 999, gpu=5)
+    device = reader.inventory()[5]
+    assert (device.uuid, device.fault) == (uuid(5), "the GPU answers no question")
+
+
 def test_a_gpu_lost_before_the_first_look_has_a_stand_in_name(nvml_shim: NvmlShim) -> None:
     nvml_shim.lose(5)
     reader = NvmlReader()

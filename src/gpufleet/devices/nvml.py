@@ -129,11 +129,14 @@ class NvmlReader:
             address = pci.bus_id(place.busId) if place else None
             mode = ask(nvml.nvmlDeviceGetMigMode, handle)
             memory = self._memory(handle)
+            model = ask(nvml.nvmlDeviceGetName, handle)
+            if memory is None and model is None:
+                raise _GpuFault("the GPU answers no question")
             return Device(
                 index=index,
                 uuid=self._uuids[index],
                 vendor=Vendor.NVIDIA,
-                model=ask(nvml.nvmlDeviceGetName, handle),
+                model=model,
                 memory_bytes=memory.total if memory else None,
                 pci_bus_id=address,
                 numa_node=pci.numa_node(address) if address else None,
