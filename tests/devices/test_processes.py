@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -59,3 +61,19 @@ def test_the_numa_node_is_the_kernels(tmp_path: Path) -> None:
         (tmp_path / address / "numa_node").write_text(text)
     found = [pci.numa_node(f"0000:0{n}:00.0", tmp_path) for n in range(1, 5)]
     assert found == [1, None, None, None]
+
+
+def test_a_name_that_is_no_text_can_still_be_sent() -> None:
+    # The kernel keeps 15 bytes of a name, and so cuts others than English ones within a letter.
+    program = "import ctypes, time; ctypes.CDLL(None).prctl(15, 'обучение'.encode()); print(flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", program, b"\xff"], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        (row,) = ProcessTable(believe_pids=True).describe([on_gpu(child.pid)], identify=True)
+    finally:
+        child.kill()
+        child.communicate()
+    assert row.name == "обучени?"
+    assert row.command is not None
+    assert row.command.encode().endswith(b" ?")

@@ -67,12 +67,17 @@ def _look(psutil: Any, seen: _Seen, identify: bool) -> dict[str, Any]:
         facts: dict[str, Any] = {}
         for field, ask in questions.items():
             try:
-                facts[field] = ask()
+                facts[field] = _readable(ask())
             except psutil.AccessDenied:
                 facts[field] = None
         share = process.cpu_percent(interval=None)
         facts["cpu_percent"] = share if seen.looks else None
     return facts
+
+
+def _readable(fact: Any) -> Any:
+    """Names are bytes, and the kernel cuts them within a character; what is no text can't be sent as one."""
+    return fact.encode(errors="replace").decode() if isinstance(fact, str) else fact
 
 
 def _in_first_pid_namespace() -> bool:
