@@ -192,3 +192,27 @@ async def test_a_cancellation_that_comes_with_the_answer_is_not_lost() -> None:
         done, _ = await asyncio.wait([asking], timeout=2)
         assert done
     await reader.close()
+
+
+async def test_a_driver_that_refuses_is_not_called_silent(
+    patient: PatientReader, nvml_shim: NvmlShim, clock: Clock
+) -> None:
+    nvml_shim.hang("nvmlDeviceGetPowerUsage")
+    with pytest.raises(DevicesUnavailable, match="does not answer"):
+        await patient.readings()
+    nvml_shim.fail("nvmlInitWithFlags", 9)
+    nvml_shim.unhang()
+    await eventually(lambda: patient.stuck == 0)
+    with pytest.raises(DevicesUnavailable, match="Driver Not Loaded"):
+        await patient.readings()
+    assert patient.silent_since is None
+
+
+async def test_a_clock_that_is_set_back_does_not_put_off_the_next_try(
+    patient: PatientReader, nvml_shim: NvmlShim, clock: Clock
+) -> None:
+    nvml_shim.hang("nvmlDeviceGetPowerUsage")
+    with pytest.raises(DevicesUnavailable, match="next try in 10 s"):
+        await patient.readings()
+    clock.time -= 86_400
+    assert len(await patient.inventory()) == 8

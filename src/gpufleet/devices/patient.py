@@ -120,6 +120,9 @@ class _Lane:
             except TimeoutError:
                 self._leave_behind(worker)
                 raise self._silence() from None
+            except DevicesUnavailable:  # it refuses, but it speaks
+                self.silent_since = None
+                raise
             self.silent_since = None
             self._pause = self._first_pause
             return result
@@ -137,7 +140,9 @@ class _Lane:
     def _hire(self) -> "_Worker":
         came_back = len(self._left_behind) > self.stuck
         self._left_behind = [worker for worker in self._left_behind if worker.alive]
-        if not came_back and (self._now() < self._next_try or len(self._left_behind) >= self._max_stuck):
+        # A wait longer than the longest is a clock that was set back.
+        waits = 0 < self._next_try - self._now() <= self._longest_pause
+        if not came_back and (waits or len(self._left_behind) >= self._max_stuck):
             raise self._silence()
         self._worker = _Worker(self._open)
         return self._worker
