@@ -9,7 +9,7 @@ import pytest
 from tests.shim.nvml import NvmlShim, uuid
 
 from gpufleet.agent.lookout import Lookout
-from gpufleet.devices.kernel_log import KernelLog
+from gpufleet.devices.kernel_log import KernelLog, parse_xid
 from gpufleet.devices.nvml import NvmlReader
 from gpufleet.devices.patient import PatientReader
 from gpufleet.model.device import DeviceEvent, EventKind
@@ -46,15 +46,32 @@ async def test_the_text_of_the_kernel_log_decides_about_an_nvlink_error(
     await asyncio.gather(reading, return_exceptions=True)
     log.close()
     assert lookout.sight.verdicts[uuid(3)].reason == "XID 74: NVLink error"
-    assert lookout.sight.xids == {}  # NVML counts them
+    assert lookout.sight.xids == {(uuid(3), 74): 1}
+    await lookout.take([DeviceEvent(EventKind.XID, 74, 1.0, uuid=uuid(3))])
+    assert lookout.sight.xids == {(uuid(3), 74): 1}  # NVML tells of the same one
 
 
 async def test_an_xid_is_counted_for_its_gpu_and_codes_are_bounded(lookout: Lookout) -> None:
     await lookout.look()
     events = [DeviceEvent(EventKind.XID, code, 1.0, uuid=uuid(1)) for code in [13, 13, *range(200, 300)]]
-    await lookout.take(events, counted=True)
+    await lookout.take(events)
     assert lookout.sight.xids[uuid(1), 13] == 2
     assert len(lookout.sight.xids) == 64
+
+
+async def test_an_xid_in_the_kernel_log_is_counted_also_where_nvml_has_no_events(
+    lookout: Lookout, nvml_shim: NvmlShim
+) -> None:
+    nvml_shim.fail("nvmlDeviceRegisterEvents", 3)
+    await lookout.look()
+    listening = asyncio.create_task(lookout.listen(wait=0.01))
+    await asyncio.sleep(0.1)
+    event = parse_xid("NVRM: Xid (PCI:0000:13:00): 48, DBE", 1.0)
+    assert event is not None
+    await lookout.take([event], logged=True)
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    assert lookout.sight.xids == {(uuid(3), 48): 1}
 
 
 async def test_a_port_of_the_fabric_that_goes_down_takes_the_node_out(nvml_shim: NvmlShim) -> None:

@@ -5,7 +5,8 @@ look has seen is one frozen `Sight`, which is told to those who subscribed. A dr
 hangs or is missing leaves the devices of the last look, which the ledger then calls Unknown.
 
 Events come by two ways that wait in parallel: NVML, and the kernel log, whose text says more. Both
-may tell of the same error; only NVML's are counted, unless NVML can't tell events here.
+may tell of the same error, and either may miss it (virtual GPUs have no events, and not every agent may
+read the log): an XID was seen as often as the one says that has seen it more.
 """
 
 import asyncio
@@ -88,8 +89,8 @@ class Lookout:
         self._clock = clock
         self._known: tuple[Device, ...] = ()
         self._memory = Memory()
-        self._xids: Counter[tuple[str, int]] = Counter()
-        self._driver_tells_events = True
+        self._told: Counter[tuple[str, int]] = Counter()
+        self._logged: Counter[tuple[str, int]] = Counter()
         self._turn = asyncio.Lock()
         self._listeners: list[Callable[[Sight], None]] = []
         self._health_listeners: list[HealthListener] = []
@@ -167,13 +168,11 @@ class Lookout:
             try:
                 events = await self._reader.events(wait)
             except DevicesUnavailable as error:
-                self._driver_tells_events = False
                 _log.debug("no events from the driver", error=str(error))
                 await asyncio.sleep(wait)
                 continue
-            self._driver_tells_events = True
             if events:
-                await self.take(events, counted=True)
+                await self.take(events)
 
     async def read_kernel_log(self, log: KernelLog) -> None:
         """Take in the XIDs of the kernel log as they are written."""
@@ -185,11 +184,11 @@ class Lookout:
                 await readable.wait()
                 readable.clear()
                 if events := log.events():
-                    await self.take(events, counted=not self._driver_tells_events)
+                    await self.take(events, logged=True)
         finally:
             loop.remove_reader(log.fileno())
 
-    async def take(self, events: Iterable[DeviceEvent], counted: bool) -> None:
+    async def take(self, events: Iterable[DeviceEvent], logged: bool = False) -> None:
         """Judge errors and show the verdict at once; then look, since an error seldom comes alone."""
         told = tuple(events)
         self._ledger.see_events(told)
@@ -197,15 +196,10 @@ class Lookout:
         for event in told:
             uuid = event.uuid or by_address.get(event.pci_bus_id or "", "")
             _log.warning("GPU error", kind=event.kind, code=event.code, gpu=uuid, message=event.message)
-            if event.kind is EventKind.XID and counted and uuid:
-                self._count(uuid, event.code)
+            if event.kind is EventKind.XID and uuid:
+                _count(self._logged if logged else self._told, uuid, event.code)
         self._show(self.sight)
         await self.look()
-
-    def _count(self, uuid: str, code: int) -> None:
-        known = sum(1 for gpu, _ in self._xids if gpu == uuid)
-        if (uuid, code) in self._xids or known < _MOST_CODES:
-            self._xids[uuid, code] += 1
 
     def _show(self, sight: Sight) -> Sight:
         for device in sight.devices:
@@ -218,7 +212,7 @@ class Lookout:
                 for listener in self._health_listeners:
                     listener(device, before, verdict)
         verdicts = {uuid: self._lasting(uuid, verdict) for uuid, verdict in self._ledger.verdicts().items()}
-        self.sight = replace(sight, verdicts=verdicts, xids=dict(self._xids))
+        self.sight = replace(sight, verdicts=verdicts, xids=dict(self._told | self._logged))
         for shown in self._listeners:
             shown(self.sight)
         return self.sight
@@ -231,6 +225,12 @@ class Lookout:
             self._memory = replace(self._memory, health=kept)
             return verdict
         return replace(verdict, since=before.since)
+
+
+def _count(xids: Counter[tuple[str, int]], uuid: str, code: int) -> None:
+    known = sum(1 for gpu, _ in xids if gpu == uuid)
+    if (uuid, code) in xids or known < _MOST_CODES:
+        xids[uuid, code] += 1
 
 
 def _not_replaced(known: Iterable[Device], found: Iterable[Device]) -> list[Device]:
