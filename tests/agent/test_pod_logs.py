@@ -1,7 +1,9 @@
 """Logs as a kubelet writes them: rotated, cut, mixed, endless."""
 
+import gc
 import os
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -12,13 +14,14 @@ from gpufleet.agent.pod_logs import Follower, PodLogs
 from gpufleet.model.kube_objects import Container, ObjectMeta, OwnerReference, Pod, PodSpec
 from gpufleet.training.own_patterns import own_patterns
 from gpufleet.training.patterns import Pattern
+from gpufleet.training.reader import LogReader
 
 LINE = " iteration       {step}/    1000 | elapsed time per iteration (ms): 512.0 | lm loss: {loss} |"
 
 
-def pod(name: str = "train", uid: str = "u1", owner: str = "") -> Pod:
+def pod(name: str = "train", uid: str = "u1", owner: str = "", made: datetime | None = None) -> Pod:
     owners = (OwnerReference(kind="Job", uid=owner, controller=True),) if owner else ()
-    meta = ObjectMeta(name=name, namespace="jobs", uid=uid, owner_references=owners)
+    meta = ObjectMeta(name=name, namespace="jobs", uid=uid, owner_references=owners, creation_timestamp=made)
     return Pod(metadata=meta, spec=PodSpec(node_name="n", containers=(Container(name="main"),)))
 
 
@@ -98,7 +101,6 @@ def test_only_pods_with_gpus_are_read_and_files_are_let_go(tmp_path: Path) -> No
     logs.look([pod()], {"u1"})
     assert numbers(logs)
     logs.look([], {"u1"})
-    assert numbers(logs) == {}
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -180,4 +182,66 @@ def test_lines_of_a_pattern_of_users_are_read_too(tmp_path: Path) -> None:
     write(tmp_path, "update 12 xent=0.75")
     logs.look([pod()], {"u1"})
     assert {name: value for name, (_, value, _) in numbers(logs).items()} == {"step": 12, "loss": 0.75}
+    logs.close()
+
+
+def test_the_last_words_of_a_pod_are_read_and_served_until_they_are_old(tmp_path: Path) -> None:
+    now = 1767225660.0
+    logs = PodLogs(tmp_path, tuple, frozenset, clock=lambda: now)
+    path = write(tmp_path, LINE.format(step=1, loss=3.0))
+    logs.look([pod()], {"u1"})
+    write(tmp_path, LINE.format(step=2, loss=1.5))
+    path.unlink()  # a pod that is deleted takes its logs with it
+    logs.look([], set())
+    assert numbers(logs)["loss"] == ("u1", 1.5, 1767225600.123456)
+    now += pod_logs.SERVED_FOR
+    assert numbers(logs) == {}
+
+
+def test_pods_that_come_and_go_leave_a_bounded_memory(tmp_path: Path) -> None:
+    logs = followed(tmp_path)
+    for number in range(2 * pod_logs.MOST_ENDED):
+        write(tmp_path, LINE.format(step=1, loss=number), uid=f"u{number}")
+        logs.look([pod(uid=f"u{number}")], {f"u{number}"})
+    logs.look([], set())
+    (family,) = logs.metrics()
+    served = {sample.labels["pod_uid"] for sample in family.samples}
+    assert len(served) == pod_logs.MOST_ENDED
+    assert f"u{2 * pod_logs.MOST_ENDED - 1}" in served
+
+
+def test_the_last_words_before_a_restart_are_read(tmp_path: Path) -> None:
+    logs = followed(tmp_path)
+    write(tmp_path, LINE.format(step=1, loss=3.0))
+    logs.look([pod()], {"u1"})
+    write(tmp_path, LINE.format(step=2, loss=2.0))
+    write(tmp_path, "hello again", restarts=1)
+    logs.look([pod()], {"u1"})
+    assert numbers(logs)["step"][1] == 2
+    logs.close()
+
+
+def test_an_agent_that_starts_does_not_read_what_was_written_long_ago(tmp_path: Path) -> None:
+    began = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
+    for age, seen in ((timedelta(hours=1), False), (timedelta(hours=-1), True)):
+        folder = tmp_path / str(age)
+        write(folder, LINE.format(step=1, loss=3.0))
+        write(folder, "x" * 2 * pod_logs.PIECE)
+        logs = PodLogs(folder, tuple, frozenset, clock=began.timestamp)
+        logs.look([], set())  # the pods of the node are not listed yet
+        logs.look([pod(made=began - age)], {"u1"})
+        assert ("loss" in numbers(logs)) is seen
+        logs.close()
+
+
+def test_lines_of_another_format_cost_no_memory(tmp_path: Path) -> None:
+    before = sum(isinstance(each, LogReader) for each in gc.get_objects())
+    path = write(tmp_path, LINE.format(step=1, loss=3.0))
+    with path.open("a") as file:
+        for step in range(2000):
+            file.write(f'{{"log":"iteration {step} of 2000 loss: 1.5\\n","stream":"stdout"}}\n')
+    logs = followed(tmp_path)
+    logs.look([pod()], {"u1"})
+    assert numbers(logs)["loss"][1] == 3.0
+    assert sum(isinstance(each, LogReader) for each in gc.get_objects()) - before == 1
     logs.close()

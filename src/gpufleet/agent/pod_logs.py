@@ -7,7 +7,7 @@ one that has become shorter is read from its start. Everything is bounded: how m
 time, how far the reader may lag before it jumps ahead, how many files are open, how many numbers are kept.
 
 Numbers are served with the time of their line, so that Prometheus takes each of them once, and not for longer than
-it takes samples that are late.
+it takes samples that are late. Those of a pod that has ended are served as long: a job says the most at its end.
 """
 
 import asyncio
@@ -32,11 +32,14 @@ PIECE = 256 * 1024
 LAG = 4 * 1024 * 1024
 """Bytes that a reader may be behind before it jumps ahead."""
 MOST_FILES = 128
+MOST_ENDED = 64
+"""Pods that have ended whose numbers are still served."""
 MOST_SERIES = 256
 """Numbers of one pod that are kept: names times ranks."""
 SERVED_FOR = 1800.0
 """Seconds after its line for which a number is served. Prometheus refuses what is an hour old, each time aloud."""
 _MAX_LINE = 64 * 1024
+_STREAMS = (b"stdout", b"stderr")
 _log = get_logger("agent")
 
 
@@ -108,7 +111,7 @@ class _PodLog:
 
     workload: str
     followers: dict[Path, Follower] = field(default_factory=dict)
-    readers: dict[tuple[Path, str], LogReader] = field(default_factory=dict)
+    readers: dict[tuple[Path, bytes], LogReader] = field(default_factory=dict)
     newest: dict[tuple[str, int | None], TrainingPoint] = field(default_factory=dict)
 
 
@@ -130,7 +133,7 @@ class PodLogs:
         self._own = own
         self._clock = clock
         self._logs: dict[str, _PodLog] = {}
-        self._rounds = 0
+        self._began = clock()
 
     async def run(self, period: float = 5.0) -> None:
         """Read what is new every `period` seconds, in a thread: a disk may be slow."""
@@ -142,14 +145,28 @@ class PodLogs:
         """Read once what has come since the last time."""
         wanted = {pod.metadata.uid: pod for pod in pods if pod.metadata.uid in holders}
         for uid in self._logs.keys() - wanted.keys():
-            for follower in self._logs.pop(uid).followers.values():
-                follower.close()
+            self._end(self._logs[uid])
+        self._forget([uid for uid in self._logs if uid not in wanted])
         for uid, pod in wanted.items():
             log = self._logs.setdefault(uid, _PodLog(_workload(pod)))
             self._find(pod, log)
             for path, follower in log.followers.items():
                 self._take(log, path, follower)
-        self._rounds += 1
+
+    def _end(self, log: _PodLog) -> None:
+        """Read the last words of a pod and let its files go."""
+        while log.followers:
+            path, follower = log.followers.popitem()
+            self._take(log, path, follower)
+            follower.close()
+        log.readers.clear()
+
+    def _forget(self, ended: Sequence[str]) -> None:
+        oldest = self._clock() - SERVED_FOR
+        for place, uid in enumerate(reversed(ended)):
+            newest = self._logs[uid].newest
+            if place >= MOST_ENDED or all(point.time <= oldest for point in newest.values()):
+                del self._logs[uid]
 
     def _find(self, pod: Pod, log: _PodLog) -> None:
         meta = pod.metadata
@@ -159,24 +176,24 @@ class PodLogs:
             newest = max((folder / container).glob("*.log"), key=_restarts, default=None)
             if newest is None or newest in log.followers or open_files >= MOST_FILES:
                 continue
-            for path in [
-                p for p in log.followers if p.parent == newest.parent
-            ]:  # the container was restarted
-                log.followers.pop(path).close()
+            earlier = [path for path in log.followers if path.parent == newest.parent]
+            for path in earlier:  # the container was restarted
+                follower = log.followers.pop(path)
+                self._take(log, path, follower)
+                follower.close()
             # What was written before this process began is of little interest, and may be much.
-            log.followers[newest] = Follower(newest, skip=PIECE if self._rounds == 0 else 0)
-            open_files += 1
+            old = not earlier and _made(pod) <= self._began
+            log.followers[newest] = Follower(newest, skip=PIECE if old else 0)
+            open_files += 1 - len(earlier)
 
     def _take(self, log: _PodLog, path: Path, follower: Follower) -> None:
         for line in follower.lines():
             parts = line.split(b" ", 3)
-            if len(parts) < 4:
-                continue
-            stream, end = parts[1].decode("ascii", "replace")[:8], b"" if parts[2] == b"P" else b"\n"
-            reader = log.readers.setdefault((path.parent, stream), LogReader(self._own))
-            moment = _seconds(parts[0])
+            moment = _seconds(parts[0]) if len(parts) == 4 and parts[1] in _STREAMS else None
             if moment is None:
                 continue
+            reader = log.readers.setdefault((path.parent, parts[1]), LogReader(self._own))
+            end = b"" if parts[2] == b"P" else b"\n"
             for point in reader.feed((parts[3] + end).decode(errors="replace"), moment):
                 key = (point.metric, point.rank)
                 if key in log.newest or len(log.newest) < MOST_SERIES:
@@ -207,6 +224,11 @@ class PodLogs:
 def _workload(pod: Pod) -> str:
     owner = pod.metadata.controller
     return owner.uid if owner else pod.metadata.uid
+
+
+def _made(pod: Pod) -> float:
+    made = pod.metadata.creation_timestamp
+    return made.timestamp() if made else 0.0
 
 
 def _restarts(path: Path) -> int:
