@@ -130,6 +130,20 @@ async def test_an_operators_cordon_stays_and_counts(nvml_shim: NvmlShim, cluster
         assert [device.cordoned for device in found.status.devices] == [False, False, True, *[False] * 5]
 
 
+async def test_what_others_keep_in_the_object_is_not_fought_over(
+    nvml_shim: NvmlShim, cluster: Cluster
+) -> None:
+    async with cluster.agent() as agent:
+        await cluster.until("node-a", well)
+        foreign = patch.apply({"status": {"devices": [{"id": 1, "inUseBy": ["somebody"]}]}}, manager="other")
+        await cluster.client.patch(GPU_NODE_STATUSES, "node-a", foreign, subresource="status")
+        await asyncio.sleep(1.0)
+        assert agent.publisher is not None
+        assert agent.publisher.writes <= 2
+        nvml_shim.lose(6)  # what is the agent's own is still told
+        await cluster.until("node-a", lambda s: healths(s)[6] == "Unhealthy")
+
+
 async def test_what_somebody_deletes_or_bends_is_put_right(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     async with cluster.agent(period=30.0):
         first = await cluster.until("node-a", well)

@@ -130,9 +130,13 @@ class Publisher:
         return cordons(found.status.devices) if found else frozenset()
 
     def _differs(self, wanted: NodeGpus) -> bool:
-        """Whether the server needs to be told. Until the watch has shown our last write, that write counts."""
+        """Whether the server needs to be told.
+
+        Until the watch has shown our last write, that write counts. If nobody has written since, what still
+        differs is others' to keep (a holder that they added), and the same write again would change nothing.
+        """
         found = self.published
-        if wanted == self._written and not self._seen:
+        if wanted == self._written and (not self._seen or _version(found) == self._version):
             return False
         return found is None or _ours(found.status, wanted) != wanted
 
