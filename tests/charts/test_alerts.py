@@ -107,6 +107,43 @@ def test_accounting_that_is_late_is_an_alert_and_one_of_two_servers_that_knows_b
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_first_xid_of_its_kind_is_an_alert_as_the_next_is(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(_rules("gpu-scheduler")))
+    [rule] = [
+        each
+        for group in _rules("gpu-scheduler")["groups"]
+        for each in group["rules"]
+        if each["alert"] == "GpuXid"
+    ]
+    told = {
+        "exp_labels": {"severity": "warning", "node": "a", "gpu": "3", "xid": "48"},
+        "exp_annotations": {
+            "summary": "GPU 3 of a reported XID 48",
+            "description": rule["annotations"]["description"].replace("{{ $labels.node }}", "a"),
+        },
+    }
+    # a minute a step: the agent serves a code from its first time on, about minute 30 here, and again about minute 60
+    series = {"series": 'nvidia_gpu_xid_errors_total{node="a",gpu="3",xid="48"}', "values": "_x29 1x29 2x60"}
+    asked = [
+        {"eval_time": f"{minute}m", "alertname": "GpuXid", "exp_alerts": [told] if fires else []}
+        for minute, fires in ((20, False), (32, True), (50, False), (62, True), (90, False))
+    ]
+    check = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": [series], "alert_rule_test": asked}],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(check))
+    done = subprocess.run(
+        [binaries().promtool, "test", "rules", "test.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_alerts_and_dashboards_ask_for_metrics_that_are_exported() -> None:
     exported = _exported()
     asked = {name for query in _queries() for name in re.findall(r"\b(?:gpufleet|nvidia)_[a-z_]+", query)}
