@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
@@ -210,6 +211,25 @@ def test_the_database_is_bundled_given_or_in_a_secret(
     reference = variable["valueFrom"]["secretKeyRef"]
     assert reference["key"] == key
     assert not objects_made or one(rendered, "Secret", reference["name"])["stringData"][key]
+
+
+def test_a_password_of_any_characters_is_the_same_in_the_url() -> None:
+    password = "p a+s/s%w@rd:"
+    secret = one(
+        objects("gpufleet", {"database": {"bundled": {"password": password}}}), "Secret", "gpufleet-database"
+    )
+    said = urlsplit(secret["stringData"]["url"]).password
+    assert said is not None
+    assert unquote(said) == secret["stringData"]["password"] == password
+
+
+def test_another_database_reaches_pods_that_run() -> None:
+    templates = [
+        one(objects("gpufleet", {"database": {"url": url}}), "Deployment", "gpufleet")["spec"]["template"]
+        for url in ("postgresql://u:p@old/gpufleet", "postgresql://u:p@new/gpufleet")
+    ]
+    assert templates[0] != templates[1]
+    assert "postgresql://" not in json.dumps(templates)
 
 
 def test_grafana_gets_every_dashboard_as_json() -> None:
