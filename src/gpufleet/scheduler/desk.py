@@ -192,11 +192,12 @@ class Desk:
                 self.ledger.put_pod(change.after)
                 if pod.spec.node_name or pod.finished:
                     self.waiting.drop(uid)
-            claim = pod.metadata.annotations.get(CLAIM)
-            if not claim and not self.ledger.parts(uid):
+            claims = {state.metadata.annotations.get(CLAIM) for state in (change.before, change.after) if state}
+            if not any(claims) and not self.ledger.parts(uid):
                 continue
             self.care.look_at(uid)
-            self.statuses.look_at(pod.metadata.namespace, claim or "")
+            for claim in claims:
+                self.statuses.look_at(pod.metadata.namespace, claim or "")
             if gang := self.gangs.gang_of(pod):
                 self.gangs.look_at(gang)
 

@@ -24,6 +24,9 @@ from gpufleet.placement.verdict import Fits
 Key = tuple[str, str]
 """Namespace and name."""
 
+_MOST_GONE = 65536
+"""So many objects that are gone are remembered: an answer about one may come after the watch has told its end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -61,6 +64,7 @@ class Ledger:
         self.foreign: set[str] = set()
         """Names of the leases that were made by hand or by another program."""
         self._gone: dict[str, str] = {}
+        self._gone_pods: dict[str, str] = {}
         self._parts: dict[str, dict[str, dict[int, Holder]]] = {}
         self._by_claim: dict[Key, set[str]] = {}
         self._users: dict[str, set[str]] = {}
@@ -80,6 +84,7 @@ class Ledger:
     def put_report(self, report: GpuNodeStatus) -> None:
         """An agent has reported the GPUs of its node."""
         name = report.spec.node_name
+        self._forget_users(name)
         self.reports[name] = report
         for device in report.status.devices:
             for uid in device.in_use_by:
@@ -88,6 +93,7 @@ class Ledger:
 
     def drop_report(self, name: str) -> None:
         """A node's report is gone."""
+        self._forget_users(name)
         self.reports.pop(name, None)
         self._refresh(name)
 
@@ -123,9 +129,7 @@ class Ledger:
         """A lease is gone (only that of `uid`, if given)."""
         known = self.leases.get(name)
         if uid:
-            self._gone[name] = uid
-            if len(self._gone) > 65536:
-                self._gone.pop(next(iter(self._gone)))
+            _remember(self._gone, name, uid)
         if known is None or (uid and known.object.metadata.uid != uid):
             return
         del self.leases[name]
@@ -174,32 +178,29 @@ class Ledger:
     # -- claims and pods -------------------------------------------------------------------
 
     def put_pod(self, pod: Pod) -> None:
-        """A pod is there or has changed."""
+        """A pod is there or has changed; one that is gone does not come back."""
         uid = pod.metadata.uid
         known = self.pods.get(uid)
-        if known is not None and _known_or_older(pod, known):
+        if uid in self._gone_pods or (known is not None and _known_or_older(pod, known)):
             return
+        self._unname(known)
         self.pods[uid] = pod
-        if claim := pod.metadata.annotations.get(CLAIM):
-            self._by_claim.setdefault((pod.metadata.namespace, claim), set()).add(uid)
+        if pod.metadata.annotations.get(CLAIM):
+            self._by_claim.setdefault(_claim_key(pod), set()).add(uid)
         if known is None or known.finished != pod.finished:
             self._refresh_users(uid)
 
     def drop_pod(self, uid: str) -> None:
         """A pod is gone."""
+        _remember(self._gone_pods, uid, uid)
         pod = self.pods.pop(uid, None)
-        if pod is None:
-            return
-        key = (pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, ""))
-        if key in self._by_claim:
-            self._by_claim[key].discard(uid)
-            if not self._by_claim[key]:
-                del self._by_claim[key]
-        self._refresh_users(uid)
+        if pod is not None:
+            self._unname(pod)
+            self._refresh_users(uid)
 
     def claim_of(self, pod: Pod) -> GpuClaim | None:
         """The claim that a pod names, if both are there."""
-        return self.claims.get((pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, "")))
+        return self.claims.get(_claim_key(pod))
 
     def pods_of(self, namespace: str, claim: str) -> list[Pod]:
         """The pods that name a claim, oldest first."""
@@ -261,6 +262,24 @@ class Ledger:
             return
         self.cluster.put_node(node_of(node, report, lambda device: self._taken(name, device)))
 
+    def _unname(self, pod: Pod | None) -> None:
+        """Take a pod from those that name its claim; users may change the annotation of a pod that waits."""
+        named = self._by_claim.get(_claim_key(pod)) if pod is not None else None
+        if pod is not None and named is not None:
+            named.discard(pod.metadata.uid)
+            if not named:
+                del self._by_claim[_claim_key(pod)]
+
+    def _forget_users(self, name: str) -> None:
+        """Forget which pods the node's last report named."""
+        report = self.reports.get(name)
+        for device in report.status.devices if report else ():
+            for uid in device.in_use_by:
+                nodes = self._users.get(uid, set())
+                nodes.discard(name)
+                if not nodes:
+                    self._users.pop(uid, None)
+
     def _refresh_users(self, uid: str) -> None:
         for name in self._users.get(uid, ()):
             self._refresh(name)
@@ -293,6 +312,16 @@ class _Aside:
     def __exit__(self, *_error: object) -> None:
         for held in self._held:
             self._ledger.cluster.allocate(held.holder, held, observed=True)
+
+
+def _claim_key(pod: Pod) -> Key:
+    return pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, "")
+
+
+def _remember(gone: dict[str, str], name: str, uid: str) -> None:
+    gone[name] = uid
+    if len(gone) > _MOST_GONE:
+        gone.pop(next(iter(gone)))
 
 
 def _known_or_older(item: KubeObject, known: KubeObject) -> bool:

@@ -1,0 +1,47 @@
+"""What the ledger makes of objects that come late, change their mind, or go."""
+
+from gpufleet.model.annotations import CLAIM
+from gpufleet.model.kube_objects import Node, ObjectMeta, Pod, PodSpec
+from gpufleet.model.node_status import Device, GpuNodeStatus, NodeGpus, NodeGpusSpec
+from gpufleet.placement.kubernetes import Ledger
+
+
+def pod(version: int, claim: str = "one", node: str = "") -> Pod:
+    meta = ObjectMeta(
+        name="p", namespace="ns", uid="u", resource_version=str(version), annotations={CLAIM: claim}
+    )
+    return Pod(meta, PodSpec(node_name=node))
+
+
+def report(*users: str) -> GpuNodeStatus:
+    gpus = NodeGpus((Device(0, users, "Healthy"),), 1)
+    return GpuNodeStatus(metadata=ObjectMeta(name="a"), spec=NodeGpusSpec("a"), status=gpus)
+
+
+def test_a_pod_that_names_another_claim_is_no_more_of_the_first() -> None:
+    ledger = Ledger()
+    ledger.put_pod(pod(1, "one"))
+    ledger.put_pod(pod(2, "two"))
+    assert ledger.pods_of("ns", "one") == []
+    assert [each.metadata.uid for each in ledger.pods_of("ns", "two")] == ["u"]
+    ledger.drop_pod("u")
+    assert ledger.pods_of("ns", "one") == ledger.pods_of("ns", "two") == []
+
+
+def test_an_answer_about_a_pod_that_comes_after_its_end_does_not_bring_it_back() -> None:
+    ledger = Ledger()
+    ledger.put_pod(pod(1))
+    ledger.drop_pod("u")
+    ledger.put_pod(pod(2, node="a"))
+    assert ledger.pods == {}
+    assert ledger.pods_of("ns", "one") == []
+
+
+def test_pods_that_reports_no_longer_name_are_forgotten() -> None:
+    ledger = Ledger()
+    ledger.put_node(Node(ObjectMeta(name="a")))
+    for at in range(100):
+        ledger.put_report(report(f"pod-{at}"))
+    assert list(ledger._users) == ["pod-99"]
+    ledger.drop_report("a")
+    assert not ledger._users
