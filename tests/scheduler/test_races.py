@@ -242,3 +242,20 @@ def test_a_pod_for_which_others_leave_takes_what_becomes_free_before(world: Worl
     answer_all(world)
     assert node_of(world, "high") == "a"
     process.kill()
+
+
+def test_a_pod_that_ends_while_its_bind_has_no_answer_yet_gives_its_gpus_back(world: World) -> None:
+    pod, process = world.add_pod("p", "one"), Process(world)
+    process.schedule(pod)
+    answer(world, "create lease")
+    answer(world, "bind", "answer lost")
+    bound = world.pod("p")
+    assert bound is not None
+    world.finish(bound)
+    process.watch()
+    process.look("care")
+    answer(world, "nudge")
+    process.look("care")
+    answer_all(world)
+    assert leases(world) == {}
+    process.kill()

@@ -58,8 +58,8 @@ class Binder:
         self._hold_s = hold_s
         self._timing = timing
         self._busy: dict[str, _Attempts] = {}
-        self.on_unbound: Callable[[str], None] = lambda uid: None
-        """Called when an attempt ends with leases that may be left behind."""
+        self.on_ended: Callable[[str], None] = lambda uid: None
+        """Called when an attempt ends: leases may be left behind, and the pod may have ended or gone meanwhile."""
         self.keeps: Callable[[str], bool] = lambda uid: False
         """Whether a pod keeps its leases after an attempt that failed: a gang gives back all or nothing."""
 
@@ -78,7 +78,7 @@ class Binder:
         self._metrics.decisions.labels("bind_failed" if error else "bound").inc()
         if error:
             _log.warning("bind failed", pod=f"{namespace}/{name}", node=node, error=error)
-            self.on_unbound(uid)
+        self.on_ended(uid)
         return error
 
     @asynccontextmanager
