@@ -187,3 +187,14 @@ async def test_a_claim_that_makes_no_sense_stops_nobody_else(stage: Stage) -> No
     await stage.claim("one")
     assert await stage.schedule(await stage.pod("q", "one")) == "a"
     assert not stage.replica.unready()
+
+
+async def test_what_was_kept_for_a_pod_that_is_deleted_wakes_who_waits(stage: Stage) -> None:
+    await stage.node("a", gpus=1)
+    await stage.claim("one")
+    first, second = await stage.pod("p", "one"), await stage.pod("q", "one")
+    assert (await stage.filter(first))["NodeNames"] == ["a"]
+    assert await stage.schedule(second) == ""
+    await stage.delete(first)
+    await stage.until(lambda: NUDGE in stage.desk.ledger.pods[second.metadata.uid].metadata.annotations)
+    assert await stage.schedule(second) == "a"

@@ -69,6 +69,7 @@ class Desk:
         self.statuses = Statuses(api, ledger, self.waiting)
         self.gangs = Gangs(api, ledger, self.leasing, self.care, timing)
         self.preemption = Preemption(ledger, timing)
+        ledger.on_freed = self.care.freed
         self.binder.on_ended = self.care.look_at
         self.care.keeps = self.binder.keeps = self.gangs.keeps
         self.care.on_freed = self.gangs.look_at_all

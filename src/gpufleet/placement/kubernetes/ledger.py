@@ -6,7 +6,7 @@ Objects may come twice, late or out of order: a lease older than the one that is
 left aside, so that the answer to our own write is not undone by a watch that lags behind.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpufleet.model.annotations import CLAIM
@@ -63,6 +63,8 @@ class Ledger:
         self.holds: dict[str, Hold] = {}
         self.foreign: set[str] = set()
         """Names of the leases that were made by hand or by another program."""
+        self.on_freed: Callable[[], None] = lambda: None
+        """Called when a pod has given up something that it had or that was kept for it."""
         self._gone: dict[str, str] = {}
         self._gone_pods: dict[str, str] = {}
         self._parts: dict[str, dict[str, dict[int, Holder]]] = {}
@@ -115,13 +117,14 @@ class Ledger:
             return
         if self._gone.get(read.name) == lease.metadata.uid:
             return
-        self._unlist(known)
+        before = self._unlist(known)
         self.leases[read.name] = read
         if read.foreign:
             self.foreign.add(read.name)
         for uid, holder in read.holders.items():
             self._parts.setdefault(uid, {}).setdefault(read.node, {})[read.gpu] = holder
-            self._settle(uid, read.node)
+        for uid, node in dict.fromkeys((*before, *((uid, read.node) for uid in read.holders))):
+            self._settle(uid, node)
         if self.reports.get(read.node) and self.device_used(read.node, read.gpu):
             self._refresh(read.node)
 
@@ -133,14 +136,17 @@ class Ledger:
         if known is None or (uid and known.object.metadata.uid != uid):
             return
         del self.leases[name]
-        self._unlist(known)
+        for holder, node in self._unlist(known):
+            self._settle(holder, node)
         if self.device_used(known.node, known.gpu):
             self._refresh(known.node)
 
     def hold(self, uid: str, hold: Hold) -> None:
         """Keep GPUs for a pod until it is bound or the time is up; replaces its earlier hold."""
-        self.release_hold(uid)
+        before = self.holds.get(uid)
         self.holds[uid] = hold
+        if before is not None and before.fits.node != hold.fits.node:
+            self._settle(uid, before.fits.node)
         self._settle(uid, hold.fits.node)
 
     def release_hold(self, uid: str) -> Hold | None:
@@ -218,9 +224,10 @@ class Ledger:
         device = self.device(node, gpu)
         return device is not None and bool(device.in_use_by)
 
-    def _unlist(self, lease: GpuLease | None) -> None:
+    def _unlist(self, lease: GpuLease | None) -> list[tuple[str, str]]:
+        """Take a lease from what its holders have; they, with its node, are to be settled."""
         if lease is None:
-            return
+            return []
         self.foreign.discard(lease.name)
         for uid in lease.holders:
             nodes = self._parts.get(uid, {})
@@ -229,16 +236,19 @@ class Ledger:
                 nodes.pop(lease.node, None)
             if not nodes:
                 self._parts.pop(uid, None)
-            self._settle(uid, lease.node)
+        return [(uid, lease.node) for uid in lease.holders]
 
     def _settle(self, uid: str, node: str) -> None:
         """Make the cluster agree with what a pod has on one node."""
         key = holder_key(uid, node)
-        want = self._wanted(key, uid, node)
-        if want != self.cluster.allocations.get(key):
-            self.cluster.free(key)
-            if want is not None:
-                self.cluster.allocate(key, want, observed=True)
+        have, want = self.cluster.allocations.get(key), self._wanted(key, uid, node)
+        if want == have:
+            return
+        self.cluster.free(key)
+        if want is not None:
+            self.cluster.allocate(key, want, observed=True)
+        if have is not None and not (want is not None and _holds_all_of(want, have)):
+            self.on_freed()
 
     def _wanted(self, key: str, uid: str, node: str) -> Allocation | None:
         parts = self._parts.get(uid, {}).get(node, {})
@@ -312,6 +322,14 @@ class _Aside:
     def __exit__(self, *_error: object) -> None:
         for held in self._held:
             self._ledger.cluster.allocate(held.holder, held, observed=True)
+
+
+def _holds_all_of(more: Allocation, less: Allocation) -> bool:
+    return (
+        more.milli >= less.milli
+        and set(more.gpus) >= set(less.gpus)
+        and set(more.instances) >= set(less.instances)
+    )
 
 
 def _claim_key(pod: Pod) -> Key:
