@@ -198,3 +198,18 @@ async def test_what_was_kept_for_a_pod_that_is_deleted_wakes_who_waits(stage: St
     await stage.delete(first)
     await stage.until(lambda: NUDGE in stage.desk.ledger.pods[second.metadata.uid].metadata.annotations)
     assert await stage.schedule(second) == "a"
+
+
+async def test_a_claim_that_asks_for_less_wakes_its_pod(stage: Stage) -> None:
+    await stage.node("a", gpus=2)
+    await stage.claim("many", 4)
+    pod = await stage.pod("p", "many")
+    assert await stage.schedule(pod) == ""
+    await stage.client.write_json(
+        "PATCH",
+        "/apis/gpu.scheduling/v1/namespaces/default/gpuclaims/many",
+        {"spec": {"devices": {"count": 2}}},
+        "application/merge-patch+json",
+    )
+    await stage.until(lambda: NUDGE in stage.desk.ledger.pods[pod.metadata.uid].metadata.annotations)
+    assert await stage.schedule(pod) == "a"

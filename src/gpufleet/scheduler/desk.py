@@ -276,9 +276,9 @@ class Desk:
             self._demand.saw(request, self._timing.monotonic())
 
     def _claim_came(self, key: tuple[str, str]) -> None:
+        """The claim is there, or asks for something else: whoever was refused for it is looked at again."""
         for pod in self.ledger.pods_of(*key):
-            waiting = self.waiting.pods.get(pod.metadata.uid)
-            if waiting is not None and waiting.request is None:
+            if pod.metadata.uid in self.waiting.pods:
                 self.begin(self._nudge(pod))
 
     def _gang_planned(self, pods: list[Pod]) -> None:
