@@ -213,3 +213,24 @@ async def test_a_claim_that_asks_for_less_wakes_its_pod(stage: Stage) -> None:
     )
     await stage.until(lambda: NUDGE in stage.desk.ledger.pods[pod.metadata.uid].metadata.annotations)
     assert await stage.schedule(pod) == "a"
+
+
+async def test_a_pod_that_a_finalizer_keeps_from_going_is_not_woken_in_place_of_another(stage: Stage) -> None:
+    """Pods of a Job have such a finalizer."""
+    await stage.node("a", gpus=1)
+    await stage.claim("one")
+    running = await stage.pod("p", "one")
+    assert await stage.schedule(running) == "a"
+    leaving, waiting = await stage.pod("q", "one"), await stage.pod("r", "one")
+    for pod in (leaving, waiting):
+        assert await stage.schedule(pod) == ""
+    path = "/api/v1/namespaces/default/pods/q"
+    kept = {"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}
+    await stage.client.write_json("PATCH", path, kept, "application/merge-patch+json")
+    await stage.delete(leaving)
+    ledger = stage.desk.ledger
+    await stage.until(lambda: ledger.pods[leaving.metadata.uid].metadata.deletion_timestamp)
+    await stage.delete(running)
+    await stage.until(lambda: NUDGE in ledger.pods[waiting.metadata.uid].metadata.annotations)
+    gone = {"metadata": {"finalizers": None}}
+    await stage.client.write_json("PATCH", path, gone, "application/merge-patch+json")

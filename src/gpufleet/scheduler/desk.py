@@ -191,7 +191,7 @@ class Desk:
                 if uid not in self.ledger.pods and (asked := self.ledger.claim_of(pod)):
                     self._asked(asked, 1)
                 self.ledger.put_pod(change.after)
-                if pod.spec.node_name or pod.finished:
+                if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp:
                     self.waiting.drop(uid)
             claims = {state.metadata.annotations.get(CLAIM) for state in (change.before, change.after) if state}
             if not any(claims) and not self.ledger.parts(uid):
