@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.scheduler.stage import Stage, open_stage
 
+from gpufleet.kube.resource import GPU_CLAIMS
 from gpufleet.kubelite import KubeLite
 from gpufleet.model.annotations import GANG_GATE, GANG_SIZE, NUDGE
 from gpufleet.model.kube_objects import Pod
@@ -114,3 +115,16 @@ async def test_a_gang_survives_a_restart_of_the_scheduler(server: KubeLite) -> N
         await again.until(lambda: not any(ledger.pods[p.metadata.uid].spec.scheduling_gates for p in pods))
         assert await bind_all(again, pods) == ["", ""]
         assert sorted(await again.leases()) == before
+
+
+async def test_a_gang_whose_claim_is_deleted_leaves_no_lease_behind(stage: Stage) -> None:
+    await stage.node("a", gpus=2)
+    await stage.group("g", 2)
+    await gang_claim(stage, "g")
+    for at in range(2):
+        await stage.pod(f"p{at}", "of-g", **GATED)
+    await stage.until(lambda: len(stage.desk.ledger.leases) == 2)
+    await stage.client.delete(GPU_CLAIMS, "of-g", "default")
+    await stage.until(lambda: not stage.desk.gangs.plans)
+    await stage.until(lambda: not stage.desk.ledger.leases, 10.0)
+    assert await stage.leases() == {}

@@ -168,6 +168,9 @@ class Gangs:
 
     async def _follow(self, gang: Key, plan: Plan, members: list[Pod]) -> None:
         there = {pod.metadata.uid for pod in members}
+        for uid in plan.members - there:
+            # Nobody answers for its leases any more: its claim may have gone, or name another gang.
+            self._care.look_at(uid)
         plan.members &= there
         self._check_complete(plan)
         bound = sum(bool(pod.spec.node_name) for pod in members if pod.metadata.uid in plan.members)
@@ -179,11 +182,16 @@ class Gangs:
         if plan.members and (bound or self._timing.monotonic() < plan.deadline):
             await self._open([pod for pod in members if pod.metadata.uid in plan.members])
             return
-        del self.plans[gang]
+        self._drop(gang)
         _log.warning("gang ran out of time", gang="/".join(gang), bound=bound, of=len(plan.members))
         await self._give_up(plan, members)
         self._care.freed()
         self._dirty.add(gang)
+
+    def _drop(self, gang: Key) -> None:
+        """Give up a plan: whatever its members still have is care's to look after from now on."""
+        for uid in self.plans.pop(gang).members:
+            self._care.look_at(uid)
 
     async def _give_up(self, plan: Plan, members: list[Pod]) -> None:
         for pod in members:
@@ -220,7 +228,7 @@ class Gangs:
             self.notes.pop(gang, None)
             await self._begin(gang, [*settled, *waiting], seconds)
         else:
-            del self.plans[gang]
+            self._drop(gang)
             self._dirty.add(gang)
 
     async def _reserve_all(self, gang: Key, pods: list[Pod], places: tuple[Fits, ...]) -> bool:
