@@ -128,3 +128,19 @@ async def test_a_gang_whose_claim_is_deleted_leaves_no_lease_behind(stage: Stage
     await stage.until(lambda: not stage.desk.gangs.plans)
     await stage.until(lambda: not stage.desk.ledger.leases, 10.0)
     assert await stage.leases() == {}
+
+
+async def test_a_member_that_comes_to_be_bound_after_its_gang_ran_out_of_time_does_not_run_alone(
+    stage: Stage,
+) -> None:
+    """Such as one that had to wait for a volume between filter and bind."""
+    await stage.node("a", gpus=2)
+    await stage.group("g", 2, seconds=1)
+    await gang_claim(stage, "g")
+    pods = [await stage.pod(f"p{at}", "of-g") for at in range(2)]
+    await stage.until(lambda: stage.desk.gangs.plans)
+    assert (await stage.filter(pods[0]))["NodeNames"] == ["a"]
+    await stage.delete(pods[1])
+    await stage.until(lambda: not stage.desk.gangs.plans)
+    assert "have not come yet" in await stage.bind(pods[0], "a")
+    assert (await stage.read(pods[0])).spec.node_name == ""

@@ -94,19 +94,24 @@ class Gangs:
         terms = self._terms(gang)
         if terms is None:
             return f"gang {gang[1]}: there is no PodGroup, and no claim says its size"
-        members = gang_members(self._ledger, *gang)
-        if sum(bool(each.spec.node_name) for each in members) >= terms[0]:
+        if self._runs(gang):
             return ""
         self.look_at(gang)
+        members = gang_members(self._ledger, *gang)
         if len(members) < terms[0]:
             return f"gang {gang[1]}: {len(members)} of {terms[0]} members are there"
         return self.notes.get(gang) or f"gang {gang[1]} is being planned"
 
     async def permit(self, uid: str, gang: Key, patience: float) -> bool:
-        """Wait until every planned member has come to be bound; whether that happened in time."""
+        """Wait until every planned member has come to be bound; whether that happened in time.
+
+        A member that comes after its plan was given up must not run alone; nor has one that
+        comes to a gang that runs anybody to wait for.
+        """
         plan = self.plans.get(gang)
         if plan is None or uid not in plan.members:
-            return True
+            pod = self._ledger.pods.get(uid)
+            return self._runs(gang) or (pod is not None and bool(pod.spec.node_name))
         plan.arrived.add(uid)
         self._check_complete(plan)
         try:
@@ -115,6 +120,12 @@ class Gangs:
         except TimeoutError:
             return False
         return True
+
+    def _runs(self, gang: Key) -> bool:
+        """Whether as many members as the gang needs are bound."""
+        terms = self._terms(gang)
+        bound = sum(bool(pod.spec.node_name) for pod in gang_members(self._ledger, *gang))
+        return terms is not None and bound >= terms[0]
 
     def _check_complete(self, plan: Plan) -> None:
         bound = {uid for uid in plan.members if (pod := self._ledger.pods.get(uid)) and pod.spec.node_name}
