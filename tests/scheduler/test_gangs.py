@@ -144,3 +144,20 @@ async def test_a_member_that_comes_to_be_bound_after_its_gang_ran_out_of_time_do
     await stage.until(lambda: not stage.desk.gangs.plans)
     assert "have not come yet" in await stage.bind(pods[0], "a")
     assert (await stage.read(pods[0])).spec.node_name == ""
+
+
+async def test_a_member_does_not_run_alone_when_the_others_have_gone(stage: Stage) -> None:
+    await stage.node("a", gpus=2)
+    await stage.group("g", 2)
+    await gang_claim(stage, "g")
+    pods = [await stage.pod(f"p{at}", "of-g") for at in range(2)]
+    await stage.until(lambda: len(stage.desk.ledger.leases) == 2)
+    assert (await stage.filter(pods[0]))["NodeNames"] == ["a"]
+    await stage.delete(pods[1])
+    await stage.until(lambda: pods[1].metadata.uid not in stage.desk.ledger.pods)
+    assert "have not come yet" in await stage.bind(pods[0], "a")
+    await stage.until(lambda: not stage.desk.ledger.leases)
+    assert (await stage.read(pods[0])).spec.node_name == ""
+    pods[1] = await stage.pod("p1", "of-g")
+    await stage.until(lambda: len(stage.desk.ledger.leases) == 2)
+    assert await bind_all(stage, pods) == ["", ""]

@@ -183,18 +183,22 @@ class Gangs:
             # Nobody answers for its leases any more: its claim may have gone, or name another gang.
             self._care.look_at(uid)
         plan.members &= there
-        self._check_complete(plan)
+        terms = self._terms(gang)
+        enough = terms is not None and len(plan.members) >= terms[0]
+        if enough:
+            self._check_complete(plan)
         bound = sum(bool(pod.spec.node_name) for pod in members if pod.metadata.uid in plan.members)
         if plan.members and bound == len(plan.members):
             del self.plans[gang]
             await self._open(members)
             return
         # A gang of which some run already can't be taken back: the others keep their places.
-        if plan.members and (bound or self._timing.monotonic() < plan.deadline):
+        if bound or (enough and self._timing.monotonic() < plan.deadline):
             await self._open([pod for pod in members if pod.metadata.uid in plan.members])
             return
         self._drop(gang)
-        _log.warning("gang ran out of time", gang="/".join(gang), bound=bound, of=len(plan.members))
+        why = "out of time" if enough else "too few members are left"
+        _log.warning("gang given up", gang="/".join(gang), why=why, of=len(plan.members))
         await self._give_up(plan, members)
         self._care.freed()
         self._dirty.add(gang)
