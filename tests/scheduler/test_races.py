@@ -259,3 +259,23 @@ def test_a_pod_that_ends_while_its_bind_has_no_answer_yet_gives_its_gpus_back(wo
     answer_all(world)
     assert leases(world) == {}
     process.kill()
+
+
+def test_no_member_of_a_gang_is_chosen_for_before_all_have_their_leases(world: World) -> None:
+    world.add_claim("of-g", gang="g", count=1)
+    world.add_group("g", 2, 60)
+    members = [world.add_pod(name, "of-g") for name in ("p", "q")]
+    first, second = Process(world), Process(world)
+    first.look("gangs")
+    assert [call.name for call in world.calls] == ["create lease gpu-a-0", "create lease gpu-a-1"]
+    for pod in members:
+        first.schedule(pod)
+    # Meanwhile the other process, which has not heard of the gang's leases, gives one of its GPUs away.
+    other = world.add_pod("r", "one")
+    second.watch()
+    second.schedule(other)
+    world.resolve(next(call for call in world.calls if call.process is second), "done")
+    answer_all(world)
+    assert [node_of(world, name) for name in ("p", "q", "r")] == ["", "", "a"]
+    first.kill()
+    second.kill()

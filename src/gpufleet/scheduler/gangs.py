@@ -33,10 +33,11 @@ _log = get_logger("scheduler")
 
 @dataclass
 class Plan:
-    """A gang whose members have their leases and are on their way to be bound."""
+    """A gang whose members have their leases, or are getting them, and are on their way to be bound."""
 
     deadline: float
     members: set[str]
+    leased: bool = False
     arrived: set[str] = field(default_factory=set)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -90,7 +91,8 @@ class Gangs:
         """Nothing if the member may go on; else what it waits for."""
         plan = self.plans.get(gang)
         if plan is not None and pod.metadata.uid in plan.members:
-            return ""
+            # Not before all have their leases: if one can't be had, none may run.
+            return "" if plan.leased else f"gang {gang[1]} is being planned"
         terms = self._terms(gang)
         if terms is None:
             return f"gang {gang[1]}: there is no PodGroup, and no claim says its size"
@@ -264,7 +266,7 @@ class Gangs:
         return False
 
     async def _begin(self, gang: Key, members: list[Pod], seconds: float) -> None:
-        plan = Plan(self._timing.monotonic() + seconds, {pod.metadata.uid for pod in members})
+        plan = Plan(self._timing.monotonic() + seconds, {pod.metadata.uid for pod in members}, leased=True)
         self.plans[gang] = plan
         _log.info("gang planned", gang="/".join(gang), members=len(members))
         self.on_planned(members)
