@@ -179,6 +179,10 @@ class Stage:
         assert await self.bind(pod, node) == ""
         return node
 
+    async def planned(self) -> None:
+        """Wait until a gang has all of its leases."""
+        await self.until(lambda: any(plan.leased for plan in self.desk.gangs.plans.values()))
+
     @staticmethod
     async def until(true: Callable[[], Any], seconds: float = 5.0) -> None:
         deadline = time.monotonic() + seconds

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from tests.scheduler.stage import Stage, open_stage
 
 from gpufleet.kube.resource import GPU_CLAIMS
@@ -50,7 +51,7 @@ async def test_no_member_is_bound_before_all_have_come(stage: Stage) -> None:
     await stage.group("g", 2)
     await gang_claim(stage, "g")
     pods = [await stage.pod(f"p{at}", "of-g") for at in range(2)]
-    await stage.until(lambda: stage.desk.gangs.plans)
+    await stage.planned()
     await stage.filter(pods[0])
     assert "have not come yet" in await stage.bind(pods[0], "a")
     assert (await stage.read(pods[0])).spec.node_name == ""
@@ -97,7 +98,7 @@ async def test_without_the_podgroup_crd_annotations_on_the_claim_say_the_size(st
     await stage.node("a")
     await stage.claim("of-x", spec={"gangRef": "x"}, annotations={GANG_SIZE: "2"})
     pods = [await stage.pod(f"p{at}", "of-x") for at in range(2)]
-    await stage.until(lambda: stage.desk.gangs.plans)
+    await stage.planned()
     assert await bind_all(stage, pods) == ["", ""]
 
 
@@ -110,7 +111,7 @@ async def test_a_gang_survives_a_restart_of_the_scheduler(server: KubeLite) -> N
         await stage.until(lambda: len(stage.desk.ledger.leases) == 2)
         before = sorted(await stage.leases())
     async with open_stage(server) as again:
-        await again.until(lambda: again.desk.gangs.plans)
+        await again.planned()
         ledger = again.desk.ledger
         await again.until(lambda: not any(ledger.pods[p.metadata.uid].spec.scheduling_gates for p in pods))
         assert await bind_all(again, pods) == ["", ""]
@@ -138,7 +139,7 @@ async def test_a_member_that_comes_to_be_bound_after_its_gang_ran_out_of_time_do
     await stage.group("g", 2, seconds=1)
     await gang_claim(stage, "g")
     pods = [await stage.pod(f"p{at}", "of-g") for at in range(2)]
-    await stage.until(lambda: stage.desk.gangs.plans)
+    await stage.planned()
     assert (await stage.filter(pods[0]))["NodeNames"] == ["a"]
     await stage.delete(pods[1])
     await stage.until(lambda: not stage.desk.gangs.plans)
@@ -151,7 +152,7 @@ async def test_a_member_does_not_run_alone_when_the_others_have_gone(stage: Stag
     await stage.group("g", 2)
     await gang_claim(stage, "g")
     pods = [await stage.pod(f"p{at}", "of-g") for at in range(2)]
-    await stage.until(lambda: len(stage.desk.ledger.leases) == 2)
+    await stage.planned()
     assert (await stage.filter(pods[0]))["NodeNames"] == ["a"]
     await stage.delete(pods[1])
     await stage.until(lambda: pods[1].metadata.uid not in stage.desk.ledger.pods)
@@ -159,5 +160,28 @@ async def test_a_member_does_not_run_alone_when_the_others_have_gone(stage: Stag
     await stage.until(lambda: not stage.desk.ledger.leases)
     assert (await stage.read(pods[0])).spec.node_name == ""
     pods[1] = await stage.pod("p1", "of-g")
-    await stage.until(lambda: len(stage.desk.ledger.leases) == 2)
+    await stage.planned()
+    assert await bind_all(stage, pods) == ["", ""]
+
+
+@pytest.mark.parametrize("size", ["9" * 400, "9" * 5000, "²", "0", "two"])
+async def test_a_size_that_is_no_number_stops_nobody_else(stage: Stage, size: str) -> None:
+    await stage.node("a")
+    await stage.claim("of-x", spec={"gangRef": "x"}, annotations={GANG_SIZE: size})
+    odd = await stage.pod("p", "of-x")
+    refused = await stage.filter(odd)
+    assert refused["NodeNames"] == []
+    await stage.until(lambda: odd.metadata.uid in stage.desk.waiting.pods)
+    assert "no claim says its size" in stage.desk.waiting.pods[odd.metadata.uid].note
+    await stage.claim("one")
+    assert await stage.schedule(await stage.pod("q", "one")) == "a"
+
+
+async def test_a_group_without_time_gets_the_usual_time(stage: Stage) -> None:
+    await stage.node("a", gpus=2)
+    await stage.group("g", 2, seconds=0)
+    await gang_claim(stage, "g")
+    pods = [await stage.pod(f"p{at}", "of-g") for at in range(2)]
+    await stage.planned()
+    assert next(iter(stage.desk.gangs.plans.values())).deadline > stage.client.timing.monotonic() + 30
     assert await bind_all(stage, pods) == ["", ""]

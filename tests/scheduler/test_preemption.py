@@ -88,7 +88,7 @@ async def test_a_gang_of_priority_has_others_leave_for_all_of_its_members(stage:
     assert "are leaving them" in stage.desk.gangs.notes["default", "g"]
     for pod in low:
         await stage.delete(pod)
-    await stage.until(lambda: stage.desk.gangs.plans)
+    await stage.planned()
     nodes = [(await stage.filter(pod))["NodeNames"][0] for pod in high]
     errors = await asyncio.gather(*(stage.bind(pod, node) for pod, node in zip(high, nodes, strict=True)))
     assert errors == ["", ""]

@@ -12,9 +12,9 @@ from gpufleet.api.asked import InCluster, PageNumber, PageSize
 from gpufleet.api.routes import get
 from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Clusters
-from gpufleet.model.annotations import GANG_SIZE
 from gpufleet.model.claim import GpuClaim
 from gpufleet.placement.kubernetes import Explanation, GpuLease
+from gpufleet.placement.kubernetes.claims import gang_size
 
 
 class ClaimBook(Protocol):
@@ -176,7 +176,7 @@ def _claim(claim: GpuClaim) -> ClaimRow:
         policy=devices.policy,
         exclusivity=devices.exclusivity,
         gang=claim.spec.gang_ref,
-        gang_size=int(size) if (size := meta.annotations.get(GANG_SIZE, "")).isdecimal() else None,
+        gang_size=gang_size(claim),
         phase=status.phase,
         node_name=status.node_name,
         gpu_ids=list(status.gpu_ids),

@@ -1,5 +1,6 @@
 """What a GpuClaim asks for, as placement's request."""
 
+import re
 from collections.abc import Mapping
 
 from gpufleet.errors import InvalidRequest
@@ -42,14 +43,20 @@ def sensible_request(claim: GpuClaim) -> Request | None:
 def gang_terms(group: PodGroup | None, claim: GpuClaim) -> tuple[int, float] | None:
     """How many members a gang needs and how long it may take: by its PodGroup, else by the claim's annotations."""
     if group is not None:
-        timeout = group.spec.schedule_timeout_seconds
-        return group.spec.min_member, GANG_TIMEOUT_S if timeout is None else float(timeout)
-    size = _number(claim.metadata.annotations, GANG_SIZE)
+        timeout = group.spec.schedule_timeout_seconds or 0
+        return group.spec.min_member, float(timeout) if timeout > 0 else GANG_TIMEOUT_S
+    size = gang_size(claim)
     if size is None:
         return None
-    return int(size), _number(claim.metadata.annotations, GANG_TIMEOUT) or GANG_TIMEOUT_S
+    return size, float(_number(claim.metadata.annotations, GANG_TIMEOUT) or GANG_TIMEOUT_S)
 
 
-def _number(annotations: Mapping[str, str], key: str) -> float | None:
+def gang_size(claim: GpuClaim) -> int | None:
+    """How many members the claim says that its gang needs, if it says so."""
+    return _number(claim.metadata.annotations, GANG_SIZE)
+
+
+def _number(annotations: Mapping[str, str], key: str) -> int | None:
+    """A number from 1; None for anything else that a user may have written."""
     text = annotations.get(key, "")
-    return float(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
+    return int(text) or None if re.fullmatch(r"[0-9]{1,9}", text) else None
