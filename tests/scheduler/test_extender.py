@@ -183,6 +183,22 @@ async def test_mig_instances_are_given_by_their_uuids(stage: Stage) -> None:
     assert [notes["gpu.scheduling/allocated"] for notes in seen] == ["a:0", "a:0"]
 
 
+async def test_a_lease_made_by_hand_keeps_the_instances_of_its_gpu_from_others(stage: Stage) -> None:
+    devices = [
+        device(gpu, migInstances=[{"id": 0, "profile": "1g.10gb", "uuid": f"MIG-{gpu}"}]) for gpu in range(2)
+    ]
+    await stage.node("a", devices=devices)
+    await stage.claim("slice", exclusivity="MIG", migProfile="1g.10gb")
+    lease = Lease(ObjectMeta(name="gpu-a-0", namespace="default"), LeaseSpec(holder_identity="somebody"))
+    await stage.client.create(LEASES, lease)
+    await stage.until(lambda: "gpu-a-0" in stage.desk.ledger.leases)
+    pod = await stage.pod("p", "slice")
+    assert await stage.schedule(pod) == "a"
+    assert (await stage.read(pod)).metadata.annotations["gpu.scheduling/visible-devices"] == "MIG-1"
+    refused = await stage.filter(await stage.pod("q", "slice"))
+    assert refused["FailedNodes"] == {"a": "node(s) had fewer than 1 free MIG instances of 1g.10gb"}
+
+
 async def test_selector_prefer_ids_and_topology_are_heard(stage: Stage) -> None:
     devices = [device(at, island=f"i{at // 2}") for at in range(4)]
     await stage.node("a", devices=devices)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpufleet.placement.reasons import Reason
-from gpufleet.placement.request import MOST_GPUS, Exclusivity, Policy, Request, Topology
+from gpufleet.placement.request import MOST_GPUS, WHOLE, Exclusivity, Policy, Request, Topology
 from gpufleet.placement.sets import Choice, Key, contiguous, lowest, one_by_one, prefer, spread
 from gpufleet.placement.shape import Occupancy, Shape, ids_of
 
@@ -114,7 +114,12 @@ def _pick_instances(request: Request, occupancy: Occupancy) -> Pick | Reason:
     accepted = shape.of_models(request.models)
     offered = _instances(request, shape, tuple(~0 for _ in shape.gpus), ~0)
     usable = [(gpu, at) for gpu, at in offered if shape.usable >> gpu & 1]
-    free = _instances(request, shape, occupancy.mig, shape.usable & accepted)
+    free = [
+        (gpu, at)
+        for gpu, at in _instances(request, shape, occupancy.mig, shape.usable & accepted)
+        # A lease that names no instance has the whole of the GPU.
+        if occupancy.free[shape.position[gpu]] >= WHOLE
+    ]
     for reason, found in (
         (Reason.TOO_FEW_GPUS, offered),
         (Reason.MODEL, [pair for pair in offered if accepted >> pair[0] & 1]),
