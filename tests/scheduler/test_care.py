@@ -102,6 +102,28 @@ async def test_a_lease_of_another_version_goes_with_its_pod(stage: Stage) -> Non
     await no_leases(stage)
 
 
+async def test_a_lease_of_another_version_stays_while_its_pod_waits_or_runs(server: KubeLite) -> None:
+    async with open_stage(server, grace=0.2, hold=1.0) as stage:
+        await stage.node("a")
+        await stage.claim("one")
+        waiting, running = await stage.pod("w", "one"), await stage.pod("r", "one")
+        assert await stage.schedule(running) == "a"
+        for gpu, pod in ((2, waiting), (3, running)):
+            lease = Lease(
+                ObjectMeta(name=f"gpu-a-{gpu}", namespace="default"),
+                LeaseSpec(holder_identity=pod.metadata.uid),
+            )
+            await stage.client.create(LEASES, lease)
+        await stage.until(lambda: {"gpu-a-2", "gpu-a-3"} <= stage.desk.ledger.leases.keys())
+        # One of our own that nobody binds with: when it has been taken back, time was up for the others too.
+        stray = await stage.pod("s", "one")
+        await stage.filter(stray)
+        fits = stage.desk.ledger.holds[stray.metadata.uid].fits
+        await stage.desk.leasing.reserve(PodName(stray.metadata.uid, "default", "s", "one"), fits)
+        await stage.until(lambda: not stage.desk.ledger.parts(stray.metadata.uid), 10.0)
+        assert sorted(await stage.leases()) == ["gpu-a-0", "gpu-a-2", "gpu-a-3"]
+
+
 async def test_a_hold_runs_out(server: KubeLite) -> None:
     async with open_stage(server, hold=1.0) as stage:
         await stage.node("a", gpus=1)

@@ -241,7 +241,11 @@ class Care:
 
     async def _tend_unbound(self, pod: Pod, parts: dict[str, dict[int, Holder]]) -> bool:
         uid, now = pod.metadata.uid, self._timing.monotonic()
+        parts = _ours(parts)
         stamps = frozenset(holder.stamp for gpus in parts.values() for holder in gpus.values())
+        if not parts:
+            self._strays.pop(uid, None)
+            return True
         stray = self._strays.get(uid)
         if stray is None or stray.stamps != stamps:
             self._strays[uid] = _Stray(stamps, now)
@@ -260,7 +264,7 @@ class Care:
         self._ledger.put_pod(now)
         if now.spec.node_name:
             return await self._release(meta.uid, _beyond(now, parts), "superfluous")
-        return await self._release(meta.uid, parts, "not bound", stamped=True)
+        return await self._release(meta.uid, _ours(parts), "not bound", stamped=True)
 
     async def _release(
         self, uid: str, parts: dict[str, dict[int, Holder]], why: str, *, stamped: bool = False
@@ -300,7 +304,13 @@ def _beyond(pod: Pod, parts: dict[str, dict[int, Holder]]) -> dict[str, dict[int
     if node != pod.spec.node_name:
         # Bound by another hand, which did not say to which GPUs: on its node everything stays.
         beyond.pop(pod.spec.node_name, None)
-    return {at: gpus for at, gpus in beyond.items() if gpus}
+    return _ours(beyond)
+
+
+def _ours(parts: dict[str, dict[int, Holder]]) -> dict[str, dict[int, Holder]]:
+    """Without the leases that this scheduler did not make, which stay while their pod may live."""
+    mine = {at: {gpu: holder for gpu, holder in gpus.items() if holder.stamp} for at, gpus in parts.items()}
+    return {at: gpus for at, gpus in mine.items() if gpus}
 
 
 def _chunks(items: list[_Item]) -> list[list[_Item]]:
