@@ -2,9 +2,10 @@
 
 import asyncio
 
-from tests.scheduler.stage import Stage, open_stage
+from tests.scheduler.stage import Stage, device, open_stage
 
 from gpufleet.kube import LEASES, Change, Connection, KubeClient
+from gpufleet.kube.resource import GPU_CLAIMS
 from gpufleet.kubelite import KubeLite
 from gpufleet.model.annotations import NUDGE
 from gpufleet.model.claim import ClaimDevices, ClaimSpec, GpuClaim
@@ -177,6 +178,35 @@ async def test_a_lease_deleted_by_hand_under_a_running_pod_is_written_again(stag
     assert await stage.schedule(await stage.pod("q", "one")) == ""
     await stage.delete(pod)
     await no_leases(stage)
+
+
+async def test_leases_are_written_again_for_a_mig_instance_and_for_a_pod_whose_claim_is_gone(
+    stage: Stage,
+) -> None:
+    instances = [{"id": at, "profile": "1g.10gb", "uuid": f"MIG-{at}"} for at in range(2)]
+    await stage.node("a", devices=[device(0, migInstances=instances), device(1)])
+    await stage.claim("slice", exclusivity="MIG", migProfile="1g.10gb")
+    await stage.claim("one")
+    slices = [await stage.pod(f"slice{at}", "slice") for at in range(2)]
+    for pod in (*slices, whole := await stage.pod("whole", "one")):
+        assert await stage.schedule(pod) == "a"
+    before = await stage.leases()
+    await stage.client.delete(GPU_CLAIMS, "one", "default")
+    await stage.until(lambda: ("default", "one") not in stage.desk.ledger.claims)
+    for name in before:
+        await stage.client.delete(LEASES, name, "default")
+    ledger = stage.desk.ledger
+
+    def holders(name: str) -> dict[str, tuple[int, tuple[str, ...]]]:
+        lease = ledger.leases.get(name)
+        return {uid: (part.milli, part.instances) for uid, part in lease.holders.items()} if lease else {}
+
+    mine = {pod.metadata.uid: (0, (str(at),)) for at, pod in enumerate(slices)}
+    await stage.until(lambda: holders("gpu-a-0") == mine)
+    await stage.until(lambda: holders("gpu-a-1") == {whole.metadata.uid: (1000, ())})
+    assert {lease.metadata.uid for lease in (await stage.leases()).values()}.isdisjoint(
+        lease.metadata.uid for lease in before.values()
+    )
 
 
 async def test_leases_that_were_lost_while_nobody_watched_are_written_again(server: KubeLite) -> None:

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpufleet.errors import GpufleetError
-from gpufleet.kube.errors import AlreadyExists, Conflict, NotFound
+from gpufleet.kube.errors import Conflict, NotFound
 from gpufleet.kube.timing import Timing
 from gpufleet.logs import get_logger
-from gpufleet.model.annotations import ALLOCATED, CLAIM
+from gpufleet.model.annotations import ALLOCATED, CLAIM, VISIBLE
 from gpufleet.model.kube_objects import Lease, Pod
-from gpufleet.placement import Exclusivity
 from gpufleet.placement.kubernetes import Ledger, read_lease, sensible_request
 from gpufleet.placement.kubernetes.leases import Holder
+from gpufleet.placement.request import WHOLE
 from gpufleet.scheduler.binding import Binder
 from gpufleet.scheduler.leasing import Leasing, PodName, Taken
 from gpufleet.scheduler.metrics import Metrics
@@ -198,32 +198,50 @@ class Care:
         if pod.finished:
             return await self._release(uid, parts, "ended")
         if pod.spec.node_name:
-            await self._restore(pod, missing)
-            return await self._release(uid, _beyond(pod, parts), "superfluous")
+            restored = await self._restore(pod, missing)
+            return await self._release(uid, _beyond(pod, parts), "superfluous") and restored
         if self.keeps(uid):
             self._strays.pop(uid, None)
             return True
         return await self._tend_unbound(pod, parts)
 
-    async def _restore(self, pod: Pod, missing: tuple[int, ...]) -> None:
-        """Write again what was deleted under a pod that runs, lest its GPUs be given to another."""
-        claim = self._ledger.claim_of(pod)
-        request = sensible_request(claim) if claim is not None else None
-        if not missing or request is None or request.exclusivity is Exclusivity.MIG:
-            return
+    async def _restore(self, pod: Pod, missing: tuple[int, ...]) -> bool:
+        """Write again what was deleted under a pod that runs, lest its GPUs be given to another; whether that is over."""
         meta = pod.metadata
-        name = PodName(meta.uid, meta.namespace, meta.name, meta.annotations[CLAIM])
+        name = PodName(meta.uid, meta.namespace, meta.name, meta.annotations.get(CLAIM, ""))
         try:
-            await self._leasing.restore(name, pod.spec.node_name, missing, request.milli_per_gpu)
-        except (Taken, AlreadyExists, Conflict, NotFound) as error:
+            for gpu in missing:
+                milli, instances = self._part_of(pod, gpu)
+                await self._leasing.restore(name, pod.spec.node_name, gpu, milli, instances)
+        except (Conflict, NotFound):
+            # Another pod's part of the same GPU is being written at the same time.
+            return False
+        except Taken as error:
             _log.error(
                 "leases of a running pod are gone", pod=f"{meta.namespace}/{meta.name}", error=str(error)
             )
-            return
-        _log.warning(
-            "leases written again under a running pod", pod=f"{meta.namespace}/{meta.name}", gpus=missing
+            return True
+        if missing:
+            _log.warning(
+                "leases written again under a running pod", pod=f"{meta.namespace}/{meta.name}", gpus=missing
+            )
+            self._metrics.recovered.labels("deleted under its pod").inc(len(missing))
+        return True
+
+    def _part_of(self, pod: Pod, gpu: int) -> tuple[int, tuple[str, ...]]:
+        """How much of a GPU a running pod has: MIG instances by its annotation, else by its claim, else all of it."""
+        told = set(filter(None, pod.metadata.annotations.get(VISIBLE, "").split(",")))
+        device = self._ledger.device(pod.spec.node_name, gpu)
+        instances = tuple(
+            str(each.id)
+            for each in (device.mig_instances if device else ())
+            if not told.isdisjoint((each.uuid, f"{gpu}:{each.id}"))
         )
-        self._metrics.recovered.labels("deleted under its pod").inc(len(missing))
+        if instances:
+            return 0, instances
+        claim = self._ledger.claim_of(pod)
+        request = sensible_request(claim) if claim is not None else None
+        return (request.milli_per_gpu if request else 0) or WHOLE, ()
 
     async def _tend_missing(self, uid: str, parts: dict[str, dict[int, Holder]]) -> bool:
         """No such pod is known: the watch may lag, so the server is asked by name."""

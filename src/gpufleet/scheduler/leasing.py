@@ -94,13 +94,14 @@ class Leasing:
         expected = [failure for failure in failures if isinstance(failure, GpufleetError)]
         raise next(iter(set(failures) - set(expected)), failures[0])
 
-    async def restore(self, pod: PodName, node: str, gpus: Iterable[int], milli: int) -> None:
-        """Write again the leases that a bound pod should have and has not; Taken if another has one of them."""
-        for gpu in gpus:
-            known = await self._read(lease_name(node, gpu))
-            if known is None or pod.uid not in known.holders:
-                part = Holder(pod.namespace, pod.name, pod.claim, milli, (), self._new_stamp())
-                self._ledger.put_lease(await self._write(known, node, gpu, pod.uid, part))
+    async def restore(
+        self, pod: PodName, node: str, gpu: int, milli: int, instances: tuple[str, ...] = ()
+    ) -> None:
+        """Write again a lease that a bound pod should have and has not; Taken if another has the GPU."""
+        known = await self._read(lease_name(node, gpu))
+        if known is None or pod.uid not in known.holders:
+            part = Holder(pod.namespace, pod.name, pod.claim, milli, instances, self._new_stamp())
+            self._ledger.put_lease(await self._write(known, node, gpu, pod.uid, part))
 
     async def unreserve(self, uid: str, node: str, gpus: Iterable[int], stamp: str | None) -> bool:
         """Give back what was taken under `stamp` (any, if None: the pod is gone); whether all of it is back."""
