@@ -2,12 +2,13 @@
 
 import asyncio
 
+import pytest
 from tests.scheduler.stage import Stage, device, open_stage
 
 from gpufleet.kube import LEASES, Change, Connection, KubeClient
 from gpufleet.kube.resource import GPU_CLAIMS
 from gpufleet.kubelite import KubeLite
-from gpufleet.model.annotations import NUDGE
+from gpufleet.model.annotations import ALLOCATED, NUDGE
 from gpufleet.model.claim import ClaimDevices, ClaimSpec, GpuClaim
 from gpufleet.model.kube_objects import Lease, LeaseSpec, ObjectMeta
 from gpufleet.scheduler.leasing import PodName
@@ -286,3 +287,26 @@ async def test_a_pod_that_a_finalizer_keeps_from_going_is_not_woken_in_place_of_
     await stage.until(lambda: NUDGE in ledger.pods[waiting.metadata.uid].metadata.annotations)
     gone = {"metadata": {"finalizers": None}}
     await stage.client.write_json("PATCH", path, gone, "application/merge-patch+json")
+
+
+@pytest.mark.parametrize("allocated", ["a:", "a:²", "a:" + "9" * 5000, "a:x,,-1", ":0", "a"])
+async def test_an_annotation_that_somebody_wrote_by_hand_stops_nobody_else(
+    stage: Stage, allocated: str
+) -> None:
+    await stage.node("a")
+    await stage.claim("one")
+    odd = await stage.pod("odd", "one", nodeName="a")
+    await stage.client.write_json(
+        "PATCH",
+        "/api/v1/namespaces/default/pods/odd",
+        {"metadata": {"annotations": {ALLOCATED: allocated}}},
+        "application/merge-patch+json",
+    )
+    await stage.until(lambda: ALLOCATED in stage.desk.ledger.pods[odd.metadata.uid].metadata.annotations)
+    pod = await stage.pod("p", "one")
+    assert await stage.schedule(pod) == "a"
+    status = stage.desk.ledger.claims
+    await stage.until(
+        lambda: [each.pod_name for each in status["default", "one"].status.allocations] == ["p"]
+    )
+    assert not stage.replica.unready()

@@ -9,6 +9,7 @@ A bind is idempotent: a pod that is bound as asked is a success, however it came
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from gpufleet.scheduler.ports import Api
 _log = get_logger("scheduler")
 
 _ATTEMPTS = 3
+_ID = re.compile(r"[0-9]{1,4}")
 
 
 @dataclass
@@ -219,6 +221,12 @@ class Binder:
     def mark(self) -> str:
         """A nudge that differs from every other."""
         return f"{self._timing.now().isoformat()}-{int(self._timing.random() * 1e9):x}"
+
+
+def allocation_of(pod: Pod) -> tuple[str, tuple[int, ...]]:
+    """Node and GPU ids that the pod's annotation names; what is no id is left out, whoever wrote it."""
+    node, _, ids = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")
+    return node, tuple(int(gpu) for gpu in ids.split(",") if _ID.fullmatch(gpu))
 
 
 def _newer(seen: str, told: str) -> str:

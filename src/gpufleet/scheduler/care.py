@@ -22,7 +22,7 @@ from gpufleet.model.kube_objects import Lease, Pod
 from gpufleet.placement.kubernetes import Ledger, read_lease, sensible_request
 from gpufleet.placement.kubernetes.leases import Holder
 from gpufleet.placement.request import WHOLE
-from gpufleet.scheduler.binding import Binder
+from gpufleet.scheduler.binding import Binder, allocation_of
 from gpufleet.scheduler.leasing import Leasing, PodName, Taken
 from gpufleet.scheduler.metrics import Metrics
 from gpufleet.scheduler.ports import Api
@@ -305,16 +305,15 @@ class Care:
 
 def _missing(pod: Pod, parts: dict[str, dict[int, Holder]]) -> tuple[int, ...]:
     """The GPUs of a running pod, by its annotation, of which it has no lease."""
-    node, _, ids = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")
+    node, gpus = allocation_of(pod)
     if not node or node != pod.spec.node_name or pod.finished:
         return ()
-    return tuple(int(gpu) for gpu in ids.split(",") if gpu.isdigit() and int(gpu) not in parts.get(node, {}))
+    return tuple(gpu for gpu in gpus if gpu not in parts.get(node, {}))
 
 
 def _beyond(pod: Pod, parts: dict[str, dict[int, Holder]]) -> dict[str, dict[int, Holder]]:
     """The leases of a bound pod that are not part of its allocation."""
-    node, _, ids = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")
-    mine = {int(gpu) for gpu in ids.split(",") if gpu.isdigit()}
+    node, mine = allocation_of(pod)
     beyond = {
         at: {gpu: holder for gpu, holder in gpus.items() if at != pod.spec.node_name or gpu not in mine}
         for at, gpus in parts.items()

@@ -13,11 +13,11 @@ import msgspec
 from gpufleet.errors import GpufleetError
 from gpufleet.logs import get_logger
 from gpufleet.model import crds
-from gpufleet.model.annotations import ALLOCATED
 from gpufleet.model.claim import GpuClaim
 from gpufleet.model.kube_objects import ObjectReference, Pod
 from gpufleet.placement.kubernetes import Ledger, sensible_request
 from gpufleet.placement.kubernetes.ledger import Key
+from gpufleet.scheduler.binding import allocation_of
 from gpufleet.scheduler.choosing import whole_allocation
 from gpufleet.scheduler.ports import Api
 from gpufleet.scheduler.waiting import WaitingRoom
@@ -146,10 +146,10 @@ def _entry(ledger: Ledger, claim: GpuClaim, pod: Pod) -> dict[str, Any] | None:
     """What one pod has, if it has something."""
     meta = pod.metadata
     if pod.spec.node_name:
-        node, _, ids = meta.annotations.get(ALLOCATED, "").rpartition(":")
-        if node != pod.spec.node_name:
+        node, told = allocation_of(pod)
+        if node != pod.spec.node_name or not told:
             return None
-        gpus, phase = [int(gpu) for gpu in ids.split(",") if gpu.isdigit()], "Bound"
+        gpus, phase = list(told), "Bound"
     else:
         found = _reserved(ledger, claim, meta.uid)
         if found is None:
