@@ -8,6 +8,7 @@ from tests.scheduler.stage import Stage, device, open_stage
 from gpufleet.kube import LEASES
 from gpufleet.kubelite import KubeLite
 from gpufleet.model.kube_objects import Lease, LeaseSpec, ObjectMeta
+from gpufleet.scheduler.leasing import PodName
 
 
 async def test_a_pod_gets_its_gpus_with_lease_annotations_and_status(stage: Stage) -> None:
@@ -253,3 +254,29 @@ async def test_metrics_tell_what_was_decided(stage: Stage) -> None:
     assert 'gpufleet_scheduler_refusals_total{reason="busy"} 1.0' in text
     assert "gpufleet_scheduler_fragmentation_percent" in text
     assert 'gpufleet_scheduler_held{how="lease"} 1.0' in text
+
+
+async def test_a_gpu_that_falls_ill_between_filter_and_bind_is_not_given(stage: Stage) -> None:
+    await stage.node("a", gpus=2)
+    await stage.claim("one")
+    pod = await stage.pod("p", "one")
+    assert (await stage.filter(pod))["NodeNames"] == ["a"]
+    assert stage.desk.ledger.holds[pod.metadata.uid].fits.gpus == (0,)
+    await stage.report("a", [device(0, health="Unhealthy"), device(1)])
+    await stage.until(lambda: stage.desk.ledger.cluster.nodes["a"].gpus[0].health == "Unhealthy")
+    assert await stage.bind(pod, "a") == ""
+    assert (await stage.read(pod)).metadata.annotations["gpu.scheduling/allocated"] == "a:1"
+
+
+async def test_a_pod_whose_reserved_gpu_falls_ill_gets_another(stage: Stage) -> None:
+    await stage.node("a", gpus=1)
+    await stage.node("b", gpus=1)
+    await stage.claim("one")
+    pod = await stage.pod("p", "one")
+    assert (await stage.filter(pod, "a"))["NodeNames"] == ["a"]
+    fits = stage.desk.ledger.holds[pod.metadata.uid].fits
+    await stage.desk.leasing.reserve(PodName(pod.metadata.uid, "default", "p", "one"), fits)
+    await stage.report("a", [device(0, health="Unhealthy")])
+    await stage.until(lambda: stage.desk.ledger.cluster.nodes["a"].gpus[0].health == "Unhealthy")
+    assert await stage.schedule(pod) == "b"
+    await stage.until(lambda: list(stage.desk.ledger.leases) == ["gpu-b-0"])

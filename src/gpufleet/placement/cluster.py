@@ -70,6 +70,14 @@ class Cluster:
         occupancy = self._states.occupancies[self._states.occupancy[self._state[node]]]
         return {gpu.id: left for gpu, left in zip(occupancy.shape.gpus, occupancy.free, strict=True)}
 
+    def offers(self, fits: Fits) -> bool:
+        """Whether these GPUs (and MIG instances) may still be given to new work, whoever holds them."""
+        node = self._nodes.get(fits.node)
+        usable = {gpu.id: gpu for gpu in node.gpus if gpu.usable} if node else {}
+        return usable.keys() >= set(fits.gpus) and all(
+            any(each.id == instance for each in usable[gpu].mig) for gpu, instance in fits.instances
+        )
+
     def population(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
         """The states that nodes are in, and how many are in each."""
         live = np.flatnonzero(self._population)

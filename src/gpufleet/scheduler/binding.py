@@ -153,14 +153,16 @@ class Binder:
             request = request_of(claim)
         except InvalidRequest as error:
             return str(error)
+        cluster = self._ledger.cluster
         held = whole_allocation(request, node, self._ledger.parts(uid).get(node, {}))
-        if held is not None:
+        if held is not None and cluster.offers(held):
             return held
         hold = self._ledger.holds.get(uid)
         if hold is not None and hold.fits.node == node and hold.fits.request == request:
-            return hold.fits
+            if cluster.offers(hold.fits):
+                return hold.fits
         with self._ledger.without(uid):
-            verdict = self._ledger.cluster.place(request, [node])
+            verdict = cluster.place(request, [node])
         if not isinstance(verdict, Fits):
             return f"the GPUs of {node} are gone: {verdict.summary}"
         self._ledger.hold(uid, Hold(verdict, self._timing.monotonic() + self._hold_s))

@@ -99,7 +99,7 @@ class Chooser:
         """What the pod has already, where it will still do."""
         for node, parts in self._ledger.parts(uid).items():
             fits = whole_allocation(request, node, parts)
-            if fits is not None and node in self._ledger.cluster.nodes and node in among:
+            if fits is not None and node in among and self._ledger.cluster.offers(fits):
                 return fits
         hold = self._hold_among(uid, request, among)
         return hold.fits if hold and self._ledger.unhindered(uid, hold.fits) else None
@@ -118,7 +118,7 @@ class Chooser:
         hold = self._ledger.holds.get(uid)
         if hold is None or hold.fits.request != request or hold.fits.node not in among:
             return None
-        return hold
+        return hold if self._ledger.cluster.offers(hold.fits) else None
 
     def _refused(self, pod: Pod, verdict: Refused, among: Sequence[str]) -> Unfit:
         self._ledger.release_hold(pod.metadata.uid)
