@@ -1,9 +1,13 @@
 """The loop that needs no kube-scheduler, on the embedded API."""
 
+from msgspec import structs
 from tests.scheduler.stage import Stage, open_stage
+from tests.scheduler.world import Process, World
 
 from gpufleet.kubelite import KubeLite
+from gpufleet.model.kube_objects import Container, Node, NodeStatusFields, ObjectMeta, PodSpec, Resources
 from gpufleet.placement.kubernetes.resources import amount
+from gpufleet.scheduler.standalone import Standalone
 
 
 async def bound(stage: Stage, *names: str) -> dict[str, str]:
@@ -67,6 +71,34 @@ async def test_nothing_is_reserved_for_a_gang_that_another_scheduler_binds(serve
         await stage.pod("mine", "two")
         assert await bound(stage, "mine") == {"mine": "a"}
         assert not stage.desk.gangs.plans
+
+
+def test_cpu_of_a_pod_whose_bind_is_under_way_is_spoken_for() -> None:
+    world = World({"a": 4})
+    world.write("nodes", Node(ObjectMeta(name="a"), status=NodeStatusFields(allocatable={"cpu": "4"})))
+    world.add_claim("one", count=1)
+    spec = PodSpec(scheduler_name="s", containers=(Container(resources=Resources({"cpu": "3"})),))
+    for name in ("p", "q"):
+        world.write("pods", structs.replace(world.add_pod(name, "one"), spec=spec))
+    process = Process(world)
+    loop = Standalone(process.desk, "s")
+
+    async def look(now: float) -> None:
+        loop.step(now)
+
+    for now in (0.0, 3.0, 6.0):
+        world.loop.run_until_complete(look(now))
+        world.settle()
+    assert [call.name for call in world.calls] == ["create lease gpu-a-0"], "the other has no CPU left"
+    while world.calls:
+        world.resolve(world.calls[0], "done")
+    assert world.pod("p").spec.node_name == "a"  # type: ignore[union-attr]
+    # The watch has not told yet that it is there.
+    world.loop.run_until_complete(look(9.0))
+    world.settle()
+    assert world.calls == []
+    process.kill()
+    world.loop.close()
 
 
 def test_quantities_are_read_as_kubernetes_writes_them() -> None:

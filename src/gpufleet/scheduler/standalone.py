@@ -29,7 +29,8 @@ class Standalone:
         self._desk = desk
         self._name = name
         self._seen: dict[str, tuple[str, float]] = {}
-        self._binding: set[str] = set()
+        self._on_their_way: dict[str, str] = {}
+        """Node by pod: chosen, and not known to be there yet; their CPU and memory are spoken for."""
         desk.gangs.mine = self._is_mine
 
     async def run(self) -> None:
@@ -42,10 +43,17 @@ class Standalone:
     def step(self, now: float) -> None:
         """Look at every pod that waits, most important first."""
         ledger = self._desk.ledger
+        self._on_their_way = {
+            uid: node
+            for uid, node in self._on_their_way.items()
+            if (pod := ledger.pods.get(uid)) is not None and not pod.spec.node_name
+        }
         pods = [pod for pod in ledger.pods.values() if self._due(pod, now)]
         if not pods:
             return
         room = room_on(ledger)
+        for uid, node in self._on_their_way.items():
+            room.take(node, ledger.pods[uid])
         for pod in sorted(pods, key=lambda pod: (-(pod.spec.priority or 0), _age(pod))):
             meta = pod.metadata
             self._seen[meta.uid] = (meta.resource_version, now + RETRY)
@@ -58,7 +66,7 @@ class Standalone:
                 node = max(among, key=room.free_cpu)
             if node:
                 room.take(node, pod)
-                self._binding.add(meta.uid)
+                self._on_their_way[meta.uid] = node
                 self._desk.begin(self._bind(pod, node))
         self._seen = {uid: seen for uid, seen in self._seen.items() if uid in ledger.pods}
 
@@ -69,17 +77,18 @@ class Standalone:
         meta, spec = pod.metadata, pod.spec
         if spec.node_name or not self._is_mine(pod) or spec.scheduling_gates or pod.finished:
             return False
-        if meta.uid in self._binding or meta.deletion_timestamp is not None:
+        if meta.uid in self._on_their_way or meta.deletion_timestamp is not None:
             return False
         version, again = self._seen.get(meta.uid, ("", 0.0))
         return version != meta.resource_version or now >= again
 
     async def _bind(self, pod: Pod, node: str) -> None:
-        meta = pod.metadata
+        meta, error = pod.metadata, "not asked yet"
         try:
-            await self._desk.bind(meta.namespace, meta.name, meta.uid, node)
+            error = await self._desk.bind(meta.namespace, meta.name, meta.uid, node)
         finally:
-            self._binding.discard(meta.uid)
+            if error:
+                self._on_their_way.pop(meta.uid, None)
 
 
 def _age(pod: Pod) -> tuple[str, str]:
