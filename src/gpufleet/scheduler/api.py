@@ -56,12 +56,21 @@ class KubeApi:
         await self._client.bind(namespace, pod, uid, node, annotations, resource_version=resource_version)
 
     async def nudge(self, namespace: str, pod: str, uid: str, mark: str) -> Pod | None:
-        """Change an annotation; the uid in the patch keeps it from a pod of the same name."""
+        """Change an annotation; the uid in the patch keeps it from a pod of the same name.
+
+        A conflict is another pod of that name, or so many writers at once that the server gave up:
+        only the first means that the pod is gone.
+        """
         meta = {"uid": uid, "annotations": {NUDGE: mark}}
         try:
             return await self._client.patch(PODS, pod, patch.merge({"metadata": meta}), namespace)
-        except (NotFound, Conflict):
+        except NotFound:
             return None
+        except Conflict:
+            now = await self.read_pod(namespace, pod)
+            if now is None or now.metadata.uid != uid:
+                return None
+            raise
 
     async def open_gate(self, pod: Pod, gate: str) -> None:
         """Remove the gate by its place, tested first: a second try finds nothing to do."""

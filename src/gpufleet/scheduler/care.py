@@ -294,7 +294,9 @@ class Care:
             for gpu, holder in gpus.items():
                 by_stamp.setdefault(holder.stamp if stamped else None, []).append(gpu)
             for stamp, ids in by_stamp.items():
-                well &= await self._leasing.unreserve(uid, node, ids, stamp)
+                if not await self._leasing.unreserve(uid, node, ids, stamp):
+                    well = False
+                    continue
                 _log.info("leases released", node=node, gpus=ids, pod_uid=uid, why=why)
                 if why != "ended":
                     self._metrics.recovered.labels(why).inc(len(ids))

@@ -1,0 +1,20 @@
+"""The scheduler's calls where the server's answer can mean two things."""
+
+import pytest
+from tests.kube.faulty_server import FaultyServer, answer
+
+from gpufleet.kube.errors import Conflict
+from gpufleet.scheduler.api import KubeApi
+
+
+async def test_a_pod_that_many_write_at_once_is_not_taken_for_gone() -> None:
+    server = FaultyServer()
+    async with server.serving(), server.client() as client:
+        api = KubeApi(client, "default", "test")
+        pod = (await server.put("one-pod"))["metadata"]
+        server.faults["PATCH"].extend([answer(409, "Conflict")] * 3)
+        with pytest.raises(Conflict):
+            await api.nudge("default", "one-pod", pod["uid"], "mark")
+        assert await api.nudge("default", "one-pod", "uid-of-an-earlier-one", "mark") is None
+        await server.remove("one-pod")
+        assert await api.nudge("default", "one-pod", pod["uid"], "mark") is None
