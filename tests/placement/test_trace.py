@@ -42,6 +42,9 @@ def test_missing_columns_mean_unknown_or_whole() -> None:
         ([], "the list is empty"),
         (["sn,gpu", ",1"], "nodes, line 2: a node needs a name"),
         (["sn,gpu", "n0,many"], "line 2: gpu is 'many'; it takes a number from 0"),
+        (["sn,gpu", "n0,inf"], "line 2: gpu is 'inf'; it takes a number from 0"),
+        (["sn,gpu", "n0,1e12"], "nodes, line 2: gpu is 1000000000000; a node has 1024 at most"),
+        (["sn,gpu", "n0,8", "n1,8", "n0,8"], "nodes, line 4: node n0 is in line 2 already"),
     ],
 )
 def test_what_is_wrong_with_a_list_is_said_with_the_line(lines: list[str], why: str) -> None:

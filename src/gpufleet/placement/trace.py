@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.placement.node import Gpu, Node
-from gpufleet.placement.request import LEAST_SHARE, WHOLE, Exclusivity, Policy, Request
+from gpufleet.placement.request import LEAST_SHARE, MOST_GPUS, WHOLE, Exclusivity, Policy, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,18 @@ class Task:
 
 def read_nodes(lines: Iterable[str]) -> list[Node]:
     """Nodes from CSV: `sn` (or `name`), `gpu`, and where known `model`, `cpu_milli`, `memory_mib`."""
-    nodes = []
+    nodes: list[Node] = []
+    seen: dict[str, int] = {}
     for line, row in _rows(lines, "nodes"):
         name = row.get("sn") or row.get("name")
         if not name:
             raise InvalidRequest(f"nodes, line {line}: a node needs a name in column sn")
-        model = row.get("model", "")
-        gpus = tuple(Gpu(at, model=model) for at in range(_whole(row, "gpu", 0, line)))
+        if seen.setdefault(name, line) != line:
+            raise InvalidRequest(f"nodes, line {line}: node {name} is in line {seen[name]} already")
+        model, count = row.get("model", ""), _whole(row, "gpu", 0, line)
+        if count > MOST_GPUS:
+            raise InvalidRequest(f"nodes, line {line}: gpu is {count}; a node has {MOST_GPUS} at most")
+        gpus = tuple(Gpu(at, model=model) for at in range(count))
         cpu, memory = row.get("cpu_milli"), row.get("memory_mib")
         nodes.append(
             Node(
@@ -96,7 +101,7 @@ def _whole(row: dict[str, str], column: str, default: int, line: int) -> int:
         return default
     try:
         number = int(float(text))
-    except ValueError:
+    except (ValueError, OverflowError):
         number = -1
     if number < 0:
         raise InvalidRequest(f"line {line}: {column} is {text!r}; it takes a number from 0")
