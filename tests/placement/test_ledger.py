@@ -1,9 +1,13 @@
 """What the ledger makes of objects that come late, change their mind, or go."""
 
+from datetime import UTC, datetime
+
 from gpufleet.model.annotations import CLAIM
-from gpufleet.model.kube_objects import Node, ObjectMeta, Pod, PodSpec
+from gpufleet.model.claim import ClaimDevices, ClaimSpec, GpuClaim
+from gpufleet.model.kube_objects import Node, ObjectMeta, Pod, PodGroup, PodGroupSpec, PodSpec
 from gpufleet.model.node_status import Device, GpuNodeStatus, NodeGpus, NodeGpusSpec
-from gpufleet.placement.kubernetes import Ledger
+from gpufleet.placement.kubernetes import Holder, Ledger, explain
+from gpufleet.placement.kubernetes.leases import new_lease
 
 
 def pod(version: int, claim: str = "one", node: str = "") -> Pod:
@@ -45,3 +49,18 @@ def test_pods_that_reports_no_longer_name_are_forgotten() -> None:
     assert list(ledger._users) == ["pod-99"]
     ledger.drop_report("a")
     assert not ledger._users
+
+
+def test_a_gang_that_has_its_gpus_is_not_told_that_they_are_taken() -> None:
+    ledger = Ledger()
+    ledger.put_node(Node(ObjectMeta(name="a")))
+    ledger.put_report(report())
+    spec = ClaimSpec(ClaimDevices(1), gang_ref="g")
+    claim = GpuClaim(metadata=ObjectMeta(name="one", namespace="ns"), spec=spec)
+    ledger.claims["ns", "one"] = claim
+    ledger.groups["ns", "g"] = PodGroup(spec=PodGroupSpec(1))
+    ledger.put_pod(pod(1))
+    holder = {"u": Holder("ns", "p", "one", 1000, (), "stamp")}
+    ledger.put_lease(new_lease("default", "a", 0, holder, "", datetime.now(UTC)))
+    why = explain(ledger, "ns", "one")
+    assert "GPUs 0 of a are free for it" in why.sentence

@@ -1,5 +1,6 @@
 """Why a claim or a pod waits, in one sentence, and what would make it fit."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from gpufleet.errors import InvalidRequest
@@ -128,7 +129,11 @@ def _whole_gang(ledger: Ledger, name: str, members: list[Pod]) -> Explanation | 
         return None
     if len(requests) < len(members):
         return None
-    verdict = place_gang(ledger.cluster, requests)
+    with ExitStack() as aside:
+        # What its members have got already is not in the gang's way.
+        for pod in members:
+            aside.enter_context(ledger.without(pod.metadata.uid))
+        verdict = place_gang(ledger.cluster, requests)
     if isinstance(verdict, GangFits):
         return None
     reasons = {phrase(reason, requests[0]): count for reason, count in verdict.why.counts.items()}
