@@ -158,9 +158,9 @@ class Binder:
         if held is not None and cluster.offers(held):
             return held
         hold = self._ledger.holds.get(uid)
-        if hold is not None and hold.fits.node == node and hold.fits.request == request:
-            if cluster.offers(hold.fits):
-                return hold.fits
+        asked = hold is not None and hold.fits.node == node and hold.fits.request == request
+        if hold is not None and asked and cluster.offers(hold.fits):
+            return hold.fits
         with self._ledger.without(uid):
             verdict = cluster.place(request, [node])
         if not isinstance(verdict, Fits):

@@ -193,7 +193,9 @@ class Desk:
                 self.ledger.put_pod(change.after)
                 if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp:
                     self.waiting.drop(uid)
-            claims = {state.metadata.annotations.get(CLAIM) for state in (change.before, change.after) if state}
+            claims = {
+                state.metadata.annotations.get(CLAIM) for state in (change.before, change.after) if state
+            }
             if not any(claims) and not self.ledger.parts(uid):
                 continue
             self.care.look_at(uid)

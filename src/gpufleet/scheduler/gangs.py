@@ -9,7 +9,7 @@ A gang of higher priority may have others leave: for all of its members, or nobo
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpufleet.errors import GpufleetError, InvalidRequest
@@ -181,9 +181,8 @@ class Gangs:
 
     async def _follow(self, gang: Key, plan: Plan, members: list[Pod]) -> None:
         there = {pod.metadata.uid for pod in members}
-        for uid in plan.members - there:
-            # Nobody answers for its leases any more: its claim may have gone, or name another gang.
-            self._care.look_at(uid)
+        # Their pods have gone, or their claim has, or it names another gang.
+        self._let_go(plan.members - there)
         plan.members &= there
         terms = self._terms(gang)
         enough = terms is not None and len(plan.members) >= terms[0]
@@ -206,15 +205,19 @@ class Gangs:
         self._dirty.add(gang)
 
     def _drop(self, gang: Key) -> None:
-        """Give up a plan: whatever its members still have is care's to look after from now on."""
-        for uid in self.plans.pop(gang).members:
+        """Give up a plan."""
+        self._let_go(self.plans.pop(gang).members)
+
+    def _let_go(self, members: Iterable[str]) -> None:
+        """No plan keeps anything for these pods: whatever they still have is care's to look after from now on."""
+        for uid in members:
+            self._ledger.release_hold(uid)
             self._care.look_at(uid)
 
     async def _give_up(self, plan: Plan, members: list[Pod]) -> None:
         for pod in members:
             uid = pod.metadata.uid
             if uid in plan.members and not pod.spec.node_name:
-                self._ledger.release_hold(uid)
                 parts = {node: dict(gpus) for node, gpus in self._ledger.parts(uid).items()}
                 if not await self._care.take_back(pod, parts):
                     self._care.look_at(uid)
