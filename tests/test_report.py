@@ -2,11 +2,14 @@
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -256,3 +259,120 @@ def test_it_finds_its_rank() -> None:
     assert find_rank({"OMPI_COMM_WORLD_RANK": "5"}) == 5
     assert find_rank({"RANK": "first"}) is None
     assert find_rank({}) is None
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """Sends everybody to another address, as a gateway from http to https does."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(308)
+        self.send_header("Location", "https://fleet.example/")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_server_that_sends_it_elsewhere_has_not_taken_the_numbers() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        report = reporter(f"http://127.0.0.1:{server.server_port}", at_exit=0.0)
+        report.log(loss=1.0)
+        assert not report.flush()
+        server.shutdown()
+        serving.join()
+        assert (report.sent, len(report._rows)) == (0, 1)
+        assert report.faults > 0
+        report.close()
+
+
+def test_an_answer_that_drips_holds_up_neither_flush_nor_the_end() -> None:
+    over = threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        listening.settimeout(0.1)
+        open_ones: list[socket.socket] = []
+        while not over.is_set():
+            with suppress(TimeoutError):
+                open_ones.append(listening.accept()[0])
+                open_ones[-1].sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            for each in open_ones:
+                with suppress(OSError):
+                    each.sendall(b"x")  # a byte in time, for ever: no read of the socket times out
+        for each in open_ones:
+            each.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        dripping = threading.Thread(target=drip, args=(listening,))
+        dripping.start()
+        report = reporter(f"http://127.0.0.1:{listening.getsockname()[1]}", at_exit=0.5)
+        report.log(loss=1.0)
+        ends = [
+            threading.Thread(target=end, daemon=True) for end in (lambda: report.flush(0.5), report.close)
+        ]
+        for each in ends:
+            each.start()
+            each.join(30)
+        held_up = [each.is_alive() for each in ends]
+        over.set()
+        dripping.join()
+        assert held_up == [False, False]
+
+
+async def test_a_name_that_the_server_refuses_costs_only_itself(place: Place) -> None:
+    await place.start()
+    with reporter(place.url) as report:
+        report.log(**{"loss": 2.5, "Verlust µ": 1.0, "": 1.0, "x" * 129: 1.0})
+        assert await asyncio.to_thread(report.flush)
+    assert [point.metric for point in await place.points()] == ["loss"]
+    assert (report.sent, report.dropped) == (1, 3)
+
+
+async def test_more_names_than_the_server_keeps_leave_the_first_ones(place: Place) -> None:
+    await place.start()
+    facts: dict[str, object] = {"layers": 2, "hidden_size": 2, "sequence_length": 2, "precision": "bf16"}
+    with reporter(place.url, parameters=7e9, **facts) as report:
+        report.log(loss=2.5, **{f"layer_{number}": number for number in range(400)})
+        assert await asyncio.to_thread(report.flush)
+    names = {point.metric for point in await place.points()}
+    assert len(names) == 200
+    assert "loss" in names
+    assert (report.sent, report.dropped, report.faults) == (200, 206, 0)
+
+
+def test_a_clock_that_is_set_back_is_followed() -> None:
+    report = reporter("http://127.0.0.1:9", at_exit=0.0)
+    report._thread = threading.current_thread()  # nothing is sent meanwhile
+    report.log(loss=1.0)
+    report._last["loss"] += 3_600_000  # as if the clock had been an hour ahead
+    report.log(loss=2.0)
+    first, second = (at for _, _, at in report._waiting)
+    assert 0 <= second - first < 60_000
+
+
+class OfAllRanks(float):
+    """A DTensor, as far as it matters: reading it asks the other ranks."""
+
+    read = False
+
+    def full_tensor(self) -> float:
+        return 1.0
+
+    def detach(self) -> "OfAllRanks":
+        return self
+
+    def __float__(self) -> float:
+        OfAllRanks.read = True
+        return 1.0
+
+
+async def test_a_tensor_of_all_ranks_is_not_read_in_the_background(place: Place) -> None:
+    await place.start()
+    with reporter(place.url, precision=16) as report:
+        report.log(grad_norm=OfAllRanks(), huge=10**400, good=1)
+        assert await asyncio.to_thread(report.flush)
+    assert [point.metric for point in await place.points()] == ["good"]
+    assert (OfAllRanks.read, report.dropped, report.faults) == (False, 2, 0)

@@ -35,10 +35,16 @@ from pathlib import Path
 from typing import Any
 
 BATCH = 5_000
+MOST_NAMES = 195
+"""Names that are reported. The server keeps 200 metrics of a workload, five of which describe the model."""
+
 FACTS_EVERY = 60.0
 """Seconds after which the size of the model is told again: readers look back a few minutes."""
 
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
+_AHEAD = 60_000
+"""Milliseconds that times may run ahead of the clock; more, and the clock was set back."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./:@ ()%-]{0,127}", re.ASCII)
 _POD = re.compile(
     r"(?:/pods/|[/-]pod)([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})"
 )
@@ -87,7 +93,7 @@ class Reporter:
             "layers": layers,
             "hidden_size": hidden_size,
             "sequence_length": sequence_length,
-            "precision_bits": _PRECISIONS.get(precision.lower()) if precision else None,
+            "precision_bits": _PRECISIONS.get(str(precision).lower()),
         }
         self._facts_due = 0.0
         self._every, self._timeout, self._at_exit = every, timeout, at_exit
@@ -114,26 +120,29 @@ class Reporter:
             if step is not None:
                 numbers["step"] = step
             for name, value in numbers.items():
+                if not self._takes(name):
+                    self.dropped += 1
+                    continue
                 if len(self._waiting) == self._waiting.maxlen:
                     self.dropped += 1
                 # The server knows a number by its millisecond: two of one name must not share it.
-                self._last[name] = max(now, self._last.get(name, 0) + 1)
+                after = self._last[name] + 1
+                self._last[name] = after if now < after < now + _AHEAD else now
                 self._waiting.append((name, _loose(value), self._last[name]))
             if self._thread is None:
                 self._start()
 
     def flush(self, seconds: float = 5.0) -> bool:
         """Send what is there, for at most `seconds`; whether all of it went."""
-        until = time.monotonic() + seconds
-        try:
-            while self._address and (self._waiting or self._rows):
-                left = until - time.monotonic()
-                if left <= 0 or not self._send(min(self._timeout, max(0.1, left))):
-                    return False
-        except Exception as error:  # noqa: BLE001  (nothing of this may reach the training)
-            self._fault(str(error))
-            return False
-        return True
+        if not self._address or not (self._waiting or self._rows):
+            return True
+        went: list[bool] = []
+        # In a thread that can be left behind: looking up a name and an answer that drips know no deadline.
+        thread = threading.Thread(target=lambda: went.append(self._drain(seconds)), daemon=True)
+        with contextlib.suppress(RuntimeError):  # no more threads are to be had
+            thread.start()
+            thread.join(seconds + 0.5)
+        return went == [True]
 
     def close(self) -> None:
         """Send what is left, for a few seconds at most, and stop."""
@@ -141,8 +150,8 @@ class Reporter:
             return
         self._closed = True
         self._wake.set()
-        if self._pid == os.getpid():
-            self.flush(self._at_exit)
+        if self._pid == os.getpid() and self._thread is not None:
+            self._thread.join(self._at_exit)
         atexit.unregister(self.close)
 
     def __enter__(self) -> "Reporter":
@@ -171,6 +180,7 @@ class Reporter:
         while True:
             self._wake.wait(pause)
             if self._closed:
+                self._drain(self._at_exit)
                 return
             try:
                 well = self._send(self._timeout)
@@ -179,6 +189,18 @@ class Reporter:
                 well = False
             wait = _FIRST_WAIT if well else min(2 * wait, _LONGEST_WAIT)
             pause = (0.0 if len(self._rows) >= BATCH else self._every) if well else wait
+
+    def _drain(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        try:
+            while self._waiting or self._rows:
+                left = until - time.monotonic()
+                if left <= 0 or not self._send(min(self._timeout, max(0.1, left))):
+                    return False
+        except Exception as error:  # noqa: BLE001  (nothing of this may reach the training)
+            self._fault(str(error))
+            return False
+        return True
 
     def _send(self, timeout: float) -> bool:
         """Send one batch; False if it has to wait."""
@@ -193,6 +215,11 @@ class Reporter:
                 status = self._post(json.dumps(rows, allow_nan=False).encode(), timeout)
             except (OSError, ValueError) as error:
                 self._fault(str(error))
+                return False
+            if status < 200 or 300 <= status < 400:
+                self._fault(
+                    f"{self._address} answers {status} and sends us elsewhere; give the address there"
+                )
                 return False
             if status >= 500 or status in _WORTH_RETRYING:
                 self._fault(f"the server answers {status}")
@@ -222,7 +249,7 @@ class Reporter:
     def _row(self, name: str, value: Any, at: int) -> None:
         try:
             number = float(value)
-        except (TypeError, ValueError, RuntimeError):
+        except Exception:  # noqa: BLE001  (whatever it is, it is no number)
             number = math.nan
         if not math.isfinite(number):
             self.dropped += 1
@@ -246,6 +273,19 @@ class Reporter:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code
+
+    def _takes(self, name: str) -> bool:
+        """Whether the server would take the name: one that it refuses costs the whole batch."""
+        if name in self._last:
+            return True
+        if len(self._last) >= MOST_NAMES:
+            self._tell(f"{name} is not reported: the server takes {MOST_NAMES} names of a workload")
+            return False
+        if not _NAME.fullmatch(name):
+            self._tell(f"{name!r} is not reported: a name has letters, digits and _./:@ ()%-, 128 at most")
+            return False
+        self._last[name] = 0
+        return True
 
     def _fault(self, why: str) -> None:
         self.faults += 1
@@ -297,6 +337,8 @@ def _address(url: str, workload: str | None, cluster: str) -> str:
 
 def _loose(value: Any) -> Any:
     """A tensor without its graph, and on a GPU a copy, so that neither is waited for nor kept alive."""
+    if hasattr(value, "full_tensor"):
+        return math.nan  # a DTensor: reading it may wait for other ranks, and so stop the training
     try:
         if hasattr(value, "detach"):
             value = value.detach()
