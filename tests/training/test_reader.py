@@ -157,3 +157,16 @@ def test_patterns_of_users_come_first() -> None:
 def test_a_pattern_that_is_wrong_or_may_never_end_is_refused(expression: str, why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         own_patterns([expression])
+
+
+def test_a_bar_that_ends_no_line_is_read_while_it_is_drawn() -> None:
+    reader, losses = LogReader(), []
+    for step in range(1000):
+        drawn = f"\rEpoch 0:  10%|#   | {step}/9000 [01:23<01:41,  5.42it/s, v_num=0, train_loss={step}.5]"
+        losses += [point.value for point in reader.feed(drawn, 1.0) if point.metric == "loss"]
+    assert losses == [step + 0.5 for step in range(999)]
+    whole = LogReader()
+    text = "".join(
+        f"\rEpoch 0:  10%|# | {n}/90 [01:23<01:41,  5.4it/s, train_loss={n}.5]" for n in range(200)
+    )
+    assert len({point.value for point in whole.feed(text, 1.0) if point.metric == "loss"}) == 199

@@ -22,6 +22,7 @@ MOST_POINTS = 64
 """Numbers that are taken from one line."""
 
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
+_END = re.compile(r"[\r\n]")
 _RANK = re.compile(r"\[(?:rank|Rank|RANK|default)[ -]?(?P<rank>\d{1,7})(?:/\d+)?\]")
 _MOST_RANK = 1_000_000
 
@@ -37,8 +38,8 @@ class LogReader:
 
     def feed(self, text: str, now: float) -> list[TrainingPoint]:
         """The numbers in a piece of the log that may end within a line."""
-        *lines, rest = (self._rest + text).split("\n")
-        # Of a line that never ends, the newest part counts: that is where a bar is drawn.
+        # A bar that redraws itself ends no line for hours: each drawing counts when the next begins.
+        *lines, rest = _END.split(self._rest + text)
         self._rest = rest[-LONGEST_LINE:]
         return [point for line in lines for point in self.read(line, now)]
 
