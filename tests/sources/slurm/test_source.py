@@ -242,3 +242,13 @@ async def test_without_slurms_commands_the_problem_says_what_to_set(bin: Path | 
     )
     assert not await source.polling.look(source.look)
     assert "set slurm.bin" in source.polling.problem or bin is None
+
+
+async def test_every_task_of_a_waiting_array_asks_for_its_gpus(slurm: Slurm) -> None:
+    source, fleet = following(slurm)
+    places = [str(number * (number + 3)) for number in range(1, 31)]  # longer than Slurm prints by itself
+    with jobs(slurm):
+        slurm.submit("true", "--hold", "--job-name=strided", "--array=1-99:3", "--gpus=2")
+        slurm.submit("true", "--hold", "--job-name=scattered", f"--array={','.join(places)}", "--gpus=1")
+        await source.look()
+        assert (named(fleet, "strided").requested, named(fleet, "scattered").requested) == (66, 30)

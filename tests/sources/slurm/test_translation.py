@@ -11,7 +11,7 @@ from gpufleet.errors import SlurmUnavailable
 from gpufleet.model.workload import Status
 from gpufleet.sources.slurm.gres import count_in, indices_in, type_in
 from gpufleet.sources.slurm.hostlist import expand, numbers
-from gpufleet.sources.slurm.jobs import Job, Share, job_from, past_job_from, spread, status_of
+from gpufleet.sources.slurm.jobs import Job, Share, job_from, past_job_from, spread, status_of, tasks_waiting
 from gpufleet.sources.slurm.nodes import node_from, nodes_in_text
 from gpufleet.sources.slurm.objects import objects_of
 from gpufleet.sources.slurm.wire import read_jobs, read_nodes, read_past
@@ -237,3 +237,14 @@ def test_whatever_a_field_holds_a_job_is_read_or_left_out(strange: dict[str, Any
         job = job_from(record)
         if job is not None:
             objects_of(job, "u", "")
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [("0-20:4%2", 6), ("1-99:3", 33), ("7", 1), ("1,3,5-7", 5), ("0-20:0", 21), ("", 1), ("1,3,...", 2)],
+)
+def test_tasks_that_wait_are_counted_however_slurm_abbreviates_them(said: str, meant: int) -> None:
+    waits = OF_23_11 | {
+        "job_state": ["PENDING"], "nodes": "", "gres_detail": [], "array_job_id": some(71), "array_task_string": said,
+    }  # fmt: skip
+    assert tasks_waiting(only_job(waits)) == meant

@@ -30,6 +30,8 @@ class Commands:
         self._environ = dict(os.environ if environ is None else environ)
         if settings.conf is not None:
             self._environ["SLURM_CONF"] = str(settings.conf)
+        # The tasks of an array that wait are cut after 64 characters otherwise, and so would be their GPUs.
+        self._environ["SLURM_BITSTR_LEN"] = "0"
         self._scontrol_has_json = True
         self._accounting = True
 

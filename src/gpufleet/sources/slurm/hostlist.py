@@ -28,12 +28,14 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """The numbers of `0-2,5`, in order; anything that is no number stands for none."""
+    """The numbers of `0-2,5` or `0-20:4` (every fourth), in order; what is no number stands for none."""
     found: list[int] = []
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
+        span, _, step = part.strip().partition(":")
+        first, dash, last = span.partition("-")
         if first.isdecimal() and (not dash or last.isdecimal()):
-            found.extend(range(int(first), min(int(last or first), int(first) + MOST) + 1))
+            every = max(1, int(step)) if step.isdecimal() else 1
+            found.extend(range(int(first), min(int(last or first), int(first) + MOST) + 1, every))
     return tuple(found)
 
 
