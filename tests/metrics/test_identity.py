@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.metrics.answer import labels_type
-from gpufleet.metrics.columns import derive, in_our_unit
+from gpufleet.metrics.columns import derive, in_our_unit, written_in_percent
 from gpufleet.metrics.dialect import assumed, dialects
 from gpufleet.metrics.identity import gpu_index, holder_of, host_of, identify, identity_labels, key_labels
 from gpufleet.metrics.roster import call_the_roll, empty_roster
@@ -144,3 +144,22 @@ def test_memory_adds_up(used: float, free: float, reserved: float) -> None:
     assert share is not None
     assert share[0] != share[0] if total[0] == 0 else 0 <= share[0] <= 100
     assert derive(Quantity.POWER, known) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "percent"),
+    [
+        ([0.2, 1.0], False),
+        ([0.2, 1.02], False),  # a sample that was carried a little too far
+        ([0.2, 2.0**47, 9.3e18, float("inf")], False),  # blanks
+        ([0.2, float("nan")], False),
+        ([], False),
+        ([0.2, 97.0], True),
+        ([0.2, 97.0, 2.0**47], True),
+    ],
+)
+def test_a_ratio_is_percent_only_where_a_value_can_be_nothing_else(
+    values: list[float], percent: bool
+) -> None:
+    assert written_in_percent(Metric("x", 100, ratio=True), np.array(values)) is percent
+    assert not written_in_percent(Metric("x"), np.array(values))

@@ -39,6 +39,7 @@ LIMITS: Mapping[Quantity, tuple[float, float]] = {
 
 _SLACK = 1.005
 """Exporters round: 100.2 percent is 100."""
+_SURELY_PERCENT = 2.0
 
 DERIVED: Mapping[Quantity, tuple[Quantity, ...]] = {
     Quantity.MEMORY_TOTAL: (Quantity.MEMORY_USED, Quantity.MEMORY_FREE, Quantity.MEMORY_RESERVED),
@@ -55,8 +56,12 @@ DERIVED: Mapping[Quantity, tuple[Quantity, ...]] = {
 
 
 def written_in_percent(metric: Metric, values: Values) -> bool:
-    """Whether a metric that is named a ratio holds percent all the same."""
-    return bool(metric.ratio and values.size and np.nanmax(values, initial=0.0) > _SLACK)
+    """Whether a metric that is named a ratio holds percent all the same.
+
+    Blanks (2^47 and the like) say nothing of it, nor does a ratio that a sample carried a little above 1.
+    """
+    with np.errstate(invalid="ignore"):
+        return bool(metric.ratio and ((values > _SURELY_PERCENT) & (values <= 100 * _SLACK)).any())
 
 
 def in_our_unit(quantity: Quantity, metric: Metric, values: Values, percent: bool) -> Values:
