@@ -221,3 +221,13 @@ def test_steps_answer_as_a_slow_look_through_all_samples_does(
         expected.append(kept[max(past)] if past else math.nan)
     if kept:
         np.testing.assert_array_equal(at_steps(series, grid), expected)
+
+
+async def test_a_clock_that_is_set_back_stops_nothing(metrics: EmbeddedMetrics, clock: Clock) -> None:
+    await metrics.record(refresh(T0, {A: 100.0}))
+    clock.now = T0 - 3600
+    await metrics.record(refresh(clock.now, {A: 200.0}))
+    latest = await metrics.latest()
+    assert (latest.taken_at, latest.values[POWER].tolist()) == (T0 - 3600, [200.0])
+    await metrics.record(refresh(clock.now - 60, {A: 300.0}))  # late, and not the newest
+    assert (await metrics.latest()).values[POWER].tolist() == [200.0]

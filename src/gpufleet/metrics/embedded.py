@@ -118,7 +118,8 @@ class EmbeddedMetrics:
 
     async def record(self, readings: Readings) -> None:
         """Keep one refresh. It is stored when this returns; raises StoreUnavailable if it is not."""
-        if readings.taken_at >= self._latest.taken_at:
+        # What was taken in the future was taken before the clock was set back.
+        if readings.taken_at >= self._latest.taken_at or self._latest.taken_at > self._clock():
             self._latest = readings
         await self._at_store(self._readings.append(self._cluster, readings))
         quarter = readings.taken_at // _TIDY_EVERY
@@ -251,7 +252,7 @@ class EmbeddedMetrics:
         return msgspec.msgpack.decode(kept[1], type=shape) if kept else None
 
     def _due(self, what: str, now: float) -> bool:
-        return now - self._asked.get(what, -np.inf) >= self._settings.refresh
+        return not 0 <= now - self._asked.get(what, -np.inf) < self._settings.refresh
 
     async def _or_none(self, answer: Awaitable[T]) -> T | None:
         try:
