@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import math
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -54,6 +55,8 @@ class Proxy:
             body = await reply.read()
         if fault == "nan":
             body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
+        if fault == "renamed":
+            body = body.replace(b"DCGM_FI_PROF_DRAM_ACTIVE", b"DCGM_FI_OTHER")
         if fault == "truncated":
             packed = gzip.compress(body)
             return web.Response(body=packed[: len(packed) // 2], headers={"Content-Encoding": "gzip"})
@@ -220,3 +223,48 @@ async def test_settings_that_can_not_work_are_refused_at_once(
 ) -> None:
     with pytest.raises(SettingsError, match=sentence):
         PrometheusSource(settings)
+
+
+async def test_health_recovers_from_whatever_broke_a_refresh(everything: str) -> None:
+    broken = False
+
+    def clock() -> float:
+        if broken:
+            raise OSError("no time to be had")
+        return time.time()
+
+    async def becomes(healthy: bool) -> None:
+        async with asyncio.timeout(60):
+            while True:
+                if source.health().healthy is healthy:
+                    return
+                await asyncio.sleep(0.05)
+
+    settings = MetricsSettings(url=everything, refresh=0.1, timeout=5.0)
+    async with PrometheusSource(settings, clock) as source:
+        await becomes(True)
+        broken = True
+        await becomes(False)
+        assert "no time to be had" in source.health().last_error
+        broken = False
+        await becomes(True)
+
+
+async def test_what_failed_when_asked_for_is_tried_again_though_nobody_asks(proxy: Proxy) -> None:
+    async with opened(proxy.url, refresh=0.5) as source:
+        await until(source, complete)
+        proxy.fault, proxy.where = "500", "process_gpu_memory_bytes"
+        assert (await source.processes()).errors
+        assert not source.health().healthy
+        proxy.fault = ""
+        await until(source, lambda _: source.health().healthy)
+
+
+async def test_an_error_of_a_metric_that_is_gone_goes_with_it(proxy: Proxy) -> None:
+    async with opened(proxy.url) as source:
+        await until(source, lambda readings: complete(readings) and Quantity.DRAM_ACTIVITY in readings.values)
+        proxy.fault, proxy.where = "500", "DRAM_ACTIVE"
+        assert "dram_activity" in (await source.refresh()).errors
+        proxy.fault, proxy.where = "renamed", ""
+        await until(source, lambda _: source.health().healthy)
+        assert Quantity.DRAM_ACTIVITY not in (await source.latest()).values

@@ -1,9 +1,20 @@
 import asyncio
+from typing import TypeVar
 
 import pytest
 
 from gpufleet.errors import MetricsUnavailable
 from gpufleet.metrics.shared import Cache, Shared
+
+T = TypeVar("T")
+
+
+async def becomes(shared: Shared[T], value: T) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            if await shared.get() == value:
+                return
+            await asyncio.sleep(0)
 
 
 async def test_callers_share_one_fetch_and_keep_the_old_value_when_it_fails() -> None:
@@ -21,7 +32,7 @@ async def test_callers_share_one_fetch_and_keep_the_old_value_when_it_fails() ->
     now[0] = 20.0
     assert await shared.get() == 1
     now[0] = 40.0
-    assert await shared.get() == 3
+    await becomes(shared, 3)  # nobody waits for a source that failed
     assert calls == [0.0, 20.0, 40.0]
 
 
@@ -69,3 +80,24 @@ async def test_a_failed_fetch_is_not_kept() -> None:
     with pytest.raises(MetricsUnavailable):
         await cache.get("k", 60.0, fails, lambda _: 1)
     assert await cache.get("k", 60.0, works, lambda _: 1) == 1
+
+
+async def test_nobody_waits_for_a_source_that_hangs() -> None:
+    go, now = asyncio.Event(), [0.0]
+
+    async def fetch() -> str:
+        if now[0]:
+            await go.wait()
+        return f"fetched at {now[0]:.0f}"
+
+    shared = Shared("", fetch, 15.0, lambda: now[0], patience=0.05)
+    assert await shared.get() == "fetched at 0"
+    now[0] = 20.0
+    async with asyncio.timeout(30):
+        assert list(await asyncio.gather(*(shared.get() for _ in range(5)))) == ["fetched at 0"] * 5
+        go.set()
+        await becomes(shared, "fetched at 20")
+    go.clear()
+    now[0] = 40.0
+    assert await shared.get() == "fetched at 20"
+    await shared.close()

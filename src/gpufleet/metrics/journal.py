@@ -1,6 +1,6 @@
 """What was read when, and what went wrong: the health of a metric source."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from gpufleet.model.metric_source import MetricHealth, SourceHealth
 
@@ -24,6 +24,10 @@ class Journal:
         before = self._entries.get(name)
         self._entries[name] = MetricHealth(before.last_success if before else None, reason)
         self._last_error = reason
+
+    def only(self, names: Collection[str]) -> None:
+        """Forget what is no longer read: nothing would ever tell that its error is over."""
+        self._entries = {name: entry for name, entry in self._entries.items() if name in names}
 
     def error(self, name: str) -> str:
         """Why something can't be read right now; empty if it can."""

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -90,6 +90,11 @@ class PrometheusSource:
         self._processes = self._shared(Processes(), "processes", self._fetch_processes)
         self._storage = self._shared(None, "storage", lambda: read_storage(self._now(), self._names))
         self._rdma = self._shared(None, "rdma", lambda: read_rdma(self._now(), self._names))
+        self._on_demand: dict[str, Shared[Any]] = {
+            "processes": self._processes,
+            "storage": self._storage,
+            "rdma": self._rdma,
+        }
 
     async def __aenter__(self) -> Self:
         self._open = AsyncExitStack()
@@ -98,6 +103,8 @@ class PrometheusSource:
         await self._open.enter_async_context(self._client)
         self._open.push_async_callback(self._ranges.close)
         self._open.push_async_callback(self._past_names.close)
+        for shared in self._on_demand.values():
+            self._open.push_async_callback(shared.close)
         task = asyncio.create_task(self._keep_refreshing(), name="metrics-refresh")
         self._open.push_async_callback(_stop, task)
         return self
@@ -214,6 +221,9 @@ class PrometheusSource:
                 self._layout = await moment.work(lay_out, self._readers)
             self._picture = await moment.work(paint, self._layout, self._readers, errors, moment.at)
         self._first.set()
+        for name, shared in self._on_demand.items():
+            if self._journal.error(name):
+                await shared.get()  # nobody may ever ask for it again, and health would stay degraded
         return self._picture
 
     async def _keep_refreshing(self) -> None:
@@ -227,7 +237,7 @@ class PrometheusSource:
             await asyncio.sleep(max(0.05, self._settings.refresh - (time.monotonic() - started)))
 
     async def _detect(self, moment: Moment) -> None:
-        due = self._detected is None or moment.at - self._detected >= self._settings.detect
+        due = self._detected is None or not 0 <= moment.at - self._detected < self._settings.detect
         if not due and self._readers:
             return
         only = self._settings.vocabularies
@@ -258,6 +268,9 @@ class PrometheusSource:
         errors: dict[str, str] = {}
         if failed := self._journal.error("names"):
             errors["names"] = failed
+        asked = {str(quantity) for reader in self._readers for quantity in reader.dialect.quantities}
+        asked |= {"gpus", "holders", "faults"} if self._readers else set()
+        self._journal.only({"names", *self._on_demand, *asked})
         read: set[str] = set()
         for reader, result in zip(self._readers, results, strict=True):
             errors |= {name: f"{reader.dialect.vocabulary.name}: {why}" for name, why in result.items()}
@@ -331,6 +344,10 @@ class PrometheusSource:
             except MetricsUnavailable as error:
                 self._journal.failed(name, str(error))
                 raise
+            except Exception as error:
+                self._journal.failed(name, f"reading it broke: {error!r}")
+                log.exception("reading broke", what=name)
+                raise MetricsUnavailable(f"{name} can't be read: {error!r}") from None
             self._journal.succeeded(name)
             return found
 

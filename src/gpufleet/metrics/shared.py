@@ -2,7 +2,8 @@
 
 `Shared` holds one value that all callers share: whoever comes while it is fetched waits for
 that fetch, and whoever comes within `lifetime` gets what is there. A fetch that fails leaves
-the old value. `Cache` does the same for many keys, bounded by the bytes that it keeps.
+the old value, and nobody waits for a source that is slow or failed: its next fetch goes on by
+itself. `Cache` shares for many keys, bounded by the bytes that it keeps.
 """
 
 import asyncio
@@ -12,6 +13,9 @@ from typing import Generic, TypeVar
 
 from gpufleet.errors import MetricsUnavailable
 
+PATIENCE = 2.0
+"""Seconds that a caller waits for a fetch."""
+
 T = TypeVar("T")
 
 
@@ -19,24 +23,46 @@ class Shared(Generic[T]):
     """One value, fetched at most once per `lifetime` for all who ask."""
 
     def __init__(
-        self, initial: T, fetch: Callable[[], Awaitable[T]], lifetime: float, clock: Callable[[], float]
+        self,
+        initial: T,
+        fetch: Callable[[], Awaitable[T]],
+        lifetime: float,
+        clock: Callable[[], float],
+        patience: float = PATIENCE,
     ) -> None:
         self.value = initial
-        self._fetch, self._lifetime, self._clock = fetch, lifetime, clock
-        self._lock = asyncio.Lock()
+        self._fetch, self._lifetime, self._clock, self._patience = fetch, lifetime, clock, patience
         self._tried: float | None = None
+        self._flight: asyncio.Task[None] | None = None
+        self._trouble = False
 
     async def get(self) -> T:
-        """The newest value; the old one if fetching fails."""
-        async with self._lock:
-            now = self._clock()
-            if self._tried is None or not 0 <= now - self._tried < self._lifetime:
-                self._tried = now
-                try:
-                    self.value = await self._fetch()
-                except MetricsUnavailable:
-                    pass  # the fetcher has told health; the old value says by its age how good it is
+        """The newest value; the old one if fetching fails or takes long."""
+        now = self._clock()
+        due = self._tried is None or not 0 <= now - self._tried < self._lifetime
+        if due and self._flight is None:
+            self._tried = now
+            self._flight = asyncio.create_task(self._take())
+        if (flight := self._flight) is not None and not self._trouble:
+            done, _ = await asyncio.wait({flight}, timeout=self._patience)
+            self._trouble = self._trouble or not done
         return self.value
+
+    async def close(self) -> None:
+        """Stop what is still being fetched."""
+        if self._flight is not None:
+            self._flight.cancel()
+            await asyncio.gather(self._flight, return_exceptions=True)
+
+    async def _take(self) -> None:
+        trouble = True
+        try:
+            self.value = await self._fetch()
+            trouble = False
+        except MetricsUnavailable:
+            pass  # the fetcher has told health; the old value says by its age how good it is
+        finally:
+            self._trouble, self._flight = trouble, None
 
 
 class Cache(Generic[T]):
