@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from itertools import combinations
 
 import hypothesis.strategies as st
@@ -5,7 +6,7 @@ from hypothesis import given, settings
 
 from gpufleet.placement import Allocation, Cluster, Exclusivity, Fits, Gpu, Node, Request, Topology
 from gpufleet.placement.remedies import remedies
-from gpufleet.placement.victims import Victim, evict_from, evictions
+from gpufleet.placement.victims import MOST_CANDIDATES, Victim, evict_from, evictions, least_harmful
 
 
 def node(name: str = "node-a", gpus: int = 8) -> Node:
@@ -109,3 +110,33 @@ def test_selector_model_cpu_and_share_are_named_when_they_are_what_is_in_the_way
     holding(cluster, "pod-1", 0, milli=500)
     assert [r.kind for r in remedies(cluster, Request())] == ["share", "wait"]
     assert remedies(cluster, Request(exclusivity=Exclusivity.SHARED)) == []
+
+
+def test_the_fewest_leave_also_where_small_sets_are_many_and_none_of_them_is_enough() -> None:
+    cluster = Cluster([node(gpus=12)])
+    holding(cluster, "pod-00", 0, 1)
+    for gpu in range(2, 12):
+        holding(cluster, f"pod-{gpu:02}", gpu)
+    victims = [Victim(holder) for holder in cluster.holders_on("node-a")]
+    eviction = evict_from(cluster, Request(count=10), "node-a", victims)
+    assert eviction is not None
+    assert len(eviction.victims) == 9, "the pod with two GPUs, and eight with one"
+
+
+def test_the_search_over_many_nodes_ends_once_enough_were_looked_at() -> None:
+    names = [f"node-{at:03}" for at in range(100)]
+    cluster = Cluster([node(name) for name in names])
+    for name in names:
+        for gpu in range(8):
+            holding(cluster, f"pod-{gpu}@{name}", gpu, where=name)
+    looked_at: list[str] = []
+
+    def candidates() -> Iterator[tuple[str, list[Victim]]]:
+        for name in names:
+            looked_at.append(name)
+            yield name, [Victim(holder) for holder in cluster.holders_on(name)]
+
+    best = least_harmful(cluster, Request(count=2), candidates(), 200)
+    assert best is not None
+    assert (best.node, len(best.victims)) == ("node-000", 2)
+    assert len(looked_at) == MOST_CANDIDATES // 8

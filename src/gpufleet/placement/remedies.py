@@ -12,7 +12,7 @@ import numpy as np
 from gpufleet.placement.cluster import Cluster
 from gpufleet.placement.request import WHOLE, Exclusivity, Request, Topology
 from gpufleet.placement.verdict import Fits
-from gpufleet.placement.victims import Victim, evict_from
+from gpufleet.placement.victims import Victim, least_harmful
 
 MOST_NODES = 50
 """Nodes on which leaving is tried out, those with the most free GPUs first."""
@@ -91,13 +91,10 @@ def _leaving(cluster: Cluster, request: Request, names: list[str] | None) -> Ite
     places = places[directory.matching(request.match_labels)[places]]
     free = cluster.states.nodes(directory.state[places]).free.sum(axis=1)
     nearest = places[np.argsort(-free, kind="stable")[:MOST_NODES]]
-    options = [
-        eviction
-        for name in map(directory.names.__getitem__, nearest.tolist())
-        if (eviction := evict_from(cluster, request, name, map(Victim, cluster.holders_on(name)))) is not None
-    ]
-    if options:
-        best = min(options, key=lambda eviction: eviction.rank)
+    names_there = map(directory.names.__getitem__, nearest.tolist())
+    candidates = ((name, [*map(Victim, cluster.holders_on(name))]) for name in names_there)
+    best = least_harmful(cluster, request, candidates, MOST_NODES)
+    if best is not None:
         holders = tuple(victim.holder for victim in best.victims)
         text = f"wait for {', '.join(holders)} on {best.node} to end"
         yield Remedy("wait", text, best.node, holders)

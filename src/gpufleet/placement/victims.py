@@ -13,8 +13,11 @@ from gpufleet.placement.cluster import Cluster
 from gpufleet.placement.request import Request
 from gpufleet.placement.verdict import Fits
 
-MOST_TRIES = 20_000
+MOST_TRIES = 1_000
 """Sets tried on one node; beyond it whoever can stay, most important first, stays (as kube-scheduler does it)."""
+
+MOST_CANDIDATES = 400
+"""So many candidates on all nodes together are looked at once one eviction is found that helps: somebody waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,22 @@ def evictions(
     return sorted(found, key=lambda eviction: eviction.rank)
 
 
+def least_harmful(
+    cluster: Cluster, request: Request, candidates: Iterable[tuple[str, Sequence[Victim]]], most: int
+) -> Eviction | None:
+    """The eviction that hurts least, of the first `most` nodes on which somebody's leaving helps."""
+    found: list[Eviction] = []
+    looked_at = 0
+    for node, victims in candidates:
+        eviction = evict_from(cluster, request, node, victims)
+        if eviction is not None and eviction.victims:
+            found.append(eviction)
+        looked_at += len(victims)
+        if len(found) == most or (found and looked_at >= MOST_CANDIDATES):
+            break
+    return min(found, key=lambda eviction: eviction.rank, default=None)
+
+
 def evict_from(
     cluster: Cluster, request: Request, node: str, candidates: Iterable[Victim]
 ) -> Eviction | None:
@@ -78,7 +97,7 @@ def _least_important(room: "_Room", victims: list[Victim]) -> list[Victim]:
 
 def _smallest(room: "_Room", victims: list[Victim]) -> tuple[Victim, ...]:
     tries = 0
-    for size in range(1, len(victims) + 1):
+    for size in range(room.fewest(victims), len(victims) + 1):
         sets = list(islice(combinations(victims, size), MOST_TRIES - tries + 1))
         tries += len(sets)
         if tries > MOST_TRIES:
@@ -104,6 +123,7 @@ class _Room:
 
     def __init__(self, cluster: Cluster, request: Request, node: str) -> None:
         self._request = request
+        self._node = node
         self._alone = Cluster([cluster.nodes[node]], score=cluster.states.score)
         for holder in cluster.holders_on(node):
             self._alone.allocate(holder, cluster.allocations[holder], observed=True)
@@ -111,6 +131,20 @@ class _Room:
     def without(self, victims: Iterable[Victim]) -> bool:
         """Whether the request fits once they are gone."""
         return self._try(victims) is not None
+
+    def fewest(self, victims: Iterable[Victim]) -> int:
+        """So many must leave at least: all that is free then has to be as much as is asked for."""
+        missing = self._request.gpu_milli - sum(
+            max(left, 0) for left in self._alone.free_milli(self._node).values()
+        )
+        held = (self._alone.allocations[victim.holder] for victim in victims)
+        number = 1
+        for gives in sorted((len(each.gpus) * each.milli for each in held), reverse=True):
+            missing -= gives
+            if missing <= 0:
+                break
+            number += 1
+        return number
 
     def without_fits(self, victims: Iterable[Victim]) -> Fits:
         """What it gets then."""

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpufleet.kube.timing import Timing
 from gpufleet.model.kube_objects import Pod
-from gpufleet.placement import Cluster, Eviction, Fits, Request, Victim, evict_from, evictions
+from gpufleet.placement import Cluster, Eviction, Fits, Request, Victim, evictions
 from gpufleet.placement.kubernetes import Hold, Ledger
 from gpufleet.placement.kubernetes.ledger import holder_key, uid_of
+from gpufleet.placement.victims import least_harmful
 
 MOST_NODES = 200
 """Nodes on which an eviction is tried out; those with the least important holders first."""
@@ -117,14 +118,7 @@ class Preemption:
         self, cluster: Cluster, pod: Pod, request: Request, among: Sequence[str], most: int
     ) -> Eviction | None:
         """The eviction that hurts least, of the first `most` that help."""
-        found: list[Eviction] = []
-        for node, victims in self._candidate_nodes(cluster, pod, among):
-            eviction = evict_from(cluster, request, node, victims)
-            if eviction is not None and eviction.victims:
-                found.append(eviction)
-            if len(found) == most:
-                break
-        return min(found, key=lambda eviction: eviction.rank, default=None)
+        return least_harmful(cluster, request, self._candidate_nodes(cluster, pod, among), most)
 
     def _candidate_nodes(
         self, cluster: Cluster, pod: Pod, among: Sequence[str]
