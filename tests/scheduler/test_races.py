@@ -279,3 +279,29 @@ def test_no_member_of_a_gang_is_chosen_for_before_all_have_their_leases(world: W
     assert [node_of(world, name) for name in ("p", "q", "r")] == ["", "", "a"]
     first.kill()
     second.kill()
+
+
+def test_a_process_that_never_leads_remembers_nothing_of_what_is_gone(world: World) -> None:
+    leader, standby = Process(world), Process(world)
+    for at in range(5):
+        world.add_claim(f"claim-{at}", count=1)
+        pod = world.add_pod(f"pod-{at}", f"claim-{at}")
+        leader.watch()
+        leader.schedule(pod)
+        answer_all(world)
+        standby.watch()
+        bound = world.pod(pod.metadata.name)
+        assert bound is not None
+        world.finish(bound)
+        world.remove("pods", "ns", pod.metadata.name)
+        world.remove("claims", "ns", f"claim-{at}")
+        leader.watch()
+        leader.look("care")
+        answer_all(world)
+        standby.watch()
+    assert leases(world) == {}
+    assert not standby.desk.care._dirty
+    assert not standby.desk.care._departed
+    assert {claim for _, claim in standby.desk.statuses._dirty} <= {"one", "two"}
+    leader.kill()
+    standby.kill()

@@ -18,8 +18,8 @@ from gpufleet.kube.errors import Conflict, NotFound
 from gpufleet.kube.timing import Timing
 from gpufleet.logs import get_logger
 from gpufleet.model.annotations import ALLOCATED, CLAIM, VISIBLE
-from gpufleet.model.kube_objects import Lease, Pod
-from gpufleet.placement.kubernetes import Ledger, read_lease, sensible_request
+from gpufleet.model.kube_objects import Pod
+from gpufleet.placement.kubernetes import Ledger, sensible_request
 from gpufleet.placement.kubernetes.leases import Holder
 from gpufleet.placement.request import WHOLE
 from gpufleet.scheduler.binding import Binder, allocation_of
@@ -85,6 +85,11 @@ class Care:
 
     def look_at(self, uid: str) -> None:
         """Something about this holder has changed."""
+        if uid not in self._ledger.pods and not self._ledger.parts(uid):
+            # Nothing is left to look after. A replica that does not lead would remember it for good.
+            self._dirty.discard(uid)
+            self._departed.discard(uid)
+            return
         self._dirty.add(uid)
         self._wake.set()
 
@@ -92,12 +97,6 @@ class Care:
         """The watch has shown that the pod was deleted."""
         if self._ledger.parts(uid):
             self._departed.add(uid)
-            self.look_at(uid)
-
-    def lease_gone(self, lease: Lease) -> None:
-        """The watch has shown that a lease was deleted: by us, or by somebody under a pod that runs."""
-        read = read_lease(lease)
-        for uid in read.holders if read else ():
             self.look_at(uid)
 
     def freed(self) -> None:

@@ -137,17 +137,17 @@ class Desk:
     def on_leases(self, changes: Sequence[Change[Lease]]) -> None:
         """Leases were written or deleted, by us or by others."""
         for change in changes:
-            meta = change.object.metadata
-            if meta.namespace != self._namespace or read_lease(change.object) is None:
+            meta, read = change.object.metadata, read_lease(change.object)
+            if meta.namespace != self._namespace or read is None:
                 continue
             if change.after is None:
-                self.care.lease_gone(change.object)
                 self.ledger.drop_lease(meta.name, meta.uid)
                 self.care.freed()
-                continue
-            self.ledger.put_lease(change.after)
-            known = self.ledger.leases.get(meta.name)
-            for uid in known.holders if known else ():
+            else:
+                self.ledger.put_lease(change.after)
+                read = self.ledger.leases.get(meta.name)
+            # Also after a deletion: it may have been by somebody's hand, under a pod that runs.
+            for uid in read.holders if read else ():
                 self.care.look_at(uid)
 
     def on_claims(self, changes: Sequence[Change[GpuClaim]]) -> None:
@@ -157,6 +157,7 @@ class Desk:
             key = (meta.namespace, meta.name)
             if change.after is None:
                 self.ledger.claims.pop(key, None)
+                self.statuses.forget(*key)
                 continue
             self.ledger.claims[key] = change.after
             # Whoever wrote it: a request of ours that was given up on may arrive after later ones.

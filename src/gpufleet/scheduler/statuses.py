@@ -52,6 +52,10 @@ class Statuses:
             self._dirty.add((namespace, claim))
             self._wake.set()
 
+    def forget(self, namespace: str, claim: str) -> None:
+        """The claim is gone."""
+        self._dirty.discard((namespace, claim))
+
     def look_at_all(self) -> None:
         """After a start."""
         self._dirty.update(self._ledger.claims)
