@@ -4,7 +4,18 @@ from datetime import UTC, datetime
 
 from gpufleet.model.annotations import CLAIM
 from gpufleet.model.claim import ClaimDevices, ClaimSpec, GpuClaim
-from gpufleet.model.kube_objects import Node, ObjectMeta, Pod, PodGroup, PodGroupSpec, PodSpec
+from gpufleet.model.kube_objects import (
+    Condition,
+    Node,
+    NodeSpec,
+    NodeStatusFields,
+    ObjectMeta,
+    Pod,
+    PodGroup,
+    PodGroupSpec,
+    PodSpec,
+    Taint,
+)
 from gpufleet.model.node_status import Device, GpuNodeStatus, NodeGpus, NodeGpusSpec
 from gpufleet.placement.kubernetes import Holder, Ledger, explain
 from gpufleet.placement.kubernetes.leases import new_lease
@@ -49,6 +60,23 @@ def test_pods_that_reports_no_longer_name_are_forgotten() -> None:
     assert list(ledger._users) == ["pod-99"]
     ledger.drop_report("a")
     assert not ledger._users
+
+
+def test_signs_of_life_of_a_node_are_told_from_changes_that_matter() -> None:
+    ledger = Ledger()
+    assert ledger.put_node(Node(ObjectMeta(name="a", resource_version="1")))
+    assert ledger.put_report(report())
+    alive = NodeStatusFields(conditions=(Condition("Ready", "True"),))
+    assert not ledger.put_node(Node(ObjectMeta(name="a", resource_version="2"), status=alive))
+    assert not ledger.put_report(report("somebody"))
+    lost = NodeStatusFields(conditions=(Condition("Ready", "Unknown"),))
+    assert ledger.put_node(Node(ObjectMeta(name="a", resource_version="3"), status=lost))
+    assert ledger.put_node(Node(ObjectMeta(name="a", resource_version="4"), status=alive))
+    tainted = NodeSpec(taints=(Taint("key", "", "NoSchedule"),))
+    assert ledger.put_node(Node(ObjectMeta(name="a", resource_version="5"), tainted, alive))
+    assert ledger.put_node(Node(ObjectMeta(name="a", resource_version="6"), status=alive))
+    labelled = ObjectMeta(name="a", resource_version="7", labels={"gpu-type": "a100"})
+    assert ledger.put_node(Node(labelled, status=alive))
 
 
 def test_a_gang_that_has_its_gpus_is_not_told_that_they_are_taken() -> None:

@@ -117,22 +117,20 @@ class Desk:
     # -- what the watch tells --------------------------------------------------------------
 
     def on_nodes(self, changes: Sequence[Change[Node]]) -> None:
-        """Nodes came, changed or went."""
+        """Nodes came, changed or went; most changes are signs of life, for which nobody need be woken."""
         for change in changes:
             if change.after is None:
                 self.ledger.drop_node(change.object.metadata.name)
-            else:
-                self.ledger.put_node(change.after)
-        self.care.freed()
+            elif self.ledger.put_node(change.after):
+                self.care.freed()
 
     def on_reports(self, changes: Sequence[Change[GpuNodeStatus]]) -> None:
         """Agents have reported GPUs."""
         for change in changes:
             if change.after is None:
                 self.ledger.drop_report(change.object.spec.node_name)
-            else:
-                self.ledger.put_report(change.after)
-        self.care.freed()
+            elif self.ledger.put_report(change.after):
+                self.care.freed()
 
     def on_leases(self, changes: Sequence[Change[Lease]]) -> None:
         """Leases were written or deleted, by us or by others."""

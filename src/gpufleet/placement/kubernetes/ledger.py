@@ -73,25 +73,27 @@ class Ledger:
 
     # -- nodes -----------------------------------------------------------------------------
 
-    def put_node(self, node: KubeNode) -> None:
-        """A node is there or has changed."""
-        self.nodes[node.metadata.name] = node
-        self._refresh(node.metadata.name)
+    def put_node(self, node: KubeNode) -> bool:
+        """A node is there or has changed; whether it may take other pods now than before."""
+        name = node.metadata.name
+        before = self.nodes.get(name)
+        self.nodes[name] = node
+        return self._refresh(name) or before is None or before.spec != node.spec
 
     def drop_node(self, name: str) -> None:
         """A node is gone; leases of its GPUs stay known."""
         self.nodes.pop(name, None)
         self._refresh(name)
 
-    def put_report(self, report: GpuNodeStatus) -> None:
-        """An agent has reported the GPUs of its node."""
+    def put_report(self, report: GpuNodeStatus) -> bool:
+        """An agent has reported the GPUs of its node; whether that changes what can be given."""
         name = report.spec.node_name
         self._forget_users(name)
         self.reports[name] = report
         for device in report.status.devices:
             for uid in device.in_use_by:
                 self._users.setdefault(uid, set()).add(name)
-        self._refresh(name)
+        return self._refresh(name)
 
     def drop_report(self, name: str) -> None:
         """A node's report is gone."""
@@ -265,12 +267,18 @@ class Ledger:
             return None
         return Allocation(key, node, tuple(sorted(gpus)), milli, tuple(sorted(instances)))
 
-    def _refresh(self, name: str) -> None:
+    def _refresh(self, name: str) -> bool:
+        """Make the cluster agree with what is known of a node; whether that changed anything."""
         node, report = self.nodes.get(name), self.reports.get(name)
+        before = self.cluster.nodes.get(name)
         if node is None or report is None:
             self.cluster.remove_node(name)
-            return
-        self.cluster.put_node(node_of(node, report, lambda device: self._taken(name, device)))
+            return before is not None
+        now = node_of(node, report, lambda device: self._taken(name, device))
+        if now == before:
+            return False
+        self.cluster.put_node(now)
+        return True
 
     def _unname(self, pod: Pod | None) -> None:
         """Take a pod from those that name its claim; users may change the annotation of a pod that waits."""
