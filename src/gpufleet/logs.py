@@ -5,9 +5,11 @@ the request in hand, which lives in a context variable and so follows a task whe
 goes. Lines of libraries that use the standard `logging` take the same way out.
 """
 
+import json
 import logging
 import sys
 import time
+from contextlib import suppress
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, TextIO, cast
@@ -88,15 +90,20 @@ class _Lines:
         self._flush = out.flush
 
     def msg(self, line: str) -> None:
-        self._write(line + "\n")
-        self._flush()
+        # A full disk or a reader that went away costs the line, and never the work that it tells of.
+        with suppress(OSError, ValueError):
+            self._write(line + "\n")
+            self._flush()
 
     debug = info = warning = error = critical = fatal = exception = log = msg
 
 
 def _to_json(event: EventDict, **_options: Any) -> str:
     # A quarter of the time of the standard library's encoder, on every request.
-    return msgspec.json.encode(event, enc_hook=repr).decode()
+    try:
+        return msgspec.json.encode(event, enc_hook=repr).decode()
+    except UnicodeEncodeError:  # a file's name, for one, that is no UTF-8
+        return json.dumps(event, default=repr)
 
 
 def _add_trace_id(_logger: Any, _method: str, event: EventDict) -> EventDict:
