@@ -56,6 +56,12 @@ def test_a_wrong_query_says_which_parameter_and_what_it_takes(query: bytes, sent
         ("start_time=0001-01-01T00:00:00%2B08:00&end_time=2025-01-01T00:00:00Z", "parameter start_time: "),
         ("start_time=2025-01-01T00:00:00&end_time=2025-01-01T00:00:00Z", "parameter start_time: "),
         (
+            "start_time=20250101&end_time=2025-01-01T00:00:00Z",
+            "parameter start_time: '20250101' is not valid",
+        ),
+        ("start_time=1700000000&end_time=2025-01-01T00:00:00Z", "parameter start_time: '1700000000'"),
+        ("start_time=1e9&end_time=2025-01-01T00:00:00Z", "parameter start_time: '1e9'"),
+        (
             "start_time=2025-01-01T00:00:00Z&end_time=2025-01-01T00:00:00Z&weight=nan",
             "parameter weight: 'nan'",
         ),

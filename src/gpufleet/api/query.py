@@ -65,8 +65,15 @@ class QueryReader(Generic[Q]):
         elif name in values:
             raise InvalidRequest(f"parameter {name}: given more than once; it takes one value")
         else:
+            values[name] = self._moment(name, value) if name in self._moments else value
+
+    def _moment(self, name: str, value: str) -> datetime:
+        """A moment as it is written; a bare number is none, though it could be taken for Unix seconds."""
+        try:
             # An offset's "+" that nobody escaped arrives as a space: 2025-11-05T00:00:00 08:00.
-            values[name] = _PLUS_LOST.sub("+", value) if name in self._moments else value
+            return msgspec.convert(_PLUS_LOST.sub("+", value), datetime)
+        except msgspec.ValidationError:
+            raise InvalidRequest(self._refusal(name, value)) from None
 
     def _checked(self, read: Q) -> Q:
         """Refuse what fits the type but no computation, and bring moments to UTC."""
