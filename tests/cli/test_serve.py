@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from litestar.handlers import HTTPRouteHandler
+from litestar.response import Stream
 
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.health import Lifecycle
@@ -327,6 +328,24 @@ async def test_head_sends_the_headers_of_get_and_no_body() -> None:
     assert answer.status_code == 200
     assert int(answer.headers["content-length"]) > 100
     assert answer.content == b""
+
+
+async def test_a_stream_asked_for_by_head_ends_with_its_headers() -> None:
+    @get("/api/events", media_type="text/event-stream")
+    async def events() -> Stream:
+        """Tell nothing, for ever."""
+
+        async def told() -> AsyncIterator[bytes]:
+            await asyncio.Event().wait()
+            yield b""
+
+        return Stream(told(), media_type="text/event-stream")
+
+    asked = b"HEAD /api/events HTTP/1.1\r\nHost: a\r\n\r\nGET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    async with server(events) as (host, port, _):
+        answer = await raw(host, port, asked)
+    assert answer.count(b"HTTP/1.1 200 ") == 2
+    assert answer.endswith(b"\r\n\r\nok\n")
 
 
 def test_go_tool_pprof_opens_a_profile_of_the_server(tmp_path: Path, postgres_url: str) -> None:

@@ -99,3 +99,10 @@ async def test_the_files_are_public_and_the_data_is_not(build: Path, tmp_path: P
         assert (await http.get("/assets/app-1a2b.js")).status_code == 200
         assert (await http.get("/metrics")).status_code == 401
         assert (await http.get("/metrics", headers={"authorization": f"Bearer {token}"})).status_code == 200
+
+
+async def test_head_works_wherever_get_does(build: Path) -> None:
+    async with client_of(Api(pages=dashboard_pages(build))) as http:
+        answers = [await http.head(path) for path in ("/", "/assets/app-1a2b.js", "/assets/other.js")]
+    assert [answer.status_code for answer in answers] == [200, 200, 404]
+    assert answers[1].headers["content-type"].startswith("text/javascript")

@@ -193,7 +193,9 @@ def _answering(route: Route) -> Answering:
             given["call"] = call
         result = await handler(**given)
         if request is not None and isinstance(result, Response):
-            return cast(Reply, result.to_asgi_response(app=None, request=request))
+            without_body = scope["method"] == "HEAD"
+            made = result.to_asgi_response(app=None, request=request, is_head_response=without_body)
+            return cast(Reply, made)
         return Reply(result, route.status)
 
     return answer

@@ -12,8 +12,9 @@ The content policy allows scripts, styles, fonts and data from this server alone
 from pathlib import Path
 from typing import Any
 
-from litestar import Request, Response, get
+from litestar import HttpMethod, Request, Response
 from litestar.exceptions import NotFoundException
+from litestar.handlers import HTTPRouteHandler
 from litestar.types import ControllerRouterHandler
 
 from gpufleet.dashboard.files import BuiltPage, StaticFile, read_build
@@ -45,6 +46,11 @@ newer, run <code>make dashboard</code> in the source tree and start the server a
 """
 
 
+def _get(path: str) -> HTTPRouteHandler:
+    """What answers GET on `path`, and HEAD, which Litestar's own `get` leaves out."""
+    return HTTPRouteHandler(path, http_method=[HttpMethod.GET, HttpMethod.HEAD], include_in_schema=False)
+
+
 def dashboard_pages(folder: Path = STATIC) -> list[ControllerRouterHandler]:
     """The routes of the page that was built into `folder`, or of one that says how to build it."""
     built = read_build(folder)
@@ -52,12 +58,12 @@ def dashboard_pages(folder: Path = STATIC) -> list[ControllerRouterHandler]:
 
 
 def _pages(built: BuiltPage) -> list[ControllerRouterHandler]:
-    @get("/", include_in_schema=False)
+    @_get("/")
     async def page(request: Request[Any, Any, Any]) -> Response[bytes]:
         """The page."""
         return _answer(request, built.index, "no-cache")
 
-    @get("/assets/{name:str}", include_in_schema=False)
+    @_get("/assets/{name:str}")
     async def asset(request: Request[Any, Any, Any]) -> Response[bytes]:
         """A file that the page loads."""
         name = str(request.path_params["name"])
@@ -69,7 +75,7 @@ def _pages(built: BuiltPage) -> list[ControllerRouterHandler]:
     return [page, asset]
 
 
-@get("/", include_in_schema=False)
+@_get("/")
 async def _not_built() -> Response[bytes]:
     """How to get a page."""
     return Response(
