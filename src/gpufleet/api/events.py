@@ -67,11 +67,12 @@ async def _tell(cluster: Cluster, lifecycle: Lifecycle, heartbeat: float) -> Asy
         waiting.append(change)
         news.set()
 
+    before = list(cluster.fleet.changes.recent)[-REPLAYED:]
     stop = cluster.fleet.changes.listen(hear)
     stay = lifecycle.when_stopping(news.set)
     try:
         yield b": changes of cluster " + cluster.name.encode("ascii", "replace") + b"\n\n"
-        for change in list(cluster.fleet.changes.recent)[-REPLAYED:]:
+        for change in before:
             yield _event(change)
         told = 0
         while not lifecycle.stopping:

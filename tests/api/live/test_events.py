@@ -32,6 +32,18 @@ async def test_a_listener_hears_of_changes_and_of_silence(cluster: Cluster) -> N
     await cast(AsyncGenerator[bytes, None], events).aclose()
 
 
+async def test_a_change_while_the_stream_begins_is_told_once(cluster: Cluster) -> None:
+    cluster.fleet.refresh()
+    cluster.fleet.changes.recent.clear()
+    events = _tell(cluster, Lifecycle(), heartbeat=0.05)
+    await anext(events)
+    cluster.fleet.put_node(Node(name="idle", gpu_count=8, ready=False))
+    cluster.fleet.refresh()
+    assert (await anext(events)).startswith(b"event: node")
+    assert await anext(events) == b": still here\n\n"
+    await cast(AsyncGenerator[bytes, None], events).aclose()
+
+
 async def test_a_slow_listener_is_told_what_it_lost(cluster: Cluster) -> None:
     cluster.fleet.refresh()
     cluster.fleet.changes.recent.clear()
