@@ -18,6 +18,8 @@ from gpufleet.kube import Connection, KubeClient
 from gpufleet.kubelite import KubeLite
 from gpufleet.settings import KubernetesSettings, Settings, StoreSettings, load_settings
 
+ROW = {"metric": "loss", "value": 1.5, "timestamp": 1_700_000_000_000}
+
 
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[Path]:
@@ -125,6 +127,8 @@ async def test_a_cluster_that_was_never_reached_is_not_an_empty_one(
             answer = await http.get(path)
             assert (path, answer.status_code) == (path, 503)
             assert "nothing is known of cluster late yet: " in answer.text
+        reported = await http.post("/api/workloads/job/trainingPerformance", json=[ROW])
+        assert reported.status_code == 503, "whether there is such a workload can't be said"
         assert (await http.get("/api/v1/gpu/metrics")).status_code == 200, "readings need no Kubernetes"
         assert "gpufleet_nodes{" not in (await http.get("/metrics")).text
 

@@ -83,7 +83,7 @@ def training_routes(
 
         Takes the role operator, the workload's own token, or the service account token of its pod.
         """
-        fleet = clusters.get(query.cluster).fleet
+        fleet = clusters.seen(query.cluster).fleet
         owner = workload_uid(fleet, uid)
         _refuse_strangers(fleet, call.caller, owner)
         points = [_point(number, row, clock() + _DAY) for number, row in enumerate(body)]
@@ -93,7 +93,7 @@ def training_routes(
     @post("/api/workloads/{uid:str}/reportToken", example=ReportToken("abc123", "gpw_YWJj.c2ln"))
     async def report_token(uid: str, query: InCluster) -> Answer[ReportToken]:
         """Make the token with which a workload may report its training (role operator)."""
-        owner = workload_uid(clusters.get(query.cluster).fleet, uid)
+        owner = workload_uid(clusters.seen(query.cluster).fleet, uid)
         return Answer(ReportToken(owner, tokens.issue(owner)), headers=((b"cache-control", b"no-store"),))
 
     return [report_training, report_token]
