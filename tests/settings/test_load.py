@@ -68,6 +68,13 @@ def test_the_variables_of_the_contract_work(tmp_path: Path) -> None:
         ({}, {}, "server = 1\n", "server must be a table, written [server]"),
         ({}, {}, "[server\nport", "is not valid TOML: "),
         ({}, {"GPUFLEET_SERVER_PROT": "1"}, "", "no such setting; did you mean GPUFLEET_SERVER_PORT?"),
+        (
+            {},
+            {"GPUFLEET_DATA": ""},
+            "",
+            "'' from environment variable GPUFLEET_DATA is wrong; it takes a path",
+        ),
+        ({"store.data": "~nobody-here/x"}, {}, "", "only for a user who is known here"),
         ({"server.request_timeout": "soon"}, {}, "", "it takes a duration such as 15s, 5m, 2h or 30d"),
         (
             {"server.request_timeout": "0s"},

@@ -29,8 +29,10 @@ def parse(setting: Setting, raw: object) -> Any:
         return _texts(setting, raw)
     if kind == dict[str, float]:
         return _amounts(raw)
+    if kind == Path | None and raw == "":
+        return None
     if kind in (Path | None, Path):
-        return Path(_text(raw)).expanduser() if raw != "" else None
+        return _path(raw)
     text = _text(raw)
     if setting.facts.choices and text not in setting.facts.choices:
         raise ValueError(takes(setting))
@@ -156,3 +158,12 @@ def _text(raw: object) -> str:
     if "\x00" in raw:
         raise ValueError("text without NUL bytes")
     return raw
+
+
+def _path(raw: object) -> Path:
+    if not _text(raw):
+        raise ValueError("a path")
+    try:
+        return Path(_text(raw)).expanduser()
+    except RuntimeError:  # ~ of a user that there is none of
+        raise ValueError("a path, beginning with ~ only for a user who is known here") from None
