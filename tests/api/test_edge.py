@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpufleet.api.edge import Limits
+from gpufleet.api.health import Dependencies, DependencyHealth
 from gpufleet.api.metrics import Metrics
 from gpufleet.api.tracing import trace_id_from
 from gpufleet.errors import MetricsUnavailable
@@ -115,6 +116,27 @@ async def test_debug_answers_only_from_this_machine_and_only_if_switched_on(clie
         off = await http.get("/debug/vars")
     assert near.json()["queue"] == 3
     assert (refused.status_code, off.status_code) == (403, 404)
+
+
+async def test_a_probe_that_breaks_is_asked_again_and_so_are_the_others() -> None:
+    asked = 0
+
+    async def breaks() -> str:
+        raise KeyError("gitVersion")
+
+    async def counts() -> str:
+        nonlocal asked
+        asked += 1
+        return f"asked {asked} times"
+
+    dependencies = Dependencies({"kubernetes": breaks, "store": counts}, every=0.01)
+    watching = asyncio.create_task(dependencies.watch())
+    async with asyncio.timeout(30):
+        while asked < 3:  # noqa: ASYNC110  (another task counts)
+            await asyncio.sleep(0.01)
+    watching.cancel()
+    assert dependencies.verdicts["kubernetes"] == DependencyHealth("down", "'gitVersion'")
+    assert dependencies.verdicts["store"].state == "ok"
 
 
 async def test_a_lost_dependency_makes_the_service_degraded_and_not_dead(client: Client) -> None:

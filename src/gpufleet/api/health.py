@@ -14,7 +14,6 @@ import msgspec
 
 from gpufleet.api.answers import Prepared
 from gpufleet.api.ports import Probe
-from gpufleet.errors import Unavailable
 from gpufleet.logs import get_logger
 
 NAMES = ("metrics", "store", "kubernetes")
@@ -71,8 +70,8 @@ class Dependencies:
                 verdict = DependencyHealth("ok", await probe())
         except TimeoutError:
             verdict = DependencyHealth("down", f"no answer within {self._timeout:g} s")
-        except Unavailable as error:
-            verdict = DependencyHealth("down", str(error))
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is asked again, and so are the others)
+            verdict = DependencyHealth("down", str(error) or type(error).__name__)
         if verdict.state != self.verdicts[name].state:
             log = _log.info if verdict.state == "ok" else _log.warning
             log("dependency changed", dependency=name, state=verdict.state, message=verdict.message)
