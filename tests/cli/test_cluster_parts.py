@@ -16,7 +16,13 @@ from gpufleet.cli.wiring import open_parts
 from gpufleet.errors import NotFound, Unavailable
 from gpufleet.kube import Connection, KubeClient
 from gpufleet.kubelite import KubeLite
-from gpufleet.settings import KubernetesSettings, Settings, StoreSettings, load_settings
+from gpufleet.settings import (
+    KubernetesSettings,
+    Settings,
+    SlurmSettings,
+    StoreSettings,
+    load_settings,
+)
 
 ROW = {"metric": "loss", "value": 1.5, "timestamp": 1_700_000_000_000}
 
@@ -141,3 +147,20 @@ async def test_a_cluster_that_was_never_reached_is_not_an_empty_one(
                 await asyncio.sleep(0.1)
         assert {path: (await http.get(path)).status_code for path in looks} == dict.fromkeys(looks, 200)
         assert 'gpufleet_nodes{cluster="late"' in (await http.get("/metrics")).text
+
+
+async def test_a_cluster_of_another_kind_has_no_claims_of_kubectls_own_cluster(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".kube").mkdir()
+    nowhere(tmp_path).rename(tmp_path / ".kube" / "config")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    slurm = settings.replace(SlurmSettings(enabled=True, bin=tmp_path))
+    async with AsyncExitStack() as closing:
+        parts = await open_parts(slurm, closing)
+        app = create_app(Api(routes=parts.routes, metrics=parts.metrics))
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
+            claims, why = await http.get("/api/claims"), await http.get("/api/claims/ml/train/explain")
+    assert claims.json()["data"] == {"data": [], "total": 0}
+    assert (why.status_code, "it is not on Kubernetes" in why.text) == (404, True)

@@ -9,7 +9,6 @@ are all heard, so that a pod which is merely not listed yet doesn't end.
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,6 @@ from gpufleet.metrics.prometheus import PrometheusSource
 from gpufleet.model.metric_source import MetricSource
 from gpufleet.settings import KubernetesSettings, MetricsSettings, Settings
 from gpufleet.sources.kubernetes import KubernetesSource
-from gpufleet.store import Store
 
 PATIENCE = 30.0
 """Seconds that the server waits for the first full picture before it answers without."""
@@ -48,10 +46,7 @@ class OpenCluster:
 
 async def open_clusters(parts: Parts) -> None:
     """Every cluster of the settings, followed in the background."""
-    opened = [
-        await _open(name, settings, parts.store, parts.closing, parts.simulated)
-        for name, settings in parts.settings.clusters.items()
-    ]
+    opened = [await _open(name, settings, parts) for name, settings in parts.settings.clusters.items()]
     parts.clusters = Clusters([each.cluster for each in opened])
     parts.background = await parts.closing.enter_async_context(Background())
     for each in opened:
@@ -67,10 +62,9 @@ async def open_clusters(parts: Parts) -> None:
     await asyncio.gather(*(_first_picture(each) for each in opened))
 
 
-async def _open(
-    name: str, settings: Settings, store: Store, closing: AsyncExitStack, simulated: bool
-) -> OpenCluster:
-    fleet = Fleet(name, simulated=simulated)
+async def _open(name: str, settings: Settings, parts: Parts) -> OpenCluster:
+    store, closing = parts.store, parts.closing
+    fleet = Fleet(name, simulated=parts.simulated)
     metrics_settings, kube = settings[MetricsSettings], settings[KubernetesSettings]
     metrics: MetricSource
     if metrics_settings.url:
@@ -81,7 +75,7 @@ async def _open(
     source = None
     # Where other sources are named, kubectl's own cluster is followed only if it is named too.
     if names_an_api(kube, {} if machines else os.environ):
-        client = await closing.enter_async_context(KubeClient.from_settings(kube))
+        client = parts.followed[name] = await closing.enter_async_context(KubeClient.from_settings(kube))
         source = KubernetesSource(
             client, fleet, lease_namespace=kube.lease_namespace, fault_taints=kube.fault_taints
         )

@@ -33,6 +33,8 @@ class Parts:
     counts: dict[str, Callable[[], object]] = field(default_factory=dict)
     """Sizes of queues and caches, shown on /debug/vars."""
     kubernetes: KubeClient | None = None
+    followed: dict[str, KubeClient] = field(default_factory=dict)
+    """By cluster: the Kubernetes API that it is read from, where it is."""
     reviewer: TokenReviewer | None = None
     simulated: bool = False
     visible: dict[str, Callable[[], bool]] = field(default_factory=dict)
