@@ -4,8 +4,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gpufleet.errors import KubernetesUnavailable
 from gpufleet.kube.client import KubeClient
+from gpufleet.kube.errors import KubernetesRefused
+from gpufleet.logs import get_logger
 
+_log = get_logger("auth")
 _POD = "authentication.kubernetes.io/pod-uid"
 _PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 
@@ -44,7 +48,16 @@ class TokenReviews:
     async def review(self, token: str) -> Reviewed | None:
         """The owner of `token`, or None if Kubernetes does not know it."""
         asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
-        status = msgspec.convert(await self._client.write_json("POST", _PATH, asked), _Review).status
+        try:
+            status = msgspec.convert(await self._client.write_json("POST", _PATH, asked), _Review).status
+        except KubernetesRefused as error:
+            # Its words name our own identity, which is nothing for a stranger's eyes.
+            _log.error(
+                "Kubernetes reviews no tokens for this server, which needs that right", reason=str(error)
+            )
+            raise KubernetesUnavailable(
+                "Kubernetes does not let this server ask whose token that is; its log says why"
+            ) from None
         if not status.authenticated or not status.user.username:
             return None
         pod = status.user.extra.get(_POD, [""])
