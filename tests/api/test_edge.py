@@ -9,8 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpufleet.api.edge import Limits
 from gpufleet.api.health import Dependencies, DependencyHealth
 from gpufleet.api.metrics import Metrics
+from gpufleet.api.problems import problem_of
 from gpufleet.api.tracing import trace_id_from
-from gpufleet.errors import MetricsUnavailable
+from gpufleet.errors import GpufleetError, MetricsUnavailable
 
 from .conftest import Client
 
@@ -137,6 +138,12 @@ async def test_a_probe_that_breaks_is_asked_again_and_so_are_the_others() -> Non
     watching.cancel()
     assert dependencies.verdicts["kubernetes"] == DependencyHealth("down", "'gitVersion'")
     assert dependencies.verdicts["store"].state == "ok"
+
+
+def test_a_refusal_that_we_got_ourselves_is_told_in_its_own_words() -> None:
+    told = problem_of(GpufleetError("GET /api/v1/pods: pods is forbidden: cannot list"))
+    assert (told.status, told.sentence) == (500, "GET /api/v1/pods: pods is forbidden: cannot list")
+    assert "forbidden" not in problem_of(RuntimeError("forbidden knowledge")).sentence
 
 
 async def test_a_lost_dependency_makes_the_service_degraded_and_not_dead(client: Client) -> None:

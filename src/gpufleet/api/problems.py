@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from litestar.exceptions import HTTPException
 
-from gpufleet.errors import InvalidRequest, NotFound, Refused, Unavailable
+from gpufleet.errors import GpufleetError, InvalidRequest, NotFound, Refused, Unavailable
 from gpufleet.logs import get_logger
 
 _log = get_logger("api")
@@ -49,6 +49,10 @@ def problem_of(error: BaseException) -> Problem:
         return Problem(503, "the server is shutting down; try again", _RETRY)
     if isinstance(error, HTTPException) and error.status_code < 500:
         return _from_the_framework(error)
+    if isinstance(error, GpufleetError):
+        # Somebody whom we asked said no (Kubernetes: "pods is forbidden"); the words help, a traceback doesn't.
+        _log.error("request failed", reason=str(error))
+        return Problem(500, str(error))
     _log.error("request failed", exc_info=error)
     return Problem(500, "something went wrong here; the log has the details under this trace id")
 
