@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from tests.shim.nvml import NvmlShim, uuid
 
 from gpufleet.agent.lookout import Lookout
@@ -90,3 +91,32 @@ async def test_one_reading_that_fails_does_not_stop_the_rest(lookout: Lookout, n
     sight = await lookout.look()
     assert [reading.temperature_celsius for reading in sight.readings] == [40, 41, None, 43, 44, 45, 46, 47]
     assert sight.readings[2].power_watts == 102.5
+
+
+async def test_a_flood_of_the_same_error_is_one_line(lookout: Lookout) -> None:
+    await lookout.look()
+    flood = [DeviceEvent(EventKind.XID, 31, 1.0, uuid=uuid(1), message=f"{n}") for n in range(1000)]
+    with capture_logs() as lines:
+        await lookout.take([*flood, DeviceEvent(EventKind.XID, 31, 1.0, uuid=uuid(2))])
+    told = [(line["gpu"], line["times"]) for line in lines if line["event"] == "GPU error"]
+    assert told == [(uuid(1), 1000), (uuid(2), 1)]
+    assert lookout.sight.xids[uuid(1), 31] == 1000
+
+
+async def test_errors_that_come_quickly_are_one_look(lookout: Lookout, tmp_path: Path) -> None:
+    await lookout.look()
+    fifo = tmp_path / "kmsg"
+    os.mkfifo(fifo)
+    log = KernelLog(fifo, from_start=True, boot_time=lambda: 1_700_000_000.0)
+    reading = asyncio.create_task(lookout.read_kernel_log(log, breath=60.0))
+    with fifo.open("wb", buffering=0) as writer:
+        for number in range(20):
+            writer.write(b"4,%d,5000000,-;NVRM: Xid (PCI:0000:13:00): 31, pid=1\n" % number)
+            await asyncio.sleep(0.02)
+        async with asyncio.timeout(10):
+            while lookout.looks < 2:  # noqa: ASYNC110 - looks are only counted
+                await asyncio.sleep(0.01)
+    assert lookout.looks == 2
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    log.close()

@@ -32,6 +32,8 @@ HealthListener = Callable[[Device, Verdict, Verdict], None]
 
 EVENT_WAIT = 2.0
 """Seconds for which one question for events waits in the driver; the agent's end may have to wait for it."""
+BREATH = 0.5
+"""Seconds after an error until the next are heard, all at once: a program can make hundreds a second, and each is a look."""
 _MOST_CODES = 64
 """Different XIDs counted for one GPU; there are about 170 in all."""
 _log = get_logger("agent")
@@ -162,7 +164,7 @@ class Lookout:
             await self.look()
             await asyncio.sleep(max(0.0, period - (time.monotonic() - started)))
 
-    async def listen(self, wait: float = EVENT_WAIT) -> None:
+    async def listen(self, wait: float = EVENT_WAIT, breath: float = BREATH) -> None:
         """Take in what the driver tells of errors, as it tells it."""
         while True:
             try:
@@ -173,18 +175,21 @@ class Lookout:
                 continue
             if events:
                 await self.take(events)
+                await asyncio.sleep(breath)
 
-    async def read_kernel_log(self, log: KernelLog) -> None:
+    async def read_kernel_log(self, log: KernelLog, breath: float = BREATH) -> None:
         """Take in the XIDs of the kernel log as they are written."""
         readable = asyncio.Event()
         loop = asyncio.get_running_loop()
-        loop.add_reader(log.fileno(), readable.set)
         try:
             while True:
+                loop.add_reader(log.fileno(), readable.set)
                 await readable.wait()
+                loop.remove_reader(log.fileno())  # it would be told of what is not read yet, over and over
                 readable.clear()
                 if events := log.events():
                     await self.take(events, logged=True)
+                    await asyncio.sleep(breath)
         finally:
             loop.remove_reader(log.fileno())
 
@@ -193,11 +198,15 @@ class Lookout:
         told = tuple(events)
         self._ledger.see_events(told)
         by_address = {device.pci_bus_id: device.uuid for device in self._known if device.pci_bus_id}
+        same: dict[tuple[EventKind, int, str], list[DeviceEvent]] = {}
         for event in told:
             uuid = event.uuid or by_address.get(event.pci_bus_id or "", "")
-            _log.warning("GPU error", kind=event.kind, code=event.code, gpu=uuid, message=event.message)
+            same.setdefault((event.kind, event.code, uuid), []).append(event)
             if event.kind is EventKind.XID and uuid:
                 _count(self._logged if logged else self._told, uuid, event.code)
+        for (kind, code, uuid), each in same.items():
+            message = each[-1].message
+            _log.warning("GPU error", kind=kind, code=code, gpu=uuid, times=len(each), message=message)
         self._show(self.sight)
         await self.look()
 
