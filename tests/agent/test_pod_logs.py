@@ -114,6 +114,16 @@ def test_a_log_of_other_things_and_garbage_harm_nobody(tmp_path: Path) -> None:
     logs.close()
 
 
+def test_a_log_that_cannot_be_read_costs_no_other(tmp_path: Path) -> None:
+    (tmp_path / "jobs_train_u0" / "main" / "0.log").mkdir(parents=True)  # reading it fails, as on a bad disk
+    write(tmp_path, LINE.format(step=1, loss=3.0))
+    logs = followed(tmp_path)
+    for _ in range(2):
+        logs.look([pod(uid="u0"), pod()], {"u0", "u1"})
+    assert numbers(logs)["loss"][1] == 3.0
+    logs.close()
+
+
 def test_a_reader_that_is_far_behind_jumps_ahead(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(b"old\n")
