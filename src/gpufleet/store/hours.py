@@ -77,7 +77,8 @@ class KeptHours:
     def __init__(self, database: Database, clusters: AccountedClusters) -> None:
         self._database = database
         self._clusters = clusters
-        self._names = Names()
+        self._names: dict[str, Names] = {}
+        """By cluster: what one is about to store, the others must not refer to yet."""
 
     async def done(self, cluster: str, since: int) -> dict[int, Done]:
         """The hours that were rolled up, from hour number `since` on."""
@@ -126,12 +127,13 @@ class KeptHours:
     ) -> None:
         """Replace hour number `hour`; None for one of which nothing is known."""
         number = await self._clusters.number(cluster)
+        names = self._names.setdefault(cluster, Names())
         # Known numbers may come from a transaction that was rolled back; a repeat asks again.
         tries = iter((False,))
 
         async def work(connection: asyncpg.Connection) -> None:
             if next(tries, True):
-                self._names.forget()
+                names.forget()
             await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock_of(f"hours of {cluster}"))
             await ensure_month(connection, hour)
             day = hour - hour % 24
@@ -142,80 +144,79 @@ class KeptHours:
                     *(number, hour),
                 )
             if rolled is not None:
-                await self._write(connection, number, hour, rolled, status)
+                await _write(connection, names, number, hour, rolled, status)
             await _sum_day(connection, number, day)
             await connection.execute(_DONE, number, hour, measured)
 
         try:
             await self._database.transaction(work)
         except BaseException:
-            self._names.forget()
+            names.forget()
             raise
 
     async def forget_done(self, before: int) -> None:
         """Forget that hours were done whose rows are gone."""
         await self._database.execute("DELETE FROM accounted_hour WHERE hour < $1", before)
 
-    async def _write(
-        self,
-        connection: asyncpg.Connection,
-        number: int,
-        hour: int,
-        rolled: Hour,
-        status: Callable[[WorkloadHour], str],
-    ) -> None:
-        spaces = await self._names.namespaces(
-            connection,
-            number,
-            sorted(
-                {row.namespace for row in rolled.namespaces} | {row.namespace for row in rolled.workloads}
-            ),
-        )
-        kinds = await self._names.kinds(connection, sorted({row.kind for row in rolled.workloads}))
-        labels = await self._names.labels(connection, number, rolled.labels)
-        places = [(spaces[row.namespace], kinds[row.kind]) for row in rolled.workloads]
-        workloads = await self._names.workloads(connection, number, rolled.workloads, places)
-        whole = rolled.cluster
-        key = (number, hour)
-        await _copy(
-            connection,
-            "cluster_hour",
-            ("capacity", *_USAGE, "workloads"),
-            [(*key, whole.capacity_gpu_hours, *_amounts(whole.usage), whole.usage.workloads)],
-        )
-        await _copy(
-            connection,
-            "namespace_hour",
-            ("namespace", *_USAGE, "workloads"),
-            [
-                (*key, spaces[row.namespace], *_amounts(row.usage), row.usage.workloads)
-                for row in rolled.namespaces
-            ],
-        )
-        await _copy(
-            connection,
-            "label_hour",
-            ("label", *_USAGE, "workloads"),
-            [
-                (*key, labels[place], *_amounts(row.usage), row.usage.workloads)
-                for place, row in enumerate(rolled.labels)
-            ],
-        )
-        await _copy(
-            connection,
-            "workload_hour",
-            _WORKLOAD,
-            [
-                (*key, workloads[n], *places[n], *_workload(row), status(row))
-                for n, row in enumerate(rolled.workloads)
-            ],
-        )
-        await _copy(
-            connection,
-            "workload_count",
-            ("namespace", "kind", "rows"),
-            [(*key, *place, count) for place, count in _counts(places).items()],
-        )
+
+async def _write(
+    connection: asyncpg.Connection,
+    names: Names,
+    number: int,
+    hour: int,
+    rolled: Hour,
+    status: Callable[[WorkloadHour], str],
+) -> None:
+    spaces = await names.namespaces(
+        connection,
+        number,
+        sorted({row.namespace for row in rolled.namespaces} | {row.namespace for row in rolled.workloads}),
+    )
+    kinds = await names.kinds(connection, sorted({row.kind for row in rolled.workloads}))
+    labels = await names.labels(connection, number, rolled.labels)
+    places = [(spaces[row.namespace], kinds[row.kind]) for row in rolled.workloads]
+    workloads = await names.workloads(connection, number, rolled.workloads, places)
+    whole = rolled.cluster
+    key = (number, hour)
+    await _copy(
+        connection,
+        "cluster_hour",
+        ("capacity", *_USAGE, "workloads"),
+        [(*key, whole.capacity_gpu_hours, *_amounts(whole.usage), whole.usage.workloads)],
+    )
+    await _copy(
+        connection,
+        "namespace_hour",
+        ("namespace", *_USAGE, "workloads"),
+        [
+            (*key, spaces[row.namespace], *_amounts(row.usage), row.usage.workloads)
+            for row in rolled.namespaces
+        ],
+    )
+    await _copy(
+        connection,
+        "label_hour",
+        ("label", *_USAGE, "workloads"),
+        [
+            (*key, labels[place], *_amounts(row.usage), row.usage.workloads)
+            for place, row in enumerate(rolled.labels)
+        ],
+    )
+    await _copy(
+        connection,
+        "workload_hour",
+        _WORKLOAD,
+        [
+            (*key, workloads[n], *places[n], *_workload(row), status(row))
+            for n, row in enumerate(rolled.workloads)
+        ],
+    )
+    await _copy(
+        connection,
+        "workload_count",
+        ("namespace", "kind", "rows"),
+        [(*key, *place, count) for place, count in _counts(places).items()],
+    )
 
 
 async def _copy(

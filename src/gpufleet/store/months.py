@@ -21,6 +21,7 @@ MONTHLY = (
     "snapshot",
 )
 _PART = re.compile(r"^(?P<table>\w+)_(?P<year>\d{4})_(?P<month>\d{2})$")
+_ALL_THERE = "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest($1::text[]) AS name"
 _PARTS = """
 SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
 WHERE inhparent = $1::text::regclass ORDER BY relname
@@ -42,11 +43,11 @@ async def ensure_month(connection: asyncpg.Connection, hour: int) -> None:
     """Make the partitions that `hour` belongs into. Needs a transaction."""
     year, month = month_of(hour)
     suffix = f"{year:04d}_{month:02d}"
-    if await connection.fetchval("SELECT to_regclass($1)", f"{MONTHLY[-1]}_{suffix}") is not None:
+    names = [f"{table}_{suffix}" for table in MONTHLY]  # some may have been dropped before others
+    if await connection.fetchval(_ALL_THERE, names):
         return
     await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock_of("months"))
-    for table in MONTHLY:
-        name = f"{table}_{suffix}"
+    for table, name in zip(MONTHLY, names, strict=True):
         if await connection.fetchval("SELECT to_regclass($1)", name) is None:
             # made apart and then attached, which does not block readers
             await connection.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")

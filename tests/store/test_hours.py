@@ -1,0 +1,74 @@
+"""Hours of several clusters at once, and of months of which a part is gone."""
+
+import asyncio
+
+import msgspec
+
+from gpufleet.model.hour import GPU_HOUR, ClusterHour, Hour, NamespaceHour, Spread, Usage, WorkloadHour
+from gpufleet.store import Store
+
+NUMBER = 450_000
+
+
+def hour_of(kinds: list[str]) -> Hour:
+    """An hour in which a workload of each kind held a GPU."""
+    usage = Usage(allocated=GPU_HOUR, idle=0, utilization=Spread(), workloads=1, cost=0.0)
+    whole = msgspec.structs.replace(usage, allocated=GPU_HOUR * len(kinds))
+    workload = WorkloadHour(
+        namespace="ml",
+        kind="",
+        name="train",
+        uid="u",
+        source="k8s",
+        labels={},
+        annotations={},
+        running=True,
+        requested_gpus=1.0,
+        mean_replicas=1.0,
+        most_replicas=1,
+        fewest_replicas=1,
+        mean_memory_used=None,
+        most_memory_used=None,
+        mean_memory_total=None,
+        usage=usage,
+    )
+    return Hour(
+        start=NUMBER * 3600,
+        cluster=ClusterHour(capacity_gpu_hours=8.0, usage=whole),
+        namespaces=(NamespaceHour(namespace="ml", usage=whole),),
+        labels=(),
+        workloads=tuple(msgspec.structs.replace(workload, kind=kind) for kind in kinds),
+    )
+
+
+async def save(store: Store, cluster: str, hour: Hour | None) -> None:
+    await store.hours.save(cluster, NUMBER, hour, measured=True, status=lambda _: "Running")
+
+
+async def rows(store: Store) -> int:
+    return int(await store.database.fetchval("SELECT count(*) FROM workload_hour"))
+
+
+async def test_clusters_that_meet_a_new_kind_at_the_same_time_do_not_trip_over_each_other(
+    store: Store,
+) -> None:
+    clusters = [f"c{number}" for number in range(40)]
+    for cluster in clusters:
+        await store.accounted.open(cluster, 0.0)
+    await save(store, clusters[0], None)
+
+    async def begin(place: int, cluster: str) -> None:
+        await asyncio.sleep(place * 0.004)
+        # each brings a kind of its own, and those that its neighbours bring
+        await save(store, cluster, hour_of([f"Kind{place + near}" for near in range(4)]))
+
+    await asyncio.gather(*(begin(place, cluster) for place, cluster in enumerate(clusters)))
+    assert await rows(store) == 160
+
+
+async def test_an_hour_of_a_month_whose_workloads_were_dropped_is_stored_again(store: Store) -> None:
+    await store.accounted.open("prod", 0.0)
+    await save(store, "prod", hour_of(["Job"]))
+    await store.database.execute("DROP TABLE workload_hour_2021_05")
+    await save(store, "prod", hour_of(["Job", "Pod"]))
+    assert await rows(store) == 2
