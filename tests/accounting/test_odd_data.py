@@ -253,3 +253,17 @@ async def test_no_annotation_keeps_the_books_from_being_written(
     wanted = HoursWanted(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
     (row,) = await store.statistics.label_hours(wanted, "annotation", "cost-center", "")
     assert (row.dimension_value, row.allocated_gpu_hours) == (kept, 1.0)
+
+
+async def test_a_node_whose_exporter_changed_its_name_within_the_hour_keeps_all_samples(store: Store) -> None:
+    time = Time()
+    true = world()
+    true.nodes["a"] = msgspec.structs.replace(true.nodes["a"], aliases=("10.0.0.1",))
+    before = {("10.0.0.1", g, HOUR + m * STEP): 40.0 for g in (0, 1) for m in range(6)}
+    after = {("a", g, HOUR + m * STEP): 60.0 for g in (0, 1) for m in range(6, 12)}
+    server = Server(true, store, Prometheus(before | after), time)
+    await server.round()
+    time.now = HOUR + 3660.0
+    await server.round()
+    (row,) = await hours(store)
+    assert (row.sample_count, row.avg_utilization) == (12, 50.0)

@@ -92,9 +92,13 @@ class Grid:
     def _fill(
         self, quantity: Quantity, rows: NDArray[np.intp], columns: NDArray[np.intp], new: Floats
     ) -> None:
-        place = np.ix_(rows, columns)
-        have = self._cells[quantity][place]
-        self._cells[quantity][place] = np.where(np.isnan(have), new, have)
+        while len(rows):
+            # once for each name that a GPU goes by: its node's may have changed within the hour
+            distinct, first = np.unique(rows, return_index=True)
+            place = np.ix_(distinct, columns)
+            have = self._cells[quantity][place]
+            self._cells[quantity][place] = np.where(np.isnan(have), new[first], have)
+            rows, new = np.delete(rows, first), np.delete(new, first, axis=0)
 
 
 def node_names(capacities: Iterable[Capacity]) -> dict[str, str]:
