@@ -205,7 +205,7 @@ def _row(
 
 def _money(cost: Decimal) -> float:
     """To a millionth of the currency: beyond that, costs of hours are rounded numbers anyway."""
-    return float(round(cost, 6))
+    return float(round(cost, 6)) + 0.0  # a rest of nothing is 0, not -0
 
 
 def _percent(part: int, whole: int) -> float:

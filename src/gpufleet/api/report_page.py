@@ -32,7 +32,7 @@ def page_of(made: Report) -> str:
 <h1>{escape(title)}</h1>
 <p>{escape(note)} {made.start_time:%Y-%m-%d %H:%M} to {made.end_time:%Y-%m-%d %H:%M} UTC.</p>
 <table>
-<caption>{totals.allocated_gpu_hours:,.2f} of {totals.capacity_gpu_hours:,.2f} GPU-hours were allocated \
+<caption>{totals.allocated_gpu_hours:z,.2f} of {totals.capacity_gpu_hours:z,.2f} GPU-hours were allocated \
 ({totals.allocation_rate:.2f}%).</caption>
 <thead><tr><th scope="col">{escape(made.group_by)}</th><th scope="col">GPU-hours</th>\
 <th scope="col">of capacity</th><th scope="col">idle GPU-hours</th><th scope="col">utilization</th>\
@@ -40,8 +40,8 @@ def page_of(made: Report) -> str:
 <tbody>
 {rows}
 </tbody>
-<tfoot><tr><td>all</td><td>{totals.capacity_gpu_hours:,.2f}</td><td>100.00%</td>\
-<td>{totals.idle_gpu_hours:,.2f}</td><td>{_percent(totals.avg_utilization)}</td><td>{totals.cost:,.2f}</td></tr></tfoot>
+<tfoot><tr><td>all</td><td>{totals.capacity_gpu_hours:z,.2f}</td><td>100.00%</td>\
+<td>{totals.idle_gpu_hours:z,.2f}</td><td>{_percent(totals.avg_utilization)}</td><td>{totals.cost:z,.2f}</td></tr></tfoot>
 </table>
 </body>
 </html>
@@ -51,8 +51,8 @@ def page_of(made: Report) -> str:
 def _row(row: ReportRow) -> str:
     name = f"{row.namespace}/{row.name} ({row.kind})" if row.kind else row.name
     return (
-        f'<tr class="{row.row}"><td>{escape(name)}</td><td>{row.gpu_hours:,.2f}</td><td>{row.share:.2f}%</td>'
-        f"<td>{row.idle_gpu_hours:,.2f}</td><td>{_percent(row.avg_utilization)}</td><td>{row.cost:,.2f}</td></tr>"
+        f'<tr class="{row.row}"><td>{escape(name)}</td><td>{row.gpu_hours:z,.2f}</td><td>{row.share:.2f}%</td>'
+        f"<td>{row.idle_gpu_hours:z,.2f}</td><td>{_percent(row.avg_utilization)}</td><td>{row.cost:z,.2f}</td></tr>"
     )
 
 

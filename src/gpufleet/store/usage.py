@@ -4,7 +4,7 @@ from typing import Any
 
 import asyncpg
 
-from gpufleet.model.hour import GPU_HOUR
+from gpufleet.model.hour import HOUR_MS, PPM
 from gpufleet.model.statistics import UsageSum, UsageTotals
 from gpufleet.store.accounted import AccountedClusters
 from gpufleet.store.database import Database
@@ -34,8 +34,9 @@ GROUP BY n.name, k.name, w.name, uid
 """  # noqa: S608
 _BY_ALLOCATED = f"{_WORKLOADS} ORDER BY sum(allocated) DESC, n.name, k.name, w.name, uid"
 _BY_IDLE = f"{_WORKLOADS} HAVING sum(idle) > 0 ORDER BY sum(idle) DESC, n.name, k.name, w.name, uid"
+# An hour's capacity is a whole number of GPU-milliseconds; as such it adds up without a rest.
 _TOTALS = f"""
-SELECT s.*, (SELECT sum(capacity::numeric) FROM cluster_hour
+SELECT s.*, (SELECT sum(round(capacity * {HOUR_MS})::numeric) FROM cluster_hour
     WHERE cluster = $1 AND hour >= $2 AND hour < $3) AS capacity,
     (SELECT count(*) FROM cluster_hour WHERE cluster = $1 AND hour >= $2 AND hour < $3) AS hours
 FROM ({_SUM.format(grouping="cluster")}) AS s
@@ -54,7 +55,7 @@ class UsageSums:
         row = await self._database.fetchrow(_TOTALS, await self._clusters.number(cluster), first, after)
         if row is None:
             return UsageTotals()
-        capacity = round((row["capacity"] or 0) * GPU_HOUR)
+        capacity = int(row["capacity"] or 0) * PPM
         return UsageTotals(hours=row["hours"], capacity=capacity, **_amounts(row))
 
     async def by_namespace(self, cluster: str, first: int, after: int) -> list[UsageSum]:

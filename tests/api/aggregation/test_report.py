@@ -1,13 +1,23 @@
 """Reports add up, in every form; waste lists the worst first."""
 
 import csv
+import dataclasses
 import io
 from datetime import timedelta
+from decimal import Decimal
 
 import httpx
+import msgspec
 import pytest
-from tests.accounting.histories import HOUR
+from tests.accounting.histories import HOUR, PLAN, Prometheus, Server, Time, World, pod
 from tests.api.aggregation.test_aggregation import FIRST, START, ask, refusal
+
+from gpufleet.accounting.report import period_of, report
+from gpufleet.api.report_page import page_of
+from gpufleet.model.hour import GPU_HOUR
+from gpufleet.model.node import Node
+from gpufleet.model.statistics import UsageSum, UsageTotals
+from gpufleet.store import Store
 
 MONTH, DAY = f"{START:%Y-%m}", f"{START:%Y-%m-%d}"
 
@@ -126,12 +136,6 @@ async def test_a_report_of_nonsense_is_refused(
 
 
 async def test_names_cannot_break_out_of_the_page() -> None:
-    from decimal import Decimal
-
-    from gpufleet.accounting.report import period_of, report
-    from gpufleet.api.report_page import page_of
-    from gpufleet.model.statistics import UsageSum, UsageTotals
-
     group = UsageSum(name="<script>", allocated=1, idle=0, cost=Decimal(0), utilization=None)
     made = report(
         "<b>", period_of("2026-10"), "namespace", UsageTotals(hours=1, capacity=2, allocated=1), [group]
@@ -152,3 +156,37 @@ async def test_waste_lists_who_holds_gpus_for_nothing(http: httpx.AsyncClient) -
     status, _ = await refusal(http, "/waste", start_time=FIRST, end_time="2001-01-01T00:00:00Z")
     assert status == 400
     assert HOUR
+
+
+async def test_a_cluster_that_is_full_has_nothing_left_over_to_the_last_digit(store: Store) -> None:
+    world = World()
+    # a third of an hour, which no decimal fraction is
+    for number in range(4):
+        node = f"n{number}"
+        world.nodes[node] = Node(name=node, gpu_count=331, gpu_model="H200", created=HOUR + 2400.0)
+        world.pods[node] = pod(node, node, 331, HOUR + 2400.0, namespace=f"team{number}")
+    time = Time(HOUR + 2400.0)
+    server = Server(world, store, Prometheus(), time, dataclasses.replace(PLAN, prices={"H200": 3.1}))
+    await server.round()
+    time.now = HOUR + 3660.0
+    await server.round()
+    day = HOUR // 3600 - HOUR // 3600 % 24
+    totals = await store.usage.totals("prod", day, day + 24)
+    assert totals.capacity == totals.allocated == 4 * 331 * GPU_HOUR // 3
+    made = report(
+        "prod",
+        period_of("2021-05"),
+        "namespace",
+        totals,
+        await store.usage.by_namespace("prod", day, day + 24),
+    )
+    assert "-0" not in str(msgspec.json.encode(made.rows))
+    assert "-0.00" not in page_of(made)
+
+
+def test_a_rest_that_rounds_to_nothing_is_nothing() -> None:
+    group = UsageSum(name="ml", allocated=1, idle=0, cost=Decimal("10.00000000000001"), utilization=None)
+    totals = UsageTotals(hours=1, capacity=1, allocated=1, cost=Decimal(10))
+    made = report("prod", period_of("2026-10"), "namespace", totals, [group])
+    assert b"-" not in msgspec.json.encode([row.cost for row in made.rows])
+    assert "-0.00" not in page_of(made)
