@@ -45,6 +45,8 @@ SELECT id FROM workload
 WHERE cluster = $1 AND name = $2 AND ($3 = 0 OR namespace = $3) AND ($4 = 0 OR kind = $4)
 """
 _SPAN = "cluster = $1 AND hour BETWEEN $2 AND $3"
+_EARLIEST, _LATEST = first_hour(1970, 1), first_hour(9999, 12) - 1
+"""Whoever asks from the year 1, or to 9999, means from the first month, or to the last, that there is."""
 _SORT_COST = 2.0
 """Collecting and sorting a row, in steps of walking an index."""
 
@@ -148,7 +150,7 @@ class _Search:
     async def _by_utilization(
         self, number: int, wanted: WorkloadHoursWanted, namespace: int, kind: int, total: int
     ) -> Sequence[asyncpg.Record]:
-        low, high = month_of(wanted.first), month_of(wanted.last)
+        low, high = month_of(max(wanted.first, _EARLIEST)), month_of(min(wanted.last, _LATEST))
         months = (first_hour(*low), first_hour(high[0], high[1] + 1) - 1)
         everything = await self._total(number, *months, 0, 0)
         walked = (wanted.offset + wanted.limit) * everything / max(1, total)

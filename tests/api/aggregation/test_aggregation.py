@@ -231,3 +231,13 @@ async def test_rows_come_as_csv_to_those_who_ask(http: httpx.AsyncClient) -> Non
     answer = await http.get("/workloads/hourly-stats", params=SPAN, headers={"accept": "text/csv"})
     assert answer.headers["content-type"].startswith("text/csv")
     assert len(answer.text.splitlines()) == 5
+
+
+@pytest.mark.parametrize("order", ["time", "utilization"])
+async def test_all_time_may_be_asked_for(http: httpx.AsyncClient, order: str) -> None:
+    ages = {"start_time": "0001-01-01T00:00:00Z", "end_time": "9999-12-31T23:59:59Z"}
+    page = await ask(http, "/workloads/hourly-stats", order_by=order, **ages)
+    assert page["total"] == len(page["data"]) > 0
+    assert len(await ask(http, "/cluster/hourly-stats", **ages)) == 2
+    assert await ask(http, "/namespaces", **ages) == ["ml", "prod"]
+    assert len(await ask(http, "/snapshots", **ages)) == 3
