@@ -231,3 +231,18 @@ async def test_a_clock_that_is_set_back_stops_nothing(metrics: EmbeddedMetrics, 
     assert (latest.taken_at, latest.values[POWER].tolist()) == (T0 - 3600, [200.0])
     await metrics.record(refresh(clock.now - 60, {A: 300.0}))  # late, and not the newest
     assert (await metrics.latest()).values[POWER].tolist() == [200.0]
+
+
+async def test_a_fleet_that_changes_with_every_refresh_is_read_and_tidied(
+    metrics: EmbeddedMetrics, clock: Clock, store: Store
+) -> None:
+    for turn in range(80):
+        watts = {A: 100.0 + turn, GpuRef(f"node-{turn}", 0): 50.0}
+        await store.readings.append("here", refresh(T0 + 10 * turn, watts))
+    clock.now = T0 + 900.0
+    asked = (POWER, [A], T0, T0 + 790, 10)
+    before = points(await metrics.series(*asked))
+    assert before[A] == {T0 + 10 * turn: 100.0 + turn for turn in range(80)}
+    await metrics.tidy()
+    assert await store.database.fetchval("SELECT count(*) FROM reading_tick") == 0
+    assert points(await metrics.series(*asked)) == before

@@ -222,28 +222,28 @@ class KeptReadings:
     async def _refs_of(
         self, ticks: Sequence[asyncpg.Record], connection: asyncpg.Connection | None = None
     ) -> dict[int, tuple[GpuRef, ...]]:
-        numbers = {row["layout"] for row in ticks}
-        identities = await self._identities(numbers, connection)
-        for number in numbers - self._refs.keys():
+        identities = await self._identities({row["layout"] for row in ticks}, connection)
+        for number in identities.keys() - self._refs.keys():
             self._refs[number] = tuple(gpu.ref for gpu in identities[number])
-        return {number: self._refs[number] for number in numbers}
+        return {number: self._refs[number] for number in identities}
 
     async def _identities(
         self, numbers: set[int], connection: asyncpg.Connection | None = None
     ) -> dict[int, tuple[GpuIdentity, ...]]:
-        if missing := numbers - self._layouts.keys():
+        found = {number: self._layouts[number] for number in numbers & self._layouts.keys()}
+        if missing := numbers - found.keys():
             rows = await (connection or self._database).fetch(
                 "SELECT id, gpus FROM reading_layout WHERE id = ANY($1::int[])", sorted(missing)
             )
             if len(self._layouts) + len(missing) > _LAYOUTS_CACHED:
                 self._layouts.clear()
                 self._refs.clear()
-                return await self._identities(numbers, connection)
             for row in rows:
-                self._layouts[row["id"]] = msgspec.msgpack.decode(
+                found[row["id"]] = msgspec.msgpack.decode(
                     zlib.decompress(row["gpus"]), type=tuple[GpuIdentity, ...]
                 )
-        return {number: self._layouts[number] for number in numbers}
+            self._layouts |= found
+        return found
 
 
 def _packed(readings: Readings) -> tuple[bytes, bytes, list[tuple[str, bytes]], bytes]:
