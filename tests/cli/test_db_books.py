@@ -1,15 +1,20 @@
 """gpufleet db prune and backfill on a real database."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.accounting.histories import HOUR, STEP, Prometheus, Server, Time, World, pod
 
 from gpufleet.cli import main
 from gpufleet.model.node import Node
+from gpufleet.model.reading import GpuRef, Quantity
+from gpufleet.model.statistics import HoursWanted
 from gpufleet.settings import StoreSettings
 from gpufleet.store import open_store
+from gpufleet.store.chunks import Grid
 
 
 async def _history(settings: StoreSettings) -> None:
@@ -78,3 +83,56 @@ def test_backfill_refuses_what_makes_no_sense(
 ) -> None:
     assert main(["db", "backfill", *words]) == 2
     assert told in capsys.readouterr().err
+
+
+async def _forgotten(settings: StoreSettings) -> None:
+    """An hour whose holder is long gone, with readings that are still there."""
+    world = World({"a": Node(name="a", gpu_count=4, gpu_model="H200", created=HOUR - 9000.0)})
+    world.pods["p"] = pod("p", "a", 2, HOUR + 0.0, held=(0, 1))
+    time = Time(HOUR + 1.0)
+    async with open_store(settings) as store:
+        metrics = Prometheus({("a", 0, HOUR + m * STEP): 50.0 for m in range(12)})
+        server = Server(world, store, metrics, time)
+        await server.round()
+        time.now = HOUR + 3650.0
+        server.fleet.drop_pod("p")
+        await server.round()
+        for quarter in range(HOUR, HOUR + 3600, 900):
+            moments = np.arange(quarter, quarter + 900, STEP, dtype=np.float64)
+            grid = Grid((GpuRef("a", 0),), moments, moments[None, :], np.full((1, 3), 50.0))
+            await store.readings.append_past("prod", [(Quantity.UTILIZATION, grid)])
+
+
+async def _gpu_hours(settings: StoreSettings) -> list[float]:
+    wanted = HoursWanted(cluster="prod", first=HOUR // 3600, last=HOUR // 3600, limit=10)
+    async with open_store(settings) as store:
+        return [row.allocated_gpu_hours for row in await store.statistics.cluster_hours(wanted)]
+
+
+def test_backfill_keeps_an_hour_of_which_nobody_knows_any_more_who_held_what(
+    store_settings: StoreSettings,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asyncio.run(_forgotten(store_settings))
+    monkeypatch.setenv("DATABASE_URL", store_settings.url)
+    config = tmp_path / "gpufleet.toml"
+    kept = [f"{what}_retention = '9999d'" for what in ("snapshot", "workload", "hour", "ended")]
+    config.write_text("\n".join(["[accounting]", *kept, "[clusters.prod.accounting]"]))
+    hour = ["--from", "2021-05-03T00:00Z", "--to", "2021-05-03T00:59Z", "--config", str(config)]
+    assert main(["db", "prune", "--config", str(config)]) == 0
+    assert "1 rows of holding gone" in capsys.readouterr().out
+    assert main(["db", "backfill", *hour]) == 0
+    assert capsys.readouterr().out == (
+        "prod 2021-05-03T00:00Z: kept as it was, who held the GPUs is forgotten\n"
+    )
+    assert asyncio.run(_gpu_hours(store_settings)) == [2.0]
+
+
+def test_backfill_takes_any_moment_of_an_hour_that_is_over(
+    history: StoreSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(seconds=1)
+    assert main(["db", "backfill", "--from", last.isoformat(), "--to", last.isoformat()]) == 1
+    assert "nothing is accounted for cluster 'default'" in capsys.readouterr().err

@@ -187,7 +187,8 @@ class Rolled(NamedTuple):
     """What became of an hour: its statistics, or None if nobody looked or the stored ones were kept."""
 
     hour: Hour | None
-    kept: bool
+    kept: str = ""
+    """Why the stored ones were kept."""
 
 
 async def roll(
@@ -198,8 +199,12 @@ async def roll(
     metrics: MetricSource,
     plan: Plan,
     status_of: Callable[[str], str | None],
+    known_since: float = 0.0,
 ) -> Rolled:
-    """Compute hour number `hour` from all that is known, and store it."""
+    """Compute hour number `hour` from all that is known, and store it.
+
+    Holders of before `known_since` may be forgotten by now.
+    """
     start = hour * 3600
     holdings = await shelf.holdings.within(cluster, start, start + 3600)
     capacities = await shelf.capacities.within(cluster, start, start + 3600)
@@ -218,14 +223,19 @@ async def roll(
     rolled = None
     if samples.any or snapshots:
         rolled = await asyncio.to_thread(roll_up, start, holdings, capacities, samples, plan)
-    if (rolled is None or not samples.any) and await shelf.hours.has_samples(cluster, hour):
-        # the readings it was made of are gone by now; what is stored is better
-        _log.warning("hour kept as it is, its readings are gone", cluster=cluster, hour=start)
+    gone = ""
+    if rolled is None or not samples.any:
+        gone = "the readings are gone"
+    elif start < known_since:
+        gone = "who held the GPUs is forgotten"
+    if gone and await shelf.hours.has_samples(cluster, hour):
+        # what is stored was made of more than is left
+        _log.warning("hour kept as it is", cluster=cluster, hour=start, reason=gone)
         await shelf.hours.settle(cluster, hour)
-        return Rolled(None, kept=True)
+        return Rolled(None, kept=gone)
     status = await _statuses(cluster, hour, rolled, shelf, status_of)
     await shelf.hours.save(cluster, hour, rolled, measured=measured, status=status)
-    return Rolled(rolled, kept=False)
+    return Rolled(rolled)
 
 
 async def _statuses(

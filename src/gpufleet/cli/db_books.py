@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from gpufleet.accounting.book import roll
 from gpufleet.cli.accounting_parts import plan_of, shelf_of, step_of
@@ -42,15 +42,22 @@ async def backfill(settings: Settings, first: str, last: str, cluster: str) -> i
         raise SettingsError(
             f"--cluster: no cluster {unknown[0]!r}; there are: {', '.join(settings.clusters)}"
         )
+    known_since = time.time() - settings[AccountingSettings].holding_retention
     async with AsyncExitStack() as closing:
         store = await closing.enter_async_context(_store(settings[StoreSettings]))
         for name in names:
-            await _backfill_one(store, name, settings.clusters[name], range(start, end + 1), closing)
+            hours = range(start, end + 1)
+            await _backfill_one(store, name, settings.clusters[name], hours, known_since, closing)
     return 0
 
 
 async def _backfill_one(
-    store: Store, name: str, settings: Settings, hours: range, closing: AsyncExitStack
+    store: Store,
+    name: str,
+    settings: Settings,
+    hours: range,
+    known_since: float,
+    closing: AsyncExitStack,
 ) -> None:
     accounting, metrics_settings = settings[AccountingSettings], settings[MetricsSettings]
     metrics: MetricSource
@@ -60,9 +67,9 @@ async def _backfill_one(
         metrics = EmbeddedMetrics(name, store.readings, store.training, metrics_settings)
     plan, step, shelf = plan_of(accounting), step_of(accounting), shelf_of(store)
     for hour in hours:
-        rolled = await roll(name, hour, step, shelf, metrics, plan, lambda _uid: None)
+        rolled = await roll(name, hour, step, shelf, metrics, plan, lambda _uid: None, known_since)
         if rolled.kept:
-            told = "kept as it was, the readings are gone"
+            told = f"kept as it was, {rolled.kept}"
         else:
             told = f"{len(rolled.hour.workloads)} workloads" if rolled.hour else "nobody looked, no rows"
         print(f"{name} {datetime.fromtimestamp(hour * 3600, UTC):%Y-%m-%dT%H:%MZ}: {told}")
@@ -82,6 +89,7 @@ def _hour(text: str, flag: str) -> int:
             f"{flag}: {text!r} is wrong; it takes a date or a time such as 2026-10-01 or 2026-10-01T15:00Z"
         ) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    if moment + timedelta(hours=1) > datetime.now(UTC):
+    hour = int(moment.timestamp() // 3600)
+    if (hour + 1) * 3600 > time.time():
         raise SettingsError(f"{flag}: the hour {text} is not over yet")
-    return int(moment.timestamp() // 3600)
+    return hour
