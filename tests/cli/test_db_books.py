@@ -136,3 +136,19 @@ def test_backfill_takes_any_moment_of_an_hour_that_is_over(
     last = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(seconds=1)
     assert main(["db", "backfill", "--from", last.isoformat(), "--to", last.isoformat()]) == 1
     assert "nothing is accounted for cluster 'default'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", [["prune"], ["backfill", "--from", "2021-05-03", "--to", "2021-05-03"]])
+def test_a_database_that_is_not_made_yet_is_said(
+    action: list[str],
+    empty_postgres_url: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert main(["db", *action, "--data", str(tmp_path / "data")]) != 0
+    assert "gpufleet db upgrade makes it" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+    monkeypatch.setenv("DATABASE_URL", empty_postgres_url)
+    assert main(["db", *action]) != 0
+    assert "gpufleet db upgrade makes them" in capsys.readouterr().err

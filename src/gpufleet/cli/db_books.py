@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 
 from gpufleet.accounting.book import roll
 from gpufleet.cli.accounting_parts import plan_of, shelf_of, step_of
-from gpufleet.errors import SettingsError
+from gpufleet.errors import Refused, SettingsError
 from gpufleet.metrics.embedded import EmbeddedMetrics
 from gpufleet.metrics.prometheus import PrometheusSource
 from gpufleet.model.metric_source import MetricSource
 from gpufleet.settings import AccountingSettings, MetricsSettings, Settings, StoreSettings
 from gpufleet.store import Store
 from gpufleet.store.database import open_database
+from gpufleet.store.migrate import check
 from gpufleet.store.prune import apply, find
 from gpufleet.store.store import server
 
@@ -77,8 +78,13 @@ async def _backfill_one(
 
 @asynccontextmanager
 async def _store(settings: StoreSettings) -> AsyncIterator[Store]:
-    async with server(settings, share=True) as dsn, open_database(dsn, settings) as database:
-        yield Store(database, dsn, settings)
+    if not settings.url and not (settings.data / "postgres").exists():
+        raise Refused(f"there is no database in {settings.data} yet; gpufleet db upgrade makes it")
+    async with server(settings, share=True) as dsn:
+        if (await check(dsn, settings)).pending:
+            raise Refused("the database lacks tables of this version; gpufleet db upgrade makes them")
+        async with open_database(dsn, settings) as database:
+            yield Store(database, dsn, settings)
 
 
 def _hour(text: str, flag: str) -> int:
