@@ -95,6 +95,41 @@ async def test_a_clock_that_is_set_back_neither_loses_nor_repeats_an_hour(store:
     assert [row.sample_count for row in rows] == [12, 12]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_clock_that_was_hours_ahead_costs_no_hour_and_bills_none(
+    store: Store, restarts: bool
+) -> None:
+    time, true = Time(HOUR + 1.0), world()
+    metrics = Prometheus({("a", g, HOUR + m * STEP): 50.0 for g in (0, 1) for m in range(12)})
+    server = Server(true, store, metrics, time)
+    await server.round()
+    time.now = HOUR + 8 * 3600 + 60.0
+    await server.round()
+    metrics.values |= {("a", g, HOUR + m * STEP): 50.0 for g in (0, 1) for m in range(12, 48)}
+    time.now = HOUR + 600.0
+    await server.round()
+    if restarts:
+        del true.pods["p"]
+        time.now = HOUR + 700.0
+        server = Server(true, store, metrics, time)
+    for number in range(1, 4):
+        time.now = HOUR + number * 3600 + 60.0
+        await server.round()
+    held = [row.allocated_gpu_hours for row in await hours(store, last=NUMBER + 2)]
+    assert held == ([pytest.approx(2 * 600 / 3600), 0.0, 0.0] if restarts else [2.0, 2.0, 2.0])
+
+
+async def test_a_cluster_that_was_met_by_a_clock_ahead_has_its_first_hours(store: Store) -> None:
+    time, true = Time(HOUR + 8 * 3600.0), world()
+    server = Server(true, store, measured(0, 1), time)
+    await server.round()
+    for now in (1.0, 3660.0):
+        time.now = HOUR + now
+        await server.round()
+    (row,) = await hours(store)
+    assert (row.allocated_gpu_hours, row.sample_count) == (2.0, 12)
+
+
 # Gaps of the metric source
 
 

@@ -110,10 +110,12 @@ class Book:
         capacities = await shelf.capacities.newest(cluster, nodes)
         # No await from here on: what the ledgers say must not change while it is compared.
         self.collect()
-        changed, lasting = reconcile(holdings, self._told_holdings(), known.until, lambda p: p.pod_uid)
+        # a clock that was ahead knew nothing of the future
+        last_known = min(known.until, self._clock())
+        changed, lasting = reconcile(holdings, self._told_holdings(), last_known, lambda p: p.pod_uid)
         subject.holdings.adopt(lasting)
         changed_capacities, lasting_capacities = reconcile(
-            capacities, self._told_capacities(), known.until, lambda p: p.node
+            capacities, self._told_capacities(), last_known, lambda p: p.node
         )
         subject.capacities.adopt(lasting_capacities)
         self._holdings = {(p.pod_uid, p.start): p for p in changed}
@@ -137,6 +139,7 @@ class Book:
         """Store what was collected. What could not be stored is tried again at the next call."""
         self.collect()
         until = self._clock()
+        self.since = min(self.since, until)
         holdings, capacities = dict(self._holdings), dict(self._capacities)
         await self._shelf.capacities.save(self.cluster, list(capacities.values()))
         await self._shelf.holdings.save(self.cluster, list(holdings.values()))
@@ -171,6 +174,9 @@ class Book:
         last = int((now - SETTLED) // 3600) - 1
         first = max(int(self.since // 3600), last - CATCH_UP)
         done = await self._shelf.hours.done(self.cluster, first)
+        if any(hour > last and not how.stale for hour, how in done.items()):
+            # done by a clock that was ahead
+            await self._shelf.hours.doubt(self.cluster, last + 1)
         over = range(first, last + 1)
         late = range(max(first, last - LATE + 1), last + 1)
         return [

@@ -124,6 +124,9 @@ class HourStore(Protocol):
     async def settle(self, cluster: str, hour: int) -> None:
         """The stored hour stays as it is."""
 
+    async def doubt(self, cluster: str, since: int) -> None:
+        """Whatever is stored from hour number `since` on is not all that there will be."""
+
     async def save(
         self,
         cluster: str,

@@ -36,7 +36,9 @@ class AccountedClusters:
     async def seen(self, name: str, until: float) -> None:
         """Everything of the cluster up to `until` is stored."""
         await self._database.execute(
-            "UPDATE accounted_cluster SET seen_at = greatest(seen_at, $2) WHERE name = $1", name, until
+            # not the greatest: a clock that was ahead is set right
+            "UPDATE accounted_cluster SET seen_at = $2, since = least(since, $2) WHERE name = $1",
+            *(name, until),
         )
 
     async def known(self, name: str) -> Known | None:

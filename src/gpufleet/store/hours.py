@@ -116,6 +116,14 @@ class KeptHours:
             hour,
         )
 
+    async def doubt(self, cluster: str, since: int) -> None:
+        """Hours from number `since` on were done before they were over."""
+        await self._database.execute(
+            "UPDATE accounted_hour SET stale = true WHERE cluster = $1 AND hour >= $2",
+            await self._clusters.number(cluster),
+            since,
+        )
+
     async def save(
         self,
         cluster: str,
