@@ -32,6 +32,14 @@ def test_when_the_driver_numbers_anew_no_two_gpus_share_a_number() -> None:
     assert call_the_roll([A, B, C], [A, shifted]) == (A, shifted, replace(B, index=2, fault=GONE))
 
 
+def test_a_gpu_that_was_exchanged_is_not_missed() -> None:
+    slot = {"pci_bus_id": "0000:3b:00.0"}
+    old, new = gpu(1, "B", **slot), gpu(1, "D", **slot)
+    assert call_the_roll([A, old], [A, new]) == (A, new)
+    lost = Device(1, nameless(1), Vendor.NVIDIA, fault="lost", **slot)  # type: ignore[arg-type]
+    assert call_the_roll([A, old], [A, lost]) == (A, replace(old, fault="lost"))
+
+
 def test_a_lost_gpu_without_a_name_is_the_one_that_had_its_number() -> None:
     lost = Device(1, nameless(1), Vendor.NVIDIA, fault="lost")
     assert call_the_roll([A, B], [A, lost]) == (A, replace(B, fault="lost"))

@@ -130,7 +130,7 @@ class Lookout:
 
     async def _ask(self) -> Sight:
         found = await self._reader.inventory()
-        devices = call_the_roll(_not_replaced(self._known, found), found)
+        devices = call_the_roll(self._known, found)
         readings = await self._reader.readings()
         processes = await self._reader.processes(self._identify) if self._processes else ()
         if self.sight.silence:
@@ -240,11 +240,3 @@ def _count(xids: Counter[tuple[str, int]], uuid: str, code: int) -> None:
     known = sum(1 for gpu, _ in xids if gpu == uuid)
     if (uuid, code) in xids or known < _MOST_CODES:
         xids[uuid, code] += 1
-
-
-def _not_replaced(known: Iterable[Device], found: Iterable[Device]) -> list[Device]:
-    """The known devices but those in whose slot another one is now: a GPU was exchanged, none is missing."""
-    present = tuple(found)
-    uuids = {device.uuid for device in present}
-    slots = {device.pci_bus_id for device in present if device.pci_bus_id and not device.fault}
-    return [device for device in known if device.uuid in uuids or device.pci_bus_id not in slots]

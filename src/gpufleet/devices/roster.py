@@ -5,7 +5,7 @@ lists it with a `fault` and perhaps without its uuid. Or the driver was started 
 one less. In both cases the device stays in the roster under the uuid that it had.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import count
 
@@ -25,8 +25,9 @@ def call_the_roll(known: Iterable[Device], found: Iterable[Device]) -> tuple[Dev
     A missing device keeps its index unless a found one has taken it (drivers number anew when
     they start): then it gets the lowest free one, so that no two devices share a number.
     """
-    before = {device.uuid: device for device in known}
-    present = {device.uuid: _as_it_was(device, before.get(device.uuid)) for device in found}
+    listed = tuple(found)
+    before = {device.uuid: device for device in _not_replaced(known, listed)}
+    present = {device.uuid: _as_it_was(device, before.get(device.uuid)) for device in listed}
     missing = sorted((d for d in before.values() if d.uuid not in present), key=lambda d: d.index)
     roll: list[Device] = []
     for device in missing:
@@ -48,3 +49,10 @@ def _as_it_was(device: Device, before: Device | None) -> Device:
     if device.fault is None or before is None:
         return device
     return replace(before, index=device.index, fault=device.fault)
+
+
+def _not_replaced(known: Iterable[Device], found: Collection[Device]) -> list[Device]:
+    """The known devices but those in whose slot another one is now: a GPU was exchanged, none is missing."""
+    uuids = {device.uuid for device in found}
+    slots = {device.pci_bus_id for device in found if device.pci_bus_id and not device.fault}
+    return [device for device in known if device.uuid in uuids or device.pci_bus_id not in slots]
