@@ -5,6 +5,7 @@ import io
 import json
 import ssl
 import stat
+from datetime import timedelta
 from pathlib import Path
 
 import aiohttp
@@ -14,6 +15,8 @@ from e2e.contract.hooks import _certificate
 
 from gpufleet.errors import Refused
 from gpufleet.kubelite import KubeLite, User
+from gpufleet.kubelite.collector import Collector
+from gpufleet.kubelite.storage import Storage
 
 _MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -182,3 +185,25 @@ async def test_a_body_too_large_is_refused() -> None:
         async with session.post(_MAPS, data=io.BytesIO(json.dumps(body).encode())) as answer:
             assert answer.status == 413
             assert (await answer.json())["reason"] == "RequestEntityTooLarge"
+
+
+async def test_old_events_go_from_a_server_that_never_rests(kubelite: KubeLite) -> None:
+    soon = Collector(
+        kubelite.objects, kubelite.deletion, kubelite.registry, timedelta(seconds=-5), sweep_seconds=0.05
+    )
+    events = kubelite.store.shelf("events").entries
+    storage = Storage(kubelite)
+    storage.put([{"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "default"}}])
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "none"}
+    work = asyncio.create_task(soon.run())
+    try:
+        async with asyncio.timeout(30):
+            number = 0
+            while events:
+                number += 1
+                meta = {"name": f"m-{number}", "namespace": "default", "ownerReferences": [owner]}
+                storage.put([{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}])
+                await asyncio.sleep(0.01)
+    finally:
+        work.cancel()
+        await asyncio.wait([work])
