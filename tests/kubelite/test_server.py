@@ -207,3 +207,12 @@ async def test_old_events_go_from_a_server_that_never_rests(kubelite: KubeLite) 
     finally:
         work.cancel()
         await asyncio.wait([work])
+
+
+async def test_a_watch_shows_more_objects_than_the_window_holds() -> None:
+    async with KubeLite(window=5) as server, aiohttp.ClientSession(server.url) as session:
+        for number in range(30):
+            await _make(session, f"m{number:02}")
+        async with session.get(_MAPS, params={"watch": "true", "resourceVersion": "0"}) as stream:
+            events = [json.loads(await stream.content.readline()) for _ in range(30)]
+        assert [event["type"] for event in events] == ["ADDED"] * 30

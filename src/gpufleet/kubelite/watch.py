@@ -58,7 +58,7 @@ class Watch:
             self.take(change)
 
     def show(self, entries: Iterable[Entry]) -> None:
-        """Send the objects that are there as ADDED."""
+        """Send the objects that are there as ADDED. They may be many, and put nobody behind."""
         for entry in entries:
             if self._sees(entry):
                 line = (
@@ -66,6 +66,7 @@ class Watch:
                     if self._render
                     else event_line(self._kind, "ADDED", Change("ADDED", entry, None), entry)
                 )
+                self._backlog += 1
                 self._add(line)
 
     def say(self, event: str, item: Json) -> None:
