@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.kubelite.ownership import common, difference_of, fields_of, leaves, minus, union
 from gpufleet.kubelite.patch import json_patch, merge_patch
 from gpufleet.kubelite.selectors import parse_labels
+from gpufleet.kubelite.status import ApiError
 
 _names = st.sampled_from(["a", "b", "c"])
 _values: st.SearchStrategy[Any] = st.recursive(
@@ -102,3 +104,10 @@ def test_selectors_say_what_their_words_say(labels: dict[str, str], key: str, va
     assert holds(f"!{key}") == (key not in labels)
     assert holds(f"{key}={values[0]},{key}") == (labels.get(key) == values[0])
     assert holds(f"{key}=") == (labels.get(key) == "")
+
+
+def test_a_json_patch_can_not_blow_an_object_up() -> None:
+    doubled = {"op": "copy", "from": "/data", "path": "/data/-"}
+    with pytest.raises(ApiError, match="copies add more than") as raised:
+        json_patch({"data": ["x" * 1000]}, [doubled] * 16)
+    assert raised.value.code == 422

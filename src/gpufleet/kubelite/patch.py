@@ -9,8 +9,11 @@ from typing import Any
 
 from gpufleet.kubelite.schema import Json
 from gpufleet.kubelite.status import ApiError, bad_request
+from gpufleet.kubelite.store import encode
 
 MAX_OPERATIONS = 10_000
+MAX_COPIED = 3 * 1024 * 1024
+"""Bytes that the copies of one patch may add: each can double the object."""
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -33,7 +36,12 @@ def json_patch(target: Json, operations: Any) -> Json:
     if len(operations) > MAX_OPERATIONS:
         raise ApiError(413, f"a JSON patch takes at most {MAX_OPERATIONS} operations")
     result: Any = copy.deepcopy(target)
+    copied = 0
     for operation in operations:
+        if isinstance(operation, dict) and operation.get("op") == "copy":
+            copied += len(encode(_look(result, _pointer(operation.get("from")))))
+            if copied > MAX_COPIED:
+                raise _unprocessable(f"its copies add more than {MAX_COPIED} bytes")
         result = _operate(result, operation)
     if not isinstance(result, dict):
         raise bad_request("the JSON patch leaves no object")
@@ -51,7 +59,7 @@ def _operate(document: Any, operation: Any) -> Any:
     if op == "remove":
         return _remove(document, path)
     if op in ("move", "copy"):
-        source = _pointer(operation.get("from", ""))
+        source = _pointer(operation.get("from"))
         value = copy.deepcopy(_look(document, source))
         if op == "move":
             document = _remove(document, source)
@@ -69,10 +77,10 @@ def _operate(document: Any, operation: Any) -> Any:
     return _add(document, path, value)
 
 
-def _pointer(text: str) -> list[str]:
+def _pointer(text: Any) -> list[str]:
     if text == "":
         return []
-    if not text.startswith("/"):
+    if not isinstance(text, str) or not text.startswith("/"):
         raise bad_request(f"a JSON pointer starts with '/': {text!r}")
     return [step.replace("~1", "/").replace("~0", "~") for step in text[1:].split("/")]
 
