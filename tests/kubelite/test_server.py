@@ -216,3 +216,19 @@ async def test_a_watch_shows_more_objects_than_the_window_holds() -> None:
         async with session.get(_MAPS, params={"watch": "true", "resourceVersion": "0"}) as stream:
             events = [json.loads(await stream.content.readline()) for _ in range(30)]
         assert [event["type"] for event in events] == ["ADDED"] * 30
+
+
+_BOMB = "".join(f"l{at + 1}: &l{at + 1} [*l{at}, *l{at}, *l{at}, *l{at}]\n" for at in range(12))
+
+
+@pytest.mark.parametrize("body", ["l0: &l0 [x]\n" + _BOMB, "a: &a [*a]\n"], ids=["many", "endless"])
+async def test_yaml_that_stands_for_more_than_it_says_is_refused(body: str) -> None:
+    headers = {"Content-Type": "application/apply-patch+yaml"}
+    head = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n"
+    async with (
+        KubeLite() as server,
+        aiohttp.ClientSession(server.url, headers=headers) as session,
+        session.patch(f"{_MAPS}/m?fieldManager=me", data=head + body) as answer,
+    ):
+        assert answer.status == 400
+        assert "excessive aliasing" in (await answer.json())["message"]

@@ -13,6 +13,8 @@ from gpufleet.kubelite.paths import Target
 from gpufleet.kubelite.protobuf import read_protobuf
 from gpufleet.kubelite.status import ApiError, bad_request
 
+_MOST_VALUES = 1_000_000
+
 
 @dataclass(frozen=True)
 class Call:
@@ -34,9 +36,12 @@ def decoded(call: Call) -> Any:
         raise bad_request("the request has no body")
     if call.content_type in ("application/yaml", "application/apply-patch+yaml") and call.body[:1] != b"{":
         try:
-            return yaml.load(call.body, Loader=_YamlLoader)  # noqa: S506  a safe loader, without timestamps
-        except yaml.YAMLError as error:
+            found = yaml.load(call.body, Loader=_YamlLoader)  # noqa: S506  a safe loader, without timestamps
+        except (yaml.YAMLError, RecursionError) as error:
             raise bad_request(f"the body is not YAML: {error}") from error
+        if _weight(found, {}) > _MOST_VALUES:
+            raise bad_request("the body is not YAML: document contains excessive aliasing")
+        return found
     if call.content_type == "application/vnd.kubernetes.protobuf":
         return read_protobuf(call.body, _message_type(call))
     try:
@@ -53,6 +58,17 @@ def _message_type(call: Call) -> str:
     if call.kind.custom:
         raise ApiError(415, "custom resources are sent as JSON or YAML")
     return special.get(call.target.subresource, call.kind.type_name)
+
+
+def _weight(value: Any, known: dict[int, int]) -> int:
+    """How many values there are with every alias written out: a few lines can stand for billions."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = _MOST_VALUES + 1  # for an alias of what it is in itself, which has no end
+        below = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_weight(one, known) for one in below)
+    return known[id(value)]
 
 
 class _YamlLoader(yaml.SafeLoader):
