@@ -232,3 +232,14 @@ async def test_yaml_that_stands_for_more_than_it_says_is_refused(body: str) -> N
     ):
         assert answer.status == 400
         assert "excessive aliasing" in (await answer.json())["message"]
+
+
+async def test_a_server_that_can_not_listen_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with KubeLite() as first:
+        port = int(first.url.rpartition(":")[2])
+        before = asyncio.all_tasks()
+        with pytest.raises(OSError, match="in use"):
+            await KubeLite(port=port, data=tmp_path).start()
+        assert asyncio.all_tasks() == before
+    async with KubeLite(port=port, data=tmp_path):
+        pass

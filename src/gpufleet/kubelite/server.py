@@ -80,7 +80,14 @@ class KubeLite:
         return len(self._streams)
 
     async def start(self) -> None:
-        """Listen, and start to clean up after what is deleted."""
+        """Listen, and start to clean up after what is deleted; where that fails nothing is left behind."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
         if self._journal is not None:
             self._journal.open()
             self._tasks.append(asyncio.create_task(self._journal.sync(), name="kubelite-journal"))
