@@ -16,6 +16,11 @@ from e2e.contract.hooks import _certificate
 from gpufleet.errors import Refused
 from gpufleet.kubelite import KubeLite, User
 from gpufleet.kubelite.collector import Collector
+from gpufleet.kubelite.conform import Asking
+from gpufleet.kubelite.kinds import Kind
+from gpufleet.kubelite.objects import Objects
+from gpufleet.kubelite.schema import Json
+from gpufleet.kubelite.status import ApiError
 from gpufleet.kubelite.storage import Storage
 
 _MAPS = "/api/v1/namespaces/default/configmaps"
@@ -243,3 +248,35 @@ async def test_a_server_that_can_not_listen_leaves_nothing_behind(tmp_path: Path
         assert asyncio.all_tasks() == before
     async with KubeLite(port=port, data=tmp_path):
         pass
+
+
+async def test_nothing_is_made_in_a_namespace_that_went_while_webhooks_were_asked(kubelite: KubeLite) -> None:
+    spaces = kubelite.registry.find("", "v1", "namespaces")
+    maps = kubelite.registry.find("", "v1", "configmaps")
+    assert spaces is not None
+    assert maps is not None
+    space = await kubelite.objects.create(spaces, "", {"metadata": {"name": "short"}}, Asking())
+
+    class Slow:
+        """Lets everything pass, after the namespace has gone."""
+
+        async def mutate(
+            self, operation: str, kind: Kind, item: Json, old: Json | None, asking: Asking, subresource: str
+        ) -> Json:
+            return item
+
+        async def validate(
+            self,
+            operation: str,
+            kind: Kind,
+            item: Json | None,
+            old: Json | None,
+            asking: Asking,
+            subresource: str,
+        ) -> None:
+            kubelite.store.remove("namespaces", space)
+
+    slow = Objects(kubelite.store, kubelite.registry, Slow())
+    with pytest.raises(ApiError, match='namespaces "short" not found'):
+        await slow.create(maps, "short", {"metadata": {"name": "m"}}, Asking())
+    assert ("short", "m") not in kubelite.store.shelf(maps.shelf).entries

@@ -111,6 +111,7 @@ class Objects:
         check(kind, item, None)
         await self.admission.validate("CREATE", kind, item, None, asking, "")
         metadata = item["metadata"]
+        self._require_space(kind, metadata)  # webhooks take their time, in which the namespace may have gone
         if self.store.get(kind.shelf, metadata.get("namespace", ""), metadata["name"]) is not None:
             raise already_exists(kind.group, kind.plural, metadata["name"])
         if applied is not None:
@@ -133,13 +134,19 @@ class Objects:
                 "the namespace of the provided object does not match the namespace sent on the request"
             )
         metadata["namespace"] = namespace
+        self._require_space(kind, metadata)
+        return item
+
+    def _require_space(self, kind: Kind, metadata: Json) -> None:
+        if not kind.namespaced:
+            return
+        namespace = metadata["namespace"]
         space = self.store.get("namespaces", "", namespace)
         if space is None:
             raise not_found("", "namespaces", namespace)
         if space.object["metadata"].get("deletionTimestamp"):
             why = f"unable to create new content in namespace {namespace} because it is being terminated"
             raise forbidden(kind.group, kind.plural, metadata.get("name", ""), why)
-        return item
 
     def _named(self, kind: Kind, metadata: Json, now: datetime) -> Json:
         if metadata.get("resourceVersion"):
