@@ -6,6 +6,7 @@ import pytest
 
 from gpufleet.kube import PODS, Connection, KubeClient
 from gpufleet.kubelite import KubeLite
+from gpufleet.kubelite.schema import Json
 from gpufleet.kubelite.status import ApiError
 from gpufleet.kubelite.storage import Storage
 from gpufleet.kubelite.tables import json_path
@@ -99,3 +100,15 @@ async def test_what_the_api_could_not_hold_is_refused(change: dict[str, object])
 )
 def test_a_column_may_take_the_last_of_a_list(path: str, found: list[int]) -> None:
     assert json_path({"a": [{"b": 1}, {"b": 2}, {"b": 3}]}, path) == found
+
+
+async def test_a_follower_that_fails_keeps_nobody_from_a_change(kubelite: KubeLite) -> None:
+    def fail(item: Json, gone: bool) -> None:
+        raise RuntimeError("not my day")
+
+    heard: list[str] = []
+    storage = Storage(kubelite)
+    for told in (fail, lambda item, gone: heard.append(item["metadata"]["name"]), fail):
+        storage.follow("v1", "Secret", told)
+    storage.put([{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "default"}}])
+    assert heard == ["s"]

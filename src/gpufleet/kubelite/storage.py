@@ -14,7 +14,10 @@ from gpufleet.kubelite.kinds import Kind
 from gpufleet.kubelite.meta import new_uid, timestamp
 from gpufleet.kubelite.schema import Json
 from gpufleet.kubelite.server import KubeLite
+from gpufleet.kubelite.store import Change
+from gpufleet.logs import get_logger
 
+_log = get_logger("kubelite")
 _STRICT = Asking(manager="storage", field_validation="Strict")
 
 
@@ -50,11 +53,21 @@ class Storage:
                 self._store.remove(kind.shelf, entry)
 
     def follow(self, api_version: str, kind: str, told: Callable[[Json, bool], None]) -> None:
-        """Call `told` with every object of a kind, now and at each change; and whether it is gone."""
+        """Call `told` with every object of a kind, now and at each change; and whether it is gone.
+
+        Where it fails that is logged: the write has been done, and others have to hear of it too.
+        """
         shelf = self._store.shelf(self._kind(api_version, kind, self._registry.changes).shelf)
         for entry in shelf.in_order():
             told(entry.object, False)
-        shelf.listeners.add(lambda change: told(change.entry.object, change.kind == "DELETED"))
+
+        def tell(change: Change) -> None:
+            try:
+                told(change.entry.object, change.kind == "DELETED")
+            except Exception:  # noqa: BLE001  (whatever it is, it is not the writer's fault)
+                _log.exception("follower failed", kind=kind, name=change.entry.key[1])
+
+        shelf.listeners.add(tell)
 
     def _find(self, api_version: str, kind: str, _changes: int) -> Kind:
         found = self._registry.by_kind(api_version, kind)

@@ -15,7 +15,7 @@ from gpufleet.kubelite import KubeLite
 from gpufleet.kubelite.storage import Storage
 from gpufleet.model.crds import definitions
 from gpufleet.model.kube_objects import Lease
-from gpufleet.model.reading import Quantity
+from gpufleet.model.reading import GpuRef, Quantity
 from gpufleet.placement.kubernetes.leases import Holder, new_lease, read_lease
 from gpufleet.sources.simulated.guests import PULLING
 from gpufleet.sources.simulated.hardware import BUILT, DAY
@@ -251,3 +251,33 @@ async def test_a_pod_of_the_simulation_that_is_deleted(kind: str, comes_again: b
                 await played.client.read_json(path)
         assert ((node, pod.place.gpus[0]) in played.leases()) == comes_again
         assert any(each.uid == run.uid for each in played.player.runs(NOW, NOW + 60)) == comes_again
+
+
+@pytest.mark.parametrize("ids", ["", "none", "0,", "0,x", "99", "\u00b2", "9" * 5_000])
+async def test_an_allocation_that_a_user_wrote_wrongly_does_no_harm(ids: str) -> None:
+    node, gpus = free_gpus()
+    async with stage() as here:
+        await here.bring(node, gpus[:1])
+        await here.until(NOW + PULLING + 15)
+        assert len(here.guests()) == 1
+        note = {"metadata": {"annotations": {"gpu.scheduling/allocated": f"{node}:{ids}"}}}
+        path = "/api/v1/namespaces/default/pods/mine"
+        await here.client.write_json("PATCH", path, note, "application/merge-patch+json")
+        assert here.guests() == set()
+
+
+async def test_a_lease_without_a_spec_is_taken_and_means_nothing() -> None:
+    async with stage() as here:
+        lease = {"metadata": {"name": "bare"}}
+        await here.client.write_json("POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)
+        assert here.player.guests.leased == {}
+
+
+async def test_a_guest_with_an_empty_command_has_a_process_all_the_same() -> None:
+    node, gpus = free_gpus()
+    async with stage() as here:
+        await here.bring(node, gpus[:1], command=(" ",))
+        await here.until(NOW + PULLING + 15)
+        runs = list(here.player.runs(here.at, here.at))
+        shown = {process.gpu: process.name for process in SIMULATION.processes_at(here.at, runs).rows}
+        assert shown[GpuRef(node, gpus[0])] == "main"

@@ -6,6 +6,7 @@ ends, and goes once it is deleted. GPUs whose lease such a pod has are its own: 
 
 import asyncio
 import math
+import re
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Protocol
 
@@ -23,6 +24,7 @@ PULLING = 3.0
 """Seconds from binding to running."""
 
 _OVER = ("Succeeded", "Failed")
+_ALLOCATION = re.compile(r"(?P<node>[^:]+):(?P<ids>\d{1,3}(?:,\d{1,3})*)")
 
 
 class Storage(Protocol):
@@ -66,10 +68,13 @@ class Guests:
         """The guests that run on GPUs, in the simulation's terms, so that these show a load."""
         for uid, pod in self._pods.items():
             if uid not in self._ours and _phase(pod) == "Running":
-                name, _, ids = pod["metadata"].get("annotations", {}).get(ALLOCATED, "").rpartition(":")
-                if name in self._machines and ids:
-                    gpus = tuple(int(gpu) for gpu in ids.split(","))
-                    yield _as_run(pod, self._machines[name], gpus, self._since.get(uid, 0.0))
+                said = _ALLOCATION.fullmatch(pod["metadata"].get("annotations", {}).get(ALLOCATED, ""))
+                machine = self._machines.get(said["node"]) if said else None
+                if said is None or machine is None:
+                    continue
+                ids = {int(gpu) for gpu in said["ids"].split(",")}
+                if gpus := tuple(sorted(gpu for gpu in ids if gpu < machine.gpus)):
+                    yield _as_run(pod, machine, gpus, self._since.get(uid, 0.0))
 
     def _see_pod(self, pod: Json, gone: bool) -> None:
         meta = pod["metadata"]
@@ -86,7 +91,8 @@ class Guests:
         self.changed.set()
 
     def _see_lease(self, item: Json, gone: bool) -> None:
-        if not self.leased and (gone or item["spec"].get("holderIdentity", "") in self._ours):
+        holder = (item.get("spec") or {}).get("holderIdentity", "")
+        if not self.leased and (gone or holder in self._ours):
             return  # by far the most of them: nothing to read closely
         lease = read_lease(msgspec.convert(item, Lease))
         machine = self._machines.get(lease.node) if lease else None
@@ -172,14 +178,19 @@ def _lasts(pod: Json) -> float | None:
 def _as_run(pod: Json, machine: Machine, gpus: tuple[int, ...], started: float) -> Run:
     meta, container = pod["metadata"], pod["spec"]["containers"][0]
     namespace = meta.get("namespace", "")
-    words = [*(container.get("command") or ()), *(container.get("args") or ())] or [container["name"]]
+    command = " ".join([*(container.get("command") or ()), *(container.get("args") or ())])
     role = ROLES["batch"]
     return Run(
         slot=Slot(0, role, machine.model, (Place(machine.number, gpus),), 1.0, 0.0, 0),
         number=int(meta["uid"][:8], 16),
         kind="Pod",
         team=Team(namespace, namespace, "", ("root",)),
-        project=Project(meta["name"], role.load, container.get("image", ""), " ".join(words)),
+        project=Project(
+            meta["name"],
+            role.load,
+            container.get("image", ""),
+            command if command.strip() else container["name"],
+        ),
         name=meta["name"],
         uid=meta["uid"],
         created=started,
