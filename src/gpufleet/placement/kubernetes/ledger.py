@@ -300,7 +300,8 @@ class Ledger:
 
     def _refresh_users(self, uid: str) -> None:
         for name in self._users.get(uid, ()):
-            self._refresh(name)
+            if self._refresh(name):
+                self.on_freed()
 
     def _taken(self, node: str, device: Device) -> bool:
         """Whether a living pod without a lease is on the GPU, by what the agent saw."""
