@@ -305,3 +305,31 @@ def test_a_process_that_never_leads_remembers_nothing_of_what_is_gone(world: Wor
     assert {claim for _, claim in standby.desk.statuses._dirty} <= {"one", "two"}
     leader.kill()
     standby.kill()
+
+
+@pytest.mark.parametrize(("first", "priorities"), [("z", (0, 0)), ("a", (5, 0))])
+def test_of_two_gangs_that_wait_the_more_important_comes_first_then_the_older(
+    world: World, first: str, priorities: tuple[int, int]
+) -> None:
+    runs, process = world.add_pod("p", "two"), Process(world)
+    process.schedule(runs)
+    answer_all(world)
+    for gang, priority in zip(("z", "a"), reversed(priorities), strict=True):
+        world.add_claim(f"of-{gang}", gang=gang, count=1)
+        world.add_group(gang, 2, 60)
+        for at in range(2):
+            world.add_pod(f"{gang}{at}", f"of-{gang}", priority=priority)
+    process.desk.preemption.nominate_gang = lambda *asked: None  # type: ignore[method-assign]
+    process.watch()
+    process.look("gangs")
+    answer_all(world)
+    assert not process.desk.gangs.plans
+    bound = world.pod("p")
+    assert bound is not None
+    world.finish(bound)
+    for part in ("care", "gangs"):
+        process.watch()
+        process.look(part)  # type: ignore[arg-type]
+        answer_all(world)
+    assert list(process.desk.gangs.plans) == [("ns", first)]
+    process.kill()

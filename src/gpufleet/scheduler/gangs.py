@@ -148,12 +148,21 @@ class Gangs:
         """Look at every gang that something happened to, and at the deadlines."""
         self._wake.clear()
         due, self._dirty = self._dirty | set(self.plans), set()
-        for gang in sorted(due):
+        for gang in sorted(due, key=self._turn):
             try:
                 await self._tend(gang)
             except GpufleetError as error:
                 _log.warning("gang not planned", gang="/".join(gang), error=str(error))
                 self._dirty.add(gang)
+            # Planning a gang takes its time; whoever else waits for an answer comes in between.
+            await asyncio.sleep(0)
+
+    def _turn(self, gang: Key) -> tuple[int, str, Key]:
+        """Whose turn it is, as among pods: the least priority of the members, then age, then name."""
+        members = gang_members(self._ledger, *gang)
+        priority = min((pod.spec.priority or 0 for pod in members), default=0)
+        oldest = min((str(pod.metadata.creation_timestamp) for pod in members), default="")
+        return -priority, oldest, gang
 
     async def _tend(self, gang: Key) -> None:
         plan = self.plans.get(gang)
