@@ -136,11 +136,21 @@ async def test_keys_are_read_in_any_case(stage: Stage) -> None:
     plain: Any = msgspec.to_builtins(await stage.read(pod))
     found = await stage.call("/filter", {"pod": plain, "nodes": None, "nodenames": ["a"]})
     assert found["NodeNames"] == ["a"]
-    nodes = {"items": [{"metadata": {"name": "a"}}]}
-    found = await stage.call("/filter", {"POD": plain, "NODES": nodes, "nodeNames": None})
-    assert found["NodeNames"] == ["a"]
     asked = {"podname": "p", "podNamespace": "default", "PODUID": pod.metadata.uid, "node": "a"}
     assert (await stage.call("/bind", asked))["Error"] == ""
+
+
+async def test_a_kube_scheduler_that_sends_whole_nodes_is_told_what_to_set(stage: Stage) -> None:
+    """It reads only whole nodes from the answer, then: with names alone every pod would wait without a reason."""
+    await stage.node("a")
+    await stage.claim("one")
+    plain: Any = msgspec.to_builtins(await stage.read(await stage.pod("p", "one")))
+    nodes = {"items": [{"metadata": {"name": "a"}}]}
+    for asked in ({"Pod": plain, "Nodes": nodes, "NodeNames": None}, {"POD": plain, "NODES": nodes}):
+        found = await stage.call("/filter", asked)
+        assert "nodeCacheCapable" in found["Error"]
+    scores = await stage.call("/prioritize", {"Pod": plain, "Nodes": nodes, "NodeNames": None})
+    assert [each["Host"] for each in scores] == ["a"]
 
 
 async def test_nonsense_gets_an_answer_that_says_so(stage: Stage) -> None:

@@ -21,6 +21,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Answer = tuple[int, bytes, str]
 
+_WHOLE_NODES = (
+    "kube-scheduler sent whole nodes instead of names: set nodeCacheCapable: true for this extender"
+)
 _JSON, _TEXT = "application/json", "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -92,6 +95,9 @@ class Extender:
 
     async def _filter(self, body: bytes) -> bytes:
         asked = wire.decode(wire.ExtenderArgs, body)
+        if asked.node_names is None and asked.nodes is not None:
+            # It would overlook names in the answer and call every pod unschedulable, without a word why.
+            return wire.encode(wire.FilterResult(error=_WHOLE_NODES))
         names = asked.names
         choice = self._desk.filter(asked.pod, names)
         if isinstance(choice, Everywhere):

@@ -15,7 +15,7 @@ from gpufleet.model.kube_objects import KubeObject, Pod
 
 
 class NodeList(msgspec.Struct, frozen=True):
-    """Whole nodes, from a kube-scheduler without `nodeCacheCapable`; only the names are read."""
+    """Whole nodes, from a kube-scheduler without `nodeCacheCapable`; of them only the names are read."""
 
     items: list[KubeObject] | None = None
 
