@@ -310,3 +310,20 @@ async def test_an_annotation_that_somebody_wrote_by_hand_stops_nobody_else(
         lambda: [each.pod_name for each in status["default", "one"].status.allocations] == ["p"]
     )
     assert not stage.replica.unready()
+
+
+async def test_a_pod_that_somebody_has_given_a_lease_by_hand_is_woken_too(stage: Stage) -> None:
+    await stage.node("a", gpus=2)
+    await stage.claim("one")
+    await stage.claim("two", 2)
+    running, waiting = await stage.pod("p", "one"), await stage.pod("q", "two")
+    assert await stage.schedule(running) == "a"
+    lease = Lease(
+        ObjectMeta(name="gpu-a-1", namespace="default"), LeaseSpec(holder_identity=waiting.metadata.uid)
+    )
+    await stage.client.create(LEASES, lease)
+    await stage.until(lambda: "gpu-a-1" in stage.desk.ledger.leases)
+    assert await stage.schedule(waiting) == ""
+    await stage.delete(running)
+    await stage.until(lambda: NUDGE in stage.desk.ledger.pods[waiting.metadata.uid].metadata.annotations)
+    assert await stage.schedule(waiting) == "a"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from gpufleet.model.kube_objects import Pod
 from gpufleet.placement import Fits, Request
-from gpufleet.placement.kubernetes.ledger import Ledger
+from gpufleet.placement.kubernetes.ledger import Ledger, holder_key
 
 PATIENCE = 1.0
 """Seconds that a woken pod gets to come back before it may be woken again."""
@@ -60,14 +60,19 @@ class WaitingRoom:
             return found
         trial = ledger.cluster.copy()
         for uid, waiting in sorted(self.pods.items(), key=lambda pair: pair[1].order):
-            if waiting.request is None or ledger.parts(uid):
+            if waiting.request is None or ledger.reserved(uid):
                 continue
             hold = ledger.holds.get(uid)
             if hold is not None and ledger.unhindered(uid, hold.fits):
                 # GPUs were kept for it, and those who had them have left.
                 found.append(waiting)
-            elif isinstance(trial.take(waiting.request, waiting.among or None), Fits):
+                continue
+            mine = [held for node in ledger.parts(uid) if (held := trial.free(holder_key(uid, node)))]
+            if isinstance(trial.take(waiting.request, waiting.among or None), Fits):
                 found.append(waiting)
+                continue
+            for held in mine:
+                trial.allocate(held.holder, held, observed=True)
         due = [each for each in found if now - each.woken_at >= PATIENCE]
         for each in due:
             self.pods[each.pod.metadata.uid] = replace(each, woken_at=now)

@@ -162,6 +162,10 @@ class Ledger:
         """What a pod has by leases: by node, by GPU id."""
         return self._parts.get(uid, {})
 
+    def reserved(self, uid: str) -> bool:
+        """Whether a scheduler of ours has written leases for a pod."""
+        return any(holder.stamp for gpus in self.parts(uid).values() for holder in gpus.values())
+
     def lessees(self) -> Iterator[str]:
         """Everybody who has a lease."""
         return iter(list(self._parts))
