@@ -332,3 +332,41 @@ def test_of_two_gangs_that_wait_the_more_important_comes_first_then_the_older(
         answer_all(world)
     assert list(process.desk.gangs.plans) == [("ns", "z")]
     process.kill()
+
+
+def test_a_pod_that_was_woken_for_nothing_is_woken_by_the_next_release_too(world: World) -> None:
+    process = Process(world)
+
+    def run(name: str) -> bool:
+        pod = world.pod(name)
+        assert pod is not None
+        bound = process.schedule(pod)
+        answer_all(world)
+        process.watch()
+        return bound
+
+    def end(name: str) -> None:
+        pod = world.pod(name)
+        assert pod is not None
+        world.finish(pod)
+        for _ in range(2):
+            process.watch()
+            process.look("care")
+            while world.calls:
+                woken.extend(call.name for call in world.calls if call.name.startswith("nudge"))
+                world.resolve(world.calls[0], "done")
+
+    woken: list[str] = []
+    for name in ("p", "q", "slow", "quick"):
+        world.add_pod(name, "one")
+    process.watch()
+    assert [run(name) for name in ("p", "q", "slow")] == [True, True, False]
+    end("p")
+    assert woken == ["nudge slow"]
+    assert run("quick"), "it was there before the one that was woken"
+    assert not run("slow")
+    end("q")
+    world.now += 2
+    process.look("care")
+    assert [call.name for call in world.calls] == ["nudge slow"]
+    process.kill()

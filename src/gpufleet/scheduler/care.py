@@ -141,6 +141,7 @@ class Care:
     async def wake_waiting(self) -> None:
         """Nudge the waiting pods that fit now."""
         helped = self._waiting.helped(self._ledger, self._timing.monotonic())
+        self._freed |= self._waiting.later
         for chunk in _chunks(helped):
             await asyncio.gather(*(self._nudge(each.pod) for each in chunk))
 

@@ -25,6 +25,8 @@ class Waiting:
     among: Sequence[str]
     note: str
     woken_at: float = float("-inf")
+    back: bool = False
+    """Whether it has come back, and was refused again, since it was woken."""
 
     @property
     def order(self) -> tuple[int, str, str]:
@@ -39,6 +41,8 @@ class WaitingRoom:
     def __init__(self) -> None:
         self.pods: dict[str, Waiting] = {}
         self._among: Sequence[str] = ()
+        self.later = False
+        """Whether somebody would fit who was woken for nothing a moment ago, and is to be woken again in a moment."""
 
     def put(self, pod: Pod, request: Request | None, among: Sequence[str], note: str) -> None:
         """A pod was refused; the candidates of many pods are the same list and are kept once."""
@@ -47,7 +51,7 @@ class WaitingRoom:
         self._among = among
         before = self.pods.get(pod.metadata.uid)
         woken = before.woken_at if before else float("-inf")
-        self.pods[pod.metadata.uid] = Waiting(pod, request, among, note, woken)
+        self.pods[pod.metadata.uid] = Waiting(pod, request, among, note, woken, before is not None)
 
     def drop(self, uid: str) -> Waiting | None:
         """A pod waits no more."""
@@ -56,6 +60,7 @@ class WaitingRoom:
     def helped(self, ledger: Ledger, now: float) -> list[Waiting]:
         """Those who would fit now, all together; they count as woken."""
         found: list[Waiting] = []
+        self.later = False
         if not self.pods:
             return found
         trial = ledger.cluster.copy()
@@ -74,6 +79,7 @@ class WaitingRoom:
             for held in mine:
                 trial.allocate(held.holder, held, observed=True)
         due = [each for each in found if now - each.woken_at >= PATIENCE]
+        self.later = any(each.back and now - each.woken_at < PATIENCE for each in found)
         for each in due:
-            self.pods[each.pod.metadata.uid] = replace(each, woken_at=now)
+            self.pods[each.pod.metadata.uid] = replace(each, woken_at=now, back=False)
         return due
