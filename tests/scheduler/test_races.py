@@ -370,3 +370,20 @@ def test_a_pod_that_was_woken_for_nothing_is_woken_by_the_next_release_too(world
     process.look("care")
     assert [call.name for call in world.calls] == ["nudge slow"]
     process.kill()
+
+
+def test_a_gang_whose_reservation_was_interrupted_is_planned_again_at_once(world: World) -> None:
+    world.add_claim("of-g", gang="g", count=1)
+    world.add_group("g", 2, 60)
+    members, process = [world.add_pod(name, "of-g") for name in ("p", "q")], Process(world)
+    process.look("gangs")
+    answer(world, "create lease gpu-a-0")
+    process.lose_office()
+    process.take_office()
+    process.watch()
+    process.look("gangs")
+    answer_all(world)
+    assert leases(world).keys() == {"gpu-a-0", "gpu-a-1"}
+    assert set(leases(world).values()) == {pod.metadata.uid for pod in members}
+    assert [plan.leased for plan in process.desk.gangs.plans.values()] == [True]
+    process.kill()

@@ -167,9 +167,12 @@ class Gangs:
     async def _tend(self, gang: Key) -> None:
         plan = self.plans.get(gang)
         members = gang_members(self._ledger, *gang)
-        if plan is not None:
+        if plan is not None and plan.leased:
             await self._follow(gang, plan, members)
             return
+        if plan is not None:
+            # Its leases were being written when this process lost its office, or failed.
+            self._drop(gang)
         terms = self._terms(gang)
         if terms is None:
             self._known.discard(gang)
