@@ -328,7 +328,7 @@ def test_of_two_gangs_that_wait_the_more_important_comes_first_then_the_older(
     world.finish(bound)
     for part in ("care", "gangs"):
         process.watch()
-        process.look(part)  # type: ignore[arg-type]
+        process.look(part)
         answer_all(world)
     assert list(process.desk.gangs.plans) == [("ns", "z")]
     process.kill()
