@@ -14,14 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from gpufleet.cli.background import Background
-from gpufleet.cli.machine_parts import (
-    KINDS,
-    Machines,
-    follow_machines,
-    names_machines,
-    open_machines,
-    probe_machines,
-)
+from gpufleet.cli.machine_parts import KINDS, Machines, follow_machines, open_machines, probe_machines
 from gpufleet.cli.parts import Parts
 from gpufleet.errors import KubernetesUnavailable, MetricsUnavailable
 from gpufleet.fleet.clusters import Cluster, Clusters, Notes
@@ -80,18 +73,14 @@ async def _open(name: str, settings: Settings, parts: Parts) -> OpenCluster:
         metrics = EmbeddedMetrics(name, store.readings, store.training, metrics_settings)
     machines = open_machines(settings, fleet, metrics)
     source = None
-    if has_an_api(settings, os.environ):
+    # Where other sources are named, kubectl's own cluster is followed only if it is named too.
+    if names_an_api(kube, {} if machines else os.environ):
         client = parts.followed[name] = await closing.enter_async_context(KubeClient.from_settings(kube))
         source = KubernetesSource(
             client, fleet, lease_namespace=kube.lease_namespace, fault_taints=kube.fault_taints
         )
     cluster = Cluster(name, fleet, Listing(fleet), metrics, unseen=lambda: _unseen(source, machines))
     return OpenCluster(cluster, source, machines)
-
-
-def has_an_api(settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Whether a cluster is on Kubernetes; where other sources are named, only if its API is named too."""
-    return names_an_api(settings[KubernetesSettings], {} if names_machines(settings) else environ)
 
 
 def names_an_api(settings: KubernetesSettings, environ: Mapping[str, str]) -> bool:

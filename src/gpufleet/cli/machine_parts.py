@@ -38,12 +38,6 @@ class Machines(Protocol):
         """What is followed, in a few words."""
 
 
-def names_machines(settings: Settings) -> bool:
-    """Whether the settings of a cluster name any of them."""
-    slurm = settings[SlurmSettings]
-    return bool(slurm.enabled or slurm.url or settings[DockerSettings].url or settings[LocalSettings].enabled)
-
-
 def open_machines(settings: Settings, fleet: Fleet, metrics: MetricSource) -> tuple[Machines, ...]:
     """The sources of these kinds that the settings of a cluster name."""
     found: list[Machines] = []
