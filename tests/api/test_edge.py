@@ -60,6 +60,24 @@ async def test_more_requests_at_once_than_allowed_get_a_503_with_retry_after(cli
     assert probed == [200, 200, 200], "who is restarted for having much to do has more to do"
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'[{"name": "\xff", "value": 1}]', "is not UTF-8"),
+        (
+            b'[{"name": "a", "value": 1, "more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]",
+            "nested too deeply",
+        ),
+        (b"[{", "is not valid JSON"),
+        (b'[{"name": 1, "value": 1}]', "body: Expected `str`"),
+    ],
+)
+async def test_a_body_that_can_not_be_read_is_a_400(client: Client, body: bytes, words: str) -> None:
+    async with client() as http:
+        answer = await http.post("/api/workloads/a/reports", content=body)
+    assert (answer.status_code, words in answer.json()["message"]) == (400, True)
+
+
 async def test_pages_of_allowed_origins_may_call_and_no_others(client: Client) -> None:
     async with client(cors_origins=("https://grafana.example",)) as http:
         asked = {"access-control-request-method": "GET", "access-control-request-headers": "authorization"}

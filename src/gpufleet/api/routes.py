@@ -217,6 +217,10 @@ async def _body(request: Request[Any, Any, Any], decoder: "msgspec.json.Decoder[
         raise InvalidRequest(f"body: {error}") from None
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+    except UnicodeDecodeError:
+        raise InvalidRequest("the body is not valid JSON: a text in it is not UTF-8") from None
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
 
 
 def _data_type(hint: Any) -> Any:
