@@ -29,6 +29,7 @@ def test_an_empty_value_counts_as_not_given() -> None:
         (b"pageNum=x", "parameter pageNum: 'x' is not valid; it takes a whole number from 1 to 1000"),
         (b"pageNum=1001", "parameter pageNum: '1001' is not valid; it takes a whole number from 1 to 1000"),
         (b"orderBy=up", "parameter orderBy: 'up' is not valid; it takes one of end_at, start_at"),
+        (b"orderBy=null", "parameter orderBy: 'null' is not valid; it takes one of end_at, start_at"),
         (b"pageNum=1&pageNum=2", "parameter pageNum: given more than once; it takes one value"),
         (b"kind=%00", "the query contains a NUL character, which no parameter takes"),
         (b"kind=%ff", "the query is not valid UTF-8; percent-encode it"),

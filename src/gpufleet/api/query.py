@@ -57,7 +57,7 @@ class QueryReader(Generic[Q]):
             read = msgspec.convert(values, self.type, strict=False)
         except msgspec.ValidationError as error:
             raise InvalidRequest(self._sentence(str(error), values)) from None
-        return self._checked(read), unknown
+        return self._checked(read, values), unknown
 
     def _keep(self, values: dict[str, Any], name: str, value: str) -> None:
         if name in self._lists:
@@ -75,10 +75,12 @@ class QueryReader(Generic[Q]):
         except msgspec.ValidationError:
             raise InvalidRequest(self._refusal(name, value)) from None
 
-    def _checked(self, read: Q) -> Q:
+    def _checked(self, read: Q, values: dict[str, Any]) -> Q:
         """Refuse what fits the type but no computation, and bring moments to UTC."""
         for name, field in self.fields.items():
             value = getattr(read, field.name)
+            if value is None and name in values:  # the word null, which is a text like any other
+                raise InvalidRequest(self._refusal(name, values[name]))
             if isinstance(value, float) and not math.isfinite(value):
                 raise InvalidRequest(self._refusal(name, str(value)))
             if isinstance(value, int) and abs(value) >= 2**63:
