@@ -20,7 +20,7 @@ from litestar.response import Stream
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.health import Lifecycle
 from gpufleet.api.protocol import MAX_HEAD_BYTES, MAX_HEADERS
-from gpufleet.api.routes import get
+from gpufleet.api.routes import get, post
 from gpufleet.api.server import Server, address_of, bind
 from gpufleet.cli import main
 
@@ -346,6 +346,25 @@ async def test_a_stream_asked_for_by_head_ends_with_its_headers() -> None:
         answer = await raw(host, port, asked)
     assert answer.count(b"HTTP/1.1 200 ") == 2
     assert answer.endswith(b"\r\n\r\nok\n")
+
+
+async def test_a_caller_that_goes_away_within_its_body_is_no_fault_of_ours() -> None:
+    @post("/api/clusters/rows")
+    async def take(body: list[int]) -> int:
+        """Count what is sent."""
+        return len(body)
+
+    async with server(take) as (host, port, _), httpx.AsyncClient() as http:
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(b"POST /api/clusters/rows HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n[1, ")
+        await writer.drain()
+        writer.close()
+        counted: list[str] = []
+        async with asyncio.timeout(60):
+            while not counted:
+                told = (await http.get(f"http://{host}:{port}/metrics")).text
+                counted = [line for line in told.splitlines() if 'count{method="POST"' in line]
+    assert 'route="/api/clusters/rows",status="400"' in counted[0]
 
 
 def test_go_tool_pprof_opens_a_profile_of_the_server(tmp_path: Path, postgres_url: str) -> None:

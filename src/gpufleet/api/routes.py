@@ -27,6 +27,7 @@ from typing import Any, cast
 
 import msgspec
 from litestar import Request, Response
+from litestar.exceptions import InternalServerException
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import HTTPScope, Method
 
@@ -219,6 +220,8 @@ async def _body(request: Request[Any, Any, Any], decoder: "msgspec.json.Decoder[
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None
     except UnicodeDecodeError:
         raise InvalidRequest("the body is not valid JSON: a text in it is not UTF-8") from None
+    except InternalServerException:  # Litestar's word for it; nobody is left to answer, and nothing broke
+        raise Problem(400, "the caller went away before its body was complete") from None
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply") from None
 
