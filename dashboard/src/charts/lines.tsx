@@ -132,7 +132,7 @@ function options(
     height: props.height ?? 220,
     padding: [8, 18, 0, 0],
     legend: { show: false },
-    tzDate: (seconds) => (props.bars ? uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") : new Date(seconds * 1000)),
+    tzDate: (seconds) => (props.bars || session.zone === "UTC" ? uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") : new Date(seconds * 1000)),
     cursor: { points: { size: 6 }, y: false, drag: { x: false, y: false } },
     scales: {
       x: { range: (_plot, low, high) => (props.bars ? [low - DAY / 2, high + DAY / 2] : [props.from ?? low, props.to ?? high]) },
