@@ -180,6 +180,11 @@ test("periods are whole hours and days in UTC", () => {
   expect(daysInWords(monthOf("2026-02"))).toMatch(/^1\s?\u2013\s?28 Feb 2026$/u);
 });
 
+test("what is no month is the present one", () => {
+  const now = Date.UTC(2026, 1, 3);
+  for (const typed of ["", "2", "2026-", "2026-13", "February 2026"]) expect(periodOf(monthOf(typed, now))).toBe("2026-02-01..2026-02-28");
+});
+
 test("numbers and spans are short", () => {
   expect([short(41_200), short(0.4567), short(1_250_000)]).toEqual(["41.2k", "0.457", "1.25M"]);
   expect([short(0.0000623), short(0)]).toEqual(["6.2e-5", "0"]);

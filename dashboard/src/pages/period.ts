@@ -20,9 +20,10 @@ export function lastDays(days: number, now = Date.now()): Days {
   return { first: day(now - (days - 1) * DAY), last: day(now) };
 }
 
-/** A month, given as 2026-11. */
-export function monthOf(month: string): Days {
-  const [year = 1970, number = 1] = month.split("-").map(Number);
+/** A month, given as 2026-11; the present one for anything else, such as one that is still being typed. */
+export function monthOf(month: string, now = Date.now()): Days {
+  const asked = /^\d{4}-(0[1-9]|1[0-2])$/.test(month) ? month : day(now).slice(0, 7);
+  const [year = 1970, number = 1] = asked.split("-").map(Number);
   return { first: day(Date.UTC(year, number - 1, 1)), last: day(Date.UTC(year, number, 1) - DAY) };
 }
 

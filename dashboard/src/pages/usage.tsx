@@ -38,7 +38,7 @@ const NOT_THERE = "This server keeps no hourly statistics";
 export function UsagePage(props: { query: Record<string, string> }) {
   const { query } = props;
   const { cluster, by = "namespace" } = query;
-  const days = useMemo(() => daysOf(query), [query["period"], query["month"], query["from"], query["to"]]);
+  const days = daysOf(query); // anew each time: today is another day after midnight
   const labelled = by === "label" || by === "annotation";
   const keys = useResource<string[]>(labelled ? "api/v1/gpu-aggregation/dimension-keys" : null, { cluster, dimension_type: by });
   const key = query["key"] || keys.data?.[0] || "";
@@ -115,7 +115,7 @@ function daysOf(query: Record<string, string>): Days {
   const { period = "7d", month, from, to } = query;
   if (period === "today") return lastDays(1);
   if (period === "30d") return lastDays(30);
-  if (period === "month") return monthOf(month ?? new Date().toISOString().slice(0, 7));
+  if (period === "month") return monthOf(month ?? "");
   const week = lastDays(7);
   return period === "dates" ? { first: from ?? week.first, last: to ?? week.last } : week;
 }
@@ -215,13 +215,14 @@ const VALUES: Record<string, (row: ReportRow) => string | number | null> = {
 };
 
 function Table(props: { report: Report; heading: string; sort: Sort; page: number }) {
-  const { report, sort, page } = props;
+  const { report, sort } = props;
   const { totals } = report;
   const priced = totals.cost > 0;
   const rows = useMemo(() => {
     const held = heldBy(report);
     return [...sorted(held.filter((row) => row.row === "group"), sort, VALUES), ...held.filter((row) => row.row !== "group")];
   }, [report, sort.field, sort.down]);
+  const page = Math.max(1, Math.min(props.page || 1, Math.ceil(rows.length / SIZE))); // other days may have fewer rows
   const head = { sort, otherwise: "-hours", right: true, down: true };
   return (
     <>
