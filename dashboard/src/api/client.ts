@@ -31,6 +31,8 @@ interface Kept {
 }
 
 const MOST_KEPT = 60;
+/** Milliseconds after which a server that says nothing counts as away. */
+const LONGEST = 30_000;
 const kept = new Map<string, Kept>();
 
 /** The address of an API path relative to the page, so that a prefix of a proxy stays in place. */
@@ -51,15 +53,23 @@ export function authorization(): Record<string, string> {
 export async function read<T>(address: string, signal?: AbortSignal): Promise<T> {
   const known = kept.get(address);
   const headers = { ...authorization(), ...(known ? { "if-none-match": known.etag } : {}) };
+  const limit = new AbortController();
+  const end = () => limit.abort();
+  const timer = setTimeout(end, LONGEST);
+  signal?.addEventListener("abort", end);
   let response: Response;
+  let data: unknown;
   try {
-    response = await fetch(address, { headers, cache: "no-store", signal: signal ?? null });
+    response = await fetch(address, { headers, cache: "no-store", signal: limit.signal });
+    if (response.status === 304 && known) return known.data as T;
+    data = await unwrapped(response);
   } catch (error) {
-    if (signal?.aborted) throw error;
-    throw new ApiError(0, "the server can't be reached");
+    if (signal?.aborted || error instanceof ApiError) throw error;
+    throw new ApiError(0, limit.signal.aborted ? `the server did not answer within ${LONGEST / 1000} s` : "the server can't be reached");
+  } finally {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", end);
   }
-  if (response.status === 304 && known) return known.data as T;
-  const data = await unwrapped(response);
   const etag = response.headers.get("etag");
   kept.delete(address);
   if (etag) kept.set(address, { etag, data });
@@ -89,7 +99,10 @@ export async function send<T>(address: string, body: unknown): Promise<T> {
 }
 
 async function unwrapped(response: Response): Promise<unknown> {
-  const body = (await response.json().catch(() => null)) as Envelope | null;
+  const body = (await response.json().catch((error: unknown) => {
+    if (error instanceof SyntaxError) return null; // not ours, such as the page of a proxy
+    throw error;
+  })) as Envelope | null;
   if (response.status === 401) session.needLogin(body?.message ?? body?.error ?? "");
   if (!response.ok || body === null) {
     const words = body?.error || body?.message || `the server answered ${response.status}`;
