@@ -4,12 +4,13 @@ import re
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 from tests.dashboard.axe import serious_faults
 from tests.dashboard.conftest import NODES, OTHER_NODES, Site
 from tests.dashboard.trial_fleet import BITES, node_name
 
 from gpufleet.fleet.overview import overview
+from gpufleet.model.workload import Pod, Status
 
 pytestmark = pytest.mark.browser
 
@@ -330,3 +331,78 @@ def test_a_phone_shows_each_page_without_scrolling_sideways(site: Site, browser:
     wide = page.evaluate("document.documentElement.scrollWidth")
     context.close()
     assert wide <= 390
+
+
+def test_charts_move_on_while_the_page_stays_open(site: Site, page: Page) -> None:
+    ends: list[int] = []
+
+    def note(request: Request) -> None:
+        if found := re.search(r"/(metrics|trainingPerformance)\?.*\bend=(\d+)", request.url):
+            ends.append(int(found[2][:10]))
+
+    page.on("request", note)
+    page.clock.install()
+    page.goto(f"{site.address}#/workloads/wl-00000")
+    expect(page.get_by_role("heading", name="GPU Utilization")).to_be_visible()
+    first = max(ends)
+    page.clock.fast_forward("10:00")
+    with page.expect_request(lambda request: "end=" in request.url):
+        page.clock.run_for(61_000)
+    page.clock.run_for(1000)
+    expect(page.get_by_role("heading", name="GPU Utilization")).to_be_visible()
+    assert max(ends) >= first + 600
+
+
+def test_days_go_on_at_midnight(site: Site, page: Page) -> None:
+    page.clock.install(time="2026-03-09T23:50:00Z")
+    page.goto(f"{site.address}#/usage?period=today")
+    expect(page.get_by_text("9 Mar 2026, UTC")).to_be_visible()
+    page.clock.run_for(16 * 60_000)
+    expect(page.get_by_text("10 Mar 2026, UTC")).to_be_visible()
+
+
+def test_a_server_that_hangs_is_told(site: Site, page: Page) -> None:
+    page.clock.install()
+    page.goto(f"{site.address}#/nodes")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    page.route("**/api/nodes?**", lambda _: None)  # never answered
+    page.clock.run_for(16_000)
+    page.clock.run_for(31_000)
+    expect(page.get_by_text("the server did not answer within 30 s").first).to_be_visible()
+    expect(page.locator("tbody tr").first).to_be_visible()
+
+
+def test_gpus_that_nobody_names_are_not_called_free(site: Site, page: Page) -> None:
+    fleet = site.cluster.fleet
+    name = next(name for name, view in fleet.views().items() if view.usable == 8 and not view.allocated)
+    pod = Pod(uid="somewhere", name="somewhere", namespace="ml", node=name, gpus=3, phase=Status.RUNNING)
+    site.change(lambda: fleet.put_pod(pod))
+    try:
+        page.goto(f"{site.address}#/nodes/{name}")
+        expect(page.locator(".gpu")).to_have_count(8)
+        expect(page.locator(".gpu-holder").first).to_have_text("3 of these are held, nobody says which")
+    finally:
+        site.change(lambda: fleet.drop_pod("somewhere", 0.0))
+
+
+def test_ticks_stand_at_whole_hours_of_the_zone_that_is_chosen(site: Site, browser: Browser) -> None:
+    context = browser.new_context(timezone_id="Asia/Kolkata")
+    page = context.new_page()
+    page.add_init_script(
+        """window.drawn = []; const draw = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+          window.drawn.push(String(text)); return draw.call(this, text, ...rest); }"""
+    )
+    page.goto(f"{site.address}#/nodes/{node_name(5)}?span=24h")
+    page.get_by_title("Times in local time or UTC").click()
+    page.evaluate("window.drawn = []")
+    page.reload()
+    expect(page.locator(".chart-box canvas")).to_have_count(4)
+    hours: list[str] = []
+    for _ in range(100):
+        hours = [text for text in page.evaluate("window.drawn") if re.fullmatch(r"\d\d:\d\d", text)]
+        if hours:
+            break
+        page.wait_for_timeout(100)
+    context.close()
+    assert {text[3:] for text in hours} == {"00"}

@@ -1,4 +1,5 @@
 // Graphs as the API hands them out: each with its unit and one line for each GPU.
+import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Graph } from "../api/types";
 import type { Line } from "../charts/align";
 import { Lines } from "../charts/lines";
@@ -22,6 +23,22 @@ export function spanOf(span: Span, nowMs: number, end = 0): { start: number; end
   const step = Math.max(15, Math.round(length / POINTS));
   const until = Math.ceil((end || nowMs / 1000) / step) * step;
   return { start: until - length, end: until, step };
+}
+
+/** A span that moves on with the time while somebody looks, unless what it shows is over. */
+export function useSpan(span: Span, over = 0): { start: number; end: number; step: number } {
+  const [now, setNow] = useState(Date.now());
+  useEffect(() => {
+    const look = () => document.hidden || setNow(Date.now());
+    const timer = setInterval(look, 60_000);
+    document.addEventListener("visibilitychange", look);
+    return () => {
+      clearInterval(timer);
+      document.removeEventListener("visibilitychange", look);
+    };
+  }, []);
+  const { start, end, step } = spanOf(span, now, over);
+  return useMemo(() => ({ start, end, step }), [start, end, step]);
 }
 
 export function Graphs(props: { graphs: Record<string, Graph>; from: number; to: number }) {

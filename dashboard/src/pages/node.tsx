@@ -1,5 +1,4 @@
 // One node: its GPUs by island, who holds them, what runs on them, and how they did.
-import { useMemo } from "preact/hooks";
 import type { Graph, NodeDetail, NodeGpu } from "../api/types";
 import { css, viridis } from "../charts/colours";
 import { useResource } from "../state/resource";
@@ -7,7 +6,7 @@ import { link, setQuery } from "../state/route";
 import { count, decimal, percent, shortModel } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Ago, Badge, Card, Choice, Empty, Facts, PageHead, Shown } from "../ui/parts";
-import { Graphs, SPANS, spanOf, type Span } from "./graphs";
+import { Graphs, SPANS, useSpan, type Span } from "./graphs";
 import { STATE_WORDS } from "./nodes";
 
 export function NodePage(props: { name: string; query: Record<string, string> }) {
@@ -46,7 +45,7 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
       )}
       <div class="grid">
         <Card title="GPUs" note="by island: GPUs that share fast links">
-          <Islands gpus={node.gpus} chosen={chosen} />
+          <Islands gpus={node.gpus} chosen={chosen} unnamed={unnamedOf(node)} />
         </Card>
       </div>
       <div class="grid">
@@ -64,7 +63,14 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
   );
 }
 
-function Islands(props: { gpus: NodeGpu[]; chosen: number | null }) {
+/** What a GPU is of which nobody says who holds it: pods may hold GPUs without anybody telling which. */
+function unnamedOf(node: NodeDetail): string {
+  const named = node.gpus.filter((gpu) => gpu.holders?.length).length;
+  if (node.gpuAllocated <= named) return "free";
+  return node.gpuAllocated >= node.gpuTotal ? "held, nobody says by whom" : `${node.gpuAllocated - named} of these are held, nobody says which`;
+}
+
+function Islands(props: { gpus: NodeGpu[]; chosen: number | null; unnamed: string }) {
   if (!props.gpus.length) return <Empty title="No GPU was looked at">The agent of this node tells its GPUs one by one.</Empty>;
   const islands = new Map<string, NodeGpu[]>();
   for (const gpu of props.gpus) islands.set(gpu.island, [...(islands.get(gpu.island) ?? []), gpu]);
@@ -78,7 +84,7 @@ function Islands(props: { gpus: NodeGpu[]; chosen: number | null }) {
           </div>
           <div class="tiles">
             {gpus.map((gpu) => (
-              <Gpu key={gpu.index} gpu={gpu} chosen={gpu.index === props.chosen} />
+              <Gpu key={gpu.index} gpu={gpu} chosen={gpu.index === props.chosen} unnamed={props.unnamed} />
             ))}
           </div>
         </section>
@@ -87,7 +93,7 @@ function Islands(props: { gpus: NodeGpu[]; chosen: number | null }) {
   );
 }
 
-function Gpu(props: { gpu: NodeGpu; chosen: boolean }) {
+function Gpu(props: { gpu: NodeGpu; chosen: boolean; unnamed: string }) {
   const { gpu } = props;
   const load = gpu.utilization ?? null;
   const sick = gpu.health !== "Healthy" && gpu.health !== "";
@@ -124,18 +130,18 @@ function Gpu(props: { gpu: NodeGpu; chosen: boolean }) {
           {holder.share < 1 && <span class="muted"> {percent(holder.share)}</span>}
         </a>
       ))}
-      {!gpu.holders?.length && <span class="gpu-holder muted">free</span>}
+      {!gpu.holders?.length && <span class="gpu-holder muted">{props.unnamed}</span>}
     </div>
   );
 }
 
 function History(props: { name: string; query: Record<string, string> }) {
   const span = (props.query["span"] ?? "1h") as Span;
-  const asked = useMemo(() => spanOf(span, Date.now()), [span]);
+  const asked = useSpan(span);
   const graphs = useResource<Record<string, Graph>>(
     `api/nodes/${encodeURIComponent(props.name)}/metrics`,
     { cluster: props.query["cluster"], ...asked },
-    { every: 60_000 },
+    { every: 60_000, same: `history ${span}` },
   );
   return (
     <Card

@@ -8,7 +8,7 @@ import { count, percent, shortModel, short, span } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Badge, Card, Choice, Empty, Facts, PageHead, Shown, When, useNow } from "../ui/parts";
 import { ClaimOf } from "./claim";
-import { Graphs, SPANS, spanOf, type Span } from "./graphs";
+import { Graphs, SPANS, useSpan, type Span } from "./graphs";
 
 export function WorkloadPage(props: { uid: string; query: Record<string, string> }) {
   const workload = useResource<WorkloadDetail>(
@@ -121,11 +121,11 @@ function Stat(props: { label: string; value: string; sub: string }) {
 function GpuGraphs(props: { workload: WorkloadDetail; query: Record<string, string> }) {
   const chosen = (props.query["span"] ?? "1h") as Span;
   const { workload } = props;
-  const asked = useMemo(() => spanOf(chosen, Date.now(), workload.endTime), [chosen, workload.endTime]);
+  const asked = useSpan(chosen, workload.endTime);
   const graphs = useResource<Record<string, Graph>>(
     `api/workloads/${encodeURIComponent(workload.uid)}/metrics`,
     { cluster: props.query["cluster"], ...asked },
-    { every: 60_000 },
+    { every: 60_000, same: `graphs ${chosen}` },
   );
   return (
     <Card
@@ -164,11 +164,11 @@ function placeOf(name: string): number {
 function Training(props: { workload: WorkloadDetail; query: Record<string, string> }) {
   const chosen = (props.query["span"] ?? "1h") as Span;
   const { workload } = props;
-  const { start, end } = useMemo(() => spanOf(chosen, Date.now(), workload.endTime), [chosen, workload.endTime]);
+  const { start, end } = useSpan(chosen, workload.endTime);
   const rows = useResource<TrainingRow[]>(
     `api/workloads/${encodeURIComponent(workload.uid)}/trainingPerformance`,
     { cluster: props.query["cluster"], start: start * 1000, end: end * 1000 },
-    { every: 60_000 },
+    { every: 60_000, same: `training ${chosen}` },
   );
   return (
     <Card title="Training">

@@ -21,6 +21,8 @@ interface Options {
   on?: Change["subject"][];
   /** Show what the last address had until the new one answers: a list that is sorted anew keeps its place and the focus. */
   keep?: boolean;
+  /** What is asked for, where the address of the same thing moves on with the time: what is on show stays. */
+  same?: string;
 }
 
 const SOON = 1200;
@@ -28,10 +30,8 @@ const SOON = 1200;
 /** The data at `path` (null: nothing yet). A new address drops what the old one had, unless it is kept meanwhile. */
 export function useResource<T>(path: string | null, params: Params = {}, options: Options = {}): Resource<T> {
   const address = path === null ? null : addressOf(path, params);
-  const [shown, setShown] = useState<{ address: string | null; data?: T; error?: ApiError; at: number }>({
-    address,
-    at: 0,
-  });
+  const name = address === null ? null : (options.same ?? address);
+  const [shown, setShown] = useState<{ name: string | null; data?: T; error?: ApiError; at: number }>({ name, at: 0 });
   const [asked, ask] = useState(0);
   const subjects = options.on?.join() ?? "";
   const again = useRef(() => ask((count) => count + 1)).current;
@@ -44,14 +44,14 @@ export function useResource<T>(path: string | null, params: Params = {}, options
       clearTimeout(timer);
       try {
         const data = await read<T>(address, stop.signal);
-        if (!stop.signal.aborted) setShown({ address, data, at: Date.now() });
+        if (!stop.signal.aborted) setShown({ name, data, at: Date.now() });
       } catch (error) {
         if (stop.signal.aborted) return;
         const problem = error instanceof ApiError ? error : new ApiError(0, String(error));
         setShown((old) =>
-          old.address === address && old.data !== undefined && !problem.missing
+          old.name === name && old.data !== undefined && !problem.missing
             ? { ...old, error: problem }
-            : { address, error: problem, at: 0 },
+            : { name, error: problem, at: 0 },
         );
       }
       if (options.every && !stop.signal.aborted) timer = window.setTimeout(tick, options.every);
@@ -86,7 +86,7 @@ export function useResource<T>(path: string | null, params: Params = {}, options
     };
   }, [address, asked, options.every, subjects]);
 
-  const fits = shown.address === address || (options.keep && shown.data !== undefined && address !== null);
+  const fits = shown.name === name || (options.keep && shown.data !== undefined && address !== null);
   const current = fits ? shown : { data: undefined, error: undefined, at: 0 };
   return { data: current.data, error: current.error, at: current.at, reload: again };
 }
