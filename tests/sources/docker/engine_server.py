@@ -22,7 +22,8 @@ class EngineServer:
         self.containers: dict[str, dict[str, Any]] = {}
         self.fault = ""
         self.inspected = 0
-        self._listeners: set[asyncio.Queue[bytes]] = set()
+        self.listed = 0
+        self._listeners: dict[asyncio.Queue[bytes], list[str]] = {}
 
     def run(self, name: str, status: str = "running", **said: Any) -> str:
         """Add a container, or change it; its id."""
@@ -42,13 +43,13 @@ class EngineServer:
             "HostConfig": {"Runtime": "runc", "DeviceRequests": None, "Devices": [], **said},
             "Config": config,
         }
-        self._tell(id)
+        self.tell(id, "start")
         return id
 
     def remove(self, id: str) -> None:
         """Take a container away."""
         del self.containers[id]
-        self._tell(id)
+        self.tell(id, "destroy")
 
     @asynccontextmanager
     async def serving(self, socket: Path) -> AsyncIterator[str]:
@@ -67,10 +68,12 @@ class EngineServer:
         finally:
             await runner.cleanup()
 
-    def _tell(self, id: str) -> None:
-        line = json.dumps({"Type": "container", "Action": "change", "Actor": {"ID": id}}).encode() + b"\n"
-        for listener in self._listeners:
-            listener.put_nowait(line)
+    def tell(self, id: str, action: str) -> None:
+        """Tell those who listen for such an action."""
+        line = json.dumps({"Type": "container", "Action": action, "Actor": {"ID": id}}).encode() + b"\n"
+        for listener, wanted in self._listeners.items():
+            if action.partition(":")[0] in wanted:
+                listener.put_nowait(line)
 
     @web.middleware
     async def _fail(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -92,6 +95,7 @@ class EngineServer:
 
     async def _list(self, request: web.Request) -> web.Response:
         assert request.query["all"] == "true"
+        self.listed += 1
         return web.json_response(
             [{"Id": id, "State": c["State"]["Status"], "Status": "…"} for id, c in self.containers.items()]
         )
@@ -104,13 +108,14 @@ class EngineServer:
         return web.json_response(found)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        assert json.loads(request.query["filters"]) == {"type": ["container"]}
+        filters = json.loads(request.query["filters"])
+        assert filters["type"] == ["container"]
         response = web.StreamResponse()
         await response.prepare(request)
         mine: asyncio.Queue[bytes] = asyncio.Queue()
-        self._listeners.add(mine)
+        self._listeners[mine] = filters["event"]
         try:
             while True:
                 await response.write(await mine.get())
         finally:
-            self._listeners.discard(mine)
+            del self._listeners[mine]

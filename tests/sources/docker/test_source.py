@@ -167,3 +167,45 @@ async def test_an_engine_that_is_not_there_is_said(tmp_path: Path) -> None:
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(SettingsError, match="it takes unix:///path"):
         DockerSource(DockerSettings(url="/var/run/docker.sock"), Fleet("here"))
+
+
+async def test_a_container_that_was_restarted_has_run_since_then(
+    followed: tuple[EngineServer, DockerSource, Fleet],
+) -> None:
+    server, source, fleet = followed
+    id = server.run("train", DeviceRequests=some("0"))
+    running = asyncio.create_task(source.run())
+    try:
+        await until(lambda: bool(fleet.workloads()) and bool(server._listeners))
+        server.containers[id]["State"]["StartedAt"] = "2026-05-01T12:00:00Z"  # and it runs, as before
+        server.tell(id, "restart")
+        await until(lambda: named(fleet, "train").started == 1777636800)
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+async def test_health_checks_of_containers_make_no_work(
+    followed: tuple[EngineServer, DockerSource, Fleet],
+) -> None:
+    server, source, fleet = followed
+    id = server.run("train", DeviceRequests=some("0"))
+    running = asyncio.create_task(source.run())
+    try:
+        await until(lambda: bool(fleet.workloads()) and bool(server._listeners))
+        before = server.listed
+        for _ in range(20):
+            for action in (
+                "exec_create: /bin/check",
+                "exec_start: /bin/check",
+                "exec_die",
+                "health_status: healthy",
+            ):
+                server.tell(id, action)
+            await asyncio.sleep(0.05)
+        assert server.listed <= before + 1  # a look that was due anyway
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running

@@ -4,6 +4,7 @@ Only the fields that are needed are decoded. Of a container's environment only t
 name GPUs are looked at: the rest of it is none of our business and never kept.
 """
 
+import json
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
@@ -16,6 +17,12 @@ from gpufleet.settings import DockerSettings
 
 MOST_BYTES = 64 * 1024 * 1024
 """Largest answer that is taken; a listing of ten thousand containers has a third of that."""
+
+_DOCKERS = "create start restart stop die kill pause unpause rename update destroy"
+_PODMANS = "died remove init cleanup"
+_CHANGES = (*_DOCKERS.split(), *_PODMANS.split())
+"""Events after which a container may be another one; health checks make many others."""
+_LONGEST_EVENT = 1024 * 1024
 
 T = TypeVar("T")
 
@@ -106,6 +113,14 @@ class Container(msgspec.Struct, frozen=True, rename="pascal"):
     config: Config = Config()
 
 
+class _Actor(msgspec.Struct, frozen=True):
+    id: str = msgspec.field(default="", name="ID")
+
+
+class _Event(msgspec.Struct, frozen=True, rename="pascal"):
+    actor: _Actor = _Actor()
+
+
 class Engine:
     """The API of one engine. Everything raises ContainersUnavailable."""
 
@@ -147,15 +162,20 @@ class Engine:
         found: Container | None = await self._get(f"/containers/{id}/json", Container, may_be_gone=True)
         return found
 
-    async def changes(self) -> AsyncIterator[None]:
-        """Something for each change of a container, until the engine ends the stream."""
-        path = '/events?filters={"type":["container"]}'
+    async def changes(self) -> AsyncIterator[str]:
+        """The id of each container that changes, until the engine ends the stream."""
+        filters = json.dumps({"type": ["container"], "event": _CHANGES}, separators=(",", ":"))
+        path = f"/events?filters={filters}"
         endless = aiohttp.ClientTimeout(total=None, sock_connect=self._settings.timeout)
         try:
             async with self._opened().get(self._base + path, timeout=endless) as answer:
                 self._check(answer.status, path)
-                async for _ in answer.content.iter_any():
-                    yield None
+                rest = b""
+                async for piece in answer.content.iter_any():
+                    *lines, rest = (rest + piece).split(b"\n")
+                    rest = rest[-_LONGEST_EVENT:]
+                    for line in lines:
+                        yield _who(line)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._away(error) from None
 
@@ -220,3 +240,10 @@ class Engine:
         except OSError as error:
             raise ContainersUnavailable(f"the certificates for the engine can't be read: {error}") from None
         return context
+
+
+def _who(event: bytes) -> str:
+    try:
+        return msgspec.json.decode(event, type=_Event).actor.id
+    except msgspec.DecodeError:
+        return ""

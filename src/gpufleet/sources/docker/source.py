@@ -46,6 +46,8 @@ class DockerSource:
         self._clock = clock
         self._engine = Engine(settings)
         self._seen: dict[str, tuple[str, Container, Claim]] = {}
+        self._told: set[str] = set()
+        """Containers of which the engine told something since they were looked at: one may have been restarted."""
         self._pods: dict[str, Pod] = {}
         self._node = ""
         self._changed = asyncio.Event()
@@ -72,6 +74,14 @@ class DockerSource:
 
     async def look(self) -> None:
         """Take one turn."""
+        told, self._told = self._told, set()
+        try:
+            await self._look(told)
+        except ContainersUnavailable:
+            self._told |= told
+            raise
+
+    async def _look(self, told: set[str]) -> None:
         info = await self._engine.info()
         rows = await self._engine.containers()
         believed = VENDORS if await self._engine.is_podman() else {info.default_runtime} & VENDORS
@@ -79,7 +89,7 @@ class DockerSource:
 
         async def inspect(id: str, state: str) -> tuple[str, tuple[str, Container, Claim] | None]:
             known = self._seen.get(id)
-            if known is not None and known[0] == state:
+            if known is not None and known[0] == state and id not in told:
                 return id, known
             async with turns:
                 container = await self._engine.container(id)
@@ -98,7 +108,8 @@ class DockerSource:
     async def _listen(self) -> None:
         while True:
             with suppress(ContainersUnavailable):
-                async for _ in self._engine.changes():
+                async for id in self._engine.changes():
+                    self._told.add(id)
                     self._changed.set()
             await asyncio.sleep(min(5.0, self._settings.refresh))
 
