@@ -1,5 +1,6 @@
 """Books over a real store: hours, restarts, takeovers, late news, gaps."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -17,6 +18,7 @@ from tests.accounting.histories import (
 )
 
 from gpufleet.accounting.book import Book
+from gpufleet.accounting.clock import Clock
 from gpufleet.model.node import Node
 from gpufleet.model.reading import Quantity, SampleBlock
 from gpufleet.model.statistics import HoursWanted, WorkloadHoursWanted
@@ -248,3 +250,24 @@ async def test_a_snapshot_is_taken_as_soon_as_the_picture_can_be_trusted(store: 
     seen, time.now = True, HOUR + 5.0
     await server.round()
     assert await store.snapshots.newest("prod") == HOUR
+
+
+async def test_books_that_cannot_be_pruned_are_kept_on(store: Store) -> None:
+    time = Time(HOUR + 1.0)
+    server = Server(world(), store, measured(0, 1), time)
+
+    async def prune() -> None:
+        raise RuntimeError("somebody's view depends on a month")
+
+    clock = Clock([server.account], shelf_of(store), prune, time, tick=0.01)
+    keeping = asyncio.create_task(clock.keep())
+    async with asyncio.timeout(60):
+        while not (await store.accounted.open("prod", HOUR)) or await store.snapshots.newest("prod") is None:
+            assert not keeping.done()
+            await asyncio.sleep(0.01)
+        time.now = HOUR + 3660.0
+        while not await store.statistics.cluster_hours(WANTED):
+            assert not keeping.done()
+            await asyncio.sleep(0.01)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)

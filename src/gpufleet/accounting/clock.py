@@ -163,4 +163,6 @@ class Clock:
                 await self._prune()
             except GpufleetError as error:
                 _log.warning("old books not pruned", error=str(error))
+            except Exception:  # noqa: BLE001  (what can't be forgotten must not stop what is written)
+                _log.exception("old books not pruned")
             await asyncio.sleep(DAY)
