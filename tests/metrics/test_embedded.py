@@ -246,3 +246,20 @@ async def test_a_fleet_that_changes_with_every_refresh_is_read_and_tidied(
     await metrics.tidy()
     assert await store.database.fetchval("SELECT count(*) FROM reading_tick") == 0
     assert points(await metrics.series(*asked)) == before
+
+
+async def test_a_clock_that_was_ahead_does_not_freeze_the_latest_readings(
+    metrics: EmbeddedMetrics, clock: Clock, store: Store
+) -> None:
+    replica = EmbeddedMetrics("here", store.readings, store.training, MetricsSettings(), clock)
+    process = GpuProcess(A, 42, "python", "ada", "train.py", 1e9, None, 3.5, T0)
+    await record(metrics, clock, refresh(T0 + 3600, {A: 100.0}))
+    await metrics.record_processes(Processes((process,)))
+    assert (await replica.latest()).values[POWER].tolist() == [100.0]
+    for now in (T0, T0 + 20):
+        await record(metrics, clock, refresh(now, {A: 200.0}))
+        await metrics.record_processes(Processes())
+    clock.now = T0 + 60
+    for server in (metrics, replica):
+        assert (await server.latest()).values[POWER].tolist() == [200.0]
+        assert (await server.processes()).rows == ()

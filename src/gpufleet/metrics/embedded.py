@@ -36,6 +36,9 @@ from gpufleet.settings import MetricsSettings
 LOOKBACK = 300.0
 """Seconds for which a sample stands, as in Prometheus."""
 
+_AHEAD = 60.0
+"""Seconds into the future from which readings are not the newest: a clock was ahead and is right again."""
+
 _TIDY_EVERY = 900.0
 _BLOCK = 3600.0
 """Seconds of samples that are in memory at once."""
@@ -51,8 +54,8 @@ class ReadingStore(Protocol):
     async def append(self, cluster: str, readings: Readings) -> None:
         """Store one refresh."""
 
-    async def latest(self, cluster: str) -> Readings | None:
-        """The newest refresh."""
+    async def latest(self, cluster: str, until: float) -> Readings | None:
+        """The newest refresh that was taken until then."""
 
     async def samples(
         self,
@@ -155,12 +158,13 @@ class EmbeddedMetrics:
     async def latest(self) -> Readings:
         """The newest readings of all GPUs."""
         now = self._clock()
-        if now - self._latest.taken_at >= self._settings.refresh and self._due("latest", now):
+        if abs(now - self._latest.taken_at) >= self._settings.refresh and self._due("latest", now):
             async with self._asking:
                 if self._due("latest", now):
                     self._asked["latest"] = now
-                    kept = await self._or_none(self._readings.latest(self._cluster))
-                    if kept is not None and kept.taken_at > self._latest.taken_at:
+                    kept = await self._or_none(self._readings.latest(self._cluster, now + _AHEAD))
+                    newest = self._latest.taken_at
+                    if kept is not None and (kept.taken_at > newest or newest > now + _AHEAD):
                         self._latest = kept
         if self._error:
             return dataclasses.replace(self._latest, errors={**self._latest.errors, "source": self._error})

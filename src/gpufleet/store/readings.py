@@ -9,6 +9,7 @@ are read first, so that those which become chunks meanwhile are seen twice, neve
 
 import asyncio
 import hashlib
+import math
 import zlib
 from collections.abc import Collection, Sequence
 
@@ -62,6 +63,7 @@ _PUT_STATE = """
 INSERT INTO reading_state (cluster, kind, taken_at, state) VALUES ($1, $2, $3, $4)
 ON CONFLICT (cluster, kind) DO UPDATE SET taken_at = excluded.taken_at, state = excluded.state
 WHERE reading_state.taken_at <= excluded.taken_at
+    OR reading_state.taken_at > excluded.taken_at + 60 -- a clock was ahead
 """
 _TICKS = """
 SELECT layout, columns FROM reading_tick
@@ -74,7 +76,7 @@ WHERE cluster = $1 AND quantity = $2 AND start > $3 AND start <= $4
 _CHUNKS_OF_NODES = _CHUNKS + " AND node = ANY($5::text[])"
 _NEWEST = """
 SELECT quantity, taken_at, layout, columns FROM reading_tick
-WHERE cluster = $1 AND taken_at = (SELECT max(taken_at) FROM reading_tick WHERE cluster = $1)
+WHERE cluster = $1 AND taken_at = (SELECT max(taken_at) FROM reading_tick WHERE cluster = $1 AND taken_at <= $2)
 """
 _OLDEST_QUARTER = """
 SELECT quantity, taken_at FROM reading_tick WHERE cluster = $1 AND taken_at < $2 ORDER BY taken_at LIMIT 1
@@ -127,9 +129,9 @@ class KeptReadings:
 
         await self._database.transaction(work)
 
-    async def latest(self, cluster: str) -> Readings | None:
-        """The newest refresh, or None if there is none."""
-        rows = await self._database.fetch(_NEWEST, cluster)
+    async def latest(self, cluster: str, until: float = math.inf) -> Readings | None:
+        """The newest refresh that was taken until then, or None if there is none."""
+        rows = await self._database.fetch(_NEWEST, cluster, until)
         if not rows:
             return None
         gpus = (await self._identities({rows[0]["layout"]}))[rows[0]["layout"]]
