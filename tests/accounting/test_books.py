@@ -271,3 +271,12 @@ async def test_books_that_cannot_be_pruned_are_kept_on(store: Store) -> None:
             await asyncio.sleep(0.01)
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def test_the_first_snapshot_of_a_node_that_was_just_met_says_who_holds_its_gpus(store: Store) -> None:
+    true = world()
+    true.nodes["a"] = Node(name="a", gpu_count=4, gpu_model="H200")  # nobody knows since when
+    server = Server(true, store, Prometheus(), Time(HOUR + 3.0))
+    await server.round()
+    taken = await store.snapshots.latest("prod")
+    assert (taken.total_gpu_capacity, taken.allocated_gpu_count) == (4, 2)

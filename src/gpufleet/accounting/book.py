@@ -11,8 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from gpufleet.accounting.gather import Grid, fill_from_snapshots, node_names, pack
-from gpufleet.accounting.ports import Ledger, Shelf
+from gpufleet.accounting.ports import Ledger, Period, Shelf
 from gpufleet.accounting.reconcile import reconcile
 from gpufleet.accounting.rollup import Plan, roll_up
 from gpufleet.accounting.snapshot import snapshot
@@ -159,9 +161,8 @@ class Book:
         capacities, readings = subject.capacities.open(), subject.readings()
         taken = snapshot(
             at,
-            # what began in the seconds since the moment counts as there
-            [p for p in subject.holdings.open() if p.start < at + 60],
-            capacities,
+            [_there(period, at) for period in subject.holdings.open() if period.start < at + 60],
+            [_there(period, at) for period in capacities],
             readings,
             node_names(capacities),
             plan,
@@ -187,6 +188,11 @@ class Book:
     def status_of(self, uid: str) -> str | None:
         """How a workload ended, if the picture knows."""
         return self._subject.status(uid)
+
+
+def _there(period: Period, at: int) -> Period:
+    """What began in the seconds since the moment counts as there."""
+    return period if period.start <= at else msgspec.structs.replace(period, start=float(at))
 
 
 class Rolled(NamedTuple):
