@@ -209,3 +209,21 @@ async def test_health_checks_of_containers_make_no_work(
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
+
+
+@pytest.mark.parametrize("steps", range(5))
+async def test_it_ends_when_told_though_a_container_changes_at_that_moment(
+    followed: tuple[EngineServer, DockerSource, Fleet], steps: int
+) -> None:
+    _, source, _ = followed
+    running = asyncio.create_task(source.run())
+    await source.polling.synced()
+    for _ in range(20):
+        await asyncio.sleep(0)  # it waits for changes now
+    source._changed.set()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    running.cancel()
+    ended, _ = await asyncio.wait({running}, timeout=10)
+    running.cancel()
+    assert ended

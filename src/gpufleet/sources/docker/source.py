@@ -60,7 +60,9 @@ class DockerSource:
                 self._changed.clear()
                 await self.polling.look(self.look)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), self._settings.refresh)
+                    # Not wait_for: in Python 3.11 it forgets a cancellation that comes with the change.
+                    async with asyncio.timeout(self._settings.refresh):
+                        await self._changed.wait()
                     await asyncio.sleep(_SETTLING)
         finally:
             listening.cancel()
