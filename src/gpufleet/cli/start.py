@@ -5,6 +5,7 @@ import importlib
 import resource
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -57,7 +58,8 @@ def _allow_many_files() -> None:
     The low limit protects programs that wait with select(2); this is none.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with suppress(ValueError, OSError):  # macOS names a limit, unlimited, that it does not take
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _positionals(parser: argparse.ArgumentParser) -> list[str]:
