@@ -7,7 +7,7 @@ from gpufleet.model.reading import GpuProcess, GpuRef, RdmaPorts, StorageUse
 
 
 async def test_processes_of_all_exporters_are_ordered_by_node_gpu_and_pid(everything: str) -> None:
-    async with opened(everything) as source:
+    async with opened(everything, refresh=0.2) as source:  # what is fetched counts for so long
         await until(source, lambda readings: len(readings) >= 9)
         found = await source.processes()
         for _ in range(100):  # one exporter's processes may come a scrape after another's GPUs
