@@ -171,7 +171,9 @@ class Show:
             due = self._player.tend(self._clock())
             with suppress(TimeoutError):
                 wait = None if due is None else max(0.0, due - self._clock())
-                await asyncio.wait_for(guests.changed.wait(), wait)
+                # Not wait_for: in Python 3.11 it forgets a cancellation that comes with the change.
+                async with asyncio.timeout(wait):
+                    await guests.changed.wait()
             await asyncio.sleep(_TOGETHER)
 
     async def _record(self, metrics: EmbeddedMetrics, since: float, at: float) -> None:

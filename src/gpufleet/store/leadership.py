@@ -99,7 +99,8 @@ class Leadership:
             while not self.lost.is_set():
                 await self._connection.execute("SELECT 1", timeout=_HEARTBEAT_TIMEOUT)
                 try:
-                    await asyncio.wait_for(self.lost.wait(), _HEARTBEAT)
+                    async with asyncio.timeout(_HEARTBEAT):
+                        await self.lost.wait()
                 except TimeoutError:
                     continue
         except BROKEN as error:
