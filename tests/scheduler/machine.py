@@ -257,8 +257,10 @@ class Schedulers(RuleBasedStateMachine):
             process.check_tasks()
             ledger, chosen = process.desk.ledger, dict[tuple[str, int], int]()
             for uid, fits in process.choices.items():
-                # What the other process has leased for a pod meanwhile is no choice of this one.
-                if uid in ledger.pods and not ledger.parts(uid):
+                pod = ledger.pods.get(uid)
+                # What the other process has leased for a pod meanwhile is no choice of this one, and a pod that
+                # has ended gets nothing, though a bind of it may still wait for its answer.
+                if pod is not None and not pod.finished and not ledger.parts(uid):
                     for gpu in fits.gpus:
                         chosen[fits.node, gpu] = chosen.get((fits.node, gpu), 0) + fits.request.milli_per_gpu
             assert all(milli <= 1000 for milli in chosen.values()), chosen
