@@ -44,7 +44,7 @@ class Proxy:
         if fault == "endless":
             return web.Response(body=b'{"status":' + b" " * 200_000)
         if fault == "bomb":
-            packed = gzip.compress(b'{"status":' + b" " * 50_000_000)
+            packed = gzip.compress(b'{"status":' + b" " * 5_000_000)
             return web.Response(body=packed, headers={"Content-Encoding": "gzip"})
         if fault == "unknown encoding":
             return web.Response(body=b"?", headers={"Content-Encoding": "br"})
