@@ -12,6 +12,7 @@ import ipaddress
 import math
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -21,6 +22,13 @@ from litestar.types import ASGIApp
 from gpufleet.api.health import Lifecycle
 from gpufleet.api.protocol import BoundedProtocol
 from gpufleet.errors import Refused, SettingsError
+
+SWITCH_SECONDS = 0.001
+"""How long a thread may work on while the event loop waits for its turn.
+
+Python's 5 ms come again at each system call of the loop; while readings of 100,000 GPUs were decoded in
+threads, that held requests up for 70 ms at the most, and does for 30 ms with this.
+"""
 
 _HURRY = 1.0
 """Seconds that cancelled requests get for their last word when the server has to stop at once."""
@@ -88,6 +96,7 @@ class Server(uvicorn.Server):
         # again and again while requests come and go.
         gc.collect()
         gc.freeze()
+        sys.setswitchinterval(SWITCH_SECONDS)
         self.on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
