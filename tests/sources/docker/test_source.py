@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -138,23 +138,30 @@ async def test_an_engine_that_fails_makes_the_picture_older_not_wrong(
     assert await source.polling.look(source.look)
 
 
+@asynccontextmanager
+async def at_work(source: DockerSource) -> AsyncIterator[None]:
+    """A source that runs meanwhile."""
+    running = asyncio.create_task(source.run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
 async def test_changes_are_heard_of_at_once_and_only_what_changed_is_looked_at(
     followed: tuple[EngineServer, DockerSource, Fleet],
 ) -> None:
     server, source, fleet = followed
     server.run("first", DeviceRequests=some("0"))
-    running = asyncio.create_task(source.run())
-    try:
+    async with at_work(source):
         await source.polling.synced()
         await until(lambda: len(server._listeners) == 1)
         before = server.inspected
         server.run("second", DeviceRequests=some("1"))
         await until(lambda: len(fleet.workloads()) == 2)
         assert server.inspected == before + 1
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
 
 
 async def test_an_engine_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -174,16 +181,11 @@ async def test_a_container_that_was_restarted_has_run_since_then(
 ) -> None:
     server, source, fleet = followed
     id = server.run("train", DeviceRequests=some("0"))
-    running = asyncio.create_task(source.run())
-    try:
+    async with at_work(source):
         await until(lambda: bool(fleet.workloads()) and bool(server._listeners))
         server.containers[id]["State"]["StartedAt"] = "2026-05-01T12:00:00Z"  # and it runs, as before
         server.tell(id, "restart")
         await until(lambda: named(fleet, "train").started == 1777636800)
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
 
 
 async def test_health_checks_of_containers_make_no_work(
@@ -191,8 +193,7 @@ async def test_health_checks_of_containers_make_no_work(
 ) -> None:
     server, source, fleet = followed
     id = server.run("train", DeviceRequests=some("0"))
-    running = asyncio.create_task(source.run())
-    try:
+    async with at_work(source):
         await until(lambda: bool(fleet.workloads()) and bool(server._listeners))
         before = server.listed
         for _ in range(20):
@@ -205,10 +206,6 @@ async def test_health_checks_of_containers_make_no_work(
                 server.tell(id, action)
             await asyncio.sleep(0.05)
         assert server.listed <= before + 1  # a look that was due anyway
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
 
 
 @pytest.mark.parametrize("steps", range(5))
