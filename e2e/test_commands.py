@@ -82,7 +82,7 @@ def demo() -> Iterator[int]:
         pytest.skip("needs curl and jq: apt-get install curl jq")
     [port] = free_ports(1)
     data = Path(tempfile.mkdtemp(prefix="gpufleet-e2e-demo-"))
-    command = [sys.executable, "-m", "gpufleet", "demo", "--nodes", "8", "--days", "1", "--port", str(port)]
+    command = [sys.executable, "-m", "gpufleet", "demo", "--days", "1", "--port", str(port)]
     with (data / "log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--debug", "--data", str(data / "data")],

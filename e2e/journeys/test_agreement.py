@@ -23,13 +23,13 @@ EXPECTED: Facts = {
     "infer": "node-b:0,1",
     "busy": 48.0,
 }
-USED = {("node-a", gpu): 60 for gpu in (0, 1, 2)} | {("node-b", gpu): 30 for gpu in (0, 1)}
+USED = {"node-a": dict.fromkeys((0, 1, 2), 60), "node-b": dict.fromkeys((0, 1), 30)}
 
 
 def test_all_witnesses_say_the_same_of_one_moment(system: System, users: Users, journal: Journal) -> None:
     began = datetime.now(UTC)
-    for (node, gpu), percent in USED.items():
-        system.parts.gpus[node].set(f"{gpu}.utilization", percent)
+    for node, gpus in USED.items():
+        system.work(node, gpus)
     users.claim("train", 3, spec={"selector": {"matchLabels": {"kubernetes.io/hostname": "node-a"}}})
     users.claim("infer", 2, spec={"selector": {"matchLabels": {"kubernetes.io/hostname": "node-b"}}})
     users.job("train", "train")

@@ -28,8 +28,7 @@ def test_a_training_job_is_seen_from_its_loss_to_the_bill_of_the_month(
     system: System, users: Users, journal: Journal
 ) -> None:
     began = datetime.now(UTC)
-    for gpu in range(4):
-        system.parts.gpus["node-b"].set(f"{gpu}.utilization", 80)
+    system.work("node-b", dict.fromkeys(range(4), 80))
     users.claim("two", 2, spec=NODE_B)
     uid = users.job("train", "two", team="nlp")
     pod = system.cluster.wait_for("the Job's pod", lambda: next(iter(users.pods()), None))["metadata"]

@@ -131,6 +131,21 @@ class System:
             command, capture_output=True, text=True, timeout=120, env=environment, check=False
         )
 
+    def work(self, node: str, gpus: Mapping[int, int]) -> None:
+        """Keep GPUs of a node as busy as this, in percent, and wait until the server has read it from Prometheus.
+
+        A snapshot that is taken sooner would charge what was measured before to whoever gets the GPUs next.
+        """
+        for gpu, percent in gpus.items():
+            self.parts.gpus[node].set(f"{gpu}.utilization", percent)
+
+        def read() -> bool:
+            rows = self.get("/api/v1/gpu/metrics")
+            found = {row["gpu_index"]: row["utilization"] for row in rows if row["node_name"] == node}
+            return gpus.items() <= found.items()
+
+        self.cluster.wait_for(f"readings of {node}", read)
+
     def account(self, since: datetime) -> None:
         """Compute the hours from `since` to now, the one that is not over too."""
         now = datetime.now(UTC)

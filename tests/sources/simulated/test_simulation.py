@@ -145,6 +145,12 @@ def test_on_any_day_there_is_trouble_waste_and_a_queue(fleet: Simulation, day: i
     assert idle, "nobody wastes a GPU"
 
 
+def test_at_any_hour_somebody_trains_as_the_commands_in_the_docs_expect(fleet: Simulation) -> None:
+    for hour in range(60 * 24):
+        at = NOW + hour * 3600
+        assert any(run.kind == "PyTorchJob" and run.started <= at < run.ended for run in fleet.runs(at, at))
+
+
 def test_the_longest_queue_never_fits_the_free_nodes(fleet: Simulation) -> None:
     (wanted,) = {run.slot.places for run in fleet.runs(NOW, NOW) if run.bound == math.inf}
     model = fleet.hardware.machines[wanted[0].node].model
