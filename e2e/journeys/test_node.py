@@ -45,8 +45,7 @@ def test_gpus_that_a_device_plugin_gave_out_are_seen_through_the_kubelet(
         devices = found.get(plugged_node, [])
         return {each["id"]: each.get("inUseBy", []) for each in devices} if devices else None
 
-    # The DaemonSet controller may be busy with the namespaces of the tests before.
-    system.cluster.wait_for("the report of the node", lambda: holders() == {0: [], 1: []}, timeout=180)
+    system.cluster.wait_for("the report of the node", lambda: holders() == {0: [], 1: []})
     second = f"/apis/gpu.scheduling/v1/gpunodestatuses/{plugged_node}"
     uuid = system.cluster.api.get(second)["status"]["devices"][1]["uuid"]
     told = {(users.namespace, "plugged"): [uuid]}

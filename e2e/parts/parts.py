@@ -151,16 +151,18 @@ class Parts:
             if pod["metadata"]["labels"].get(_COMPONENT) in COMPONENTS
             and "deletionTimestamp" not in pod["metadata"]
             and pod["status"].get("phase") == "Running"
+            and pod["spec"]["nodeName"] in self.nodes.names
         ]
 
     def _pods_as_wished(self) -> bool:
         """Whether every Deployment and DaemonSet has the pods of its newest template, and no others."""
-        for plural in ("deployments", "daemonsets"):
-            path = f"/apis/apps/v1/namespaces/{self.namespace}/{plural}?{_OURS}"
-            for each in self.cluster.api.get(path)["items"]:
-                if not _rolled_out(each):
-                    return False
-        return True
+        apps = f"/apis/apps/v1/namespaces/{self.namespace}"
+        deployments = self.cluster.api.get(f"{apps}/deployments?{_OURS}")["items"]
+        daemon_sets = self.cluster.api.get(f"{apps}/daemonsets?{_OURS}")["items"]
+        nodes = len(self.nodes.names)
+        return all(_replicas_ready(each) for each in deployments) and all(
+            _on_all_nodes(each, nodes) for each in daemon_sets
+        )
 
     def _make(self, pod: Mapping[str, Any]) -> Part:
         name, component = pod["metadata"]["name"], pod["metadata"]["labels"][_COMPONENT]
@@ -243,17 +245,21 @@ def of_node(state: State, node: str) -> State:
     return {key: value.replace("GPU-00000000", f"GPU-{mark}") for key, value in state.items()}
 
 
-def _rolled_out(workload: Mapping[str, Any]) -> bool:
-    status, generation = workload["status"], workload["metadata"]["generation"]
-    if status.get("observedGeneration") != generation:
+def _replicas_ready(deployment: Mapping[str, Any]) -> bool:
+    counts = ("replicas", "updatedReplicas", "readyReplicas")
+    return _counted(deployment, counts, deployment["spec"]["replicas"])
+
+
+def _on_all_nodes(daemon_set: Mapping[str, Any], nodes: int) -> bool:
+    """Its own wish is not asked: its controller may not have heard of the newest node."""
+    return _counted(daemon_set, ("desiredNumberScheduled", "updatedNumberScheduled", "numberReady"), nodes)
+
+
+def _counted(workload: Mapping[str, Any], counts: Iterable[str], wished: int) -> bool:
+    status = workload["status"]
+    if status.get("observedGeneration") != workload["metadata"]["generation"]:
         return False
-    if workload.get("kind") == "DaemonSet" or "desiredNumberScheduled" in status:
-        wished = status["desiredNumberScheduled"]
-        counts = [status.get("updatedNumberScheduled", 0), status.get("numberReady", 0)]
-    else:
-        wished = workload["spec"]["replicas"]
-        counts = [status.get(each, 0) for each in ("replicas", "updatedReplicas", "readyReplicas")]
-    return all(count == wished for count in counts)
+    return all(status.get(each, 0) == wished for each in counts)
 
 
 def _asked(url: str) -> bool:
