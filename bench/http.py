@@ -25,11 +25,12 @@ import uvicorn
 import uvloop
 
 from bench.result import Result
+from gpufleet.api.addresses import bind
 from gpufleet.api.answers import Prepared
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.health import Lifecycle
 from gpufleet.api.routes import get
-from gpufleet.api.server import Server, bind
+from gpufleet.api.server import Server
 from gpufleet.logs import configure_logs
 
 _CONNECTIONS = 32

@@ -16,6 +16,7 @@ import uvloop
 
 from bench.live_api import NODES, WORKLOADS, Made, _fleet, _pod
 from bench.result import Result
+from gpufleet.api.addresses import address_of, bind
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.clusters import cluster_routes
 from gpufleet.api.fleet_metrics import FleetMetrics
@@ -23,7 +24,7 @@ from gpufleet.api.gpus import gpu_routes
 from gpufleet.api.health import Lifecycle
 from gpufleet.api.metrics import Metrics
 from gpufleet.api.nodes import node_routes
-from gpufleet.api.server import Server, address_of, bind
+from gpufleet.api.server import Server
 from gpufleet.api.workloads import workload_routes
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing

@@ -17,9 +17,10 @@ from tests.api.live.conftest import TOKENS, known_fleet
 from tests.pod_environment import in_pod
 from tests.training_server import training_server
 
+from gpufleet.api.addresses import address_of, bind
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.health import Lifecycle
-from gpufleet.api.server import Server, address_of, bind
+from gpufleet.api.server import Server
 from gpufleet.api.training import training_routes
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from gpufleet.api.addresses import address_of, bind
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.health import Lifecycle
-from gpufleet.api.server import Server, address_of, bind
+from gpufleet.api.server import Server
 from gpufleet.api.training import training_routes
 from gpufleet.api.workload_tokens import WorkloadTokens
 from gpufleet.fleet.clusters import Cluster, Clusters

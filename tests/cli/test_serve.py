@@ -17,11 +17,12 @@ import pytest
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 
+from gpufleet.api.addresses import address_of, bind
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.health import Lifecycle
 from gpufleet.api.protocol import MAX_HEAD_BYTES, MAX_HEADERS
 from gpufleet.api.routes import get, post
-from gpufleet.api.server import Server, address_of, bind
+from gpufleet.api.server import Server
 from gpufleet.cli import main
 
 

@@ -16,10 +16,11 @@ from tests.conftest import _execute, _template
 from tests.dashboard.demo import Demo, running_demo
 from tests.dashboard.trial_cluster import live_routes, open_trial
 
+from gpufleet.api.addresses import address_of, bind
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.auth import BearerGate
 from gpufleet.api.health import Lifecycle
-from gpufleet.api.server import Server, address_of, bind
+from gpufleet.api.server import Server
 from gpufleet.api.tokens import TokenFile, new_token
 from gpufleet.dashboard import PUBLIC, PUBLIC_FOLDERS, dashboard_pages
 from gpufleet.dashboard.pages import STATIC

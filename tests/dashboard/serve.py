@@ -12,9 +12,10 @@ from pathlib import Path
 
 from tests.dashboard.trial_cluster import live_routes, open_trial, play
 
+from gpufleet.api.addresses import address_of, bind
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.health import Lifecycle
-from gpufleet.api.server import Server, address_of, bind
+from gpufleet.api.server import Server
 from gpufleet.cli.background import Background
 from gpufleet.dashboard import dashboard_pages
 from gpufleet.fleet.clusters import Clusters

@@ -1,14 +1,11 @@
 """Run the application: listen, serve, stop without dropping a request.
 
-The socket is bound before anything else is started, so that a port in use is said at once and
-not after a database came up. SIGTERM and SIGINT stop the listening; requests in flight get the
-grace period of the settings, and what is still running then is cancelled.
+SIGTERM and SIGINT stop the listening; requests in flight get the grace period of the settings,
+and what is still running then is cancelled.
 """
 
 import asyncio
-import errno
 import gc
-import ipaddress
 import math
 import signal
 import socket
@@ -21,7 +18,6 @@ from litestar.types import ASGIApp
 
 from gpufleet.api.health import Lifecycle
 from gpufleet.api.protocol import BoundedProtocol
-from gpufleet.errors import Refused, SettingsError
 
 SWITCH_SECONDS = 0.001
 """How long a thread may work on while the event loop waits for its turn.
@@ -32,42 +28,6 @@ threads, that held requests up for 70 ms at the most, and does for 30 ms with th
 
 _HURRY = 1.0
 """Seconds that cancelled requests get for their last word when the server has to stop at once."""
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A socket on the address; it does not listen yet. Says what to do if it can't be had."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except socket.gaierror:
-        raise SettingsError(
-            f"setting server.host: {host!r} is no address; it takes an IP address or a host name"
-        ) from None
-    bound = socket.socket(family, kind)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except OSError as error:
-        bound.close()
-        raise _why_not(error, host, port) from None
-    bound.setblocking(False)
-    return bound
-
-
-def address_of(bound: socket.socket) -> str:
-    """The URL of a bound socket."""
-    host, port = bound.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
-    try:
-        found = socket.getaddrinfo(host or "0.0.0.0", None, type=socket.SOCK_STREAM)  # noqa: S104
-    except socket.gaierror:
-        return False
-    return all(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
 
 
 class Server(uvicorn.Server):
@@ -155,16 +115,3 @@ class Stopper:
         elif first:
             # Once only: what is already being closed must not be interrupted, it may be a database.
             self._task.cancel()
-
-
-def _why_not(error: OSError, host: str, port: int) -> Exception:
-    if error.errno == errno.EADDRINUSE:
-        return Refused(
-            f"port {port} on {host} is in use by another program; stop that, or choose another port "
-            "with --port (0 takes a free one)"
-        )
-    if error.errno == errno.EACCES:
-        return Refused(f"port {port} on {host} may only be used by root; choose one above 1023 with --port")
-    if error.errno == errno.EADDRNOTAVAIL:
-        return Refused(f"{host} is not an address of this machine; choose one that is with --host")
-    return Refused(f"can't listen on {host} port {port}: {error.strerror}")

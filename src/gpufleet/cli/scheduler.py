@@ -32,7 +32,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 async def _schedule(settings: Settings) -> int:
-    from gpufleet.api.server import address_of, bind
+    from gpufleet.api.addresses import address_of, bind
     from gpufleet.kube import KubeClient
     from gpufleet.kube.connection import connection_from_settings
     from gpufleet.scheduler.process import Replica, Server, serve

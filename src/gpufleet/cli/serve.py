@@ -89,7 +89,8 @@ async def serve_until_told(
     started: "Callable[[str], None]",
 ) -> int:
     """Listen, put the server together and run it until a signal says stop; `started` gets its address."""
-    from gpufleet.api.server import address_of, bind, stop_on_signals
+    from gpufleet.api.addresses import address_of, bind
+    from gpufleet.api.server import stop_on_signals
     from gpufleet.cli.wiring import refuse_strangers
 
     server_settings = settings[ServerSettings]

@@ -7,12 +7,13 @@ opens what it needs and adds routes, probes, counts or work in the background, a
 
 from contextlib import AsyncExitStack
 
+from gpufleet.api.addresses import is_loopback
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.auth import BearerGate
 from gpufleet.api.edge import Gate, Limits
 from gpufleet.api.ports import TokenReviewer
 from gpufleet.api.review import ReviewedTokens
-from gpufleet.api.server import Server, is_loopback
+from gpufleet.api.server import Server
 from gpufleet.api.tokens import TokenFile
 from gpufleet.api.workload_tokens import WorkloadTokens
 from gpufleet.cli.accounting_parts import open_accounting

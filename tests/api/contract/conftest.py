@@ -12,6 +12,7 @@ from tests.accounting.histories import HOUR
 from tests.api.aggregation.conftest import known_books
 from tests.api.live.conftest import NOW, TOKENS, known_fleet, known_readings
 
+from gpufleet.api.addresses import address_of, bind
 from gpufleet.api.aggregation import aggregation_routes
 from gpufleet.api.app import Api, create_app
 from gpufleet.api.clusters import cluster_routes
@@ -20,7 +21,7 @@ from gpufleet.api.gpus import gpu_routes
 from gpufleet.api.health import Lifecycle
 from gpufleet.api.nodes import node_routes
 from gpufleet.api.report import report_routes
-from gpufleet.api.server import Server, address_of, bind
+from gpufleet.api.server import Server
 from gpufleet.api.training import training_routes
 from gpufleet.api.workload_metrics import workload_metric_routes
 from gpufleet.api.workloads import workload_routes
