@@ -106,7 +106,7 @@ def test_two_agents_publish_their_nodes_and_nothing_else(
         cluster.wait_for("all GPUs", lambda: all(healths(node) == ["Healthy"] * 8 for node in shims))
         assert "gpu-a" in cluster.kubectl("get", "gns")
         shims["gpu-a"].xid(3, 48)
-        cluster.wait_for("the XID", lambda: healths("gpu-a")[3] == "Unhealthy", timeout=10)
+        cluster.wait_for("the XID", lambda: healths("gpu-a")[3] == "Unhealthy")
         assert healths("gpu-b") == ["Healthy"] * 8
         shims["gpu-a"].set("3.field.83", 10)  # reset: the energy counter starts again
         cluster.wait_for("the reset", lambda: healths("gpu-a")[3] == "Healthy")
@@ -137,13 +137,13 @@ def test_two_agents_publish_their_nodes_and_nothing_else(
             "spec": {"nodeName": "gpu-b", "containers": [{"name": "main", "image": "i"}]},
         }
         made = cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", pod)
-        cluster.wait_for("the pod's GPUs", lambda: status("gpu-b")["free"] == 4, timeout=10)
+        cluster.wait_for("the pod's GPUs", lambda: status("gpu-b")["free"] == 4)
         users = [device.get("inUseBy", []) for device in status("gpu-b")["devices"]]
         assert users[0] == ["pod-1"]
         assert users[4] == users[5] == [made["metadata"]["uid"]]
 
         cluster.kubectl("delete", "gns", "gpu-b")
-        cluster.wait_for("the object to come back", lambda: healths("gpu-b") == ["Healthy"] * 8, timeout=10)
+        cluster.wait_for("the object to come back", lambda: healths("gpu-b") == ["Healthy"] * 8)
         cluster.wait_for("the last of what follows from that", _after(3.0))
         since = cluster.audit_size()
         shims["gpu-b"].set("0.temperature", 77)

@@ -155,6 +155,7 @@ def system(cluster: Cluster, player: FakeNodes) -> Iterator[System]:
             users.claim("my-claim", 2, policy="preferIds", preferIds=[2, 3])
             users.pod("train", "my-claim")
             users.running("train")
+            cluster.wait_for("the claim's status", lambda: users.status("my-claim").get("phase") == "Bound")
             cluster.wait_for("a scrape", lambda: system.prometheus.query("nvidia_gpu_utilization_percent"))
             by_hand = {"metadata": {"name": "gpu-node-a-0"}, "spec": {"holderIdentity": "abc-123"}}
             cluster.api.create(leases, by_hand)

@@ -152,7 +152,7 @@ def hands(scheduler: Scheduler, cluster: Cluster, fake_nodes: FakeNodes, namespa
             cluster.api.delete(
                 f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0}
             )
-    cluster.wait_for("leases to go", lambda: not hands.leases(), timeout=20)
+    cluster.wait_for("leases to go", lambda: not hands.leases())
     hands.remove_reports()
 
 
@@ -170,7 +170,7 @@ def test_claims_of_each_policy_get_the_gpus_they_ask_for(hands: Hands) -> None:
     assert hands.running("spread") == ["node-a:0,2"]
     assert hands.nodes.environment(hands.namespace, "spread")["CUDA_VISIBLE_DEVICES"] == "0,2"
     hands.delete("spread")
-    hands.cluster.wait_for("free GPUs", lambda: not hands.leases(), timeout=20)
+    hands.cluster.wait_for("free GPUs", lambda: not hands.leases())
     hands.claim("contiguous", 2)
     hands.pod("contiguous", "contiguous")
     assert hands.running("contiguous") == ["node-a:0,1"]
@@ -252,10 +252,10 @@ def test_a_freed_gpu_goes_to_the_pod_that_waits_within_seconds(hands: Hands) -> 
     time.sleep(1)
     hands.delete("first")
     freed = time.monotonic()
-    assert hands.running("second", timeout=10) == ["node-a:0"]
+    assert hands.running("second", timeout=30) == ["node-a:0"]
     print(f"the waiting pod ran {time.monotonic() - freed:.2f} s after the deletion")
     hands.nodes.finish(hands.namespace, "second")
-    hands.cluster.wait_for("lease to go", lambda: not hands.leases(), timeout=5)
+    hands.cluster.wait_for("lease to go", lambda: not hands.leases())
 
 
 def test_a_gang_runs_whole_or_not_at_all(hands: Hands) -> None:
@@ -297,8 +297,10 @@ def test_a_pod_of_priority_takes_the_gpus_of_a_lesser_one(hands: Hands) -> None:
     hands.pod("low", "one")
     hands.running("low")
     hands.pod("high", "one", priorityClassName=name)
-    assert hands.running("high", timeout=30) == ["node-a:0"]
-    assert [pod["metadata"]["name"] for pod in hands.pods()] == ["high"]
+    assert hands.running("high") == ["node-a:0"]
+    hands.cluster.wait_for(
+        "the end of the lesser one", lambda: [pod["metadata"]["name"] for pod in hands.pods()] == ["high"]
+    )
 
 
 def test_a_scheduler_killed_in_the_middle_goes_on_where_it_was(hands: Hands, scheduler: Scheduler) -> None:

@@ -56,7 +56,7 @@ def serving(kubeconfig: Path, data: Path, *flags: str) -> Iterator[str]:
 
 
 def get(address: str, path: str, token: str) -> Any:
-    answer = httpx.get(address + path, headers={"authorization": f"Bearer {token}"})
+    answer = httpx.get(address + path, headers={"authorization": f"Bearer {token}"}, timeout=30)
     assert answer.status_code == 200, answer.text
     return answer.json()["data"]
 
@@ -104,7 +104,9 @@ def test_what_runs_on_the_cluster_is_what_the_api_shows(
         cluster.wait_for(
             "free GPUs", lambda: get(address, "/api/clusters/overview", token)["allocatedGpus"] == 0
         )
-        assert get(address, f"/api/workloads/{uid}", token)["endTime"] > 0
+        cluster.wait_for(
+            "the end of the job", lambda: get(address, f"/api/workloads/{uid}", token)["endTime"] > 0
+        )
 
 
 def test_only_those_whom_kubernetes_knows_get_in(cluster: Cluster, namespace: str, data: Path) -> None:

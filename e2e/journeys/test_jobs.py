@@ -46,9 +46,12 @@ def test_a_gang_starts_whole_or_not_at_all(system: System, users: Users, journal
     assert [users.read(name)["spec"].get("nodeName") for name in members] == [None, None]
     assert len(system.leases()) == 2, "half of the gang would fit, and holds nothing"
     journal.saw("room for one of two members", users.status("member")["message"])
-    why = system.get(f"/api/claims/{users.namespace}/member/explain")
-    assert why["sentence"].startswith("gang job: 1 of 2 members fit")
-    journal.saw("GET /api/claims/…/explain", why["sentence"])
+
+    def explained() -> str:
+        sentence = str(system.get(f"/api/claims/{users.namespace}/member/explain")["sentence"])
+        return sentence if sentence.startswith("gang job: 1 of 2 members fit") else ""
+
+    journal.saw("GET /api/claims/…/explain", system.cluster.wait_for("an explanation", explained))
     users.delete("alone")
     allocated = users.running(*members)
     assert sorted(allocated) == ["node-b:0,1", "node-b:2,3"]
@@ -72,7 +75,9 @@ def test_a_pod_of_higher_priority_takes_the_gpus_of_a_lesser_one(
         users.running("low")
         users.pod("high", "all", priorityClassName=name)
         assert users.running("high") == ["node-b:0,1,2,3"]
-        assert [pod["metadata"]["name"] for pod in users.pods()] == ["high"]
+        system.cluster.wait_for(
+            "the end of pod low", lambda: [pod["metadata"]["name"] for pod in users.pods()] == ["high"]
+        )
         journal.saw("pod high, priority 1000, on a full node", "runs; pod low was evicted")
     finally:
         system.cluster.api.delete(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
