@@ -273,13 +273,15 @@ def test_a_gang_runs_whole_or_not_at_all(hands: Hands) -> None:
     hands.cluster.api.create(path, group)
     hands.claim("member", 2, spec={"gangRef": "g"})
     gates = [{"name": "gpu.scheduling/gang"}]
-    hands.pod("m0", "member", schedulingGates=gates)
+    on_b = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-b"]}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": on_b}}
+    hands.pod("m0", "member", schedulingGates=gates, affinity={"nodeAffinity": required})
     hands.pod("m1", "member", schedulingGates=gates)
     time.sleep(2)
     assert [hands.read(name)["spec"].get("nodeName") for name in ("m0", "m1")] == [None, None]
     assert len(hands.leases()) == 2, "half of the gang would fit, and holds nothing"
     hands.delete("single")
-    assert {each.split(":")[0] for each in hands.running("m0", "m1")} == {"node-a", "node-b"}
+    assert hands.running("m0", "m1") == ["node-b:0,1", "node-a:0,1"], "each where its affinity lets it"
     hands.check_nothing_is_booked_twice()
 
 

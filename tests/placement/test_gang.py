@@ -102,3 +102,52 @@ def test_larger_members_go_first_but_keep_their_place_in_the_answer() -> None:
     verdict = place_gang(cluster, asks)
     assert isinstance(verdict, GangFits)
     assert [len(fits.gpus) for fits in verdict.members] == [1, 4, 2]
+
+
+@settings(max_examples=60, deadline=None)
+@given(nodes=clusters(), asks=st.lists(requests(), min_size=1, max_size=6), data=st.data())
+def test_members_go_only_where_they_may(nodes: list[Node], asks: list[Request], data: st.DataObject) -> None:
+    cluster = Cluster(nodes)
+    names = st.sampled_from([*(node.name for node in nodes), "gone"])
+    open_to = [data.draw(st.frozensets(names)) for _ in asks]
+    verdict = place_gang(cluster, asks, open_to=open_to)
+    if isinstance(verdict, GangFits):
+        for number, fits in enumerate(verdict.members):
+            assert fits.request == asks[number]
+            assert fits.node in open_to[number]
+            cluster.allocate(f"member-{number}", fits)
+    else:
+        assert verdict.placed < len(asks)
+    everywhere = [frozenset(node.name for node in nodes)] * len(asks)
+    assert place_gang(Cluster(nodes), asks, open_to=everywhere) == place_gang(Cluster(nodes), asks)
+
+
+def test_whoever_has_the_smallest_choice_comes_first() -> None:
+    cluster = Cluster([rack_of("a", "one", 4), rack_of("b", "one", 4)])
+    anywhere, only_a = frozenset("ab"), frozenset("a")
+    verdict = place_gang(cluster, [Request(count=4), Request(count=1)], open_to=[anywhere, only_a])
+    assert isinstance(verdict, GangFits)
+    assert [fits.node for fits in verdict.members] == ["b", "a"]
+
+
+def test_a_member_without_a_place_comes_before_the_others_the_next_time() -> None:
+    """The small one has the smaller choice, and likes the only node that takes the large one."""
+    sizes = {"a": 4, "b": 5, "c": 1, "d": 1}
+    cluster = Cluster([rack_of(name, "one", gpus) for name, gpus in sizes.items()])
+    small, large = Request(count=3), Request(count=4)
+    alone = place_gang(cluster, [small], open_to=[frozenset("ab")])
+    assert isinstance(alone, GangFits)
+    assert alone.members[0].node == "a"
+    verdict = place_gang(cluster, [small, large], open_to=[frozenset("ab"), frozenset("acd")])
+    assert isinstance(verdict, GangFits)
+    assert [fits.node for fits in verdict.members] == ["b", "a"]
+
+
+def test_a_refused_gang_says_how_many_nodes_are_not_open_to_the_next() -> None:
+    cluster = Cluster([rack_of("a", "one", 1), rack_of("b", "one", 1), rack_of("c", "one", 1)])
+    verdict = place_gang(cluster, [Request(count=1)] * 2, open_to=[frozenset("a"), frozenset("a")])
+    assert isinstance(verdict, GangRefused)
+    assert verdict.summary == (
+        "1 of 2 members fit; for the next: 0/1 nodes fit: 1 has no free GPU; "
+        "2 nodes are closed to it by its node selector, its affinity or taints"
+    )

@@ -10,6 +10,7 @@ from gpufleet.kube.resource import GPU_CLAIMS
 from gpufleet.kubelite import KubeLite
 from gpufleet.model.annotations import GANG_GATE, GANG_SIZE, NUDGE
 from gpufleet.model.kube_objects import Pod
+from gpufleet.placement.kubernetes import explain
 
 GATED: dict[str, Any] = {"schedulingGates": [{"name": GANG_GATE}]}
 
@@ -185,3 +186,48 @@ async def test_a_group_without_time_gets_the_usual_time(stage: Stage) -> None:
     await stage.planned()
     assert next(iter(stage.desk.gangs.plans.values())).deadline > stage.client.timing.monotonic() + 30
     assert await bind_all(stage, pods) == ["", ""]
+
+
+def on(*names: str) -> dict[str, Any]:
+    """A pod that must run on one of these nodes, by node affinity."""
+    terms = [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]} for name in names
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+async def test_members_are_planned_where_their_own_affinity_and_selector_let_them(stage: Stage) -> None:
+    """kube-scheduler would refuse any other node, and the gang would wait for ever."""
+    for name in ("a", "b", "c"):
+        await stage.node(name, gpus=1, labels={"disk": "fast"} if name == "c" else {})
+    await stage.group("g", 3)
+    await gang_claim(stage, "g")
+    pods = [
+        await stage.pod("p0", "of-g"),
+        await stage.pod("p1", "of-g", **on("a", "b")),
+        await stage.pod("p2", "of-g", **on("b")),
+    ]
+    await stage.planned()
+    nodes = [(await stage.filter(pod))["NodeNames"] for pod in pods]
+    assert nodes == [["c"], ["a"], ["b"]]
+
+
+async def test_a_gang_with_a_member_that_may_go_nowhere_waits_and_says_why(stage: Stage) -> None:
+    await stage.node("a")
+    await stage.node("b")
+    await stage.group("g", 2)
+    await gang_claim(stage, "g")
+    await stage.pod("p0", "of-g")
+    await stage.pod("p1", "of-g", nodeSelector={"disk": "fast"})
+    await stage.until(lambda: stage.desk.gangs.notes)
+    assert stage.desk.gangs.notes["default", "g"] == (
+        "gang g: 0 of 2 members fit; for the next: "
+        "2 nodes are closed to it by its node selector, its affinity or taints"
+    )
+    why = explain(stage.desk.ledger, "default", "of-g")
+    assert "2 nodes are closed to it" in why.sentence
+    await stage.client.write_json(
+        "PATCH", "/api/v1/nodes/b", {"metadata": {"labels": {"disk": "fast"}}}, "application/merge-patch+json"
+    )
+    await stage.planned()

@@ -144,6 +144,39 @@ class Toleration(Fields, frozen=True):
     effect: str = ""
 
 
+class NodeRequirement(Fields, frozen=True):
+    """What a label (or field) of a node has to be."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class NodeTerm(Fields, frozen=True):
+    """Requirements that a node has to meet all of."""
+
+    match_expressions: tuple[NodeRequirement, ...] = ()
+    match_fields: tuple[NodeRequirement, ...] = ()
+
+
+class NodeTerms(Fields, frozen=True):
+    """A node has to meet one of these."""
+
+    node_selector_terms: tuple[NodeTerm, ...] = ()
+
+
+class NodeAffinity(Fields, frozen=True):
+    """Where the pod must run; what it would merely like is kube-scheduler's to weigh."""
+
+    required: NodeTerms | None = field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class Affinity(Fields, frozen=True):
+    """Which nodes the pod goes to; of affinity between pods nothing is read."""
+
+    node_affinity: NodeAffinity | None = None
+
+
 class SchedulingGate(Fields, frozen=True):
     """A reason for which the pod must not be scheduled yet."""
 
@@ -159,6 +192,7 @@ class PodSpec(Fields, frozen=True):
     init_containers: tuple[Container, ...] = ()
     overhead: Mapping[str, str] = EMPTY
     node_selector: Mapping[str, str] = EMPTY
+    affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] = ()
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     priority: int | None = None

@@ -22,7 +22,7 @@ from gpufleet.placement.kubernetes import Hold, Ledger, request_of, sensible_req
 from gpufleet.placement.kubernetes.claims import gang_terms
 from gpufleet.placement.kubernetes.explain import gang_members
 from gpufleet.placement.kubernetes.ledger import Key, holder_key
-from gpufleet.placement.kubernetes.nodes import lets_in
+from gpufleet.placement.kubernetes.openness import open_to
 from gpufleet.scheduler.care import Care
 from gpufleet.scheduler.choosing import whole_allocation
 from gpufleet.scheduler.leasing import Leasing, PodName, Reserved
@@ -241,12 +241,13 @@ class Gangs:
         if isinstance(requests, str):
             self._refuse(gang, waiting, requests)
             return
-        among = self._open_to(waiting)
-        found = place_gang(among, requests)
+        among = self._without_holds(waiting)
+        nodes = open_to(self._ledger.nodes.values(), waiting)
+        found = place_gang(among, requests, open_to=nodes)
         if not isinstance(found, GangFits) and len(waiting) > least - len(settled):
             waiting = waiting[: least - len(settled)]
-            requests = requests[: len(waiting)]
-            found = place_gang(among, requests)
+            requests, nodes = requests[: len(waiting)], nodes[: len(waiting)]
+            found = place_gang(among, requests, open_to=nodes)
         if not isinstance(found, GangFits):
             leaving = self.make_room(gang, waiting, requests, among)
             self._refuse(gang, waiting, leaving or f"gang {gang[1]}: {found.summary}")
@@ -303,12 +304,9 @@ class Gangs:
                 self._ledger.release_hold(pod.metadata.uid)
                 self._care.freed()
 
-    def _open_to(self, pods: list[Pod]) -> Cluster:
-        """The cluster without the nodes that the members can't go to (they are alike in that), nor what they hold."""
+    def _without_holds(self, pods: list[Pod]) -> Cluster:
+        """The cluster without what is held for the members."""
         trial = self._ledger.cluster.copy()
-        for name, node in self._ledger.nodes.items():
-            if not lets_in(node, pods[0]):
-                trial.remove_node(name)
         for pod in pods:
             if hold := self._ledger.holds.get(pod.metadata.uid):
                 trial.free(holder_key(pod.metadata.uid, hold.fits.node))

@@ -13,8 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpufleet.kube.timing import Timing
 from gpufleet.model.kube_objects import Pod
 from gpufleet.placement import Cluster, Eviction, Fits, Request, Victim, evictions
+from gpufleet.placement.gang import order_of
 from gpufleet.placement.kubernetes import Hold, Ledger
 from gpufleet.placement.kubernetes.ledger import holder_key, uid_of
+from gpufleet.placement.kubernetes.openness import open_to
 from gpufleet.placement.victims import least_harmful
 
 MOST_NODES = 200
@@ -78,7 +80,7 @@ class Preemption:
     ) -> list[Pod] | None:
         """The pods to evict for a gang, all of whose GPUs are now held for it; None if that can't help.
 
-        Nobody leaves for half a gang. `among` are the nodes that are open to its members.
+        Nobody leaves for half a gang. `among` is the cluster without what its members hold.
         """
         if any(pod.spec.preemption_policy == "Never" for pod in pods):
             return None
@@ -86,10 +88,11 @@ class Preemption:
             return []
         least = min(pods, key=priority_of)
         trial, places, victims = among.copy(), dict[int, Fits](), list[Victim]()
-        for at in sorted(range(len(pods)), key=lambda at: -requests[at].gpu_milli):
-            verdict = trial.place(requests[at])
+        nodes = open_to(self._ledger.nodes.values(), pods)
+        for at in order_of(requests, nodes):
+            verdict = trial.place(requests[at], nodes[at])
             if not isinstance(verdict, Fits):
-                best = self._best(trial, least, requests[at], tuple(trial.nodes), _MEMBER_OPTIONS)
+                best = self._best(trial, least, requests[at], tuple(nodes[at]), _MEMBER_OPTIONS)
                 if best is None:
                     return None
                 for victim in best.victims:

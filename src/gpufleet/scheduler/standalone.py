@@ -2,8 +2,8 @@
 
 For clusters that have no kube-scheduler to extend (the embedded API of the demo, virtual
 clusters, a scheduler that can't be reconfigured). It looks at taints, cordons, readiness, node
-selectors, CPU and memory; not at affinity, spread constraints or volumes: pods that need
-those want kube-scheduler.
+selectors, required node affinity, CPU and memory; not at other affinity, spread constraints or
+volumes: pods that need those want kube-scheduler.
 """
 
 import asyncio

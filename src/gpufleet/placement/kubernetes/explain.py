@@ -10,6 +10,7 @@ from gpufleet.model.kube_objects import Pod
 from gpufleet.placement.gang import GangFits, place_gang
 from gpufleet.placement.kubernetes.claims import gang_terms, request_of
 from gpufleet.placement.kubernetes.ledger import Ledger, uid_of
+from gpufleet.placement.kubernetes.openness import open_to
 from gpufleet.placement.reasons import phrase
 from gpufleet.placement.remedies import remedies
 from gpufleet.placement.verdict import Fits
@@ -133,7 +134,7 @@ def _whole_gang(ledger: Ledger, name: str, members: list[Pod]) -> Explanation | 
         # What its members have got already is not in the gang's way.
         for pod in members:
             aside.enter_context(ledger.without(pod.metadata.uid))
-        verdict = place_gang(ledger.cluster, requests)
+        verdict = place_gang(ledger.cluster, requests, open_to=open_to(ledger.nodes.values(), members))
     if isinstance(verdict, GangFits):
         return None
     reasons = {phrase(reason, requests[0]): count for reason, count in verdict.why.counts.items()}

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from gpufleet.model.kube_objects import Node as KubeNode
 from gpufleet.model.kube_objects import Pod, Taint, Toleration
 from gpufleet.model.node_status import Device, GpuNodeStatus
+from gpufleet.placement.kubernetes.affinity import meets
 from gpufleet.placement.node import Gpu, MigInstance, Node
 
 
@@ -26,11 +27,13 @@ def is_ready(node: KubeNode) -> bool:
 
 
 def lets_in(node: KubeNode, pod: Pod) -> bool:
-    """Whether taints, cordon, readiness and the pod's node selector allow the pod there."""
+    """Whether taints, cordon, readiness and the pod's node selector and required affinity allow the pod there."""
     labels = node.metadata.labels
     if node.spec.unschedulable or not is_ready(node):
         return False
     if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
+        return False
+    if pod.spec.affinity is not None and not meets(node, pod.spec.affinity):
         return False
     return all(
         taint.effect == "PreferNoSchedule" or any(_tolerates(each, taint) for each in pod.spec.tolerations)
