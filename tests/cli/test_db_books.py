@@ -122,7 +122,7 @@ def test_backfill_keeps_an_hour_of_which_nobody_knows_any_more_who_held_what(
     config.write_text("\n".join(["[accounting]", *kept, "[clusters.prod.accounting]"]))
     hour = ["--from", "2021-05-03T00:00Z", "--to", "2021-05-03T00:59Z", "--config", str(config)]
     assert main(["db", "prune", "--config", str(config)]) == 0
-    assert "1 rows of holding gone" in capsys.readouterr().out
+    assert "1 rows of holding, cluster prod, gone" in capsys.readouterr().out
     assert main(["db", "backfill", *hour]) == 0
     assert capsys.readouterr().out == (
         "prod 2021-05-03T00:00Z: kept as it was, who held the GPUs is forgotten\n"

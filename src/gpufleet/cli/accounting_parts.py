@@ -22,9 +22,9 @@ from gpufleet.errors import SettingsError
 from gpufleet.fleet.archive import KEPT_ENDED, Ended
 from gpufleet.fleet.clusters import Cluster
 from gpufleet.fleet.picture import Fleet
-from gpufleet.settings import AccountingSettings
+from gpufleet.settings import AccountingSettings, Settings
 from gpufleet.store import Store, lead
-from gpufleet.store.prune import apply
+from gpufleet.store.prune import Kept, apply, tell
 
 _STORE_ENDED_EVERY = 5.0
 
@@ -48,8 +48,11 @@ async def open_accounting(parts: Parts) -> None:
             f"ended workloads of {cluster.name}", partial(_store_ended, cluster.fleet, store)
         )
 
+    kept = kept_of(parts.settings)
+    await tell(store, kept, time.time())
+
     async def prune() -> None:
-        await apply(store, parts.settings[AccountingSettings], time.time())
+        await apply(store, kept, time.time())
 
     for account in accounts:
         parts.metrics.age(f"snapshots of {account.book.cluster}", partial(_age, account, "snapshot"))
@@ -83,6 +86,12 @@ def books_of(store: Store, default: str) -> Books:
         usage=store.usage,
         series=store.usage_series,
     )
+
+
+def kept_of(settings: Settings) -> Kept:
+    """How long each cluster's books are kept."""
+    clusters = {name: own[AccountingSettings] for name, own in settings.clusters.items()}
+    return Kept(settings[AccountingSettings], clusters)
 
 
 def plan_of(settings: AccountingSettings) -> Plan:

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 
 from gpufleet.accounting.book import roll
-from gpufleet.cli.accounting_parts import plan_of, shelf_of, step_of
+from gpufleet.cli.accounting_parts import kept_of, plan_of, shelf_of, step_of
 from gpufleet.errors import Refused, SettingsError
 from gpufleet.metrics.embedded import EmbeddedMetrics
 from gpufleet.metrics.prometheus import PrometheusSource
@@ -21,12 +21,12 @@ from gpufleet.store.store import server
 
 async def prune(settings: Settings, *, dry_run: bool) -> int:
     """Forget what is older than its retention, or say what that would be."""
-    accounting, now = settings[AccountingSettings], time.time()
     async with _store(settings[StoreSettings]) as store:
-        found = await (find if dry_run else apply)(store, accounting, now)
+        found = await (find if dry_run else apply)(store, kept_of(settings), time.time())
     verb = "would go" if dry_run else "gone"
     for old in found:
-        what = f"{old.part} (about {old.rows:,} rows)" if old.part else f"{old.rows:,} rows of {old.table}"
+        rows = f"{old.rows:,} rows of {old.part or old.table}, cluster {old.cluster},"
+        what = rows if old.cluster else f"{old.part} (about {old.rows:,} rows)"
         print(f"{what} {verb}")
     if not found:
         print("nothing is older than its retention")
@@ -43,24 +43,19 @@ async def backfill(settings: Settings, first: str, last: str, cluster: str) -> i
         raise SettingsError(
             f"--cluster: no cluster {unknown[0]!r}; there are: {', '.join(settings.clusters)}"
         )
-    known_since = time.time() - settings[AccountingSettings].holding_retention
     async with AsyncExitStack() as closing:
         store = await closing.enter_async_context(_store(settings[StoreSettings]))
         for name in names:
             hours = range(start, end + 1)
-            await _backfill_one(store, name, settings.clusters[name], hours, known_since, closing)
+            await _backfill_one(store, name, settings.clusters[name], hours, closing)
     return 0
 
 
 async def _backfill_one(
-    store: Store,
-    name: str,
-    settings: Settings,
-    hours: range,
-    known_since: float,
-    closing: AsyncExitStack,
+    store: Store, name: str, settings: Settings, hours: range, closing: AsyncExitStack
 ) -> None:
     accounting, metrics_settings = settings[AccountingSettings], settings[MetricsSettings]
+    known_since = time.time() - accounting.holding_retention
     metrics: MetricSource
     if metrics_settings.url:
         metrics = await closing.enter_async_context(PrometheusSource(metrics_settings))

@@ -57,13 +57,3 @@ class EndedWorkloads:
             *(cluster, list(uids)),
         )
         return {row["uid"]: row["status"] for row in rows if row["status"]}
-
-    async def older(self, before: float) -> int:
-        """How many ended before."""
-        return int(
-            await self._database.fetchval("SELECT count(*) FROM ended_workload WHERE ended_at < $1", before)
-        )
-
-    async def prune(self, before: float) -> None:
-        """Forget those that ended before."""
-        await self._database.execute("DELETE FROM ended_workload WHERE ended_at < $1", before)

@@ -162,9 +162,13 @@ class KeptHours:
             names.forget()
             raise
 
-    async def forget_done(self, before: int) -> None:
+    async def forget_done(self, cluster: str, before: int) -> None:
         """Forget that hours were done whose rows are gone."""
-        await self._database.execute("DELETE FROM accounted_hour WHERE hour < $1", before)
+        await self._database.execute(
+            "DELETE FROM accounted_hour WHERE cluster = $1 AND hour < $2",
+            await self._clusters.number(cluster),
+            before,
+        )
 
 
 async def _write(

@@ -73,21 +73,6 @@ class KeptPeriods(Generic[Period]):
         if periods:
             await self._database.transaction(work)
 
-    async def prune(self, before: float) -> int:
-        """Forget the periods that ended before, and say how many they were."""
-        told: str = await self._database.transaction(
-            lambda connection: connection.execute(
-                f"DELETE FROM {self._table} WHERE ended_at < $1",  # noqa: S608
-                before,
-            )
-        )
-        return int(told.split()[-1])
-
-    async def older(self, before: float) -> int:
-        """How many periods ended before."""
-        query = f"SELECT count(*) FROM {self._table} WHERE ended_at < $1"  # noqa: S608
-        return int(await self._database.fetchval(query, before))
-
     async def _known(
         self, connection: asyncpg.Connection, number: int, periods: Sequence[Period]
     ) -> dict[tuple[str, float], Period]:

@@ -2,16 +2,17 @@
 
 Each refresh is stored when `append` returns: one row a quantity (a tick). Every quarter of an
 hour `tidy` turns the ticks of past quarters into rows of one node each (chunks), in one
-transaction, and drops what is older than the retention: chunks lie in partitions of six
-hours, so that forgetting is a DROP and the space is free at once. Reading joins both; ticks
-are read first, so that those which become chunks meanwhile are seen twice, never missed.
+transaction, and forgets what is older than its cluster's retention: chunks lie in partitions of
+six hours, so that forgetting is a DROP, once no cluster wants them, and the space is free at once.
+Reading joins both; ticks are read first, so that those which become chunks meanwhile are seen
+twice, never missed.
 """
 
 import asyncio
 import hashlib
 import math
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import asyncpg
 import msgspec
@@ -37,6 +38,7 @@ from gpufleet.store.chunks import (
 )
 from gpufleet.store.database import Database
 from gpufleet.store.leadership import lock_of
+from gpufleet.store.retention import forget_gone, tell, told
 
 QUARTER = 900.0
 """Seconds that one chunk spans at most."""
@@ -47,6 +49,7 @@ _SLACK = 300.0
 
 _LAYOUTS_CACHED = 64
 _MARKS = "holders and faults"
+_RETENTION = "metrics.retention"
 _log = get_logger("store")
 _Mark = tuple[GpuRef, tuple[Holder, ...], tuple[Fault, ...]]
 
@@ -85,6 +88,12 @@ _PARTITIONS = """
 SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
 WHERE inhparent = 'reading_chunk'::regclass ORDER BY relname
 """
+_FORGET = """
+DELETE FROM {table} AS kept WHERE {seen} < $1 - coalesce(
+    (SELECT seconds FROM retention WHERE what = 'metrics.retention' AND retention.cluster = kept.cluster), $2)
+"""
+_FORGET_LAYOUTS = _FORGET + "AND NOT EXISTS (SELECT FROM reading_tick WHERE layout = kept.id)"
+_FORGET_CHUNKS = "DELETE FROM reading_chunk WHERE cluster = $1 AND start < $2"
 
 
 class KeptReadings:
@@ -188,11 +197,11 @@ class KeptReadings:
         return (row["taken_at"], row["state"]) if row else None
 
     async def tidy(self, cluster: str, now: float, keep: float) -> None:
-        """Turn ticks of past quarters into chunks and forget what is older than `keep` seconds."""
+        """Turn ticks of past quarters into chunks and forget what is too old: after `keep` seconds here."""
         before = now - now % QUARTER
         while await self._database.transaction(lambda connection: self._compact(connection, cluster, before)):
             pass
-        await self._database.transaction(lambda connection: _forget(connection, now - keep))
+        await self._database.transaction(lambda connection: _forget(connection, {cluster: keep}, now))
 
     async def _compact(self, connection: asyncpg.Connection, cluster: str, before: float) -> bool:
         await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock_of("tidy readings"))
@@ -276,16 +285,23 @@ async def _ensure_partition(connection: asyncpg.Connection, start: float) -> Non
         )
 
 
-async def _forget(connection: asyncpg.Connection, before: float) -> None:
-    await connection.execute("DELETE FROM reading_tick WHERE taken_at < $1", before)
-    await connection.execute("DELETE FROM reading_state WHERE taken_at < $1", before)
-    await connection.execute(
-        "DELETE FROM reading_layout WHERE seen_at < $1"
-        " AND NOT EXISTS (SELECT FROM reading_tick WHERE layout = reading_layout.id)",
-        before,
-    )
+async def _forget(connection: asyncpg.Connection, keep: Mapping[str, float], now: float) -> None:
+    await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock_of("tidy readings"))
+    await tell(connection, _RETENTION, keep, now)
+    kept = await told(connection, _RETENTION)
+    longest = max(kept.values())
+    # Parts are dropped before rows are deleted: the other way round, the lock on the table would have to grow.
     for row in await connection.fetch(_PARTITIONS):
         number = int(row["relname"].rsplit("_", 1)[1])
-        if (number + 1) * _PARTITION < before:
+        if (number + 1) * _PARTITION < now - longest:
             await connection.execute(f"DROP TABLE {row['relname']}")
             _log.info("old_readings_dropped", partition=row["relname"])
+    # a cluster that nobody speaks for keeps as the longest
+    await connection.execute(_FORGET.format(table="reading_tick", seen="taken_at"), now, longest)
+    await connection.execute(_FORGET.format(table="reading_state", seen="taken_at"), now, longest)
+    await connection.execute(_FORGET_LAYOUTS.format(table="reading_layout", seen="seen_at"), now, longest)
+    for cluster, seconds in kept.items():
+        if seconds < longest:
+            before = now - seconds
+            await connection.execute(_FORGET_CHUNKS, cluster, before - before % _PARTITION)
+    await forget_gone(connection, _RETENTION, now - _PARTITION)

@@ -1,0 +1,132 @@
+"""Several clusters in one database: what one keeps briefly, another keeps long."""
+
+import asyncio
+
+import numpy as np
+from tests.accounting import histories
+from tests.accounting.histories import STEP, Prometheus, Server, Time, World, pod
+
+from gpufleet.model.node import Node
+from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings
+from gpufleet.settings import AccountingSettings
+from gpufleet.store import Store
+from gpufleet.store.months import MONTHLY
+from gpufleet.store.prune import Kept, apply, find, tell
+
+T0 = 1_800_000_000.0
+HOUR, DAY = 3600.0, 86_400.0
+POWER = Quantity.POWER
+AGES = 100_000 * DAY
+LONG = AccountingSettings(
+    snapshot_retention=AGES,
+    workload_retention=AGES,
+    hour_retention=AGES,
+    holding_retention=AGES,
+    ended_retention=AGES,
+)
+BRIEF = AccountingSettings()
+NOW = histories.HOUR + 2000 * DAY
+
+
+async def _measure(store: Store, cluster: str, at: float) -> None:
+    column = np.array([300.0])
+    gpus = (GpuIdentity(GpuRef("a", 0)),)
+    await store.readings.append(cluster, Readings(at, gpus, {POWER: column}, {POWER: column * 0 + at}))
+    await store.readings.put_state(cluster, "processes", at, b"{}")
+
+
+async def _kept(store: Store, cluster: str) -> list[float]:
+    found = await store.readings.samples(cluster, POWER, T0 - 1, T0 + 100 * DAY)
+    return sorted(float(time) for series in found for time in series.times)
+
+
+async def test_no_cluster_loses_readings_because_another_keeps_them_shorter(store: Store) -> None:
+    keep = {"brief": HOUR, "long": 10 * DAY}
+    for cluster in keep:
+        await _measure(store, cluster, T0)
+        await store.readings.tidy(cluster, T0 + HOUR, keep[cluster])
+        await _measure(store, cluster, T0 + 2 * DAY)
+    for now in (T0 + 2 * DAY, T0 + 2 * DAY + HOUR):
+        await asyncio.gather(*(store.readings.tidy(cluster, now, keep[cluster]) for cluster in keep))
+    assert await _kept(store, "long") == [T0, T0 + 2 * DAY]
+    assert await _kept(store, "brief") == [T0 + 2 * DAY]
+    await store.readings.tidy("long", T0 + 11 * DAY, keep["long"])
+    assert await _kept(store, "long") == [T0 + 2 * DAY]
+    assert await _kept(store, "brief") == []  # its own server is down: another one forgets for it
+    parts = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'reading_chunk'::regclass"
+    assert await store.database.fetchval(parts) == 1
+
+
+async def test_states_and_gpus_are_kept_as_long_as_their_cluster_wants(store: Store) -> None:
+    for cluster in ("brief", "long"):
+        await _measure(store, cluster, T0)
+    await store.readings.tidy("long", T0 + 1, 10 * DAY)
+    await store.readings.tidy("brief", T0 + DAY, HOUR)
+    assert await store.readings.state("long", "processes") is not None
+    assert await store.readings.latest("long") is not None
+    assert await store.readings.state("brief", "processes") is None
+    assert await store.readings.latest("brief") is None
+
+
+async def test_a_cluster_that_is_gone_makes_nobody_keep_longer(store: Store) -> None:
+    await _measure(store, "gone", T0)
+    await store.readings.tidy("gone", T0 + HOUR, 10 * DAY)
+    for day in (1, 12):
+        await _measure(store, "here", T0 + day * DAY)
+        await store.readings.tidy("here", T0 + day * DAY + HOUR, 2 * DAY)
+    assert await _kept(store, "gone") == []
+    assert await store.database.fetchval("SELECT array_agg(cluster) FROM retention") == ["here"]
+
+
+async def _books(store: Store, cluster: str) -> None:
+    """An hour of books, of a pod that has ended since."""
+    start = histories.HOUR
+    world = World({"a": Node(name="a", gpu_count=4, gpu_model="H200", created=start - 9000.0)})
+    world.pods["p"] = pod("p", "a", 2, start + 0.0, held=(0, 1), labels={"team": "nlp"})
+    time = Time(start + 1.0)
+    metrics = Prometheus({("a", 0, start + m * STEP): 50.0 for m in range(12)})
+    server = Server(world, store, metrics, time, cluster=cluster)
+    await server.round()
+    time.now = start + 3650.0
+    server.fleet.drop_pod("p")
+    await server.round()
+    await store.ended.save(cluster, server.fleet.drain_ended())
+
+
+async def _rows(store: Store, cluster: str) -> dict[str, int]:
+    """How many rows a cluster has in each table that is pruned, but for nodes, which are there still."""
+    number = await store.accounted.number(cluster)
+    found = {}
+    for table in (*MONTHLY, "accounted_hour", "holding", "ended_workload"):
+        whose = cluster if table == "ended_workload" else number
+        found[table] = await store.database.fetchval(
+            f"SELECT count(*) FROM {table} WHERE cluster = $1", whose
+        )
+    return found
+
+
+async def test_no_cluster_loses_books_because_another_keeps_them_shorter(store: Store) -> None:
+    for cluster in ("brief", "long"):
+        await _books(store, cluster)
+    before = await _rows(store, "long")
+    assert all(before.values())
+    await tell(store, Kept(BRIEF, {"long": LONG}), NOW)  # by a server that does not prune
+    kept = Kept(BRIEF, {"brief": BRIEF})
+    expected = await find(store, kept, NOW)
+    assert {old.cluster for old in expected} == {"brief"}
+    assert await apply(store, kept, NOW) == expected
+    assert await _rows(store, "long") == before
+    assert not any((await _rows(store, "brief")).values())
+    assert await find(store, kept, NOW) == []
+
+
+async def test_months_that_no_cluster_wants_any_more_go_as_a_whole(store: Store) -> None:
+    for cluster in ("one", "two"):
+        await _books(store, cluster)
+    await tell(store, Kept(BRIEF, {"one": LONG}), NOW)
+    await apply(
+        store, Kept(BRIEF, {"one": BRIEF}), NOW
+    )  # it wants less now; of the other nobody said anything
+    for cluster in ("one", "two"):
+        assert not any((await _rows(store, cluster)).values())
+    assert await store.database.fetchval("SELECT to_regclass('snapshot_2021_05')") is None
