@@ -9,6 +9,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from types import ModuleType
@@ -64,6 +65,36 @@ def configure_logs(level: str, style: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
+
+
+class Complaints:
+    """Warnings about what is tried again and again: told once, when they change, and then at growing intervals."""
+
+    FIRST, MOST = 30.0, 3600.0
+    _REMEMBERED = 4096
+
+    def __init__(self, log: FilteringBoundLogger, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._monotonic = monotonic
+        self._told: dict[str, tuple[dict[str, Any], float, float]] = {}
+
+    def warn(self, about: str, event: str, **fields: Any) -> None:
+        """Something is wrong with `about`, now or still."""
+        now, said = self._monotonic(), {"event": event, **fields}
+        before, due, wait = self._told.pop(about, (None, now, 0.0))
+        if said != before:
+            due, wait = now, self.FIRST / 2
+        if now >= due:
+            wait = min(2 * wait, self.MOST)
+            due = now + wait
+            self._log.warning(**said)
+        self._told[about] = said, due, wait
+        if len(self._told) > self._REMEMBERED:
+            del self._told[next(iter(self._told))]
+
+    def over(self, about: str) -> None:
+        """It is well again: the next complaint is news."""
+        self._told.pop(about, None)
 
 
 class _Stamp:

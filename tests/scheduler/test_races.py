@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
 from tests.scheduler.world import Outcome, Process, World
 
 from gpufleet.model.annotations import ALLOCATED
@@ -386,4 +387,30 @@ def test_a_gang_whose_reservation_was_interrupted_is_planned_again_at_once(world
     assert leases(world).keys() == {"gpu-a-0", "gpu-a-1"}
     assert set(leases(world).values()) == {pod.metadata.uid for pod in members}
     assert [plan.leased for plan in process.desk.gangs.plans.values()] == [True]
+    process.kill()
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_lease_that_can_not_be_released_is_not_complained_of_every_second(
+    world: World, bound: bool
+) -> None:
+    pod, process = world.add_pod("p", "one"), Process(world)
+    process.schedule(pod)
+    answer(world, "create lease")
+    answer(world, "bind", "done" if bound else "killed before")
+    if bound:
+        finished = world.pod("p")
+        assert finished is not None
+        world.finish(finished)
+    else:
+        process = Process(world)
+    with capture_logs() as lines:
+        for _ in range(600):
+            world.now += 1.0
+            process.watch()
+            process.look("care")
+            while world.calls:
+                world.resolve(world.calls[0], "failed")
+    told = [line for line in lines if line["log_level"] == "warning"]
+    assert 3 <= len(told) <= 6, [line["event"] for line in told]
     process.kill()

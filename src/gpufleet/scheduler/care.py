@@ -16,7 +16,7 @@ from typing import TypeVar
 from gpufleet.errors import GpufleetError
 from gpufleet.kube.errors import Conflict, NotFound
 from gpufleet.kube.timing import Timing
-from gpufleet.logs import get_logger
+from gpufleet.logs import Complaints, get_logger
 from gpufleet.model.annotations import ALLOCATED, CLAIM, VISIBLE
 from gpufleet.model.kube_objects import Pod
 from gpufleet.placement.kubernetes import Ledger, sensible_request
@@ -71,6 +71,7 @@ class Care:
         self._metrics = metrics
         self._grace_s = grace_s
         self._timing = timing
+        self._complaints = Complaints(_log, timing.monotonic)
         self._dirty: set[str] = set()
         self._departed: set[str] = set()
         self._strays: dict[str, _Stray] = {}
@@ -150,9 +151,11 @@ class Care:
         try:
             now = await self._api.nudge(meta.namespace, meta.name, meta.uid, self._binder.mark())
         except GpufleetError as error:
-            _log.warning("pod not woken", pod=f"{meta.namespace}/{meta.name}", error=str(error))
+            name = f"{meta.namespace}/{meta.name}"
+            self._complaints.warn(f"nudge {meta.uid}", "pod not woken", pod=name, error=str(error))
             self._freed = True
             return
+        self._complaints.over(f"nudge {meta.uid}")
         if now is None:
             self._waiting.drop(meta.uid)
 
@@ -179,10 +182,13 @@ class Care:
 
     async def _tend_safely(self, uid: str) -> bool:
         try:
-            return await self._tend(uid)
+            well = await self._tend(uid)
         except GpufleetError as error:
-            _log.warning("leases not tended", pod_uid=uid, error=str(error))
+            self._complaints.warn(uid, "leases not tended", pod_uid=uid, error=str(error))
             return False
+        if well and uid not in self._strays:
+            self._complaints.over(uid)
+        return well
 
     async def _tend(self, uid: str) -> bool:
         """Whether everything about this holder is as it should be, or will be looked at when it changes."""

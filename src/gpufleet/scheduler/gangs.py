@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from gpufleet.errors import GpufleetError, InvalidRequest
 from gpufleet.kube.timing import Timing
-from gpufleet.logs import get_logger
+from gpufleet.logs import Complaints, get_logger
 from gpufleet.model.annotations import GANG_GATE
 from gpufleet.model.kube_objects import Pod
 from gpufleet.placement import Cluster, Fits, GangFits, Request, place_gang
@@ -51,6 +51,7 @@ class Gangs:
         self._leasing = leasing
         self._care = care
         self._timing = timing
+        self._complaints = Complaints(_log, timing.monotonic)
         self.plans: dict[Key, Plan] = {}
         self.notes: dict[Key, str] = {}
         self._dirty: set[Key] = set()
@@ -149,10 +150,12 @@ class Gangs:
         self._wake.clear()
         due, self._dirty = self._dirty | set(self.plans), set()
         for gang in sorted(due, key=self._turn):
+            name = "/".join(gang)
             try:
                 await self._tend(gang)
+                self._complaints.over(name)
             except GpufleetError as error:
-                _log.warning("gang not planned", gang="/".join(gang), error=str(error))
+                self._complaints.warn(name, "gang not planned", gang=name, error=str(error))
                 self._dirty.add(gang)
             # Planning a gang takes its time; whoever else waits for an answer comes in between.
             await asyncio.sleep(0)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from gpufleet.errors import GpufleetError, KubernetesUnavailable, Refused
 from gpufleet.kube.errors import AlreadyExists, Conflict, NotFound
 from gpufleet.kube.timing import Timing
-from gpufleet.logs import get_logger
+from gpufleet.logs import Complaints, get_logger
 from gpufleet.model.kube_objects import Lease
 from gpufleet.placement.kubernetes.leases import (
     GpuLease,
@@ -77,6 +77,7 @@ class Leasing:
         self._ledger = ledger
         self._namespace = namespace
         self._timing = timing
+        self._complaints = Complaints(_log, timing.monotonic)
         self._new_stamp = new_stamp
 
     async def reserve(self, pod: PodName, fits: Fits) -> Reserved:
@@ -105,11 +106,17 @@ class Leasing:
 
     async def unreserve(self, uid: str, node: str, gpus: Iterable[int], stamp: str | None) -> bool:
         """Give back what was taken under `stamp` (any, if None: the pod is gone); whether all of it is back."""
-        tasks = [self._leave(node, gpu, uid, stamp) for gpu in gpus]
+        ids = list(gpus)
+        tasks = [self._leave(node, gpu, uid, stamp) for gpu in ids]
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, KubernetesUnavailable):
-                _log.warning("lease not given back yet", node=node, pod_uid=uid, error=str(outcome))
+        for gpu, outcome in zip(ids, outcomes, strict=True):
+            about = f"{uid} {lease_name(node, gpu)}"
+            if outcome is None:
+                self._complaints.over(about)
+            elif isinstance(outcome, KubernetesUnavailable):
+                self._complaints.warn(
+                    about, "lease not given back yet", node=node, gpu=gpu, pod_uid=uid, error=str(outcome)
+                )
             elif isinstance(outcome, BaseException):
                 raise outcome
         return not any(isinstance(outcome, BaseException) for outcome in outcomes)
