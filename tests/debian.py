@@ -22,9 +22,12 @@ def unpacked(*packages: str) -> Path:
             pytest.skip(f"no {tool} on this machine to fetch {packages[0]} with")
     root.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root.parent) as folder:
-        fetched = subprocess.run(
-            ["apt-get", "download", *packages], cwd=folder, capture_output=True, text=True, timeout=120
-        )
+        try:
+            fetched = subprocess.run(
+                ["apt-get", "download", *packages], cwd=folder, capture_output=True, text=True, timeout=120
+            )
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"apt-get could not fetch {packages[0]} within two minutes")
         if fetched.returncode:
             pytest.skip(f"apt-get could not fetch {packages[0]}: {fetched.stderr[-200:]}")
         for package in Path(folder).glob("*.deb"):

@@ -5,6 +5,7 @@ from contextlib import ExitStack, asynccontextmanager
 import pytest
 from tests.metrics.exporters import CLUSTER, FILESYSTEMS, PAGES, exporter, scrape_config
 from tests.prometheus_fixture import running_prometheus
+from tests.victoriametrics_fixture import running_victoriametrics
 
 from gpufleet.metrics.prometheus import PrometheusSource
 from gpufleet.model.reading import Readings
@@ -43,6 +44,14 @@ def worlds() -> Iterator[Mapping[str, str]]:
 def everything(worlds: Mapping[str, str]) -> str:
     """A Prometheus that scrapes all vocabularies at once."""
     return worlds["everything"]
+
+
+@pytest.fixture(scope="session")
+def victoria() -> Iterator[str]:
+    """A VictoriaMetrics that scrapes all vocabularies at once."""
+    pages = WORLDS["everything"]
+    with exporter(pages) as target, running_victoriametrics(scrape_config(target, pages)) as url:
+        yield url
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.metrics.conftest import opened
 from tests.prometheus_fixture import running_prometheus
+from tests.victoriametrics_fixture import running_victoriametrics
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.model.reading import GpuRef, GpuSeries, Quantity
@@ -60,9 +61,13 @@ def history() -> str:
     )
 
 
-@pytest.fixture(scope="session")
-def past() -> Iterator[str]:
-    with running_prometheus("global: {}\n", history()) as url:
+@pytest.fixture(scope="session", params=["Prometheus", "VictoriaMetrics"])
+def past(request: pytest.FixtureRequest) -> Iterator[str]:
+    known = {
+        "Prometheus": lambda: running_prometheus("global: {}\n", history()),
+        "VictoriaMetrics": lambda: running_victoriametrics(openmetrics=history()),
+    }
+    with known[request.param]() as url:
         yield url
 
 
@@ -80,6 +85,28 @@ async def test_a_range_is_what_was_sampled_across_vocabularies(past: str) -> Non
         for series in found:
             expected = {at: round(utilization(series.gpu, at), 6) for at in np.arange(START, NOW + 1, 60.0)}
             assert points(series) == expected
+
+
+async def test_a_range_has_the_times_that_were_asked_for_though_the_step_does_not_divide_them(
+    past: str,
+) -> None:
+    async with opened(past) as source:
+        [series] = await source.series(Quantity.UTILIZATION, GPUS[:1], START + 3.5, START + 1800, 7.0)
+        times = np.arange(START + 3.5, START + 1800, 7.0)
+        assert points(series) == {at: utilization(GPUS[0], at // EVERY * EVERY) for at in times.tolist()}
+
+
+async def test_a_selection_too_long_for_one_query_is_asked_for_in_several(past: str) -> None:
+    async with opened(past) as source:
+        await source.refresh()
+        crowd = [GpuRef(f"gpu-worker-{number:04}.rack.example", 0) for number in range(1500)]
+        found = await source.series(Quantity.UTILIZATION, [*crowd, *GPUS], START, START + 600, 60.0)
+        alone = await source.series(Quantity.UTILIZATION, GPUS, START, START + 600, 60.0)
+        assert [series.gpu for series in found] == GPUS
+        assert [points(series) for series in found] == [points(series) for series in alone]
+        others = [f"00000000-0000-0000-0000-{number:012}" for number in range(498)]
+        numbers = await source.training(UID, START, START + 300, [*others, "replica.set"])
+        assert [point.value for point in numbers] == [2.5, 0.25]
 
 
 async def test_a_range_names_only_the_gpus_asked_for(past: str) -> None:

@@ -1,10 +1,14 @@
+import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from tests.metrics.conftest import opened, until
 from tests.metrics.exporters import PAGES
+from tests.victoriametrics_fixture import running_victoriametrics
 
+from gpufleet.metrics.prometheus import PrometheusSource
 from gpufleet.model.reading import Fault, FaultKind, GpuRef, Holder, Quantity, Readings
 
 MIB, GIB = 1024.0**2, 1024.0**3
@@ -211,3 +215,46 @@ async def test_two_exporters_on_one_gpu_agree_by_its_uuid(worlds: Mapping[str, s
         assert len(readings) == 3
         assert readings.value(row, Quantity.UTILIZATION) == 90.0  # DCGM comes first
         assert readings.value(row, Quantity.POWER_LIMIT) == 450.0  # only the other one has it
+
+
+async def told(source: PrometheusSource) -> dict[str, object]:
+    """All that a source says but the times."""
+    readings = await source.refresh()
+    rows = {gpu: row for row, gpu in enumerate(readings.gpus)}
+    faults = {gpu: readings.faults.get(row, ()) for gpu, row in rows.items()}
+    return {
+        "values": {gpu: [readings.value(row, quantity) for quantity in Q] for gpu, row in rows.items()},
+        "holders": {gpu: readings.holders.get(row) for gpu, row in rows.items()},
+        "faults": {gpu: {(one.kind, one.code, one.count) for one in found} for gpu, found in faults.items()},
+        "processes": [replace(row, time=0.0) for row in (await source.processes()).rows],
+        "storage": await source.storage(),
+        "ports": await source.rdma(),
+        "vocabularies": source.health().vocabularies,
+        "errors": readings.errors,
+    }
+
+
+async def test_victoriametrics_tells_of_the_same_exporters_what_prometheus_does(
+    victoria: str, everything: str
+) -> None:
+    async with opened(victoria, refresh=0.2) as source, opened(everything, refresh=0.2) as reference:
+        for _ in range(200):  # both have to scrape every exporter first
+            found, expected = await told(source), await told(reference)
+            if all(expected[name] for name in expected.keys() - {"errors"}) and found == expected:
+                break
+            await asyncio.sleep(0.2)
+        assert found == expected
+        assert all(expected[name] for name in expected.keys() - {"errors"})
+        assert not expected["errors"]
+        assert len(await source.latest()) == len(ALL)
+
+
+async def test_victoriametrics_tells_a_sample_at_once_and_not_half_a_minute_later() -> None:
+    sampled = round(time.time()) - 2
+    page = f'nvidia_gpu_utilization_percent{{node="a",gpu="0"}} 50 {sampled}\n'
+    with running_victoriametrics(openmetrics=page) as url:
+        async with opened(url) as source:
+            readings = await source.refresh()
+            row = readings.rows[GpuRef("a", 0)]
+            assert readings.value(row, Quantity.UTILIZATION) == 50
+            assert readings.time(row, Quantity.UTILIZATION) == sampled

@@ -7,11 +7,13 @@ latest readings. Everything is kept dense (GPUs × times) while it is put togeth
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpufleet.metrics.answer import decode_range
+from gpufleet.metrics.client import MAX_QUERY
 from gpufleet.metrics.columns import DERIVED, derive, in_our_unit, written_in_percent
 from gpufleet.metrics.expressions import range_queries
 from gpufleet.metrics.identity import identify
@@ -74,10 +76,12 @@ async def _measured(
         asked = None if gpus is None else {names.get(gpu, gpu): gpu for gpu in gpus}
         back = {theirs: ours for ours, theirs in names.items()} if asked is None else asked
         nodes = None if asked is None else {ref.node for ref in asked}
-        queries, labels = range_queries(reader.dialect, metrics, reader.roster.node_labels, nodes, span.step)
-        for metric, query in zip(metrics, queries, strict=True):
-            body = await moment.client.range(query, span.start, span.end, span.step)
-            rows = await moment.work(_rows, reader, quantity, metric, body, labels, span)
+        parts, labels = _questions(reader, metrics, nodes, span.step)
+        for metric, queries in zip(metrics, parts, strict=True):
+            bodies = await asyncio.gather(
+                *(moment.client.range(query, span.start, span.end, span.step) for query in queries)
+            )
+            rows = await moment.work(_rows, reader, quantity, metric, bodies, labels, span)
             for ref, row in rows.items():
                 gpu = back.get(ref) if asked is not None else back.get(ref, ref)
                 if gpu is not None:
@@ -85,16 +89,31 @@ async def _measured(
     return grid
 
 
+def _questions(
+    reader: DialectReader, metrics: Sequence[Metric], nodes: Collection[str] | None, step: float
+) -> tuple[list[list[str]], tuple[str, ...]]:
+    """For each metric its queries, none longer than a source takes, and the labels that name a GPU in all of them."""
+    queries, labels = range_queries(reader.dialect, metrics, reader.roster.node_labels, nodes, step)
+    if nodes is None or len(nodes) < 2 or all(len(query.encode()) <= MAX_QUERY for query in queries):
+        return [[query] for query in queries], labels
+    ordered = sorted(nodes)
+    middle = len(ordered) // 2
+    first, _ = _questions(reader, metrics, ordered[:middle], step)
+    second, _ = _questions(reader, metrics, ordered[middle:], step)
+    return [one + other for one, other in zip(first, second, strict=True)], labels
+
+
 def _rows(
     reader: DialectReader,
     quantity: Quantity,
     metric: Metric,
-    body: bytes,
+    bodies: Sequence[bytes],
     names: tuple[str, ...],
     span: Span,
 ) -> Grid:
     raw: Grid = {}
-    for labels, row in decode_range(body, names, span.start, span.step, span.points):
+    series = (decode_range(body, names, span.start, span.step, span.points) for body in bodies)
+    for labels, row in chain.from_iterable(series):
         gpu = identify(reader.dialect.vocabulary, {name: getattr(labels, name) for name in names})
         if gpu is not None:
             raw[gpu.ref] = row if gpu.ref not in raw else np.fmax(raw[gpu.ref], row)

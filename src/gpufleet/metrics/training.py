@@ -5,13 +5,16 @@ step until the next one came. Metrics of GPUs that carry the label too are left 
 push their numbers to us; `merged` makes one list of both.
 """
 
+import asyncio
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Protocol
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.metrics.answer import as_number, decode_points
+from gpufleet.metrics.client import MAX_QUERY
 from gpufleet.metrics.moment import Moment
 from gpufleet.metrics.promql import one_of
 from gpufleet.model.metric_source import MAX_POINTS
@@ -27,7 +30,9 @@ class PushedTraining(Protocol):
 
 
 MOST_UIDS = 500
-"""Alternatives in one question; a workload of more controllers is told by its first ones."""
+"""Uids that are asked for at most; a workload of more controllers is told by its first ones."""
+_AROUND = 100
+"""Bytes of a query around its uids."""
 _LABELS = ("__name__", "rank", "global_rank", "metric")
 
 
@@ -41,13 +46,35 @@ async def read_training(
     if not named:
         return []
     width = int((end - start) * 1000) + 1  # newer releases leave out a sample right on the left edge
-    body = await moment.client.instant(f"{{workload_uid=~{one_of(named)}}}[{width}ms]", end)
-    return await moment.work(partial(_points, body, start, end, not_training))
+    bodies = await asyncio.gather(
+        *(
+            moment.client.instant(f"{{workload_uid=~{one_of(some)}}}[{width}ms]", end)
+            for some in batched(named)
+        )
+    )
+    return await moment.work(partial(_points, bodies, start, end, not_training))
 
 
-def _points(body: bytes, start: float, end: float, not_training: Collection[str]) -> list[TrainingPoint]:
+def batched(uids: Collection[str]) -> Iterator[list[str]]:
+    """The uids in batches of which each fits a query."""
+    batch: list[str] = []
+    size = 0
+    for uid in uids:
+        length = len(one_of([uid]).encode())
+        if batch and size + length > MAX_QUERY - _AROUND:
+            yield batch
+            batch, size = [], 0
+        batch.append(uid)
+        size += length
+    if batch:
+        yield batch
+
+
+def _points(
+    bodies: Collection[bytes], start: float, end: float, not_training: Collection[str]
+) -> list[TrainingPoint]:
     points: list[TrainingPoint] = []
-    for labels, samples in decode_points(body, _LABELS):
+    for labels, samples in chain.from_iterable(decode_points(body, _LABELS) for body in bodies):
         if labels.metric_name in not_training:
             continue
         name = labels.metric or labels.metric_name
