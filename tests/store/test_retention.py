@@ -7,7 +7,7 @@ from tests.accounting import histories
 from tests.accounting.histories import STEP, Prometheus, Server, Time, World, pod
 
 from gpufleet.model.node import Node
-from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings
+from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings, TrainingPoint
 from gpufleet.settings import AccountingSettings
 from gpufleet.store import Store
 from gpufleet.store.months import MONTHLY
@@ -130,3 +130,54 @@ async def test_months_that_no_cluster_wants_any_more_go_as_a_whole(store: Store)
     for cluster in ("one", "two"):
         assert not any((await _rows(store, cluster)).values())
     assert await store.database.fetchval("SELECT to_regclass('snapshot_2021_05')") is None
+
+
+async def _losses(store: Store, uid: str) -> list[float]:
+    return [point.time for point in await store.training.read(uid, 0.0, 1e11)]
+
+
+async def _train(store: Store, cluster: str, uid: str, *times: float) -> None:
+    await store.training.append(cluster, uid, [TrainingPoint("loss", 1.0, time) for time in times])
+
+
+async def test_training_numbers_are_kept_as_long_as_their_cluster_wants(store: Store) -> None:
+    for cluster in ("brief", "long", "silent"):
+        await _train(store, cluster, f"job of {cluster}", T0, T0 + 4 * DAY)
+    await store.training.prune({"long": 10 * DAY}, T0 + 1)
+    await store.training.prune({"brief": DAY}, T0 + 4.5 * DAY)
+    assert await _losses(store, "job of brief") == [T0 + 4 * DAY]
+    assert await _losses(store, "job of long") == await _losses(store, "job of silent") == [T0, T0 + 4 * DAY]
+    await store.training.prune({"brief": DAY}, T0 + 20 * DAY)
+    assert await store.database.fetchval("SELECT count(*) FROM training_series") == 0
+
+
+async def test_numbers_that_come_late_are_forgotten_with_the_others(store: Store) -> None:
+    await _train(store, "here", "job", T0)
+    await store.training.prune({"here": DAY}, T0 + 1)
+    await _train(store, "here", "job", T0 - 5 * DAY, T0 - HOUR)
+    await store.training.prune({"here": DAY}, T0 + 1)
+    assert await _losses(store, "job") == [T0 - HOUR, T0]
+    # as rows from before clusters were written down, or of a server that does not know of them yet
+    await store.database.execute("UPDATE training_series SET cluster = '', oldest = '-infinity'")
+    await store.training.prune({"here": DAY}, T0 + DAY - 1)
+    assert await _losses(store, "job") == [T0]
+    await store.training.prune({"here": DAY}, T0 + DAY + 1)
+    assert await _losses(store, "job") == []
+    assert await store.database.fetchval("SELECT count(*) FROM training_series") == 0
+
+
+async def test_a_job_that_reports_while_its_old_numbers_go_loses_nothing_new(store: Store) -> None:
+    async def report(uid: str, later: int) -> None:
+        await _train(store, "here", uid, T0 + 10 * DAY + later)
+
+    async def forget() -> None:
+        await store.training.prune({"here": DAY}, T0 + 10 * DAY)
+
+    for number in range(20):
+        uid = f"job {number}"
+        await _train(store, "here", uid, T0)
+        await asyncio.gather(*(report(uid, later) for later in range(3)), forget())
+        assert {T0 + 10 * DAY + later for later in range(3)} <= set(await _losses(store, uid))
+    for days in (30, 31):
+        await store.training.prune({"here": DAY}, T0 + days * DAY)
+    assert await store.database.fetchval("SELECT count(*) FROM training_series") == 0

@@ -35,7 +35,7 @@ _DAY = 86_400.0
 class TrainingBook(Protocol):
     """What keeps the numbers; the store's part `training` does."""
 
-    async def append(self, workload_uid: str, points: Sequence[TrainingPoint]) -> None:
+    async def append(self, cluster: str, workload_uid: str, points: Sequence[TrainingPoint]) -> None:
         """Store points; one that is sent again replaces itself."""
 
 
@@ -87,7 +87,7 @@ def training_routes(
         owner = workload_uid(fleet, uid)
         _refuse_strangers(fleet, call.caller, owner)
         points = [_point(number, row, clock() + _DAY) for number, row in enumerate(body)]
-        await book.append(owner, points)
+        await book.append(fleet.cluster, owner, points)
         return Answer(Stored(owner, len(points)))
 
     @post("/api/workloads/{uid:str}/reportToken", example=ReportToken("abc123", "gpw_YWJj.c2ln"))

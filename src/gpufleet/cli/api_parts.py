@@ -55,10 +55,11 @@ def workload_tokens(settings: Settings) -> WorkloadTokens:
 
 async def _forget(parts: Parts) -> None:
     """Old training numbers, also of clusters whose readings Prometheus keeps."""
+    clusters = parts.settings.clusters.items()
+    keep = {name: settings[MetricsSettings].training_retention for name, settings in clusters}
     while True:
-        keep = parts.settings[MetricsSettings].training_retention
         try:
-            await parts.store.training.prune(time.time() - keep)
+            await parts.store.training.prune(keep, time.time())
         except StoreUnavailable as error:
             parts.metrics.store_error("prune training")
             _log.warning("old training numbers not forgotten", reason=str(error))

@@ -141,7 +141,7 @@ class Show:
 
     async def _write_rest(self, store: Store, missing: tuple[float, float]) -> None:
         await self._write_readings(store, missing, CHARTED)
-        await write_training(self.simulation, store.training, *missing)
+        await write_training(self.simulation, store.training, self._cluster, *missing)
         self._note(self._now)
 
     async def _write_readings(

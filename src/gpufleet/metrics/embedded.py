@@ -81,15 +81,12 @@ class ReadingStore(Protocol):
 class TrainingStore(Protocol):
     """What keeps the numbers of training jobs; the store's part `training` does."""
 
-    async def append(self, workload_uid: str, points: Sequence[TrainingPoint]) -> None:
+    async def append(self, cluster: str, workload_uid: str, points: Sequence[TrainingPoint]) -> None:
         """Store points."""
 
     async def read(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
         """Points in order of time."""
         ...
-
-    async def prune(self, before: float) -> None:
-        """Forget what is older."""
 
 
 class EmbeddedMetrics:
@@ -134,7 +131,6 @@ class EmbeddedMetrics:
         """Make what is stored small and forget what is too old; `record` calls it in time."""
         now = self._clock()
         await self._at_store(self._readings.tidy(self._cluster, now, self._settings.retention))
-        await self._at_store(self._training.prune(now - self._settings.training_retention))
 
     async def record_processes(self, processes: Processes) -> None:
         """Keep the processes; only the newest are."""
@@ -153,7 +149,7 @@ class EmbeddedMetrics:
 
     async def record_training(self, workload_uid: str, points: Sequence[TrainingPoint]) -> None:
         """Keep what a training job reports. Stored when this returns."""
-        await self._at_store(self._training.append(workload_uid, points))
+        await self._at_store(self._training.append(self._cluster, workload_uid, points))
 
     async def latest(self) -> Readings:
         """The newest readings of all GPUs."""

@@ -55,7 +55,7 @@ async def test_there_is_no_gap_longer_than_a_sample_stands_for(store: Store) -> 
 
 
 async def test_the_numbers_of_training_are_asked_back(store: Store) -> None:
-    await write_training(FLEET, store.training, NOW - DAY, NOW)
+    await write_training(FLEET, store.training, "demo", NOW - DAY, NOW)
     day = [run for run in FLEET.runs(NOW - DAY, NOW) if run.trains]
     run = next(run for run in day if min(run.ended, NOW) - max(run.started, NOW - DAY) > 1200)
     points = await source(store).training(run.uid, NOW - DAY, NOW)

@@ -47,7 +47,7 @@ class ReadingsOfThePast(Protocol):
 class TrainingStore(Protocol):
     """Takes the numbers of training jobs; the store's part `training` does."""
 
-    async def append(self, workload_uid: str, points: list[TrainingPoint]) -> None:
+    async def append(self, cluster: str, workload_uid: str, points: list[TrainingPoint]) -> None:
         """Store points."""
 
 
@@ -73,13 +73,15 @@ async def write_readings(
         progress("hours of readings", (first + len(some)) // 4, len(quarters) // 4)
 
 
-async def write_training(simulation: Simulation, store: TrainingStore, start: float, end: float) -> None:
+async def write_training(
+    simulation: Simulation, store: TrainingStore, cluster: str, start: float, end: float
+) -> None:
     """Write what the training runs reported from `start` to `end`, those of today first."""
     runs = [run for run in simulation.runs(start, end) if run.trains]
     for run in sorted(runs, key=lambda run: -run.ended):
         points = list(training_points(run, start, end, TRAINING_STEP))
         if points:
-            await store.append(run.uid, points)
+            await store.append(cluster, run.uid, points)
 
 
 def _quarters(start: float, end: float) -> Iterator[tuple[float, float]]:
