@@ -5,7 +5,9 @@ import asyncio
 import msgspec
 
 from gpufleet.model.hour import GPU_HOUR, ClusterHour, Hour, NamespaceHour, Spread, Usage, WorkloadHour
+from gpufleet.settings import AccountingSettings
 from gpufleet.store import Store
+from gpufleet.store.prune import Kept, apply
 
 NUMBER = 450_000
 
@@ -41,8 +43,8 @@ def hour_of(kinds: list[str]) -> Hour:
     )
 
 
-async def save(store: Store, cluster: str, hour: Hour | None) -> None:
-    await store.hours.save(cluster, NUMBER, hour, measured=True, status=lambda _: "Running")
+async def save(store: Store, cluster: str, hour: Hour | None, number: int = NUMBER) -> bool:
+    return await store.hours.save(cluster, number, hour, measured=True, status=lambda _: "Running")
 
 
 async def rows(store: Store) -> int:
@@ -72,3 +74,30 @@ async def test_an_hour_of_a_month_whose_workloads_were_dropped_is_stored_again(s
     await store.database.execute("DROP TABLE workload_hour_2021_05")
     await save(store, "prod", hour_of(["Job", "Pod"]))
     assert await rows(store) == 2
+
+
+async def sums(store: Store) -> dict[str, float]:
+    """GPU-hours of the day, by what they are grouped by."""
+    found = await store.database.fetch(
+        "SELECT grouping, sum(allocated) AS allocated FROM usage_day WHERE hour = $1 GROUP BY grouping",
+        NUMBER - NUMBER % 24,
+    )
+    return {row["grouping"]: float(row["allocated"]) / GPU_HOUR for row in found}
+
+
+async def test_the_sums_of_a_day_do_not_shrink_when_its_hours_are_forgotten(store: Store) -> None:
+    await store.accounted.open("prod", 0.0)
+    for number in range(NUMBER, NUMBER + 3):
+        assert await save(store, "prod", hour_of(["Job", "Pod"]), number)
+    whole = {"cluster": 6.0, "namespace": 6.0, "workload": 6.0}
+    assert await sums(store) == whole
+    settings = AccountingSettings(workload_retention=86_400.0)
+    await apply(store, Kept(settings, {}), (NUMBER + 31 * 24) * 3600.0)
+    assert await rows(store) == 0
+    await store.hours.doubt("prod", NUMBER)
+    assert not await save(store, "prod", hour_of(["Job"]), NUMBER + 1)  # learned late
+    assert await sums(store) == whole
+    assert not (await store.hours.done("prod", NUMBER))[NUMBER + 1].stale
+    for _ in range(2):
+        await save(store, "prod", hour_of(["Job"]), NUMBER + 3)  # missed until now
+    assert await sums(store) == {"cluster": 7.0, "namespace": 7.0, "workload": 7.0}

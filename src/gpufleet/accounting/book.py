@@ -246,7 +246,8 @@ async def roll(
         await shelf.hours.settle(cluster, hour)
         return Rolled(None, kept=gone)
     status = await _statuses(cluster, hour, rolled, shelf, status_of)
-    await shelf.hours.save(cluster, hour, rolled, measured=measured, status=status)
+    if not await shelf.hours.save(cluster, hour, rolled, measured=measured, status=status):
+        return Rolled(None, kept="the hours of its day's workloads are forgotten")
     return Rolled(rolled)
 
 

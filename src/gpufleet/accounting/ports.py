@@ -135,8 +135,9 @@ class HourStore(Protocol):
         *,
         measured: bool,
         status: Callable[[WorkloadHour], str],
-    ) -> None:
-        """Replace an hour."""
+    ) -> bool:
+        """Replace an hour. False if what is stored must stay, because the day's hours are forgotten by now."""
+        ...
 
 
 class EndedStore(Protocol):

@@ -1,7 +1,8 @@
 """Store the statistics of an hour: all of its rows, the counts of pages, and the sums of its day.
 
 An hour is replaced as a whole in one transaction, so that a second run leaves exactly what it
-computed. The sums of the day are made anew from the day's hours, never added to.
+computed. The sums of the day are made anew from the day's hours. Where the hours of its workloads are
+forgotten by now that would lose them: there an hour that is stored stays, and a missing one is added.
 """
 
 from collections import Counter
@@ -52,8 +53,16 @@ INSERT INTO usage_day (cluster, hour, grouping, member, allocated, idle, cost, m
 SELECT cluster, $2, '{grouping}', {member}, sum(allocated), sum(idle), sum(cost::numeric),
     coalesce(sum(allocated) FILTER (WHERE utilization IS NOT NULL), 0),
     coalesce(sum(allocated * utilization::numeric), 0)
-FROM {table} WHERE cluster = $1 AND hour >= $2 AND hour < $2 + 24 GROUP BY cluster, {member}
+FROM {table} WHERE cluster = $1 AND hour >= $3 AND hour < $4 GROUP BY cluster, {member}
+ON CONFLICT (cluster, grouping, hour, member) DO UPDATE SET
+    allocated = usage_day.allocated + excluded.allocated, idle = usage_day.idle + excluded.idle,
+    cost = usage_day.cost + excluded.cost, measured = usage_day.measured + excluded.measured,
+    used = usage_day.used + excluded.used
 """
+# locked, so that nobody forgets the hours of the day before its sums are stored
+_FORGOTTEN = "SELECT workloads_from > $2 FROM accounted_cluster WHERE id = $1 FOR SHARE"
+_STORED = "SELECT EXISTS (SELECT FROM cluster_hour WHERE cluster = $1 AND hour = $2)"
+_SETTLE = "UPDATE accounted_hour SET stale = false WHERE cluster = $1 AND hour = $2"
 _GROUPINGS = (
     ("cluster", "cluster_hour", "cluster"),
     ("namespace", "namespace_hour", "namespace"),
@@ -110,11 +119,7 @@ class KeptHours:
 
     async def settle(self, cluster: str, hour: int) -> None:
         """The stored hour stays as it is, although something was learned of it."""
-        await self._database.execute(
-            "UPDATE accounted_hour SET stale = false WHERE cluster = $1 AND hour = $2",
-            await self._clusters.number(cluster),
-            hour,
-        )
+        await self._database.execute(_SETTLE, await self._clusters.number(cluster), hour)
 
     async def doubt(self, cluster: str, since: int) -> None:
         """Hours from number `since` on were done before they were over."""
@@ -132,19 +137,23 @@ class KeptHours:
         *,
         measured: bool,
         status: Callable[[WorkloadHour], str],
-    ) -> None:
-        """Replace hour number `hour`; None for one of which nothing is known."""
+    ) -> bool:
+        """Replace hour number `hour`; None for one of which nothing is known. False if what is stored must stay."""
         number = await self._clusters.number(cluster)
         names = self._names.setdefault(cluster, Names())
         # Known numbers may come from a transaction that was rolled back; a repeat asks again.
         tries = iter((False,))
 
-        async def work(connection: asyncpg.Connection) -> None:
+        async def work(connection: asyncpg.Connection) -> bool:
             if next(tries, True):
                 names.forget()
             await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock_of(f"hours of {cluster}"))
-            await ensure_month(connection, hour)
             day = hour - hour % 24
+            forgotten = await connection.fetchval(_FORGOTTEN, number, day)
+            if forgotten and await connection.fetchval(_STORED, number, hour):
+                await connection.execute(_SETTLE, number, hour)
+                return False
+            await ensure_month(connection, hour)
             await ensure_month(connection, day)
             for table in _TABLES:
                 await connection.execute(
@@ -153,11 +162,18 @@ class KeptHours:
                 )
             if rolled is not None:
                 await _write(connection, names, number, hour, rolled, status)
-            await _sum_day(connection, number, day)
+            if forgotten:
+                await _add(connection, number, day, range(hour, hour + 1))
+            else:
+                await connection.execute(
+                    "DELETE FROM usage_day WHERE cluster = $1 AND hour = $2", number, day
+                )
+                await _add(connection, number, day, range(day, day + 24))
             await connection.execute(_DONE, number, hour, measured)
+            return True
 
         try:
-            await self._database.transaction(work)
+            return await self._database.transaction(work)
         except BaseException:
             names.forget()
             raise
@@ -237,10 +253,11 @@ async def _copy(
     await connection.copy_records_to_table(table, records=rows, columns=("cluster", "hour", *columns))
 
 
-async def _sum_day(connection: asyncpg.Connection, cluster: int, day: int) -> None:
-    await connection.execute("DELETE FROM usage_day WHERE cluster = $1 AND hour = $2", cluster, day)
+async def _add(connection: asyncpg.Connection, cluster: int, day: int, hours: range) -> None:
+    """Add hours to the sums of their day."""
     for grouping, table, member in _GROUPINGS:
-        await connection.execute(_DAY.format(grouping=grouping, table=table, member=member), cluster, day)
+        query = _DAY.format(grouping=grouping, table=table, member=member)
+        await connection.execute(query, cluster, day, hours.start, hours.stop)
 
 
 def _counts(places: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], int]:

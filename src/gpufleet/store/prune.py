@@ -12,7 +12,7 @@ import asyncpg
 from gpufleet.logs import get_logger
 from gpufleet.settings import AccountingSettings
 from gpufleet.store import retention
-from gpufleet.store.months import months_before
+from gpufleet.store.months import first_hour, month_of, months_before
 from gpufleet.store.store import Store
 
 _MONTHLY = {
@@ -33,6 +33,7 @@ _BY_END = {
 
 _SETTINGS = tuple(dict.fromkeys((*_MONTHLY.values(), *_BY_END.values())))
 _AT_ONCE = 100_000
+_WORKLOADS_FROM = "UPDATE accounted_cluster SET workloads_from = $2 WHERE id = $1 AND workloads_from < $2"
 _log = get_logger("store")
 
 
@@ -86,6 +87,9 @@ async def apply(store: Store, kept: Kept, now: float) -> list[Old]:
     found = await find(store, kept, now)
 
     async def drop(connection: asyncpg.Connection) -> None:
+        for cluster in await _clusters(connection, kept):
+            first = first_hour(*month_of(_hour(cluster, "workload_retention", now)))
+            await connection.execute(_WORKLOADS_FROM, cluster.number, first)
         for old in found:
             if not old.cluster:
                 await connection.execute(f"DROP TABLE IF EXISTS {old.part}")
