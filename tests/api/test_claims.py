@@ -51,6 +51,12 @@ async def test_claims_and_leases_show_who_holds_what(stage: Stage, client: httpx
     assert two["allocations"][0]["podName"] == "p"
     bound = (await client.get("/api/claims?phase=Bound&namespace=default")).json()["data"]
     assert [row["name"] for row in bound["data"]] == ["two"]
+    assert (await client.get("/api/claims?phase=")).json()["data"]["total"] == 2
+    wrong = await client.get("/api/claims?phase=nonsense")
+    assert (wrong.status_code, wrong.json()["message"]) == (
+        400,
+        "parameter phase: 'nonsense' is not valid; it takes one of Bound, Failed, Pending, Reserved",
+    )
     leases = (await client.get("/api/leases?node=a")).json()["data"]
     assert [(row["name"], row["gpu"], row["foreign"]) for row in leases["data"]] == [
         ("gpu-a-0", 0, False),

@@ -3999,7 +3999,7 @@ export interface operations {
                 /** @description Claims of this namespace only. */
                 namespace?: string;
                 /** @description Claims in this phase only. */
-                phase?: string;
+                phase?: "Bound" | "Failed" | "Pending" | "Reserved";
                 /** @description Claims of this gang only; * for those of any. */
                 gang?: string;
             };

@@ -12,7 +12,7 @@ from gpufleet.api.asked import InCluster, PageNumber, PageSize
 from gpufleet.api.routes import get
 from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Clusters
-from gpufleet.model.claim import GpuClaim
+from gpufleet.model.claim import ClaimPhase, GpuClaim
 from gpufleet.placement.kubernetes import Explanation, GpuLease
 from gpufleet.placement.kubernetes.claims import gang_size
 
@@ -36,7 +36,7 @@ class ClaimsAsked(InCluster, rename="camel"):
     page_num: PageNumber = 1
     page_size: PageSize = 100
     namespace: Annotated[str, Meta(max_length=253, description="Claims of this namespace only.")] = ""
-    phase: Annotated[str, Meta(max_length=16, description="Claims in this phase only.")] = ""
+    phase: Annotated[ClaimPhase | None, Meta(description="Claims in this phase only.")] = None
     gang: Annotated[
         str, Meta(max_length=253, description="Claims of this gang only; * for those of any.")
     ] = ""
@@ -139,7 +139,7 @@ def claim_routes(clusters: Clusters, books: Mapping[str, ClaimBook]) -> list[HTT
             claim
             for claim in (await book.claims() if book else [])
             if query.namespace in ("", claim.metadata.namespace)
-            and query.phase in ("", claim.status.phase)
+            and query.phase in (None, claim.status.phase)
             and (query.gang in ("", claim.spec.gang_ref) or (query.gang == "*" and claim.spec.gang_ref))
         ]
         first = (query.page_num - 1) * query.page_size
