@@ -1,6 +1,7 @@
 """The routes about claims and leases, over an embedded API with a scheduler at work."""
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from itertools import count
 
 import httpx
@@ -12,7 +13,10 @@ from gpufleet.api.claims import claim_routes
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.picture import Fleet
+from gpufleet.kube import LEASES, Connection, KubeClient
+from gpufleet.kubelite import KubeLite
 from gpufleet.metrics.prometheus import PrometheusSource
+from gpufleet.placement.kubernetes.leases import Holder, new_lease
 from gpufleet.settings import MetricsSettings
 from gpufleet.sources.kubernetes.claims import ClaimDesk
 
@@ -84,6 +88,25 @@ async def test_a_cluster_without_kubernetes_has_no_claims(client: httpx.AsyncCli
     assert (await client.get("/api/leases?cluster=slurm")).json()["data"]["total"] == 0
     assert (await client.get("/api/claims/a/b/explain?cluster=slurm")).status_code == 404
     assert (await client.get("/api/claims?cluster=nowhere")).status_code == 404
+
+
+async def test_a_cluster_without_our_kinds_has_no_claims_and_shows_its_leases() -> None:
+    async with KubeLite() as server, KubeClient(Connection(server.url)) as api:
+        lease = new_lease("default", "a", 0, {"uid-of-p": Holder(pod="p")}, "", datetime.now(UTC))
+        await api.create(LEASES, lease)
+        async with PrometheusSource(MetricsSettings(url="http://127.0.0.1:9")) as metrics:
+            cluster = Cluster("bare", fleet := Fleet("bare"), Listing(fleet), metrics)
+            routes = claim_routes(Clusters([cluster]), {"bare": ClaimDesk(api, "default")})
+            transport = httpx.ASGITransport(create_app(Api(routes=routes)))  # type: ignore[arg-type]
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+                assert (await client.get("/api/claims")).json()["data"] == {"data": [], "total": 0}
+                leases = (await client.get("/api/leases")).json()["data"]
+                assert [row["name"] for row in leases["data"]] == ["gpu-a-0"]
+                why = await client.get("/api/claims/default/x/explain")
+                assert (why.status_code, why.json()["message"]) == (
+                    404,
+                    "this cluster has no GpuClaims: the CRDs of chart gpu-scheduler are not installed",
+                )
 
 
 async def test_claims_of_gangs_are_found_with_the_size_that_they_say(

@@ -7,8 +7,9 @@ that a page that is open in many browsers costs the API server one list every fe
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gpufleet.errors import NotFound
 from gpufleet.kube import (
@@ -19,20 +20,27 @@ from gpufleet.kube import (
     POD_GROUPS,
     PODS,
     KubeClient,
+    Resource,
     Selection,
 )
 from gpufleet.kube.errors import KubernetesRefused
+from gpufleet.kube.errors import NotFound as NoSuchKind
 from gpufleet.model.claim import GpuClaim
+from gpufleet.model.kube_objects import KubeObject
 from gpufleet.placement.kubernetes import Explanation, GpuLease, Ledger, explain
 from gpufleet.placement.kubernetes.explain import explain_pod
 
 FRESH = 2.0
 """Seconds that a picture is good for."""
 
+T = TypeVar("T", bound=KubeObject)
+
 
 @dataclass
 class _Picture:
     ledger: Ledger
+    has_claims: bool
+    """Whether the cluster knows what a GpuClaim is."""
     read_at: float
 
 
@@ -50,43 +58,51 @@ class ClaimDesk:
 
     async def claims(self) -> list[GpuClaim]:
         """All claims, by namespace and name."""
-        ledger = await self.ledger()
+        ledger = (await self._look()).ledger
         return [ledger.claims[key] for key in sorted(ledger.claims)]
 
     async def leases(self) -> list[GpuLease]:
         """All leases of GPUs, by node and GPU."""
-        ledger = await self.ledger()
+        ledger = (await self._look()).ledger
         return sorted(ledger.leases.values(), key=lambda lease: (lease.node, lease.gpu))
 
     async def explain(self, namespace: str, claim: str) -> Explanation:
         """Why a claim waits; NotFound if there is none of that name."""
-        ledger = await self.ledger()
+        ledger = await self._ledger_with_claims()
         if (namespace, claim) not in ledger.claims:
             raise NotFound(f"there is no GpuClaim {claim} in namespace {namespace}")
         return explain(ledger, namespace, claim)
 
     async def explain_pod(self, namespace: str, name: str) -> Explanation:
         """Why a pod waits; NotFound if there is none of that name."""
-        ledger = await self.ledger()
+        ledger = await self._ledger_with_claims()
         for pod in ledger.pods.values():
             if (pod.metadata.namespace, pod.metadata.name) == (namespace, name):
                 return explain_pod(ledger, pod)
         raise NotFound(f"there is no pod {name} in namespace {namespace}")
 
-    async def ledger(self) -> Ledger:
+    async def _ledger_with_claims(self) -> Ledger:
+        picture = await self._look()
+        if not picture.has_claims:
+            raise NotFound("this cluster has no GpuClaims: the CRDs of chart gpu-scheduler are not installed")
+        return picture.ledger
+
+    async def _look(self) -> _Picture:
         """The picture as of now, or a moment ago."""
         async with self._reading:
             if self._picture is None or self._clock() - self._picture.read_at > FRESH:
-                self._picture = _Picture(await self._read(), self._clock())
-            return self._picture.ledger
+                ledger, has_claims = await self._read()
+                self._picture = _Picture(ledger, has_claims, self._clock())
+            return self._picture
 
-    async def _read(self) -> Ledger:
+    async def _read(self) -> tuple[Ledger, bool]:
+        """All there is; a cluster without our CRDs has no claims and no reports."""
         client, ledger = self._client, Ledger()
         nodes, reports, leases, claims, pods = await asyncio.gather(
             client.list(NODES),
-            client.list(GPU_NODE_STATUSES),
+            self._list_ours(GPU_NODE_STATUSES),
             client.list(LEASES, Selection(namespace=self._namespace)),
-            client.list(GPU_CLAIMS),
+            self._list_ours(GPU_CLAIMS),
             client.list(PODS),
         )
         for node in nodes.items:
@@ -95,9 +111,9 @@ class ClaimDesk:
             ledger.put_lease(lease)
         for pod in pods.items:
             ledger.put_pod(pod)
-        for report in reports.items:
+        for report in reports or ():
             ledger.put_report(report)
-        for claim in claims.items:
+        for claim in claims or ():
             ledger.claims[claim.metadata.namespace, claim.metadata.name] = claim
         try:
             for group in (await client.list(POD_GROUPS)).items:
@@ -105,4 +121,11 @@ class ClaimDesk:
         except KubernetesRefused:
             # The PodGroup CRD need not be there; claims then say the size of their gang.
             pass
-        return ledger
+        return ledger, claims is not None
+
+    async def _list_ours(self, resource: Resource[T]) -> Sequence[T] | None:
+        """All objects of a kind of ours; None where the cluster does not have it."""
+        try:
+            return (await self._client.list(resource)).items
+        except NoSuchKind:
+            return None
