@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.kube.faulty_server import FaultyServer, status
 
 from gpufleet.api.app import Api, create_app
 from gpufleet.cli.cluster_parts import names_an_api
@@ -94,6 +95,34 @@ async def test_an_api_that_is_away_costs_only_its_own_cluster(
             parts.clusters.seen("away")
         with pytest.raises(Unavailable, match="cluster away: "):
             await parts.probes["kubernetes"]()
+
+
+async def test_an_account_without_a_right_is_told_which_and_where_it_is(
+    settings: Settings, tmp_path: Path
+) -> None:
+    server, port = FaultyServer(), free_port()
+    server.refuse = lambda request: status(403, "Forbidden") if request.path == "/api/v1/nodes" else None
+    async with AsyncExitStack() as closing:
+        await closing.enter_async_context(server.serving(port=port))
+        parts = await open_parts(on(settings, shut=nowhere(tmp_path, port)), closing)
+        app = create_app(Api(routes=parts.routes, metrics=parts.metrics))
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        http = await closing.enter_async_context(
+            httpx.AsyncClient(transport=transport, base_url="http://here")
+        )
+        answer = await http.get("/api/nodes")
+        needed = (
+            "Forbidden on demand; the account needs the verbs list and watch on nodes, "
+            "which the ClusterRole of chart gpufleet gives it"
+        )
+        assert answer.status_code == 503
+        assert answer.json()["message"].endswith(needed)
+        with pytest.raises(Unavailable, match=needed):
+            await parts.probes["kubernetes"]()
+        server.refuse = lambda request: None
+        async with asyncio.timeout(60):
+            while (await http.get("/api/nodes")).status_code != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
 
 async def test_without_an_api_there_is_one_empty_cluster(

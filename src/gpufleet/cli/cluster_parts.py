@@ -20,18 +20,18 @@ from gpufleet.errors import KubernetesUnavailable, MetricsUnavailable
 from gpufleet.fleet.clusters import Cluster, Clusters, Notes
 from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.picture import Fleet
-from gpufleet.kube import KubeClient
+from gpufleet.kube import NODES, PODS, KubeClient
 from gpufleet.logs import get_logger
 from gpufleet.metrics.embedded import EmbeddedMetrics
 from gpufleet.metrics.prometheus import PrometheusSource
 from gpufleet.model.metric_source import MetricSource
 from gpufleet.settings import KubernetesSettings, MetricsSettings, Settings
-from gpufleet.sources.kubernetes import KubernetesSource
+from gpufleet.sources.kubernetes import KubernetesSource, kind_of
 
 PATIENCE = 30.0
 """Seconds that the server waits for the first full picture before it answers without."""
 
-_ESSENTIAL = ("Node", "Pod")
+_NODES, _PODS = kind_of(NODES), kind_of(PODS)
 _log = get_logger("clusters")
 
 
@@ -151,7 +151,7 @@ def _unseen(source: KubernetesSource | None, machines: Sequence[Machines]) -> st
 def _problem(source: KubernetesSource) -> str:
     """Why nodes or pods can't be followed; empty if they are."""
     states = source.states()
-    return next((states[kind].error for kind in _ESSENTIAL if states[kind].error), "")
+    return next((states[kind].error for kind in (_NODES, _PODS) if states[kind].error), "")
 
 
 def _visible(opened: OpenCluster) -> bool:
@@ -162,7 +162,7 @@ def _visible(opened: OpenCluster) -> bool:
 def _lag(source: KubernetesSource) -> float:
     """Seconds of changes of nodes or pods that may be missing."""
     states = source.states()
-    return max(states[kind].lag for kind in _ESSENTIAL)
+    return max(states[_NODES].lag, states[_PODS].lag)
 
 
 async def _probe_kubernetes(opened: list[OpenCluster], notes: Notes) -> str:
@@ -174,7 +174,7 @@ async def _probe_kubernetes(opened: list[OpenCluster], notes: Notes) -> str:
             notes.source_error(f"kubernetes of {each.cluster.name}")
             raise KubernetesUnavailable(f"cluster {each.cluster.name}: {problem}")
         states = each.kubernetes.states()
-        told[each.cluster.name] = f"{states['Node'].objects} nodes, {states['Pod'].objects} pods"
+        told[each.cluster.name] = f"{states[_NODES].objects} nodes, {states[_PODS].objects} pods"
     return _sentence(told)
 
 

@@ -17,7 +17,7 @@ from typing import Generic
 from gpufleet.errors import KubernetesUnavailable
 from gpufleet.kube.cache import Cache, Change, Key, Listener, key_of
 from gpufleet.kube.client import ALL, PAGE_SIZE, KubeClient, Selection
-from gpufleet.kube.errors import Gone, KubernetesRefused
+from gpufleet.kube.errors import Forbidden, Gone, KubernetesRefused
 from gpufleet.kube.resource import Deleted, Resource, T
 from gpufleet.kube.timing import Backoff
 from gpufleet.kube.watch import WatchBatch
@@ -55,6 +55,8 @@ class ReflectorState:
     watches: int
     error: str
     """Why there is no watch; empty as soon as one stands."""
+    forbidden: bool
+    """Whether that is for want of a right."""
 
 
 class Reflector(Generic[T]):
@@ -85,6 +87,7 @@ class Reflector(Generic[T]):
         self._heard_at = self._timing.monotonic()
         self._lists = self._watches = 0
         self._error = ""
+        self._forbidden = False
 
     @property
     def state(self) -> ReflectorState:
@@ -99,6 +102,7 @@ class Reflector(Generic[T]):
             lists=self._lists,
             watches=self._watches,
             error=self._error,
+            forbidden=bool(self._error) and self._forbidden,
         )
 
     def subscribe(self, listener: Listener[T]) -> Callable[[], None]:
@@ -135,6 +139,7 @@ class Reflector(Generic[T]):
         if message != self._error:
             _log.warning("watch interrupted", kind=self.resource.kind, error=message)
         self._error = message
+        self._forbidden = isinstance(error, Forbidden)
 
     async def _list(self) -> None:
         self._lists += 1

@@ -18,6 +18,9 @@ from gpufleet.model.crds import definitions
 from gpufleet.model.workload import Status
 from gpufleet.placement.kubernetes.leases import Holder, new_lease
 from gpufleet.sources.kubernetes import KubernetesSource
+from gpufleet.sources.kubernetes.source import KindState
+
+NOT_YET = KindState(0, 0.0, "not followed yet")
 
 
 class Api:
@@ -200,10 +203,35 @@ async def test_a_kind_that_comes_after_its_pods_is_found(api: Api) -> None:
     async with KubeClient(Connection(server=api.url)) as client:
         source = KubernetesSource(client, fleet, retry_kind=0.05)
         task = asyncio.create_task(source.run())
-        await until(lambda: "Late" in source.states())
-        assert "no kind Late" in source.states()["Late"].error
+        late = ("late.io/v1", "Late")
+        await until(lambda: late in source.states())
+        assert "no kind Late" in source.states()[late].error
         await api.define("late.io", "Late")
-        await until(lambda: source.states()["Late"].error == "")
+        await until(lambda: source.states()[late].error == "")
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_two_groups_that_have_a_kind_of_one_name_are_told_apart(api: Api) -> None:
+    await api.define("batch.volcano.sh", "Job")
+    await api.node("a")
+    path = "/apis/batch.volcano.sh/v1/namespaces/default/jobs"
+    job = await api.post(
+        path, {"apiVersion": "batch.volcano.sh/v1", "kind": "Job", "metadata": {"name": "j"}}
+    )
+    await api.pod("p", "a", 1, controller(job, "Job", "batch.volcano.sh/v1"))
+    owner = {"apiVersion": "nowhere.io/v1", "kind": "Job", "name": "g", "uid": "ghost", "controller": True}
+    await api.pod("q", "a", 1, owner)
+    async with KubeClient(Connection(server=api.url)) as client:
+        source = KubernetesSource(client, Fleet("test"))
+        task = asyncio.create_task(source.run())
+        await until(lambda: ("nowhere.io/v1", "Job") in source.states())
+        await until(lambda: source.states().get(("batch.volcano.sh/v1", "Job"), NOT_YET).objects == 1)
+        await until(lambda: source.states()["batch/v1", "Job"].lag == 0)
+        states = source.states()
+        assert states["batch/v1", "Job"].objects == 0
+        assert states["batch/v1", "Job"].error == states["batch.volcano.sh/v1", "Job"].error == ""
+        assert "no kind Job in nowhere.io/v1" in states["nowhere.io/v1", "Job"].error
         task.cancel()
         await asyncio.wait([task])
 

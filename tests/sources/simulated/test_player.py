@@ -54,7 +54,8 @@ async def followed(server: KubeLite, at: float) -> AsyncIterator[Fleet]:
         try:
             await asyncio.wait_for(source.synced(), 20)
             async with asyncio.timeout(20):
-                while not ((found := source.states().get("PyTorchJob")) and found.objects):  # noqa: ASYNC110
+                jobs = ("kubeflow.org/v1", "PyTorchJob")
+                while not ((found := source.states().get(jobs)) and found.objects):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             yield fleet
         finally:

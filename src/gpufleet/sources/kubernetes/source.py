@@ -60,6 +60,10 @@ MOST_KINDS = 64
 """Kinds of owners that are followed; a client can't make us watch without end."""
 
 
+Kind = tuple[str, str]
+"""The `apiVersion` and the kind: several groups may have a Job."""
+
+
 @dataclass(frozen=True)
 class KindState:
     """How one kind is followed."""
@@ -67,6 +71,7 @@ class KindState:
     objects: int
     lag: float
     error: str
+    """Why it is not; of a right that is missing it says which, and who should give it."""
 
 
 class KubernetesSource:
@@ -96,10 +101,10 @@ class KubernetesSource:
         self._statuses = Reflector(client, GPU_NODE_STATUSES, pace=pace)
         self._leases = Reflector(client, LEASES, Selection(namespace=lease_namespace), pace=pace)
         self._lease_book = LeaseBook(fleet)
-        self._owners: dict[tuple[str, str], Reflector[KubeOwner]] = {}
-        self._wanted: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        self._asked_for: set[tuple[str, str]] = set()
-        self._problems: dict[str, str] = {}
+        self._owners: dict[Kind, Reflector[KubeOwner]] = {}
+        self._wanted: asyncio.Queue[Kind] = asyncio.Queue()
+        self._asked_for: set[Kind] = set()
+        self._problems: dict[Kind, str] = {}
         self._by_claim: dict[tuple[str, str], set[str]] = {}
         self._synced = asyncio.Event()
         self._nodes.subscribe(self._on_nodes)
@@ -130,13 +135,10 @@ class KubernetesSource:
         """Whether that has happened."""
         return self._synced.is_set()
 
-    def states(self) -> Mapping[str, KindState]:
+    def states(self) -> Mapping[Kind, KindState]:
         """How each kind is followed."""
         everyone: list[Reflector[Any]] = [*self._fixed(), *self._owners.values()]
-        states = {}
-        for reflector in everyone:
-            state = reflector.state
-            states[reflector.resource.kind] = KindState(state.objects, state.lag, state.error)
+        states = {kind_of(reflector.resource): _state_of(reflector) for reflector in everyone}
         for kind, problem in self._problems.items():
             states.setdefault(kind, KindState(0, 0.0, problem))
         return states
@@ -162,7 +164,7 @@ class KubernetesSource:
                 self._on_owner(change, resource)
 
         reflector.subscribe(on_owners)
-        self._owners[resource.api_version, resource.kind] = reflector
+        self._owners[kind_of(resource)] = reflector
         return reflector
 
     def _on_owner(self, change: Change[KubeOwner], resource: Resource[KubeOwner]) -> None:
@@ -185,25 +187,25 @@ class KubernetesSource:
 
     async def _follow_wanted(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            api_version, kind = await self._wanted.get()
+            kind = await self._wanted.get()
             try:
-                resource = await self._discovery.find(api_version, kind, KubeOwner)
+                resource = await self._discovery.find(*kind, KubeOwner)
             except GpufleetError as error:
                 if self._problems.get(kind) != str(error):
                     _log.warning(
-                        "owner kind not readable", kind=kind, api_version=api_version, error=str(error)
+                        "owner kind not readable", kind=kind[1], api_version=kind[0], error=str(error)
                     )
                 self._problems[kind] = str(error)
-                tasks.create_task(self._want_later(api_version, kind))
+                tasks.create_task(self._want_later(kind))
                 continue
             self._problems.pop(kind, None)
-            if (api_version, kind) not in self._owners:
+            if kind not in self._owners:
                 tasks.create_task(self._follow_owner(resource).run())
 
-    async def _want_later(self, api_version: str, kind: str) -> None:
+    async def _want_later(self, kind: Kind) -> None:
         # Not when a pod of that kind changes: one that runs for a month doesn't.
         await self._client.timing.sleep(self._retry_kind)
-        self._wanted.put_nowait((api_version, kind))
+        self._wanted.put_nowait(kind)
 
     # Objects
 
@@ -278,6 +280,23 @@ class KubernetesSource:
             if not users:
                 del self._by_claim[meta.namespace, name]
         self._fleet.drop_pod(meta.uid, self._clock())
+
+
+def kind_of(resource: Resource[Any]) -> Kind:
+    """What `states` calls a resource."""
+    return resource.api_version, resource.kind
+
+
+def _state_of(reflector: Reflector[Any]) -> KindState:
+    state, resource = reflector.state, reflector.resource
+    error = state.error
+    if state.forbidden:
+        what = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+        error += (
+            f"; the account needs the verbs list and watch on {what}, "
+            "which the ClusterRole of chart gpufleet gives it"
+        )
+    return KindState(state.objects, state.lag, error)
 
 
 def _slices(node: Node | None) -> int:
