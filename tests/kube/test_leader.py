@@ -69,6 +69,25 @@ async def test_the_second_waits_and_takes_over_at_once_when_the_first_ends() -> 
     assert reign.history == ["a", "b"]
 
 
+async def test_a_leader_that_ends_in_the_middle_of_a_renewal_gives_the_lease_back() -> None:
+    server, reign, done = FaultyServer(), Reign(), asyncio.Event()
+
+    async def renew_without_a_word(server: FaultyServer, request: web.Request) -> web.StreamResponse:
+        await server._replace("one-lease", await request.json())
+        done.set()
+        return await hang(server, request)
+
+    async with server.serving():
+        client, election = candidate(server, "a")
+        async with client:
+            leader = asyncio.create_task(election.run(reign.lead("a")))
+            await until(lambda: election.leading)
+            server.faults["PUT"].append(renew_without_a_word)
+            await asyncio.wait_for(done.wait(), 10)
+            await stop(leader)
+            assert server.objects["one-lease"]["spec"]["holderIdentity"] == ""
+
+
 async def test_a_leader_cut_off_stops_before_another_starts_and_comes_back_as_a_candidate() -> None:
     server, reign = FaultyServer(), Reign()
     async with server.serving():

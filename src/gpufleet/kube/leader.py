@@ -23,6 +23,9 @@ from gpufleet.model.kube_objects import Lease, LeaseSpec, ObjectMeta, micro_time
 
 _log = get_logger("kube")
 
+_GIVE_BACK = 2.0
+"""Seconds that a leader which ends takes at most to give its lease back."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -182,10 +185,20 @@ class LeaderElection:
         self.leader, self._renewed_at = "", float("-inf")
         if lease is None or not led:
             return
-        free = structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1)
         with suppress(KubernetesUnavailable, KubernetesRefused, TimeoutError):
-            async with asyncio.timeout(self._terms.retry):
-                await self._client.replace(LEASES, structs.replace(lease, spec=_sendable(free)))
+            async with asyncio.timeout(_GIVE_BACK):
+                try:
+                    await self._client.replace(LEASES, _freed(lease))
+                except Conflict:
+                    # A renewal that was under way when this process was told to end has been done.
+                    now = await self._read()
+                    if now is not None and now.spec.holder_identity == self.identity:
+                        await self._client.replace(LEASES, _freed(now))
+
+
+def _freed(lease: Lease) -> Lease:
+    free = structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1)
+    return structs.replace(lease, spec=_sendable(free))
 
 
 def _sendable(spec: LeaseSpec) -> LeaseSpec:
