@@ -246,10 +246,10 @@ async def test_a_snapshot_is_taken_as_soon_as_the_picture_can_be_trusted(store: 
     seen = False
     server.book = server.account.book = Book(subject_of(server.fleet, lambda: seen), shelf_of(store), time)
     await server.round()
-    assert await store.snapshots.newest("prod") is None
+    assert await store.snapshots.newest("prod", time.now) is None
     seen, time.now = True, HOUR + 5.0
     await server.round()
-    assert await store.snapshots.newest("prod") == HOUR
+    assert await store.snapshots.newest("prod", time.now) == HOUR
 
 
 async def test_books_that_cannot_be_pruned_are_kept_on(store: Store) -> None:
@@ -263,7 +263,7 @@ async def test_books_that_cannot_be_pruned_are_kept_on(store: Store) -> None:
     await store.accounted.open("prod", time.now)
     keeping = asyncio.create_task(clock.keep())
     async with asyncio.timeout(60):
-        while await store.snapshots.newest("prod") is None:
+        while await store.snapshots.newest("prod", time.now) is None:
             assert not keeping.done()
             await asyncio.sleep(0.01)
         time.now = HOUR + 3660.0
@@ -279,5 +279,5 @@ async def test_the_first_snapshot_of_a_node_that_was_just_met_says_who_holds_its
     true.nodes["a"] = Node(name="a", gpu_count=4, gpu_model="H200")  # nobody knows since when
     server = Server(true, store, Prometheus(), Time(HOUR + 3.0))
     await server.round()
-    taken = await store.snapshots.latest("prod")
+    taken = await store.snapshots.latest("prod", HOUR + 3.0)
     assert (taken.total_gpu_capacity, taken.allocated_gpu_count) == (4, 2)

@@ -24,3 +24,6 @@ async def test_progress_is_the_newest_snapshot_and_the_first_hour_that_is_missin
     assert await progress("prod", shelf, time.now) == Progress(HOUR + 3 * 3600.0, HOUR + 3 * 3600.0)
     await store.database.execute("DELETE FROM accounted_hour WHERE hour = $1", HOUR // 3600 + 1)
     assert await progress("prod", shelf, time.now) == Progress(HOUR + 3 * 3600.0, HOUR + 3600.0)
+    ahead = HOUR + 9 * 3600
+    await store.snapshots.save("prod", ahead, 4, 2.0, None, b"{}", b"")  # by a clock that was ahead
+    assert await progress("prod", shelf, time.now) == Progress(HOUR + 3 * 3600.0, HOUR + 3600.0)

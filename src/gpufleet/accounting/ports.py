@@ -87,8 +87,8 @@ class SnapshotStore(Protocol):
         """The readings of each snapshot of an hour, with its time."""
         ...
 
-    async def newest(self, cluster: str) -> int | None:
-        """When the newest was taken; None if there is none."""
+    async def newest(self, cluster: str, now: float) -> int | None:
+        """When the newest was taken; None if there is none but in the future."""
         ...
 
 

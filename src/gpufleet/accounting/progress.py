@@ -23,7 +23,7 @@ async def progress(cluster: str, shelf: Shelf, now: float) -> Progress | None:
     known = await shelf.clusters.known(cluster)
     if known is None:
         return None
-    taken = await shelf.snapshots.newest(cluster)
+    taken = await shelf.snapshots.newest(cluster, now)
     hour = max(int(known.since // 3600), int(now // 3600) - CATCH_UP)
     done = await shelf.hours.done(cluster, hour)
     while hour in done:

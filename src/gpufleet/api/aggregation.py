@@ -136,7 +136,7 @@ def _snapshot_routes(books: Books, now: Callable[[], float]) -> list[HTTPRouteHa
     @get(f"{PREFIX}/snapshots/latest", example=SNAPSHOT)
     async def latest_snapshot(query: ClusterAsked) -> Snapshot:
         """The newest snapshot, with all workloads."""
-        return await books.snapshots.latest(await cluster_name(books, query.cluster))
+        return await books.snapshots.latest(await cluster_name(books, query.cluster), now())
 
     @get(f"{PREFIX}/snapshots", example=[SNAPSHOT])
     async def snapshots(query: SnapshotsAsked) -> list[Snapshot] | Page[Snapshot]:

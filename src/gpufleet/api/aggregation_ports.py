@@ -70,7 +70,7 @@ class Workloads(Protocol):
 class Snapshots(Protocol):
     """Snapshots."""
 
-    async def latest(self, cluster: str) -> Snapshot:
+    async def latest(self, cluster: str, now: float) -> Snapshot:
         """The newest; NotFound if there is none yet."""
         ...
 

@@ -21,15 +21,21 @@ from gpufleet.store.months import ensure_month
 _PUT = """
 INSERT INTO snapshot (cluster, hour, taken_at, capacity, allocated, utilization, details, readings)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-ON CONFLICT (cluster, hour, taken_at) DO NOTHING
+ON CONFLICT (cluster, hour, taken_at) DO UPDATE SET
+    capacity = excluded.capacity, allocated = excluded.allocated, utilization = excluded.utilization,
+    details = excluded.details, readings = excluded.readings, created_at = now()
+WHERE extract(epoch FROM snapshot.created_at) < snapshot.taken_at - 60 -- a clock was ahead
 """
 _LATEST = """
 SELECT taken_at, capacity, allocated, utilization, details, created_at FROM snapshot
-WHERE cluster = $1 ORDER BY hour DESC, taken_at DESC LIMIT 1
+WHERE cluster = $1 AND hour <= $2 AND taken_at <= $3 ORDER BY hour DESC, taken_at DESC LIMIT 1
 """
 _FIRST, _LAST = -(2**31), 2**31 - 1
 """What a column of whole seconds takes."""
-_NEWEST = "SELECT taken_at FROM snapshot WHERE cluster = $1 ORDER BY hour DESC, taken_at DESC LIMIT 1"
+_NEWEST = """
+SELECT taken_at FROM snapshot
+WHERE cluster = $1 AND hour <= $2 AND taken_at <= $3 ORDER BY hour DESC, taken_at DESC LIMIT 1
+"""
 _BETWEEN = (
     "SELECT taken_at, capacity, allocated, utilization, created_at,"
     " CASE WHEN $8 THEN details ELSE '{}'::jsonb END AS details FROM snapshot WHERE cluster = $1 AND hour BETWEEN $2 AND $3 AND taken_at BETWEEN $4 AND $5"
@@ -56,7 +62,7 @@ class KeptSnapshots:
         details: bytes,
         readings: bytes,
     ) -> None:
-        """Keep a snapshot; the first of a moment stays."""
+        """Keep a snapshot; the first of a moment stays, unless it was taken before that moment."""
         number = await self._clusters.number(cluster)
         row = (
             number,
@@ -75,11 +81,17 @@ class KeptSnapshots:
 
         await self._database.transaction(work)
 
-    async def latest(self, cluster: str) -> Snapshot:
-        """The newest snapshot; NotFound if there is none yet."""
+    async def latest(self, cluster: str, now: float) -> Snapshot:
+        """The newest snapshot; NotFound if there is none yet.
+
+        One that a clock dated in the future, before it was set right, counts only where there is no other.
+        """
         number = await self._clusters.number(cluster)
-        row = await self._database.fetchrow(_LATEST, number)
-        if row is None:
+        for last in (math.floor(now), _LAST):
+            row = await self._database.fetchrow(_LATEST, number, last // 3600, last)
+            if row is not None:
+                break
+        else:
             raise NotFound(f"there is no snapshot of cluster {cluster!r} yet; one is taken every few minutes")
         return _snapshot(cluster, number, row)
 
@@ -101,9 +113,10 @@ class KeptSnapshots:
         rows = await self._database.fetch(_READINGS, await self._clusters.number(cluster), hour)
         return [(row["taken_at"], row["readings"]) for row in rows]
 
-    async def newest(self, cluster: str) -> int | None:
-        """When the newest was taken; None if there is none."""
-        taken: int | None = await self._database.fetchval(_NEWEST, await self._clusters.number(cluster))
+    async def newest(self, cluster: str, now: float) -> int | None:
+        """When the newest was taken; None if there is none but in the future."""
+        number, last = await self._clusters.number(cluster), math.floor(now)
+        taken: int | None = await self._database.fetchval(_NEWEST, number, last // 3600, last)
         return taken
 
 

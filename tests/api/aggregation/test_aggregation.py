@@ -7,6 +7,8 @@ import httpx
 import pytest
 from tests.accounting.histories import HOUR
 
+from gpufleet.store import Store
+
 START = datetime.fromtimestamp(HOUR, UTC)
 FIRST, SECOND = (f"{START + timedelta(hours=h):%Y-%m-%dT%H:%M:%SZ}" for h in (0, 1))
 SPAN = {"start_time": FIRST, "end_time": SECOND}
@@ -219,6 +221,27 @@ async def test_the_latest_of_no_snapshots_is_not_found(http: httpx.AsyncClient, 
     status, sentence = await refusal(http, "/snapshots/latest", cluster="new")
     assert (status, "no snapshot" in sentence) == (404, True)
     assert await ask(http, "/cluster/hourly-stats", cluster="new", **SPAN) == []
+
+
+async def test_a_snapshot_of_the_future_is_the_latest_only_while_there_is_no_other(
+    http: httpx.AsyncClient, store: Store
+) -> None:
+    await store.accounted.open("new", float(HOUR))
+    for cluster in ("prod", "new"):
+        await store.snapshots.save(cluster, HOUR + 36_000, 99, 9.0, None, b"{}", b"")
+    assert (await ask(http, "/snapshots/latest"))["total_gpu_capacity"] == 8
+    assert (await ask(http, "/snapshots/latest", cluster="new"))["total_gpu_capacity"] == 99
+
+
+async def test_a_snapshot_that_was_taken_before_its_moment_is_replaced_at_that_moment(store: Store) -> None:
+    moment = 2_145_916_800  # as the database's own clock is right, this lies in its future
+    await store.accounted.open("new", float(HOUR))
+    await store.snapshots.save("new", moment, 99, 9.0, None, b"{}", b"")
+    await store.snapshots.save("new", moment, 8, 4.0, None, b"{}", b"")
+    assert (await store.snapshots.latest("new", moment)).total_gpu_capacity == 8
+    await store.snapshots.save("new", HOUR, 8, 4.0, None, b"{}", b"")
+    await store.snapshots.save("new", HOUR, 99, 9.0, None, b"{}", b"")
+    assert (await store.snapshots.latest("new", HOUR)).total_gpu_capacity == 8
 
 
 async def test_names_come_as_a_column_to_those_who_ask(http: httpx.AsyncClient) -> None:
