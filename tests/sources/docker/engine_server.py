@@ -21,6 +21,8 @@ class EngineServer:
         self.version: dict[str, Any] = {"Version": "27.3.1", "Components": [{"Name": "Engine"}]}
         self.containers: dict[str, dict[str, Any]] = {}
         self.fault = ""
+        self.stuck: dict[str, str] = {}
+        """Containers whose inspection fails, and how: hang or 500."""
         self.inspected = 0
         self.listed = 0
         self._listeners: dict[asyncio.Queue[bytes], list[str]] = {}
@@ -102,6 +104,10 @@ class EngineServer:
 
     async def _inspect(self, request: web.Request) -> web.Response:
         self.inspected += 1
+        if fault := self.stuck.get(request.match_info["id"]):
+            if fault == "hang":
+                await asyncio.sleep(60)
+            return web.json_response({"message": "layer not found"}, status=500)
         found = self.containers.get(request.match_info["id"])
         if found is None:
             return web.json_response({"message": "No such container"}, status=404)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from tests.sources.docker.engine_server import EngineServer
 
 from gpufleet.errors import SettingsError
@@ -148,6 +149,54 @@ async def at_work(source: DockerSource) -> AsyncIterator[None]:
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
+
+
+@pytest.mark.parametrize("fault", ["hang", "500"])
+async def test_one_container_that_can_not_be_inspected_costs_only_itself(
+    engine: tuple[EngineServer, str], fault: str
+) -> None:
+    server, now = engine[0], [1_777_630_000.0]
+    fleet = Fleet("here", clock=lambda: now[0])
+    source = DockerSource(DockerSettings(url=engine[1], gpus=8, timeout=0.5), fleet, clock=lambda: now[0])
+    known, stuck = (
+        server.run("known", DeviceRequests=some("0")),
+        server.run("stuck", DeviceRequests=some("1")),
+    )
+    server.stuck[stuck] = fault
+    with capture_logs() as lines:
+        assert await source.polling.look(source.look), source.polling.problem
+        assert [w.name for w in fleet.workloads().values()] == ["known"]
+        server.stuck[known] = fault
+        server.containers[known]["State"]["Status"] = "paused"
+        server.run("other", DeviceRequests=some("2"))
+        assert await source.polling.look(source.look), source.polling.problem
+        assert {w.name for w in fleet.workloads().values()} == {"known", "other"}, "it is as it was known"
+        inspected = server.inspected
+        assert await source.polling.look(source.look)
+        assert server.inspected == inspected, "who does not answer is not asked at every turn"
+    assert [(line["event"], line["container"]) for line in lines] == [
+        ("container left as it was known", id[:12]) for id in (stuck, known)
+    ]
+    server.stuck.clear()
+    server.containers[known]["State"].update(Status="running", StartedAt="2026-05-01T10:07:00Z")
+    now[0] += 61
+    assert await source.polling.look(source.look)
+    assert named(fleet, "known").started == 1777630020.0, "asked again though its state is as it was known"
+    assert {w.name for w in fleet.workloads().values()} == {"known", "stuck", "other"}
+    await source.close()
+
+
+async def test_an_engine_that_can_tell_of_no_container_makes_the_picture_older(
+    followed: tuple[EngineServer, DockerSource, Fleet],
+) -> None:
+    server, source, fleet = followed
+    for name in ("a", "b"):
+        server.stuck[server.run(name, DeviceRequests=some("0"))] = "500"
+    assert not await source.polling.look(source.look)
+    assert "the engine answers 500" in source.polling.error
+    server.stuck.clear()
+    assert await source.polling.look(source.look)
+    assert len(fleet.workloads()) == 2
 
 
 async def test_changes_are_heard_of_at_once_and_only_what_changed_is_looked_at(

@@ -121,6 +121,10 @@ class _Event(msgspec.Struct, frozen=True, rename="pascal"):
     actor: _Actor = _Actor()
 
 
+class NoAnswer(ContainersUnavailable):
+    """The engine is there and has no answer to this question, or none in time."""
+
+
 class Engine:
     """The API of one engine. Everything raises ContainersUnavailable."""
 
@@ -195,21 +199,21 @@ class Engine:
                 async for piece in answer.content.iter_any():
                     body += piece
                     if len(body) > MOST_BYTES:
-                        raise ContainersUnavailable(f"the engine answers more than {MOST_BYTES} bytes")
+                        raise NoAnswer(f"the engine answers more than {MOST_BYTES} bytes")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._away(error) from None
         try:
             return msgspec.json.decode(body, type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ContainersUnavailable(f"the engine's answer is not what was expected: {error}") from None
+            raise NoAnswer(f"the engine's answer is not what was expected: {error}") from None
 
     def _check(self, status: int, path: str) -> None:
         if status != 200:
-            raise ContainersUnavailable(f"the engine answers {status} to {path.partition('?')[0]}")
+            raise NoAnswer(f"the engine answers {status} to {path.partition('?')[0]}")
 
     def _away(self, error: Exception) -> ContainersUnavailable:
         if isinstance(error, TimeoutError):
-            return ContainersUnavailable(f"the engine did not answer within {self._settings.timeout:g} s")
+            return NoAnswer(f"the engine did not answer within {self._settings.timeout:g} s")
         if "Permission denied" in str(error):
             return ContainersUnavailable(
                 f"no rights to use {self._socket}: add this user to the socket's group"

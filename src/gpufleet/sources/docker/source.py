@@ -2,7 +2,8 @@
 
 The engine is listed every so often, and at once when it tells of a change. Each container is
 looked at closely when it is new or its state changed. A turn that fails passes nothing on: the
-picture gets older, not wrong.
+picture gets older, not wrong. A container of which alone the engine can't tell (a plugin hangs, its
+disk is gone) stays as it was known, and is asked for again after a while.
 
 The engine knows little of its machine's GPUs: where something else does (this machine's own
 driver, an exporter), that is believed, and uuids in containers are turned into its indices.
@@ -10,7 +11,7 @@ driver, an exporter), that is believed, and uuids in containers are turned into 
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 
@@ -18,18 +19,23 @@ import msgspec
 
 from gpufleet.errors import ContainersUnavailable
 from gpufleet.fleet.picture import Fleet
+from gpufleet.logs import Complaints, get_logger
 from gpufleet.model.node import Gpu, Node
 from gpufleet.model.workload import Pod, Status
 from gpufleet.settings import DockerSettings
 from gpufleet.sources.docker.claims import VENDORS, Claim, claim_of, highest, holding
-from gpufleet.sources.docker.engine import Container, Engine, Info
+from gpufleet.sources.docker.engine import Container, Engine, Info, NoAnswer
 from gpufleet.sources.polling import Polling
 
 _AT_ONCE = 8
 _SETTLING = 0.2
 """Seconds to wait after a change, so that a flurry of them is one turn."""
+_ASK_AGAIN = 60.0
+"""Seconds after which a container that the engine could not tell of is asked for again, if nothing happens to it."""
 _WAITING = {"created"}
 _RUNNING = {"running", "paused", "restarting", "stopping"}
+_Seen = tuple[str, Container, Claim]
+_log = get_logger("sources.docker")
 
 
 class DockerSource:
@@ -45,9 +51,12 @@ class DockerSource:
         self._fleet = fleet
         self._clock = clock
         self._engine = Engine(settings)
-        self._seen: dict[str, tuple[str, Container, Claim]] = {}
+        self._seen: dict[str, _Seen] = {}
         self._told: set[str] = set()
         """Containers of which the engine told something since they were looked at: one may have been restarted."""
+        self._silent: dict[str, float] = {}
+        """Containers that the engine could not tell of, and when each is asked for again."""
+        self._complaints = Complaints(_log)
         self._pods: dict[str, Pod] = {}
         self._node = ""
         self._changed = asyncio.Event()
@@ -88,20 +97,41 @@ class DockerSource:
         rows = await self._engine.containers()
         believed = VENDORS if await self._engine.is_podman() else {info.default_runtime} & VENDORS
         turns = asyncio.Semaphore(_AT_ONCE)
+        answered, silent = set[str](), dict[str, NoAnswer]()
 
-        async def inspect(id: str, state: str) -> tuple[str, tuple[str, Container, Claim] | None]:
-            known = self._seen.get(id)
-            if known is not None and known[0] == state and id not in told:
+        async def inspect(id: str, state: str) -> tuple[str, _Seen | None]:
+            known, again = self._seen.get(id), self._silent.get(id)
+            same = known is not None and known[0] == state
+            if id not in told and (same if again is None else self._clock() < again):
                 return id, known
             async with turns:
-                container = await self._engine.container(id)
+                try:
+                    container = await self._engine.container(id)
+                except NoAnswer as error:
+                    silent[id] = error
+                    return id, known
+            answered.add(id)
             return id, (state, container, claim_of(container, believed)) if container else None
 
         looked = await asyncio.gather(*(inspect(row.id, row.state) for row in rows))
+        if len(silent) > 1 and not answered:
+            raise next(iter(silent.values()))
+        self._leave_aside(silent, answered, {row.id for row in rows})
         self._seen = {id: seen for id, seen in looked if seen is not None}
         self._node = self._settings.node or info.name or "docker"
         self._tell_node(info)
         self._tell_pods()
+
+    def _leave_aside(self, silent: Mapping[str, NoAnswer], answered: set[str], there: set[str]) -> None:
+        for id, error in silent.items():
+            self._complaints.warn(
+                id, "container left as it was known", container=id[:12], node=self._node, error=str(error)
+            )
+        for id in answered | (self._silent.keys() - there):
+            self._complaints.over(id)
+        again = self._clock() + _ASK_AGAIN
+        kept = {id: at for id, at in self._silent.items() if id in there - answered}
+        self._silent = {**kept, **dict.fromkeys(silent, again)}
 
     async def close(self) -> None:
         """Let go of the engine."""
