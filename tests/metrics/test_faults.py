@@ -2,19 +2,23 @@
 
 import asyncio
 import gzip
+import json
 import math
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import numpy as np
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 from tests.metrics.conftest import opened, until
 
 from gpufleet.errors import MetricsUnavailable, SettingsError
 from gpufleet.metrics.client import PrometheusClient, _unpacked
+from gpufleet.metrics.journal import Journal
 from gpufleet.metrics.prometheus import PrometheusSource
 from gpufleet.model.reading import GpuRef, Quantity, Readings
 from gpufleet.settings import MetricsSettings
@@ -28,6 +32,7 @@ class Proxy:
     def __init__(self, upstream: str) -> None:
         self.upstream, self.fault, self.where = upstream, "", ""
         self.url = ""
+        self.said: dict[str, object] = {}
         self.headers: list[dict[str, str]] = []
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -57,10 +62,22 @@ class Proxy:
             body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
         if fault == "renamed":
             body = body.replace(b"DCGM_FI_PROF_DRAM_ACTIVE", b"DCGM_FI_OTHER")
+        if fault in ("partial", "remark"):
+            body = _beside(json.loads(body), self.said, "dcgm-1" if fault == "partial" else "")
         if fault == "truncated":
             packed = gzip.compress(body)
             return web.Response(body=packed[: len(packed) // 2], headers={"Content-Encoding": "gzip"})
         return web.Response(body=body, status=reply.status)
+
+
+def _beside(answer: dict[str, Any], said: dict[str, object], lost: str) -> bytes:
+    """An answer with more `said` beside the result, which lacks one store: the only one that has the node `lost`."""
+    if lost and isinstance(answer["data"], list):
+        answer["data"] = [name for name in answer["data"] if not name.startswith("DCGM_FI_DEV")]
+    elif lost:
+        found = answer["data"]["result"]
+        answer["data"]["result"] = [series for series in found if lost not in series["metric"].values()]
+    return json.dumps({**answer, **said}, separators=(",", ":")).encode()
 
 
 @pytest.fixture
@@ -158,6 +175,91 @@ async def test_gpus_that_vanish_from_the_answers_vanish_from_the_picture(proxy: 
         assert "dcgm-1" not in {gpu.ref.node for gpu in after.gpus}
         assert "agent-1" in {gpu.ref.node for gpu in after.gpus}
         assert not after.errors
+
+
+STORE_DOWN: dict[str, object] = {
+    "warnings": ["rpc error: code = Unavailable desc = no answer from 10.0.0.7:10901"]
+}
+
+
+def everybody(readings: Readings) -> bool:
+    return len(readings) == 10 and not readings.errors
+
+
+@pytest.mark.parametrize("said", [STORE_DOWN, {"isPartial": True}])
+async def test_what_an_answer_lacks_that_is_not_whole_stays_as_it_was_and_is_told(
+    proxy: Proxy, said: dict[str, object]
+) -> None:
+    async with opened(proxy.url) as source:
+        before = await until(source, everybody)
+        row = before.rows[GPU]
+        other = before.rows[GpuRef("agent-1", 0)]
+        proxy.fault, proxy.said = "partial", said
+        older = before.sampled_at(other) or math.inf
+        after = await until(source, lambda readings: (readings.sampled_at(other) or 0.0) > older)
+        assert after.gpus == before.gpus
+        assert after.holders == before.holders
+        assert {kept: {fault.kind for fault in faults} for kept, faults in after.faults.items()} == {
+            kept: {fault.kind for fault in faults} for kept, faults in before.faults.items()
+        }
+        assert after.value(row, Quantity.POWER) == before.value(row, Quantity.POWER) == 512.5
+        assert after.time(row, Quantity.POWER) == before.time(row, Quantity.POWER)
+        assert set(after.errors) == {"partial"}
+        assert "not whole" in after.errors["partial"]
+        assert not source.health().healthy
+        assert "not whole" in source.health().last_error
+        assert "partial" in (await source.processes()).errors
+        proxy.fault = ""
+        await until(source, lambda readings: complete(readings) and source.health().healthy)
+
+
+def test_answers_that_are_not_whole_are_logged_when_that_begins_and_ends() -> None:
+    journal = Journal(time.time)
+    with capture_logs() as lines:
+        for shortfalls in ([], ["from 10.0.0.7:4711"], ["from 10.0.0.7:4712"], [], []):
+            journal.partial("readings", shortfalls)
+    assert [(line["event"], line["what"]) for line in lines] == [
+        ("answers are not whole", "readings"),
+        ("answers are whole again", "readings"),
+    ]
+
+
+async def test_what_answers_lack_that_are_not_whole_is_forgotten_after_an_hour(proxy: Proxy) -> None:
+    later = 0.0
+    settings = MetricsSettings(url=proxy.url, refresh=3600.0, detect=0.01)
+    async with PrometheusSource(settings, lambda: time.time() + later) as source:
+        before = await until(source, everybody)
+        proxy.fault, proxy.said = "partial", STORE_DOWN
+        later = 3000.0
+        assert (await source.refresh()).gpus == before.gpus
+        later = 3700.0
+        assert len(await source.refresh()) == 0
+
+
+async def test_ranges_that_are_not_whole_are_answered_and_told_and_soon_asked_again(proxy: Proxy) -> None:
+    wanted = [GPU, GpuRef("agent-1", 0)]
+    async with opened(proxy.url, refresh=0.2) as source:
+        await until(source, everybody)
+        end = time.time()
+        proxy.fault, proxy.said = "partial", STORE_DOWN
+        found = await source.series(Quantity.UTILIZATION, wanted, end - 60, end, 15)
+        assert [series.gpu for series in found] == wanted[1:]
+        assert not source.health().healthy
+        proxy.fault = ""
+        for _ in range(100):
+            found = await source.series(Quantity.UTILIZATION, wanted, end - 60, end, 15)
+            if [series.gpu for series in found] == sorted(wanted):
+                break
+            await asyncio.sleep(0.1)
+        assert [series.gpu for series in found] == sorted(wanted)
+        await until(source, lambda _: source.health().healthy)
+
+
+async def test_a_remark_on_an_expression_raises_no_alarm(proxy: Proxy) -> None:
+    async with opened(proxy.url) as source:
+        proxy.fault = "remark"
+        proxy.said = {"warnings": ["PromQL warning: a"], "infos": ["PromQL info: might not be a counter"]}
+        await until(source, lambda readings: complete(readings) and source.health().healthy)
 
 
 async def test_nobody_waits_for_a_source_that_never_answered() -> None:

@@ -44,7 +44,7 @@ async def test_a_cache_stays_within_its_bytes_and_forgets_the_least_used() -> No
             fetched.append(key)
             return key
 
-        return await cache.get(key, 60.0, fetch, lambda _: 40)
+        return await cache.get(key, lambda _: 60.0, fetch, lambda _: 40)
 
     cache: Cache[str] = Cache(100, lambda: 0.0)
     for key in ["a", "b", "a", "c", "a", "b"]:
@@ -61,8 +61,8 @@ async def test_a_caller_that_gives_up_does_not_cut_off_the_others() -> None:
         return 7
 
     cache: Cache[int] = Cache(100, lambda: 0.0)
-    patient = asyncio.ensure_future(cache.get("k", 60.0, fetch, lambda _: 1))
-    hasty = asyncio.ensure_future(cache.get("k", 60.0, fetch, lambda _: 1))
+    patient = asyncio.ensure_future(cache.get("k", lambda _: 60.0, fetch, lambda _: 1))
+    hasty = asyncio.ensure_future(cache.get("k", lambda _: 60.0, fetch, lambda _: 1))
     await asyncio.sleep(0)
     hasty.cancel()
     go.set()
@@ -78,8 +78,8 @@ async def test_a_failed_fetch_is_not_kept() -> None:
 
     cache: Cache[int] = Cache(100, lambda: 0.0)
     with pytest.raises(MetricsUnavailable):
-        await cache.get("k", 60.0, fails, lambda _: 1)
-    assert await cache.get("k", 60.0, works, lambda _: 1) == 1
+        await cache.get("k", lambda _: 60.0, fails, lambda _: 1)
+    assert await cache.get("k", lambda _: 60.0, works, lambda _: 1) == 1
 
 
 async def test_nobody_waits_for_a_source_that_hangs() -> None:

@@ -6,8 +6,14 @@ series. The cut is safe without a parser: in JSON a quote inside a string is alw
 so `},{"metric":` can stand only where one series ends and the next begins. All slices but
 the last are lists of series; the last is glued to the answer's head and decoded as a whole
 answer, which is how status, error and a truncated tail are seen.
+
+A source that gathers from several stores answers with what it has when one of them is down, and
+says so: Thanos (and Prometheus, of what it reads from others) in `warnings`, a cluster of
+VictoriaMetrics by `isPartial`. Whoever decodes is told. What Prometheus remarks on an expression
+stands among the warnings too, always begins with `PromQL`, and says nothing about the data.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
@@ -24,6 +30,10 @@ Labels = Any
 
 _BETWEEN = b'},{"metric":'
 _SLICE = 256 * 1024
+_REMARK = re.compile(r"PromQL (info|warning)\b|\d+ more (info|warning) annotations omitted$")
+_LONGEST_WARNING = 300
+Told = Callable[[str], None]
+"""Hears why an answer may not be all that there is."""
 T = TypeVar("T")
 
 
@@ -48,12 +58,27 @@ class Span(Struct, gc=False):
     values: list[Point]
 
 
-class Names(Struct):
-    """The answer to a question for names."""
+class Said(Struct, kw_only=True):
+    """What a source says beside the result."""
 
     status: str
-    data: list[str] = []
     error: str = ""
+    warnings: list[str] | None = None
+    is_partial: bool = msgspec.field(name="isPartial", default=False)
+
+    @property
+    def lacks(self) -> str:
+        """Why the result may not be all that there is; empty if it is."""
+        for warning in self.warnings or ():
+            if not _REMARK.match(warning):
+                return warning[:_LONGEST_WARNING]
+        return "not all of its stores answered" if self.is_partial else ""
+
+
+class Names(Said, kw_only=True):
+    """The answer to a question for names."""
+
+    data: list[str] = []
 
 
 class Data(Struct, Generic[T]):
@@ -62,12 +87,10 @@ class Data(Struct, Generic[T]):
     result: list[T] = []
 
 
-class Answer(Struct, Generic[T]):
+class Answer(Said, Generic[T], kw_only=True):
     """What Prometheus wraps around a result."""
 
-    status: str
     data: Data[T] | None = None
-    error: str = ""
 
 
 @lru_cache(maxsize=256)
@@ -89,21 +112,21 @@ def _decoders(
     return msgspec.json.Decoder(list[series]), msgspec.json.Decoder(Answer[series])
 
 
-def decode_instant(body: bytes, names: tuple[str, ...]) -> tuple[list[Labels], Column]:
+def decode_instant(body: bytes, names: tuple[str, ...], told: Told) -> tuple[list[Labels], Column]:
     """The label sets of an instant query's series, and their values."""
     labels: list[Labels] = []
     values: list[float] = []
-    for part in _slices(body, *_decoders(Instant, names)):
+    for part in _slices(body, told, *_decoders(Instant, names)):
         labels.extend([series.metric for series in part])
         values.extend(_numbers([series.value.value for series in part]))
     return labels, np.array(values, dtype=np.float64)
 
 
 def decode_range(
-    body: bytes, names: tuple[str, ...], start: float, step: float, points: int
+    body: bytes, names: tuple[str, ...], start: float, step: float, points: int, told: Told
 ) -> Iterator[tuple[Labels, Column]]:
     """The series of a range query, each on the grid of times start, start + step, …; NaN for a gap."""
-    for part in _slices(body, *_decoders(Span, names)):
+    for part in _slices(body, told, *_decoders(Span, names)):
         for series in part:
             row = np.full(points, np.nan)
             times = np.array([point.time for point in series.values], dtype=np.float64)
@@ -114,23 +137,25 @@ def decode_range(
             yield series.metric, row
 
 
-def decode_points(body: bytes, names: tuple[str, ...]) -> Iterator[tuple[Labels, list[Point]]]:
+def decode_points(body: bytes, names: tuple[str, ...], told: Told) -> Iterator[tuple[Labels, list[Point]]]:
     """The series of a range vector, each with its samples as they were stored."""
-    for part in _slices(body, *_decoders(Span, names)):
+    for part in _slices(body, told, *_decoders(Span, names)):
         for series in part:
             yield series.metric, series.values
 
 
-def decode_names(body: bytes) -> list[str]:
+def decode_names(body: bytes, told: Told) -> list[str]:
     """The names in an answer to a question for them."""
     answer: Names = _understood(lambda: msgspec.json.decode(body, type=Names))
     if answer.status != "success":
         raise MetricsUnavailable(f"the metric source refused: {answer.error or answer.status}")
+    if answer.lacks:
+        told(answer.lacks)
     return answer.data
 
 
 def _slices(
-    body: bytes, part: "msgspec.json.Decoder[Any]", whole: "msgspec.json.Decoder[Any]"
+    body: bytes, told: Told, part: "msgspec.json.Decoder[Any]", whole: "msgspec.json.Decoder[Any]"
 ) -> Iterator[list[Any]]:
     head = body.find(b'"result":[') + len(b'"result":[')
     start = head
@@ -142,6 +167,8 @@ def _slices(
     answer = _understood(lambda: whole.decode(last))
     if answer.status != "success" or answer.data is None:
         raise MetricsUnavailable(f"the metric source refused: {answer.error or answer.status}")
+    if answer.lacks:
+        told(answer.lacks)
     yield answer.data.result
 
 

@@ -1,8 +1,11 @@
 """What was read when, and what went wrong: the health of a metric source."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
+from gpufleet.logs import get_logger
 from gpufleet.model.metric_source import MetricHealth, SourceHealth
+
+log = get_logger("metrics")
 
 
 class Journal:
@@ -13,6 +16,7 @@ class Journal:
         self._entries: dict[str, MetricHealth] = {}
         self._last_success: float | None = None
         self._last_error = ""
+        self._not_whole: set[str] = set()
 
     def succeeded(self, name: str) -> None:
         """Note that something was read."""
@@ -24,6 +28,20 @@ class Journal:
         before = self._entries.get(name)
         self._entries[name] = MetricHealth(before.last_success if before else None, reason)
         self._last_error = reason
+
+    def partial(self, what: str, shortfalls: Sequence[str]) -> str:
+        """Note whether all of `what` was answered: a sentence if not, else nothing; logged when that changes."""
+        if not shortfalls:
+            if what in self._not_whole:
+                self._not_whole.remove(what)
+                log.info("answers are whole again", what=what)
+            return ""
+        if what not in self._not_whole:
+            self._not_whole.add(what)
+            log.warning("answers are not whole", what=what, reason=shortfalls[0])
+        sentence = f"an answer of the metric source is not whole: {shortfalls[0]}"
+        self.failed("partial", sentence)
+        return sentence
 
     def only(self, names: Collection[str]) -> None:
         """Forget what is no longer read: nothing would ever tell that its error is over."""

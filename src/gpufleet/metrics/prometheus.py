@@ -3,7 +3,8 @@
 A background task fetches the newest readings every `refresh` seconds and, less often, looks
 which exporters there are. Callers get the last picture at once and never wait for the source.
 When the source is slow, down or talks nonsense, the picture stays, its timestamps tell its
-age, `errors` and `health()` tell why; nothing raises out of the refresh.
+age, `errors` and `health()` tell why; nothing raises out of the refresh. Answers that are not
+whole are taken, and what they lack stays as it was; that they are not whole is told.
 """
 
 import asyncio
@@ -20,7 +21,6 @@ import numpy as np
 
 from gpufleet.errors import InvalidRequest, MetricsUnavailable
 from gpufleet.logs import get_logger
-from gpufleet.metrics.answer import decode_names
 from gpufleet.metrics.client import PrometheusClient
 from gpufleet.metrics.cluster import read_rdma, read_storage
 from gpufleet.metrics.dialect import Dialect, assumed, dialects
@@ -85,11 +85,11 @@ class PrometheusSource:
         self._picture = Readings(taken_at=0.0, errors={"source": "nothing was read yet"})
         self._first = asyncio.Event()
         self._turn = asyncio.Lock()
-        self._ranges: Cache[Grid] = Cache(settings.cache_bytes, clock)
+        self._ranges: Cache[tuple[Grid, bool]] = Cache(settings.cache_bytes, clock)
         self._past_names: Cache[frozenset[str]] = Cache(_NAMES_CACHED, clock)
         self._processes = self._shared(Processes(), "processes", self._fetch_processes)
-        self._storage = self._shared(None, "storage", lambda: read_storage(self._now(), self._names))
-        self._rdma = self._shared(None, "rdma", lambda: read_rdma(self._now(), self._names))
+        self._storage = self._shared(None, "storage", self._fetch_storage)
+        self._rdma = self._shared(None, "rdma", self._fetch_rdma)
         self._on_demand: dict[str, Shared[Any]] = {
             "processes": self._processes,
             "storage": self._storage,
@@ -140,11 +140,11 @@ class PrometheusSource:
         await self._opened()
         wanted = frozenset(gpus)
         settled = end < self._clock() - _SETTLED
-        grid = await self._ranges.get(
+        grid, _ = await self._ranges.get(
             (quantity, wanted, start, end, step),
-            self._settings.detect if settled else self._settings.refresh,
+            lambda found: self._settings.detect if settled and found[1] else self._settings.refresh,
             lambda: self._read(quantity, wanted, span),
-            lambda found: 256 + sum(row.nbytes + 200 for row in found.values()) + 100 * len(wanted),
+            lambda found: 256 + sum(row.nbytes + 200 for row in found[0].values()) + 100 * len(wanted),
         )
         times = span.times
         return [
@@ -164,7 +164,7 @@ class PrometheusSource:
         at_once = max(1, _BLOCK_CELLS // max(1, len(self._picture)))
         for first in range(0, left, at_once):
             span = Span(start + first * step, step, min(at_once, left - first))
-            grid = await self._read(quantity, None, span)
+            grid, _ = await self._read(quantity, None, span)
             gpus = tuple(sorted(grid))
             values = np.array([grid[gpu] for gpu in gpus]).reshape(len(gpus), span.points)
             yield SampleBlock(gpus, span.times, values)
@@ -187,7 +187,7 @@ class PrometheusSource:
         self, uids: Collection[str], start: float, end: float
     ) -> Sequence[TrainingPoint]:
         measured = {name for reader in self._readers for name in reader.dialect.names}
-        return await read_training(self._now(), uids, start, end, measured)
+        return (await self._asked("training", lambda now: read_training(now, uids, start, end, measured)))[0]
 
     async def storage(self) -> StorageUse | None:
         """The cluster's file systems."""
@@ -242,14 +242,14 @@ class PrometheusSource:
             return
         only = self._settings.vocabularies
         try:
-            body = await self._client.names(moment.at - _NAMES_SPAN, moment.at)
-            names = await moment.work(decode_names, body)
+            names = await moment.names(moment.at - _NAMES_SPAN, moment.at)
         except MetricsUnavailable as error:
             self._journal.failed("names", str(error))
             found = assumed(only) if only and not self._readers else None
         else:
             self._journal.succeeded("names")
-            self._names, self._detected = frozenset(names), moment.at
+            known = self._names if moment.shortfalls else ()
+            self._names, self._detected = frozenset([*names, *known]), moment.at
             found = await moment.work(dialects, self._names, only)
         if found is not None:
             self._readers = tuple(self._reader(dialect) for dialect in found)
@@ -278,16 +278,24 @@ class PrometheusSource:
                 read |= {*map(str, reader.dialect.quantities), "gpus", "holders", "faults"}
         for name in read - errors.keys():
             self._journal.succeeded(name)
+        if partial := self._journal.partial("readings", moment.shortfalls):
+            errors["partial"] = partial
         for name, reason in errors.items():
             self._journal.failed(name, reason)
         return errors
 
-    async def _read(self, quantity: Quantity, gpus: Collection[GpuRef] | None, span: Span) -> Grid:
+    async def _read(
+        self, quantity: Quantity, gpus: Collection[GpuRef] | None, span: Span
+    ) -> tuple[Grid, bool]:
+        """One quantity over the span, and whether the answers were whole."""
         readers = await self._speakers(span)
         if not readers and (failed := self._journal.error("names")):
             raise MetricsUnavailable(failed)
         layout = self._layout if self._layout.fits(readers) else lay_out(readers)
-        return await read_span(self._now(), readers, layout.native, quantity, gpus, span)
+        grid, lacks = await self._asked(
+            "ranges", lambda now: read_span(now, readers, layout.native, quantity, gpus, span)
+        )
+        return grid, not lacks
 
     async def _speakers(self, span: Span) -> tuple[DialectReader, ...]:
         """The readers for a span: those of now, unless other exporters ran then."""
@@ -299,7 +307,7 @@ class PrometheusSource:
         try:
             names = await self._past_names.get(
                 (first, last),
-                self._settings.detect,
+                lambda _: self._settings.detect,
                 partial(self._names_of, first, last),
                 lambda found: 256 + 150 * len(found),
             )
@@ -315,8 +323,7 @@ class PrometheusSource:
 
     async def _names_of(self, first: float, last: float) -> frozenset[str]:
         """The metrics of GPUs that there were."""
-        body = await self._client.names(first, last)
-        names = await self._now().work(decode_names, body)
+        names, _ = await self._asked("past names", lambda now: now.names(first, last))
         found = await self._now().work(dialects, names, self._settings.vocabularies)
         return frozenset(name for dialect in found for name in dialect.names)
 
@@ -332,7 +339,20 @@ class PrometheusSource:
     async def _fetch_processes(self) -> Processes:
         readers = self._readers
         layout = self._layout if self._layout.fits(readers) else lay_out(readers)
-        return await read_processes(self._now(), readers, layout.native)
+        found, lacks = await self._asked("processes", lambda now: read_processes(now, readers, layout.native))
+        return replace(found, errors={**found.errors, "partial": lacks}) if lacks else found
+
+    async def _fetch_storage(self) -> StorageUse | None:
+        return (await self._asked("storage", lambda now: read_storage(now, self._names)))[0]
+
+    async def _fetch_rdma(self) -> RdmaPorts | None:
+        return (await self._asked("rdma", lambda now: read_rdma(now, self._names)))[0]
+
+    async def _asked(self, what: str, read: Callable[[Moment], Awaitable[T]]) -> tuple[T, str]:
+        """What `read` finds now, and what is said if it may not be all."""
+        moment = self._now()
+        found = await read(moment)
+        return found, self._journal.partial(what, moment.shortfalls)
 
     def _now(self) -> Moment:
         return Moment(self._client, self._worker, self._clock())

@@ -12,7 +12,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from gpufleet.metrics.answer import decode_range
+from gpufleet.metrics.answer import Told, decode_range
 from gpufleet.metrics.client import MAX_QUERY
 from gpufleet.metrics.columns import DERIVED, derive, in_our_unit, written_in_percent
 from gpufleet.metrics.expressions import range_queries
@@ -81,7 +81,9 @@ async def _measured(
             bodies = await asyncio.gather(
                 *(moment.client.range(query, span.start, span.end, span.step) for query in queries)
             )
-            rows = await moment.work(_rows, reader, quantity, metric, bodies, labels, span)
+            rows = await moment.work(
+                _rows, reader, quantity, metric, bodies, labels, span, moment.shortfalls.append
+            )
             for ref, row in rows.items():
                 gpu = back.get(ref) if asked is not None else back.get(ref, ref)
                 if gpu is not None:
@@ -110,9 +112,10 @@ def _rows(
     bodies: Sequence[bytes],
     names: tuple[str, ...],
     span: Span,
+    told: Told,
 ) -> Grid:
     raw: Grid = {}
-    series = (decode_range(body, names, span.start, span.step, span.points) for body in bodies)
+    series = (decode_range(body, names, span.start, span.step, span.points, told) for body in bodies)
     for labels, row in chain.from_iterable(series):
         gpu = identify(reader.dialect.vocabulary, {name: getattr(labels, name) for name in names})
         if gpu is not None:

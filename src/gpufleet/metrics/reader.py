@@ -3,11 +3,13 @@
 All queries of a refresh are evaluated at one and the same time. An exporter answers all that
 it knows of a GPU in one scrape, so the time of a GPU's sample, asked once, holds for all of
 its quantities. A query that fails costs only its own column: the values of the last refresh
-stay, with their old times, and the error says so.
+stay, with their old times, and the error says so. What an answer lacks that is not whole stays
+as well, for an hour: a store that restarts must not make its GPUs look gone.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,7 +27,11 @@ from gpufleet.model.reading import Column, Fault, Holder, Quantity
 DESCRIBE_EVERY = 120.0
 """Seconds after which UUIDs and models are asked again though the same GPUs are there."""
 
+REMEMBERED = 3600.0
+"""Seconds for which that stays which answers lack that are not whole; a store may be gone for good."""
+
 Answers = Sequence[tuple[list[Labels], Column]]
+T = TypeVar("T")
 
 
 class DialectReader:
@@ -39,6 +45,7 @@ class DialectReader:
         self.holders: Mapping[int, tuple[Holder, ...]] = {}
         self.faults: Mapping[int, tuple[Fault, ...]] = {}
         self._described = 0.0
+        self._lacking: frozenset[int] = frozenset()
         self.percent: set[str] = set()
         """Metrics named a ratio that were seen to hold percent."""
 
@@ -75,12 +82,16 @@ class DialectReader:
         if before.gpus and 0 <= moment.at - self._described < DESCRIBE_EVERY:
             labels, times = await moment.vector(presence_query(self.dialect, before.keys), before.keys)
             if same := await moment.work(before.again, labels, times):
-                self.roster = same
+                self.roster, self._lacking = same, frozenset()
                 return
         names = identity_labels(vocabulary)
         labels, times = await moment.vector(presence_query(self.dialect, names), names)
         self._described = moment.at
+        present = labels
+        if moment.shortfalls:
+            labels, times = await moment.work(before.remembered, labels, times, moment.at - REMEMBERED)
         self.roster = await moment.work(call_the_roll, vocabulary, before, labels, times)
+        self._lacking = self.roster.lacking(present) if moment.shortfalls else frozenset()
         if before.gpus is not self.roster.gpus:
             await moment.work(self._move_to, before, self.roster)
 
@@ -89,8 +100,12 @@ class DialectReader:
         queries = value_queries(self.dialect, metrics, roster.keys)
         answers = await asyncio.gather(*(moment.vector(query, roster.keys) for query in queries))
         column = await moment.work(self._column, roster, quantity, metrics, answers)
-        self.values[quantity] = column
-        self.times[quantity] = np.where(np.isnan(column), np.nan, roster.times)
+        times = np.where(np.isnan(column), np.nan, roster.times)
+        if moment.shortfalls and (old := self.values.get(quantity)) is not None:
+            sampled = self.times[quantity]
+            stays = np.isnan(column) & ~np.isnan(old) & (sampled >= moment.at - REMEMBERED)
+            column, times = np.where(stays, old, column), np.where(stays, sampled, times)
+        self.values[quantity], self.times[quantity] = column, times
 
     def _column(
         self, roster: Roster, quantity: Quantity, metrics: Sequence[Metric], answers: Answers
@@ -112,7 +127,8 @@ class DialectReader:
             more = [*HOLDER_LABELS, *(f"exported_{name}" for name in HOLDER_LABELS)]
             wanted = tuple(dict.fromkeys([*self.roster.keys, *more]))
             labels, _ = await moment.vector(query, wanted)
-            self.holders = await moment.work(_holders, self.roster, wanted, labels)
+            found = await moment.work(_holders, self.roster, wanted, labels)
+            self.holders = {**self._of_lacking(self.holders), **found}
 
     async def _read_faults(self, moment: Moment) -> None:
         roster = self.roster
@@ -126,7 +142,11 @@ class DialectReader:
             for place, each, value in zip(places.tolist(), labels, values.tolist(), strict=True):
                 if place >= 0 and (fault := _fault(metric, each, value, float(roster.times[place]))):
                     found.setdefault(place, []).append(fault)
-        self.faults = {place: tuple(faults) for place, faults in found.items()}
+        told = {place: tuple(faults) for place, faults in found.items()}
+        self.faults = {**self._of_lacking(self.faults), **told}
+
+    def _of_lacking(self, known: Mapping[int, T]) -> dict[int, T]:
+        return {place: what for place, what in known.items() if place in self._lacking}
 
     def _move_to(self, before: Roster, after: Roster) -> None:
         """Carry the columns over to a roster with other GPUs, so that a failed query finds its old values."""

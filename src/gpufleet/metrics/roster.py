@@ -52,6 +52,22 @@ class Roster:
         newest = _newest(len(self.gpus), places, times)
         return None if np.isnan(newest).any() else replace(self, times=newest)
 
+    def remembered(
+        self, labels: Sequence[Labels], times: Column, since: float
+    ) -> tuple[list[Labels], Column]:
+        """An answer and the GPUs that it lacks, if they were seen after `since`."""
+        answered = set(labels)
+        lacking = [
+            (each, self.times[place])
+            for each, place in self.seen.items()
+            if place >= 0 and self.times[place] >= since and each not in answered
+        ]
+        return [*labels, *(each for each, _ in lacking)], np.append(times, [time for _, time in lacking])
+
+    def lacking(self, labels: Sequence[Labels]) -> frozenset[int]:
+        """The places of the GPUs that an answer with all identity labels lacks."""
+        return frozenset(range(len(self.gpus))) - {self.seen.get(each, -1) for each in labels}
+
 
 def empty_roster(vocabulary: Vocabulary) -> Roster:
     """The roster before anything was read."""

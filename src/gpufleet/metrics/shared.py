@@ -75,7 +75,11 @@ class Cache(Generic[T]):
         self.bytes = 0
 
     async def get(
-        self, key: Hashable, lifetime: float, fetch: Callable[[], Awaitable[T]], size: Callable[[T], int]
+        self,
+        key: Hashable,
+        lifetime: Callable[[T], float],
+        fetch: Callable[[], Awaitable[T]],
+        size: Callable[[T], int],
     ) -> T:
         """The answer for `key`, from memory if it is there; callers that ask the same wait together."""
         if (kept := self._kept.get(key)) and self._clock() < kept[0]:
@@ -89,7 +93,11 @@ class Cache(Generic[T]):
         return await asyncio.shield(flight)
 
     def _land(
-        self, key: Hashable, lifetime: float, flight: "asyncio.Future[T]", size: Callable[[T], int]
+        self,
+        key: Hashable,
+        lifetime: Callable[[T], float],
+        flight: "asyncio.Future[T]",
+        size: Callable[[T], int],
     ) -> None:
         self._flights.pop(key, None)
         if flight.cancelled() or flight.exception() is not None:
@@ -97,7 +105,7 @@ class Cache(Generic[T]):
         self._forget(key)
         weight = size(flight.result())
         if weight <= self._max:
-            self._kept[key] = (self._clock() + lifetime, weight, flight.result())
+            self._kept[key] = (self._clock() + lifetime(flight.result()), weight, flight.result())
             self.bytes += weight
         while self.bytes > self._max:
             self._forget(next(iter(self._kept)))

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Protocol
 
 from gpufleet.errors import InvalidRequest
-from gpufleet.metrics.answer import as_number, decode_points
+from gpufleet.metrics.answer import Told, as_number, decode_points
 from gpufleet.metrics.client import MAX_QUERY
 from gpufleet.metrics.moment import Moment
 from gpufleet.metrics.promql import one_of
@@ -52,7 +52,7 @@ async def read_training(
             for some in batched(named)
         )
     )
-    return await moment.work(partial(_points, bodies, start, end, not_training))
+    return await moment.work(partial(_points, bodies, start, end, not_training, moment.shortfalls.append))
 
 
 def batched(uids: Collection[str]) -> Iterator[list[str]]:
@@ -71,10 +71,10 @@ def batched(uids: Collection[str]) -> Iterator[list[str]]:
 
 
 def _points(
-    bodies: Collection[bytes], start: float, end: float, not_training: Collection[str]
+    bodies: Collection[bytes], start: float, end: float, not_training: Collection[str], told: Told
 ) -> list[TrainingPoint]:
     points: list[TrainingPoint] = []
-    for labels, samples in chain.from_iterable(decode_points(body, _LABELS) for body in bodies):
+    for labels, samples in chain.from_iterable(decode_points(body, _LABELS, told) for body in bodies):
         if labels.metric_name in not_training:
             continue
         name = labels.metric or labels.metric_name
