@@ -17,6 +17,7 @@ const HEIGHT = 420;
 const MARKS: Record<string, string> = {
   f: "free",
   h: "held",
+  p: "free or held, nobody says which",
   x: "unhealthy",
   c: "cordoned",
   u: "health unknown",

@@ -47,7 +47,7 @@ export function rateOf(map: GpuMap, gpu: number, palette: Palette): number | "br
   const mark = map.marks[gpu];
   if (mark === "x") return "broken";
   const value = map.values[gpu];
-  if (map.quantity === "utilization" && mark !== "h" && (value == null || value < 5)) return "free";
+  if (map.quantity === "utilization" && mark !== "h" && mark !== "p" && (value == null || value < 5)) return "free";
   if (value == null) return "none";
   return (value - palette.low) / (palette.high - palette.low);
 }

@@ -58,7 +58,10 @@ class GpuMap(msgspec.Struct, rename="camel"):
     values: list[int | None]
     """The quantity of each GPU, as a whole number; null without a reading."""
     marks: str
-    """One letter a GPU: f free, h held, x unhealthy or on a faulty node, c cordoned, u of unknown health."""
+    """One letter a GPU: f free, h held, x unhealthy or on a faulty node, c cordoned, u of unknown health.
+
+    p is perhaps held: a node has as many of them as GPUs that are held without anybody saying which.
+    """
     islands: str
     """One letter a GPU: which island of its node it is on; - for none."""
 
@@ -152,7 +155,7 @@ def _marks(view: NodeView) -> str:
     if view.state is NodeState.FAULTY and not view.node.ready:
         return "x" * len(view.gpus)
     held, cordoned = view.held, view.node.cordoned
-    return "".join(
+    marks = "".join(
         [
             "x"
             if gpu.health is Health.UNHEALTHY
@@ -166,6 +169,8 @@ def _marks(view: NodeView) -> str:
             for gpu in view.gpus
         ]
     )
+    unnamed = view.allocated - len(view.holders)
+    return marks.replace("f", "p", unnamed) if unnamed > 0 else marks
 
 
 @lru_cache(maxsize=4096)
