@@ -89,6 +89,12 @@ def gpu_hours(had: Iterable[Had]) -> float:
     return float(sum((h.part * (h.end - h.start) for h in had), Fraction(0)) / HOUR)
 
 
+def model(had: Had) -> str:
+    if had.gpu is not None and had.holding.models:
+        return had.holding.models[had.holding.held.index(had.gpu)]
+    return had.holding.model
+
+
 def half_up(value: Fraction) -> int:
     return int(value + Fraction(1, 2)) if value >= 0 else -int(-value + Fraction(1, 2))
 

@@ -28,6 +28,8 @@ moments = st.integers(-1800, 5400).map(lambda s: HOUR + s) | st.floats(HOUR - 10
     lambda s: round(s, 3)
 )
 
+MODELS = st.sampled_from(["H200", "MI300X"])
+
 
 @st.composite
 def holdings(draw: st.DrawFn) -> list[Holding]:
@@ -53,8 +55,9 @@ def holdings(draw: st.DrawFn) -> list[Holding]:
                 source="k8s",
                 gpus=gpus,
                 share=draw(st.sampled_from([1.0, 1.0, 0.5, 0.1, 1 / 7])),
-                model=draw(st.sampled_from(["H200", "MI300X"])),
+                model=draw(MODELS),
                 held=tuple(sorted(held)),
+                models=tuple(draw(st.just([]) | st.lists(MODELS, min_size=len(held), max_size=len(held)))),
                 labels=team,
                 annotations={},
                 start=float(start),
@@ -109,7 +112,8 @@ def check(usage: Usage, had: list[reference.Had], values: list[reference.Sample]
     assert msgspec.structs.asdict(usage.utilization) == reference.spread(points, found)
     assert usage.workloads == len({h.holding.workload_uid + h.holding.namespace for h in had})
     cost = sum(
-        (h.part * (h.end - h.start) * Fraction(str(PLAN.prices[h.holding.model])) for h in had), Fraction(0)
+        (h.part * (h.end - h.start) * Fraction(str(PLAN.prices[reference.model(h)])) for h in had),
+        Fraction(0),
     )
     assert usage.cost == float(cost / reference.HOUR)
 

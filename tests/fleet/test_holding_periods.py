@@ -1,4 +1,5 @@
 import msgspec
+import pytest
 
 from gpufleet.fleet.picture import Fleet
 from gpufleet.model.holding import Capacity, Holding
@@ -106,6 +107,32 @@ def test_a_model_that_only_readings_know_gets_on_the_bill_and_stays_there() -> N
     gpus = tuple(GpuIdentity(GpuRef("a", gpu), f"GPU-{gpu}", "NVIDIA L40S", "NVIDIA") for gpu in range(8))
     fleet.put_readings(Readings(clock.now, gpus, {}, {}))
     assert [(p.model, p.start, p.end) for p in fleet.ledger.drain()] == [("NVIDIA_L40S", 1000.0, 0.0)]
+    clock.now = 2000.0
+    fleet.put_readings(Readings(clock.now, (), {}, {}))
+    fleet.refresh()
+    assert fleet.ledger.drain() == [], "an exporter that is away changes nothing of what was promised"
+
+
+@pytest.mark.parametrize("label", ["", "NVIDIA-A100"])
+def test_gpus_of_several_models_in_one_node_are_billed_each_as_what_it_is(label: str) -> None:
+    clock = Clock()
+    fleet = fleet_with(clock)
+    fleet.put_node(Node(name="a", gpu_count=8, gpu_model=label))
+    fleet.put_pod(pod(held=(5, 3)))
+    fleet.put_pod(msgspec.structs.replace(pod(held=(0, 1)), uid="q"))
+    fleet.put_pod(msgspec.structs.replace(pod(), uid="r"))  # nobody knows which it holds
+    clock.now = 1010.0
+    names = ["NVIDIA A100"] * 4 + ["NVIDIA H100"] * 4
+    gpus = tuple(GpuIdentity(GpuRef("a", index), f"GPU-{index}", name) for index, name in enumerate(names))
+    fleet.put_readings(Readings(clock.now, gpus, {}, {}))
+    found = {period.pod_uid: (period.model, period.models) for period in fleet.ledger.open()}
+    usual = label or "unknown"
+    assert found == {
+        "p": (usual, ("NVIDIA_H100", "NVIDIA_A100")),
+        "q": ("NVIDIA_A100", ()),
+        "r": (usual, ()),
+    }
+    fleet.ledger.drain()
     clock.now = 2000.0
     fleet.put_readings(Readings(clock.now, (), {}, {}))
     fleet.refresh()

@@ -18,6 +18,7 @@ SEEN = Holding(
     share=1.0,
     model="a100",
     held=(4, 5),
+    models=("a100", "h100"),
     labels={},
     annotations={},
     start=1000.0,
@@ -32,7 +33,7 @@ async def told(store: Store, period: Holding) -> list[Holding]:
 
 async def test_gpus_that_were_seen_stay_when_a_database_that_only_counts_tells_the_end(store: Store) -> None:
     await told(store, SEEN)
-    counted = msgspec.structs.replace(SEEN, held=(), end=1500.0)
+    counted = msgspec.structs.replace(SEEN, held=(), models=(), end=1500.0)
     assert await told(store, counted) == [msgspec.structs.replace(SEEN, end=1500.0)]
 
 
@@ -44,5 +45,5 @@ async def test_other_gpus_replace_those_that_were_seen(store: Store) -> None:
 
 async def test_another_number_of_gpus_leaves_open_which_they_were(store: Store) -> None:
     await told(store, SEEN)
-    other = msgspec.structs.replace(SEEN, held=(), gpus=3)
+    other = msgspec.structs.replace(SEEN, held=(), models=(), gpus=3)
     assert await told(store, other) == [other]

@@ -6,7 +6,7 @@ looked at, each the mean over the GPUs held then; samples of a workload are the 
 GPUs. Means are weighted by GPUs, so that groups add up to the whole.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -91,7 +91,8 @@ class _Sheet:
         self._holder: Ints = columns[:, 0]
         self._amount: Ints = columns[:, 2] * (columns[:, 4] - columns[:, 3])
         self._workload, self._workload_keys = _number([_workload(h) for h in holdings])
-        self._model, self._models = _number([(h.model,) for h in holdings])
+        self._model, self._models = _number(_models(holdings, found))
+        """Of each stint."""
         excluded = [h.namespace in plan.excluded_namespaces for h in holdings]
         self._shown = ~np.array(excluded, dtype=np.bool_)
 
@@ -205,7 +206,7 @@ class _Sheet:
         prices = [round(self._plan.prices.get(model[0], 0.0) * MICRO) for model in self._models]
         if not any(prices):
             return [0.0] * count
-        cells = groups[self._holder] * len(prices) + self._model[self._holder]
+        cells = groups[self._holder] * len(prices) + self._model
         amounts = sums(cells, self._amount, count * len(prices)).tolist()
         return [
             sum(amounts[group * len(prices) + m] * price for m, price in enumerate(prices))
@@ -233,6 +234,18 @@ class _Sheet:
             [total[g] / (weight[g] * 1024) if weight[g] else None for g in range(count)],
             [int(most[g]) / 1024 if weight[g] else None for g in range(count)],
         )
+
+
+def _models(holdings: Sequence[Holding], found: Iterable[Stint]) -> list[tuple[str, ...]]:
+    """The model of each stint's GPU."""
+    usual = [(holding.model,) for holding in holdings]
+    named = {
+        (number, gpu): (model,)
+        for number, holding in enumerate(holdings)
+        if holding.models
+        for gpu, model in zip(holding.held, holding.models, strict=True)
+    }
+    return [named.get((stint.holder, stint.gpu), usual[stint.holder]) for stint in found]
 
 
 def _workload(holding: Holding) -> tuple[str, ...]:

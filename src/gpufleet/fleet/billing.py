@@ -113,6 +113,8 @@ class Billing:
         root = self._family.root_of(pod.uid)
         owner = self._family.owners.get(root)
         reference = self._family.reference_to(root)
+        held = gpus_of(self._views, pod)
+        model, models = _models(self._views.get(pod.node), pod, held)
         return Holding(
             pod_uid=pod.uid,
             pod=pod.name,
@@ -124,8 +126,9 @@ class Billing:
             source=pod.source,
             gpus=pod.gpus,
             share=pod.share,
-            model=next(iter(models_of(self._views, [pod])), "unknown"),
-            held=gpus_of(self._views, pod),
+            model=model,
+            held=held,
+            models=models,
             labels={**(owner.labels if owner else {}), **pod.labels},
             annotations={**(owner.annotations if owner else {}), **pod.annotations},
             start=start,
@@ -137,16 +140,31 @@ def models_of(views: Views, pods: Iterable[Pod]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for pod in pods:
         view = views.get(pod.node)
-        held = gpus_of(views, pod)
-        by_index = {gpu.index: gpu.model for gpu in view.gpus} if view else {}
-        usual = (view.node.gpu_model if view else "") or _only(by_index.values()) or "unknown"
-        named = [by_index.get(index) or usual for index in held[: pod.gpus]]
+        named, usual = _named_models(view, gpus_of(views, pod)[: pod.gpus])
         # The rest as one number: a pod may ask for a billion GPUs, and a walk over them would stop everything.
         for model, number in (*((model, 1) for model in named), (usual, pod.gpus - len(named))):
             if number:
-                name = model.replace(" ", "_")
-                counts[name] = counts.get(name, 0) + number
+                counts[model] = counts.get(model, 0) + number
     return dict(sorted(counts.items()))
+
+
+def _models(view: NodeView | None, pod: Pod, held: tuple[int, ...]) -> tuple[str, tuple[str, ...]]:
+    """The model of the GPUs that a pod holds; where they are of several, that of each GPU that is named as well."""
+    named, usual = _named_models(view, held)
+    if not named:
+        return usual, ()
+    only = _only(named)
+    if only and (only == usual or len(held) >= pod.gpus):
+        return only, ()
+    return usual, named
+
+
+def _named_models(view: NodeView | None, held: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
+    """The models of these GPUs of a node, and that of GPUs of which nobody says which they are."""
+    by_index = {gpu.index: gpu.model for gpu in view.gpus} if view else {}
+    usual = (view.node.gpu_model if view else "") or _only(by_index.values()) or "unknown"
+    named = tuple((by_index.get(index) or usual).replace(" ", "_") for index in held)
+    return named, usual.replace(" ", "_")
 
 
 def gpus_of(views: Views, pod: Pod) -> tuple[int, ...]:
@@ -165,10 +183,18 @@ def billed(owner: Owner) -> tuple[object, ...]:
 
 
 def to_bill_again(before: NodeView | None, after: NodeView) -> bool:
-    """Whether what is written of a node's pods may have changed: who holds its GPUs, or that their model is known."""
+    """Whether what is written of a node's pods may have changed: who holds its GPUs, or that a model is known."""
     if before is None or before.holders != after.holders:
         return True
-    return any(gpu.model for gpu in after.gpus) and not any(gpu.model for gpu in before.gpus)
+    if before.gpus == after.gpus:
+        return False
+    label = after.node.gpu_model
+    known = {gpu.index: gpu.model for gpu in before.gpus}
+    # An exporter that is away leaves the label's model: that is no news of a GPU whose model was known.
+    return any(
+        gpu.model and gpu.model != known.get(gpu.index) and not (known.get(gpu.index) and gpu.model == label)
+        for gpu in after.gpus
+    )
 
 
 def _only(names: Iterable[str]) -> str:

@@ -93,9 +93,11 @@ def _gpus(node: Node, evidence: Evidence) -> tuple[tuple[Gpu, ...], int]:
         known, total = {}, node.gpu_count
         for index in range(node.gpu_count):
             known[index] = Gpu(index=index, model=node.gpu_model, vendor=node.vendor)
+    # A node's label names one model, also where its GPUs are of several.
+    mixed = evidence.devices is None and len({gpu.model for gpu in evidence.discovered if gpu.model}) > 1
     if total:
         for gpu in evidence.discovered:
-            known[gpu.index] = _merge(known.get(gpu.index), gpu)
+            known[gpu.index] = _merge(known.get(gpu.index), gpu, seen_model_first=mixed)
     if evidence.devices is None and len(known) > total:
         # Exporters may number GPUs otherwise than from 0; then theirs are the true indices.
         seen = {gpu.index for gpu in evidence.discovered}
@@ -105,13 +107,14 @@ def _gpus(node: Node, evidence: Evidence) -> tuple[tuple[Gpu, ...], int]:
     return tuple(known[index] for index in sorted(known)), max(total, len(known)) if total else 0
 
 
-def _merge(known: Gpu | None, seen: Gpu) -> Gpu:
+def _merge(known: Gpu | None, seen: Gpu, *, seen_model_first: bool) -> Gpu:
     if known is None:
         return seen
+    models = (seen.model, known.model) if seen_model_first else (known.model, seen.model)
     return msgspec.structs.replace(
         known,
         uuid=known.uuid or seen.uuid,
-        model=known.model or seen.model,
+        model=models[0] or models[1],
         vendor=known.vendor or seen.vendor,
         health=seen.health if known.health is Health.HEALTHY else known.health,
         health_reason=known.health_reason or seen.health_reason,

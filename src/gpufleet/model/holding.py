@@ -24,6 +24,8 @@ class Holding(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     model: str
     held: tuple[int, ...]
     """Which GPUs, where that is known; empty where it is not."""
+    models: tuple[str, ...] = ()
+    """The model of each GPU of `held`, where they are not all of `model`."""
     labels: dict[str, str]
     annotations: dict[str, str]
     start: float

@@ -121,5 +121,5 @@ def _completed(period: Period, before: Period | None) -> Period:
         and not period.held
         and before.gpus == period.gpus
     ):
-        return msgspec.structs.replace(period, held=before.held)
+        return msgspec.structs.replace(period, held=before.held, models=before.models)
     return period
