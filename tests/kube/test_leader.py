@@ -69,6 +69,24 @@ async def test_the_second_waits_and_takes_over_at_once_when_the_first_ends() -> 
     assert reign.history == ["a", "b"]
 
 
+async def test_the_lease_is_taken_and_renewed_past_all_that_waits_for_its_turn() -> None:
+    server, reign = FaultyServer(), Reign()
+    async with (
+        server.serving(),
+        KubeClient(Connection(server.url), requests_per_second=0.1, burst=1) as client,
+    ):
+        waiting = [asyncio.create_task(client.read_json("/version")) for _ in range(20)]
+        election = LeaderElection(client, "default", "one-lease", "a", TERMS)
+        leader = asyncio.create_task(election.run(reign.lead("a")))
+        await until(lambda: election.leading)
+        renewed = server.version
+        await until(lambda: server.version > renewed)
+        assert not all(task.done() for task in waiting), "they have their turns in minutes"
+        await stop(leader)
+        for task in waiting:
+            await stop(task)
+
+
 async def test_a_leader_that_ends_in_the_middle_of_a_renewal_gives_the_lease_back() -> None:
     server, reign, done = FaultyServer(), Reign(), asyncio.Event()
 

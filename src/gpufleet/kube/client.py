@@ -74,6 +74,8 @@ class KubeClient:
         self.timing = timing
         self.connection = connection
         self.field_manager = field_manager
+        self._timeout = timeout
+        self._retries = retries
         self._transport = Transport(
             connection,
             rate=RequestRate(requests_per_second, burst, timing),
@@ -90,6 +92,21 @@ class KubeClient:
             requests_per_second=settings.requests_per_second,
             burst=settings.burst,
             timeout=settings.timeout,
+        )
+
+    def apart(self, *, requests_per_second: float = 10.0, burst: int = 20) -> "KubeClient":
+        """Another client as the same identity, for what must never wait behind the requests of this one.
+
+        It has a rate and connections of its own, and is closed by whoever asked for it.
+        """
+        return KubeClient(
+            self.connection,
+            requests_per_second=requests_per_second,
+            burst=burst,
+            timeout=self._timeout,
+            retries=self._retries,
+            timing=self.timing,
+            field_manager=self.field_manager,
         )
 
     async def __aenter__(self) -> Self:

@@ -49,7 +49,8 @@ class LeaderElection:
     ) -> None:
         self.identity = identity
         self.leader = ""
-        self._client = client
+        # A thousand binds that wait for their turn must not cost the leader its lease.
+        self._client = client.apart()
         self._namespace = namespace
         self._name = name
         self._terms = terms
@@ -80,7 +81,10 @@ class LeaderElection:
                     "no longer leading", lease=self._name, identity=self.identity, leader=self.leader
                 )
         finally:
-            await self._give_back()
+            try:
+                await self._give_back()
+            finally:
+                await self._client.close()
 
     async def _until_elected(self) -> None:
         while not await self._try():
