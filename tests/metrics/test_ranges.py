@@ -16,6 +16,8 @@ START = NOW - 3600.0
 EVERY = 15.0
 UID = 'job-"1"'
 GIB = 1024.0**3
+LOST = 5
+"""The number of the temperature that was not sampled."""
 
 GPUS = [GpuRef("node-a", 0), GpuRef("node-a", 1), GpuRef("node-b", 0)]
 
@@ -51,6 +53,9 @@ def history() -> str:
             add("DCGM_FI_DEV_FB_USED", labels, 1024, at)
             add("DCGM_FI_DEV_FB_FREE", labels, 1024, at)
             add("DCGM_FI_DEV_POWER_USAGE", labels, 9223372036854775794 if gpu.index else 300, at)
+    for step in range(12):
+        if step != LOST:
+            add("DCGM_FI_DEV_GPU_TEMP", 'Hostname="node-a",gpu="0"', 40 + step, START + 300 * step - 1)
     for step, loss in enumerate([2.5, 1.5, 0.5]):
         at = START + 600 * step + 0.125
         add("train_loss", f'workload_uid="{UID.replace(chr(34), chr(92) + chr(34))}",rank="0"', loss, at)
@@ -94,6 +99,14 @@ async def test_a_range_has_the_times_that_were_asked_for_though_the_step_does_no
         [series] = await source.series(Quantity.UTILIZATION, GPUS[:1], START + 3.5, START + 1800, 7.0)
         times = np.arange(START + 3.5, START + 1800, 7.0)
         assert points(series) == {at: utilization(GPUS[0], at // EVERY * EVERY) for at in times.tolist()}
+
+
+@pytest.mark.parametrize("step", [300, 900])
+async def test_no_sample_stands_for_longer_than_five_minutes(past: str, step: int) -> None:
+    async with opened(past) as source:
+        found = await source.series(Quantity.TEMPERATURE, GPUS, START + 600, START + 3000, float(step))
+        expected = {START + at: 40 + at / 300 for at in range(600, 3001, step) if at != 300 * LOST}
+        assert [(series.gpu, points(series)) for series in found] == [(GPUS[0], expected)]
 
 
 async def test_a_selection_too_long_for_one_query_is_asked_for_in_several(past: str) -> None:

@@ -24,10 +24,10 @@ from gpufleet.settings import MetricsSettings
 MAX_QUERY = 16_000
 """Longest expression: VictoriaMetrics takes 16,384 bytes unless its operator allows more."""
 
-_AS_ASKED = {"nocache": "1", "latency_offset": "1ms"}
+_AS_ASKED = {"nocache": "1", "latency_offset": "1ms", "max_lookback": "5m"}
 """For VictoriaMetrics; the others don't know these words and pass over them. Without the first it moves the times of a
 range to multiples of the step and answers for now with what was 30 s ago; without the second it repeats an older value
-for the last 30 s of a range."""
+for the last 30 s of a range; without the third a large step lets a sample stand for longer than in Prometheus."""
 
 
 class _Refusal(msgspec.Struct):
