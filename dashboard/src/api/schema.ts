@@ -422,7 +422,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What a workload reported of its training, as flat rows */
+        /** What a workload reported of its training, as flat rows: one line a metric, or the numbers of one `rank` */
         get: operations["training_performance"];
         put?: never;
         /**
@@ -3423,6 +3423,7 @@ export interface operations {
                 start: number;
                 /** @description Unix milliseconds. */
                 end: number;
+                rank?: number;
             };
             header?: never;
             path: {

@@ -21,6 +21,7 @@ from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.lookup import Held, controllers, find_workload, held_by
 from gpufleet.model.metric_source import check_span
 from gpufleet.model.reading import GpuRef, GpuSeries, Quantity, TrainingPoint
+from gpufleet.training.curves import one_line
 from gpufleet.training.performance import in_steps, performance
 
 FACTS_EVERY = 300
@@ -43,10 +44,11 @@ class MetricsAsked(InCluster, kw_only=True, rename="camel"):
 
 
 class TrainingAsked(InCluster, kw_only=True, rename="camel"):
-    """From when to when."""
+    """From when to when, and of which rank; without one, each metric is one line (see `one_line`)."""
 
     start: Milliseconds
     end: Milliseconds
+    rank: Annotated[int, Meta(ge=0, le=10**6)] | None = None
 
 
 class Series(msgspec.Struct):
@@ -104,12 +106,15 @@ def workload_metric_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
 
     @get("/api/workloads/{uid:str}/trainingPerformance", example=[TrainingRow("loss", 0.0125, 1609459200000)])
     async def training_performance(uid: str, query: TrainingAsked) -> list[TrainingRow]:
-        """What a workload reported of its training, as flat rows."""
+        """What a workload reported of its training, as flat rows: one line a metric, or the numbers of one `rank`."""
         if query.start > query.end:
             raise InvalidRequest("parameter start: must not be after end")
         cluster = clusters.seen(query.cluster)
         tree = find_workload(cluster.fleet, uid).tree
         points = await cluster.metrics.training(uid, query.start / 1000, query.end / 1000, controllers(tree))
+        if query.rank is not None:
+            points = [point for point in points if point.rank == query.rank]
+        points = await asyncio.to_thread(one_line, points)
         return [TrainingRow(point.metric, point.value, round(point.time * 1000)) for point in points]
 
     return [workload_metrics, training_performance]

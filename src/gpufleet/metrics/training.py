@@ -33,7 +33,7 @@ MOST_UIDS = 500
 """Uids that are asked for at most; a workload of more controllers is told by its first ones."""
 _AROUND = 100
 """Bytes of a query around its uids."""
-_LABELS = ("__name__", "rank", "global_rank", "metric")
+_LABELS = ("__name__", "rank", "global_rank", "metric", "pod_uid", "pod", "instance")
 
 
 async def read_training(
@@ -83,7 +83,8 @@ def _points(
         kept = [(time, value) for time, value in inside if math.isfinite(value)]
         every = math.ceil(len(kept) / MAX_POINTS) or 1
         number = int(rank) if rank.isdecimal() else None
-        points.extend(TrainingPoint(name, value, time, number) for time, value in kept[::every])
+        source = labels.pod_uid or labels.pod or labels.instance
+        points.extend(TrainingPoint(name, value, time, number, source) for time, value in kept[::every])
     return sorted(points, key=_order)
 
 

@@ -11,3 +11,5 @@ class TrainingPoint(NamedTuple):
     time: float
     """Seconds since the epoch."""
     rank: int | None = None
+    source: str = ""
+    """Who told it, where it was scraped: a pod, an exporter."""

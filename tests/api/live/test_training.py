@@ -29,8 +29,9 @@ def row(metric: str = "loss", value: object = 1.5, at: int = AT, **more: object)
     return {"metric": metric, "value": value, "timestamp": at, **more}
 
 
-async def reported(http: httpx.AsyncClient, uid: str = "job") -> list[dict[str, Any]]:
-    answer = await http.get(f"/api/workloads/{uid}/trainingPerformance?start={AT - 3_600_000}&end={AT}")
+async def reported(http: httpx.AsyncClient, uid: str = "job", **more: int) -> list[dict[str, Any]]:
+    span = {"start": AT - 3_600_000, "end": AT, **more}
+    answer = await http.get(f"/api/workloads/{uid}/trainingPerformance", params=span)
     rows: list[dict[str, Any]] = answer.json()["data"]
     return rows
 
@@ -46,10 +47,24 @@ async def test_a_batch_is_stored_when_it_is_answered_and_again_changes_nothing(
             ("grad_norm", 0, 0.25),
             ("loss", -1000, 2.5),
             ("loss", 0, 1.5),
-            ("loss", 0, 3.5),
         ]
+        assert await reported(http, rank=1) == [row(value=3.5)]
     await http.post("/api/workloads/job/trainingPerformance", json=[row(value=9.0, rank=1)])
-    assert [r["value"] for r in await reported(http) if r["timestamp"] == AT] == [0.25, 1.5, 9.0]
+    assert await reported(http, rank=1) == [row(value=9.0)]
+    assert [r["value"] for r in await reported(http) if r["timestamp"] == AT] == [0.25, 1.5]
+
+
+async def test_many_ranks_are_one_line(http: httpx.AsyncClient) -> None:
+    batch = [
+        row(value=float(rank), at=AT - 100 * rank - 60_000 * step, rank=rank)
+        for rank in (2, 1)
+        for step in (2, 1, 0)
+    ]
+    await http.post("/api/workloads/job/trainingPerformance", json=batch)
+    assert [r["value"] for r in await reported(http)] == [1.0, 1.0, 1.0]
+    assert [r["value"] for r in await reported(http, rank=2)] == [2.0, 2.0, 2.0]
+    answer = await http.get(f"/api/workloads/job/trainingPerformance?start=0&end={AT}&rank=-1")
+    assert (answer.status_code, "rank" in answer.json()["message"]) == (400, True)
 
 
 @pytest.mark.parametrize("name", ["uid-bert-0", "uid-bert-1"])
