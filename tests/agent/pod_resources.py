@@ -97,7 +97,7 @@ def response(devices: Devices) -> Any:
 
 
 @contextmanager
-def kubelet(socket: Path, answer: Callable[[Any], Any]) -> Iterator[None]:
+def kubelet(socket: Path, answer: Callable[[Any], Any]) -> Iterator[grpc.Server]:
     """Serve on `socket` within the block; `answer` takes the call's context and makes the response."""
 
     def listed(_request: Any, context: Any) -> Any:
@@ -114,6 +114,6 @@ def kubelet(socket: Path, answer: Callable[[Any], Any]) -> Iterator[None]:
     server.add_insecure_port(f"unix:{socket}")
     server.start()
     try:
-        yield
+        yield server
     finally:
         server.stop(grace=0).wait(10)

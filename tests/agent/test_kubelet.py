@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from hyperframe.frame import DataFrame, Frame, GoAwayFrame, SettingsFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.pod_resources import Devices, kubelet, response
@@ -80,6 +82,46 @@ async def test_a_kubelet_that_hangs_is_left_after_the_deadline(tmp_path: Path) -
                 await plugged(tmp_path / "s", seconds=0.3)
         finally:
             done.set()
+
+
+async def test_a_kubelet_that_ends_answers_first(tmp_path: Path) -> None:
+    """It says goodbye as soon as it is told to end, before the answer that it still owes."""
+    servers: list[grpc.Server] = []
+
+    def end(_context: Any) -> Any:
+        servers[0].stop(grace=30)
+        time.sleep(0.3)  # for the goodbye to be on its way
+        return response({("jobs", "train-0"): ["GPU-a"]})
+
+    with kubelet(tmp_path / "s", end) as server:
+        servers.append(server)
+        assert await plugged(tmp_path / "s", seconds=20) == {("jobs", "train-0"): {"GPU-a"}}
+
+
+@pytest.mark.parametrize(
+    ("goodbye", "says"),
+    [
+        (GoAwayFrame(0, last_stream_id=2**31 - 1), "closed before the answer"),
+        (GoAwayFrame(0, last_stream_id=0), "ended: NO_ERROR"),
+        (GoAwayFrame(0, last_stream_id=2**31 - 1, error_code=11), "closed before the answer"),
+        (GoAwayFrame(0, last_stream_id=0, error_code=11), "ended: ENHANCE_YOUR_CALM"),
+        (DataFrame(1, b"x" * 20_000), "HTTP/2"),
+    ],
+)
+async def test_a_goodbye_instead_of_an_answer_is_a_failed_call(
+    tmp_path: Path, goodbye: Frame, says: str
+) -> None:
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(64 * 1024)
+        for byte in SettingsFrame(0).serialize() + goodbye.serialize():
+            writer.write(bytes([byte]))
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_unix_server(leave, tmp_path / "s"):
+        with pytest.raises(KubernetesUnavailable, match=says):
+            await plugged(tmp_path / "s")
 
 
 async def test_a_service_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 The agent asks the kubelet one small question every couple of minutes. The libraries of gRPC and protobuf would
 serve, but bring 21 MiB and threads to every node, h2 1.3 MiB; a unary call is a POST whose body and answer
 carry five bytes before the message, and whose result stands in the trailers. Each call has its own
-connection, so that a kubelet that was restarted meanwhile needs no care.
+connection, so that a kubelet that was restarted meanwhile needs no care. One that is about to end says
+goodbye before the answers that it still owes, and h2 takes nothing after a goodbye: it is not shown
+those that leave our call its answer.
 """
 
 import asyncio
@@ -29,6 +31,8 @@ MOST_BYTES = 16 * 1024 * 1024
 """The longest answer that is taken, which is the longest that a kubelet sends."""
 _HEAD = 5
 """Bytes before a message: whether it is compressed, and its length."""
+_FRAME_HEAD, _LARGEST_FRAME, _GOODBYE = 9, 16 * 1024, 7
+"""Of HTTP/2's frames: the bytes before each, the most that may follow them, and the kind that is called GOAWAY."""
 
 
 class CallFailed(Exception):
@@ -72,6 +76,7 @@ class _Call:
         self.ended = False
         self._headers: dict[str, str] = {}
         self._body = bytearray()
+        self._unread = bytearray()
         self._http = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
         self._http.initiate_connection()
         self._stream = self._http.get_next_available_stream_id()
@@ -92,8 +97,25 @@ class _Call:
         return self._http.data_to_send()
 
     def receive(self, data: bytes) -> None:
-        for event in self._http.receive_data(data):
+        for event in self._http.receive_data(self._without_goodbyes(data)):
             self._take(event)
+
+    def _without_goodbyes(self, data: bytes) -> bytes:
+        """The frames that are whole by now, but for those that announce an end after this call."""
+        self._unread += data
+        shown = bytearray()
+        while len(self._unread) >= _FRAME_HEAD:
+            length = int.from_bytes(self._unread[:3], "big")
+            if length > _LARGEST_FRAME:  # which h2 refuses by its head
+                return bytes(shown + self._unread)
+            frame = self._unread[: _FRAME_HEAD + length]
+            if len(frame) < _FRAME_HEAD + length:
+                break
+            del self._unread[: len(frame)]
+            last = int.from_bytes(frame[_FRAME_HEAD : _FRAME_HEAD + 4], "big") & 0x7FFFFFFF
+            if frame[3] != _GOODBYE or last < self._stream:
+                shown += frame
+        return bytes(shown)
 
     def _take(self, event: Event) -> None:
         match event:
@@ -108,7 +130,7 @@ class _Call:
                 self.ended = True
             case StreamReset(error_code=code):
                 raise CallFailed(f"the call was refused: {_name(code)}")
-            case ConnectionTerminated(error_code=code, last_stream_id=last) if (last or 0) < self._stream:
+            case ConnectionTerminated(error_code=code):
                 raise CallFailed(f"the connection was ended: {_name(code)}")
 
     def answer(self) -> bytes:
