@@ -10,7 +10,7 @@ import { byFree, fitting, roomOf } from "../src/pages/room";
 import { daysInWords, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
 import { hrefOf, parseRoute } from "../src/state/route";
 import { parseSort, sorted } from "../src/state/sort";
-import { short, shortModel, span } from "../src/ui/format";
+import { moment, short, shortModel, span } from "../src/ui/format";
 
 describe("the map", () => {
   test("finds every GPU at the place where it was put", () => {
@@ -195,4 +195,11 @@ test("a model has one name whoever tells it", () => {
   const told = ["NVIDIA-A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", "NVIDIA_A100-SXM4-80GB"];
   expect(new Set(told.map(shortModel))).toEqual(new Set(["A100 SXM4 80GB"]));
   expect(shortModel("AMD Instinct MI300X")).toBe("MI300X");
+});
+
+test("a moment tells its year unless it is this one, by the zone that is shown", () => {
+  const [newYear, now] = [Date.UTC(2026, 0, 1, 0, 30), Date.UTC(2026, 10, 15)];
+  expect(moment(newYear, "UTC", false, now)).toBe("01 Jan, 00:30");
+  expect(moment(newYear - 3_600_000, "UTC", true, now)).toBe("31 Dec 2025, 23:30:00");
+  expect(moment(newYear, "UTC", false, Date.UTC(2025, 11, 31))).toBe("01 Jan 2026, 00:30");
 });

@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { session, useSession } from "../state/session";
-import { moment, short } from "../ui/format";
+import { moment, short, yearOf } from "../ui/format";
 import { align, stack, type Line } from "./align";
 import { lineColours, themeColour } from "./colours";
 
@@ -175,17 +175,21 @@ function roomFor(words: string[] | null): number {
   return Math.max(40, Math.ceil(longest * 6.7) + 14);
 }
 
-/** Times along the axis: the date where a new day begins, else the hour. */
+/** Times along the axis: the date where a new day begins, with the year where another one does, else the hour. */
 function ticks(splits: number[], days = false): string[] {
-  const zone = days || session.zone === "UTC" ? { timeZone: "UTC" } : {};
+  const where = days ? "UTC" : session.zone;
+  const zone = where === "UTC" ? { timeZone: "UTC" } : {};
   const date = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", ...zone });
   const hour = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", ...zone });
   const [first, last] = [splits[0] ?? 0, splits.at(-1) ?? 0].map((seconds) => date.format(seconds * 1000));
   let day = first === last ? first : ""; // a chart within one day tells the hours alone
+  let year = yearOf(Date.now(), where);
   return splits.map((seconds) => {
     const here = date.format(seconds * 1000);
     if (here === day) return hour.format(seconds * 1000);
     day = here;
-    return here;
+    const before = year;
+    year = yearOf(seconds * 1000, where);
+    return year === before ? here : `${here} ${year}`;
   });
 }

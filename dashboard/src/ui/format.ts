@@ -58,11 +58,17 @@ export function ago(at: number, now: number): string {
   return seconds < 5 ? "just now" : `${span(seconds)} ago`;
 }
 
-/** A moment (milliseconds) as a date and time in a zone. */
-export function moment(at: number, zone: Zone, seconds = false): string {
+export function yearOf(at: number, zone: Zone): number {
+  const date = new Date(at);
+  return zone === "UTC" ? date.getUTCFullYear() : date.getFullYear();
+}
+
+/** A moment (milliseconds) as a date and time in a zone; with the year, unless it is this one. */
+export function moment(at: number, zone: Zone, seconds = false, now = Date.now()): string {
   return new Intl.DateTimeFormat("en-GB", {
     day: "2-digit",
     month: "short",
+    ...(yearOf(at, zone) === yearOf(now, zone) ? {} : { year: "numeric" }),
     hour: "2-digit",
     minute: "2-digit",
     ...(seconds ? { second: "2-digit" } : {}),
