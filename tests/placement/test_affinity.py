@@ -134,3 +134,10 @@ def test_the_short_way_to_the_open_nodes_leads_to_the_same_as_asking_every_node(
     pods = [convert({"spec": spec}, Pod) for spec in specs]
     asked = [{node.metadata.name for node in nodes if lets_in(node, pod)} for pod in pods]
     assert open_to(nodes, pods) == asked
+
+
+def test_the_affinity_of_a_pod_that_has_a_node_takes_no_memory() -> None:
+    waiting = convert({"spec": {"affinity": wants(name("In", "n1"))}}, Pod)
+    assert waiting.spec.affinity is not None
+    bound = convert({"spec": {"nodeName": "n1", "affinity": wants(name("In", "n1"))}}, Pod)
+    assert bound.spec.affinity is None

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 EMPTY: Mapping[str, str] = MappingProxyType({})
 """The one empty mapping that all objects without labels, annotations or requests share."""
@@ -198,6 +199,11 @@ class PodSpec(Fields, frozen=True):
     priority: int | None = None
     priority_class_name: str = ""
     preemption_policy: str = ""
+
+    def __post_init__(self) -> None:
+        if self.node_name and self.affinity is not None:
+            # Of use until the pod has a node; each pod of a DaemonSet has one, half as large as all else of it.
+            force_setattr(self, "affinity", None)
 
 
 class ContainerTerminated(Fields, frozen=True):
