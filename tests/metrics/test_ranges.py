@@ -1,9 +1,11 @@
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
+import aiohttp
 import numpy as np
 import pytest
+from aiohttp import web
 from tests.metrics.conftest import opened
 from tests.prometheus_fixture import running_prometheus
 from tests.victoriametrics_fixture import running_victoriametrics
@@ -92,13 +94,43 @@ async def test_a_range_is_what_was_sampled_across_vocabularies(past: str) -> Non
             assert points(series) == expected
 
 
+@pytest.fixture
+async def aligned(past: str) -> AsyncIterator[str]:
+    """The same behind a front end that moves ranges to multiples of their step, as that of Thanos does."""
+
+    async def answer(request: web.Request) -> web.Response:
+        form = {name: str(value) for name, value in (await request.post()).items()}
+        for name in {"start", "end"} & form.keys():
+            form[name] = str(math.floor(float(form[name]) / float(form["step"])) * float(form["step"]))
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(request.method, past + request.path_qs, data=form or None) as reply,
+        ):
+            return web.Response(body=await reply.read(), status=reply.status)
+
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("front", ["past", "aligned"])
 async def test_a_range_has_the_times_that_were_asked_for_though_the_step_does_not_divide_them(
-    past: str,
+    past: str, aligned: str, front: str
 ) -> None:
-    async with opened(past) as source:
-        [series] = await source.series(Quantity.UTILIZATION, GPUS[:1], START + 3.5, START + 1800, 7.0)
-        times = np.arange(START + 3.5, START + 1800, 7.0)
-        assert points(series) == {at: utilization(GPUS[0], at // EVERY * EVERY) for at in times.tolist()}
+    first = START + (3.5 - START) % 7  # half a step after a multiple of it
+    times = np.arange(first, START + 1800, 7.0).tolist()
+    async with opened(past if front == "past" else aligned) as source:
+        for _ in range(2):  # the second time it is known what the front end does
+            found = await source.series(Quantity.UTILIZATION, GPUS, times[0], times[-1], 7.0)
+            assert [series.gpu for series in found] == GPUS
+            for series in found:
+                expected = {at: round(utilization(series.gpu, at // EVERY * EVERY), 6) for at in times}
+                assert points(series) == expected
+            times.pop()
 
 
 @pytest.mark.parametrize("step", [300, 900])

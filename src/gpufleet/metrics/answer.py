@@ -32,9 +32,15 @@ _BETWEEN = b'},{"metric":'
 _SLICE = 256 * 1024
 _REMARK = re.compile(r"PromQL (info|warning)\b|\d+ more (info|warning) annotations omitted$")
 _LONGEST_WARNING = 300
+_OFF = 0.002
+"""Seconds by which a time in an answer may differ from the one asked for, since both are rounded."""
 Told = Callable[[str], None]
 """Hears why an answer may not be all that there is."""
 T = TypeVar("T")
+
+
+class TimesMoved(MetricsUnavailable):
+    """A range was answered for other times than asked for."""
 
 
 class Point(Struct, array_like=True, gc=False):
@@ -133,6 +139,8 @@ def decode_range(
             values = np.array(_numbers([point.value for point in series.values]), dtype=np.float64)
             places = np.rint((times - start) / step).astype(np.int64)
             inside = (places >= 0) & (places < points)
+            if (np.abs(times - start - places * step)[inside] > _OFF).any():
+                raise TimesMoved("the metric source answers a range for other times than asked for")
             row[places[inside]] = values[inside]
             yield series.metric, row
 

@@ -46,6 +46,8 @@ class PrometheusClient:
         self._gate = asyncio.Semaphore(settings.max_queries)
         self._tls = _tls(settings.ca_file)
         self._session: aiohttp.ClientSession | None = None
+        self.aligns = False
+        """Whether the source was seen to move the times of ranges to multiples of the step, as Thanos' front end does."""
 
     async def __aenter__(self) -> Self:
         limit = aiohttp.ClientTimeout(total=self._settings.timeout)

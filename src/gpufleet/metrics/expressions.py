@@ -47,19 +47,23 @@ def range_queries(
     node_labels: tuple[str, ...],
     nodes: Collection[str] | None,
     step: float,
+    later: int = 0,
 ) -> tuple[list[str], tuple[str, ...]]:
-    """As `value_queries`, for some nodes (None: all) and with the labels that name a GPU; and those labels."""
+    """As `value_queries`, for some nodes (None: all) and with the labels that name a GPU; and those labels.
+
+    Each time stands for the one `later` milliseconds after it.
+    """
     vocabulary = dialect.vocabulary
     keys = (*node_labels, *(vocabulary.uuid if vocabulary.info else vocabulary.index), *vocabulary.partition)
     chosen = _node_matchers(node_labels, nodes)
     plain = [
-        either(_aggregated(dialect, metric, keys, matcher, max(120.0, 2 * step)) for matcher in chosen)
+        either(_aggregated(dialect, metric, keys, matcher, max(120.0, 2 * step), later) for matcher in chosen)
         for metric in metrics
     ]
     queries = [without(query, keys, plain[:place]) for place, query in enumerate(plain)]
     if not vocabulary.info:
         return queries, keys
-    return [_with_index(dialect, query) for query in queries], (*keys, *vocabulary.index)
+    return [_with_index(dialect, query, later) for query in queries], (*keys, *vocabulary.index)
 
 
 def holder_query(dialect: Dialect, keys: tuple[str, ...]) -> str:
@@ -102,11 +106,17 @@ def process_query(dialect: Dialect, field: str, keys: tuple[str, ...]) -> str:
     return by("max", keys, dialect.processes[field])
 
 
-def _aggregated(dialect: Dialect, metric: Metric, keys: Iterable[str], matcher: str, window: float) -> str:
+def _aggregated(
+    dialect: Dialect, metric: Metric, keys: Iterable[str], matcher: str, window: float, later: int = 0
+) -> str:
     series = dialect.full(metric.name) + (f"{{{matcher}}}" if matcher else "")
     if metric.counter:
-        return by("sum", keys, f"rate({series}[{window:.0f}s])")
-    return by("max", keys, f"{series} < 9.2e18")
+        return by("sum", keys, f"rate({series}[{window:.0f}s]{_offset(later)})")
+    return by("max", keys, f"{series}{_offset(later)} < 9.2e18")
+
+
+def _offset(later: int) -> str:
+    return f" offset -{later}ms" if later else ""
 
 
 def _node_matchers(labels: Iterable[str], nodes: Collection[str] | None) -> list[str]:
@@ -117,8 +127,8 @@ def _node_matchers(labels: Iterable[str], nodes: Collection[str] | None) -> list
     return [f"{label}=~{address if label.endswith('instance') else host}" for label in labels]
 
 
-def _with_index(dialect: Dialect, query: str) -> str:
+def _with_index(dialect: Dialect, query: str, later: int) -> str:
     vocabulary = dialect.vocabulary
     on, more = ", ".join(vocabulary.uuid), ", ".join(vocabulary.index)
-    info = by("group", (*vocabulary.uuid, *vocabulary.index), dialect.full(vocabulary.info))
+    info = by("group", (*vocabulary.uuid, *vocabulary.index), dialect.full(vocabulary.info) + _offset(later))
     return f"({query}) * on ({on}) group_left ({more}) ({info})"

@@ -3,6 +3,10 @@
 Every dialect is asked, in the order of precedence, and a later one fills what the earlier
 leave open; the rules for units and for what follows from other quantities are those of the
 latest readings. Everything is kept dense (GPUs × times) while it is put together.
+
+Some servers keep ranges for the next who asks and, to find them again, move their times to
+multiples of the step. One that was seen to do so is asked for such multiples, in expressions that
+look ahead by the difference.
 """
 
 import asyncio
@@ -12,7 +16,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from gpufleet.metrics.answer import Told, decode_range
+from gpufleet.metrics.answer import TimesMoved, Told, decode_range
 from gpufleet.metrics.client import MAX_QUERY
 from gpufleet.metrics.columns import DERIVED, derive, in_our_unit, written_in_percent
 from gpufleet.metrics.expressions import range_queries
@@ -29,8 +33,15 @@ Grid = dict[GpuRef, NDArray[np.float64]]
 class Span:
     """A grid of times over which quantities are asked."""
 
-    def __init__(self, start: float, step: float, points: int) -> None:
-        self.start, self.step, self.points = start, step, points
+    def __init__(self, start: float, step: float, points: int, later: int = 0) -> None:
+        """`later`: milliseconds by which the times that are meant come after those that are asked for."""
+        self.start, self.step, self.points, self.later = start, step, points, later
+
+    @property
+    def aligned(self) -> "Span":
+        """The same, asked for at multiples of the step."""
+        later = round(self.start * 1000) % max(1, round(self.step * 1000))
+        return Span(self.start - later / 1000, self.step, self.points, later)
 
     @property
     def end(self) -> float:
@@ -52,6 +63,24 @@ async def read_span(
     span: Span,
 ) -> Grid:
     """One quantity of `gpus` (None: all) over the span; GPUs without any value are left out."""
+    aligned = moment.client.aligns
+    try:
+        return await _read(moment, readers, native, quantity, gpus, span.aligned if aligned else span)
+    except TimesMoved:
+        if aligned:
+            raise
+    moment.client.aligns = True
+    return await _read(moment, readers, native, quantity, gpus, span.aligned)
+
+
+async def _read(
+    moment: Moment,
+    readers: Sequence[DialectReader],
+    native: Sequence[Mapping[GpuRef, GpuRef]],
+    quantity: Quantity,
+    gpus: Collection[GpuRef] | None,
+    span: Span,
+) -> Grid:
     grid = await _measured(moment, readers, native, quantity, gpus, span)
     missing = None if gpus is None else [gpu for gpu in gpus if gpu not in grid]
     if quantity in DERIVED and (missing or gpus is None or _gaps(grid)):
@@ -76,7 +105,7 @@ async def _measured(
         asked = None if gpus is None else {names.get(gpu, gpu): gpu for gpu in gpus}
         back = {theirs: ours for ours, theirs in names.items()} if asked is None else asked
         nodes = None if asked is None else {ref.node for ref in asked}
-        parts, labels = _questions(reader, metrics, nodes, span.step)
+        parts, labels = _questions(reader, metrics, nodes, span)
         for metric, queries in zip(metrics, parts, strict=True):
             bodies = await asyncio.gather(
                 *(moment.client.range(query, span.start, span.end, span.step) for query in queries)
@@ -92,16 +121,18 @@ async def _measured(
 
 
 def _questions(
-    reader: DialectReader, metrics: Sequence[Metric], nodes: Collection[str] | None, step: float
+    reader: DialectReader, metrics: Sequence[Metric], nodes: Collection[str] | None, span: Span
 ) -> tuple[list[list[str]], tuple[str, ...]]:
     """For each metric its queries, none longer than a source takes, and the labels that name a GPU in all of them."""
-    queries, labels = range_queries(reader.dialect, metrics, reader.roster.node_labels, nodes, step)
+    queries, labels = range_queries(
+        reader.dialect, metrics, reader.roster.node_labels, nodes, span.step, span.later
+    )
     if nodes is None or len(nodes) < 2 or all(len(query.encode()) <= MAX_QUERY for query in queries):
         return [[query] for query in queries], labels
     ordered = sorted(nodes)
     middle = len(ordered) // 2
-    first, _ = _questions(reader, metrics, ordered[:middle], step)
-    second, _ = _questions(reader, metrics, ordered[middle:], step)
+    first, _ = _questions(reader, metrics, ordered[:middle], span)
+    second, _ = _questions(reader, metrics, ordered[middle:], span)
     return [one + other for one, other in zip(first, second, strict=True)], labels
 
 
