@@ -184,7 +184,7 @@ class Stage:
         await self.until(lambda: any(plan.leased for plan in self.desk.gangs.plans.values()))
 
     @staticmethod
-    async def until(true: Callable[[], Any], seconds: float = 5.0) -> None:
+    async def until(true: Callable[[], Any], seconds: float = 30.0) -> None:
         deadline = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < deadline, "it did not come true"

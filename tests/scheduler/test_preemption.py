@@ -72,27 +72,35 @@ async def test_preempt_answers_which_victims_free_the_gpus(stage: Stage) -> None
 
 async def test_a_gang_of_priority_has_others_leave_for_all_of_its_members(stage: Stage) -> None:
     await priorities(stage)
-    for node in ("a", "b"):
-        await stage.node(node, gpus=1)
+    fast = {"disk": "fast"}
+    for node in ("a", "b", "c"):
+        await stage.node(node, gpus=1, labels={} if node == "a" else fast)
     await stage.claim("one")
     await stage.claim("of-g", spec={"gangRef": "g"})
     await stage.group("g", 2)
-    low = [await stage.pod(f"low{at}", "one", priorityClassName="low") for at in range(2)]
-    for pod in low:
-        assert await stage.schedule(pod)
-    high = [await stage.pod(f"high{at}", "of-g", priorityClassName="high") for at in range(2)]
+    low = {}
+    for at in range(3):
+        pod = await stage.pod(f"low{at}", "one", priorityClassName="low")
+        low[await stage.schedule(pod)] = pod
+    spared = low.pop("a")
+    high = [
+        await stage.pod(f"high{at}", "of-g", priorityClassName="high", nodeSelector=fast) for at in range(2)
+    ]
     ledger = stage.desk.ledger
-    await stage.until(lambda: all(ledger.pods[pod.metadata.uid].metadata.deletion_timestamp for pod in low))
+    await stage.until(
+        lambda: all(ledger.pods[pod.metadata.uid].metadata.deletion_timestamp for pod in low.values())
+    )
     refused = await stage.filter(high[0])
     assert not refused["NodeNames"]
     assert "are leaving them" in stage.desk.gangs.notes["default", "g"]
-    for pod in low:
+    for pod in low.values():
         await stage.delete(pod)
     await stage.planned()
     nodes = [(await stage.filter(pod))["NodeNames"][0] for pod in high]
     errors = await asyncio.gather(*(stage.bind(pod, node) for pod, node in zip(high, nodes, strict=True)))
     assert errors == ["", ""]
-    assert sorted(nodes) == ["a", "b"]
+    assert sorted(nodes) == ["b", "c"]
+    assert ledger.pods[spared.metadata.uid].metadata.deletion_timestamp is None, "it was in nobody's way"
 
 
 async def test_nobody_leaves_for_half_a_gang(stage: Stage) -> None:

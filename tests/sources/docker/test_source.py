@@ -157,7 +157,8 @@ async def test_one_container_that_can_not_be_inspected_costs_only_itself(
 ) -> None:
     server, now = engine[0], [1_777_630_000.0]
     fleet = Fleet("here", clock=lambda: now[0])
-    source = DockerSource(DockerSettings(url=engine[1], gpus=8, timeout=0.5), fleet, clock=lambda: now[0])
+    within = 1.0 if fault == "hang" else 30.0
+    source = DockerSource(DockerSettings(url=engine[1], gpus=8, timeout=within), fleet, clock=lambda: now[0])
     known, stuck = (
         server.run("known", DeviceRequests=some("0")),
         server.run("stuck", DeviceRequests=some("1")),
