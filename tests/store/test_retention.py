@@ -16,7 +16,7 @@ from gpufleet.store.prune import Kept, apply, find, tell
 T0 = 1_800_000_000.0
 HOUR, DAY = 3600.0, 86_400.0
 POWER = Quantity.POWER
-AGES = 100_000 * DAY
+AGES = 1e12
 LONG = AccountingSettings(
     snapshot_retention=AGES,
     workload_retention=AGES,

@@ -59,8 +59,8 @@ ON CONFLICT (cluster, grouping, hour, member) DO UPDATE SET
     cost = usage_day.cost + excluded.cost, measured = usage_day.measured + excluded.measured,
     used = usage_day.used + excluded.used
 """
-# locked, so that nobody forgets the hours of the day before its sums are stored
-_FORGOTTEN = "SELECT workloads_from > $2 FROM accounted_cluster WHERE id = $1 FOR SHARE"
+_FORGOTTEN = "SELECT workloads_from > $2 FROM accounted_cluster WHERE id = $1"
+_FORGET = "UPDATE accounted_cluster SET workloads_from = $2 WHERE id = $1 AND workloads_from < $2"
 _STORED = "SELECT EXISTS (SELECT FROM cluster_hour WHERE cluster = $1 AND hour = $2)"
 _SETTLE = "UPDATE accounted_hour SET stale = false WHERE cluster = $1 AND hour = $2"
 _GROUPINGS = (
@@ -147,7 +147,7 @@ class KeptHours:
         async def work(connection: asyncpg.Connection) -> bool:
             if next(tries, True):
                 names.forget()
-            await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock_of(f"hours of {cluster}"))
+            await _alone(connection, cluster)
             day = hour - hour % 24
             forgotten = await connection.fetchval(_FORGOTTEN, number, day)
             if forgotten and await connection.fetchval(_STORED, number, hour):
@@ -178,6 +178,17 @@ class KeptHours:
             names.forget()
             raise
 
+    async def forget_workloads(self, cluster: str, before: int) -> None:
+        """From now on the rows of workloads may be missing in hours before hour number `before`."""
+        number = await self._clusters.number(cluster)
+
+        async def work(connection: asyncpg.Connection) -> None:
+            await _alone(connection, cluster)  # who sums a day up right now does it of whole hours
+            await connection.execute(_FORGET, number, before)
+
+        if not await self._database.fetchval(_FORGOTTEN, number, before - 1):
+            await self._database.transaction(work)
+
     async def forget_done(self, cluster: str, before: int) -> None:
         """Forget that hours were done whose rows are gone."""
         await self._database.execute(
@@ -185,6 +196,11 @@ class KeptHours:
             await self._clusters.number(cluster),
             before,
         )
+
+
+async def _alone(connection: asyncpg.Connection, cluster: str) -> None:
+    """Let nobody else change the hours of the cluster until the transaction ends."""
+    await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock_of(f"hours of {cluster}"))
 
 
 async def _write(

@@ -33,7 +33,6 @@ _BY_END = {
 
 _SETTINGS = tuple(dict.fromkeys((*_MONTHLY.values(), *_BY_END.values())))
 _AT_ONCE = 100_000
-_WORKLOADS_FROM = "UPDATE accounted_cluster SET workloads_from = $2 WHERE id = $1 AND workloads_from < $2"
 _log = get_logger("store")
 
 
@@ -87,15 +86,15 @@ async def apply(store: Store, kept: Kept, now: float) -> list[Old]:
     found = await find(store, kept, now)
 
     async def drop(connection: asyncpg.Connection) -> None:
-        for cluster in await _clusters(connection, kept):
-            first = first_hour(*month_of(_hour(cluster, "workload_retention", now)))
-            await connection.execute(_WORKLOADS_FROM, cluster.number, first)
         for old in found:
             if not old.cluster:
                 await connection.execute(f"DROP TABLE IF EXISTS {old.part}")
 
-    await store.database.transaction(drop)
     clusters = await store.database.transaction(lambda connection: _clusters(connection, kept))
+    for cluster in clusters:
+        first = first_hour(*month_of(_hour(cluster, "workload_retention", now)))
+        await store.hours.forget_workloads(cluster.name, first)
+    await store.database.transaction(drop)
     for old in found:
         if old.cluster:
             await _delete(store, old, next(each for each in clusters if each.name == old.cluster), now)
@@ -144,8 +143,8 @@ def _key(name: str) -> str:
 
 
 def _hour(cluster: _Cluster, name: str, now: float) -> int:
-    """The number of the oldest hour that a cluster wants."""
-    return int((now - cluster.seconds[name]) // 3600)
+    """The number of the oldest hour that a cluster wants; nothing is from before 1970."""
+    return int(max(0.0, now - cluster.seconds[name]) // 3600)
 
 
 def _rows(old: Old, cluster: _Cluster, now: float) -> tuple[str, list[object]]:
