@@ -414,3 +414,19 @@ def test_a_lease_that_can_not_be_released_is_not_complained_of_every_second(
     told = [line for line in lines if line["log_level"] == "warning"]
     assert 3 <= len(told) <= 6, [line["event"] for line in told]
     process.kill()
+
+
+def test_a_status_that_can_not_be_written_is_not_complained_of_every_second(world: World) -> None:
+    pod, process = world.add_pod("p", "one"), Process(world)
+    process.schedule(pod)
+    answer_all(world)
+    process.watch()
+    with capture_logs() as lines:
+        for _ in range(600):
+            world.now += 1.0
+            process.look("statuses")
+            while world.calls:
+                world.resolve(world.calls[0], "failed")
+    told = [line for line in lines if line.get("claim") == "ns/one"]
+    assert 3 <= len(told) <= 6, told
+    process.kill()

@@ -66,7 +66,7 @@ class Desk:
         self.care = Care(
             api, ledger, self.leasing, self.binder, self.waiting, self.metrics, settings.grace, timing
         )
-        self.statuses = Statuses(api, ledger, self.waiting)
+        self.statuses = Statuses(api, ledger, self.waiting, timing)
         self.gangs = Gangs(api, ledger, self.leasing, self.care, timing)
         self.preemption = Preemption(ledger, timing)
         ledger.on_freed = self.care.freed

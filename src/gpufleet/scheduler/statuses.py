@@ -11,7 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 from gpufleet.errors import GpufleetError
-from gpufleet.logs import get_logger
+from gpufleet.kube.timing import Timing
+from gpufleet.logs import Complaints, get_logger
 from gpufleet.model import crds
 from gpufleet.model.claim import GpuClaim
 from gpufleet.model.kube_objects import ObjectReference, Pod
@@ -36,10 +37,11 @@ _NO_NEWS = "Waits: not looked at yet"
 class Statuses:
     """Writes what has changed; `run` it while leading."""
 
-    def __init__(self, api: Api, ledger: Ledger, waiting: WaitingRoom) -> None:
+    def __init__(self, api: Api, ledger: Ledger, waiting: WaitingRoom, timing: Timing) -> None:
         self._api = api
         self._ledger = ledger
         self._waiting = waiting
+        self._complaints = Complaints(_log, timing.monotonic)
         self._dirty: set[Key] = set()
         self._events: dict[
             tuple[str, str], tuple[ObjectReference, str, str, Literal["Normal", "Warning"]]
@@ -105,11 +107,13 @@ class Statuses:
         status = status_of(self._ledger, self._waiting, claim)
         if _told(claim) == status or (status["message"] == _NO_NEWS and not claim.status.allocations):
             return None
+        name = "/".join(key)
         try:
             await self._api.write_status(*key, status)
         except GpufleetError as error:
-            _log.warning("claim status not written", claim="/".join(key), error=str(error))
+            self._complaints.warn(name, "claim status not written", claim=name, error=str(error))
             return key
+        self._complaints.over(name)
         return None
 
 
