@@ -43,7 +43,7 @@ class Proxy:
         if fault == "slow":
             await asyncio.sleep(1.5)
         if fault == "500":
-            return web.Response(status=500, text="out of memory")
+            return web.Response(status=500, text="out of memory\n")
         if fault == "garbage":
             return web.Response(body=b"\x00\xffnot json at all")
         if fault == "endless":
@@ -155,7 +155,7 @@ async def test_one_failed_query_costs_only_its_own_quantity(proxy: Proxy) -> Non
         after = await source.refresh()
         assert set(after.errors) == {"power"}
         assert after.errors["power"].startswith("dcgm: ")
-        assert "out of memory" in after.errors["power"]
+        assert after.errors["power"].endswith("answered 500: out of memory")
         row = after.rows[GPU]
         assert after.value(row, Quantity.POWER) == 512.5
         assert after.time(row, Quantity.POWER) == before.time(before.rows[GPU], Quantity.POWER)

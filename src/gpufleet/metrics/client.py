@@ -184,7 +184,7 @@ def _tls(ca_file: Path | None) -> ssl.SSLContext | bool:
 def _reason(body: bytes) -> str:
     parsers: tuple[Callable[[bytes], str], ...] = (
         lambda text: msgspec.json.decode(text, type=_Refusal).error,
-        lambda text: text[:200].decode("utf-8", "replace"),
+        lambda text: text[:200].decode("utf-8", "replace").strip(),
     )
     for parse in parsers:
         try:
