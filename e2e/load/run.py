@@ -1,6 +1,7 @@
 """The two runs of the load: the same pods without and with claims, each on a kube-scheduler of its own."""
 
 import asyncio
+import json
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -83,15 +84,16 @@ class Load:
         outcome = Outcome("with claims")
         self._create(self.pods, "claims", "gpu-scheduler", claims=True)
         self._create(self.unfit, "unfit", "gpu-scheduler", claims=True, count=2 * GPUS)
+        rendered = self._rendered()
         [port] = free_ports(1)
         command = [sys.executable, "-m", "gpufleet", "scheduler", "--port", str(port)]
         ready = f"http://127.0.0.1:{port}/readyz"
-        environment = self.cluster.commands.environment()
+        environment = {**self.cluster.commands.environment(), "KUBECONFIG": str(self._account(rendered))}
         extender = self.cluster.process("gpufleet scheduler", command, environment, lambda: answers(ready))
         extender.start()
         try:
             components = {"kube-scheduler": self.cluster.scheduler, "gpufleet scheduler": extender}
-            self._measure(outcome, components, lambda: self._start_scheduler(self._chart_configuration(port)))
+            self._measure(outcome, components, lambda: self._start_scheduler(_configuration(rendered, port)))
             outcome.phases = seconds_by_phase(f"http://127.0.0.1:{port}/metrics")
             self.cluster.wait_for("explanations", lambda: self._explained() >= self.unfit, timeout=60)
             outcome.explained = self._explained()
@@ -136,17 +138,16 @@ class Load:
         self.cluster._configure_scheduler(configuration)
         self.cluster.scheduler.restart()
 
-    def _chart_configuration(self, port: int) -> dict[str, Any]:
+    def _rendered(self) -> list[dict[str, Any]]:
         text = self.cluster.helm("template", "gpu-scheduler", str(CHART))
-        documents = [each for each in yaml.safe_load_all(text) if each]
-        [found] = [
-            each["data"]["config.yaml"]
-            for each in documents
-            if each["kind"] == "ConfigMap" and "config.yaml" in each["data"]
-        ]
-        configuration: dict[str, Any] = yaml.safe_load(found)
-        configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
-        return {key: value for key, value in configuration.items() if key not in ("leaderElection",)}
+        return [each for each in yaml.safe_load_all(text) if each]
+
+    def _account(self, rendered: list[dict[str, Any]]) -> Path:
+        """The kubeconfig of the scheduler's service account, with its rights: the API server treats it as in a cluster."""
+        for each in rendered:
+            if each["kind"] in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
+                self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(each))
+        return self.cluster.service_account("default", "gpu-scheduler-scheduler").kubeconfig
 
     # Objects
 
@@ -246,3 +247,15 @@ def _moment(text: str) -> datetime:
 
 def _tell(line: str) -> None:
     print(f"==> {line}", flush=True)
+
+
+def _configuration(rendered: list[dict[str, Any]], port: int) -> dict[str, Any]:
+    """kube-scheduler's, as the chart has it."""
+    [found] = [
+        each["data"]["config.yaml"]
+        for each in rendered
+        if each["kind"] == "ConfigMap" and "config.yaml" in each["data"]
+    ]
+    configuration: dict[str, Any] = yaml.safe_load(found)
+    configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
+    return {key: value for key, value in configuration.items() if key not in ("leaderElection",)}

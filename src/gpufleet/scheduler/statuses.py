@@ -28,7 +28,8 @@ _log = get_logger("scheduler")
 TOGETHER = 0.2
 """Seconds in which changes of a claim are gathered: its pods often come and go together."""
 
-_AT_ONCE = 16
+_AT_ONCE = 4
+"""Few: when the API server is busy each takes longer, and so the binding of pods goes before the telling of it."""
 _MOST_EVENTS = 10_000
 _NO_NEWS = "Waits: not looked at yet"
 """Not worth a write: the scheduler's word on the pod comes in a moment."""
