@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { splitEvents } from "../src/api/split";
-import { align, stack } from "../src/charts/align";
+import { align, alone, stack } from "../src/charts/align";
 import { GAP, gpuAt, layOut, nodeOf, placeOf } from "../src/heatmap/layout";
 import type { Report, ReportRow } from "../src/api/types";
 import { pinchOf } from "../src/heatmap/pinch";
@@ -202,4 +202,10 @@ test("a moment tells its year unless it is this one, by the zone that is shown",
   expect(moment(newYear, "UTC", false, now)).toBe("01 Jan, 00:30");
   expect(moment(newYear - 3_600_000, "UTC", true, now)).toBe("31 Dec 2025, 23:30:00");
   expect(moment(newYear, "UTC", false, Date.UTC(2025, 11, 31))).toBe("01 Jan 2026, 00:30");
+});
+
+test("a value without neighbours is found, so that a dot tells of it", () => {
+  expect(alone([1])).toEqual([0]);
+  expect(alone([null, 2, null, 3, 4, null, 5])).toEqual([1, 6]);
+  expect(alone([1, 2, 3])).toEqual([]);
 });

@@ -35,3 +35,11 @@ export function stack(values: readonly (readonly (number | null)[])[]): number[]
     }),
   );
 }
+
+/** The places of values without a neighbour, of which no line tells. */
+export function alone(column: ArrayLike<number | null | undefined>): number[] {
+  const found: number[] = [];
+  for (let place = 0; place < column.length; place++)
+    if (column[place] != null && column[place - 1] == null && column[place + 1] == null) found.push(place);
+  return found;
+}

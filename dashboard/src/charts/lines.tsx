@@ -5,7 +5,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { session, useSession } from "../state/session";
 import { moment, short, yearOf } from "../ui/format";
-import { align, stack, type Line } from "./align";
+import { align, alone, stack, type Line } from "./align";
 import { lineColours, themeColour } from "./colours";
 
 const MOST_NAMED = 12;
@@ -160,7 +160,7 @@ function options(
       ...painted.map((colour) => ({
         stroke: colour,
         width: props.stacked ? 1 : painted.length > 8 ? 1 : 1.5,
-        points: { show: false },
+        points: props.stacked || props.bars ? { show: false } : { show: true, size: 5, fill: colour, filter: (plot: uPlot, column: number) => alone(plot.data[column] ?? []) },
         ...(props.bars && uPlot.paths.bars ? { paths: uPlot.paths.bars({ size: [0.72, 56] }) } : {}),
         ...(props.stacked ? { fill: colour } : painted.length === 1 ? { fill: `${colour}1c` } : {}),
       })),
