@@ -97,6 +97,9 @@ def stop_on_signals() -> "Iterator[Stopper]":
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+            if stopper.asked:
+                # Everything is closed; who asks again now would make a clean end look like a kill.
+                signal.signal(number, signal.SIG_IGN)
 
 
 class Stopper:
