@@ -3423,6 +3423,7 @@ export interface operations {
                 start: number;
                 /** @description Unix milliseconds. */
                 end: number;
+                /** @description Numbers of this rank only. */
                 rank?: number;
             };
             header?: never;

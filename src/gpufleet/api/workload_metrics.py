@@ -48,7 +48,7 @@ class TrainingAsked(InCluster, kw_only=True, rename="camel"):
 
     start: Milliseconds
     end: Milliseconds
-    rank: Annotated[int, Meta(ge=0, le=10**6)] | None = None
+    rank: Annotated[int, Meta(ge=0, le=10**6, description="Numbers of this rank only.")] | None = None
 
 
 class Series(msgspec.Struct):
