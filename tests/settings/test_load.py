@@ -1,3 +1,7 @@
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,3 +141,22 @@ def test_a_duration_is_shown_as_people_write_it_and_read_back_the_same(unit: flo
     assert not count or parse(timeout, shown) == unit * count
     assert amount(timeout, 30 * 86_400.0) == "30d"
     assert amount(timeout, 5400.0) == "90m"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give up its capabilities")
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv (util-linux) is not installed")
+def test_a_working_directory_that_cannot_be_searched_has_no_settings_file(tmp_path: Path) -> None:
+    """The agent of the chart: root without capabilities in a directory of user 10001, mode 0750."""
+    closed = tmp_path / "data"
+    closed.mkdir(mode=0o750)
+    os.chown(closed, 10001, 10001)
+    without_capabilities = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    load = "from gpufleet.settings import load_settings; load_settings({}, {})"
+    ran = subprocess.run(
+        [*without_capabilities, sys.executable, "-c", load],
+        cwd=closed,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr

@@ -131,6 +131,8 @@ def _read_file(
 ) -> tuple[str, Mapping[str, Mapping[str, object]]]:
     named = file or (Path(environment["GPUFLEET_CONFIG"]) if environment.get("GPUFLEET_CONFIG") else None)
     path = named or DEFAULT_FILE
+    if named is None and not _may_look_for(path):
+        return str(path), {}
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -147,6 +149,21 @@ def _read_file(
         if not isinstance(table, dict):
             raise SettingsError(f"settings file {path}: {name} must be a table, written [{name}]")
     return str(path), tables
+
+
+def _may_look_for(path: Path) -> bool:
+    """Return False if the working directory is closed to this user.
+
+    The agent of the chart runs as root without capabilities, and the working directory of the image
+    belongs to another user. A file that was never asked for is no reason to stop there.
+    """
+    try:
+        path.stat()
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _refuse_unknown_keys(where: str, group: str, table: Mapping[str, object], known: list[Setting]) -> None:
