@@ -22,7 +22,7 @@ RUN python -m venv /opt/gpufleet \
     && /opt/gpufleet/bin/pip install --no-compile --only-binary :all: --require-hashes -r requirements/runtime.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
-COPY --from=page /build/src/gpufleet/dashboard/static ./src/gpufleet/dashboard/static
+COPY --from=page /build/src/gpufleet/server/dashboard/static ./src/gpufleet/server/dashboard/static
 # What is only there to build goes; bytecode is checked by nothing that a clock has written, so that it can be
 # repeated, and a container with a read-only root need not compile at each start.
 RUN /opt/gpufleet/bin/pip install --no-compile --no-deps --no-build-isolation . \

@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 export UV_SYSTEM_CERTS := true
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python
-PAGE := src/gpufleet/dashboard/static/index.html
+PAGE := src/gpufleet/server/dashboard/static/index.html
 PAGE_SOURCES = $(shell find dashboard -path dashboard/node_modules -prune -o -type f -print 2>/dev/null)
 
 .PHONY: help run test check e2e e2e-load chaos bench build image sbom lock docs clean dashboard page-if-node browser-if-root
@@ -66,7 +66,7 @@ sbom: $(VENV)/.dev ## Write what is in the image into dist/*.cdx.json (CycloneDX
 	@ls -l dist/*.cdx.json
 
 docs: $(VENV)/.dev ## Regenerate what docs/ takes from the code
-	@$(BIN)/python -m gpufleet.settings.reference > docs/settings.md
+	@$(BIN)/python -m gpufleet.runtime.settings.reference > docs/settings.md
 	@$(BIN)/python -m charts.reference
 
 lock: $(UV) ## Pin the newest dependencies, with hashes
@@ -93,13 +93,13 @@ $(BIN)/python: | $(UV)
 $(VENV)/.run: requirements/runtime.txt pyproject.toml | $(BIN)/python
 	@echo "==> installing gpufleet and its dependencies"
 	@$(INSTALL) --require-hashes -r requirements/runtime.txt
-	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@$(INSTALL) --no-deps --no-build-isolation -e packages/kubelite -e .
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
 	@echo "==> installing gpufleet and what its tests use"
 	@$(INSTALL) --require-hashes -r requirements/dev.txt
-	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@$(INSTALL) --no-deps --no-build-isolation -e packages/kubelite -e .
 	@touch $@ $(VENV)/.run
 
 # Without Node.js everything else works, so that is said and no reason to stop.

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from bench.result import Result
-from gpufleet.accounting.rollup import Plan, roll_up
+from gpufleet.accounting.hours import Hour
+from gpufleet.accounting.rollup import RollupPlan, roll_up
 from gpufleet.accounting.samples import Samples
-from gpufleet.model.holding import Capacity, Holding
-from gpufleet.model.hour import Hour
-from gpufleet.settings import StoreSettings
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import open_store
 
 NODES, GPUS, WORKLOADS, KEYS = 12_500, 8, 10_000, 5
@@ -23,7 +23,7 @@ HOUR = 1_700_002_800
 
 def measure() -> Iterator[Result]:
     holdings, capacities, samples = _hour()
-    plan = Plan(label_keys=tuple(f"key-{k}" for k in range(KEYS)), prices={"H200": 3.5})
+    plan = RollupPlan(label_keys=tuple(f"key-{k}" for k in range(KEYS)), prices={"H200": 3.5})
     started, used = time.perf_counter(), time.process_time()
     hour = roll_up(HOUR, holdings, capacities, samples, plan)
     seconds, cpu = time.perf_counter() - started, time.process_time() - used
@@ -49,14 +49,16 @@ async def _store(folder: Path, hour: Hour) -> tuple[float, float]:
     return taken[0], taken[1]
 
 
-def _hour() -> tuple[list[Holding], list[Capacity], Samples]:
+def _hour() -> tuple[list[HoldingPeriod], list[CapacityPeriod], Samples]:
     chance = np.random.default_rng(7)
     holdings = []
     for node in range(NODES):
         for half in range(2):
             workload = int(chance.integers(WORKLOADS))
             holdings.append(_holding(node, half, workload, chance))
-    capacities = [Capacity(node=f"n{node}", gpus=GPUS, model="H200", start=0.0) for node in range(NODES)]
+    capacities = [
+        CapacityPeriod(node=f"n{node}", gpus=GPUS, model="H200", start=0.0) for node in range(NODES)
+    ]
     gpus = {(f"n{n}", g): n * GPUS + g for n in range(NODES) for g in range(GPUS)}
     times = np.array([(HOUR + i * 300) * 1000 for i in range(12)], dtype=np.int64)
     shape = (NODES * GPUS, 12)
@@ -65,8 +67,8 @@ def _hour() -> tuple[list[Holding], list[Capacity], Samples]:
     return holdings, capacities, Samples(gpus, times, 300_000, chance.uniform(0, 100, shape), used, total)
 
 
-def _holding(node: int, half: int, workload: int, chance: np.random.Generator) -> Holding:
-    return Holding(
+def _holding(node: int, half: int, workload: int, chance: np.random.Generator) -> HoldingPeriod:
+    return HoldingPeriod(
         pod_uid=f"p{node}-{half}",
         pod=f"p{node}-{half}",
         namespace=f"ns-{workload % 200}",

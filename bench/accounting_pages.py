@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.result import Result
-from gpufleet.model.statistics import WorkloadHoursWanted
-from gpufleet.settings import StoreSettings
+from gpufleet.accounting.statistics import WorkloadHoursWanted
+from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import Store, open_store
-from gpufleet.store.months import first_hour, month_of
+from gpufleet.store.partitions import first_hour, month_of
 
 ROWS = int(os.environ.get("GPUFLEET_BENCH_ROWS", "20000000"))
 WORKLOADS, NAMESPACES, KINDS = 10_000, 200, 5

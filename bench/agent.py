@@ -20,9 +20,9 @@ import aiohttp
 from tests.shim.nvml import GIB, NvmlShim, build_shim, switched
 
 from bench.result import Result
-from gpufleet.kube import KubeClient, load_connection
-from gpufleet.kubelite import KubeLite
-from gpufleet.model.crds import definitions
+from gpufleet.kubernetes import KubeClient, load_connection
+from gpufleet.kubernetes.crds.generate import definitions
+from kubelite import KubeLite
 
 PERIOD = 15.0
 ROUNDS = 20

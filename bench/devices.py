@@ -22,8 +22,8 @@ ROUNDS = 300
 
 READ = f"""
 import json, os, time
-from gpufleet.devices.nvml import NvmlReader
-from gpufleet.devices.processes import ProcessTable
+from gpufleet.gpus.drivers.nvml import NvmlReader
+from gpufleet.gpus.processes import ProcessTable
 reader = NvmlReader(ProcessTable(believe_pids=True))
 def cost(question, rounds):
     question()

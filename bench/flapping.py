@@ -23,26 +23,26 @@ import aiohttp
 import httpx
 from aiohttp import web
 from e2e.cluster.proxy import Proxy
-from tests.metrics.exporters import exporter, scrape_config
+from tests.exporters.samples import exporter, scrape_config
 from tests.prometheus_fixture import running_prometheus
 
 from bench.result import Result
-from gpufleet.api.app import Api, create_app
-from gpufleet.api.clusters import cluster_routes
-from gpufleet.api.gpus import gpu_routes
-from gpufleet.api.nodes import node_routes
-from gpufleet.api.workloads import workload_routes
+from gpufleet.exporters.prometheus.source import PrometheusSource
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
-from gpufleet.fleet.picture import Fleet
-from gpufleet.kube import Backoff, Connection, KubeClient, Pace
-from gpufleet.kubelite import KubeLite
-from gpufleet.logs import configure_logs
-from gpufleet.metrics.prometheus import PrometheusSource
-from gpufleet.model.crds import definitions
+from gpufleet.fleet.state import Fleet
+from gpufleet.kubernetes import Backoff, Connection, KubeClient, Pace
+from gpufleet.kubernetes.crds.generate import definitions
 from gpufleet.model.reading import Quantity
-from gpufleet.settings import MetricsSettings
+from gpufleet.runtime.logs import configure_logs
+from gpufleet.runtime.settings import MetricsSettings
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.routes.clusters import cluster_routes
+from gpufleet.server.routes.gpus import gpu_routes
+from gpufleet.server.routes.nodes import node_routes
+from gpufleet.server.routes.workloads import workload_routes
 from gpufleet.sources.kubernetes import KubernetesSource
+from kubelite import KubeLite
 
 SECONDS = float(os.environ.get("GPUFLEET_FLAP_SECONDS", "30"))
 NODES, GPUS = 20, 8

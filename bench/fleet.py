@@ -45,8 +45,8 @@ async def _read(url: str) -> dict[str, float]:
 
     from bench.large_cluster import EVENTS_A_SECOND, HOLDING, SECONDS
     from gpufleet.fleet.overview import overview
-    from gpufleet.fleet.picture import Fleet
-    from gpufleet.kube import Connection, KubeClient
+    from gpufleet.fleet.state import Fleet
+    from gpufleet.kubernetes import Connection, KubeClient
     from gpufleet.sources.kubernetes import KubernetesSource
 
     fleet = Fleet("large")
@@ -105,11 +105,11 @@ async def _ask(fleet: Any, going: Any) -> dict[str, float]:
 
     import httpx
 
-    from gpufleet.api.app import Api, create_app
-    from gpufleet.api.clusters import cluster_routes
-    from gpufleet.api.workloads import workload_routes
     from gpufleet.fleet.clusters import Cluster, Clusters
     from gpufleet.fleet.listing import Listing
+    from gpufleet.server.app import Api, create_app
+    from gpufleet.server.routes.clusters import cluster_routes
+    from gpufleet.server.routes.workloads import workload_routes
 
     clusters = Clusters([Cluster("large", fleet, Listing(fleet), cast(Any, _NoMetrics()))])
     app = create_app(Api(routes=[*cluster_routes(clusters), *workload_routes(clusters)]))
@@ -142,7 +142,7 @@ class _NoMetrics:
 if __name__ == "__main__":
     import os
 
-    from gpufleet.logs import configure_logs
+    from gpufleet.runtime.logs import configure_logs
 
     configure_logs("error", "json")
     figures = asyncio.run(_read(sys.argv[1]))

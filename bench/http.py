@@ -25,13 +25,13 @@ import uvicorn
 import uvloop
 
 from bench.result import Result
-from gpufleet.api.addresses import bind
-from gpufleet.api.answers import Prepared
-from gpufleet.api.app import Api, create_app
-from gpufleet.api.health import Lifecycle
-from gpufleet.api.routes import get
-from gpufleet.api.server import Server
-from gpufleet.logs import configure_logs
+from gpufleet.runtime.listening import bind
+from gpufleet.runtime.logs import configure_logs
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.health import Lifecycle
+from gpufleet.server.http.answers import Prepared
+from gpufleet.server.http.routing import get
+from gpufleet.server.http.server import Server
 
 _CONNECTIONS = 32
 _SECONDS = 1.5

@@ -75,7 +75,7 @@ def _memory(field: str) -> float:
 
 
 async def _ours(url: str) -> dict[str, Any]:
-    from gpufleet.kube import NODES, PODS, Connection, KubeClient, Reflector
+    from gpufleet.kubernetes import NODES, PODS, Connection, KubeClient, Reflector
 
     before = _memory("VmRSS")
     async with KubeClient(Connection(url), requests_per_second=1000, burst=1000) as client:

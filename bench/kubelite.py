@@ -15,7 +15,7 @@ import aiohttp
 import uvloop
 
 from bench.result import Result
-from gpufleet.kubelite import KubeLite
+from kubelite import KubeLite
 
 _OBJECTS = 6_000
 _AT_ONCE = 32

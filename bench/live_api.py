@@ -24,29 +24,29 @@ import uvloop
 
 from bench.http import _bare, _connect, _rate, _run, _server
 from bench.result import Result
-from gpufleet.api.app import Api, create_app
-from gpufleet.api.clusters import cluster_routes
-from gpufleet.api.gpus import gpu_routes
-from gpufleet.api.health import Lifecycle
-from gpufleet.api.server import Server
-from gpufleet.api.workloads import workload_routes
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
-from gpufleet.fleet.picture import Fleet
-from gpufleet.logs import configure_logs
+from gpufleet.fleet.state import Fleet
 from gpufleet.model.metric_source import SourceHealth
-from gpufleet.model.node import Node
+from gpufleet.model.node import FleetNode
 from gpufleet.model.reading import (
     GpuIdentity,
     GpuRef,
-    Holder,
+    GpuUser,
     Processes,
     Quantity,
     RdmaPorts,
     Readings,
     StorageUse,
 )
-from gpufleet.model.workload import Owner, OwnerRef, Pod, Status
+from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
+from gpufleet.runtime.logs import configure_logs
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.health import Lifecycle
+from gpufleet.server.http.server import Server
+from gpufleet.server.routes.clusters import cluster_routes
+from gpufleet.server.routes.gpus import gpu_routes
+from gpufleet.server.routes.workloads import workload_routes
 
 NODES, GPUS, WORKLOADS = 12_500, 8, 10_000
 RATE, SECONDS, WARM = 200, 12.0, 2.0
@@ -105,7 +105,7 @@ class Made:
             for i in range(GPUS)
         )
         self._holders = {
-            n * GPUS + i: (Holder(namespace=f"team-{n % 20}", pod=f"train-{n}-0", container="main"),)
+            n * GPUS + i: (GpuUser(namespace=f"team-{n % 20}", pod=f"train-{n}-0", container="main"),)
             for n in range(held)
             for i in range(GPUS)
         }
@@ -135,10 +135,10 @@ def _node(number: int) -> str:
 def _fleet(nodes: int, workloads: int) -> Fleet:
     fleet = Fleet("bench")
     for n in range(nodes):
-        fleet.put_node(Node(name=_node(n), gpu_count=GPUS, gpu_model="NVIDIA H200"))
+        fleet.put_node(FleetNode(name=_node(n), gpu_count=GPUS, gpu_model="NVIDIA H200"))
     for w in range(workloads):
         fleet.put_owner(
-            Owner(
+            FleetOwner(
                 uid=f"job-{w}",
                 kind="Job",
                 name=f"train-{w}",
@@ -152,8 +152,8 @@ def _fleet(nodes: int, workloads: int) -> Fleet:
     return fleet
 
 
-def _pod(number: int, turn: int = 0) -> Pod:
-    return Pod(
+def _pod(number: int, turn: int = 0) -> FleetPod:
+    return FleetPod(
         uid=f"pod-{number}",
         name=f"train-{number}-0",
         namespace=f"team-{number % 20}",

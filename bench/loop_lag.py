@@ -16,20 +16,20 @@ import uvloop
 
 from bench.live_api import NODES, WORKLOADS, Made, _fleet, _pod
 from bench.result import Result
-from gpufleet.api.addresses import address_of, bind
-from gpufleet.api.app import Api, create_app
-from gpufleet.api.clusters import cluster_routes
-from gpufleet.api.fleet_metrics import FleetMetrics
-from gpufleet.api.gpus import gpu_routes
-from gpufleet.api.health import Lifecycle
-from gpufleet.api.metrics import Metrics
-from gpufleet.api.nodes import node_routes
-from gpufleet.api.server import Server
-from gpufleet.api.workloads import workload_routes
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
-from gpufleet.fleet.picture import Fleet
-from gpufleet.logs import configure_logs
+from gpufleet.fleet.state import Fleet
+from gpufleet.runtime.listening import address_of, bind
+from gpufleet.runtime.logs import configure_logs
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.fleet_metrics import FleetMetrics
+from gpufleet.server.health import Lifecycle
+from gpufleet.server.http.server import Server
+from gpufleet.server.metrics import ServerMetrics
+from gpufleet.server.routes.clusters import cluster_routes
+from gpufleet.server.routes.gpus import gpu_routes
+from gpufleet.server.routes.nodes import node_routes
+from gpufleet.server.routes.workloads import workload_routes
 
 MOST = 100.0
 """Milliseconds that a request may keep the loop."""
@@ -134,7 +134,7 @@ async def _serving(clusters: Clusters) -> AsyncIterator[str]:
         *gpu_routes(clusters),
         *node_routes(clusters),
     ]
-    metrics, lifecycle, ready = Metrics(), Lifecycle(), asyncio.Event()
+    metrics, lifecycle, ready = ServerMetrics(), Lifecycle(), asyncio.Event()
     metrics.registry.register(FleetMetrics(clusters))
     server = Server(create_app(Api(routes=routes, lifecycle=lifecycle, metrics=metrics)), lifecycle, 1)
     server.on_started = ready.set

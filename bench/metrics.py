@@ -21,10 +21,10 @@ from multiprocessing.connection import Connection
 from aiohttp import web
 
 from bench.result import Result
-from gpufleet.api.server import SWITCH_SECONDS
-from gpufleet.metrics.answer import decode_instant
-from gpufleet.metrics.prometheus import PrometheusSource
-from gpufleet.settings import MetricsSettings
+from gpufleet.exporters.prometheus.responses import decode_instant
+from gpufleet.exporters.prometheus.source import PrometheusSource
+from gpufleet.runtime.settings import MetricsSettings
+from gpufleet.server.http.server import SWITCH_SECONDS
 
 GPUS = 100_000
 METRICS = {

@@ -14,7 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.result import Result
-from gpufleet.placement import Cluster, Demand, Fits, GangFits, Gpu, Node, Request, place_gang
+from gpufleet.placement import (
+    CandidateGpu,
+    CandidateNode,
+    Demand,
+    Fits,
+    GangFits,
+    Inventory,
+    Request,
+    place_gang,
+)
 from gpufleet.placement.replay import Outcome, replay
 from gpufleet.placement.trace import Task, arrivals, read_nodes, read_tasks
 
@@ -34,15 +43,17 @@ def measure() -> Iterable[Result]:
     yield from _openb(Path(folder))
 
 
-def _fleet(cpu_milli: int | None = None) -> Cluster:
-    gpus = tuple(Gpu(at, island="nvlink", bandwidth_gbps=600) for at in range(8))
-    return Cluster(
-        Node(f"node-{at:05}", gpus, {"rack": f"rack-{at // 20}"}, cpu_milli=cpu_milli, memory_mib=cpu_milli)
+def _fleet(cpu_milli: int | None = None) -> Inventory:
+    gpus = tuple(CandidateGpu(at, island="nvlink", bandwidth_gbps=600) for at in range(8))
+    return Inventory(
+        CandidateNode(
+            f"node-{at:05}", gpus, {"rack": f"rack-{at // 20}"}, cpu_milli=cpu_milli, memory_mib=cpu_milli
+        )
         for at in range(NODES)
     )
 
 
-def _used_fleet() -> Cluster:
+def _used_fleet() -> Inventory:
     """Half full after tasks of many sizes came and went: well over a thousand different states."""
     cluster, rng = _fleet(128_000), random.Random(1)
     for number in range(30_000):
@@ -55,7 +66,7 @@ def _used_fleet() -> Cluster:
     return cluster
 
 
-def _decisions(what: str, cluster: Cluster) -> Iterator[Result]:
+def _decisions(what: str, cluster: Inventory) -> Iterator[Result]:
     one, four = Request(cpu_milli=4000), Request(count=4, cpu_milli=4000)
     cluster.place(one)
 
@@ -114,7 +125,7 @@ def _openb(folder: Path) -> Iterator[Result]:
         yield _allocation(f"openb {name}, seed 42", ours, fgd)
 
 
-def _replay(nodes: list[Node], tasks: list[Task], policy: str, seed: int) -> Outcome:
+def _replay(nodes: list[CandidateNode], tasks: list[Task], policy: str, seed: int) -> Outcome:
     order = arrivals(tasks, 1000 * sum(len(node.gpus) for node in nodes), 1.3, random.Random(seed))
     return replay(
         nodes, order, policy, Demand.of_requests(task.request for task in tasks), random.Random(seed)
@@ -147,12 +158,12 @@ def _with_part(
     return [Task(f"task-{at:06}", request) for at, request in enumerate(mixed)]
 
 
-def _more_without_gpu(nodes: list[Node], tasks: list[Task], rng: random.Random) -> list[Task]:
+def _more_without_gpu(nodes: list[CandidateNode], tasks: list[Task], rng: random.Random) -> list[Task]:
     more = [task for task in tasks if not task.request.count]
     return [*tasks, *(Task(f"again-{task.name}", task.request) for task in more)]
 
 
-def _bound_to_models(nodes: list[Node], tasks: list[Task], rng: random.Random) -> list[Task]:
+def _bound_to_models(nodes: list[CandidateNode], tasks: list[Task], rng: random.Random) -> list[Task]:
     """A third of the GPU tasks accept one model only, drawn by its number of GPUs."""
     bound = []
     for task in tasks:
@@ -164,7 +175,7 @@ def _bound_to_models(nodes: list[Node], tasks: list[Task], rng: random.Random) -
     return bound
 
 
-MIXES: dict[str, Callable[[list[Node], list[Task], random.Random], list[Task]]] = {
+MIXES: dict[str, Callable[[list[CandidateNode], list[Task], random.Random], list[Task]]] = {
     "60% shared": lambda nodes, tasks, rng: _with_part(tasks, 0.6, lambda r: r.milli_per_gpu < 1000, rng),
     "all shared": lambda nodes, tasks, rng: _with_part(tasks, 1.0, lambda r: r.milli_per_gpu < 1000, rng),
     "20% multi-GPU": lambda nodes, tasks, rng: _with_part(tasks, 0.2, lambda r: r.count > 1, rng),

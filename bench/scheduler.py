@@ -36,9 +36,9 @@ asyncio.run(serve_api(Path(sys.argv[1])))
 
 async def serve_api(kubeconfig: Path) -> None:
     """A cluster of 5,000 nodes on the embedded API, until killed."""
-    from gpufleet.kubelite import KubeLite
-    from gpufleet.kubelite.storage import Storage
-    from gpufleet.model.crds import definitions
+    from gpufleet.kubernetes.crds.generate import definitions
+    from kubelite import KubeLite
+    from kubelite.storage import Storage
 
     async with KubeLite(window=100_000) as server:
         storage = Storage(server)

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from bench.result import Result
-from gpufleet.fleet.picture import Fleet
-from gpufleet.settings import SlurmSettings
+from gpufleet.fleet.state import Fleet
+from gpufleet.runtime.settings import SlurmSettings
 from gpufleet.sources.slurm import SlurmSource
 from gpufleet.sources.slurm.wire import JobRecord, NodeRecord, PastRecord, read_jobs, read_nodes
 

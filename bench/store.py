@@ -18,11 +18,11 @@ import asyncpg
 import numpy as np
 
 from bench.result import Result
-from gpufleet.metrics.embedded import EmbeddedMetrics
+from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings
-from gpufleet.settings import MetricsSettings, StoreSettings
+from gpufleet.runtime.settings import MetricsSettings, StoreSettings
 from gpufleet.store import Store, open_store
-from gpufleet.store.bulk import merge
+from gpufleet.store.postgres.bulk import merge
 
 T0 = 1_800_000_000.0
 STEP, DAY = 15.0, 86_400.0

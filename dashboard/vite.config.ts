@@ -6,7 +6,7 @@ export default defineConfig({
   base: "./",
   esbuild: { jsx: "automatic", jsxImportSource: "preact" },
   build: {
-    outDir: "../src/gpufleet/dashboard/static",
+    outDir: "../src/gpufleet/server/dashboard/static",
     emptyOutDir: true,
     target: "es2022",
     assetsInlineLimit: 0,

@@ -21,8 +21,8 @@ from e2e.cluster.binaries import Binaries
 from e2e.cluster.cluster import free_ports
 from e2e.cluster.identity import Identity
 from e2e.fakenodes import FakeNodes
-from gpufleet.agent.grpc import CallFailed, ask
-from gpufleet.agent.kubelet import LIST
+from gpufleet.agent.grpc_client import CallFailed, ask
+from gpufleet.agent.pod_resources import LIST
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
 STATUSES = "/apis/gpu.scheduling/v1/gpunodestatuses"

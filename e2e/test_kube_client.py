@@ -12,7 +12,7 @@ import yaml
 from msgspec import structs
 
 from e2e.cluster import Cluster, CommandFailed
-from gpufleet.kube import (
+from gpufleet.kubernetes import (
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
     LEASES,
@@ -28,12 +28,20 @@ from gpufleet.kube import (
     Selection,
     Terms,
     load_connection,
-    patch,
 )
-from gpufleet.kube.errors import AlreadyExists, Conflict, Forbidden, Gone, Invalid, NotFound, Unauthorized
-from gpufleet.model.claim import ClaimDevices, ClaimSpec, GpuClaim
-from gpufleet.model.kube_objects import KubeObject, Lease, LeaseSpec, ObjectMeta, ObjectReference, Owner
-from gpufleet.model.node_status import Device, GpuNodeStatus, NodeGpus, NodeGpusSpec
+from gpufleet.kubernetes.client import patch
+from gpufleet.kubernetes.client.errors import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    ObjectNotFound,
+    Unauthorized,
+)
+from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, GpuClaim
+from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus, NodeGpus, NodeGpusSpec
+from gpufleet.kubernetes.objects import KubeObject, Lease, LeaseSpec, ObjectMeta, ObjectReference, Owner
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
 PACE = Pace(backoff=Backoff(first=0.1, most=1.0), idle=3.0, watch=60.0)
@@ -93,7 +101,7 @@ async def test_an_object_from_its_creation_to_its_end(cluster: Cluster, namespac
         await client.delete(
             LEASES, "gpu-a-0", namespace, uid=meta.uid, resource_version=meta.resource_version
         )
-        with pytest.raises(NotFound):
+        with pytest.raises(ObjectNotFound):
             await client.get(LEASES, "gpu-a-0", namespace)
 
 
@@ -160,8 +168,8 @@ async def test_claims_read_well_in_kubectl(cluster: Cluster, namespace: str) -> 
 @pytest.mark.usefixtures("definitions")
 async def test_an_agent_and_an_operator_own_different_fields_of_one_gpu(cluster: Cluster) -> None:
     def seen(health: Any) -> GpuNodeStatus:
-        device = Device(id=0, health=health, bandwidth_gbps=600)
-        status = NodeGpus(devices=(device, Device(id=1, health="Healthy")), total=2, free=1)
+        device = DeviceStatus(id=0, health=health, bandwidth_gbps=600)
+        status = NodeGpus(devices=(device, DeviceStatus(id=1, health="Healthy")), total=2, free=1)
         return GpuNodeStatus(spec=NodeGpusSpec("node-a"), status=status)
 
     async with connected(cluster.kubeconfig, field_manager="gpufleet-agent") as agent:
@@ -267,7 +275,7 @@ async def test_any_kind_is_found_and_read_by_its_metadata(cluster: Cluster, name
         assert [item.metadata.name for item in (await client.list(bare, Selection(namespace))).items] == ["d"]
         full = await discovery.find("apps/v1", "Deployment", Owner)
         assert (await client.get(full, "d", namespace)).spec.replicas == 1
-        with pytest.raises(NotFound, match="no kind Nothing"):
+        with pytest.raises(ObjectNotFound, match="no kind Nothing"):
             await discovery.find("apps/v1", "Nothing", KubeObject)
 
 

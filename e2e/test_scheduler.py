@@ -19,7 +19,7 @@ from e2e.cluster.cluster import free_ports
 from e2e.cluster.rest import answers
 from e2e.fakenodes import FakeNodes
 from e2e.parts import Users
-from gpufleet.model.annotations import ALLOCATED, VISIBLE
+from gpufleet.kubernetes.annotations import ALLOCATED, VISIBLE
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
 DOCS = Path(__file__).parents[1] / "docs" / "scheduling.md"

@@ -16,7 +16,7 @@ import pytest
 
 from e2e.cluster import Cluster, Refused
 from e2e.fakenodes import FakeNodes
-from gpufleet.model.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
 from gpufleet.webhook.certificates import new_keyring
 from gpufleet.webhook.configuration import configurations
 

@@ -21,10 +21,10 @@ import asyncpg
 import pytest
 import structlog
 
-from gpufleet.settings import StoreSettings
+from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import Store, open_store
-from gpufleet.store.cluster import Cluster, prepare
-from gpufleet.store.migrate import upgrade
+from gpufleet.store.postgres.data_directory import DataDirectory, prepare
+from gpufleet.store.postgres.migrate import upgrade
 
 _OPTIONS = {
     "fsync": "off",
@@ -49,7 +49,7 @@ def _logs_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Cluster]:
+def postgres() -> Iterator[DataDirectory]:
     """The server of this session."""
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-tests-"))
     cluster = prepare(folder / "postgres", folder / "run", folder / "log", durable=False)
@@ -92,13 +92,13 @@ def data(empty_data: Path, _made_data: Path) -> Path:
 
 
 @pytest.fixture
-def postgres_url(postgres: Cluster) -> Iterator[str]:
+def postgres_url(postgres: DataDirectory) -> Iterator[str]:
     """A database of this test alone, with the tables of this program."""
     yield from _database(postgres, _template(postgres))
 
 
 @pytest.fixture
-def empty_postgres_url(postgres: Cluster) -> Iterator[str]:
+def empty_postgres_url(postgres: DataDirectory) -> Iterator[str]:
     """A database of this test alone in which nothing is made yet."""
     yield from _database(postgres, "template0")
 
@@ -117,20 +117,20 @@ async def store(store_settings: StoreSettings) -> AsyncIterator[Store]:
 
 
 @functools.cache
-def _template(cluster: Cluster) -> str:
+def _template(cluster: DataDirectory) -> str:
     asyncio.run(_execute(cluster, "CREATE DATABASE shaped TEMPLATE template0"))
     asyncio.run(upgrade(cluster.dsn_of("shaped"), StoreSettings()))
     return "shaped"
 
 
-def _database(cluster: Cluster, template: str) -> Iterator[str]:
+def _database(cluster: DataDirectory, template: str) -> Iterator[str]:
     name = f"test_{next(_numbers)}"
     asyncio.run(_execute(cluster, f'CREATE DATABASE "{name}" TEMPLATE "{template}"'))
     yield cluster.dsn_of(name)
     asyncio.run(_execute(cluster, f'DROP DATABASE "{name}" WITH (FORCE)'))
 
 
-async def _until_ready(cluster: Cluster) -> None:
+async def _until_ready(cluster: DataDirectory) -> None:
     for _ in range(300):
         try:
             await _execute(cluster, "SELECT 1")
@@ -141,7 +141,7 @@ async def _until_ready(cluster: Cluster) -> None:
     raise RuntimeError(f"PostgreSQL did not start:\n{cluster.last_words()}")
 
 
-async def _execute(cluster: Cluster, statement: str) -> None:
+async def _execute(cluster: DataDirectory, statement: str) -> None:
     connection = await asyncpg.connect(cluster.dsn_of("postgres"), timeout=10)
     try:
         await connection.execute(statement)

@@ -13,24 +13,24 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tests.api.live.conftest import TOKENS, known_fleet
 from tests.pod_environment import in_pod
+from tests.server.live.conftest import TOKENS, known_fleet
 from tests.training_server import training_server
 
-from gpufleet.api.addresses import address_of, bind
-from gpufleet.api.app import Api, create_app
-from gpufleet.api.health import Lifecycle
-from gpufleet.api.server import Server
-from gpufleet.api.training import training_routes
+from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
-from gpufleet.fleet.picture import Fleet
-from gpufleet.metrics.embedded import EmbeddedMetrics
-from gpufleet.model.node import Node
+from gpufleet.fleet.state import Fleet
+from gpufleet.model.node import FleetNode
 from gpufleet.model.reading import TrainingPoint
-from gpufleet.model.workload import Pod, Status
+from gpufleet.model.workload import FleetPod, Status
 from gpufleet.report import Reporter, find_rank, find_workload
-from gpufleet.settings import MetricsSettings
+from gpufleet.runtime.listening import address_of, bind
+from gpufleet.runtime.settings import MetricsSettings
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.health import Lifecycle
+from gpufleet.server.http.server import Server
+from gpufleet.server.routes.training import training_routes
 from gpufleet.store import Store
 
 SOURCE = Path(__file__).parents[1] / "src"
@@ -226,8 +226,8 @@ ONE_LINE = "import sys; from gpufleet.report import Reporter; report = Reporter(
 @pytest.mark.parametrize("downward", [{}, {"POD_UID": UID}], ids=["by its mounts", "by the downward API"])
 async def test_inside_a_pod_it_finds_itself_and_its_token(store: Store, downward: dict[str, str]) -> None:
     fleet = Fleet("prod")
-    fleet.put_node(Node(name="a", gpu_count=8))
-    fleet.put_pod(Pod(uid=UID, name="train", namespace="ml", node="a", gpus=1, phase=Status.RUNNING))
+    fleet.put_node(FleetNode(name="a", gpu_count=8))
+    fleet.put_pod(FleetPod(uid=UID, name="train", namespace="ml", node="a", gpus=1, phase=Status.RUNNING))
     said = "sys.exit(not report.flush(30))"
     async with training_server(fleet, store) as url:
         done = await asyncio.to_thread(

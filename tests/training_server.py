@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from gpufleet.api.addresses import address_of, bind
-from gpufleet.api.app import Api, create_app
-from gpufleet.api.health import Lifecycle
-from gpufleet.api.server import Server
-from gpufleet.api.training import training_routes
-from gpufleet.api.workload_tokens import WorkloadTokens
+from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
-from gpufleet.fleet.picture import Fleet
-from gpufleet.metrics.embedded import EmbeddedMetrics
-from gpufleet.settings import MetricsSettings
+from gpufleet.fleet.state import Fleet
+from gpufleet.runtime.listening import address_of, bind
+from gpufleet.runtime.settings import MetricsSettings
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.auth.workload_tokens import WorkloadTokens
+from gpufleet.server.health import Lifecycle
+from gpufleet.server.http.server import Server
+from gpufleet.server.routes.training import training_routes
 from gpufleet.store import Store
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from gpufleet.model.annotations import ALLOCATED
-from gpufleet.model.kube_objects import Lease
-from gpufleet.placement.kubernetes import read_lease
+from gpufleet.kubernetes.annotations import ALLOCATED
+from gpufleet.kubernetes.leases import read_lease
+from gpufleet.kubernetes.objects import Lease
 from gpufleet.placement.request import WHOLE
 
 Event = dict[str, Any]

@@ -11,7 +11,7 @@ from e2e.chaos import audit
 from e2e.chaos.faults import PARTS, Chaos
 from e2e.chaos.load import CLAIMS, Load
 from e2e.parts import System, Users
-from gpufleet.model.annotations import CLAIM
+from gpufleet.kubernetes.annotations import CLAIM
 
 READY_WITHIN = 60.0
 SHARE = 500

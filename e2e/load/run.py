@@ -18,9 +18,9 @@ from e2e.cluster.cluster import free_ports
 from e2e.cluster.rest import answers
 from e2e.fakenodes import status
 from e2e.load.measures import Requests, cpu_seconds, requests_since, seconds_by_phase
-from gpufleet.kube import KubeClient
-from gpufleet.kube.connection import load_connection
-from gpufleet.model.annotations import ALLOCATED, CLAIM
+from gpufleet.kubernetes import KubeClient
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
+from gpufleet.kubernetes.client.connection import load_connection
 
 CHART = Path(__file__).parents[2] / "charts" / "gpu-scheduler"
 PODS = "/api/v1/namespaces/default/pods"

@@ -12,7 +12,7 @@ from typing import Self
 
 from e2e.cluster import Cluster
 from e2e.cluster.cluster import free_ports
-from gpufleet.store.cluster import DATABASE, prepare
+from gpufleet.store.postgres.data_directory import DATABASE, prepare
 
 _OPTIONS = {"max_connections": "60", "shared_buffers": "32MB", "synchronous_commit": "on", "fsync": "off"}
 """Without fsync, since nothing outlives the machine; a commit is still in the hands of the kernel when it counts."""

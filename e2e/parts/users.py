@@ -10,7 +10,7 @@ from typing import Any
 
 from e2e.cluster import Cluster, Refused
 from e2e.fakenodes import FakeNodes
-from gpufleet.model.annotations import ALLOCATED, CLAIM
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
 
 Json = dict[str, Any]
 

@@ -33,7 +33,7 @@ class NotFound(GpufleetError):
     """A thing that a caller named is not there."""
 
 
-class Refused(GpufleetError):
+class OperationRefused(GpufleetError):
     """Doing it would harm somebody; the message says what to do instead."""
 
 

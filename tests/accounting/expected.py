@@ -6,8 +6,7 @@ from typing import Any
 
 from tests.accounting import reference
 
-from gpufleet.model.holding import Capacity, Holding
-from gpufleet.model.statistics import (
+from gpufleet.accounting.statistics import (
     ClusterStatistics,
     HoursWanted,
     LabelStatistics,
@@ -15,6 +14,7 @@ from gpufleet.model.statistics import (
     WorkloadHoursWanted,
     WorkloadStatistics,
 )
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
 from gpufleet.store import Store
 
 TEAM = "team"
@@ -24,8 +24,8 @@ Rows = dict[tuple[str, str], tuple[Any, ...]]
 
 def by_the_reference(
     hour: int,
-    held: Sequence[Holding],
-    capacities: Sequence[Capacity],
+    held: Sequence[HoldingPeriod],
+    capacities: Sequence[CapacityPeriod],
     samples: Collection[reference.Sample],
     price: str,
     step: int = 300,

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 
 import numpy as np
 
-from gpufleet.accounting.book import Book, Subject
-from gpufleet.accounting.clock import Account, Clock
+from gpufleet.accounting.loop import AccountedCluster, AccountingLoop
 from gpufleet.accounting.ports import Shelf
-from gpufleet.accounting.rollup import Plan
+from gpufleet.accounting.recorder import Recorder, Subject
+from gpufleet.accounting.rollup import RollupPlan
 from gpufleet.errors import MetricsUnavailable
-from gpufleet.fleet.picture import Fleet
+from gpufleet.fleet.state import Fleet
 from gpufleet.model.metric_source import SourceHealth
-from gpufleet.model.node import Node
+from gpufleet.model.node import FleetNode
 from gpufleet.model.reading import (
     GpuRef,
     GpuSeries,
@@ -24,12 +24,12 @@ from gpufleet.model.reading import (
     StorageUse,
     TrainingPoint,
 )
-from gpufleet.model.workload import Pod, Status
+from gpufleet.model.workload import FleetPod, Status
 from gpufleet.store import Store
 
 HOUR = 450_000 * 3600
 STEP = 300
-PLAN = Plan(
+PLAN = RollupPlan(
     label_keys=("team",),
     annotation_keys=("cost-center",),
     excluded_namespaces=frozenset({"kube-system"}),
@@ -99,8 +99,8 @@ def shelf_of(store: Store) -> Shelf:
 class World:
     """What is true: nodes and pods, as every source would list them."""
 
-    nodes: dict[str, Node] = dataclasses.field(default_factory=dict)
-    pods: dict[str, Pod] = dataclasses.field(default_factory=dict)
+    nodes: dict[str, FleetNode] = dataclasses.field(default_factory=dict)
+    pods: dict[str, FleetPod] = dataclasses.field(default_factory=dict)
 
 
 class Server:
@@ -112,7 +112,7 @@ class Server:
         store: Store,
         metrics: Prometheus,
         time: Time,
-        plan: Plan = PLAN,
+        plan: RollupPlan = PLAN,
         cluster: str = "prod",
     ) -> None:
         self.fleet = Fleet(cluster, clock=time)
@@ -121,9 +121,9 @@ class Server:
         for pod in world.pods.values():
             self.fleet.put_pod(pod)
         self.fleet.begin_billing()
-        self.book = Book(subject_of(self.fleet), shelf_of(store), time)
-        self.account = Account(self.book, metrics, plan, STEP)
-        self.clock = Clock([self.account], shelf_of(store), _nothing, time)
+        self.book = Recorder(subject_of(self.fleet), shelf_of(store), time)
+        self.account = AccountedCluster(self.book, metrics, plan, STEP)
+        self.clock = AccountingLoop([self.account], shelf_of(store), _nothing, time)
 
     async def round(self) -> None:
         await self.clock.round(self.account)
@@ -145,6 +145,6 @@ async def _nothing() -> None:
     return None
 
 
-def pod(uid: str, node: str, gpus: int, bound: float, **more: object) -> Pod:
+def pod(uid: str, node: str, gpus: int, bound: float, **more: object) -> FleetPod:
     facts: dict[str, object] = {"namespace": "ml", "phase": Status.RUNNING, "created": bound, "labels": {}}
-    return Pod(uid=uid, name=uid, node=node, gpus=gpus, bound=bound, **{**facts, **more})  # type: ignore[arg-type]
+    return FleetPod(uid=uid, name=uid, node=node, gpus=gpus, bound=bound, **{**facts, **more})  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tests.accounting.reference import Sample
 
-from gpufleet.model.holding import Capacity, Holding
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
 from gpufleet.store import Store
 
 STEP = 300
@@ -25,8 +25,8 @@ class Past:
 
     first: int
     hours: int
-    held: list[Holding] = field(default_factory=list)
-    capacities: list[Capacity] = field(default_factory=list)
+    held: list[HoldingPeriod] = field(default_factory=list)
+    capacities: list[CapacityPeriod] = field(default_factory=list)
     readings: dict[tuple[str, int, int], float] = field(default_factory=dict)
     """Percent by node, GPU and time."""
 
@@ -50,7 +50,7 @@ def past(first: int, hours: int, seed: int = 1) -> Past:
     dice, found, end = random.Random(seed), Past(first, hours), first + 3600 * hours
     for node, gpus in _NODES.items():
         found.capacities.append(
-            Capacity(node=node, gpus=gpus, model="H200", start=float(first), end=float(end))
+            CapacityPeriod(node=node, gpus=gpus, model="H200", start=float(first), end=float(end))
         )
         for gpu in range(gpus):
             found.held += _tenants(dice, node, gpu, first, end)
@@ -62,13 +62,13 @@ def past(first: int, hours: int, seed: int = 1) -> Past:
     return found
 
 
-def _tenants(dice: random.Random, node: str, gpu: int, first: int, end: int) -> Iterable[Holding]:
+def _tenants(dice: random.Random, node: str, gpu: int, first: int, end: int) -> Iterable[HoldingPeriod]:
     at = float(first)
     while (at := at + dice.choice((0, 7, 300, 2000))) < end:
         until = min(float(end), round(at + dice.choice((9, 400, 3600, 9000)) + dice.random(), 3))
         name = f"{node}{gpu}-{at:.0f}"
         team = dice.choice(("nlp", "vision", ""))
-        yield Holding(
+        yield HoldingPeriod(
             pod_uid=f"pod-{name}",
             pod=name,
             namespace=dice.choice(("ml", "prod")),

@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from gpufleet.model.holding import Capacity, Holding
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
 
 HOUR = 3_600_000
 
@@ -19,7 +19,7 @@ HOUR = 3_600_000
 class Had:
     """A part of a GPU for a stretch in which nothing changes."""
 
-    holding: Holding
+    holding: HoldingPeriod
     gpu: int | None
     part: Fraction
     start: int
@@ -30,11 +30,13 @@ def ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def part_of(holding: Holding) -> Fraction:
+def part_of(holding: HoldingPeriod) -> Fraction:
     return Fraction(max(1, min(1_000_000, round(holding.share * 1_000_000))), 1_000_000)
 
 
-def who_had_what(hour: int, holdings: Iterable[Holding], capacities: Sequence[Capacity]) -> list[Had]:
+def who_had_what(
+    hour: int, holdings: Iterable[HoldingPeriod], capacities: Sequence[CapacityPeriod]
+) -> list[Had]:
     low, high = hour * 1000, hour * 1000 + HOUR
     periods = []
     for holding in holdings:
@@ -76,7 +78,7 @@ def who_had_what(hour: int, holdings: Iterable[Holding], capacities: Sequence[Ca
     return had
 
 
-def capacity_hours(hour: int, capacities: Iterable[Capacity]) -> float:
+def capacity_hours(hour: int, capacities: Iterable[CapacityPeriod]) -> float:
     low, high = hour * 1000, hour * 1000 + HOUR
     total = 0
     for capacity in capacities:
@@ -179,7 +181,7 @@ def moments(found: Sequence[Hit]) -> list[int]:
     return values
 
 
-def grouped(had: Iterable[Had], key: Callable[[Holding], Any]) -> dict[Any, list[Had]]:
+def grouped(had: Iterable[Had], key: Callable[[HoldingPeriod], Any]) -> dict[Any, list[Had]]:
     groups: dict[Any, list[Had]] = defaultdict(list)
     for h in had:
         groups[key(h.holding)].append(h)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.accounting import reference
 from tests.accounting.histories import HOUR, PLAN, STEP, Prometheus, Server, Time, World, pod
 
-from gpufleet.accounting.gather import Grid
+from gpufleet.accounting.hour_readings import SampleGrid
 from gpufleet.accounting.rollup import roll_up
-from gpufleet.model.holding import Capacity, Holding
-from gpufleet.model.node import Node
-from gpufleet.model.statistics import HoursWanted, WorkloadHoursWanted
-from gpufleet.model.workload import Pod, Status
+from gpufleet.accounting.statistics import HoursWanted, WorkloadHoursWanted
+from gpufleet.model.node import FleetNode
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.workload import FleetPod, Status
 from gpufleet.store import Store
 
 NUMBER = HOUR // 3600
@@ -32,11 +32,11 @@ _VALUES = {
 class Truth:
     """Who held what when, as far as anybody could know."""
 
-    open: dict[str, Holding] = field(default_factory=dict)
-    closed: list[Holding] = field(default_factory=list)
+    open: dict[str, HoldingPeriod] = field(default_factory=dict)
+    closed: list[HoldingPeriod] = field(default_factory=list)
 
-    def begin(self, pod: Pod, at: float) -> None:
-        self.open[pod.uid] = Holding(
+    def begin(self, pod: FleetPod, at: float) -> None:
+        self.open[pod.uid] = HoldingPeriod(
             pod_uid=pod.uid,
             pod=pod.name,
             namespace=pod.namespace,
@@ -58,7 +58,7 @@ class Truth:
         period = self.open.pop(uid)
         self.closed.append(msgspec.structs.replace(period, end=max(at, period.start)))
 
-    def all(self) -> list[Holding]:
+    def all(self) -> list[HoldingPeriod]:
         return [p for p in self.closed if p.end > p.start] + list(self.open.values())
 
 
@@ -81,7 +81,7 @@ class Play:
         self.time = Time(HOUR + 60.0)
         self.store = store
         self.cluster = f"c{next(_clusters)}"
-        self.world = World({"a": Node(name="a", gpu_count=8, gpu_model="H200", created=HOUR - 9000.0)})
+        self.world = World({"a": FleetNode(name="a", gpu_count=8, gpu_model="H200", created=HOUR - 9000.0)})
         self.truth = Truth()
         self.servers: list[Server] = []
         self.known = self.time.now
@@ -140,7 +140,7 @@ class Play:
                 self.truth.begin(after, start)
             self.tell(after)
 
-    def tell(self, changed: Pod) -> None:
+    def tell(self, changed: FleetPod) -> None:
         for server in self.servers:
             server.fleet.put_pod(changed)
 
@@ -169,8 +169,8 @@ async def test_the_books_are_the_same_whoever_kept_them(store: Store, happened: 
 
 async def check(store: Store, play: Play) -> None:
     held = play.truth.all()
-    capacities = [Capacity(node="a", gpus=8, model="H200", start=HOUR - 9000.0)]
-    grid = Grid(HOUR, STEP, {})
+    capacities = [CapacityPeriod(node="a", gpus=8, model="H200", start=HOUR - 9000.0)]
+    grid = SampleGrid(HOUR, STEP, {})
     await grid.read(Prometheus(_VALUES))
     wanted = roll_up(HOUR, held, capacities, grid.samples(), PLAN)
     span = HoursWanted(cluster=play.cluster, first=NUMBER, last=NUMBER, limit=1000)

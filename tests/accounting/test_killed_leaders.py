@@ -23,11 +23,11 @@ from tests.accounting.expected import by_the_reference, in_the_store
 from tests.accounting.past import PRICE, SETTINGS, Past, openmetrics, past
 from tests.prometheus_fixture import running_prometheus
 
-from gpufleet.kube import Connection, KubeClient
-from gpufleet.kubelite import KubeLite
-from gpufleet.settings import StoreSettings
+from gpufleet.kubernetes import Connection, KubeClient
+from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import Store
-from gpufleet.store.months import ensure_month
+from gpufleet.store.partitions import ensure_month
+from kubelite import KubeLite
 
 GPU = "nvidia.com/gpu"
 HOURS = 16

@@ -20,19 +20,19 @@ from tests.accounting.histories import (
     subject_of,
 )
 
-from gpufleet.accounting.book import Book
-from gpufleet.accounting.clock import Account, Clock
-from gpufleet.model.holding import Capacity
-from gpufleet.model.node import Node
-from gpufleet.model.statistics import ClusterStatistics, HoursWanted, WorkloadHoursWanted
+from gpufleet.accounting.loop import AccountedCluster, AccountingLoop
+from gpufleet.accounting.recorder import Recorder
+from gpufleet.accounting.statistics import ClusterStatistics, HoursWanted, WorkloadHoursWanted
+from gpufleet.model.node import FleetNode
+from gpufleet.model.periods import CapacityPeriod
 from gpufleet.model.workload import Status
 from gpufleet.store import Store
 
 NUMBER = HOUR // 3600
 
 
-def node(name: str = "a", gpus: int = 4) -> Node:
-    return Node(name=name, gpu_count=gpus, gpu_model="H200", created=HOUR - 9000.0)
+def node(name: str = "a", gpus: int = 4) -> FleetNode:
+    return FleetNode(name=name, gpu_count=gpus, gpu_model="H200", created=HOUR - 9000.0)
 
 
 def world() -> World:
@@ -172,9 +172,9 @@ async def test_a_cluster_that_disappears_keeps_its_hours_and_stops_nobody_else(s
     there = Server(world(), store, measured(0, 1), time)
     lost = Server(world(), store, measured(0, 1), time, cluster="lost")
     seen = True
-    book = Book(subject_of(lost.fleet, lambda: seen), shelf_of(store), time)
-    account = Account(book, measured(0, 1), PLAN, STEP)
-    clock = Clock([account], shelf_of(store), _nothing, time)
+    book = Recorder(subject_of(lost.fleet, lambda: seen), shelf_of(store), time)
+    account = AccountedCluster(book, measured(0, 1), PLAN, STEP)
+    clock = AccountingLoop([account], shelf_of(store), _nothing, time)
     await there.round()
     await clock.round(account)
     seen = False  # its API does not answer any more
@@ -223,7 +223,7 @@ async def test_an_hour_with_a_changed_capacity_has_the_mean_and_the_exact_gpu_ho
     await server.round()
     (row,) = await hours(store)
     periods = [
-        Capacity(node="a", gpus=gpus, model="H200", start=HOUR + start, end=HOUR + start + 900.0)
+        CapacityPeriod(node="a", gpus=gpus, model="H200", start=HOUR + start, end=HOUR + start + 900.0)
         for gpus, start in ((4, 0.0), (8, 900.0), (3, 1800.0))
     ]
     assert row.capacity_gpu_hours == reference.capacity_hours(HOUR, periods) == 3.75

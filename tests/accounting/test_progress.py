@@ -3,14 +3,14 @@
 from tests.accounting.histories import HOUR, STEP, Prometheus, Server, Time, World, pod, shelf_of
 
 from gpufleet.accounting.progress import Progress, progress
-from gpufleet.model.node import Node
+from gpufleet.model.node import FleetNode
 from gpufleet.store import Store
 
 
 async def test_progress_is_the_newest_snapshot_and_the_first_hour_that_is_missing(store: Store) -> None:
     shelf, time = shelf_of(store), Time(HOUR + 90.0)
     assert await progress("prod", shelf, time.now) is None
-    world = World({"a": Node(name="a", gpu_count=4, gpu_model="H200", created=HOUR - 9000.0)})
+    world = World({"a": FleetNode(name="a", gpu_count=4, gpu_model="H200", created=HOUR - 9000.0)})
     world.pods["p"] = pod("p", "a", 2, HOUR + 90.0, held=(0, 1))
     metrics = Prometheus({("a", 0, HOUR + m * STEP): 50.0 for m in range(48)})
     server = Server(world, store, metrics, time)

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.accounting import reference
 
-from gpufleet.accounting.rollup import Plan, roll_up
+from gpufleet.accounting.hours import Hour, Usage
+from gpufleet.accounting.rollup import RollupPlan, roll_up
 from gpufleet.accounting.samples import Samples, no_samples
-from gpufleet.model.holding import Capacity, Holding
-from gpufleet.model.hour import Hour, Usage
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
 
 HOUR = 1_000_800  # a multiple of 3600
 STEP = 300
 NODES = ["a", "b"]
-PLAN = Plan(
+PLAN = RollupPlan(
     label_keys=("team",),
     annotation_keys=("cost-center",),
     excluded_namespaces=frozenset({"kube-system"}),
@@ -32,7 +32,7 @@ MODELS = st.sampled_from(["H200", "MI300X"])
 
 
 @st.composite
-def holdings(draw: st.DrawFn) -> list[Holding]:
+def holdings(draw: st.DrawFn) -> list[HoldingPeriod]:
     found = []
     for number in range(draw(st.integers(0, 8))):
         start = draw(moments)
@@ -44,7 +44,7 @@ def holdings(draw: st.DrawFn) -> list[Holding]:
         workload = draw(st.sampled_from(["w0", "w1", "w2"]))
         team = draw(st.sampled_from([{}, {"team": "nlp"}, {"team": "vision"}]))
         found.append(
-            Holding(
+            HoldingPeriod(
                 pod_uid=f"p{number if draw(st.booleans()) else 0}",
                 pod="p",
                 namespace=draw(st.sampled_from(["ml", "prod", "kube-system"])),
@@ -70,16 +70,20 @@ def holdings(draw: st.DrawFn) -> list[Holding]:
 
 
 @st.composite
-def capacities(draw: st.DrawFn) -> list[Capacity]:
+def capacities(draw: st.DrawFn) -> list[CapacityPeriod]:
     found = []
     for node in NODES:
         changed = draw(st.none() | st.integers(0, 3600))
         if changed is None:
-            found.append(Capacity(node=node, gpus=4, model="H200", start=0.0))
+            found.append(CapacityPeriod(node=node, gpus=4, model="H200", start=0.0))
         else:
-            found.append(Capacity(node=node, gpus=4, model="H200", start=0.0, end=float(HOUR + changed)))
             found.append(
-                Capacity(node=node, gpus=draw(st.integers(0, 4)), model="H200", start=float(HOUR + changed))
+                CapacityPeriod(node=node, gpus=4, model="H200", start=0.0, end=float(HOUR + changed))
+            )
+            found.append(
+                CapacityPeriod(
+                    node=node, gpus=draw(st.integers(0, 4)), model="H200", start=float(HOUR + changed)
+                )
             )
     return found
 
@@ -121,7 +125,7 @@ def check(usage: Usage, had: list[reference.Had], values: list[reference.Sample]
 @settings(max_examples=300, deadline=None)
 @given(holdings(), capacities(), readings)
 def test_the_roll_up_is_what_the_reference_says_to_the_last_digit(
-    held: list[Holding], had_gpus: list[Capacity], values: dict[tuple[str, int, int], float]
+    held: list[HoldingPeriod], had_gpus: list[CapacityPeriod], values: dict[tuple[str, int, int], float]
 ) -> None:
     hour = roll_up(HOUR, held, had_gpus, as_samples(values), PLAN)
     had = reference.who_had_what(HOUR, held, had_gpus)
@@ -154,9 +158,9 @@ def test_the_roll_up_is_what_the_reference_says_to_the_last_digit(
 @settings(max_examples=200, deadline=None)
 @given(holdings(), capacities(), st.randoms())
 def test_hours_add_up_and_do_not_depend_on_the_order_of_the_input(
-    held: list[Holding], had: list[Capacity], random: object
+    held: list[HoldingPeriod], had: list[CapacityPeriod], random: object
 ) -> None:
-    plan = Plan(label_keys=("team",))
+    plan = RollupPlan(label_keys=("team",))
     hour = roll_up(HOUR, held, had, no_samples(), plan)
     shuffled = list(held)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -171,7 +175,7 @@ def _exact(usage: Usage) -> int:
     return round(usage.allocated_gpu_hours * 3_600_000 * 1_000_000)
 
 
-def holding(**changes: object) -> Holding:
+def holding(**changes: object) -> HoldingPeriod:
     facts: dict[str, object] = {
         "pod_uid": "p",
         "pod": "p",
@@ -189,11 +193,13 @@ def holding(**changes: object) -> Holding:
         "annotations": {},
         "start": float(HOUR),
     }
-    return Holding(**{**facts, **changes})  # type: ignore[arg-type]
+    return HoldingPeriod(**{**facts, **changes})  # type: ignore[arg-type]
 
 
-def hour_of(*held: Holding, gpus: int = 4) -> Hour:
-    return roll_up(HOUR, held, [Capacity(node="a", gpus=gpus, model="H200", start=0.0)], no_samples(), PLAN)
+def hour_of(*held: HoldingPeriod, gpus: int = 4) -> Hour:
+    return roll_up(
+        HOUR, held, [CapacityPeriod(node="a", gpus=gpus, model="H200", start=0.0)], no_samples(), PLAN
+    )
 
 
 def test_a_workload_of_seconds_is_billed_for_seconds() -> None:

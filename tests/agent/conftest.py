@@ -11,12 +11,12 @@ import pynvml  # noqa: F401 - imported before the clock of a deadline runs
 import pytest
 from tests.shim.nvml import nvml_shim
 
-from gpufleet.agent.run import Agent
-from gpufleet.kube import GPU_NODE_STATUSES, KubeClient, load_connection
-from gpufleet.kubelite import KubeLite
-from gpufleet.model.crds import definitions
-from gpufleet.model.node_status import GpuNodeStatus
-from gpufleet.settings import AgentSettings, DevicesSettings
+from gpufleet.agent.agent import Agent
+from gpufleet.kubernetes import GPU_NODE_STATUSES, KubeClient, load_connection
+from gpufleet.kubernetes.crds.generate import definitions
+from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.runtime.settings import AgentSettings, DevicesSettings
+from kubelite import KubeLite
 
 __all__ = ["nvml_shim"]
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from gpufleet.agent import pod_logs
 from gpufleet.agent.pod_logs import Follower, PodLogs
-from gpufleet.model.kube_objects import Container, ObjectMeta, OwnerReference, Pod, PodSpec
-from gpufleet.training.own_patterns import own_patterns
+from gpufleet.kubernetes.objects import Container, ObjectMeta, OwnerReference, Pod, PodSpec
+from gpufleet.training.log_reader import LogReader
 from gpufleet.training.patterns import Pattern
-from gpufleet.training.reader import LogReader
+from gpufleet.training.user_patterns import own_patterns
 
 LINE = " iteration       {step}/    1000 | elapsed time per iteration (ms): 512.0 | lm loss: {loss} |"
 

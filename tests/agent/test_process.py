@@ -13,10 +13,10 @@ import aiohttp
 import pytest
 from tests.shim.nvml import GIB, NvmlShim
 
-from gpufleet.agent.run import MOST_STUCK, Agent
-from gpufleet.devices.nvml import NvmlReader
-from gpufleet.devices.patient import PatientReader
-from gpufleet.settings import AgentSettings, DevicesSettings
+from gpufleet.agent.agent import MOST_STUCK, Agent
+from gpufleet.gpus.drivers.deadline_reader import DeadlineReader
+from gpufleet.gpus.drivers.nvml import NvmlReader
+from gpufleet.runtime.settings import AgentSettings, DevicesSettings
 
 
 @contextmanager
@@ -83,7 +83,7 @@ async def test_a_driver_that_never_answers_leaves_the_port_answering(nvml_shim: 
 
 
 async def test_a_driver_in_which_everything_hangs_asks_for_a_new_process(nvml_shim: NvmlShim) -> None:
-    reader = PatientReader(NvmlReader, deadline=0.1, first_pause=0.01, longest_pause=0.01)
+    reader = DeadlineReader(NvmlReader, deadline=0.1, first_pause=0.01, longest_pause=0.01)
     agent = Agent("box", AgentSettings(), DevicesSettings(), reader=reader)
     await agent.lookout.look()
     assert (agent.not_alive(), agent.not_ready()) == ("", "")
@@ -128,7 +128,7 @@ def test_it_publishes_only_where_it_was_told_of_a_cluster(
     flags: list[str], environment: dict[str, str], expected: bool
 ) -> None:
     from gpufleet.cli.agent import publishes
-    from gpufleet.settings import load_settings
+    from gpufleet.runtime.settings import load_settings
 
     given = dict(zip(flags[::2], flags[1::2], strict=True))
     names = {"--kubeconfig": "kubernetes.kubeconfig", "--kubernetes": "agent.kubernetes"}

@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 from tests.charts.rendering import Object, everything, objects
 from tests.prometheus_fixture import binaries
 
-from gpufleet.api.fleet_metrics import FleetMetrics
-from gpufleet.api.metrics import Metrics
+from gpufleet.exporters.known_exporters import AGENT
 from gpufleet.fleet.clusters import Clusters
-from gpufleet.metrics.vocabulary import AGENT
-from gpufleet.scheduler.metrics import Metrics as SchedulerMetrics
+from gpufleet.scheduler.metrics import SchedulerMetrics
+from gpufleet.server.fleet_metrics import FleetMetrics
+from gpufleet.server.metrics import ServerMetrics
 
 
 def _rules(chart: str) -> Object:
@@ -177,7 +177,7 @@ def _exported() -> set[str]:
     names = {f"{AGENT.prefix}{name}" for name in metrics}
     fleet = CollectorRegistry()
     fleet.register(FleetMetrics(Clusters([])))
-    for registry in (Metrics().registry, fleet, SchedulerMetrics().registry):
+    for registry in (ServerMetrics().registry, fleet, SchedulerMetrics().registry):
         for family in registry.collect():
             suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
             names |= {f"{family.name}{suffix}" for suffix in suffixes.get(family.type, ("",))}

@@ -9,7 +9,7 @@ from tests.charts.rendering import changed, everything, objects, one, pod_specs
 
 from gpufleet.cli.commands import COMMANDS
 from gpufleet.errors import SettingsError
-from gpufleet.settings import AgentSettings, ServerSettings, StoreSettings, load_settings
+from gpufleet.runtime.settings import AgentSettings, ServerSettings, StoreSettings, load_settings
 
 OURS = {
     "gpu-scheduler": {"scheduler": "scheduler", "webhook": "webhook", "agent": "agent"},

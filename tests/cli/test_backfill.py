@@ -10,7 +10,7 @@ from tests.accounting.expected import by_the_reference, in_the_store
 from tests.accounting.past import PRICE, SETTINGS, openmetrics, past
 from tests.prometheus_fixture import running_prometheus
 
-from gpufleet.settings import StoreSettings
+from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import open_store
 
 DAY = 86_400

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.cli import main
-from gpufleet.store.migrate import migrations
+from gpufleet.store.postgres.migrate import migrations
 
 
 def test_check_fails_until_upgrade_was_run(

@@ -19,8 +19,8 @@ import yaml
 
 from gpufleet.cli import main
 from gpufleet.cli.demo import demo_settings
-from gpufleet.kube import KubeClient, load_connection
-from gpufleet.settings import KubernetesSettings, MetricsSettings, StoreSettings, load_settings
+from gpufleet.kubernetes import KubeClient, load_connection
+from gpufleet.runtime.settings import KubernetesSettings, MetricsSettings, StoreSettings, load_settings
 
 
 def command(data: Path, *flags: str) -> list[str]:

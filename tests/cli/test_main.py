@@ -54,12 +54,12 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_logs_do_without_a_library_that_others_still_get() -> None:
-    code = "import sys, gpufleet.logs; print('rich' in sys.modules); import rich.console; print('rich' in sys.modules)"
+    code = "import sys, gpufleet.runtime.logs; print('rich' in sys.modules); import rich.console; print('rich' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
 
 
 def test_an_address_is_had_without_the_application() -> None:
-    code = "import sys, gpufleet.api.addresses; print(any(name in sys.modules for name in ('litestar', 'uvicorn')))"
+    code = "import sys, gpufleet.runtime.listening; print(any(name in sys.modules for name in ('litestar', 'uvicorn')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

@@ -17,13 +17,13 @@ import pytest
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 
-from gpufleet.api.addresses import address_of, bind
-from gpufleet.api.app import Api, create_app
-from gpufleet.api.health import Lifecycle
-from gpufleet.api.protocol import MAX_HEAD_BYTES, MAX_HEADERS
-from gpufleet.api.routes import get, post
-from gpufleet.api.server import Server
 from gpufleet.cli import main
+from gpufleet.runtime.listening import address_of, bind
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.health import Lifecycle
+from gpufleet.server.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS
+from gpufleet.server.http.routing import get, post
+from gpufleet.server.http.server import Server
 
 
 def command(tmp_path: Path, *flags: str) -> list[str]:
@@ -394,7 +394,7 @@ def _go_candidates() -> list[Path]:
 
 LATE_SIGNALS = """
 import asyncio, os, signal, uvloop
-from gpufleet.api.server import stop_on_signals
+from gpufleet.server.http.server import stop_on_signals
 
 async def work():
     with stop_on_signals():

@@ -16,18 +16,18 @@ from tests.conftest import _execute, _template
 from tests.dashboard.demo import Demo, running_demo
 from tests.dashboard.trial_cluster import live_routes, open_trial
 
-from gpufleet.api.addresses import address_of, bind
-from gpufleet.api.app import Api, create_app
-from gpufleet.api.auth import BearerGate
-from gpufleet.api.health import Lifecycle
-from gpufleet.api.server import Server
-from gpufleet.api.tokens import TokenFile, new_token
-from gpufleet.dashboard import PUBLIC, PUBLIC_FOLDERS, dashboard_pages
-from gpufleet.dashboard.pages import STATIC
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.settings import StoreSettings
+from gpufleet.runtime.listening import address_of, bind
+from gpufleet.runtime.settings import StoreSettings
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.auth.gate import BearerGate
+from gpufleet.server.auth.tokens import TokenFile, new_token
+from gpufleet.server.dashboard import PUBLIC, PUBLIC_FOLDERS, dashboard_pages
+from gpufleet.server.dashboard.pages import STATIC
+from gpufleet.server.health import Lifecycle
+from gpufleet.server.http.server import Server
 from gpufleet.store import open_store
-from gpufleet.store.cluster import Cluster as Postgres
+from gpufleet.store.postgres.data_directory import DataDirectory as Postgres
 
 T = TypeVar("T")
 NODES = 24

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from tests.dashboard.trial_cluster import live_routes, open_trial, play
 
-from gpufleet.api.addresses import address_of, bind
-from gpufleet.api.app import Api, create_app
-from gpufleet.api.health import Lifecycle
-from gpufleet.api.server import Server
-from gpufleet.cli.background import Background
-from gpufleet.dashboard import dashboard_pages
+from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.fleet.clusters import Clusters
-from gpufleet.metrics.embedded import EmbeddedMetrics
-from gpufleet.settings import StoreSettings
+from gpufleet.runtime.background import Background
+from gpufleet.runtime.listening import address_of, bind
+from gpufleet.runtime.settings import StoreSettings
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.dashboard import dashboard_pages
+from gpufleet.server.health import Lifecycle
+from gpufleet.server.http.server import Server
 from gpufleet.store import open_store
 
 

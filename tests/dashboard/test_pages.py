@@ -10,7 +10,7 @@ from tests.dashboard.conftest import NODES, OTHER_NODES, Site
 from tests.dashboard.trial_fleet import BITES, node_name
 
 from gpufleet.fleet.overview import overview
-from gpufleet.model.workload import Pod, Status
+from gpufleet.model.workload import FleetPod, Status
 
 pytestmark = pytest.mark.browser
 
@@ -375,7 +375,7 @@ def test_a_server_that_hangs_is_told(site: Site, page: Page) -> None:
 def test_gpus_that_nobody_names_are_not_called_free(site: Site, page: Page) -> None:
     fleet = site.cluster.fleet
     name = next(name for name, view in fleet.views().items() if view.usable == 8 and not view.allocated)
-    pod = Pod(uid="somewhere", name="somewhere", namespace="ml", node=name, gpus=3, phase=Status.RUNNING)
+    pod = FleetPod(uid="somewhere", name="somewhere", namespace="ml", node=name, gpus=3, phase=Status.RUNNING)
     site.change(lambda: fleet.put_pod(pod))
     try:
         page.goto(f"{site.address}#/nodes/{name}")

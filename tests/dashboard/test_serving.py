@@ -6,10 +6,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gpufleet.api.app import Api, create_app
-from gpufleet.api.auth import BearerGate
-from gpufleet.api.tokens import TokenFile, new_token
-from gpufleet.dashboard import PUBLIC, PUBLIC_FOLDERS, dashboard_pages
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.auth.gate import BearerGate
+from gpufleet.server.auth.tokens import TokenFile, new_token
+from gpufleet.server.dashboard import PUBLIC, PUBLIC_FOLDERS, dashboard_pages
 
 SCRIPT = b"console.log('gpufleet');" * 40
 

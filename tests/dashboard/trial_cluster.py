@@ -8,20 +8,20 @@ import msgspec
 from litestar.handlers import HTTPRouteHandler
 from tests.dashboard.trial_fleet import trial_fleet, trial_processes, trial_readings, trial_training
 
-from gpufleet.api.cluster_names import cluster_name_routes
-from gpufleet.api.clusters import cluster_routes
-from gpufleet.api.events import event_routes
-from gpufleet.api.gpu_map import gpu_map_routes
-from gpufleet.api.gpus import gpu_routes
-from gpufleet.api.health import Lifecycle
-from gpufleet.api.node_metrics import node_metric_routes
-from gpufleet.api.nodes import node_routes
-from gpufleet.api.workload_metrics import workload_metric_routes
-from gpufleet.api.workloads import workload_routes
+from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
-from gpufleet.metrics.embedded import EmbeddedMetrics
-from gpufleet.settings import MetricsSettings
+from gpufleet.runtime.settings import MetricsSettings
+from gpufleet.server.health import Lifecycle
+from gpufleet.server.routes.cluster_names import cluster_name_routes
+from gpufleet.server.routes.clusters import cluster_routes
+from gpufleet.server.routes.events import event_routes
+from gpufleet.server.routes.gpu_map import gpu_map_routes
+from gpufleet.server.routes.gpus import gpu_routes
+from gpufleet.server.routes.node_metrics import node_metric_routes
+from gpufleet.server.routes.nodes import node_routes
+from gpufleet.server.routes.workload_metrics import workload_metric_routes
+from gpufleet.server.routes.workloads import workload_routes
 from gpufleet.store import Store
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpufleet.fleet.picture import Fleet
-from gpufleet.model.node import Gpu, Health, Node, NodeDevices
+from gpufleet.fleet.state import Fleet
+from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
 from gpufleet.model.reading import (
     GpuIdentity,
     GpuProcess,
@@ -20,7 +20,7 @@ from gpufleet.model.reading import (
     Readings,
     TrainingPoint,
 )
-from gpufleet.model.workload import Owner, OwnerRef, Pod, Status
+from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 
 GIB = 1024**3
 BITES = "<img src=x onerror=alert(1)>"
@@ -53,7 +53,7 @@ def _put_node(fleet: Fleet, number: int, now: float) -> None:
     model, vendor, memory, _ = _MODELS[number % 5 == 4]
     ready = number % 23 != 11
     fleet.put_node(
-        Node(
+        FleetNode(
             name=name,
             gpu_count=8,
             gpu_model=model,
@@ -72,7 +72,7 @@ def _put_node(fleet: Fleet, number: int, now: float) -> None:
     for index in range(8):
         sick = number % 17 == 5 and index == 3
         gpus.append(
-            Gpu(
+            FleetGpu(
                 index=index,
                 uuid=f"GPU-{number:05d}-{index}",
                 model=model,
@@ -102,7 +102,7 @@ def _put_workloads(fleet: Fleet, nodes: int, now: float, rng: random.Random) -> 
         if number == 0:
             labels["note"] = BITES
         fleet.put_owner(
-            Owner(
+            FleetOwner(
                 uid=uid,
                 kind=kind,
                 name=name,
@@ -117,7 +117,7 @@ def _put_workloads(fleet: Fleet, nodes: int, now: float, rng: random.Random) -> 
         parent = OwnerRef(uid, kind, name, version)
         if serving:
             fleet.put_owner(
-                Owner(
+                FleetOwner(
                     uid=f"rs-{number:05d}",
                     kind="ReplicaSet",
                     name=f"{name}-7d8f9c",
@@ -129,7 +129,7 @@ def _put_workloads(fleet: Fleet, nodes: int, now: float, rng: random.Random) -> 
         for part, (node, held) in enumerate(_places(place, gpus)):
             if node < nodes:
                 fleet.put_pod(
-                    Pod(
+                    FleetPod(
                         uid=f"pod-{number:05d}-{part}",
                         name=f"{name}-worker-{part}",
                         namespace=space,
@@ -149,7 +149,7 @@ def _put_workloads(fleet: Fleet, nodes: int, now: float, rng: random.Random) -> 
         space, status = _SPACES[extra % 5], (Status.COMPLETED, Status.FAILED, Status.PENDING)[extra % 3]
         waits = status is Status.PENDING
         fleet.put_pod(
-            Pod(
+            FleetPod(
                 uid=f"bare-{extra:02d}",
                 name=f"notebook-{extra}",
                 namespace=space,

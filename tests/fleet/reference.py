@@ -6,20 +6,20 @@ Shares no code with `gpufleet.fleet`; a test drives both with the same events an
 import math
 from dataclasses import dataclass, field
 
-from gpufleet.model.node import Health, Node, NodeDevices
-from gpufleet.model.workload import Owner, Pod, Status
+from gpufleet.model.node import FleetNode, Health, NodeDevices
+from gpufleet.model.workload import FleetOwner, FleetPod, Status
 
 
 @dataclass
 class Reference:
-    nodes: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, FleetNode] = field(default_factory=dict)
     devices: dict[str, NodeDevices] = field(default_factory=dict)
     leases: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
-    owners: dict[str, Owner] = field(default_factory=dict)
-    pods: dict[str, Pod] = field(default_factory=dict)
+    owners: dict[str, FleetOwner] = field(default_factory=dict)
+    pods: dict[str, FleetPod] = field(default_factory=dict)
     utilization: dict[tuple[str, int], float] = field(default_factory=dict)
 
-    def holding_on(self, node: str) -> list[Pod]:
+    def holding_on(self, node: str) -> list[FleetPod]:
         return [
             p
             for p in self.pods.values()
@@ -30,7 +30,7 @@ class Reference:
         devices = self.devices.get(node)
         return max(devices.total, len(devices.gpus)) if devices else self.nodes[node].gpu_count
 
-    def named(self, pod: Pod) -> tuple[int, ...]:
+    def named(self, pod: FleetPod) -> tuple[int, ...]:
         if pod.held:
             return pod.held
         leased = [i for i, uids in sorted(self.leases.get(pod.node, {}).items()) if pod.uid in uids]

@@ -8,17 +8,17 @@ from tests.fleet.reference import Reference
 
 from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.overview import overview
-from gpufleet.fleet.picture import Fleet
-from gpufleet.model.node import Gpu, Health, Node, NodeDevices
+from gpufleet.fleet.state import Fleet
+from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
 from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings
-from gpufleet.model.workload import Owner, OwnerRef, Pod, Status
+from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 
 NODES = ["n0", "n1", "n2"]
 OWNERS = ["o0", "o1", "o2"]
 PODS = [f"p{i}" for i in range(6)]
 
 nodes = st.builds(
-    Node,
+    FleetNode,
     name=st.sampled_from(NODES),
     ready=st.booleans(),
     cordoned=st.booleans(),
@@ -26,7 +26,7 @@ nodes = st.builds(
     gpu_count=st.integers(0, 4),
 )
 gpus = st.builds(
-    Gpu,
+    FleetGpu,
     index=st.integers(0, 3),
     health=st.sampled_from([Health.HEALTHY, Health.HEALTHY, Health.UNHEALTHY, Health.UNKNOWN]),
     in_use_by=st.lists(st.sampled_from(PODS), max_size=2, unique=True).map(tuple),
@@ -38,10 +38,10 @@ devices = st.builds(
 )
 references = st.none() | st.sampled_from(OWNERS).map(lambda uid: OwnerRef(uid, "Job", uid))
 owners = st.builds(
-    Owner, uid=st.sampled_from(OWNERS), kind=st.just("Job"), name=st.just("o"), parent=references
+    FleetOwner, uid=st.sampled_from(OWNERS), kind=st.just("Job"), name=st.just("o"), parent=references
 )
 pods = st.builds(
-    Pod,
+    FleetPod,
     uid=st.sampled_from(PODS),
     name=st.just("p"),
     node=st.sampled_from(["", *NODES]),

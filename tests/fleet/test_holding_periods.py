@@ -1,11 +1,11 @@
 import msgspec
 import pytest
 
-from gpufleet.fleet.picture import Fleet
-from gpufleet.model.holding import Capacity, Holding
-from gpufleet.model.node import Node
+from gpufleet.fleet.state import Fleet
+from gpufleet.model.node import FleetNode
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
 from gpufleet.model.reading import GpuIdentity, GpuRef, Readings
-from gpufleet.model.workload import Owner, OwnerRef, Pod, Status
+from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 
 
 class Clock:
@@ -18,17 +18,17 @@ class Clock:
 
 def fleet_with(clock: Clock) -> Fleet:
     fleet = Fleet("test", clock=clock)
-    fleet.put_node(Node(name="a", gpu_count=8))
+    fleet.put_node(FleetNode(name="a", gpu_count=8))
     fleet.begin_billing()
     return fleet
 
 
-def pod(phase: Status = Status.RUNNING, **changes: object) -> Pod:
+def pod(phase: Status = Status.RUNNING, **changes: object) -> FleetPod:
     facts: dict[str, object] = {"name": "p", "namespace": "ml", "node": "a", "gpus": 2, "bound": 1000.0}
-    return Pod(uid="p", phase=phase, **{**facts, **changes})  # type: ignore[arg-type]
+    return FleetPod(uid="p", phase=phase, **{**facts, **changes})  # type: ignore[arg-type]
 
 
-def spans(periods: list[Holding]) -> list[tuple[float, float]]:
+def spans(periods: list[HoldingPeriod]) -> list[tuple[float, float]]:
     return sorted((period.start, period.end) for period in periods)
 
 
@@ -80,7 +80,7 @@ def test_an_owner_seen_moments_later_corrects_the_period_instead_of_splitting_it
     fleet.refresh()
     clock.now = 1002.0
     fleet.put_owner(
-        Owner(uid="r", kind="ReplicaSet", name="serve-1", parent=OwnerRef("d", "Deployment", "serve"))
+        FleetOwner(uid="r", kind="ReplicaSet", name="serve-1", parent=OwnerRef("d", "Deployment", "serve"))
     )
     periods = fleet.ledger.drain()
     assert [(period.workload_name, period.start, period.end) for period in periods] == [
@@ -91,7 +91,7 @@ def test_an_owner_seen_moments_later_corrects_the_period_instead_of_splitting_it
 def test_nothing_is_written_before_all_sources_have_told_what_there_is() -> None:
     clock = Clock()
     fleet = Fleet("test", clock=clock)
-    fleet.put_node(Node(name="a", gpu_count=8))
+    fleet.put_node(FleetNode(name="a", gpu_count=8))
     fleet.put_pod(pod())
     assert fleet.ledger.drain() == []
     fleet.begin_billing()
@@ -117,7 +117,7 @@ def test_a_model_that_only_readings_know_gets_on_the_bill_and_stays_there() -> N
 def test_gpus_of_several_models_in_one_node_are_billed_each_as_what_it_is(label: str) -> None:
     clock = Clock()
     fleet = fleet_with(clock)
-    fleet.put_node(Node(name="a", gpu_count=8, gpu_model=label))
+    fleet.put_node(FleetNode(name="a", gpu_count=8, gpu_model=label))
     fleet.put_pod(pod(held=(5, 3)))
     fleet.put_pod(msgspec.structs.replace(pod(held=(0, 1)), uid="q"))
     fleet.put_pod(msgspec.structs.replace(pod(), uid="r"))  # nobody knows which it holds
@@ -159,7 +159,7 @@ def test_a_pod_that_a_source_missed_for_a_while_is_billed_once() -> None:
 def test_an_end_before_the_last_change_is_the_end_of_what_was_before_the_change() -> None:
     clock = Clock()
     fleet = fleet_with(clock)
-    job = Owner(uid="j", kind="SlurmJob", name="train")
+    job = FleetOwner(uid="j", kind="SlurmJob", name="train")
     fleet.put_owner(job)
     fleet.put_pod(pod(owner=OwnerRef("j", "SlurmJob", "train")))
     clock.now = 3000.0
@@ -173,10 +173,10 @@ def test_a_new_node_whose_gpus_come_and_go_has_them_once_at_any_time() -> None:
     clock = Clock()
     fleet = Fleet("test", clock=clock)
     fleet.begin_billing()
-    told: dict[float, Capacity] = {}
+    told: dict[float, CapacityPeriod] = {}
     for now, gpus in ((1010.0, 4), (1100.0, 8), (1150.0, 0), (1200.0, 8)):
         clock.now = now
-        fleet.put_node(Node(name="new", gpu_count=gpus, created=1000.0))
+        fleet.put_node(FleetNode(name="new", gpu_count=gpus, created=1000.0))
         fleet.refresh()
         told |= {period.start: period for period in fleet.capacities.drain()}
     assert [(period.start, period.end, period.gpus) for _, period in sorted(told.items())] == [

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.fleet.listing import Filter, Listing
-from gpufleet.fleet.picture import Fleet
-from gpufleet.model.node import Node
-from gpufleet.model.workload import Owner, OwnerRef, Pod, Status
+from gpufleet.fleet.state import Fleet
+from gpufleet.model.node import FleetNode
+from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 
 changes = st.lists(
     st.tuples(
@@ -34,7 +34,7 @@ def names(fleet: Fleet, order: str) -> list[str]:
 @settings(max_examples=80, deadline=None)
 def test_orders_stay_what_sorting_would_give(changed: list[tuple[str, int, int, int]]) -> None:
     fleet = Fleet("c", clock=lambda: 1000.0, keep_ended=3)
-    fleet.put_node(Node(name="n", gpu_count=64))
+    fleet.put_node(FleetNode(name="n", gpu_count=64))
     listing = Listing(fleet, patience=0)
     for what, number, gpus, start in changed:
         uid = f"w{number}"
@@ -43,9 +43,9 @@ def test_orders_stay_what_sorting_would_give(changed: list[tuple[str, int, int, 
             fleet.drop_owner(uid)
         elif what in ("put", "end"):
             status = Status.COMPLETED if what == "end" else Status.RUNNING
-            fleet.put_owner(Owner(uid=uid, kind="Job", name=f"job-{number % 3}", status=status))
+            fleet.put_owner(FleetOwner(uid=uid, kind="Job", name=f"job-{number % 3}", status=status))
             fleet.put_pod(
-                Pod(
+                FleetPod(
                     uid=f"p{number}",
                     name=uid,
                     node="n",
@@ -75,7 +75,7 @@ def test_many_changes_at_once_are_sorted_in_one_go() -> None:
     listing = Listing(fleet)
     for number in range(1500):
         fleet.put_pod(
-            Pod(uid=f"p{number}", name=f"p{number}", node="n", gpus=number % 7 + 1, phase=Status.RUNNING)
+            FleetPod(uid=f"p{number}", name=f"p{number}", node="n", gpus=number % 7 + 1, phase=Status.RUNNING)
         )
     rows = listing.consumers(1, 2000).rows
     assert [row.uid for row in rows] == names(fleet, "consumers")

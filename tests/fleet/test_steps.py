@@ -3,16 +3,16 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.fleet.picture import Fleet
-from gpufleet.model.holding import Capacity, Holding
-from gpufleet.model.node import Node
-from gpufleet.model.workload import Pod, Status
+from gpufleet.fleet.state import Fleet
+from gpufleet.model.node import FleetNode
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.workload import FleetPod, Status
 
 NODES, PODS = 200, 300
 """More than a step of each."""
 
 
-def pod(number: int, **changes: object) -> Pod:
+def pod(number: int, **changes: object) -> FleetPod:
     facts: dict[str, object] = {
         "name": f"p{number}",
         "namespace": "ml",
@@ -20,13 +20,13 @@ def pod(number: int, **changes: object) -> Pod:
         "gpus": 1,
         "bound": 500.0 + number,
     }
-    return Pod(uid=f"p{number}", **{**facts, "phase": Status.RUNNING, **changes})  # type: ignore[arg-type]
+    return FleetPod(uid=f"p{number}", **{**facts, "phase": Status.RUNNING, **changes})  # type: ignore[arg-type]
 
 
 def full() -> Fleet:
     fleet = Fleet("test", clock=lambda: 10_000.0)
     for number in range(NODES):
-        fleet.put_node(Node(name=f"n{number}", gpu_count=4, created=100.0 + number))
+        fleet.put_node(FleetNode(name=f"n{number}", gpu_count=4, created=100.0 + number))
     for number in range(PODS):
         fleet.put_pod(pod(number))
     fleet.refresh()
@@ -39,7 +39,7 @@ def happen(fleet: Fleet, what: str, number: int) -> None:
     elif what == "delete":
         fleet.drop_pod(f"p{number}")
     elif what == "shrink":
-        fleet.put_node(Node(name=f"n{number % NODES}", gpu_count=2, created=100.0 + number % NODES))
+        fleet.put_node(FleetNode(name=f"n{number % NODES}", gpu_count=2, created=100.0 + number % NODES))
     elif what == "new":
         fleet.put_pod(pod(PODS + number))
     else:
@@ -57,7 +57,7 @@ events = st.lists(
 )
 
 
-def told(fleet: Fleet) -> tuple[list[Holding], list[Capacity]]:
+def told(fleet: Fleet) -> tuple[list[HoldingPeriod], list[CapacityPeriod]]:
     """Every period; one that ended in the moment at which it began is none."""
     held = [p for p in fleet.ledger.drain() if p.end != p.start]
     had = [p for p in fleet.capacities.drain() if p.end != p.start]

@@ -2,10 +2,10 @@
 
 from itertools import combinations
 
-from gpufleet.placement import Exclusivity, Gpu, Node, Policy, Request, Topology
+from gpufleet.placement import CandidateGpu, CandidateNode, Exclusivity, Policy, Request, Topology
 
 
-def feasible_sets(request: Request, node: Node, free: dict[int, int]) -> list[tuple[int, ...]]:
+def feasible_sets(request: Request, node: CandidateNode, free: dict[int, int]) -> list[tuple[int, ...]]:
     """Every set of GPUs (Exclusive, Shared) that the contract allows."""
     need = request.milli_per_gpu
     eligible = [
@@ -26,7 +26,7 @@ def feasible_sets(request: Request, node: Node, free: dict[int, int]) -> list[tu
     return [tuple(gpu.id for gpu in chosen) for chosen in sets]
 
 
-def level(request: Request, chosen: tuple[Gpu, ...]) -> int:
+def level(request: Request, chosen: tuple[CandidateGpu, ...]) -> int:
     """0: one island and enough bandwidth, 1: one island, 2: any."""
     if request.topology is Topology.IGNORE:
         return 0
@@ -36,7 +36,7 @@ def level(request: Request, chosen: tuple[Gpu, ...]) -> int:
     return 1 if one_island else 2
 
 
-def best_set(request: Request, node: Node, free: dict[int, int]) -> tuple[int, ...] | None:
+def best_set(request: Request, node: CandidateNode, free: dict[int, int]) -> tuple[int, ...] | None:
     """The least feasible set in the documented order."""
     sets = feasible_sets(request, node, free)
     if not sets:
@@ -48,7 +48,7 @@ def best_set(request: Request, node: Node, free: dict[int, int]) -> tuple[int, .
 
 
 def _pool(
-    request: Request, node: Node, sets: list[tuple[int, ...]], ids: tuple[int, ...], least: int
+    request: Request, node: CandidateNode, sets: list[tuple[int, ...]], ids: tuple[int, ...], least: int
 ) -> set[int]:
     """The GPUs that compete: those of sets at this level, on the same island where one island is asked for."""
     by_id = {gpu.id: gpu for gpu in node.gpus}
@@ -60,7 +60,7 @@ def _pool(
 
 
 def _key(
-    request: Request, node: Node, free: dict[int, int], ids: tuple[int, ...], pool: set[int]
+    request: Request, node: CandidateNode, free: dict[int, int], ids: tuple[int, ...], pool: set[int]
 ) -> tuple[object, ...]:
     wanted = request.prefer_ids if request.policy is Policy.PREFER_IDS else ()
     hits = sorted(wanted.index(gpu) for gpu in ids if gpu in wanted)

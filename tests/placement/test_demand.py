@@ -5,13 +5,13 @@ import pytest
 from gpufleet.placement import (
     PRIOR,
     Allocation,
-    Cluster,
+    CandidateGpu,
+    CandidateNode,
     Demand,
     DemandMemory,
     Exclusivity,
-    Gpu,
+    Inventory,
     Kind,
-    Node,
     Request,
 )
 from gpufleet.placement.fragmentation import fragmentation
@@ -56,12 +56,12 @@ def test_a_mig_claim_is_no_demand_for_whole_gpus() -> None:
 
 
 def test_fragmentation_counts_what_the_next_task_cannot_use() -> None:
-    nodes = [Node(f"node-{at}", tuple(Gpu(gpu) for gpu in range(4))) for at in range(2)]
-    sick = Node("node-2", (Gpu(0, health="Unhealthy"), Gpu(1)))
-    cluster = Cluster([*nodes, sick])
+    nodes = [CandidateNode(f"node-{at}", tuple(CandidateGpu(gpu) for gpu in range(4))) for at in range(2)]
+    sick = CandidateNode("node-2", (CandidateGpu(0, health="Unhealthy"), CandidateGpu(1)))
+    cluster = Inventory([*nodes, sick])
     cluster.allocate("pod-1", Allocation("pod-1", "node-0", (0,), 1000))
     figures = fragmentation(cluster, Demand.of({Kind(2, 1000): 1.0}), sizes=(1, 2, 4))
     assert (figures.gpus, figures.free, figures.unusable) == (9, 8.0, 1.0)
     assert figures.fits_by_size == {1: 8, 2: 3, 4: 1}
     assert figures.percent == pytest.approx(12.5)
-    assert fragmentation(Cluster(), PRIOR).percent == 0.0
+    assert fragmentation(Inventory(), PRIOR).percent == 0.0

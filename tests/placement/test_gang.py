@@ -4,15 +4,15 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from tests.placement.worlds import clusters, requests
 
-from gpufleet.placement import Allocation, Cluster, Exclusivity, Gpu, Node, Request
+from gpufleet.placement import Allocation, CandidateGpu, CandidateNode, Exclusivity, Inventory, Request
 from gpufleet.placement.gang import GangFits, GangRefused, place_gang
 
 
-def rack_of(name: str, rack: str, gpus: int = 8) -> Node:
-    return Node(name, tuple(Gpu(at) for at in range(gpus)), {"rack": rack})
+def rack_of(name: str, rack: str, gpus: int = 8) -> CandidateNode:
+    return CandidateNode(name, tuple(CandidateGpu(at) for at in range(gpus)), {"rack": rack})
 
 
-def most_alike(cluster: Cluster, request: Request) -> int:
+def most_alike(cluster: Inventory, request: Request) -> int:
     """How many equal members fit, one by one."""
     twin, members = cluster.copy(), 0
     while members < 50 and not hasattr(twin.take(request), "counts"):
@@ -23,9 +23,9 @@ def most_alike(cluster: Cluster, request: Request) -> int:
 @settings(max_examples=40, deadline=None)
 @given(nodes=clusters(), request=requests((Exclusivity.EXCLUSIVE, Exclusivity.MIG)))
 def test_as_many_equal_members_fit_as_the_nodes_hold_and_not_one_more(
-    nodes: list[Node], request: Request
+    nodes: list[CandidateNode], request: Request
 ) -> None:
-    cluster = Cluster(nodes)
+    cluster = Inventory(nodes)
     most = most_alike(cluster, request)
     assert isinstance(place_gang(cluster, [request] * most), GangFits)
     refused = place_gang(cluster, [request] * (most + 1))
@@ -36,8 +36,10 @@ def test_as_many_equal_members_fit_as_the_nodes_hold_and_not_one_more(
 
 @settings(max_examples=40, deadline=None)
 @given(nodes=clusters(), asks=st.lists(requests(), max_size=8))
-def test_the_members_of_a_gang_can_be_allocated_together(nodes: list[Node], asks: list[Request]) -> None:
-    cluster = Cluster(nodes)
+def test_the_members_of_a_gang_can_be_allocated_together(
+    nodes: list[CandidateNode], asks: list[Request]
+) -> None:
+    cluster = Inventory(nodes)
     verdict = place_gang(cluster, asks)
     if isinstance(verdict, GangFits):
         for number, fits in enumerate(verdict.members):
@@ -46,7 +48,7 @@ def test_the_members_of_a_gang_can_be_allocated_together(nodes: list[Node], asks
 
 
 def test_a_gang_prefers_the_tightest_rack_that_takes_all_of_it() -> None:
-    cluster = Cluster(
+    cluster = Inventory(
         [*(rack_of(f"a{at}", "big") for at in range(4)), *(rack_of(f"b{at}", "small") for at in range(2))]
     )
     verdict = place_gang(cluster, [Request(count=8)] * 2, prefer_label="rack")
@@ -58,7 +60,7 @@ def test_a_gang_prefers_the_tightest_rack_that_takes_all_of_it() -> None:
 
 
 def test_a_gang_too_large_for_a_rack_uses_few_of_them() -> None:
-    cluster = Cluster([rack_of(f"{rack}{at}", rack) for rack in "abcd" for at in range(4)])
+    cluster = Inventory([rack_of(f"{rack}{at}", rack) for rack in "abcd" for at in range(4)])
     cluster.allocate("busy", Allocation("busy", "a0", tuple(range(8)), 1000))
     verdict = place_gang(cluster, [Request(count=8)] * 8, prefer_label="rack")
     assert isinstance(verdict, GangFits)
@@ -67,14 +69,14 @@ def test_a_gang_too_large_for_a_rack_uses_few_of_them() -> None:
 
 
 def test_a_preference_never_makes_a_gang_fail() -> None:
-    cluster = Cluster([rack_of("a", "one"), Node("b", tuple(Gpu(at) for at in range(8)))])
+    cluster = Inventory([rack_of("a", "one"), CandidateNode("b", tuple(CandidateGpu(at) for at in range(8)))])
     verdict = place_gang(cluster, [Request(count=8)] * 2, prefer_label="rack")
     assert isinstance(verdict, GangFits)
 
 
 def test_shares_of_several_gpus_are_packed_so_that_the_most_members_fit() -> None:
-    node = Node("node-a", (Gpu(0), Gpu(1), Gpu(2)))
-    cluster = Cluster([node])
+    node = CandidateNode("node-a", (CandidateGpu(0), CandidateGpu(1), CandidateGpu(2)))
+    cluster = Inventory([node])
     for gpu in (0, 1):
         cluster.allocate(f"busy-{gpu}", Allocation(f"busy-{gpu}", "node-a", (gpu,), 500))
     pair = Request(count=2, exclusivity=Exclusivity.SHARED, share_milli=500)
@@ -86,18 +88,18 @@ def test_shares_of_several_gpus_are_packed_so_that_the_most_members_fit() -> Non
 
 
 def test_a_refused_gang_says_how_far_it_got_and_why() -> None:
-    cluster = Cluster([rack_of("a", "one"), rack_of("b", "one")])
+    cluster = Inventory([rack_of("a", "one"), rack_of("b", "one")])
     verdict = place_gang(cluster, [Request(count=8)] * 3)
     assert isinstance(verdict, GangRefused)
     assert verdict.summary == "2 of 3 members fit; for the next: 0/2 nodes fit: 2 have fewer than 8 free GPUs"
 
 
 def test_an_empty_gang_fits() -> None:
-    assert place_gang(Cluster(), []) == GangFits(())
+    assert place_gang(Inventory(), []) == GangFits(())
 
 
 def test_larger_members_go_first_but_keep_their_place_in_the_answer() -> None:
-    cluster = Cluster([rack_of("a", "one", 4), rack_of("b", "one", 4)])
+    cluster = Inventory([rack_of("a", "one", 4), rack_of("b", "one", 4)])
     asks = [Request(count=1), Request(count=4), replace(Request(count=2))]
     verdict = place_gang(cluster, asks)
     assert isinstance(verdict, GangFits)
@@ -106,8 +108,10 @@ def test_larger_members_go_first_but_keep_their_place_in_the_answer() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(nodes=clusters(), asks=st.lists(requests(), min_size=1, max_size=6), data=st.data())
-def test_members_go_only_where_they_may(nodes: list[Node], asks: list[Request], data: st.DataObject) -> None:
-    cluster = Cluster(nodes)
+def test_members_go_only_where_they_may(
+    nodes: list[CandidateNode], asks: list[Request], data: st.DataObject
+) -> None:
+    cluster = Inventory(nodes)
     names = st.sampled_from([*(node.name for node in nodes), "gone"])
     open_to = [data.draw(st.frozensets(names)) for _ in asks]
     verdict = place_gang(cluster, asks, open_to=open_to)
@@ -119,11 +123,11 @@ def test_members_go_only_where_they_may(nodes: list[Node], asks: list[Request], 
     else:
         assert verdict.placed < len(asks)
     everywhere = [frozenset(node.name for node in nodes)] * len(asks)
-    assert place_gang(Cluster(nodes), asks, open_to=everywhere) == place_gang(Cluster(nodes), asks)
+    assert place_gang(Inventory(nodes), asks, open_to=everywhere) == place_gang(Inventory(nodes), asks)
 
 
 def test_whoever_has_the_smallest_choice_comes_first() -> None:
-    cluster = Cluster([rack_of("a", "one", 4), rack_of("b", "one", 4)])
+    cluster = Inventory([rack_of("a", "one", 4), rack_of("b", "one", 4)])
     anywhere, only_a = frozenset("ab"), frozenset("a")
     verdict = place_gang(cluster, [Request(count=4), Request(count=1)], open_to=[anywhere, only_a])
     assert isinstance(verdict, GangFits)
@@ -133,7 +137,7 @@ def test_whoever_has_the_smallest_choice_comes_first() -> None:
 def test_a_member_without_a_place_comes_before_the_others_the_next_time() -> None:
     """The small one has the smaller choice, and likes the only node that takes the large one."""
     sizes = {"a": 4, "b": 5, "c": 1, "d": 1}
-    cluster = Cluster([rack_of(name, "one", gpus) for name, gpus in sizes.items()])
+    cluster = Inventory([rack_of(name, "one", gpus) for name, gpus in sizes.items()])
     small, large = Request(count=3), Request(count=4)
     alone = place_gang(cluster, [small], open_to=[frozenset("ab")])
     assert isinstance(alone, GangFits)
@@ -144,7 +148,7 @@ def test_a_member_without_a_place_comes_before_the_others_the_next_time() -> Non
 
 
 def test_a_refused_gang_says_how_many_nodes_are_not_open_to_the_next() -> None:
-    cluster = Cluster([rack_of("a", "one", 1), rack_of("b", "one", 1), rack_of("c", "one", 1)])
+    cluster = Inventory([rack_of("a", "one", 1), rack_of("b", "one", 1), rack_of("c", "one", 1)])
     verdict = place_gang(cluster, [Request(count=1)] * 2, open_to=[frozenset("a"), frozenset("a")])
     assert isinstance(verdict, GangRefused)
     assert verdict.summary == (

@@ -4,12 +4,12 @@ from tests.placement.oracle import best_set
 from tests.placement.worlds import nodes, requests
 
 from gpufleet.placement import (
-    Cluster,
+    CandidateGpu,
+    CandidateMigInstance,
+    CandidateNode,
     Exclusivity,
     Fits,
-    Gpu,
-    MigInstance,
-    Node,
+    Inventory,
     Policy,
     Refused,
     Request,
@@ -30,9 +30,9 @@ def gpus_of(verdict: Fits | Refused) -> tuple[int, ...] | None:
     busy=st.lists(st.tuples(st.integers(0, 9), st.sampled_from([100, 500, 700, 1000]))),
 )
 def test_the_picked_set_is_the_best_of_all_feasible_sets(
-    node: Node, request: Request, busy: list[tuple[int, int]]
+    node: CandidateNode, request: Request, busy: list[tuple[int, int]]
 ) -> None:
-    cluster = Cluster([node])
+    cluster = Inventory([node])
     for number, (gpu, milli) in enumerate(busy):
         if cluster.free_milli(node.name).get(gpu, 0) >= milli:
             used = Request(exclusivity=Exclusivity.SHARED, share_milli=milli)
@@ -56,33 +56,37 @@ def test_the_picked_set_is_the_best_of_all_feasible_sets(
 def test_fragmented_nodes_are_searched_as_well_as_by_trying_every_set(
     free: set[int], count: int, wanted: list[int], policy: Policy
 ) -> None:
-    node = Node("node-a", tuple(Gpu(at, island=f"i{at // 4}", taken=at not in free) for at in range(14)))
+    node = CandidateNode(
+        "node-a", tuple(CandidateGpu(at, island=f"i{at // 4}", taken=at not in free) for at in range(14))
+    )
     request = Request(count=count, policy=policy, prefer_ids=tuple(wanted))
     milli = {at: 1000 if at in free else 0 for at in range(14)}
-    assert gpus_of(Cluster([node]).place(request)) == best_set(request, node, milli)
+    assert gpus_of(Inventory([node]).place(request)) == best_set(request, node, milli)
 
 
 def test_adjacent_ids_come_from_the_smallest_gap_that_holds_them() -> None:
-    node = Node("node-a", tuple(Gpu(at, taken=at in (2, 3)) for at in range(8)))
-    assert gpus_of(Cluster([node]).place(Request(count=2))) == (0, 1)
+    node = CandidateNode("node-a", tuple(CandidateGpu(at, taken=at in (2, 3)) for at in range(8)))
+    assert gpus_of(Inventory([node]).place(Request(count=2))) == (0, 1)
 
 
 def test_64_gpus_in_scattered_gaps_are_searched_at_once() -> None:
-    node = Node("node-a", tuple(Gpu(at, taken=at % 5 == 4 or at % 7 == 3) for at in range(64)))
-    found = gpus_of(Cluster([node]).place(Request(count=23)))
+    node = CandidateNode(
+        "node-a", tuple(CandidateGpu(at, taken=at % 5 == 4 or at % 7 == 3) for at in range(64))
+    )
+    found = gpus_of(Inventory([node]).place(Request(count=23)))
     assert found is not None
     assert len(found) == 23
 
 
 def test_a_set_on_one_island_with_the_bandwidth_is_required() -> None:
-    node = Node(
+    node = CandidateNode(
         "node-a",
         tuple(
-            Gpu(at, island="fast" if at < 4 else "slow", bandwidth_gbps=600 if at < 4 else 64)
+            CandidateGpu(at, island="fast" if at < 4 else "slow", bandwidth_gbps=600 if at < 4 else 64)
             for at in range(8)
         ),
     )
-    cluster = Cluster([node])
+    cluster = Inventory([node])
     four = Request(count=4, topology=Topology.REQUIRED, min_bandwidth_gbps=600)
     first = cluster.place(four)
     assert gpus_of(first) == (0, 1, 2, 3)
@@ -100,9 +104,14 @@ def test_a_set_on_one_island_with_the_bandwidth_is_required() -> None:
 
 
 def test_mig_instances_fill_the_fullest_gpu_first() -> None:
-    two = tuple(MigInstance(f"a{at}", "1g.10gb") for at in range(2))
-    three = (*(MigInstance(f"b{at}", "1g.10gb") for at in range(3)), MigInstance("b3", "2g.20gb"))
-    cluster = Cluster([Node("node-a", (Gpu(0, mig=three), Gpu(1, mig=two), Gpu(2)))])
+    two = tuple(CandidateMigInstance(f"a{at}", "1g.10gb") for at in range(2))
+    three = (
+        *(CandidateMigInstance(f"b{at}", "1g.10gb") for at in range(3)),
+        CandidateMigInstance("b3", "2g.20gb"),
+    )
+    cluster = Inventory(
+        [CandidateNode("node-a", (CandidateGpu(0, mig=three), CandidateGpu(1, mig=two), CandidateGpu(2)))]
+    )
     ask = Request(count=1, exclusivity=Exclusivity.MIG, mig_profile="1g.10gb")
     taken = []
     for number in range(5):
@@ -121,13 +130,13 @@ def test_mig_instances_fill_the_fullest_gpu_first() -> None:
 
 
 def test_a_gpu_in_mig_mode_serves_no_other_request() -> None:
-    node = Node("node-a", (Gpu(0, mig=(MigInstance("m", "7g.80gb"),)),))
-    assert gpus_of(Cluster([node]).place(Request())) is None
-    assert gpus_of(Cluster([node]).place(Request(exclusivity=Exclusivity.SHARED))) is None
+    node = CandidateNode("node-a", (CandidateGpu(0, mig=(CandidateMigInstance("m", "7g.80gb"),)),))
+    assert gpus_of(Inventory([node]).place(Request())) is None
+    assert gpus_of(Inventory([node]).place(Request(exclusivity=Exclusivity.SHARED))) is None
 
 
 def test_shares_fill_a_gpu_before_the_next_is_opened_and_spread_does_the_opposite() -> None:
-    cluster = Cluster([Node("node-a", (Gpu(0), Gpu(1)))])
+    cluster = Inventory([CandidateNode("node-a", (CandidateGpu(0), CandidateGpu(1)))])
     half = Request(exclusivity=Exclusivity.SHARED, share_milli=400)
     verdict = cluster.place(half)
     assert isinstance(verdict, Fits)

@@ -3,9 +3,9 @@ import random
 import pytest
 
 from gpufleet.errors import InvalidRequest
-from gpufleet.placement import Demand, Exclusivity, Gpu, Node, Request
-from gpufleet.placement.chart import chart
+from gpufleet.placement import CandidateGpu, CandidateNode, Demand, Exclusivity, Request
 from gpufleet.placement.replay import POLICIES, replay, size_of
+from gpufleet.placement.simulation_chart import chart
 from gpufleet.placement.trace import Task, arrivals, read_nodes, read_tasks
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,96000,393216,8,G2\n"
@@ -21,7 +21,7 @@ def test_the_columns_of_openb_are_read() -> None:
         ("n0", 2, 64000, 262144),
         ("n1", 8, 96000, 393216),
     ]
-    assert nodes[1].gpus[7] == Gpu(7, model="G2")
+    assert nodes[1].gpus[7] == CandidateGpu(7, model="G2")
     whole, shared, cpu, pair = (task.request for task in tasks)
     assert (whole.count, whole.exclusivity, whole.gpu_milli) == (1, Exclusivity.EXCLUSIVE, 1000)
     assert (shared.share_milli, shared.models, shared.gpu_milli) == (460, frozenset({"P100", "T4"}), 460)
@@ -64,7 +64,10 @@ def test_arrivals_are_every_task_once_and_then_drawn_up_to_the_load() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_fills_what_it_can_and_accounts_for_every_task(policy: str) -> None:
-    nodes = [Node(f"n{at}", (Gpu(0), Gpu(1)), cpu_milli=8000, memory_mib=8000) for at in range(10)]
+    nodes = [
+        CandidateNode(f"n{at}", (CandidateGpu(0), CandidateGpu(1)), cpu_milli=8000, memory_mib=8000)
+        for at in range(10)
+    ]
     rng = random.Random(3)
     tasks = [
         Request(count=rng.choice([0, 1, 1, 2]), cpu_milli=rng.choice([500, 1500]), memory_mib=100)

@@ -4,16 +4,27 @@ from itertools import combinations
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from gpufleet.placement import Allocation, Cluster, Exclusivity, Fits, Gpu, Node, Request, Topology
+from gpufleet.placement import (
+    Allocation,
+    CandidateGpu,
+    CandidateNode,
+    Exclusivity,
+    Fits,
+    Inventory,
+    Request,
+    Topology,
+)
 from gpufleet.placement.remedies import remedies
 from gpufleet.placement.victims import MOST_CANDIDATES, Victim, evict_from, evictions, least_harmful
 
 
-def node(name: str = "node-a", gpus: int = 8) -> Node:
-    return Node(name, tuple(Gpu(at, island=f"{at // 4}", bandwidth_gbps=600) for at in range(gpus)))
+def node(name: str = "node-a", gpus: int = 8) -> CandidateNode:
+    return CandidateNode(
+        name, tuple(CandidateGpu(at, island=f"{at // 4}", bandwidth_gbps=600) for at in range(gpus))
+    )
 
 
-def holding(cluster: Cluster, name: str, *gpus: int, where: str = "node-a", milli: int = 1000) -> None:
+def holding(cluster: Inventory, name: str, *gpus: int, where: str = "node-a", milli: int = 1000) -> None:
     cluster.allocate(name, Allocation(name, where, gpus, milli))
 
 
@@ -28,7 +39,7 @@ def holding(cluster: Cluster, name: str, *gpus: int, where: str = "node-a", mill
 def test_the_victims_are_the_least_harmful_of_all_sets_that_make_room(
     held: list[tuple[set[int], int]], count: int, required: bool
 ) -> None:
-    cluster = Cluster([node(gpus=6)])
+    cluster = Inventory([node(gpus=6)])
     victims = []
     for number, (gpus, priority) in enumerate(held):
         if all(cluster.free_milli("node-a")[gpu] >= 500 for gpu in gpus):
@@ -58,7 +69,7 @@ def test_the_victims_are_the_least_harmful_of_all_sets_that_make_room(
 
 
 def test_nodes_are_ordered_by_the_harm_done() -> None:
-    cluster = Cluster([node("node-a", 2), node("node-b", 2), node("node-c", 2)])
+    cluster = Inventory([node("node-a", 2), node("node-b", 2), node("node-c", 2)])
     holding(cluster, "important", 0, 1, where="node-a")
     holding(cluster, "one", 0, where="node-b")
     holding(cluster, "two", 1, where="node-b")
@@ -76,7 +87,7 @@ def test_nodes_are_ordered_by_the_harm_done() -> None:
 
 
 def test_many_small_holders_are_spared_by_importance_when_sets_are_too_many_to_try() -> None:
-    cluster = Cluster([node()])
+    cluster = Inventory([node()])
     victims = []
     for number in range(80):
         holding(cluster, f"pod-{number:02}", number % 8, milli=100)
@@ -88,7 +99,7 @@ def test_many_small_holders_are_spared_by_importance_when_sets_are_too_many_to_t
 
 
 def test_a_remedy_is_something_that_works() -> None:
-    cluster = Cluster([node()])
+    cluster = Inventory([node()])
     holding(cluster, "pod-0", 0)
     holding(cluster, "pod-1", 1)
     holding(cluster, "pod-2", 4)
@@ -102,7 +113,9 @@ def test_a_remedy_is_something_that_works() -> None:
 
 
 def test_selector_model_cpu_and_share_are_named_when_they_are_what_is_in_the_way() -> None:
-    cluster = Cluster([Node("node-a", (Gpu(0, model="A100"),), cpu_milli=1000, memory_mib=1000)])
+    cluster = Inventory(
+        [CandidateNode("node-a", (CandidateGpu(0, model="A100"),), cpu_milli=1000, memory_mib=1000)]
+    )
     assert [r.kind for r in remedies(cluster, Request(models=frozenset({"H100"})))] == ["model"]
     assert [r.kind for r in remedies(cluster, Request(match_labels=frozenset({("a", "b")})))] == ["selector"]
     assert [r.kind for r in remedies(cluster, Request(cpu_milli=2000))] == ["cpu"]
@@ -113,7 +126,7 @@ def test_selector_model_cpu_and_share_are_named_when_they_are_what_is_in_the_way
 
 
 def test_the_fewest_leave_also_where_small_sets_are_many_and_none_of_them_is_enough() -> None:
-    cluster = Cluster([node(gpus=12)])
+    cluster = Inventory([node(gpus=12)])
     holding(cluster, "pod-00", 0, 1)
     for gpu in range(2, 12):
         holding(cluster, f"pod-{gpu:02}", gpu)
@@ -125,7 +138,7 @@ def test_the_fewest_leave_also_where_small_sets_are_many_and_none_of_them_is_eno
 
 def test_the_search_over_many_nodes_ends_once_enough_were_looked_at() -> None:
     names = [f"node-{at:03}" for at in range(100)]
-    cluster = Cluster([node(name) for name in names])
+    cluster = Inventory([node(name) for name in names])
     for name in names:
         for gpu in range(8):
             holding(cluster, f"pod-{gpu}@{name}", gpu, where=name)

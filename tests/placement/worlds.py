@@ -2,15 +2,23 @@
 
 from hypothesis import strategies as st
 
-from gpufleet.placement import Exclusivity, Gpu, MigInstance, Node, Policy, Request, Topology
+from gpufleet.placement import (
+    CandidateGpu,
+    CandidateMigInstance,
+    CandidateNode,
+    Exclusivity,
+    Policy,
+    Request,
+    Topology,
+)
 
 MODELS = ("A100", "H100")
 
 
 @st.composite
-def gpus(draw: st.DrawFn, gpu_id: int) -> Gpu:
+def gpus(draw: st.DrawFn, gpu_id: int) -> CandidateGpu:
     profiles = draw(st.sampled_from([(), (), (), (), ("1g.10gb",), ("1g.10gb", "1g.10gb", "2g.20gb")]))
-    return Gpu(
+    return CandidateGpu(
         gpu_id,
         health=draw(st.sampled_from(["Healthy"] * 8 + ["Unhealthy", "Unknown"])),
         island=draw(st.sampled_from(["left", "left", "right", None])),
@@ -18,14 +26,14 @@ def gpus(draw: st.DrawFn, gpu_id: int) -> Gpu:
         model=draw(st.sampled_from(MODELS)),
         cordoned=draw(st.sampled_from([False] * 9 + [True])),
         taken=draw(st.sampled_from([False] * 9 + [True])),
-        mig=tuple(MigInstance(f"{gpu_id}-{at}", profile) for at, profile in enumerate(profiles)),
+        mig=tuple(CandidateMigInstance(f"{gpu_id}-{at}", profile) for at, profile in enumerate(profiles)),
     )
 
 
 @st.composite
-def nodes(draw: st.DrawFn, name: str = "node-a", most: int = 9) -> Node:
+def nodes(draw: st.DrawFn, name: str = "node-a", most: int = 9) -> CandidateNode:
     ids = draw(st.lists(st.integers(0, most), max_size=most, unique=True))
-    return Node(
+    return CandidateNode(
         name,
         tuple(draw(gpus(gpu_id)) for gpu_id in ids),
         labels=draw(st.sampled_from([{}, {"zone": "x"}, {"zone": "y"}])),
@@ -55,5 +63,5 @@ def requests(draw: st.DrawFn, exclusivities: tuple[Exclusivity, ...] = tuple(Exc
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> list[Node]:
+def clusters(draw: st.DrawFn) -> list[CandidateNode]:
     return [draw(nodes(f"node-{letter}", most=5)) for letter in draw(st.permutations("abcd"))]

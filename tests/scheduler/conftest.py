@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.scheduler.stage import Stage, open_server, open_stage
 
-from gpufleet.kubelite import KubeLite
+from kubelite import KubeLite
 
 
 @pytest.fixture

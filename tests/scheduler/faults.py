@@ -9,19 +9,18 @@ from typing import Any
 
 from msgspec import structs
 
-from gpufleet.kube.errors import Unanswered
-from gpufleet.model.annotations import CLAIM
-from gpufleet.model.kube_objects import Lease, Pod
+from gpufleet.kubernetes.annotations import CLAIM
+from gpufleet.kubernetes.client.errors import Unanswered
+from gpufleet.kubernetes.leases import LeaseHolder, read_lease, with_holders
+from gpufleet.kubernetes.objects import Lease, Pod
 from gpufleet.placement import Fits
-from gpufleet.placement.kubernetes import read_lease
-from gpufleet.placement.kubernetes.leases import Holder, with_holders
-from gpufleet.scheduler.desk import Desk
-from gpufleet.scheduler.leasing import PodName, Reserved
+from gpufleet.scheduler.reservation import PodName, Reserved
+from gpufleet.scheduler.scheduler import Scheduler
 
-Plant = Callable[[Desk], None]
+Plant = Callable[[Scheduler], None]
 
 
-def leaves_leases_after_a_refused_binding(desk: Desk) -> None:
+def leaves_leases_after_a_refused_binding(desk: Scheduler) -> None:
     """The undo is skipped."""
 
     async def skip(pod: Pod, version: str, node: str, reserved: Reserved, error: Exception) -> str:
@@ -31,7 +30,7 @@ def leaves_leases_after_a_refused_binding(desk: Desk) -> None:
     _set(desk.binder, "_after_refusal", skip)
 
 
-def takes_silence_for_failure(desk: Desk) -> None:
+def takes_silence_for_failure(desk: Scheduler) -> None:
     """A Binding that was not answered is undone without a look at the pod."""
 
     async def undo(pod: Pod, node: str, fits: Fits | None, reserved: Reserved, error: Exception) -> str:
@@ -42,7 +41,7 @@ def takes_silence_for_failure(desk: Desk) -> None:
     _set(desk.binder, "_after_silence", undo)
 
 
-def deletes_leases_without_precondition(desk: Desk) -> None:
+def deletes_leases_without_precondition(desk: Scheduler) -> None:
     """By name alone."""
     api: Any = desk._api
 
@@ -55,7 +54,7 @@ def deletes_leases_without_precondition(desk: Desk) -> None:
     _set(api, "delete_lease", delete)
 
 
-def gives_back_whatever_the_stamp(desk: Desk) -> None:
+def gives_back_whatever_the_stamp(desk: Scheduler) -> None:
     """An entry that was renewed meanwhile is given back too."""
     honest = desk.leasing.unreserve
 
@@ -65,17 +64,17 @@ def gives_back_whatever_the_stamp(desk: Desk) -> None:
     _set(desk.leasing, "unreserve", unreserve)
 
 
-def gives_back_what_it_only_renewed(desk: Desk) -> None:
+def gives_back_what_it_only_renewed(desk: Scheduler) -> None:
     """A failed attempt gives back what another process may be binding the pod with."""
     honest = desk.leasing._take
 
-    async def take(node: str, gpu: int, uid: str, part: Holder, renewed: set[int]) -> None:
+    async def take(node: str, gpu: int, uid: str, part: LeaseHolder, renewed: set[int]) -> None:
         await honest(node, gpu, uid, part, set())
 
     _set(desk.leasing, "_take", take)
 
 
-def takes_back_without_changing_the_pod(desk: Desk) -> None:
+def takes_back_without_changing_the_pod(desk: Scheduler) -> None:
     """A Binding under way is not outdated first."""
 
     async def take_back(pod: Pod, parts: Any) -> bool:
@@ -84,7 +83,7 @@ def takes_back_without_changing_the_pod(desk: Desk) -> None:
     _set(desk.care, "take_back", take_back)
 
 
-def binds_whatever_version(desk: Desk) -> None:
+def binds_whatever_version(desk: Scheduler) -> None:
     """The Binding does not say which state of the pod it is for."""
     api: Any = desk._api
     honest = api.bind
@@ -97,7 +96,7 @@ def binds_whatever_version(desk: Desk) -> None:
     _set(api, "bind", bind)
 
 
-def binds_before_it_leases(desk: Desk) -> None:
+def binds_before_it_leases(desk: Scheduler) -> None:
     """Two steps in the wrong order."""
     api: Any = desk._api
     reserve, bind = desk.leasing.reserve, api.bind
@@ -118,12 +117,12 @@ def binds_before_it_leases(desk: Desk) -> None:
     _set(api, "bind", bind_first)
 
 
-def does_not_hold_its_choice(desk: Desk) -> None:
+def does_not_hold_its_choice(desk: Scheduler) -> None:
     """The next pod is given the same GPUs."""
     _set(desk.ledger, "hold", lambda uid, hold: None)
 
 
-def does_not_count_holds(desk: Desk) -> None:
+def does_not_count_holds(desk: Scheduler) -> None:
     """Holds are kept, and nobody looks at them."""
     honest = desk.ledger._wanted
 
@@ -138,7 +137,7 @@ def does_not_count_holds(desk: Desk) -> None:
     _set(desk.ledger, "_wanted", wanted)
 
 
-def overwrites_other_holders(desk: Desk) -> None:
+def overwrites_other_holders(desk: Scheduler) -> None:
     """A share of a GPU is written over the shares of others."""
     api: Any = desk._api
     honest = api.replace_lease
@@ -152,7 +151,7 @@ def overwrites_other_holders(desk: Desk) -> None:
     _set(api, "replace_lease", replace)
 
 
-def takes_no_answer_for_a_free_gpu(desk: Desk) -> None:
+def takes_no_answer_for_a_free_gpu(desk: Scheduler) -> None:
     """A lease that could not be read is not there."""
     honest = desk.leasing._read
 
@@ -175,7 +174,7 @@ def takes_no_answer_for_a_free_gpu(desk: Desk) -> None:
     _set(desk._api, "create_lease", force)
 
 
-def forgets_leases_of_ended_pods(desk: Desk) -> None:
+def forgets_leases_of_ended_pods(desk: Scheduler) -> None:
     """Only pods that are gone are tidied up after, not those that have ended."""
     honest = desk.care._release
 
@@ -185,7 +184,7 @@ def forgets_leases_of_ended_pods(desk: Desk) -> None:
     _set(desk.care, "_release", release)
 
 
-def forgets_what_it_could_not_release(desk: Desk) -> None:
+def forgets_what_it_could_not_release(desk: Scheduler) -> None:
     """A release that failed is not tried again."""
     honest = desk.care._tend_safely
 
@@ -196,7 +195,7 @@ def forgets_what_it_could_not_release(desk: Desk) -> None:
     _set(desk.care, "_tend_safely", tend)
 
 
-def is_locked_out_by_its_own_lease(desk: Desk) -> None:
+def is_locked_out_by_its_own_lease(desk: Scheduler) -> None:
     """A pod's own leases count against it."""
     _set(desk.chooser, "_kept", lambda uid, request, among: None)
 
@@ -207,7 +206,7 @@ def is_locked_out_by_its_own_lease(desk: Desk) -> None:
     _set(desk.ledger, "without", lambda uid: Nothing())
 
 
-def lets_members_go_alone(desk: Desk) -> None:
+def lets_members_go_alone(desk: Scheduler) -> None:
     """Binds of a gang don't wait for each other."""
 
     async def permit(uid: str, gang: Any, patience: float) -> bool:
@@ -216,7 +215,7 @@ def lets_members_go_alone(desk: Desk) -> None:
     _set(desk.gangs, "permit", permit)
 
 
-def keeps_part_of_a_gang_on_timeout(desk: Desk) -> None:
+def keeps_part_of_a_gang_on_timeout(desk: Scheduler) -> None:
     """One member's leases are forgotten when a gang gives up."""
     honest = desk.gangs._give_up
 
@@ -226,7 +225,7 @@ def keeps_part_of_a_gang_on_timeout(desk: Desk) -> None:
     _set(desk.gangs, "_give_up", give_up)
 
 
-def reserves_part_of_a_gang(desk: Desk) -> None:
+def reserves_part_of_a_gang(desk: Scheduler) -> None:
     """A gang of which one member can't be had goes on with the rest."""
 
     async def reserve_some(gang: Any, pods: list[Pod], places: Sequence[Fits]) -> bool:
@@ -239,7 +238,7 @@ def reserves_part_of_a_gang(desk: Desk) -> None:
     _set(desk.gangs, "_reserve_all", reserve_some)
 
 
-def believes_an_old_watch(desk: Desk) -> None:
+def believes_an_old_watch(desk: Scheduler) -> None:
     """What the watch brings late replaces what the server has just said."""
     honest = desk.ledger.put_lease
 
@@ -250,7 +249,7 @@ def believes_an_old_watch(desk: Desk) -> None:
     _set(desk.ledger, "put_lease", put)
 
 
-def does_not_write_a_status_again(desk: Desk) -> None:
+def does_not_write_a_status_again(desk: Scheduler) -> None:
     """A status whose write failed stays as it was."""
     honest = desk.statuses._write
 

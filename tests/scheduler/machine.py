@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.scheduler.world import Call, Outcome, Process, World
 
-from gpufleet.model.annotations import ALLOCATED, CLAIM, GANG_GATE
-from gpufleet.model.kube_objects import Pod
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE
+from gpufleet.kubernetes.leases import LeaseHolder, lease_name, read_lease
+from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Refused
-from gpufleet.placement.kubernetes import Ledger, lease_name, read_lease, request_of
-from gpufleet.placement.kubernetes.leases import Holder
-from gpufleet.scheduler.desk import Desk
-from gpufleet.scheduler.statuses import status_of
-from gpufleet.scheduler.waiting import WaitingRoom
+from gpufleet.scheduler.claim_status import status_of
+from gpufleet.scheduler.pending_pods import PendingPods
+from gpufleet.scheduler.scheduler import Scheduler
+from gpufleet.scheduler.state import Ledger, request_of
 
 CLAIMS: dict[str, dict[str, Any]] = {
     "one": {"count": 1},
@@ -52,7 +52,7 @@ chances = st.randoms(use_true_random=True)
 class Schedulers(RuleBasedStateMachine):
     """Two processes in one world; a subclass may plant a fault in every process that it starts."""
 
-    plant: Callable[[Desk], None] = staticmethod(lambda desk: None)
+    plant: Callable[[Scheduler], None] = staticmethod(lambda desk: None)
 
     def __init__(self) -> None:
         super().__init__()
@@ -362,7 +362,7 @@ class Schedulers(RuleBasedStateMachine):
     def statuses_tell_the_truth(self) -> None:
         ledger = self.fresh_ledger()
         for claim in self.world.all("claims"):
-            truth = status_of(ledger, WaitingRoom(), claim)
+            truth = status_of(ledger, PendingPods(), claim)
             entries = {each["podUid"]: tuple(each["gpuIds"]) for each in truth["allocations"] or ()}
             assert {each.pod_uid: each.gpu_ids for each in claim.status.allocations} == entries
 
@@ -424,7 +424,7 @@ class Schedulers(RuleBasedStateMachine):
     def members(self, gang: str) -> list[Pod]:
         return [pod for pod in self.living() if pod.metadata.annotations[CLAIM] == f"of-{gang}"]
 
-    def holders(self, node: str, gpu: int) -> dict[str, Holder]:
+    def holders(self, node: str, gpu: int) -> dict[str, LeaseHolder]:
         lease: Any = self.world.objects.get(("leases", "gpufleet", lease_name(node, gpu)))
         read = read_lease(lease) if lease else None
         return dict(read.holders) if read else {}

@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from gpufleet.kube import LEASES, PODS, Connection, KubeClient, Selection, Terms
-from gpufleet.kube.resource import GPU_CLAIMS
-from gpufleet.kubelite import KubeLite
-from gpufleet.model.claim import GpuClaim
-from gpufleet.model.crds import definitions
-from gpufleet.model.kube_objects import Lease, Pod
+from gpufleet.kubernetes import LEASES, PODS, Connection, KubeClient, Selection, Terms
+from gpufleet.kubernetes.client.resources import GPU_CLAIMS
+from gpufleet.kubernetes.crds.generate import definitions
+from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
+from gpufleet.kubernetes.objects import Lease, Pod
+from gpufleet.runtime.settings import SchedulerSettings
 from gpufleet.scheduler.process import Replica
-from gpufleet.settings import SchedulerSettings
+from kubelite import KubeLite
 
 CLAIMS = "/apis/gpu.scheduling/v1/namespaces/{}/gpuclaims"
 POD_GROUPS_CRD = {

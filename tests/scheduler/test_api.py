@@ -1,10 +1,10 @@
 """The scheduler's calls where the server's answer can mean two things."""
 
 import pytest
-from tests.kube.faulty_server import FaultyServer, answer
+from tests.kubernetes.faulty_server import FaultyServer, answer
 
-from gpufleet.kube.errors import Conflict
-from gpufleet.scheduler.api import KubeApi
+from gpufleet.kubernetes.client.errors import Conflict
+from gpufleet.scheduler.kubernetes_api import KubeApi
 
 
 async def test_a_pod_that_many_write_at_once_is_not_taken_for_gone() -> None:

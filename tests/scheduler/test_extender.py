@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 from tests.scheduler.stage import Stage, device, open_stage
 
-from gpufleet.kube import LEASES
-from gpufleet.kubelite import KubeLite
-from gpufleet.model.kube_objects import Lease, LeaseSpec, ObjectMeta
-from gpufleet.scheduler.leasing import PodName
+from gpufleet.kubernetes import LEASES
+from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
+from gpufleet.scheduler.reservation import PodName
+from kubelite import KubeLite
 
 
 async def test_a_pod_gets_its_gpus_with_lease_annotations_and_status(stage: Stage) -> None:

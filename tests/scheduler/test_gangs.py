@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from tests.scheduler.stage import Stage, open_stage
 
-from gpufleet.kube.resource import GPU_CLAIMS
-from gpufleet.kubelite import KubeLite
-from gpufleet.model.annotations import GANG_GATE, GANG_SIZE, NUDGE
-from gpufleet.model.kube_objects import Pod
-from gpufleet.placement.kubernetes import explain
+from gpufleet.kubernetes.annotations import GANG_GATE, GANG_SIZE, NUDGE
+from gpufleet.kubernetes.client.resources import GPU_CLAIMS
+from gpufleet.kubernetes.objects import Pod
+from gpufleet.scheduler.explain import explain
+from kubelite import KubeLite
 
 GATED: dict[str, Any] = {"schedulingGates": [{"name": GANG_GATE}]}
 

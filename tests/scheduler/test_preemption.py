@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 from tests.scheduler.stage import Stage
 
-from gpufleet.model.annotations import NUDGE
+from gpufleet.kubernetes.annotations import NUDGE
 
 
 async def priorities(stage: Stage) -> None:

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.scheduler.world import Outcome, Process, World
 
-from gpufleet.model.annotations import ALLOCATED
+from gpufleet.kubernetes.annotations import ALLOCATED
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from msgspec import structs
 from tests.scheduler.stage import Stage, open_stage
 from tests.scheduler.world import Process, World
 
-from gpufleet.kubelite import KubeLite
-from gpufleet.model.kube_objects import Container, Node, NodeStatusFields, ObjectMeta, PodSpec, Resources
-from gpufleet.placement.kubernetes.resources import amount
+from gpufleet.kubernetes.objects import Container, Node, NodeStatusFields, ObjectMeta, PodSpec, Resources
 from gpufleet.scheduler.standalone import Standalone
+from gpufleet.scheduler.state.node_resources import amount
+from kubelite import KubeLite
 
 
 async def bound(stage: Stage, *names: str) -> dict[str, str]:

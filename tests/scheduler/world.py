@@ -15,20 +15,22 @@ from typing import Any, Literal
 
 from msgspec import convert, structs
 
-from gpufleet.kube import Change
-from gpufleet.kube.errors import (
+from gpufleet.kubernetes import CacheChange
+from gpufleet.kubernetes.annotations import CLAIM, NUDGE
+from gpufleet.kubernetes.client.errors import (
     AlreadyExists,
     Conflict,
-    NotFound,
+    ObjectNotFound,
     ServerFault,
     Status,
     TooManyRequests,
     Unanswered,
 )
-from gpufleet.kube.timing import Timing
-from gpufleet.model.annotations import CLAIM, NUDGE
-from gpufleet.model.claim import ClaimDevices, ClaimSpec, ClaimStatus, GpuClaim
-from gpufleet.model.kube_objects import (
+from gpufleet.kubernetes.client.timing import Timing
+from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, ClaimStatus, GpuClaim
+from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus, NodeGpus, NodeGpusSpec
+from gpufleet.kubernetes.leases import read_lease
+from gpufleet.kubernetes.objects import (
     KubeObject,
     Lease,
     Node,
@@ -41,11 +43,9 @@ from gpufleet.model.kube_objects import (
     PodStatus,
     SchedulingGate,
 )
-from gpufleet.model.node_status import Device, GpuNodeStatus, NodeGpus, NodeGpusSpec
 from gpufleet.placement import Fits
-from gpufleet.placement.kubernetes import read_lease
-from gpufleet.scheduler.desk import Desk
-from gpufleet.settings import SchedulerSettings
+from gpufleet.runtime.settings import SchedulerSettings
+from gpufleet.scheduler.scheduler import Scheduler
 
 Outcome = Literal["done", "answer lost", "failed", "refused", "late", "killed before", "killed after"]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -81,7 +81,7 @@ class World:
     def __post_init__(self) -> None:
         for name, gpus in self.nodes.items():
             self.write("nodes", Node(ObjectMeta(name=name)))
-            devices = tuple(Device(at, health="Healthy") for at in range(gpus))
+            devices = tuple(DeviceStatus(at, health="Healthy") for at in range(gpus))
             report = GpuNodeStatus(
                 metadata=ObjectMeta(name=name), spec=NodeGpusSpec(name), status=NodeGpus(devices, gpus)
             )
@@ -182,7 +182,7 @@ class World:
         else:
             try:
                 result = call.act()
-            except (NotFound, Conflict) as refusal:
+            except (ObjectNotFound, Conflict) as refusal:
                 self._fail(call, lost if outcome == "answer lost" else refusal)
             else:
                 if outcome == "answer lost":
@@ -197,7 +197,7 @@ class World:
 
     @staticmethod
     def _do(act: Callable[[], Any]) -> None:
-        with suppress(NotFound, Conflict):
+        with suppress(ObjectNotFound, Conflict):
             act()
 
     @staticmethod
@@ -219,8 +219,8 @@ def conflict(what: str) -> Conflict:
     return Conflict(what, Status(code=409, reason="Conflict"))
 
 
-def missing(what: str) -> NotFound:
-    return NotFound(what, Status(code=404, reason="NotFound"))
+def missing(what: str) -> ObjectNotFound:
+    return ObjectNotFound(what, Status(code=404, reason="NotFound"))
 
 
 class ModelApi:
@@ -357,7 +357,7 @@ class Process:
 
     _names = 0
 
-    def __init__(self, world: World, plant: Callable[[Desk], None] = lambda desk: None) -> None:
+    def __init__(self, world: World, plant: Callable[[Scheduler], None] = lambda desk: None) -> None:
         Process._names += 1
         self.world = world
         self.name = f"s{Process._names}"
@@ -372,13 +372,15 @@ class Process:
             random=lambda: 0.5,
         )
         settings = SchedulerSettings(hold=5.0, grace=10.0, permit=0.0)
-        self.desk = Desk(ModelApi(world, self), settings, "gpufleet", timing=timing, new_stamp=self._stamp)
+        self.desk = Scheduler(
+            ModelApi(world, self), settings, "gpufleet", timing=timing, new_stamp=self._stamp
+        )
         plant(self.desk)
         self.tasks: dict[asyncio.Task[Any], str] = {}
         self.looks: dict[str, asyncio.Task[Any]] = {}
         self.seen = len(world.history)
         for kind in ("leases", "nodes", "reports", "claims", "groups", "pods"):
-            self._tell(kind, [Change(None, item) for item in world.all(kind)])
+            self._tell(kind, [CacheChange(None, item) for item in world.all(kind)])
         self.take_office()
 
     def _stamp(self) -> str:
@@ -389,13 +391,13 @@ class Process:
         """From here on it can't be held to what it began before."""
         self.excused = self.stamps
 
-    def _tell(self, kind: str, changes: list[Change[Any]]) -> None:
+    def _tell(self, kind: str, changes: list[CacheChange[Any]]) -> None:
         getattr(self.desk, f"on_{kind}")(changes)
 
     def watch(self, events: int = 1_000_000) -> None:
         """The watch brings the next events."""
         for kind, before, after in self.world.history[self.seen : self.seen + events]:
-            self._tell(kind, [Change(before, after)])
+            self._tell(kind, [CacheChange(before, after)])
         self.seen = min(len(self.world.history), self.seen + events)
         self.world.settle()
 

@@ -5,11 +5,11 @@ import asyncpg
 import pytest
 import structlog
 
-from gpufleet.errors import Refused, SettingsError, StoreUnavailable
-from gpufleet.settings import StoreSettings
+from gpufleet.errors import OperationRefused, SettingsError, StoreUnavailable
+from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import Store
-from gpufleet.store.bulk import merge
-from gpufleet.store.database import Database, open_database, refuse_old
+from gpufleet.store.postgres.bulk import merge
+from gpufleet.store.postgres.database import Database, open_database, refuse_old
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ async def test_a_server_that_is_not_there_is_told_after_the_start_time(store_set
 
 async def test_a_database_that_is_not_there_is_refused_at_once(store_settings: StoreSettings) -> None:
     url = store_settings.url.replace("/test_", "/not_there_")
-    with pytest.raises(Refused, match="make it with createdb"):
+    with pytest.raises(OperationRefused, match="make it with createdb"):
         async with open_database(url, store_settings):
             pass
 
@@ -194,5 +194,5 @@ async def test_a_closed_store_says_so(store_settings: StoreSettings) -> None:
 
 def test_a_postgresql_that_is_too_old_is_refused() -> None:
     refuse_old(14)
-    with pytest.raises(Refused, match="PostgreSQL 13; gpufleet needs 14 or newer"):
+    with pytest.raises(OperationRefused, match="PostgreSQL 13; gpufleet needs 14 or newer"):
         refuse_old(13)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from tests.store.processes import servers_of
 
-from gpufleet.errors import Refused, StoreUnavailable
-from gpufleet.settings import StoreSettings
+from gpufleet.errors import OperationRefused, StoreUnavailable
+from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import open_store
-from gpufleet.store.embedded import embedded_server, running_server
+from gpufleet.store.postgres.embedded import embedded_server, running_server
 
 
 def settings_for(data: Path) -> StoreSettings:
@@ -43,7 +43,7 @@ async def test_of_two_starts_at_once_one_is_refused_with_the_pid_of_the_other(da
     await asyncio.wait_for(ready.wait(), 60)
     done.set()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    refusals = [result for result in results if isinstance(result, Refused)]
+    refusals = [result for result in results if isinstance(result, OperationRefused)]
     assert len(refusals) == 1
     assert f"another gpufleet (pid {os.getpid()}) uses the data directory" in str(refusals[0])
 
@@ -97,7 +97,7 @@ async def test_a_corrupt_database_says_why_it_does_not_start(data: Path) -> None
 
 def test_a_data_directory_that_can_not_be_made_is_said(data: Path) -> None:
     (data / "file").write_text("")
-    with pytest.raises(Refused, match="can't use the data directory"):
+    with pytest.raises(OperationRefused, match="can't use the data directory"):
         asyncio.run(_start(data / "file" / "data"))
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.store.processes import servers_of
 
 from gpufleet.errors import StoreUnavailable
-from gpufleet.settings import StoreSettings
+from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import Store, open_store
 
 PARTS = 3
@@ -80,7 +80,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from gpufleet.settings import StoreSettings
+from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import open_store
 from tests.store.test_faults import TABLE, write
 

@@ -4,8 +4,16 @@ import asyncio
 
 import msgspec
 
-from gpufleet.model.hour import GPU_HOUR, ClusterHour, Hour, NamespaceHour, Spread, Usage, WorkloadHour
-from gpufleet.settings import AccountingSettings
+from gpufleet.accounting.hours import (
+    GPU_HOUR,
+    ClusterHour,
+    Distribution,
+    Hour,
+    NamespaceHour,
+    Usage,
+    WorkloadHour,
+)
+from gpufleet.runtime.settings import AccountingSettings
 from gpufleet.store import Store
 from gpufleet.store.prune import Kept, apply
 
@@ -14,7 +22,7 @@ NUMBER = 450_000
 
 def hour_of(kinds: list[str]) -> Hour:
     """An hour in which a workload of each kind held a GPU."""
-    usage = Usage(allocated=GPU_HOUR, idle=0, utilization=Spread(), workloads=1, cost=0.0)
+    usage = Usage(allocated=GPU_HOUR, idle=0, utilization=Distribution(), workloads=1, cost=0.0)
     whole = msgspec.structs.replace(usage, allocated=GPU_HOUR * len(kinds))
     workload = WorkloadHour(
         namespace="ml",

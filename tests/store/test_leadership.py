@@ -3,10 +3,10 @@ import asyncio
 import asyncpg
 import pytest
 
-from gpufleet.settings import StoreSettings
+from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import Leadership, Store, lead
-from gpufleet.store.leadership import lock_of
-from gpufleet.store.migrate import LOCK
+from gpufleet.store.postgres.leadership import lock_of
+from gpufleet.store.postgres.migrate import LOCK
 
 
 def stand(settings: StoreSettings, name: str = "job") -> Leadership:

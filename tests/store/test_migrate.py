@@ -4,9 +4,9 @@ import dataclasses
 import asyncpg
 import pytest
 
-from gpufleet.errors import Refused
-from gpufleet.settings import StoreSettings
-from gpufleet.store.migrate import Migration, check, migrations, upgrade
+from gpufleet.errors import OperationRefused
+from gpufleet.runtime.settings import StoreSettings
+from gpufleet.store.postgres.migrate import Migration, check, migrations, upgrade
 
 SETTINGS = StoreSettings(start_timeout=5.0)
 ONE = Migration(1, "one", "CREATE TABLE one (x int)")
@@ -41,7 +41,7 @@ async def test_a_step_that_fails_leaves_nothing_and_keeps_those_before(empty_pos
 async def test_a_step_that_was_edited_after_it_was_applied_is_refused(empty_postgres_url: str) -> None:
     await upgrade(empty_postgres_url, SETTINGS, (ONE,))
     edited = dataclasses.replace(ONE, sql="CREATE TABLE one (x bigint)")
-    with pytest.raises(Refused, match="migration 0001_one differs from what was applied"):
+    with pytest.raises(OperationRefused, match="migration 0001_one differs from what was applied"):
         await upgrade(empty_postgres_url, SETTINGS, (edited, TWO))
 
 
@@ -54,5 +54,5 @@ async def test_line_ends_do_not_count_as_an_edit(empty_postgres_url: str) -> Non
 
 async def test_a_database_of_a_newer_program_is_refused(empty_postgres_url: str) -> None:
     await upgrade(empty_postgres_url, SETTINGS, (ONE, TWO))
-    with pytest.raises(Refused, match=r"newer gpufleet \(step 2, this one knows 1\)"):
+    with pytest.raises(OperationRefused, match=r"newer gpufleet \(step 2, this one knows 1\)"):
         await upgrade(empty_postgres_url, SETTINGS, (ONE,))

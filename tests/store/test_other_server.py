@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpufleet.errors import Refused
+from gpufleet.errors import OperationRefused
 from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings
-from gpufleet.settings import StoreSettings
+from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import open_store
-from gpufleet.store.cluster import DATABASE, prepare
-from gpufleet.store.database import connect
+from gpufleet.store.postgres.data_directory import DATABASE, prepare
+from gpufleet.store.postgres.database import connect
 
 
 def _installed() -> Path | None:
@@ -69,7 +69,7 @@ async def test_readings_are_kept_and_two_servers_share_a_database(url: str) -> N
 
 
 async def test_a_wrong_password_is_refused_at_once_and_never_shown(url: str) -> None:
-    with pytest.raises(Refused, match="refuses the user name or password") as refused:
+    with pytest.raises(OperationRefused, match="refuses the user name or password") as refused:
         async with open_store(StoreSettings(url=url.replace("right", "wrong"))):
             pass
     assert "wrong" not in str(refused.value)

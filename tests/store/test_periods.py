@@ -2,10 +2,10 @@
 
 import msgspec
 
-from gpufleet.model.holding import Holding
+from gpufleet.model.periods import HoldingPeriod
 from gpufleet.store import Store
 
-SEEN = Holding(
+SEEN = HoldingPeriod(
     pod_uid="slurm-7-100-0",
     pod="7-n1",
     namespace="nlp",
@@ -25,7 +25,7 @@ SEEN = Holding(
 )
 
 
-async def told(store: Store, period: Holding) -> list[Holding]:
+async def told(store: Store, period: HoldingPeriod) -> list[HoldingPeriod]:
     await store.accounted.open("prod", 0.0)
     await store.holdings.save("prod", [period])
     return await store.holdings.within("prod", 0.0, 10_000.0)

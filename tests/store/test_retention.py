@@ -6,11 +6,11 @@ import numpy as np
 from tests.accounting import histories
 from tests.accounting.histories import STEP, Prometheus, Server, Time, World, pod
 
-from gpufleet.model.node import Node
+from gpufleet.model.node import FleetNode
 from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings, TrainingPoint
-from gpufleet.settings import AccountingSettings
+from gpufleet.runtime.settings import AccountingSettings
 from gpufleet.store import Store
-from gpufleet.store.months import MONTHLY
+from gpufleet.store.partitions import MONTHLY
 from gpufleet.store.prune import Kept, apply, find, tell
 
 T0 = 1_800_000_000.0
@@ -81,7 +81,7 @@ async def test_a_cluster_that_is_gone_makes_nobody_keep_longer(store: Store) -> 
 async def _books(store: Store, cluster: str) -> None:
     """An hour of books, of a pod that has ended since."""
     start = histories.HOUR
-    world = World({"a": Node(name="a", gpu_count=4, gpu_model="H200", created=start - 9000.0)})
+    world = World({"a": FleetNode(name="a", gpu_count=4, gpu_model="H200", created=start - 9000.0)})
     world.pods["p"] = pod("p", "a", 2, start + 0.0, held=(0, 1), labels={"team": "nlp"})
     time = Time(start + 1.0)
     metrics = Prometheus({("a", 0, start + m * STEP): 50.0 for m in range(12)})

@@ -1,7 +1,7 @@
 import pytest
 
 from gpufleet.model.reading import TrainingPoint
-from gpufleet.training.peaks import PEAKS, peak_tflops
+from gpufleet.training.peak_tflops import PEAKS, peak_tflops
 from gpufleet.training.performance import flops_per_token, in_steps, performance
 
 

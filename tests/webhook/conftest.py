@@ -9,21 +9,21 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gpufleet.kube import KubeClient, load_connection
-from gpufleet.kubelite import KubeLite
-from gpufleet.model.crds import definitions
-from gpufleet.settings import WebhookSettings
+from gpufleet.kubernetes import KubeClient, load_connection
+from gpufleet.kubernetes.crds.generate import definitions
+from gpufleet.runtime.settings import WebhookSettings
+from gpufleet.webhook.certificate_store import SharedKeys, serving_context
 from gpufleet.webhook.configuration import configurations
-from gpufleet.webhook.found import WatchedClaims
-from gpufleet.webhook.keys import SharedKeys, serving_context
-from gpufleet.webhook.pods import Rules
+from gpufleet.webhook.pod_admission import PodRules
 from gpufleet.webhook.server import Webhook, serving
+from gpufleet.webhook.watched_claims import WatchedClaims
+from kubelite import KubeLite
 
 Json = dict[str, Any]
 PODS = "/api/v1/namespaces/jobs/pods"
 CLAIMS = "/apis/gpu.scheduling/v1/namespaces/jobs/gpuclaims"
 HOOKS = "/apis/admissionregistration.k8s.io/v1"
-RULES = Rules()
+RULES = PodRules()
 SETTINGS = WebhookSettings(namespace="gpufleet", names=("127.0.0.1",))
 
 
@@ -43,7 +43,7 @@ class Cluster:
 
     @asynccontextmanager
     async def webhook(
-        self, settings: WebhookSettings = SETTINGS, rules: Rules = RULES, *, clock: Callable[[], float] | None = None
+        self, settings: WebhookSettings = SETTINGS, rules: PodRules = RULES, *, clock: Callable[[], float] | None = None
     ) -> AsyncIterator["Running"]:  # fmt: skip
         context = serving_context()
         keys = SharedKeys(self.client, settings, context, **({"clock": clock} if clock else {}))

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from gpufleet.model.holding import Capacity, Holding
-from gpufleet.model.hour import Hour, WorkloadHour
+from gpufleet.accounting.hours import Hour, WorkloadHour
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
 
-Period = TypeVar("Period", Holding, Capacity)
+Period = TypeVar("Period", HoldingPeriod, CapacityPeriod)
 
 
 class Ledger(Protocol[Period]):
@@ -152,8 +152,8 @@ class Shelf(NamedTuple):
     """Where everything is kept."""
 
     clusters: ClusterStore
-    holdings: PeriodStore[Holding]
-    capacities: PeriodStore[Capacity]
+    holdings: PeriodStore[HoldingPeriod]
+    capacities: PeriodStore[CapacityPeriod]
     snapshots: SnapshotStore
     hours: HourStore
     ended: EndedStore

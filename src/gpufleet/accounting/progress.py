@@ -5,8 +5,8 @@ Read from the store, so that every server tells the same, also while none of the
 
 from typing import NamedTuple
 
-from gpufleet.accounting.book import CATCH_UP
 from gpufleet.accounting.ports import Shelf
+from gpufleet.accounting.recorder import CATCH_UP
 
 
 class Progress(NamedTuple):

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import msgspec
 
-from gpufleet.model.holding import Capacity, Holding
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
 
-Period = TypeVar("Period", Holding, Capacity)
+Period = TypeVar("Period", HoldingPeriod, CapacityPeriod)
 
 
 def reconcile(

@@ -11,16 +11,16 @@ from typing import Literal
 
 import msgspec
 
+from gpufleet.accounting.hours import GPU_HOUR
 from gpufleet.accounting.report_series import ReportSeries
+from gpufleet.accounting.statistics import UsageSum, UsageTotals
 from gpufleet.errors import InvalidRequest
-from gpufleet.model.hour import GPU_HOUR
-from gpufleet.model.statistics import UsageSum, UsageTotals
 
 MOST_DAYS = 400
 """The longest period of a report."""
 
 
-class Period(msgspec.Struct, frozen=True):
+class ReportPeriod(msgspec.Struct, frozen=True):
     """Whole days in UTC, `end` not included."""
 
     name: str
@@ -89,7 +89,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The largest groups over time, if asked for."""
 
 
-def period_of(text: str) -> Period:
+def period_of(text: str) -> ReportPeriod:
     """A month (2026-10), a day (2026-10-05) or days from one to another (2026-10-05..2026-10-11)."""
     first, _, last = text.partition("..")
     try:
@@ -103,7 +103,7 @@ def period_of(text: str) -> Period:
         raise InvalidRequest(f"parameter period: {text!r} ends before it begins")
     if end - start > timedelta(days=MOST_DAYS):
         raise InvalidRequest(f"parameter period: {text!r} is too long; it takes {MOST_DAYS} days at the most")
-    return Period(text, start, end)
+    return ReportPeriod(text, start, end)
 
 
 def _span_of(text: str) -> tuple[datetime, datetime]:
@@ -129,7 +129,7 @@ def grouping_of(text: str) -> Grouping:
 
 def report(
     cluster: str,
-    period: Period,
+    period: ReportPeriod,
     group_by: str,
     totals: UsageTotals,
     groups: Sequence[UsageSum],

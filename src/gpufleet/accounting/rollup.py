@@ -11,23 +11,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpufleet.accounting.replicas import Replicas, replicas
-from gpufleet.accounting.samples import Ints, Samples, Taken, take
-from gpufleet.accounting.spread import by_moment, spreads, sums
-from gpufleet.accounting.stints import Stint, clip, columns_of, stints
-from gpufleet.model.holding import Capacity, Holding
-from gpufleet.model.hour import (
+from gpufleet.accounting.allocation_periods import AllocationPeriod, clip, columns_of, stints
+from gpufleet.accounting.hours import (
     GPU_HOUR,
     HOUR_MS,
     PERCENT,
     ClusterHour,
+    Distribution,
     Hour,
     LabelHour,
     NamespaceHour,
-    Spread,
     Usage,
     WorkloadHour,
 )
+from gpufleet.accounting.percentiles import by_moment, spreads, sums
+from gpufleet.accounting.replicas import Replicas, replicas
+from gpufleet.accounting.samples import Ints, SampledHolder, Samples, take
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
 
 IDLE_BELOW = 5 * PERCENT
 MICRO = 1_000_000
@@ -36,7 +36,7 @@ MOST_VALUE = 1024
 
 
 @dataclass(frozen=True)
-class Plan:
+class RollupPlan:
     """What the bills are broken down by, and what a GPU-hour costs."""
 
     label_keys: tuple[str, ...] = ()
@@ -56,7 +56,11 @@ class Plan:
 
 
 def roll_up(
-    hour: int, holdings: Sequence[Holding], capacities: Sequence[Capacity], samples: Samples, plan: Plan
+    hour: int,
+    holdings: Sequence[HoldingPeriod],
+    capacities: Sequence[CapacityPeriod],
+    samples: Samples,
+    plan: RollupPlan,
 ) -> Hour:
     """The statistics of the hour that starts at `hour` (Unix seconds, a multiple of 3600)."""
     ordered = sorted(holdings, key=lambda h: (h.node, h.start, h.pod_uid))
@@ -70,7 +74,7 @@ def roll_up(
     )
 
 
-def _capacity(capacities: Sequence[Capacity], hour: int) -> float:
+def _capacity(capacities: Sequence[CapacityPeriod], hour: int) -> float:
     total = 0
     for capacity in capacities:
         start, end = clip(capacity.start, capacity.end, hour)
@@ -81,11 +85,13 @@ def _capacity(capacities: Sequence[Capacity], hour: int) -> float:
 class _Sheet:
     """The hour in columns, summed by any grouping of its holdings."""
 
-    def __init__(self, holdings: list[Holding], found: list[Stint], samples: Samples, plan: Plan) -> None:
+    def __init__(
+        self, holdings: list[HoldingPeriod], found: list[AllocationPeriod], samples: Samples, plan: RollupPlan
+    ) -> None:
         self._holdings = holdings
         self._plan = plan
         self._stints = found
-        self._taken: Taken = take(samples, found, [holding.node for holding in holdings])
+        self._taken: SampledHolder = take(samples, found, [holding.node for holding in holdings])
         self._moments = len(samples.times)
         columns = columns_of(found)
         self._holder: Ints = columns[:, 0]
@@ -132,7 +138,7 @@ class _Sheet:
         usages = self._usage(self._workload, count, by_gpu=True)
         memory = self._memory(count)
         counted = replicas(self._stints, self._holdings, self._workload, count)
-        latest: dict[int, Holding] = {}
+        latest: dict[int, HoldingPeriod] = {}
         for number, holding in enumerate(self._holdings):
             group = int(self._workload[number])
             if group not in latest or (latest[group].start, latest[group].pod_uid) < (
@@ -149,7 +155,7 @@ class _Sheet:
     def _workload_row(
         self,
         key: tuple[str, ...],
-        latest: Holding,
+        latest: HoldingPeriod,
         usage: Usage,
         memory: tuple[float | None, float | None, float | None],
         counted: Replicas,
@@ -181,7 +187,7 @@ class _Sheet:
         sampled = groups[taken.holder]
         idle_amount = np.where(taken.utilization < IDLE_BELOW, taken.covered * taken.ppm, 0)
         idle = sums(sampled, idle_amount, count)
-        spread: list[Spread]
+        spread: list[Distribution]
         if by_gpu:
             spread = spreads(sampled, taken.utilization, taken.ppm, count)
         else:
@@ -236,7 +242,7 @@ class _Sheet:
         )
 
 
-def _models(holdings: Sequence[Holding], found: Iterable[Stint]) -> list[tuple[str, ...]]:
+def _models(holdings: Sequence[HoldingPeriod], found: Iterable[AllocationPeriod]) -> list[tuple[str, ...]]:
     """The model of each stint's GPU."""
     usual = [(holding.model,) for holding in holdings]
     named = {
@@ -248,7 +254,7 @@ def _models(holdings: Sequence[Holding], found: Iterable[Stint]) -> list[tuple[s
     return [named.get((stint.holder, stint.gpu), usual[stint.holder]) for stint in found]
 
 
-def _workload(holding: Holding) -> tuple[str, ...]:
+def _workload(holding: HoldingPeriod) -> tuple[str, ...]:
     return (holding.namespace, holding.workload_kind, holding.workload_name, holding.workload_uid)
 
 

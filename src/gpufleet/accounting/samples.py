@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpufleet.accounting.stints import Stint, columns_of
-from gpufleet.model.hour import PERCENT
+from gpufleet.accounting.allocation_periods import AllocationPeriod, columns_of
+from gpufleet.accounting.hours import PERCENT
 from gpufleet.model.reading import GpuRef
 
 Ints = NDArray[np.int64]
@@ -58,7 +58,7 @@ def rows_of(gpus: Sequence[GpuRef]) -> dict[tuple[str, int], int]:
 
 
 @dataclass(frozen=True)
-class Taken:
+class SampledHolder:
     """Samples given to their holders, one entry a sample and holder, all of one length."""
 
     holder: Ints
@@ -73,7 +73,7 @@ class Taken:
     memory_total: Ints
 
 
-def take(samples: Samples, stints: Sequence[Stint], nodes: Sequence[str]) -> Taken:
+def take(samples: Samples, stints: Sequence[AllocationPeriod], nodes: Sequence[str]) -> SampledHolder:
     """Give each sample to the stints that it falls into. `nodes` is each holder's node."""
     rows, kept = [], []
     for stint in stints:
@@ -96,7 +96,7 @@ def take(samples: Samples, stints: Sequence[Stint], nodes: Sequence[str]) -> Tak
     there = np.isfinite(values)
     entry, column, row_of, values = entry[there], column[there], row_of[there], values[there]
     times = samples.times[column] if len(entry) else np.zeros(0, dtype=np.int64)
-    return Taken(
+    return SampledHolder(
         holder=columns[entry, 0],
         column=column.astype(np.int64),
         ppm=columns[entry, 2],

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from gpufleet.accounting.gather import fresh
-from gpufleet.accounting.rollup import Plan
-from gpufleet.accounting.stints import stints
-from gpufleet.model.holding import Capacity, Holding
-from gpufleet.model.hour import PPM
+from gpufleet.accounting.allocation_periods import stints
+from gpufleet.accounting.hour_readings import fresh
+from gpufleet.accounting.hours import PPM
+from gpufleet.accounting.rollup import RollupPlan
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
 from gpufleet.model.reading import Quantity, Readings
 
 Number = int | float
@@ -84,11 +84,11 @@ class _Share:
 
 def snapshot(
     at: int,
-    holdings: Sequence[Holding],
-    capacities: Sequence[Capacity],
+    holdings: Sequence[HoldingPeriod],
+    capacities: Sequence[CapacityPeriod],
     readings: Readings,
     names: Mapping[str, str],
-    plan: Plan,
+    plan: RollupPlan,
 ) -> SnapshotOf:
     """The cluster at `at` (Unix seconds), from the periods that last then."""
     ordered = sorted(holdings, key=lambda h: (h.node, h.start, h.pod_uid))
@@ -119,7 +119,7 @@ def _values(readings: Readings, names: Mapping[str, str], at: float) -> dict[tup
     return found
 
 
-def _groups(holding: Holding, workload: tuple[str, ...], plan: Plan) -> list[tuple[str, ...]]:
+def _groups(holding: HoldingPeriod, workload: tuple[str, ...], plan: RollupPlan) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     if holding.namespace not in plan.excluded_namespaces:
         found += [("namespace", holding.namespace), ("workload", *workload)]
@@ -131,7 +131,7 @@ def _groups(holding: Holding, workload: tuple[str, ...], plan: Plan) -> list[tup
     return found
 
 
-def _details(groups: Mapping[tuple[str, ...], _Share], plan: Plan) -> _Details:
+def _details(groups: Mapping[tuple[str, ...], _Share], plan: RollupPlan) -> _Details:
     namespaces: dict[str, _Namespace] = {}
     labelled: dict[str, dict[str, dict[str, _Group]]] = {
         "label": {key: {} for key in plan.label_keys},

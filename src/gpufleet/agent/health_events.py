@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from gpufleet.kube import GPU_NODE_STATUSES, EventRecorder, KubeClient
+from gpufleet.gpus.health import HealthVerdict
+from gpufleet.kubernetes import GPU_NODE_STATUSES, EventRecorder, KubeClient
+from gpufleet.kubernetes.objects import ObjectReference
 from gpufleet.model.device import Device
-from gpufleet.model.health import Verdict
-from gpufleet.model.kube_objects import ObjectReference
 from gpufleet.model.node import Health
 
 _WAITING = 256
@@ -19,8 +19,8 @@ _WAITING = 256
 
 class _Change(NamedTuple):
     device: Device
-    before: Verdict
-    after: Verdict
+    before: HealthVerdict
+    after: HealthVerdict
 
 
 class HealthEvents:
@@ -32,7 +32,7 @@ class HealthEvents:
         self._recorder = EventRecorder(client, "gpufleet-agent", node)
         self._changes: asyncio.Queue[_Change] = asyncio.Queue(_WAITING)
 
-    def note(self, device: Device, before: Verdict, after: Verdict) -> None:
+    def note(self, device: Device, before: HealthVerdict, after: HealthVerdict) -> None:
         """A GPU's health is not what it was."""
         if not self._changes.full():
             self._changes.put_nowait(_Change(device, before, after))
@@ -53,7 +53,7 @@ class HealthEvents:
             await self._recorder.say(about, reason, sentence(*change), type=type, action="HealthChanged")
 
 
-def sentence(device: Device, before: Verdict, after: Verdict) -> str:
+def sentence(device: Device, before: HealthVerdict, after: HealthVerdict) -> str:
     """What happened, for a person."""
     if after.health is Health.HEALTHY:
         return f"GPU {device.index} is healthy again: {after.mended} (before: {before.reason})"

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from gpufleet.errors import Refused
+from gpufleet.errors import OperationRefused
 
 Probe = Callable[[], str]
 """Says what is wrong; empty if nothing is."""
@@ -53,6 +53,6 @@ def bind(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=MAX_CONNECTIONS)
     except OSError as error:
-        raise Refused(
+        raise OperationRefused(
             f"can't listen on {host} port {port}: {error.strerror}; choose another with --host and --port"
         ) from None

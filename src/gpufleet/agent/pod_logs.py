@@ -21,11 +21,11 @@ from pathlib import Path
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from gpufleet.logs import get_logger
-from gpufleet.model.kube_objects import Pod
+from gpufleet.kubernetes.objects import Pod
 from gpufleet.model.training_point import TrainingPoint
+from gpufleet.runtime.logs import get_logger
+from gpufleet.training.log_reader import LogReader
 from gpufleet.training.patterns import Pattern
-from gpufleet.training.reader import LogReader
 
 PIECE = 256 * 1024
 """Bytes of one file that are read in one round."""

@@ -17,10 +17,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from gpufleet.settings import AgentSettings, DevicesSettings, KubernetesSettings, Settings, TrainingSettings
+from gpufleet.runtime.settings import (
+    AgentSettings,
+    DevicesSettings,
+    KubernetesSettings,
+    Settings,
+    TrainingSettings,
+)
 
 if TYPE_CHECKING:
-    from gpufleet.agent.run import Agent
+    from gpufleet.agent.agent import Agent
 
 GROUPS: tuple[type, ...] = (AgentSettings, DevicesSettings, KubernetesSettings, TrainingSettings)
 
@@ -34,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
     """Look, publish and serve until a signal says stop."""
-    from gpufleet.agent.thrift import start_small
+    from gpufleet.agent.memory import start_small
 
     start_small()
     with asyncio.Runner() as runner:
@@ -52,8 +58,8 @@ async def _once(settings: Settings) -> int:
 
 
 async def _serve(settings: Settings) -> int:
-    from gpufleet.cli.background import Background
-    from gpufleet.kube import KubeClient
+    from gpufleet.kubernetes import KubeClient
+    from gpufleet.runtime.background import Background
 
     async with AsyncExitStack() as closing:
         stop = closing.enter_context(_stop_on_signals())
@@ -72,9 +78,9 @@ async def _serve(settings: Settings) -> int:
 
 
 def _agent(settings: Settings, client: "object | None" = None) -> "Agent":
-    from gpufleet.agent.run import Agent
-    from gpufleet.kube import KubeClient
-    from gpufleet.training.own_patterns import own_patterns
+    from gpufleet.agent.agent import Agent
+    from gpufleet.kubernetes import KubeClient
+    from gpufleet.training.user_patterns import own_patterns
 
     assert client is None or isinstance(client, KubeClient)
     node = settings[AgentSettings].node or socket.gethostname().lower()

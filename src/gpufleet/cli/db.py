@@ -15,8 +15,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from gpufleet.errors import SettingsError
-from gpufleet.settings import AccountingSettings, MetricsSettings, Settings, StoreSettings
-from gpufleet.store.migrate import check, upgrade
+from gpufleet.runtime.settings import AccountingSettings, MetricsSettings, Settings, StoreSettings
+from gpufleet.store.postgres.migrate import check, upgrade
 from gpufleet.store.store import server
 
 GROUPS: tuple[type, ...] = (StoreSettings, MetricsSettings, AccountingSettings)
@@ -49,13 +49,13 @@ async def _check(settings: Settings, _arguments: argparse.Namespace) -> int:
 
 
 async def _prune(settings: Settings, arguments: argparse.Namespace) -> int:
-    from gpufleet.cli.db_books import prune
+    from gpufleet.cli.db_accounting import prune
 
     return await prune(settings, dry_run=arguments.dry_run)
 
 
 async def _backfill(settings: Settings, arguments: argparse.Namespace) -> int:
-    from gpufleet.cli.db_books import backfill
+    from gpufleet.cli.db_accounting import backfill
 
     if not arguments.first or not arguments.last:
         raise SettingsError(

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpufleet.settings import (
+from gpufleet.runtime.settings import (
     AccountingSettings,
     AuthSettings,
     DemoSettings,
@@ -30,10 +30,10 @@ from gpufleet.settings import (
     Settings,
     StoreSettings,
 )
-from gpufleet.settings.groups import GROUPS as ALL_GROUPS
+from gpufleet.runtime.settings.groups import GROUPS as ALL_GROUPS
 
 if TYPE_CHECKING:
-    from gpufleet.api.server import Server
+    from gpufleet.server.http.server import Server
 
 GROUPS: tuple[type, ...] = (DemoSettings, ServerSettings, AuthSettings, StoreSettings)
 CLUSTER = "demo"
@@ -58,7 +58,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     """Play until a signal says stop."""
     import uvloop
 
-    from gpufleet.logs import configure_logs
+    from gpufleet.runtime.logs import configure_logs
 
     log = settings[LogSettings]
     if log.level == "info":
@@ -72,11 +72,11 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def _forget(store: StoreSettings) -> None:
-    from gpufleet.errors import Refused
-    from gpufleet.store.embedded import running_server
+    from gpufleet.errors import OperationRefused
+    from gpufleet.store.postgres.embedded import running_server
 
     if running_server(store):
-        raise Refused(f"a demo is running on {store.data}: stop it before --fresh deletes its data")
+        raise OperationRefused(f"a demo is running on {store.data}: stop it before --fresh deletes its data")
     shutil.rmtree(store.data, ignore_errors=True)
 
 
@@ -110,18 +110,18 @@ async def _play(settings: Settings) -> int:
 
 
 async def _put_together(settings: Settings, closing: AsyncExitStack, said: "Progress") -> "Server":
-    from gpufleet.cli.parts import Parts
-    from gpufleet.cli.simulated_parts import Show
-    from gpufleet.cli.trial_parts import open_trial
-    from gpufleet.cli.wiring import http_server, open_parts
+    from gpufleet.demo.control_plane import open_trial
+    from gpufleet.demo.demo_fleet import DemoFleet
+    from gpufleet.server.wiring.assemble import http_server, open_parts
+    from gpufleet.server.wiring.components import Components
 
     demo = settings[DemoSettings]
     said.step(f"simulating {demo.nodes} nodes with {demo.gpus} GPUs each (seed {demo.seed})")
-    show = await closing.enter_async_context(Show(settings, CLUSTER))
+    show = await closing.enter_async_context(DemoFleet(settings, CLUSTER))
     await show.begin(said.count)
     said.step(f"starting PostgreSQL in {settings[StoreSettings].data}")
 
-    async def prepare(parts: Parts) -> None:
+    async def prepare(parts: Components) -> None:
         await show.write_past(parts.store, said.count)
         said.step("reading the fleet")
 
@@ -166,7 +166,7 @@ class Progress:
 
 
 def _welcome(settings: Settings, address: str) -> str:
-    from gpufleet.cli.trial_parts import TRIAL
+    from gpufleet.demo.control_plane import TRIAL
 
     kubeconfig = _short(settings[KubernetesSettings].kubeconfig)
     trial = _short(settings[StoreSettings].data / TRIAL)

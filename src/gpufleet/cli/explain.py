@@ -11,7 +11,7 @@ as the scheduler would; nothing is changed. Exit status 1 if it waits, 0 if it i
 import argparse
 import asyncio
 
-from gpufleet.settings import KubernetesSettings, Settings
+from gpufleet.runtime.settings import KubernetesSettings, Settings
 
 GROUPS: tuple[type, ...] = (KubernetesSettings,)
 
@@ -32,11 +32,11 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 async def _explain(settings: KubernetesSettings, arguments: argparse.Namespace) -> int:
-    from gpufleet.kube import KubeClient
-    from gpufleet.sources.kubernetes.claims import ClaimDesk
+    from gpufleet.kubernetes import KubeClient
+    from gpufleet.server.claim_view import KubernetesClaimView
 
     async with KubeClient.from_settings(settings) as client:
-        desk = ClaimDesk(client, settings.lease_namespace)
+        desk = KubernetesClaimView(client, settings.lease_namespace)
         ask = desk.explain_pod if arguments.kind == "pod" else desk.explain
         found = await ask(arguments.namespace, arguments.name)
     if arguments.output == "json":

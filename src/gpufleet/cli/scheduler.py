@@ -14,7 +14,7 @@ import signal
 import socket
 from collections.abc import Callable
 
-from gpufleet.settings import KubernetesSettings, SchedulerSettings, Settings
+from gpufleet.runtime.settings import KubernetesSettings, SchedulerSettings, Settings
 
 GROUPS: tuple[type, ...] = (SchedulerSettings, KubernetesSettings)
 
@@ -32,10 +32,10 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 async def _schedule(settings: Settings) -> int:
-    from gpufleet.api.addresses import address_of, bind
-    from gpufleet.kube import KubeClient
-    from gpufleet.kube.connection import connection_from_settings
-    from gpufleet.scheduler.process import Replica, Server, serve
+    from gpufleet.kubernetes import KubeClient
+    from gpufleet.kubernetes.client.connection import connection_from_settings
+    from gpufleet.runtime.listening import address_of, bind
+    from gpufleet.scheduler.process import ExtenderServer, Replica, serve
 
     scheduler, kubernetes = settings[SchedulerSettings], settings[KubernetesSettings]
     client = KubeClient(
@@ -49,7 +49,7 @@ async def _schedule(settings: Settings) -> int:
         async with client:
             replica = Replica(client, scheduler, kubernetes.lease_namespace, _identity())
             address = address_of(listening)
-            server = Server(
+            server = ExtenderServer(
                 replica.extender(), lambda: print(f"gpufleet scheduler answers on {address}", flush=True)
             )
             _stop_on_signals(server.stop)

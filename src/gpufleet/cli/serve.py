@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from gpufleet.settings import (
+from gpufleet.runtime.settings import (
     AccountingSettings,
     AuthSettings,
     DevicesSettings,
@@ -29,7 +29,7 @@ from gpufleet.settings import (
 )
 
 if TYPE_CHECKING:
-    from gpufleet.api.server import Server
+    from gpufleet.server.http.server import Server
 
 GROUPS: tuple[type, ...] = (
     ServerSettings,
@@ -65,7 +65,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
         return _print_new_token(arguments.new_token, arguments.role)
     import uvloop
 
-    from gpufleet.training.own_patterns import own_patterns
+    from gpufleet.training.user_patterns import own_patterns
 
     # The agents read logs with them; a fault in the file that both share is told where it is noticed first.
     own_patterns(settings[TrainingSettings].patterns)
@@ -74,7 +74,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 async def _serve(settings: Settings) -> int:
-    from gpufleet.cli.wiring import assemble
+    from gpufleet.server.wiring.assemble import assemble
 
     return await serve_until_told(
         settings,
@@ -89,9 +89,9 @@ async def serve_until_told(
     started: "Callable[[str], None]",
 ) -> int:
     """Listen, put the server together and run it until a signal says stop; `started` gets its address."""
-    from gpufleet.api.addresses import address_of, bind
-    from gpufleet.api.server import stop_on_signals
-    from gpufleet.cli.wiring import refuse_strangers
+    from gpufleet.runtime.listening import address_of, bind
+    from gpufleet.server.http.server import stop_on_signals
+    from gpufleet.server.wiring.assemble import refuse_strangers
 
     server_settings = settings[ServerSettings]
     refuse_strangers(settings)
@@ -111,8 +111,8 @@ async def serve_until_told(
 def _print_new_token(name: str, role: str) -> int:
     from typing import cast
 
-    from gpufleet.api.ports import Role
-    from gpufleet.api.tokens import new_token
+    from gpufleet.server.auth.caller import Role
+    from gpufleet.server.auth.tokens import new_token
 
     token, line = new_token(name, cast(Role, role))
     print(f"token of {name}, shown this once: {token}", file=sys.stderr)

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpufleet.errors import InvalidRequest
-from gpufleet.placement.chart import chart
 from gpufleet.placement.demand import Demand
-from gpufleet.placement.node import Node
+from gpufleet.placement.node import CandidateNode
 from gpufleet.placement.replay import POLICIES, Outcome, replay
 from gpufleet.placement.request import WHOLE
+from gpufleet.placement.simulation_chart import chart
 from gpufleet.placement.trace import Task, arrivals, read_nodes, read_tasks
-from gpufleet.settings import Settings
+from gpufleet.runtime.settings import Settings
 
 GROUPS: tuple[type, ...] = ()
 _Line = TypeVar("_Line")
@@ -76,7 +76,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def simulate(
-    nodes: list[Node], tasks: list[Task], policies: Sequence[str], seeds: Sequence[int], load: float
+    nodes: list[CandidateNode], tasks: list[Task], policies: Sequence[str], seeds: Sequence[int], load: float
 ) -> dict[str, dict[int, Outcome]]:
     """The outcome of each policy with each seed; all policies see the same arrivals."""
     capacity = WHOLE * sum(len(node.gpus) for node in nodes)
@@ -89,7 +89,9 @@ def simulate(
     return outcomes
 
 
-def report(nodes: list[Node], outcomes: dict[str, dict[int, Outcome]], load: float) -> dict[str, Any]:
+def report(
+    nodes: list[CandidateNode], outcomes: dict[str, dict[int, Outcome]], load: float
+) -> dict[str, Any]:
     """The figures for `-o json`: those of the first policy on top, then of every policy, then of every run."""
     means = [{"policy": policy, **_mean(list(runs.values()))} for policy, runs in outcomes.items()]
     runs = [

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from gpufleet.cli.commands import COMMANDS
-from gpufleet.logs import configure_logs
-from gpufleet.settings import LogSettings, Settings, load_settings
-from gpufleet.settings.field import Setting, settings_of
-from gpufleet.settings.groups import GROUPS
-from gpufleet.settings.load import describe
+from gpufleet.runtime.logs import configure_logs
+from gpufleet.runtime.settings import LogSettings, Settings, load_settings
+from gpufleet.runtime.settings.field import Setting, settings_of
+from gpufleet.runtime.settings.groups import GROUPS
+from gpufleet.runtime.settings.load import describe
 
 
 class Command(Protocol):

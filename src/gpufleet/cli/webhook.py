@@ -13,7 +13,7 @@ import asyncio
 import signal
 from contextlib import AsyncExitStack
 
-from gpufleet.settings import KubernetesSettings, Settings, WebhookSettings
+from gpufleet.runtime.settings import KubernetesSettings, Settings, WebhookSettings
 
 GROUPS: tuple[type, ...] = (WebhookSettings, KubernetesSettings)
 
@@ -55,12 +55,12 @@ def _print(settings: WebhookSettings, url: str) -> int:
 
 
 async def _serve(settings: Settings) -> int:
-    from gpufleet.cli.background import Background
-    from gpufleet.kube import KubeClient
-    from gpufleet.webhook.found import WatchedClaims
-    from gpufleet.webhook.keys import FileKeys, SharedKeys, serving_context
-    from gpufleet.webhook.pods import Rules
+    from gpufleet.kubernetes import KubeClient
+    from gpufleet.runtime.background import Background
+    from gpufleet.webhook.certificate_store import FileKeys, SharedKeys, serving_context
+    from gpufleet.webhook.pod_admission import PodRules
     from gpufleet.webhook.server import Webhook, serving
+    from gpufleet.webhook.watched_claims import WatchedClaims
 
     own = settings[WebhookSettings]
     stop = asyncio.Event()
@@ -73,7 +73,7 @@ async def _serve(settings: Settings) -> int:
         keys = FileKeys(own, context) if by_file else SharedKeys(client, own, context)
         await keys.look()
         claims = WatchedClaims(client)
-        rules = Rules(own.variables, frozenset(own.schedulers), own.device_requests == "refuse")
+        rules = PodRules(own.variables, frozenset(own.schedulers), own.device_requests == "refuse")
         background = await closing.enter_async_context(Background())
         background.start("claims", claims.watch.run)
         background.start("certificates", keys.run)

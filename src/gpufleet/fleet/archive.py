@@ -6,8 +6,8 @@ Whoever follows workloads hears of those that come into the archive and of those
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from gpufleet.fleet.summary import Workload
-from gpufleet.fleet.tree import Branch
+from gpufleet.fleet.hierarchy import Branch
+from gpufleet.fleet.workload_summary import Workload
 
 KEPT_ENDED = 20_000
 """Ended workloads that are remembered for lists; all of them are in the store."""

@@ -7,12 +7,12 @@ listed yet doesn't end. From then on every change is told at the moment at which
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from gpufleet.fleet.capacity_ledger import CapacityLedger
-from gpufleet.fleet.family import Family
-from gpufleet.fleet.ledger import Ledger
+from gpufleet.fleet.allocation_periods import HoldingPeriods
+from gpufleet.fleet.capacity_periods import CapacityPeriods
 from gpufleet.fleet.node_view import NodeView
-from gpufleet.model.holding import Capacity, Holding
-from gpufleet.model.workload import Owner, Pod
+from gpufleet.fleet.owners import Owners
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.workload import FleetOwner, FleetPod
 
 NEW_NODE = 600.0
 """A node that is seen within so many seconds of its creation has had its GPUs from the beginning."""
@@ -24,13 +24,13 @@ Views = Mapping[str, NodeView]
 class Billing:
     """Keeps the ledgers of one fleet, over its family and the views of its nodes."""
 
-    def __init__(self, family: Family, views: Views, clock: Callable[[], float]) -> None:
+    def __init__(self, family: Owners, views: Views, clock: Callable[[], float]) -> None:
         self.on = False
         """Whether changes are told."""
         self.begun = False
         """Whether all that there was at the beginning is told as well."""
-        self.ledger = Ledger()
-        self.capacities = CapacityLedger()
+        self.ledger = HoldingPeriods()
+        self.capacities = CapacityPeriods()
         self._family = family
         self._views = views
         self._clock = clock
@@ -58,7 +58,7 @@ class Billing:
             yield
         self.begun = True
 
-    def note(self, pod: Pod, *, new: bool) -> None:
+    def note(self, pod: FleetPod, *, new: bool) -> None:
         """Something about a pod may have changed."""
         if not self.on:
             return
@@ -74,7 +74,7 @@ class Billing:
         else:
             self.ledger.note(pod.uid, None, pod.ended or moment)
 
-    def note_end(self, pod: Pod, at: float) -> None:
+    def note_end(self, pod: FleetPod, at: float) -> None:
         """A pod is gone."""
         if not self.on:
             return
@@ -100,7 +100,7 @@ class Billing:
         node = view.node
         known = from_the_beginning or moment - node.created < NEW_NODE
         model = node.gpu_model or _only(gpu.model for gpu in view.gpus) or "unknown"
-        period = Capacity(
+        period = CapacityPeriod(
             node=name,
             gpus=view.total,
             model=model.replace(" ", "_"),
@@ -109,13 +109,13 @@ class Billing:
         )
         self.capacities.note(name, period, moment)
 
-    def _holding(self, pod: Pod, start: float) -> Holding:
+    def _holding(self, pod: FleetPod, start: float) -> HoldingPeriod:
         root = self._family.root_of(pod.uid)
         owner = self._family.owners.get(root)
         reference = self._family.reference_to(root)
         held = gpus_of(self._views, pod)
         model, models = _models(self._views.get(pod.node), pod, held)
-        return Holding(
+        return HoldingPeriod(
             pod_uid=pod.uid,
             pod=pod.name,
             namespace=pod.namespace,
@@ -135,7 +135,7 @@ class Billing:
         )
 
 
-def models_of(views: Views, pods: Iterable[Pod]) -> dict[str, int]:
+def models_of(views: Views, pods: Iterable[FleetPod]) -> dict[str, int]:
     """How many GPUs of each model the pods hold."""
     counts: dict[str, int] = {}
     for pod in pods:
@@ -148,7 +148,7 @@ def models_of(views: Views, pods: Iterable[Pod]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _models(view: NodeView | None, pod: Pod, held: tuple[int, ...]) -> tuple[str, tuple[str, ...]]:
+def _models(view: NodeView | None, pod: FleetPod, held: tuple[int, ...]) -> tuple[str, tuple[str, ...]]:
     """The model of the GPUs that a pod holds; where they are of several, that of each GPU that is named as well."""
     named, usual = _named_models(view, held)
     if not named:
@@ -167,7 +167,7 @@ def _named_models(view: NodeView | None, held: tuple[int, ...]) -> tuple[tuple[s
     return named, usual.replace(" ", "_")
 
 
-def gpus_of(views: Views, pod: Pod) -> tuple[int, ...]:
+def gpus_of(views: Views, pod: FleetPod) -> tuple[int, ...]:
     """Which GPUs of its node the pod holds; empty where nobody knows."""
     if pod.held:
         return pod.held
@@ -177,7 +177,7 @@ def gpus_of(views: Views, pod: Pod) -> tuple[int, ...]:
     return tuple(index for index, uids in view.holders.items() if pod.uid in uids)
 
 
-def billed(owner: Owner) -> tuple[object, ...]:
+def billed(owner: FleetOwner) -> tuple[object, ...]:
     """What a holding period says of an owner."""
     return (owner.parent, owner.name, owner.labels, owner.annotations)
 

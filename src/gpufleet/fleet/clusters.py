@@ -11,14 +11,14 @@ from typing import Protocol
 
 from gpufleet.errors import GpufleetError, NotFound, Unavailable
 from gpufleet.fleet.listing import Listing
-from gpufleet.fleet.picture import Fleet
-from gpufleet.logs import get_logger
+from gpufleet.fleet.state import Fleet
 from gpufleet.model.metric_source import MetricSource
+from gpufleet.runtime.logs import get_logger
 
 _log = get_logger("fleet")
 
 
-class Notes(Protocol):
+class RefreshLog(Protocol):
     """Whoever counts how refreshing goes; the server's own metrics do."""
 
     def refreshed(self, what: str) -> None:
@@ -41,7 +41,7 @@ class Cluster:
     unseen: Callable[[], str] = str
     """Why none of its sources has told anything yet; empty once one has, and where there is none."""
 
-    async def follow_readings(self, period: float, notes: Notes | None = None) -> None:
+    async def follow_readings(self, period: float, notes: RefreshLog | None = None) -> None:
         """Take the newest readings over every `period` seconds until cancelled."""
         what = f"readings of {self.name}"
         while True:

@@ -10,8 +10,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from gpufleet.fleet.picture import Fleet
-from gpufleet.fleet.summary import Workload
+from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workload_summary import Workload
 
 PATIENCE = 0.25
 KEPT_ANSWERS = 64

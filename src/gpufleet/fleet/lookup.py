@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 from gpufleet.errors import NotFound
-from gpufleet.fleet.picture import Fleet
-from gpufleet.fleet.summary import Workload
-from gpufleet.fleet.tree import Branch
+from gpufleet.fleet.hierarchy import Branch
+from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.reading import GpuRef
 
 

@@ -13,8 +13,8 @@ from enum import StrEnum
 
 import msgspec
 
-from gpufleet.model.node import Gpu, Health, Node, NodeDevices
-from gpufleet.model.workload import Pod
+from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
+from gpufleet.model.workload import FleetPod
 
 Holders = Mapping[int, tuple[str, ...]]
 """Uids of the holding pods by GPU index."""
@@ -32,8 +32,8 @@ class NodeState(StrEnum):
 class NodeView(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What one look at a node found."""
 
-    node: Node
-    gpus: tuple[Gpu, ...]
+    node: FleetNode
+    gpus: tuple[FleetGpu, ...]
     total: int
     allocated: int
     """GPUs promised to pods, named or not."""
@@ -52,13 +52,13 @@ class Evidence(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What was said of a node's GPUs by others than the node itself."""
 
     devices: NodeDevices | None = None
-    discovered: tuple[Gpu, ...] = ()
+    discovered: tuple[FleetGpu, ...] = ()
     """GPUs that only readings know of."""
     leases: Holders = {}
     exporter: Holders = {}
 
 
-def look(node: Node, evidence: Evidence, pods: Iterable[Pod]) -> NodeView:
+def look(node: FleetNode, evidence: Evidence, pods: Iterable[FleetPod]) -> NodeView:
     """Join what is known of one node. `pods` are those that hold GPUs on it."""
     gpus, total = _gpus(node, evidence)
     present = sorted(pods, key=lambda pod: pod.uid)
@@ -85,14 +85,14 @@ def look(node: Node, evidence: Evidence, pods: Iterable[Pod]) -> NodeView:
     )
 
 
-def _gpus(node: Node, evidence: Evidence) -> tuple[tuple[Gpu, ...], int]:
+def _gpus(node: FleetNode, evidence: Evidence) -> tuple[tuple[FleetGpu, ...], int]:
     if evidence.devices is not None:
         known = {gpu.index: gpu for gpu in evidence.devices.gpus}
         total = max(evidence.devices.total, len(known))
     else:
         known, total = {}, node.gpu_count
         for index in range(node.gpu_count):
-            known[index] = Gpu(index=index, model=node.gpu_model, vendor=node.vendor)
+            known[index] = FleetGpu(index=index, model=node.gpu_model, vendor=node.vendor)
     # A node's label names one model, also where its GPUs are of several.
     mixed = evidence.devices is None and len({gpu.model for gpu in evidence.discovered if gpu.model}) > 1
     if total:
@@ -107,7 +107,7 @@ def _gpus(node: Node, evidence: Evidence) -> tuple[tuple[Gpu, ...], int]:
     return tuple(known[index] for index in sorted(known)), max(total, len(known)) if total else 0
 
 
-def _merge(known: Gpu | None, seen: Gpu, *, seen_model_first: bool) -> Gpu:
+def _merge(known: FleetGpu | None, seen: FleetGpu, *, seen_model_first: bool) -> FleetGpu:
     if known is None:
         return seen
     models = (seen.model, known.model) if seen_model_first else (known.model, seen.model)
@@ -122,7 +122,7 @@ def _merge(known: Gpu | None, seen: Gpu, *, seen_model_first: bool) -> Gpu:
     )
 
 
-def _holders(pods: Sequence[Pod], evidence: Evidence) -> tuple[dict[int, tuple[str, ...]], int]:
+def _holders(pods: Sequence[FleetPod], evidence: Evidence) -> tuple[dict[int, tuple[str, ...]], int]:
     agent = {gpu.index: gpu.in_use_by for gpu in (evidence.devices.gpus if evidence.devices else ())}
     holders: dict[int, tuple[str, ...]] = {}
     unnamed = 0.0
@@ -136,11 +136,11 @@ def _holders(pods: Sequence[Pod], evidence: Evidence) -> tuple[dict[int, tuple[s
     return dict(sorted(holders.items())), math.ceil(unnamed - 1e-9)
 
 
-def _named(pod: Pod, said: Holders) -> tuple[int, ...]:
+def _named(pod: FleetPod, said: Holders) -> tuple[int, ...]:
     return tuple(sorted(index for index, uids in said.items() if pod.uid in uids))[: pod.gpus]
 
 
-def _fault(node: Node, gpus: tuple[Gpu, ...]) -> str:
+def _fault(node: FleetNode, gpus: tuple[FleetGpu, ...]) -> str:
     if not node.ready:
         return node.not_ready_reason or "node is not Ready"
     if node.fault:

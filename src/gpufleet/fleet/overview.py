@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpufleet.fleet.board import Board
+from gpufleet.fleet.gpu_columns import GpuColumns
 from gpufleet.fleet.node_view import NodeState
-from gpufleet.fleet.picture import Fleet
+from gpufleet.fleet.state import Fleet
 from gpufleet.model.reading import Quantity
 
 _KEPT = 64
@@ -73,7 +73,7 @@ def hottest(fleet: Fleet, quantity: Quantity, count: int) -> list[HotGpu]:
     return kept
 
 
-def _hottest(board: Board, quantity: Quantity, count: int) -> list[HotGpu]:
+def _hottest(board: GpuColumns, quantity: Quantity, count: int) -> list[HotGpu]:
     column = board.column(quantity)
     known = np.flatnonzero(~np.isnan(column))
     if len(known) > count:

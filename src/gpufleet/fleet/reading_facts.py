@@ -9,11 +9,11 @@ generators that yield between two steps, in which requests are served, and retur
 
 from collections.abc import Callable, Container, Generator, Mapping
 
-from gpufleet.fleet.fault_verdict import reason_out
-from gpufleet.model.node import Gpu, Health
-from gpufleet.model.reading import Holder, Readings
+from gpufleet.fleet.exporter_health import reason_out
+from gpufleet.model.node import FleetGpu, Health
+from gpufleet.model.reading import GpuUser, Readings
 
-NodeGpus = Mapping[str, tuple[Gpu, ...]]
+NodeGpus = Mapping[str, tuple[FleetGpu, ...]]
 NodeHolders = Mapping[str, Mapping[int, tuple[str, ...]]]
 
 ROWS_A_STEP = 256
@@ -27,7 +27,7 @@ def discovered(
     Nodes whose agent has described them are left out. A fault that was there `before` keeps its time.
     """
     known = {(node, gpu.index): gpu for node, gpus in before.items() for gpu in gpus if gpu.health_reason}
-    found: dict[str, dict[int, Gpu]] = {}
+    found: dict[str, dict[int, FleetGpu]] = {}
     for row, gpu in enumerate(readings.gpus):
         if row % ROWS_A_STEP == 0:
             yield
@@ -37,7 +37,7 @@ def discovered(
         reason = reason_out(readings.faults.get(row, ()), gpu.vendor)
         old = known.get((node, gpu.ref.index)) if reason else None
         since = old.health_since if old is not None and old.health_reason == reason else readings.taken_at
-        found.setdefault(node, {})[gpu.ref.index] = Gpu(
+        found.setdefault(node, {})[gpu.ref.index] = FleetGpu(
             index=gpu.ref.index,
             uuid=gpu.uuid,
             model=gpu.model,
@@ -46,7 +46,7 @@ def discovered(
             health_reason=reason,
             health_since=since if reason else None,
         )
-    ordered: dict[str, tuple[Gpu, ...]] = {}
+    ordered: dict[str, tuple[FleetGpu, ...]] = {}
     for number, (node, gpus) in enumerate(found.items()):
         if number % ROWS_A_STEP == 0:
             yield
@@ -55,11 +55,11 @@ def discovered(
 
 
 def holders(
-    readings: Readings, node_name: Callable[[str], str], uid_of: Callable[[Holder, str], str | None]
+    readings: Readings, node_name: Callable[[str], str], uid_of: Callable[[GpuUser, str], str | None]
 ) -> Generator[None, None, NodeHolders]:
     """The pods that exporters name, by node and GPU."""
     found: dict[str, dict[int, tuple[str, ...]]] = {}
-    before: tuple[str, tuple[Holder, ...]] = ("", ())
+    before: tuple[str, tuple[GpuUser, ...]] = ("", ())
     uids: tuple[str, ...] = ()
     for number, (row, named) in enumerate(readings.holders.items()):
         if number % ROWS_A_STEP == 0:

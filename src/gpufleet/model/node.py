@@ -1,6 +1,6 @@
 """A node and its GPUs as their sources describe them.
 
-`Node` is what the cluster says (Kubernetes, Slurm, Docker, this machine); `NodeDevices` is what
+`FleetNode` is what the cluster says (Kubernetes, Slurm, Docker, this machine); `NodeDevices` is what
 looks at the GPUs themselves say (the agent's GpuNodeStatus, NVML). The fleet joins the two.
 """
 
@@ -17,7 +17,7 @@ class Health(StrEnum):
     UNKNOWN = "Unknown"
 
 
-class Gpu(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class FleetGpu(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One GPU of a node."""
 
     index: int
@@ -36,7 +36,7 @@ class Gpu(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Uids of the pods that use it, where the agent saw them."""
 
 
-class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class FleetNode(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A machine of the cluster, by its source. Times are Unix seconds."""
 
     name: str
@@ -60,6 +60,6 @@ class NodeDevices(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The GPUs of one node, seen one by one, ordered by index."""
 
     node: str
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[FleetGpu, ...]
     total: int = 0
     """How many the node has, at least as many as are listed."""

@@ -67,7 +67,7 @@ class GpuRef(Struct, frozen=True, order=True, gc=False):
     """MIG instance id or AMD partition id; empty for a whole GPU."""
 
 
-class Holder(NamedTuple):
+class GpuUser(NamedTuple):
     """Who an exporter says uses a GPU: a container of a pod, or a Slurm job."""
 
     namespace: str = ""
@@ -126,7 +126,7 @@ class Readings:
     gpus: tuple[GpuIdentity, ...] = ()
     values: Mapping[Quantity, Column] = field(default_factory=dict)
     times: Mapping[Quantity, Column] = field(default_factory=dict)
-    holders: Mapping[int, tuple[Holder, ...]] = field(default_factory=dict)
+    holders: Mapping[int, tuple[GpuUser, ...]] = field(default_factory=dict)
     """By row: who the exporter says uses the GPU. Several share one that is time-sliced."""
     faults: Mapping[int, tuple[Fault, ...]] = field(default_factory=dict)
     """By row: what the exporter reports as wrong."""

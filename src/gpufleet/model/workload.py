@@ -33,7 +33,7 @@ class OwnerRef(msgspec.Struct, frozen=True, gc=False):
     api_version: str = ""
 
 
-class Owner(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class FleetOwner(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An object above pods: Job, Deployment, ReplicaSet, PyTorchJob, SlurmJob, …"""
 
     uid: str
@@ -51,7 +51,7 @@ class Owner(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """From its own conditions; None where its kind has none, so that the pods decide."""
 
 
-class Pod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class FleetPod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What runs on one node and holds GPUs there. Times are Unix seconds, 0 for not yet."""
 
     uid: str

@@ -1,15 +1,15 @@
 """Pure: which node and which GPUs for a request, or why none.
 
-`Cluster` holds nodes and allocations and answers `place(request)` with `Fits` or `Refused`;
+`Inventory` holds nodes and allocations and answers `place(request)` with `Fits` or `Refused`;
 `place_gang` places many at once. docs/placement.md tells the orders and the score.
 """
 
 from gpufleet.placement.allocation import Allocation
-from gpufleet.placement.cluster import Cluster
 from gpufleet.placement.demand import PRIOR, Demand, DemandMemory, Kind
 from gpufleet.placement.fragmentation import Fragmentation, fragmentation
 from gpufleet.placement.gang import GangFits, GangRefused, place_gang
-from gpufleet.placement.node import Gpu, MigInstance, Node
+from gpufleet.placement.inventory import Inventory
+from gpufleet.placement.node import CandidateGpu, CandidateMigInstance, CandidateNode
 from gpufleet.placement.reasons import Reason
 from gpufleet.placement.remedies import Remedy, remedies
 from gpufleet.placement.request import Exclusivity, Policy, Request, Topology
@@ -19,7 +19,9 @@ from gpufleet.placement.victims import Eviction, Victim, evict_from, evictions
 __all__ = [
     "PRIOR",
     "Allocation",
-    "Cluster",
+    "CandidateGpu",
+    "CandidateMigInstance",
+    "CandidateNode",
     "Demand",
     "DemandMemory",
     "Eviction",
@@ -28,10 +30,8 @@ __all__ = [
     "Fragmentation",
     "GangFits",
     "GangRefused",
-    "Gpu",
+    "Inventory",
     "Kind",
-    "MigInstance",
-    "Node",
     "Policy",
     "Reason",
     "Refused",

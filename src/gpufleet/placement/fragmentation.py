@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpufleet.placement.cluster import Cluster
 from gpufleet.placement.demand import Demand
+from gpufleet.placement.inventory import Inventory
 from gpufleet.placement.request import WHOLE
 from gpufleet.placement.usability import fgd
 
@@ -30,7 +30,7 @@ class Fragmentation:
         return 100.0 * self.unusable / self.free if self.free else 0.0
 
 
-def fragmentation(cluster: Cluster, demand: Demand, sizes: Sequence[int] = SIZES) -> Fragmentation:
+def fragmentation(cluster: Inventory, demand: Demand, sizes: Sequence[int] = SIZES) -> Fragmentation:
     """The figures as they are now, for this demand."""
     live, population = cluster.population()
     nodes = cluster.states.nodes(live)

@@ -18,7 +18,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from gpufleet.placement.cluster import Cluster
+from gpufleet.placement.inventory import Inventory
 from gpufleet.placement.request import Exclusivity, Policy, Request
 from gpufleet.placement.verdict import Fits, Refused
 
@@ -64,7 +64,7 @@ class _Attempt:
 
 
 def place_gang(
-    cluster: Cluster,
+    cluster: Inventory,
     requests: Sequence[Request],
     prefer_label: str | None = None,
     open_to: Sequence[frozenset[str]] | None = None,
@@ -110,7 +110,7 @@ def order_of(requests: Sequence[Request], open_to: Sequence[frozenset[str]] | No
     return sorted(range(len(requests)), key=rank)
 
 
-def _narrowed(cluster: Cluster, open_to: Sequence[frozenset[str]]) -> tuple[Cluster, list[Places | None]]:
+def _narrowed(cluster: Inventory, open_to: Sequence[frozenset[str]]) -> tuple[Inventory, list[Places | None]]:
     """The cluster with only the nodes that are open to somebody, and the places open to each (None for all)."""
     kinds = set(open_to)
     somebody = frozenset(cluster.nodes).intersection(frozenset[str]().union(*kinds))
@@ -126,7 +126,7 @@ def _narrowed(cluster: Cluster, open_to: Sequence[frozenset[str]]) -> tuple[Clus
 
 
 def _place_anyhow(
-    cluster: Cluster, requests: Sequence[Request], choice: Sequence[Places | None], order: Sequence[int]
+    cluster: Inventory, requests: Sequence[Request], choice: Sequence[Places | None], order: Sequence[int]
 ) -> _Attempt:
     """Place all; where they have different choices, in several orders."""
     attempt = best = _place_all(cluster, requests, choice, order, [None])
@@ -141,7 +141,7 @@ def _place_anyhow(
 
 
 def _place_all(
-    cluster: Cluster,
+    cluster: Inventory,
     requests: Sequence[Request],
     choice: Sequence[Places | None],
     order: Sequence[int],
@@ -170,7 +170,7 @@ def _both(some: Places | None, others: Places | None) -> Places | None:
 
 
 def _take_alike(
-    trial: Cluster, request: Request, number: int, area: Places | None
+    trial: Inventory, request: Request, number: int, area: Places | None
 ) -> tuple[list[Fits], Refused | None]:
     if area is None and not request.match_labels:
         return trial.take_alike(request, number)
@@ -183,7 +183,7 @@ def _take_alike(
     return found, None
 
 
-def _groups(cluster: Cluster, label: str) -> list[tuple[int, str, Places]]:
+def _groups(cluster: Inventory, label: str) -> list[tuple[int, str, Places]]:
     """The groups of nodes by the label's value with their free GPU capacity, the fullest first."""
     directory = cluster.directory()
     free = cluster.states.nodes(directory.state).free.sum(axis=1)

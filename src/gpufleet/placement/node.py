@@ -7,7 +7,7 @@ HEALTHY = "Healthy"
 
 
 @dataclass(frozen=True, slots=True)
-class MigInstance:
+class CandidateMigInstance:
     """A slice of a GPU that the node reports, with the profile that claims ask for."""
 
     id: str
@@ -15,7 +15,7 @@ class MigInstance:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class CandidateGpu:
     """One GPU. A GPU without an island is an island of its own; `Unknown` health is not healthy.
 
     `taken` says that something outside these allocations holds it. A GPU with MIG instances
@@ -29,7 +29,7 @@ class Gpu:
     model: str = ""
     cordoned: bool = False
     taken: bool = False
-    mig: tuple[MigInstance, ...] = ()
+    mig: tuple[CandidateMigInstance, ...] = ()
 
     @property
     def usable(self) -> bool:
@@ -38,11 +38,11 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class CandidateNode:
     """A node and what it offers when no allocation is on it; CPU and memory may be unknown."""
 
     name: str
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[CandidateGpu, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     cordoned: bool = False
     cpu_milli: int | None = None

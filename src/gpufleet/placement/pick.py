@@ -8,10 +8,10 @@ decides among the sets of the best level. Exact: a set is found if and only if o
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpufleet.placement.gpu_sets import Choice, Key, contiguous, lowest, one_by_one, prefer, spread
+from gpufleet.placement.node_shape import Occupancy, Shape, ids_of
 from gpufleet.placement.reasons import Reason
 from gpufleet.placement.request import MOST_GPUS, WHOLE, Exclusivity, Policy, Request, Topology
-from gpufleet.placement.sets import Choice, Key, contiguous, lowest, one_by_one, prefer, spread
-from gpufleet.placement.shape import Occupancy, Shape, ids_of
 
 _BASE = 2 * MOST_GPUS
 

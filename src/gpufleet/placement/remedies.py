@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpufleet.placement.cluster import Cluster
+from gpufleet.placement.inventory import Inventory
 from gpufleet.placement.request import WHOLE, Exclusivity, Request, Topology
 from gpufleet.placement.verdict import Fits
 from gpufleet.placement.victims import Victim, least_harmful
@@ -28,7 +28,7 @@ class Remedy:
     holders: tuple[str, ...] = ()
 
 
-def remedies(cluster: Cluster, request: Request, among: Iterable[str] | None = None) -> list[Remedy]:
+def remedies(cluster: Inventory, request: Request, among: Iterable[str] | None = None) -> list[Remedy]:
     """Ways to make a refused request fit; none if it fits already or nothing helps."""
     names = None if among is None else list(among)
     if isinstance(cluster.place(request, names), Fits):
@@ -67,7 +67,7 @@ def _relaxed(request: Request) -> Iterator[tuple[str, str, Request]]:
         yield "share", "share a GPU (exclusivity Shared, share 0.5)", half
 
 
-def _fewer(cluster: Cluster, request: Request, names: list[str] | None) -> Iterator[Remedy]:
+def _fewer(cluster: Inventory, request: Request, names: list[str] | None) -> Iterator[Remedy]:
     """The most GPUs that fit. Fewer always fit where more do, so halving finds it."""
     low, high = 0, request.count
     fits: Fits | None = None
@@ -84,7 +84,7 @@ def _fewer(cluster: Cluster, request: Request, names: list[str] | None) -> Itera
         )
 
 
-def _leaving(cluster: Cluster, request: Request, names: list[str] | None) -> Iterator[Remedy]:
+def _leaving(cluster: Inventory, request: Request, names: list[str] | None) -> Iterator[Remedy]:
     """The node where the fewest holders would have to leave."""
     directory = cluster.directory()
     places = np.arange(len(directory.names)) if names is None else directory.places(names)[0]

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gpufleet.placement.cluster import Cluster
+from gpufleet.placement.baseline_policies import BestFit, Packing
 from gpufleet.placement.demand import PRIOR, Demand, DemandMemory
-from gpufleet.placement.node import Node
-from gpufleet.placement.references import BestFit, Packing
+from gpufleet.placement.inventory import Inventory
+from gpufleet.placement.node import CandidateNode
+from gpufleet.placement.node_score import Score
 from gpufleet.placement.request import WHOLE, Request
-from gpufleet.placement.score import Score
 from gpufleet.placement.usability import Usability, fgd
 from gpufleet.placement.verdict import Fits
 
@@ -77,10 +77,10 @@ class Outcome:
 
 
 def replay(
-    nodes: Sequence[Node], tasks: Iterable[Request], policy: str, demand: Demand, rng: random.Random
+    nodes: Sequence[CandidateNode], tasks: Iterable[Request], policy: str, demand: Demand, rng: random.Random
 ) -> Outcome:
     """Place the tasks one by one on empty nodes."""
-    cluster = Cluster(nodes, score=POLICIES[policy](demand))
+    cluster = Inventory(nodes, score=POLICIES[policy](demand))
     outcome = Outcome(policy, WHOLE * sum(len(node.gpus) for node in nodes))
     memory = DemandMemory(half_life_s=LEARN_HALF_LIFE) if policy == "learned" else None
     started = time.perf_counter()
@@ -104,7 +104,7 @@ def size_of(request: Request) -> str:
     return "share" if request.milli_per_gpu < WHOLE else f"{request.count} gpu"
 
 
-def _arrive(cluster: Cluster, request: Request, outcome: Outcome, rng: random.Random | None) -> None:
+def _arrive(cluster: Inventory, request: Request, outcome: Outcome, rng: random.Random | None) -> None:
     size = size_of(request)
     outcome.arrived += 1
     outcome.arrived_by_size[size] += 1

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpufleet.errors import InvalidRequest
-from gpufleet.placement.node import Gpu, Node
+from gpufleet.placement.node import CandidateGpu, CandidateNode
 from gpufleet.placement.request import LEAST_SHARE, MOST_GPUS, WHOLE, Exclusivity, Policy, Request
 
 
@@ -22,9 +22,9 @@ class Task:
     request: Request
 
 
-def read_nodes(lines: Iterable[str]) -> list[Node]:
+def read_nodes(lines: Iterable[str]) -> list[CandidateNode]:
     """Nodes from CSV: `sn` (or `name`), `gpu`, and where known `model`, `cpu_milli`, `memory_mib`."""
-    nodes: list[Node] = []
+    nodes: list[CandidateNode] = []
     seen: dict[str, int] = {}
     for line, row in _rows(lines, "nodes"):
         name = row.get("sn") or row.get("name")
@@ -35,10 +35,10 @@ def read_nodes(lines: Iterable[str]) -> list[Node]:
         model, count = row.get("model", ""), _whole(row, "gpu", 0, line)
         if count > MOST_GPUS:
             raise InvalidRequest(f"nodes, line {line}: gpu is {count}; a node has {MOST_GPUS} at most")
-        gpus = tuple(Gpu(at, model=model) for at in range(count))
+        gpus = tuple(CandidateGpu(at, model=model) for at in range(count))
         cpu, memory = row.get("cpu_milli"), row.get("memory_mib")
         nodes.append(
-            Node(
+            CandidateNode(
                 name,
                 gpus,
                 {"model": model} if model else {},

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpufleet.placement.demand import Demand
+from gpufleet.placement.node_score import UNIT, UNKNOWN, Floats, Nodes
 from gpufleet.placement.request import WHOLE, Request
-from gpufleet.placement.score import UNIT, UNKNOWN, Floats, Nodes
 
 _USUAL_CPU_PER_GPU = 8000  # milli; only where the demand names no CPU
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 
-from gpufleet.placement.cluster import Cluster
+from gpufleet.placement.inventory import Inventory
 from gpufleet.placement.request import Request
 from gpufleet.placement.verdict import Fits
 
@@ -44,7 +44,7 @@ class Eviction:
 
 
 def evictions(
-    cluster: Cluster, request: Request, candidates: Mapping[str, Sequence[Victim]]
+    cluster: Inventory, request: Request, candidates: Mapping[str, Sequence[Victim]]
 ) -> list[Eviction]:
     """For each node where preempting candidates helps, whom; the one that hurts least first."""
     found = []
@@ -55,7 +55,7 @@ def evictions(
 
 
 def least_harmful(
-    cluster: Cluster, request: Request, candidates: Iterable[tuple[str, Sequence[Victim]]], most: int
+    cluster: Inventory, request: Request, candidates: Iterable[tuple[str, Sequence[Victim]]], most: int
 ) -> Eviction | None:
     """The eviction that hurts least, of the first `most` nodes on which somebody's leaving helps."""
     found: list[Eviction] = []
@@ -71,7 +71,7 @@ def least_harmful(
 
 
 def evict_from(
-    cluster: Cluster, request: Request, node: str, candidates: Iterable[Victim]
+    cluster: Inventory, request: Request, node: str, candidates: Iterable[Victim]
 ) -> Eviction | None:
     """The set of candidates to preempt on one node, or None if not even all of them make room."""
     room = _Room(cluster, request, node)
@@ -121,10 +121,10 @@ def _spare_the_important(room: "_Room", victims: list[Victim]) -> tuple[Victim, 
 class _Room:
     """One node alone, on which leaving is tried out."""
 
-    def __init__(self, cluster: Cluster, request: Request, node: str) -> None:
+    def __init__(self, cluster: Inventory, request: Request, node: str) -> None:
         self._request = request
         self._node = node
-        self._alone = Cluster([cluster.nodes[node]], score=cluster.states.score)
+        self._alone = Inventory([cluster.nodes[node]], score=cluster.states.score)
         for holder in cluster.holders_on(node):
             self._alone.allocate(holder, cluster.allocations[holder], observed=True)
 

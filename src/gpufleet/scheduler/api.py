@@ -1,47 +1,34 @@
-"""The scheduler's calls, made with the Kubernetes client."""
+"""The calls that the scheduler makes to the Kubernetes API, as one small Protocol.
+
+`api.py` makes them with the real client; the tests have a model that fails, delays and loses
+them one by one. Reads return None for what is not there. Errors are those of
+`gpufleet.kubernetes.client.errors`: a refusal means that nothing was done, `Unreachable` too; after any
+other `KubernetesUnavailable` a write may or may not have been done.
+"""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from gpufleet.kube import GPU_CLAIMS, LEASES, PODS, EventRecorder, KubeClient, patch
-from gpufleet.kube.errors import Conflict, Invalid, NotFound
-from gpufleet.model.annotations import NUDGE
-from gpufleet.model.kube_objects import Lease, ObjectReference, Pod
+from gpufleet.kubernetes.objects import Lease, ObjectReference, Pod
 
 
-class KubeApi:
-    """Implements `ports.Api`; leases live in `namespace`."""
-
-    def __init__(self, client: KubeClient, namespace: str, instance: str) -> None:
-        self._client = client
-        self._namespace = namespace
-        self._events = EventRecorder(client, "gpufleet-scheduler", instance)
+class Api(Protocol):
+    """What the scheduler asks of the API server."""
 
     async def read_lease(self, name: str) -> Lease | None:
         """The lease as it is now."""
-        try:
-            return await self._client.get(LEASES, name, self._namespace)
-        except NotFound:
-            return None
 
     async def create_lease(self, lease: Lease) -> Lease:
-        """Create it."""
-        return await self._client.create(LEASES, lease)
+        """Create it; AlreadyExists if somebody was first."""
 
     async def replace_lease(self, lease: Lease) -> Lease:
-        """Write it back under its version."""
-        return await self._client.replace(LEASES, lease)
+        """Write it back; Conflict if it has changed, NotFound if it is gone."""
 
     async def delete_lease(self, name: str, uid: str, resource_version: str) -> None:
-        """Delete exactly this state of it."""
-        await self._client.delete(LEASES, name, self._namespace, uid=uid, resource_version=resource_version)
+        """Delete exactly this state of it; Conflict if it has changed, NotFound if it is gone."""
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
         """The pod as it is now."""
-        try:
-            return await self._client.get(PODS, name, namespace)
-        except NotFound:
-            return None
 
     async def bind(
         self,
@@ -52,66 +39,21 @@ class KubeApi:
         node: str,
         annotations: Mapping[str, str],
     ) -> None:
-        """Post the Binding with its annotations."""
-        await self._client.bind(namespace, pod, uid, node, annotations, resource_version=resource_version)
+        """Place the pod if it is still in this state; Conflict if not."""
 
     async def nudge(self, namespace: str, pod: str, uid: str, mark: str) -> Pod | None:
-        """Change an annotation; the uid in the patch keeps it from a pod of the same name.
-
-        A conflict is another pod of that name, or so many writers at once that the server gave up:
-        only the first means that the pod is gone.
-        """
-        meta = {"uid": uid, "annotations": {NUDGE: mark}}
-        try:
-            return await self._client.patch(PODS, pod, patch.merge({"metadata": meta}), namespace)
-        except NotFound:
-            return None
-        except Conflict:
-            now = await self.read_pod(namespace, pod)
-            if now is None or now.metadata.uid != uid:
-                return None
-            raise
+        """Write `mark` into the pod's nudge annotation and return the pod; None if that pod is gone."""
 
     async def open_gate(self, pod: Pod, gate: str) -> None:
-        """Remove the gate by its place, tested first: a second try finds nothing to do."""
-        names = [each.name for each in pod.spec.scheduling_gates]
-        if gate not in names:
-            return
-        at = f"/spec/schedulingGates/{names.index(gate)}"
-        steps = [
-            {"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid},
-            {"op": "test", "path": f"{at}/name", "value": gate},
-            {"op": "remove", "path": at},
-        ]
-        try:
-            await self._client.patch(PODS, pod.metadata.name, patch.json(steps), pod.metadata.namespace)
-        except (NotFound, Conflict, Invalid):
-            return
+        """Remove a schedulingGate, if the pod still has it."""
 
     async def evict(self, namespace: str, pod: str, uid: str) -> None:
-        """Through the eviction API, which respects disruption budgets."""
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod, "namespace": namespace},
-            "deleteOptions": {"preconditions": {"uid": uid}},
-        }
-        try:
-            await self._client.write_json("POST", PODS.path(namespace, pod, "eviction"), body)
-        except (NotFound, Conflict):
-            return
+        """Ask a pod to leave, gracefully."""
 
     async def write_status(self, namespace: str, claim: str, status: Mapping[str, Any]) -> None:
-        """Patch the status subresource; a claim that is gone needs none."""
-        try:
-            await self._client.patch(
-                GPU_CLAIMS, claim, patch.merge({"status": status}), namespace, subresource="status"
-            )
-        except NotFound:
-            return
+        """Replace the status of a claim."""
 
     async def say(
         self, about: ObjectReference, reason: str, note: str, type: Literal["Normal", "Warning"]
     ) -> None:
-        """Write an event, or count it."""
-        await self._events.say(about, reason, note, type=type)
+        """Write an event; never fails."""

@@ -15,17 +15,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from gpufleet.errors import GpufleetError, InvalidRequest, KubernetesUnavailable
-from gpufleet.kube.errors import KubernetesRefused, TooManyRequests, Unreachable
-from gpufleet.kube.timing import Timing
-from gpufleet.logs import get_logger
-from gpufleet.model.annotations import ALLOCATED, CLAIM, VISIBLE
-from gpufleet.model.kube_objects import Pod
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, VISIBLE
+from gpufleet.kubernetes.client.errors import KubernetesRefused, TooManyRequests, Unreachable
+from gpufleet.kubernetes.client.timing import Timing
+from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits
-from gpufleet.placement.kubernetes import Hold, Ledger, request_of
-from gpufleet.scheduler.choosing import whole_allocation
-from gpufleet.scheduler.leasing import Leasing, PodName, Reserved
-from gpufleet.scheduler.metrics import Metrics
-from gpufleet.scheduler.ports import Api
+from gpufleet.runtime.logs import get_logger
+from gpufleet.scheduler.api import Api
+from gpufleet.scheduler.filtering import whole_allocation
+from gpufleet.scheduler.metrics import SchedulerMetrics
+from gpufleet.scheduler.reservation import PodName, Reservations, Reserved
+from gpufleet.scheduler.state import Hold, Ledger, request_of
 
 _log = get_logger("scheduler")
 
@@ -48,8 +48,8 @@ class Binder:
         self,
         api: Api,
         ledger: Ledger,
-        leasing: Leasing,
-        metrics: Metrics,
+        leasing: Reservations,
+        metrics: SchedulerMetrics,
         hold_s: float,
         timing: Timing,
     ) -> None:

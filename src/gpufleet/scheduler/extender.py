@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from gpufleet.errors import InvalidRequest
-from gpufleet.logs import get_logger
+from gpufleet.runtime.logs import get_logger
 from gpufleet.scheduler import wire
-from gpufleet.scheduler.choosing import Everywhere, Unfit
-from gpufleet.scheduler.desk import Desk
+from gpufleet.scheduler.filtering import Everywhere, Unfit
+from gpufleet.scheduler.scheduler import Scheduler
 
 _log = get_logger("scheduler")
 
@@ -30,7 +30,7 @@ _JSON, _TEXT = "application/json", "text/plain; version=0.0.4; charset=utf-8"
 class Extender:
     """The ASGI application over one replica's desk."""
 
-    def __init__(self, desk: Desk, ready: Callable[[], str], max_body: int) -> None:
+    def __init__(self, desk: Scheduler, ready: Callable[[], str], max_body: int) -> None:
         """`ready` says what keeps this replica from serving, or nothing."""
         self._desk = desk
         self._ready = ready

@@ -13,26 +13,26 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpufleet.errors import GpufleetError, InvalidRequest
-from gpufleet.kube.timing import Timing
-from gpufleet.logs import Complaints, get_logger
-from gpufleet.model.annotations import GANG_GATE
-from gpufleet.model.kube_objects import Pod
-from gpufleet.placement import Cluster, Fits, GangFits, Request, place_gang
-from gpufleet.placement.kubernetes import Hold, Ledger, request_of, sensible_request
-from gpufleet.placement.kubernetes.claims import gang_terms
-from gpufleet.placement.kubernetes.explain import gang_members
-from gpufleet.placement.kubernetes.ledger import Key, holder_key
-from gpufleet.placement.kubernetes.openness import open_to
-from gpufleet.scheduler.care import Care
-from gpufleet.scheduler.choosing import whole_allocation
-from gpufleet.scheduler.leasing import Leasing, PodName, Reserved
-from gpufleet.scheduler.ports import Api
+from gpufleet.kubernetes.annotations import GANG_GATE
+from gpufleet.kubernetes.client.timing import Timing
+from gpufleet.kubernetes.objects import Pod
+from gpufleet.placement import Fits, GangFits, Inventory, Request, place_gang
+from gpufleet.runtime.logs import Complaints, get_logger
+from gpufleet.scheduler.api import Api
+from gpufleet.scheduler.explain import gang_members
+from gpufleet.scheduler.filtering import whole_allocation
+from gpufleet.scheduler.lease_gc import LeaseGc
+from gpufleet.scheduler.reservation import PodName, Reservations, Reserved
+from gpufleet.scheduler.state import Hold, Ledger, request_of, sensible_request
+from gpufleet.scheduler.state.claim_requests import gang_terms
+from gpufleet.scheduler.state.eligible_nodes import open_to
+from gpufleet.scheduler.state.ledger import Key, holder_key
 
 _log = get_logger("scheduler")
 
 
 @dataclass
-class Plan:
+class GangPlan:
     """A gang whose members have their leases, or are getting them, and are on their way to be bound."""
 
     deadline: float
@@ -45,14 +45,16 @@ class Plan:
 class Gangs:
     """Plans gangs; `step` looks at those that something happened to."""
 
-    def __init__(self, api: Api, ledger: Ledger, leasing: Leasing, care: Care, timing: Timing) -> None:
+    def __init__(
+        self, api: Api, ledger: Ledger, leasing: Reservations, care: LeaseGc, timing: Timing
+    ) -> None:
         self._api = api
         self._ledger = ledger
         self._leasing = leasing
         self._care = care
         self._timing = timing
         self._complaints = Complaints(_log, timing.monotonic)
-        self.plans: dict[Key, Plan] = {}
+        self.plans: dict[Key, GangPlan] = {}
         self.notes: dict[Key, str] = {}
         self._dirty: set[Key] = set()
         self._known: set[Key] = set()
@@ -61,7 +63,7 @@ class Gangs:
         self.on_refused: Callable[[list[Pod], str], None] = lambda pods, note: None
         self.mine: Callable[[Pod], bool] = lambda pod: True
         """Whether a pod is this scheduler's to bind; GPUs are reserved for no others."""
-        self.make_room: Callable[[Key, Sequence[Pod], Sequence[Request], Cluster], str] = (
+        self.make_room: Callable[[Key, Sequence[Pod], Sequence[Request], Inventory], str] = (
             lambda gang, pods, requests, among: ""
         )
         """Asked for a gang that does not fit: what it waits for if others leave for it, else nothing."""
@@ -130,7 +132,7 @@ class Gangs:
         bound = sum(bool(pod.spec.node_name) for pod in gang_members(self._ledger, *gang))
         return terms is not None and bound >= terms[0]
 
-    def _check_complete(self, plan: Plan) -> None:
+    def _check_complete(self, plan: GangPlan) -> None:
         bound = {uid for uid in plan.members if (pod := self._ledger.pods.get(uid)) and pod.spec.node_name}
         if plan.members <= plan.arrived | bound:
             plan.complete.set()
@@ -194,7 +196,7 @@ class Gangs:
         if waiting and all(map(self.mine, waiting)):
             await self._plan(gang, settled, waiting, *terms)
 
-    async def _follow(self, gang: Key, plan: Plan, members: list[Pod]) -> None:
+    async def _follow(self, gang: Key, plan: GangPlan, members: list[Pod]) -> None:
         there = {pod.metadata.uid for pod in members}
         # Their pods have gone, or their claim has, or it names another gang.
         self._let_go(plan.members - there)
@@ -229,7 +231,7 @@ class Gangs:
             self._ledger.release_hold(uid)
             self._care.look_at(uid)
 
-    async def _give_up(self, plan: Plan, members: list[Pod]) -> None:
+    async def _give_up(self, plan: GangPlan, members: list[Pod]) -> None:
         for pod in members:
             uid = pod.metadata.uid
             if uid in plan.members and not pod.spec.node_name:
@@ -259,7 +261,7 @@ class Gangs:
         until = self._timing.monotonic() + seconds
         for pod, fits in zip(waiting, found.members, strict=True):
             self._ledger.hold(pod.metadata.uid, Hold(fits, until, gang[1]))
-        self.plans[gang] = Plan(until, {pod.metadata.uid for pod in (*settled, *waiting)})
+        self.plans[gang] = GangPlan(until, {pod.metadata.uid for pod in (*settled, *waiting)})
         if await self._reserve_all(gang, waiting, found.members):
             self.notes.pop(gang, None)
             await self._begin(gang, [*settled, *waiting], seconds)
@@ -285,7 +287,9 @@ class Gangs:
         return False
 
     async def _begin(self, gang: Key, members: list[Pod], seconds: float) -> None:
-        plan = Plan(self._timing.monotonic() + seconds, {pod.metadata.uid for pod in members}, leased=True)
+        plan = GangPlan(
+            self._timing.monotonic() + seconds, {pod.metadata.uid for pod in members}, leased=True
+        )
         self.plans[gang] = plan
         _log.info("gang planned", gang="/".join(gang), members=len(members))
         self.on_planned(members)
@@ -307,7 +311,7 @@ class Gangs:
                 self._ledger.release_hold(pod.metadata.uid)
                 self._care.freed()
 
-    def _without_holds(self, pods: list[Pod]) -> Cluster:
+    def _without_holds(self, pods: list[Pod]) -> Inventory:
         """The cluster without what is held for the members."""
         trial = self._ledger.cluster.copy()
         for pod in pods:

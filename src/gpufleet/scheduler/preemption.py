@@ -10,14 +10,14 @@ comes back.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpufleet.kube.timing import Timing
-from gpufleet.model.kube_objects import Pod
-from gpufleet.placement import Cluster, Eviction, Fits, Request, Victim, evictions
+from gpufleet.kubernetes.client.timing import Timing
+from gpufleet.kubernetes.objects import Pod
+from gpufleet.placement import Eviction, Fits, Inventory, Request, Victim, evictions
 from gpufleet.placement.gang import order_of
-from gpufleet.placement.kubernetes import Hold, Ledger
-from gpufleet.placement.kubernetes.ledger import holder_key, uid_of
-from gpufleet.placement.kubernetes.openness import open_to
 from gpufleet.placement.victims import least_harmful
+from gpufleet.scheduler.state import Hold, Ledger
+from gpufleet.scheduler.state.eligible_nodes import open_to
+from gpufleet.scheduler.state.ledger import holder_key, uid_of
 
 MOST_NODES = 200
 """Nodes on which an eviction is tried out; those with the least important holders first."""
@@ -76,7 +76,7 @@ class Preemption:
         return self._to_evict(best.victims)
 
     def nominate_gang(
-        self, gang: str, pods: Sequence[Pod], requests: Sequence[Request], among: Cluster
+        self, gang: str, pods: Sequence[Pod], requests: Sequence[Request], among: Inventory
     ) -> list[Pod] | None:
         """The pods to evict for a gang, all of whose GPUs are now held for it; None if that can't help.
 
@@ -119,13 +119,13 @@ class Preemption:
         return all(pod is None or pod.finished or pod.metadata.deletion_timestamp for pod in others)
 
     def _best(
-        self, cluster: Cluster, pod: Pod, request: Request, among: Sequence[str], most: int
+        self, cluster: Inventory, pod: Pod, request: Request, among: Sequence[str], most: int
     ) -> Eviction | None:
         """The eviction that hurts least, of the first `most` that help."""
         return least_harmful(cluster, request, self._candidate_nodes(cluster, pod, among), most)
 
     def _candidate_nodes(
-        self, cluster: Cluster, pod: Pod, among: Sequence[str]
+        self, cluster: Inventory, pod: Pod, among: Sequence[str]
     ) -> list[tuple[str, list[Victim]]]:
         nodes = {holder.rpartition("@")[2] for holder in cluster.allocations}.intersection(among)
         found = [(node, self._candidates(cluster, pod, node)) for node in sorted(nodes)]
@@ -133,7 +133,7 @@ class Preemption:
         some.sort(key=lambda pair: (min(victim.priority for victim in pair[1]), pair[0]))
         return some[:MOST_NODES]
 
-    def _candidates(self, cluster: Cluster, pod: Pod, node: str) -> list[Victim]:
+    def _candidates(self, cluster: Inventory, pod: Pod, node: str) -> list[Victim]:
         """The holders on a node that matter less than the pod; those that leave anyway cost nothing."""
         victims = []
         for holder in cluster.holders_on(node):

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 
 import uvicorn
 
-from gpufleet.kube import (
+from gpufleet.kubernetes import (
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
     LEASES,
@@ -24,12 +24,12 @@ from gpufleet.kube import (
     Selection,
     Terms,
 )
-from gpufleet.logs import get_logger
-from gpufleet.scheduler.api import KubeApi
-from gpufleet.scheduler.desk import Desk
+from gpufleet.runtime.logs import get_logger
+from gpufleet.runtime.settings import SchedulerSettings
 from gpufleet.scheduler.extender import Extender
+from gpufleet.scheduler.kubernetes_api import KubeApi
+from gpufleet.scheduler.scheduler import Scheduler
 from gpufleet.scheduler.standalone import Standalone
-from gpufleet.settings import SchedulerSettings
 
 _log = get_logger("scheduler")
 
@@ -53,7 +53,7 @@ class Replica:
     ) -> None:
         self._settings = settings
         self.election = LeaderElection(client, namespace, ELECTION, identity, terms)
-        self.desk = Desk(
+        self.desk = Scheduler(
             KubeApi(client, namespace, identity),
             settings,
             namespace,
@@ -113,7 +113,7 @@ class Replica:
             self._leading = False
 
 
-class Server(uvicorn.Server):
+class ExtenderServer(uvicorn.Server):
     """uvicorn without its signal handling; `stop` ends `serve`."""
 
     def __init__(self, extender: Extender, on_started: Callable[[], None]) -> None:
@@ -145,7 +145,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-async def serve(replica: Replica, server: Server, listening: socket.socket) -> None:
+async def serve(replica: Replica, server: ExtenderServer, listening: socket.socket) -> None:
     """Run a replica and its server until the server is stopped."""
     async with AsyncExitStack() as closing:
         work = asyncio.ensure_future(replica.run())

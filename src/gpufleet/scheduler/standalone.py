@@ -8,12 +8,12 @@ volumes: pods that need those want kube-scheduler.
 
 import asyncio
 
-from gpufleet.model.kube_objects import Pod
+from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits
-from gpufleet.placement.kubernetes.nodes import lets_in
-from gpufleet.placement.kubernetes.resources import room_on
-from gpufleet.scheduler.choosing import Everywhere
-from gpufleet.scheduler.desk import Desk
+from gpufleet.scheduler.filtering import Everywhere
+from gpufleet.scheduler.scheduler import Scheduler
+from gpufleet.scheduler.state.node_resources import room_on
+from gpufleet.scheduler.state.nodes import lets_in
 
 PERIOD = 0.25
 """Seconds between two looks at the pods that wait."""
@@ -25,7 +25,7 @@ RETRY = 2.0
 class Standalone:
     """Schedules the pods whose `schedulerName` is `name`."""
 
-    def __init__(self, desk: Desk, name: str) -> None:
+    def __init__(self, desk: Scheduler, name: str) -> None:
         self._desk = desk
         self._name = name
         self._seen: dict[str, tuple[str, float]] = {}

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpufleet.errors import InvalidRequest
-from gpufleet.model.kube_objects import KubeObject, Pod
+from gpufleet.kubernetes.objects import KubeObject, Pod
 
 
 class NodeList(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from gpufleet.errors import GpufleetError
-from gpufleet.logs import get_logger
+from gpufleet.runtime.logs import get_logger
 
 _log = get_logger("sources")
 

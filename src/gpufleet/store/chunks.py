@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from gpufleet.model.reading import Column, GpuRef, GpuSeries
-from gpufleet.store.columns import Matrix, pack, unpack
+from gpufleet.store.column_codec import Matrix, pack, unpack
 
 
 class _Packed(msgspec.Struct, array_like=True, frozen=True):
@@ -27,7 +27,7 @@ class _Packed(msgspec.Struct, array_like=True, frozen=True):
 
 
 @dataclass(frozen=True)
-class Grid:
+class ReadingGrid:
     """`values[g, m]` of `gpus[g]`, sampled at `times[g, m]`, seen at `moments[m]`; NaN: not there."""
 
     gpus: tuple[GpuRef, ...]
@@ -44,10 +44,10 @@ def pack_tick(taken_at: float, times: Column, values: Column) -> bytes:
     )
 
 
-def unpack_tick(gpus: tuple[GpuRef, ...], packed: bytes) -> Grid:
+def unpack_tick(gpus: tuple[GpuRef, ...], packed: bytes) -> ReadingGrid:
     """A tick as a grid of one moment."""
     raw = msgspec.msgpack.decode(packed, type=_Packed)
-    return Grid(
+    return ReadingGrid(
         gpus,
         unpack(raw.moments, 1, 1)[0],
         unpack(raw.times, *raw.size).T,
@@ -55,7 +55,7 @@ def unpack_tick(gpus: tuple[GpuRef, ...], packed: bytes) -> Grid:
     )
 
 
-def pack_chunks(grid: Grid) -> Iterator[tuple[str, bytes]]:
+def pack_chunks(grid: ReadingGrid) -> Iterator[tuple[str, bytes]]:
     """Cut a grid, whose GPUs are in order, by node; nodes without any value are left out."""
     moments = pack(grid.moments[None, :])
     same: dict[bytes, bytes] = {}
@@ -74,10 +74,10 @@ def pack_chunks(grid: Grid) -> Iterator[tuple[str, bytes]]:
             yield node, msgspec.msgpack.encode(packed)
 
 
-def unpack_chunk(node: str, packed: bytes) -> Grid:
+def unpack_chunk(node: str, packed: bytes) -> ReadingGrid:
     """A chunk as a grid of its node's GPUs."""
     raw = msgspec.msgpack.decode(packed, type=_Packed)
-    return Grid(
+    return ReadingGrid(
         tuple(GpuRef(node, index, partition) for index, partition in raw.gpus),
         unpack(raw.moments, 1, raw.size[1])[0],
         unpack(raw.times, *raw.size),
@@ -85,7 +85,7 @@ def unpack_chunk(node: str, packed: bytes) -> Grid:
     )
 
 
-def stack(ticks: Sequence[Grid]) -> Grid:
+def stack(ticks: Sequence[ReadingGrid]) -> ReadingGrid:
     """Ticks in order of time, side by side, over all GPUs that any of them has."""
     gpus = tuple(sorted({gpu for tick_gpus in {tick.gpus for tick in ticks} for gpu in tick_gpus}))
     rows = {gpu: row for row, gpu in enumerate(gpus)}
@@ -95,11 +95,11 @@ def stack(ticks: Sequence[Grid]) -> Grid:
     for moment, tick in enumerate(ticks):
         times[places[tick.gpus], moment] = tick.times[:, 0]
         values[places[tick.gpus], moment] = tick.values[:, 0]
-    return Grid(gpus, np.array([tick.moments[0] for tick in ticks]), times, values)
+    return ReadingGrid(gpus, np.array([tick.moments[0] for tick in ticks]), times, values)
 
 
 def as_series(
-    grids: Sequence[Grid], wanted: Collection[GpuRef] | None, start: float, end: float
+    grids: Sequence[ReadingGrid], wanted: Collection[GpuRef] | None, start: float, end: float
 ) -> list[GpuSeries]:
     """Each GPU's samples from `start` to `end` in order of time, each once.
 

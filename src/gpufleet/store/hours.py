@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
-from gpufleet.model.hour import Hour, Usage, WorkloadHour
-from gpufleet.store.accounted import AccountedClusters
-from gpufleet.store.database import Database
-from gpufleet.store.leadership import lock_of
-from gpufleet.store.months import ensure_month
-from gpufleet.store.names import Names
+from gpufleet.accounting.hours import Hour, Usage, WorkloadHour
+from gpufleet.store.accounted_clusters import AccountedClusters
+from gpufleet.store.name_ids import Names
+from gpufleet.store.partitions import ensure_month
+from gpufleet.store.postgres.database import Database
+from gpufleet.store.postgres.leadership import lock_of
 
 _USAGE = (
     "allocated",

@@ -11,13 +11,13 @@ from typing import Generic, TypeVar
 import asyncpg
 import msgspec
 
-from gpufleet.model.holding import Capacity, Holding
-from gpufleet.store.accounted import AccountedClusters
-from gpufleet.store.bulk import merge
-from gpufleet.store.database import Database
-from gpufleet.store.jsonb import jsonb
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.store.accounted_clusters import AccountedClusters
+from gpufleet.store.postgres.bulk import merge
+from gpufleet.store.postgres.database import Database
+from gpufleet.store.postgres.jsonb import jsonb
 
-Period = TypeVar("Period", Holding, Capacity)
+Period = TypeVar("Period", HoldingPeriod, CapacityPeriod)
 _FOREVER = float("inf")
 _STALE = "UPDATE accounted_hour SET stale = true WHERE cluster = $1 AND (hour + 1) * 3600.0 > $2"
 
@@ -115,8 +115,8 @@ class KeptPeriods(Generic[Period]):
 def _completed(period: Period, before: Period | None) -> Period:
     """The period with the GPUs that it is known to have had: whoever tells of it later may not know them."""
     if (
-        isinstance(period, Holding)
-        and isinstance(before, Holding)
+        isinstance(period, HoldingPeriod)
+        and isinstance(before, HoldingPeriod)
         and before.held
         and not period.held
         and before.gpus == period.gpus

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import asyncpg
 
-from gpufleet.logs import get_logger
-from gpufleet.settings import AccountingSettings
+from gpufleet.runtime.logs import get_logger
+from gpufleet.runtime.settings import AccountingSettings
 from gpufleet.store import retention
-from gpufleet.store.months import first_hour, month_of, months_before
+from gpufleet.store.partitions import first_hour, month_of, months_before
 from gpufleet.store.store import Store
 
 _MONTHLY = {

@@ -17,18 +17,18 @@ from collections.abc import Collection, Mapping, Sequence
 import asyncpg
 import msgspec
 
-from gpufleet.logs import get_logger
 from gpufleet.model.reading import (
     Fault,
     GpuIdentity,
     GpuRef,
     GpuSeries,
-    Holder,
+    GpuUser,
     Quantity,
     Readings,
 )
+from gpufleet.runtime.logs import get_logger
 from gpufleet.store.chunks import (
-    Grid,
+    ReadingGrid,
     as_series,
     pack_chunks,
     pack_tick,
@@ -36,8 +36,8 @@ from gpufleet.store.chunks import (
     unpack_chunk,
     unpack_tick,
 )
-from gpufleet.store.database import Database
-from gpufleet.store.leadership import lock_of
+from gpufleet.store.postgres.database import Database
+from gpufleet.store.postgres.leadership import lock_of
 from gpufleet.store.retention import forget_gone, tell, told
 
 QUARTER = 900.0
@@ -51,7 +51,7 @@ _LAYOUTS_CACHED = 64
 _MARKS = "holders and faults"
 _RETENTION = "metrics.retention"
 _log = get_logger("store")
-_Mark = tuple[GpuRef, tuple[Holder, ...], tuple[Fault, ...]]
+_Mark = tuple[GpuRef, tuple[GpuUser, ...], tuple[Fault, ...]]
 
 _PUT_LAYOUT = """
 INSERT INTO reading_layout (cluster, digest, gpus, seen_at) VALUES ($1, $2, $3, $4)
@@ -117,7 +117,7 @@ class KeptReadings:
         if ticks:
             await self._database.transaction(work)
 
-    async def append_past(self, cluster: str, past: Sequence[tuple[Quantity, Grid]]) -> None:
+    async def append_past(self, cluster: str, past: Sequence[tuple[Quantity, ReadingGrid]]) -> None:
         """Store what was read long ago, in grids of at most a quarter of an hour; stored twice, it counts once."""
 
         def pack() -> list[tuple[str, str, str, float, bytes]]:
@@ -214,7 +214,7 @@ class KeptReadings:
         refs = await self._refs_of(ticks, connection)
 
         def pack() -> list[tuple[str, str, str, float, bytes]]:
-            grid: Grid = stack([unpack_tick(refs[row["layout"]], row["columns"]) for row in ticks])
+            grid: ReadingGrid = stack([unpack_tick(refs[row["layout"]], row["columns"]) for row in ticks])
             return [
                 (cluster, oldest["quantity"], node, start, columns) for node, columns in pack_chunks(grid)
             ]

@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 import asyncpg
 import msgspec
 
+from gpufleet.accounting.statistics import Snapshot
 from gpufleet.errors import NotFound
-from gpufleet.model.statistics import Snapshot
-from gpufleet.store.accounted import AccountedClusters
-from gpufleet.store.database import Database
-from gpufleet.store.jsonb import storable
-from gpufleet.store.months import ensure_month
+from gpufleet.store.accounted_clusters import AccountedClusters
+from gpufleet.store.partitions import ensure_month
+from gpufleet.store.postgres.database import Database
+from gpufleet.store.postgres.jsonb import storable
 
 _PUT = """
 INSERT INTO snapshot (cluster, hour, taken_at, capacity, allocated, utilization, details, readings)

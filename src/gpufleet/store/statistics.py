@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from gpufleet.model.hour import GPU_HOUR
-from gpufleet.model.statistics import (
+from gpufleet.accounting.hours import GPU_HOUR
+from gpufleet.accounting.statistics import (
     ClusterStatistics,
     HoursWanted,
     LabelStatistics,
     NamespaceStatistics,
 )
-from gpufleet.store.accounted import AccountedClusters
-from gpufleet.store.database import Database
+from gpufleet.store.accounted_clusters import AccountedClusters
+from gpufleet.store.postgres.database import Database
 
 _CLUSTER = """
 SELECT h.*, created_at, updated_at FROM cluster_hour AS h JOIN accounted_hour USING (cluster, hour)

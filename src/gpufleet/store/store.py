@@ -7,16 +7,16 @@ write the module with its queries, a migration with its tables, and a line in `S
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from gpufleet.model.holding import Capacity, Holding
-from gpufleet.settings import StoreSettings
-from gpufleet.store.accounted import AccountedClusters
-from gpufleet.store.database import Database, open_database
-from gpufleet.store.embedded import embedded_server, running_server
-from gpufleet.store.ended import EndedWorkloads
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.runtime.settings import StoreSettings
+from gpufleet.store.accounted_clusters import AccountedClusters
+from gpufleet.store.ended_workloads import EndedWorkloads
 from gpufleet.store.hours import KeptHours
-from gpufleet.store.leadership import Leadership
-from gpufleet.store.migrate import upgrade
 from gpufleet.store.periods import KeptPeriods
+from gpufleet.store.postgres.database import Database, open_database
+from gpufleet.store.postgres.embedded import embedded_server, running_server
+from gpufleet.store.postgres.leadership import Leadership
+from gpufleet.store.postgres.migrate import upgrade
 from gpufleet.store.readings import KeptReadings
 from gpufleet.store.snapshots import KeptSnapshots
 from gpufleet.store.statistics import KeptStatistics
@@ -35,8 +35,8 @@ class Store:
         self.training = KeptTraining(database)
         self.ended = EndedWorkloads(database)
         self.accounted = AccountedClusters(database)
-        self.holdings = KeptPeriods(database, self.accounted, "holding", "pod_uid", Holding)
-        self.capacities = KeptPeriods(database, self.accounted, "capacity", "node", Capacity)
+        self.holdings = KeptPeriods(database, self.accounted, "holding", "pod_uid", HoldingPeriod)
+        self.capacities = KeptPeriods(database, self.accounted, "capacity", "node", CapacityPeriod)
         self.snapshots = KeptSnapshots(database, self.accounted)
         self.hours = KeptHours(database, self.accounted)
         self.statistics = KeptStatistics(database, self.accounted)

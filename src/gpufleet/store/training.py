@@ -14,8 +14,8 @@ import asyncpg
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.model.reading import TrainingPoint
-from gpufleet.store.bulk import merge
-from gpufleet.store.database import Database
+from gpufleet.store.postgres.bulk import merge
+from gpufleet.store.postgres.database import Database
 from gpufleet.store.retention import tell, told
 
 _WHOLE_JOB = -1

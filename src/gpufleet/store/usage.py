@@ -4,10 +4,10 @@ from typing import Any
 
 import asyncpg
 
-from gpufleet.model.hour import HOUR_MS, PPM
-from gpufleet.model.statistics import UsageSum, UsageTotals
-from gpufleet.store.accounted import AccountedClusters
-from gpufleet.store.database import Database
+from gpufleet.accounting.hours import HOUR_MS, PPM
+from gpufleet.accounting.statistics import UsageSum, UsageTotals
+from gpufleet.store.accounted_clusters import AccountedClusters
+from gpufleet.store.postgres.database import Database
 
 _SUM = """
 SELECT member, sum(allocated) AS allocated, sum(idle) AS idle, sum(cost) AS cost,

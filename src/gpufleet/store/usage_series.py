@@ -7,9 +7,9 @@ numbers of GPU time, so that what is drawn adds up to what is told.
 from collections.abc import Sequence
 from typing import Literal
 
-from gpufleet.model.statistics import UsageSum
-from gpufleet.store.accounted import AccountedClusters
-from gpufleet.store.database import Database
+from gpufleet.accounting.statistics import UsageSum
+from gpufleet.store.accounted_clusters import AccountedClusters
+from gpufleet.store.postgres.database import Database
 
 Step = Literal["hour", "day"]
 GroupKey = tuple[str, str, str, str]

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import asyncpg
 import msgspec
 
-from gpufleet.model.statistics import WorkloadHoursWanted, WorkloadStatistics
-from gpufleet.store.accounted import AccountedClusters
-from gpufleet.store.database import Database
-from gpufleet.store.months import first_hour, month_of
+from gpufleet.accounting.statistics import WorkloadHoursWanted, WorkloadStatistics
+from gpufleet.store.accounted_clusters import AccountedClusters
+from gpufleet.store.partitions import first_hour, month_of
+from gpufleet.store.postgres.database import Database
 from gpufleet.store.statistics import row_id, usage_fields
 
 _ROWS = """

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpufleet.model.reading import TrainingPoint
 from gpufleet.training.names import unified
-from gpufleet.training.peaks import peak_tflops
+from gpufleet.training.peak_tflops import peak_tflops
 
 FACTS = ("parameters", "layers", "hidden_size", "sequence_length", "precision_bits")
 """Numbers that describe the model; the newest of each counts."""

@@ -8,8 +8,8 @@ existing pods are asked about only if they touch what the scheduler wrote.
 
 from typing import Any
 
-from gpufleet.model.annotations import ALLOCATED, CLAIM, VISIBLE
-from gpufleet.model.crds import GROUP, VERSION
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, VISIBLE
+from gpufleet.kubernetes.crds.generate import GROUP, VERSION
 
 NAME = "gpufleet-webhook"
 _NOTES = "has(object.metadata.annotations)"

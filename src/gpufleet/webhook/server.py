@@ -16,11 +16,11 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from gpufleet.errors import GpufleetError, InvalidRequest, KubernetesUnavailable
-from gpufleet.logs import get_logger
-from gpufleet.model.claim import GpuClaim
-from gpufleet.webhook.claims import judge_claim
-from gpufleet.webhook.pods import Rules, admit_change, admit_new, claim_named
-from gpufleet.webhook.wire import MOST_BYTES, Asked, Verdict, read_review, write_review
+from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
+from gpufleet.runtime.logs import get_logger
+from gpufleet.webhook.claim_validation import judge_claim
+from gpufleet.webhook.pod_admission import PodRules, admit_change, admit_new, claim_named
+from gpufleet.webhook.wire import MOST_BYTES, AdmissionRequest, AdmissionVerdict, read_review, write_review
 
 KEEP_ALIVE = 300.0
 """Seconds for which an idle connection is kept; Go's client closes its own after 90."""
@@ -38,7 +38,7 @@ class Claims(Protocol):
 class Webhook:
     """Answers reviews."""
 
-    def __init__(self, claims: Claims, rules: Rules, ready: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, claims: Claims, rules: PodRules, ready: Callable[[], bool] = lambda: True) -> None:
         self.stopping = False
         self._claims = claims
         self._rules = rules
@@ -53,12 +53,12 @@ class Webhook:
         self._seconds = Histogram(
             "gpufleet_webhook_review_seconds", "Time for one review.", ("path",), registry=self._registry
         )
-        self._judges: dict[str, Callable[[Asked], Awaitable[Verdict]]] = {
+        self._judges: dict[str, Callable[[AdmissionRequest], Awaitable[AdmissionVerdict]]] = {
             "/mutate": self.mutate,
             "/validate": self.validate,
         }
 
-    async def mutate(self, asked: Asked) -> Verdict:
+    async def mutate(self, asked: AdmissionRequest) -> AdmissionVerdict:
         """What becomes of a pod."""
         if asked.operation != "CREATE":
             return admit_change(asked, self._rules)
@@ -66,7 +66,7 @@ class Webhook:
         claim = await self._claims.find(asked.namespace, name) if name else None
         return admit_new(asked, claim, self._rules)
 
-    async def validate(self, asked: Asked) -> Verdict:
+    async def validate(self, asked: AdmissionRequest) -> AdmissionVerdict:
         """Whether a claim may be stored."""
         return judge_claim(asked)
 
@@ -106,15 +106,15 @@ class Webhook:
         self._seconds.labels(path).observe(time.perf_counter() - started)
         return web.Response(body=write_review(asked.uid, verdict), content_type="application/json")
 
-    async def _judge(self, path: str, asked: Asked) -> Verdict:
+    async def _judge(self, path: str, asked: AdmissionRequest) -> AdmissionVerdict:
         try:
             return await self._judges[path](asked)
         except KubernetesUnavailable as error:
             _log.warning("review not decided", path=path, error=str(error))
-            return Verdict(refusal=f"try again: {error}", code=503, reason="ServiceUnavailable")
+            return AdmissionVerdict(refusal=f"try again: {error}", code=503, reason="ServiceUnavailable")
         except GpufleetError as error:
             _log.warning("review not decided", path=path, error=str(error))
-            return Verdict(refusal=str(error), code=500, reason="InternalError")
+            return AdmissionVerdict(refusal=str(error), code=500, reason="InternalError")
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ class UserInfo(msgspec.Struct, frozen=True):
     username: str = ""
 
 
-class Asked(msgspec.Struct, frozen=True, rename="camel"):
+class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel"):
     """The change that is asked about."""
 
     uid: str
@@ -33,11 +33,11 @@ class Asked(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Review(msgspec.Struct, frozen=True):
-    request: Asked
+    request: AdmissionRequest
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AdmissionVerdict:
     """Allowed with a patch and warnings, or refused with a sentence and a status code."""
 
     patch: Sequence[Mapping[str, Any]] = ()
@@ -47,7 +47,7 @@ class Verdict:
     reason: str = field(default="Invalid")
 
 
-def read_review(body: bytes) -> Asked:
+def read_review(body: bytes) -> AdmissionRequest:
     """The question in a request's body; InvalidRequest if there is none."""
     try:
         return _decoder.decode(body).request
@@ -55,7 +55,7 @@ def read_review(body: bytes) -> Asked:
         raise InvalidRequest(f"not an AdmissionReview of admission.k8s.io/v1: {error}") from error
 
 
-def write_review(uid: str, verdict: Verdict) -> bytes:
+def write_review(uid: str, verdict: AdmissionVerdict) -> bytes:
     """The answer as the API server reads it."""
     response: Json = {"uid": uid, "allowed": not verdict.refusal}
     if verdict.refusal:

@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 from tests.sources.docker.real_podman import Podman, running_podman
 
-from gpufleet.fleet.picture import Fleet
+from gpufleet.fleet.state import Fleet
 from gpufleet.model.workload import Status
-from gpufleet.settings import DockerSettings
+from gpufleet.runtime.settings import DockerSettings
 from gpufleet.sources.docker import DockerSource
 
 

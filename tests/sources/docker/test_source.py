@@ -10,11 +10,11 @@ from structlog.testing import capture_logs
 from tests.sources.docker.engine_server import EngineServer
 
 from gpufleet.errors import SettingsError
-from gpufleet.fleet.picture import Fleet
-from gpufleet.fleet.summary import Workload
-from gpufleet.model.node import Gpu, Node, NodeDevices
+from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workload_summary import Workload
+from gpufleet.model.node import FleetGpu, FleetNode, NodeDevices
 from gpufleet.model.workload import Status
-from gpufleet.settings import DockerSettings
+from gpufleet.runtime.settings import DockerSettings
 from gpufleet.sources.docker import DockerSource
 
 ALL = [{"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}]
@@ -110,8 +110,8 @@ async def test_uuids_are_joined_with_the_devices_that_something_else_knows(
     followed: tuple[EngineServer, DockerSource, Fleet],
 ) -> None:
     server, source, fleet = followed
-    fleet.put_node(Node(name="dgx-7", source="local", gpu_count=4))
-    gpus = tuple(Gpu(index=index, uuid=f"GPU-{index}aaa") for index in range(4))
+    fleet.put_node(FleetNode(name="dgx-7", source="local", gpu_count=4))
+    gpus = tuple(FleetGpu(index=index, uuid=f"GPU-{index}aaa") for index in range(4))
     fleet.put_devices(NodeDevices(node="dgx-7", gpus=gpus, total=4))
     server.run("named", DeviceRequests=some("GPU-3aaa"))
     server.run("strange", DeviceRequests=some("GPU-other"))

@@ -10,8 +10,8 @@ from tests.sources.docker.real_podman import running_podman
 from tests.sources.docker.real_tls import Authority, behind_tls
 
 from gpufleet.errors import ContainersUnavailable
-from gpufleet.fleet.picture import Fleet
-from gpufleet.settings import DockerSettings
+from gpufleet.fleet.state import Fleet
+from gpufleet.runtime.settings import DockerSettings
 from gpufleet.sources.docker import DockerSource
 from gpufleet.sources.docker.engine import Engine
 

@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from gpufleet.fleet.overview import overview
-from gpufleet.fleet.picture import Fleet
-from gpufleet.kube import Connection, KubeClient
-from gpufleet.kubelite import KubeLite
-from gpufleet.model.crds import definitions
+from gpufleet.fleet.state import Fleet
+from gpufleet.kubernetes import Connection, KubeClient
+from gpufleet.kubernetes.crds.generate import definitions
+from gpufleet.kubernetes.leases import LeaseHolder, new_lease
 from gpufleet.model.workload import Status
-from gpufleet.placement.kubernetes.leases import Holder, new_lease
 from gpufleet.sources.kubernetes import KubernetesSource
 from gpufleet.sources.kubernetes.source import KindState
+from kubelite import KubeLite
 
 NOT_YET = KindState(0, 0.0, "not followed yet")
 
@@ -189,7 +189,7 @@ async def test_a_lease_whose_name_was_cut_is_of_its_node_all_the_same(api: Api, 
     name = ".".join(("n" * 61, "e" * 62, "t" * 62, "x" * 62))
     await api.node(name)
     uid = await api.pod("p", name, 1)
-    lease = new_lease("default", name, 5, {uid: Holder(pod="p")}, "", datetime.now(UTC))
+    lease = new_lease("default", name, 5, {uid: LeaseHolder(pod="p")}, "", datetime.now(UTC))
     assert name not in lease.metadata.name
     await api.post("/apis/coordination.k8s.io/v1/namespaces/default/leases", msgspec.to_builtins(lease))
     await until(lambda: fleet.views()[name].holders == {5: (uid,)})

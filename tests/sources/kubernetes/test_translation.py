@@ -3,8 +3,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpufleet.kube import GPU_CLAIMS, GPU_NODE_STATUSES, NODES, PODS
-from gpufleet.model.kube_objects import Owner as KubeOwner
+from gpufleet.kubernetes import GPU_CLAIMS, GPU_NODE_STATUSES, NODES, PODS
+from gpufleet.kubernetes.objects import Owner as KubeOwner
 from gpufleet.model.node import Health
 from gpufleet.model.workload import Status
 from gpufleet.sources.kubernetes.nodes import devices_from, node_from

@@ -15,15 +15,15 @@ import pynvml  # noqa: F401 - imported before the clock of a deadline runs
 import pytest
 from tests.shim.nvml import GIB, NvmlShim, uuid
 
-from gpufleet.devices.nvml import NvmlReader
-from gpufleet.devices.patient import PatientReader
+from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.fleet.node_view import NodeState
-from gpufleet.fleet.picture import Fleet
-from gpufleet.metrics.embedded import EmbeddedMetrics
+from gpufleet.fleet.state import Fleet
+from gpufleet.gpus.drivers.deadline_reader import DeadlineReader
+from gpufleet.gpus.drivers.nvml import NvmlReader
 from gpufleet.model.node import Health
 from gpufleet.model.reading import Quantity
-from gpufleet.model.workload import Pod, Status
-from gpufleet.settings import DevicesSettings, LocalSettings, MetricsSettings
+from gpufleet.model.workload import FleetPod, Status
+from gpufleet.runtime.settings import DevicesSettings, LocalSettings, MetricsSettings
 from gpufleet.sources.local import LocalSource
 from gpufleet.sources.local.sessions import Session, Sessions
 from gpufleet.store import Store
@@ -32,19 +32,19 @@ LOCAL = LocalSettings(enabled=True, node="workstation")
 
 
 @pytest.fixture
-async def reader(nvml_shim: NvmlShim) -> AsyncIterator[PatientReader]:
-    reader = PatientReader(NvmlReader, deadline=0.5, first_pause=0.0)
+async def reader(nvml_shim: NvmlShim) -> AsyncIterator[DeadlineReader]:
+    reader = DeadlineReader(NvmlReader, deadline=0.5, first_pause=0.0)
     yield reader
     nvml_shim.unhang()
     await reader.close()
 
 
-def following(reader: PatientReader, fleet: Fleet, metrics: EmbeddedMetrics | None = None) -> LocalSource:
+def following(reader: DeadlineReader, fleet: Fleet, metrics: EmbeddedMetrics | None = None) -> LocalSource:
     return LocalSource(LOCAL, DevicesSettings(), fleet, metrics, reader=reader)
 
 
 async def test_readings_and_processes_are_recorded_where_the_api_asks_for_them(
-    nvml_shim: NvmlShim, reader: PatientReader, store: Store
+    nvml_shim: NvmlShim, reader: DeadlineReader, store: Store
 ) -> None:
     metrics = EmbeddedMetrics("here", store.readings, store.training, MetricsSettings())
     fleet = Fleet("here")
@@ -71,7 +71,7 @@ async def test_readings_and_processes_are_recorded_where_the_api_asks_for_them(
 
 
 async def test_the_gpus_stand_on_their_islands_with_their_health(
-    nvml_shim: NvmlShim, reader: PatientReader
+    nvml_shim: NvmlShim, reader: DeadlineReader
 ) -> None:
     fleet = Fleet("here")
     source = following(reader, fleet)
@@ -89,7 +89,7 @@ async def test_the_gpus_stand_on_their_islands_with_their_health(
 
 
 async def test_a_driver_that_falls_silent_makes_the_gpus_unknown_and_comes_back(
-    nvml_shim: NvmlShim, reader: PatientReader
+    nvml_shim: NvmlShim, reader: DeadlineReader
 ) -> None:
     fleet = Fleet("here")
     source = following(reader, fleet)
@@ -141,7 +141,7 @@ def programs() -> Iterator[Programs]:
 
 
 async def test_the_processes_of_a_session_are_one_workload_and_share_what_others_are_on_too(
-    nvml_shim: NvmlShim, reader: PatientReader, programs: Programs
+    nvml_shim: NvmlShim, reader: DeadlineReader, programs: Programs
 ) -> None:
     fleet = Fleet("here")
     fleet.begin_billing()
@@ -166,10 +166,10 @@ async def test_the_processes_of_a_session_are_one_workload_and_share_what_others
 
 
 async def test_a_process_of_a_known_slurm_job_says_which_gpu_the_job_is_on(
-    nvml_shim: NvmlShim, reader: PatientReader
+    nvml_shim: NvmlShim, reader: DeadlineReader
 ) -> None:
     fleet = Fleet("here")
-    job = Pod(uid="j", name="j", node="workstation", phase=Status.RUNNING, gpus=1, alias="42")
+    job = FleetPod(uid="j", name="j", node="workstation", phase=Status.RUNNING, gpus=1, alias="42")
     fleet.put_pod(job)
     nvml_shim.run(5, os.getpid(), GIB)
     sessions = Sessions("workstation", lambda pid: Session(pid, "ann", "python", 1.0, "42"))

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from gpufleet.errors import SlurmUnavailable
-from gpufleet.fleet.picture import Fleet
+from gpufleet.fleet.state import Fleet
 from gpufleet.model.workload import Status
-from gpufleet.settings import SlurmSettings
+from gpufleet.runtime.settings import SlurmSettings
 from gpufleet.sources.slurm import SlurmSource
 from gpufleet.sources.slurm.wire import JobRecord, NodeRecord, PastRecord
 

@@ -12,9 +12,9 @@ import pytest
 from tests.sources.slurm.real_cluster import Slurm, running_slurm
 
 from gpufleet.errors import SlurmUnavailable
-from gpufleet.fleet.picture import Fleet
+from gpufleet.fleet.state import Fleet
 from gpufleet.model.workload import Status
-from gpufleet.settings import SlurmSettings
+from gpufleet.runtime.settings import SlurmSettings
 from gpufleet.sources.slurm import SlurmSource
 from gpufleet.sources.slurm.commands import Commands
 from gpufleet.sources.slurm.jobs import Job, past_job_from

@@ -12,10 +12,10 @@ import pytest
 from tests.sources.slurm.real_cluster import Slurm
 
 from gpufleet.fleet.node_view import NodeState
-from gpufleet.fleet.picture import Fleet
-from gpufleet.fleet.summary import Workload
+from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.workload import Status
-from gpufleet.settings import SlurmSettings
+from gpufleet.runtime.settings import SlurmSettings
 from gpufleet.sources.slurm import SlurmSource
 from gpufleet.sources.slurm.commands import Commands
 

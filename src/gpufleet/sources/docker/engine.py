@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from gpufleet.errors import ContainersUnavailable, SettingsError, why_unreachable
-from gpufleet.settings import DockerSettings
+from gpufleet.runtime.settings import DockerSettings
 
 MOST_BYTES = 64 * 1024 * 1024
 """Largest answer that is taken; a listing of ten thousand containers has a third of that."""

@@ -18,12 +18,12 @@ from datetime import datetime
 import msgspec
 
 from gpufleet.errors import ContainersUnavailable
-from gpufleet.fleet.picture import Fleet
-from gpufleet.logs import Complaints, get_logger
-from gpufleet.model.node import Gpu, Node
-from gpufleet.model.workload import Pod, Status
-from gpufleet.settings import DockerSettings
-from gpufleet.sources.docker.claims import VENDORS, Claim, claim_of, highest, holding
+from gpufleet.fleet.state import Fleet
+from gpufleet.model.node import FleetGpu, FleetNode
+from gpufleet.model.workload import FleetPod, Status
+from gpufleet.runtime.logs import Complaints, get_logger
+from gpufleet.runtime.settings import DockerSettings
+from gpufleet.sources.docker.container_gpus import VENDORS, GpuClaimOfContainer, claim_of, highest, holding
 from gpufleet.sources.docker.engine import Container, Engine, Info, NoAnswer
 from gpufleet.sources.polling import Polling
 
@@ -34,7 +34,7 @@ _ASK_AGAIN = 60.0
 """Seconds after which a container that the engine could not tell of is asked for again, if nothing happens to it."""
 _WAITING = {"created"}
 _RUNNING = {"running", "paused", "restarting", "stopping"}
-_Seen = tuple[str, Container, Claim]
+_Seen = tuple[str, Container, GpuClaimOfContainer]
 _log = get_logger("sources.docker")
 
 
@@ -57,7 +57,7 @@ class DockerSource:
         self._silent: dict[str, float] = {}
         """Containers that the engine could not tell of, and when each is asked for again."""
         self._complaints = Complaints(_log)
-        self._pods: dict[str, Pod] = {}
+        self._pods: dict[str, FleetPod] = {}
         self._node = ""
         self._changed = asyncio.Event()
 
@@ -154,7 +154,7 @@ class DockerSource:
         count = max(count, view.node.gpu_count if view else 0)
         if count and (view is None or view.node.gpu_count != count):
             self._fleet.put_node(
-                Node(name=self._node, source=self.name, gpu_count=count, created=self._clock())
+                FleetNode(name=self._node, source=self.name, gpu_count=count, created=self._clock())
             )
 
     def _tell_pods(self) -> None:
@@ -184,12 +184,12 @@ def status_of(container: Container) -> Status:
     return Status.FAILED if state.status == "dead" else Status.UNKNOWN
 
 
-def _pod(container: Container, claim: Claim, node: str, gpus: Sequence[Gpu]) -> Pod:
+def _pod(container: Container, claim: GpuClaimOfContainer, node: str, gpus: Sequence[FleetGpu]) -> FleetPod:
     labels = container.config.labels or {}
     phase = status_of(container)
     had = holding(claim, gpus)
     started = moment(container.state.started_at)
-    return Pod(
+    return FleetPod(
         uid=container.id,
         name=container.name.lstrip("/") or container.id[:12],
         namespace=labels.get("com.docker.compose.project") or "default",
@@ -210,7 +210,7 @@ def _pod(container: Container, claim: Claim, node: str, gpus: Sequence[Gpu]) -> 
     )
 
 
-def _shared(pods: list[Pod]) -> list[Pod]:
+def _shared(pods: list[FleetPod]) -> list[FleetPod]:
     """The pods with their share of GPUs that several of them are on."""
     live = [pod for pod in pods if pod.holds]
     shared = []

@@ -6,20 +6,20 @@ node's name had to be cut an annotation has the whole of it.
 
 from collections.abc import Sequence
 
-from gpufleet.fleet.picture import Fleet
-from gpufleet.kube import Change
-from gpufleet.model.kube_objects import Lease
-from gpufleet.placement.kubernetes.leases import read_lease
+from gpufleet.fleet.state import Fleet
+from gpufleet.kubernetes import CacheChange
+from gpufleet.kubernetes.leases import read_lease
+from gpufleet.kubernetes.objects import Lease
 
 
-class LeaseBook:
+class LeasesByNode:
     """Who holds which GPU of each node by lease."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._nodes: dict[str, dict[int, tuple[str, ...]]] = {}
 
-    def on_leases(self, changes: Sequence[Change[Lease]]) -> None:
+    def on_leases(self, changes: Sequence[CacheChange[Lease]]) -> None:
         """Take over changes and tell the fleet of each node that they touch."""
         touched = set()
         for change in changes:

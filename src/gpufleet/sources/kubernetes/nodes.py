@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping
 
-from gpufleet.model.kube_objects import Node as KubeNode
-from gpufleet.model.node import Gpu, Health, Node, NodeDevices
-from gpufleet.model.node_status import Device, GpuNodeStatus
+from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus
+from gpufleet.kubernetes.objects import Node
+from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
 from gpufleet.sources.kubernetes.requests import INTEL, MIG, TIME_SLICED, WHOLE, quantity
 
 MODEL_LABELS = (
@@ -18,7 +18,7 @@ MODEL_LABELS = (
 )
 
 
-def node_from(node: KubeNode, fault_taints: tuple[str, ...] = ()) -> Node:
+def node_from(node: Node, fault_taints: tuple[str, ...] = ()) -> FleetNode:
     """The node as the fleet keeps it; a taint of `fault_taints` says that it is broken."""
     ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
     labels = dict(node.metadata.labels)
@@ -28,7 +28,7 @@ def node_from(node: KubeNode, fault_taints: tuple[str, ...] = ()) -> Node:
     if not fault and missing:
         fault = f"{missing} of {count} GPUs not allocatable"
     is_ready = ready is not None and ready.status == "True"
-    return Node(
+    return FleetNode(
         name=node.metadata.name,
         aliases=tuple(a.address for a in node.status.addresses if a.address != node.metadata.name),
         ready=is_ready,
@@ -60,7 +60,7 @@ def _why(reason: str, message: str) -> str:
     return f"node is not Ready: {message or reason or 'no reason given'}"
 
 
-def _gpus(node: KubeNode, labels: dict[str, str]) -> tuple[int, str, int]:
+def _gpus(node: Node, labels: dict[str, str]) -> tuple[int, str, int]:
     """How many whole GPUs, of which vendor, and how many of them can't be allocated."""
     capacity, allocatable = node.status.capacity, node.status.allocatable
     physical = quantity(labels.get("nvidia.com/gpu.count", ""))
@@ -81,8 +81,8 @@ def time_slices(labels: Mapping[str, str]) -> int:
     return max(1, quantity(labels.get("nvidia.com/gpu.replicas", "")))
 
 
-def _gpu(device: Device) -> Gpu:
-    return Gpu(
+def _gpu(device: DeviceStatus) -> FleetGpu:
+    return FleetGpu(
         index=device.id,
         uuid=device.uuid,
         model=device.model,

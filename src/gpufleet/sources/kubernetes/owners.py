@@ -9,8 +9,8 @@ the verdict to its pods.
 
 from collections.abc import Mapping
 
-from gpufleet.model.kube_objects import Owner as KubeOwner
-from gpufleet.model.workload import Owner, Status
+from gpufleet.kubernetes.objects import Owner
+from gpufleet.model.workload import FleetOwner, Status
 from gpufleet.sources.kubernetes.pods import owner_ref
 
 _DONE = {"complete", "completed", "succeeded", "successcriteriamet"}
@@ -26,11 +26,11 @@ _WORDS: Mapping[str, Status] = {
 _COUNTING = {"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "LeaderWorkerSet"}
 
 
-def owner_from(owner: KubeOwner, kind: str, api_version: str) -> Owner:
+def owner_from(owner: Owner, kind: str, api_version: str) -> FleetOwner:
     """The owner as the fleet keeps it."""
     meta = owner.metadata
     status = status_of(owner, kind)
-    return Owner(
+    return FleetOwner(
         uid=meta.uid,
         kind=kind,
         name=meta.name,
@@ -45,7 +45,7 @@ def owner_from(owner: KubeOwner, kind: str, api_version: str) -> Owner:
     )
 
 
-def status_of(owner: KubeOwner, kind: str) -> Status | None:
+def status_of(owner: Owner, kind: str) -> Status | None:
     """How the owner says it is doing; None if it doesn't."""
     conditions = {c.type.lower() for c in owner.status.conditions or () if c.status == "True"}
     if conditions & _FAILED:
@@ -64,7 +64,7 @@ def status_of(owner: KubeOwner, kind: str) -> Status | None:
     return None
 
 
-def _by_count(owner: KubeOwner, kind: str) -> Status | None:
+def _by_count(owner: Owner, kind: str) -> Status | None:
     wanted = owner.status.desired_number_scheduled if kind == "DaemonSet" else owner.spec.replicas
     ready = owner.status.number_ready if kind == "DaemonSet" else owner.status.ready_replicas
     if not isinstance(wanted, int) or wanted == 0:
@@ -72,7 +72,7 @@ def _by_count(owner: KubeOwner, kind: str) -> Status | None:
     return Status.RUNNING if isinstance(ready, int) and ready > 0 else Status.PENDING
 
 
-def _ended(owner: KubeOwner) -> float:
+def _ended(owner: Owner) -> float:
     if owner.status.completion_time is not None:
         return owner.status.completion_time.timestamp()
     times = [

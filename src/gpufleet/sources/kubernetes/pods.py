@@ -3,10 +3,9 @@
 import re
 from datetime import datetime
 
-from gpufleet.model.claim import DEFAULT_SHARE, GpuClaim
-from gpufleet.model.kube_objects import ContainerStatus, ObjectMeta
-from gpufleet.model.kube_objects import Pod as KubePod
-from gpufleet.model.workload import OwnerRef, Pod, Status
+from gpufleet.kubernetes.crds.gpu_claim import DEFAULT_SHARE, GpuClaim
+from gpufleet.kubernetes.objects import ContainerStatus, ObjectMeta, Pod
+from gpufleet.model.workload import FleetPod, OwnerRef, Status
 from gpufleet.sources.kubernetes.requests import SLICES, GpuRequest, gpu_request
 
 CLAIM = "gpu.scheduling/claim"
@@ -23,7 +22,7 @@ PHASES = {
 }
 
 
-def pod_from(pod: KubePod, claim: GpuClaim | None, slices: int = 1) -> Pod:
+def pod_from(pod: Pod, claim: GpuClaim | None, slices: int = 1) -> FleetPod:
     """The pod as the fleet keeps it; `claim` is the one that it names, `slices` its node's time slices."""
     meta = pod.metadata
     noted = _noted(pod)
@@ -32,7 +31,7 @@ def pod_from(pod: KubePod, claim: GpuClaim | None, slices: int = 1) -> Pod:
         # A claim may be deleted while its pod still runs, or out of sight: what the pod was given it still has.
         asked = GpuRequest(len(noted), 1.0)
     phase = PHASES.get(pod.status.phase, Status.UNKNOWN)
-    return Pod(
+    return FleetPod(
         uid=meta.uid,
         name=meta.name,
         namespace=meta.namespace,
@@ -60,7 +59,7 @@ def owner_ref(meta: ObjectMeta) -> OwnerRef | None:
     return OwnerRef(controller.uid, controller.kind, controller.name, controller.api_version)
 
 
-def _asked(pod: KubePod, claim: GpuClaim | None, slices: int) -> GpuRequest:
+def _asked(pod: Pod, claim: GpuClaim | None, slices: int) -> GpuRequest:
     if claim is not None:
         devices = claim.spec.devices
         if devices.exclusivity == "Shared":
@@ -73,7 +72,7 @@ def _asked(pod: KubePod, claim: GpuClaim | None, slices: int) -> GpuRequest:
     return GpuRequest(asked.gpus, asked.share / slices)
 
 
-def _noted(pod: KubePod) -> tuple[int, ...]:
+def _noted(pod: Pod) -> tuple[int, ...]:
     """GPU ids from the scheduler's annotation."""
     node, separator, ids = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")
     if separator and node == pod.spec.node_name and re.fullmatch(r"\d{1,3}(,\d{1,3})*", ids):
@@ -81,7 +80,7 @@ def _noted(pod: KubePod) -> tuple[int, ...]:
     return ()
 
 
-def _claimed(pod: KubePod, claim: GpuClaim | None) -> tuple[int, ...]:
+def _claimed(pod: Pod, claim: GpuClaim | None) -> tuple[int, ...]:
     """GPU ids from the status of its claim."""
     for allocation in claim.status.allocations if claim is not None else ():
         if allocation.pod_uid == pod.metadata.uid and allocation.node_name == pod.spec.node_name:
@@ -89,7 +88,7 @@ def _claimed(pod: KubePod, claim: GpuClaim | None) -> tuple[int, ...]:
     return ()
 
 
-def _bound(pod: KubePod) -> float:
+def _bound(pod: Pod) -> float:
     if not pod.spec.node_name:
         return 0.0
     for condition in pod.status.conditions:
@@ -98,7 +97,7 @@ def _bound(pod: KubePod) -> float:
     return _seconds(pod.status.start_time) or _seconds(pod.metadata.creation_timestamp)
 
 
-def _ended(pod: KubePod) -> float:
+def _ended(pod: Pod) -> float:
     """When its last container finished, or the latest sign of its end where not all did; 0 if there is none.
 
     An init container may fail after hours, and of what ran on a node that was lost nobody saw the end.

@@ -8,8 +8,8 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-from gpufleet.model.kube_objects import Pod
-from gpufleet.model.pod_needs import needed
+from gpufleet.kubernetes.objects import Pod
+from gpufleet.kubernetes.pod_requests import needed
 
 WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
 TIME_SLICED = "nvidia.com/gpu.shared"

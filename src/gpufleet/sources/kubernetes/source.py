@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 
 from gpufleet.errors import GpufleetError
-from gpufleet.fleet.picture import Fleet
-from gpufleet.kube import (
+from gpufleet.fleet.state import Fleet
+from gpufleet.kubernetes import (
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
     LEASES,
     NODES,
     PODS,
-    Change,
+    CacheChange,
     Discovery,
     KubeClient,
     Pace,
@@ -30,13 +30,13 @@ from gpufleet.kube import (
     Resource,
     Selection,
 )
-from gpufleet.logs import get_logger
-from gpufleet.model.claim import GpuClaim
-from gpufleet.model.kube_objects import Node, OwnerReference, Pod
-from gpufleet.model.kube_objects import Owner as KubeOwner
-from gpufleet.model.node_status import GpuNodeStatus
-from gpufleet.model.workload import Pod as FleetPod
-from gpufleet.sources.kubernetes.leases import LeaseBook
+from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
+from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.objects import Node, OwnerReference, Pod
+from gpufleet.kubernetes.objects import Owner as KubeOwner
+from gpufleet.model.workload import FleetPod
+from gpufleet.runtime.logs import get_logger
+from gpufleet.sources.kubernetes.leases import LeasesByNode
 from gpufleet.sources.kubernetes.nodes import devices_from, node_from, time_slices
 from gpufleet.sources.kubernetes.owners import owner_from
 from gpufleet.sources.kubernetes.pods import CLAIM, pod_from
@@ -100,7 +100,7 @@ class KubernetesSource:
         self._claims = Reflector(client, GPU_CLAIMS, pace=pace)
         self._statuses = Reflector(client, GPU_NODE_STATUSES, pace=pace)
         self._leases = Reflector(client, LEASES, Selection(namespace=lease_namespace), pace=pace)
-        self._lease_book = LeaseBook(fleet)
+        self._lease_book = LeasesByNode(fleet)
         self._owners: dict[Kind, Reflector[KubeOwner]] = {}
         self._wanted: asyncio.Queue[Kind] = asyncio.Queue()
         self._asked_for: set[Kind] = set()
@@ -159,7 +159,7 @@ class KubernetesSource:
     def _follow_owner(self, resource: Resource[KubeOwner]) -> Reflector[KubeOwner]:
         reflector = Reflector(self._client, resource, pace=self._pace)
 
-        def on_owners(changes: Sequence[Change[KubeOwner]]) -> None:
+        def on_owners(changes: Sequence[CacheChange[KubeOwner]]) -> None:
             for change in changes:
                 self._on_owner(change, resource)
 
@@ -167,7 +167,7 @@ class KubernetesSource:
         self._owners[kind_of(resource)] = reflector
         return reflector
 
-    def _on_owner(self, change: Change[KubeOwner], resource: Resource[KubeOwner]) -> None:
+    def _on_owner(self, change: CacheChange[KubeOwner], resource: Resource[KubeOwner]) -> None:
         if change.before is not None and (
             change.after is None or change.after.metadata.uid != change.before.metadata.uid
         ):
@@ -209,7 +209,7 @@ class KubernetesSource:
 
     # Objects
 
-    def _on_nodes(self, changes: Sequence[Change[Node]]) -> None:
+    def _on_nodes(self, changes: Sequence[CacheChange[Node]]) -> None:
         resliced = set()
         for change in changes:
             name = change.object.metadata.name
@@ -225,21 +225,21 @@ class KubernetesSource:
                 if pod.spec.node_name in resliced:
                     self._put_pod(pod)
 
-    def _on_statuses(self, changes: Sequence[Change[GpuNodeStatus]]) -> None:
+    def _on_statuses(self, changes: Sequence[CacheChange[GpuNodeStatus]]) -> None:
         for change in changes:
             if change.after is None:
                 self._fleet.drop_devices(change.object.spec.node_name)
             else:
                 self._fleet.put_devices(devices_from(change.after))
 
-    def _on_claims(self, changes: Sequence[Change[GpuClaim]]) -> None:
+    def _on_claims(self, changes: Sequence[CacheChange[GpuClaim]]) -> None:
         for change in changes:
             meta = change.object.metadata
             for name in sorted(self._by_claim.get((meta.namespace, meta.name), ())):
                 if (pod := self._pods.cache.get(name, meta.namespace)) is not None:
                     self._put_pod(pod)
 
-    def _on_pods(self, changes: Sequence[Change[Pod]]) -> None:
+    def _on_pods(self, changes: Sequence[CacheChange[Pod]]) -> None:
         for change in changes:
             before, after = change.before, change.after
             if before is not None and (after is None or after.metadata.uid != before.metadata.uid):

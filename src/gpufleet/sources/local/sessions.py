@@ -17,7 +17,7 @@ from typing import NamedTuple
 import psutil
 
 from gpufleet.model.device import DeviceProcess
-from gpufleet.model.workload import Pod, Status
+from gpufleet.model.workload import FleetPod, Status
 
 _DISPLAY = {"Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "plasmashell", "gnome-remote-de"}
 _CONTAINER = re.compile(r"\b([0-9a-f]{64})\b")
@@ -63,7 +63,7 @@ class Sessions:
 
     def see(
         self, processes: Iterable[DeviceProcess], known_group: Callable[[str], str | None]
-    ) -> tuple[tuple[Pod, ...], Mapping[int, tuple[str, ...]]]:
+    ) -> tuple[tuple[FleetPod, ...], Mapping[int, tuple[str, ...]]]:
         """The workloads of these processes, and the uids of other pods that are on each GPU.
 
         `known_group` gives the uid of the pod that a container's or Slurm job's id belongs to.
@@ -86,10 +86,12 @@ class Sessions:
         pods = tuple(self._pod(key, sorted(gpus), held) for key, gpus in sorted(held.items()))
         return pods, {index: tuple(sorted(uids)) for index, uids in others.items()}
 
-    def _pod(self, key: tuple[int, str], gpus: list[int], held: Mapping[tuple[int, str], set[int]]) -> Pod:
+    def _pod(
+        self, key: tuple[int, str], gpus: list[int], held: Mapping[tuple[int, str], set[int]]
+    ) -> FleetPod:
         uid, name, began = self._uids[key]
         parts = [1 / sum(index in indices for indices in held.values()) for index in gpus]
-        return Pod(
+        return FleetPod(
             uid=uid,
             name=name,
             namespace=key[1],

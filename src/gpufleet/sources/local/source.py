@@ -11,24 +11,24 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from gpufleet.devices.detect import health_rules, patient_reader
-from gpufleet.devices.infiniband import PortWatch, read_ports
-from gpufleet.devices.patient import PatientReader
-from gpufleet.devices.topology import Place, places
 from gpufleet.errors import DevicesUnavailable
-from gpufleet.fleet.picture import Fleet
+from gpufleet.fleet.state import Fleet
+from gpufleet.gpus.drivers.deadline_reader import DeadlineReader
+from gpufleet.gpus.drivers.detect import health_rules, patient_reader
+from gpufleet.gpus.health import HealthTracker
+from gpufleet.gpus.infiniband import PortWatch, read_ports
+from gpufleet.gpus.topology import GpuPosition, places
 from gpufleet.model.device import Device
-from gpufleet.model.health import HealthLedger
-from gpufleet.model.node import Gpu, Node, NodeDevices
+from gpufleet.model.node import FleetGpu, FleetNode, NodeDevices
 from gpufleet.model.reading import GpuIdentity, Processes, Readings
-from gpufleet.model.workload import Pod
-from gpufleet.settings import DevicesSettings, LocalSettings
+from gpufleet.model.workload import FleetPod
+from gpufleet.runtime.settings import DevicesSettings, LocalSettings
 from gpufleet.sources.local.measured import identities, processes_from, readings_from
 from gpufleet.sources.local.sessions import Sessions
 from gpufleet.sources.polling import Polling
 
 
-class Recorder(Protocol):
+class ReadingRecorder(Protocol):
     """Where readings are kept; the embedded metric source is one."""
 
     async def record(self, readings: Readings) -> None:
@@ -48,9 +48,9 @@ class LocalSource:
         settings: LocalSettings,
         devices: DevicesSettings,
         fleet: Fleet,
-        recorder: Recorder | None,
+        recorder: ReadingRecorder | None,
         *,
-        reader: PatientReader | None = None,
+        reader: DeadlineReader | None = None,
         sessions: Sessions | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -62,12 +62,12 @@ class LocalSource:
         self._recorder = recorder
         self._reader = reader or patient_reader(devices)
         self._clock = clock
-        self._health = HealthLedger(health_rules(devices))
+        self._health = HealthTracker(health_rules(devices))
         self._ports = PortWatch()
         self._sessions = sessions or Sessions(self.node)
         self._devices: tuple[Device, ...] = ()
         self._gpus: tuple[GpuIdentity, ...] = ()
-        self._pods: dict[str, Pod] = {}
+        self._pods: dict[str, FleetPod] = {}
         self._others: dict[int, tuple[str, ...]] = {}
         self._driver = ""
 
@@ -121,7 +121,7 @@ class LocalSource:
         if self.node not in views:
             models = {device.model for device in self._devices}
             self._fleet.put_node(
-                Node(
+                FleetNode(
                     name=self.node,
                     source="local",
                     gpu_count=len(self._devices),
@@ -133,9 +133,9 @@ class LocalSource:
         gpus = tuple(self._gpu(device, place[device.uuid]) for device in self._devices)
         self._fleet.put_devices(NodeDevices(node=self.node, gpus=gpus, total=len(gpus)))
 
-    def _gpu(self, device: Device, place: Place) -> Gpu:
+    def _gpu(self, device: Device, place: GpuPosition) -> FleetGpu:
         verdict = self._health.verdict(device.uuid)
-        return Gpu(
+        return FleetGpu(
             index=device.index,
             uuid=device.uuid,
             model=device.model or "",
@@ -150,7 +150,7 @@ class LocalSource:
             in_use_by=self._others.get(device.index, ()),
         )
 
-    def _tell_processes(self, pods: tuple[Pod, ...]) -> None:
+    def _tell_processes(self, pods: tuple[FleetPod, ...]) -> None:
         fresh = {pod.uid: pod for pod in pods}
         for uid in self._pods.keys() - fresh.keys():
             self._fleet.drop_pod(uid, self._clock())

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gpufleet.errors import SlurmUnavailable
-from gpufleet.settings import SlurmSettings
+from gpufleet.runtime.settings import SlurmSettings
 from gpufleet.sources.slurm.nodes import nodes_in_text
 from gpufleet.sources.slurm.wire import JobRecord, NodeRecord, PastRecord, read_jobs, read_nodes, read_past
 

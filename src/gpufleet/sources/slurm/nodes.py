@@ -7,7 +7,7 @@ goes with both. A node that is powered down to save energy is neither: a job wou
 
 import re
 
-from gpufleet.model.node import Node
+from gpufleet.model.node import FleetNode
 from gpufleet.sources.slurm.gres import count_in, type_in
 from gpufleet.sources.slurm.wire import NodeRecord, number, text, words
 
@@ -21,7 +21,7 @@ _VENDORS = (
 )
 
 
-def node_from(record: NodeRecord) -> Node | None:
+def node_from(record: NodeRecord) -> FleetNode | None:
     """The node; None for a place that is only planned."""
     state = words(record.state, record.state_flags)
     name, gres = text(record.name), text(record.gres)
@@ -39,7 +39,7 @@ def node_from(record: NodeRecord) -> Node | None:
         "slurm/state": "+".join(state),
         "slurm/reason": reason,
     }
-    return Node(
+    return FleetNode(
         name=name,
         aliases=tuple(alias for alias in also if alias and alias != name),
         source="slurm",

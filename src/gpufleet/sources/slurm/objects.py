@@ -8,7 +8,7 @@ that asks for all GPUs; it becomes the pod of the job's first node.
 
 import msgspec
 
-from gpufleet.model.workload import Owner, OwnerRef, Pod, Status
+from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 from gpufleet.sources.slurm.jobs import Job, Share, tasks_waiting
 
 SOURCE = "slurm"
@@ -18,15 +18,15 @@ API_VERSION = "slurm"
 class JobObjects(msgspec.Struct, frozen=True):
     """What the fleet is told of one job."""
 
-    owner: Owner
-    group: Owner | None
-    pods: tuple[Pod, ...]
+    owner: FleetOwner
+    group: FleetOwner | None
+    pods: tuple[FleetPod, ...]
 
 
 def objects_of(job: Job, uid: str, group_uid: str) -> JobObjects:
     """The objects of a job; `group_uid` is that of its array or heterogeneous job, if it has one."""
     group = _group(job, group_uid) if group_uid else None
-    owner = Owner(
+    owner = FleetOwner(
         uid=uid,
         kind="SlurmJob",
         name=_name(job),
@@ -66,9 +66,9 @@ def group_of(job: Job) -> tuple[str, int] | None:
     return ("het", job.het) if job.het else None
 
 
-def _group(job: Job, uid: str) -> Owner:
+def _group(job: Job, uid: str) -> FleetOwner:
     kind, number = ("SlurmJobArray", job.array) if job.array else ("SlurmHetJob", job.het)
-    return Owner(
+    return FleetOwner(
         uid=uid,
         kind=kind,
         name=job.name or str(number),
@@ -81,10 +81,10 @@ def _group(job: Job, uid: str) -> Owner:
     )
 
 
-def _pod(job: Job, owner: Owner, reference: OwnerRef, number: int, share: Share) -> Pod:
+def _pod(job: Job, owner: FleetOwner, reference: OwnerRef, number: int, share: Share) -> FleetPod:
     phase = job.status
     placed = share.node != ""
-    return Pod(
+    return FleetPod(
         uid=f"{owner.uid}-{number}",
         name=f"{job.id}-{share.node}" if placed else str(job.id),
         namespace=owner.namespace,

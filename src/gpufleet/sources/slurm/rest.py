@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from gpufleet.errors import SlurmUnavailable, why_unreachable
-from gpufleet.settings import SlurmSettings
+from gpufleet.runtime.settings import SlurmSettings
 from gpufleet.sources.slurm.wire import JobRecord, NodeRecord, PastRecord, read_jobs, read_nodes, read_past
 
 FORMATS = tuple(f"v0.0.{number}" for number in range(45, 36, -1))

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from gpufleet.errors import GpufleetError
-from gpufleet.fleet.picture import Fleet
-from gpufleet.logs import get_logger
-from gpufleet.model.node import Node
-from gpufleet.settings import SlurmSettings
+from gpufleet.fleet.state import Fleet
+from gpufleet.model.node import FleetNode
+from gpufleet.runtime.logs import get_logger
+from gpufleet.runtime.settings import SlurmSettings
 from gpufleet.sources.polling import Polling
 from gpufleet.sources.slurm.commands import Commands
 from gpufleet.sources.slurm.jobs import Job, job_from, past_job_from
@@ -73,7 +73,7 @@ class SlurmSource:
         self._clock = clock
         self._answers = answers or (Rest(settings) if settings.url else Commands(settings))
         self.polling = Polling(f"slurm of {fleet.cluster}", clock)
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, FleetNode] = {}
         self._records: dict[int, tuple[JobRecord, Job | None]] = {}
         self._jobs: dict[int, tuple[Job, JobObjects]] = {}
         self._groups: dict[tuple[str, int], str] = {}
@@ -128,7 +128,7 @@ class SlurmSource:
         known = self._jobs.get(key)
         return known[0].gpus if known and known[0].submitted == number(record.submit_time) else 0
 
-    def _take_nodes(self, nodes: Iterable[Node]) -> None:
+    def _take_nodes(self, nodes: Iterable[FleetNode]) -> None:
         fresh = {node.name: node for node in nodes if node.gpu_count}
         for name in self._nodes.keys() - fresh.keys():
             self._fleet.drop_node(name)

@@ -1,0 +1,212 @@
+"""What the server fills into built-in objects beyond the constants of `fields.txt`.
+
+Each function takes a new object and returns it completed; nothing that came in is changed in
+place, since parts may be shared with the request or the store.
+"""
+
+import base64
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from kubelite.schema import Json
+
+_TOLERATION_SECONDS = 300
+_AUTO_TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+def complete(plural: str, item: Json) -> Json:
+    """A built-in object with what its kind derives from other fields."""
+    step = _STEPS.get(plural)
+    return item if step is None else step(item)
+
+
+def _complete_container(container: Json) -> Json:
+    done = dict(container)
+    if "imagePullPolicy" not in done and (image := done.get("image")):
+        name = image.rpartition("/")[2]
+        tagged = ":" in name or "@" in name
+        done["imagePullPolicy"] = "IfNotPresent" if tagged and not name.endswith(":latest") else "Always"
+    limits = (done.get("resources") or {}).get("limits")
+    if limits:
+        resources = done["resources"]
+        done["resources"] = {**resources, "requests": {**limits, **(resources.get("requests") or {})}}
+    return done
+
+
+def pod_spec(spec: Json, *, running: bool) -> Json:
+    """A pod's spec, of a pod itself (`running`) or of a template."""
+    done = dict(spec)
+    for name in ("containers", "initContainers"):
+        if done.get(name):
+            done[name] = [_complete_container(container) for container in done[name]]
+    account = done.get("serviceAccountName") or done.get("serviceAccount")
+    if account:
+        done["serviceAccountName"] = done["serviceAccount"] = account
+    if running:
+        done.setdefault("enableServiceLinks", True)
+        done["tolerations"] = _with_tolerations(done.get("tolerations") or [])
+    return done
+
+
+def _with_tolerations(tolerations: list[Json]) -> list[Json]:
+    def covered(key: str) -> bool:
+        return any(
+            one.get("key", key) == key and one.get("effect", "NoExecute") in ("", "NoExecute")
+            for one in tolerations
+        )
+
+    common = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATION_SECONDS}
+    return tolerations + [{"key": key, **common} for key in _AUTO_TOLERATED if not covered(key)]
+
+
+def _pod(item: Json) -> Json:
+    spec = pod_spec(item.get("spec") or {}, running=True)
+    status = {"phase": "Pending", "qosClass": _quality(spec), **(item.get("status") or {})}
+    return {**item, "spec": spec, "status": status}
+
+
+def _quality(spec: Json) -> str:
+    containers = [*spec.get("containers", ()), *spec.get("initContainers", ())]
+    seen = False
+    guaranteed = True
+    for container in containers:
+        resources = container.get("resources") or {}
+        requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+        for name in ("cpu", "memory"):
+            seen = seen or name in requests or name in limits
+            guaranteed = guaranteed and name in limits and str(requests.get(name)) == str(limits[name])
+    return "BestEffort" if not seen else "Guaranteed" if guaranteed else "Burstable"
+
+
+def _templated(item: Json) -> Json:
+    spec = item.get("spec") or {}
+    template = spec.get("template")
+    if not isinstance(template, dict) or not template.get("spec"):
+        return item
+    done = {**template, "spec": pod_spec(template["spec"], running=False)}
+    return {**item, "spec": {**spec, "template": done}}
+
+
+def _deployment(item: Json) -> Json:
+    item = _templated(item)
+    spec = dict(item.get("spec") or {})
+    strategy = spec.get("strategy") or {}
+    if strategy.get("type", "RollingUpdate") == "RollingUpdate":
+        rolling = {"maxUnavailable": "25%", "maxSurge": "25%", **(strategy.get("rollingUpdate") or {})}
+        spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": rolling}
+    return {**item, "spec": spec}
+
+
+def _job(item: Json) -> Json:
+    item = _templated(item)
+    spec = dict(item.get("spec") or {})
+    if "completions" not in spec and "parallelism" not in spec:
+        spec["completions"] = 1
+    spec.setdefault("parallelism", 1)
+    uid = item["metadata"].get("uid")
+    if uid and not spec.get("manualSelector") and not spec.get("selector"):
+        labels = {
+            "batch.kubernetes.io/controller-uid": uid,
+            "batch.kubernetes.io/job-name": item["metadata"].get("name", ""),
+            "controller-uid": uid,
+            "job-name": item["metadata"].get("name", ""),
+        }
+        spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+        template = spec.get("template") or {}
+        metadata = template.get("metadata") or {}
+        spec["template"] = {
+            **template,
+            "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}},
+        }
+    return {**item, "spec": spec}
+
+
+def _cron_job(item: Json) -> Json:
+    spec = item.get("spec") or {}
+    if not isinstance(spec.get("jobTemplate"), dict):
+        return item
+    return {**item, "spec": {**spec, "jobTemplate": _templated(spec["jobTemplate"])}}
+
+
+def _namespace(item: Json) -> Json:
+    metadata = item["metadata"]
+    labels = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": metadata.get("name", "")}
+    spec = item.get("spec") or {}
+    return {
+        **item,
+        "metadata": {**metadata, "labels": labels},
+        "spec": {"finalizers": ["kubernetes"], **spec},
+        "status": {"phase": "Active", **(item.get("status") or {})},
+    }
+
+
+def _secret(item: Json) -> Json:
+    plain = item.get("stringData")
+    if not plain:
+        return item
+    coded = {name: base64.b64encode(str(value).encode()).decode() for name, value in plain.items()}
+    done = {name: value for name, value in item.items() if name != "stringData"}
+    return {**done, "data": {**(item.get("data") or {}), **coded}}
+
+
+_addresses = itertools.count(1)
+
+
+def _service(item: Json) -> Json:
+    spec = dict(item.get("spec") or {})
+    if spec.get("ports"):
+        spec["ports"] = [{"targetPort": port.get("port"), **port} for port in spec["ports"]]
+    if spec.get("type") == "ExternalName":
+        return {**item, "spec": spec}
+    if not spec.get("clusterIP"):
+        number = next(_addresses)
+        spec["clusterIP"] = f"10.96.{number // 250 % 250}.{number % 250 + 1}"
+    spec.setdefault("clusterIPs", [spec["clusterIP"]])
+    spec.setdefault("ipFamilies", ["IPv4"])
+    spec.setdefault("ipFamilyPolicy", "SingleStack")
+    return {**item, "spec": spec, "status": item.get("status") or {"loadBalancer": {}}}
+
+
+def _claim(item: Json) -> Json:
+    return {**item, "status": {"phase": "Pending", **(item.get("status") or {})}}
+
+
+def _crd(item: Json) -> Json:
+    spec = item.get("spec") or {}
+    names = spec.get("names") or {}
+    kind = names.get("kind", "")
+    done = {
+        **names,
+        "singular": names.get("singular") or kind.lower(),
+        "listKind": names.get("listKind") or f"{kind}List",
+    }
+    return {**item, "spec": {**spec, "names": done}}
+
+
+def _binding(item: Json) -> Json:
+    role: Json = item.get("roleRef") or {}
+    subjects: list[Any] = [
+        {"apiGroup": "rbac.authorization.k8s.io", **one} if one.get("kind") in ("User", "Group") else one
+        for one in item.get("subjects") or []
+    ]
+    done = {**item, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", **role}}
+    return {**done, "subjects": subjects} if subjects else done
+
+
+_STEPS: dict[str, Callable[[Json], Json]] = {
+    "pods": _pod,
+    "deployments": _deployment,
+    "replicasets": _templated,
+    "statefulsets": _templated,
+    "daemonsets": _templated,
+    "jobs": _job,
+    "cronjobs": _cron_job,
+    "namespaces": _namespace,
+    "secrets": _secret,
+    "services": _service,
+    "persistentvolumeclaims": _claim,
+    "customresourcedefinitions": _crd,
+    "rolebindings": _binding,
+    "clusterrolebindings": _binding,
+}

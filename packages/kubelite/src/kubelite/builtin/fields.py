@@ -1,0 +1,207 @@
+"""Reads `fields.txt`, the compact table of what built-in kinds look like.
+
+From it come the tree that the server walks (`node`) and the OpenAPI components that
+kubectl asks for (`component`). A table this size says what validation, merging and
+`kubectl explain` need; Kubernetes' own description is a hundred times as long.
+"""
+
+import copy
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from kubelite.schema import Json, Node, summarise
+
+PLAIN: dict[str, Json] = {
+    "str": {"type": "string"},
+    "int": {"type": "integer", "format": "int64"},
+    "num": {"type": "number"},
+    "bool": {"type": "boolean"},
+    "time": {"type": "string", "format": "date-time"},
+    "bytes": {"type": "string", "format": "byte"},
+    "quantity": {"x-kubernetes-int-or-string": True},
+    "intstr": {"x-kubernetes-int-or-string": True},
+    "any": {"x-kubernetes-preserve-unknown-fields": True},
+}
+OF_LIST = re.compile(r"\[([^/\]]+)(?:/(.+))?\]")
+OF_MAP = re.compile(r"\{(.+)\}(/atomic)?")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One type of the table."""
+
+    name: str
+    fields: dict[str, str]
+    required: tuple[str, ...]
+    atomic: bool
+    open: bool
+    numbers: dict[str, tuple[int, ...]]
+
+
+@cache
+def shapes() -> dict[str, Shape]:
+    """Every type of the table, by name."""
+    text = (files(__package__) / "fields.txt").read_text("utf-8")
+    found: dict[str, list[str]] = {}
+    words: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        if not line.startswith(" "):
+            words = found.setdefault(line.strip(), [])
+        else:
+            words += line.split()
+    return {name: _shape(name, words) for name, words in found.items()}
+
+
+def _shape(name: str, words: list[str]) -> Shape:
+    fields: dict[str, str] = {}
+    required: list[str] = []
+    numbers: dict[str, tuple[int, ...]] = {}
+    for word in words:
+        if word.startswith("@"):
+            continue
+        field, _, kind = word.partition(":")
+        field, _, number = field.partition("#")
+        if number:
+            numbers[field.rstrip("!")] = tuple(int(part) for part in number.split("."))
+        if field.endswith("!"):
+            field = field[:-1]
+            required.append(field)
+        fields[field] = kind
+    return Shape(name, fields, tuple(required), "@atomic" in words, "@open" in words, numbers)
+
+
+def _list_marks(mark: str) -> Json:
+    keep = mark.endswith("+retainKeys")
+    mark = mark.removesuffix("+retainKeys")
+    strategy = "merge,retainKeys" if keep else "merge"
+    if not mark:
+        return {"x-kubernetes-list-type": "atomic"}
+    if mark in ("set", "-set"):
+        marks: Json = {"x-kubernetes-list-type": "set"}
+        return marks if mark == "-set" else {**marks, "x-kubernetes-patch-strategy": strategy}
+    keys = mark.lstrip("-~").split(",")
+    marks = (
+        {} if mark.startswith("~") else {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}
+    )
+    if mark == "~set":
+        return {"x-kubernetes-patch-strategy": strategy}
+    if not mark.startswith("-"):
+        marks |= {"x-kubernetes-patch-strategy": strategy, "x-kubernetes-patch-merge-key": keys[0]}
+    return marks
+
+
+@cache
+def node(kind: str) -> Node:
+    """The compiled tree of a type expression; types used in many places are compiled once."""
+    kind, default = _split_default(kind)
+    if default:
+        made = copy.copy(node(kind))
+        made.has_default, made.default = True, default["default"]
+        return made
+    if kind in PLAIN:
+        return Node(PLAIN[kind])
+    if match := OF_LIST.fullmatch(kind):
+        made = Node({"type": "array", **_list_marks(match[2] or "")})
+        made.items = node(match[1])
+    elif match := OF_MAP.fullmatch(kind):
+        made = Node({"type": "object", **({"x-kubernetes-map-type": "atomic"} if match[2] else {})})
+        made.extra = node(match[1])
+    else:
+        shape = shapes()[kind]
+        made = Node(_frame(shape))
+        made.properties = {field: node(expression) for field, expression in shape.fields.items()}
+    summarise(made)
+    return made
+
+
+def _frame(shape: Shape) -> Json:
+    frame: Json = {"type": "object"}
+    if shape.required:
+        frame["required"] = list(shape.required)
+    if shape.atomic:
+        frame["x-kubernetes-map-type"] = "atomic"
+    if shape.open:
+        frame["x-kubernetes-preserve-unknown-fields"] = True
+    return frame
+
+
+def reference(name: str) -> Json:
+    """A pointer to a component of an OpenAPI v3 document."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _split_default(kind: str) -> tuple[str, Json]:
+    kind, equals, text = kind.partition("=")
+    if not equals:
+        return kind, {}
+    try:
+        return kind, {"default": msgspec.json.decode(text)}
+    except msgspec.DecodeError:
+        return kind, {"default": text}
+
+
+def _expression_schema(kind: str) -> Json:
+    kind, default = _split_default(kind)
+    if kind in PLAIN:
+        return {**PLAIN[kind], **default}
+    if match := OF_LIST.fullmatch(kind):
+        return {"type": "array", **_list_marks(match[2] or ""), "items": _expression_schema(match[1])}
+    if match := OF_MAP.fullmatch(kind):
+        return {"type": "object", "additionalProperties": _expression_schema(match[1])}
+    return {"allOf": [reference(kind)], "default": {}, **default}
+
+
+def component(name: str) -> Json:
+    """One type as an OpenAPI v3 component; other types are referred to."""
+    shape = shapes()[name]
+    properties: dict[str, Any] = {
+        field: {"description": field_words(name, field), **_expression_schema(expression)}
+        for field, expression in shape.fields.items()
+    }
+    return {"description": words_for(name), **_frame(shape), "properties": properties}
+
+
+def needed_by(name: str) -> set[str]:
+    """The type and all types that it refers to, directly or not."""
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        current = waiting.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for expression in shapes()[current].fields.values():
+            inner = expression.partition("=")[0]
+            while match := OF_LIST.fullmatch(inner) or OF_MAP.fullmatch(inner):
+                inner = match[1]
+            if inner not in PLAIN:
+                waiting.append(inner)
+    return seen
+
+
+_COMMON = {
+    "metadata": "Standard object metadata: name, namespace, labels, annotations, owners.",
+    "spec": "What is wanted.",
+    "status": "What was seen last. Written by controllers.",
+}
+
+
+def field_words(type_name: str, field: str) -> str:
+    """What `kubectl explain` says about a field."""
+    return _COMMON.get(field) or f"{_spaced(field)} of the {_spaced(type_name)}."
+
+
+def words_for(type_name: str) -> str:
+    """What `kubectl explain` says about a type."""
+    return f"{type_name}: one of the built-in types, with the fields that kubelite knows."
+
+
+def _spaced(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()

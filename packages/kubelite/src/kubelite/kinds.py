@@ -1,0 +1,130 @@
+"""What is served: one `Kind` for each resource of each version, and the registry of them.
+
+A kind is plain data. Built-in kinds come from `builtin.kinds`; a CustomResourceDefinition
+adds its own while the server runs. Objects of all versions of one resource lie on one shelf
+of the store (`Kind.shelf`).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubelite.schema import Node
+
+ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+SELECTABLE = ("metadata.name", "metadata.namespace")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A printer column: a JSONPath for custom resources, a name and a type for all."""
+
+    name: str
+    type: str = "string"
+    path: str = ""
+    format: str = ""
+    priority: int = 0
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Where a kind keeps what its `scale` subresource shows."""
+
+    spec_path: str = ".spec.replicas"
+    status_path: str = ".status.replicas"
+    selector_path: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """A resource in one version."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    singular: str
+    namespaced: bool
+    schema: Node
+    type_name: str = ""
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ALL_VERBS
+    status: bool = False
+    scale: Scale | None = None
+    extra_subresources: tuple[str, ...] = ()
+    fields: tuple[str, ...] = SELECTABLE
+    columns: tuple[Column, ...] = ()
+    shelf: str = ""
+    custom: bool = False
+    unconditional_update: bool = True
+    generation: bool = False
+    list_kind: str = ""
+    source: dict[str, Any] = field(default_factory=dict)
+    validator: Any = None
+    rules: Any = None
+    warning: str = ""
+
+    @property
+    def api_version(self) -> str:
+        """`v1`, `apps/v1`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def stored(self) -> bool:
+        """Whether objects of the kind are kept (reviews are only answered)."""
+        return "get" in self.verbs
+
+
+class Registry:
+    """The kinds served now, found by group, version and plural."""
+
+    def __init__(self, kinds: Iterable[Kind]) -> None:
+        self._by_path: dict[tuple[str, str, str], Kind] = {}
+        self.changes = 0
+        for kind in kinds:
+            self.add(kind)
+
+    def add(self, kind: Kind) -> None:
+        """Serve a kind from now on."""
+        self._by_path[kind.group, kind.version, kind.plural] = kind
+        self.changes += 1
+
+    def remove(self, group: str, plural: str) -> None:
+        """Serve a resource no longer, in any version."""
+        for path in [p for p in self._by_path if p[0] == group and p[2] == plural]:
+            del self._by_path[path]
+        self.changes += 1
+
+    def find(self, group: str, version: str, plural: str) -> Kind | None:
+        """The kind behind a path."""
+        return self._by_path.get((group, version, plural))
+
+    def by_kind(self, api_version: str, kind: str) -> Kind | None:
+        """The kind that an object's apiVersion and kind name."""
+        for each in self._by_path.values():
+            if each.kind == kind and each.api_version == api_version and each.stored:
+                return each
+        return None
+
+    def for_shelf(self, shelf: str) -> Kind | None:
+        """A kind (of any version) whose objects lie on a shelf."""
+        return next((kind for kind in self._by_path.values() if kind.shelf == shelf), None)
+
+    def group_versions(self) -> dict[str, list[str]]:
+        """The versions of each group, in the order in which they are served."""
+        found: dict[str, list[str]] = {}
+        for kind in self._by_path.values():
+            versions = found.setdefault(kind.group, [])
+            if kind.version not in versions:
+                versions.append(kind.version)
+        return found
+
+    def of(self, group: str, version: str) -> list[Kind]:
+        """The kinds of one group version, by plural."""
+        kinds = [kind for kind in self._by_path.values() if (kind.group, kind.version) == (group, version)]
+        return sorted(kinds, key=lambda kind: kind.plural)
+
+    def __iter__(self) -> Iterator[Kind]:
+        return iter(list(self._by_path.values()))

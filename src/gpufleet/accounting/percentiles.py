@@ -1,0 +1,82 @@
+"""Mean, extremes and percentiles of many groups at once, in whole numbers.
+
+One sort by group and value; then every group is a stretch of the sorted column, and a
+percentile is the linear interpolation between two of its neighbours. Integers in, and one
+division at the end, so that nothing depends on the order of adding.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpufleet.accounting.hours import PERCENT, Distribution
+
+Ints = NDArray[np.int64]
+
+
+def sums(groups: Ints, amounts: Ints, count: int) -> Ints:
+    """The sum of the amounts of each group 0 … count-1."""
+    totals = np.zeros(count, dtype=np.int64)
+    np.add.at(totals, groups, amounts)
+    return totals
+
+
+def rounded(numerator: Ints, denominator: Ints) -> Ints:
+    """Whole-number division that rounds halves up; 0 where the denominator is 0."""
+    safe = np.where(denominator > 0, denominator, 1)
+    whole, rest = np.divmod(numerator, safe)
+    return np.where(denominator > 0, whole + (2 * rest >= safe), 0)
+
+
+def spreads(groups: Ints, values: Ints, weights: Ints, count: int) -> list[Distribution]:
+    """How the values of each group are spread; the mean is weighted, the rest is not."""
+    order = np.lexsort((values, groups))
+    ordered = values[order]
+    number = np.bincount(groups, minlength=count).astype(np.int64)
+    first = np.cumsum(number) - number
+    mean = rounded(sums(groups, values * weights, count), sums(groups, weights, count))
+    found = []
+    for group in range(count):
+        samples = int(number[group])
+        if not samples:
+            found.append(Distribution())
+            continue
+        at = int(first[group])
+        found.append(
+            Distribution(
+                samples=samples,
+                mean=int(mean[group]) / PERCENT,
+                highest=int(ordered[at + samples - 1]) / PERCENT,
+                lowest=int(ordered[at]) / PERCENT,
+                p50=_percentile(ordered, at, samples, 50),
+                p95=_percentile(ordered, at, samples, 95),
+            )
+        )
+    return found
+
+
+def _percentile(ordered: Ints, first: int, samples: int, percent: int) -> float:
+    below, rest = divmod((samples - 1) * percent, 100)
+    low = int(ordered[first + below])
+    high = int(ordered[first + below + 1]) if rest else low
+    return (low * (100 - rest) + high * rest) / (100 * PERCENT)
+
+
+def by_moment(
+    groups: Ints, columns: Ints, values: Ints, weights: Ints, count: int, moments: int
+) -> list[Distribution]:
+    """The spread, over the moments of the hour, of each group's weighted mean at the moment.
+
+    The mean of all is weighted by what was held at each moment, so that groups add up.
+    """
+    cells = groups * moments + columns
+    weight = sums(cells, weights, count * moments)
+    mean = rounded(sums(cells, values * weights, count * moments), weight)
+    there = np.flatnonzero(weight)
+    found = spreads(there // max(1, moments), mean[there], weight[there], count)
+    exact = rounded(sums(groups, values * weights, count), sums(groups, weights, count))
+    return [
+        Distribution(s.samples, int(exact[g]) / PERCENT, s.highest, s.lowest, s.p50, s.p95)
+        if s.samples
+        else s
+        for g, s in enumerate(found)
+    ]

@@ -1,0 +1,1 @@
+"""The simulated fleet as Kubernetes, Slurm and Docker show it."""

@@ -1,0 +1,79 @@
+"""The claims of simulated runs and the leases of their GPUs, as the scheduler writes them."""
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from gpufleet.demo.objects.pods import wish
+from gpufleet.demo.simulation.hardware import Hardware, new_uid
+from gpufleet.demo.simulation.identities import Identity, Json, Phase, PodOfRun, meta_of, stamp
+from gpufleet.demo.simulation.timeline import Run
+from gpufleet.kubernetes.annotations import GANG_SIZE
+from gpufleet.kubernetes.leases import LeaseHolder, new_lease
+from gpufleet.placement.request import WHOLE
+
+
+def claim(run: Run, phase: Phase, pods: Sequence[PodOfRun], hardware: Hardware) -> Json:
+    """The claim of a run; it is deleted when the run has ended."""
+    count = len(run.slot.places[0].gpus)
+    spec: Json = {"devices": {"count": count, "policy": "contiguous", "exclusivity": "Exclusive"}}
+    if count > 1 and run.slot.model.bandwidth_gbps:
+        spec["topology"] = {"mode": "Preferred", "minBandwidthGBps": run.slot.model.bandwidth_gbps}
+    if len(pods) > 1:
+        spec["gangRef"] = run.name
+    source = random.Random(f"{run.uid}/claim")  # noqa: S311  (a simulation, no secret)
+    me = Identity("gpu.scheduling/v1", "GpuClaim", run.name, new_uid(source))
+    status: Json = {"phase": "Pending", "message": f"Waits until {wish(run)} are free"}
+    if phase in (Phase.STARTING, Phase.RUNNING):
+        first = hardware.machines[pods[0].place.node].name
+        ids = ",".join(map(str, pods[0].place.gpus))
+        status = {
+            "phase": "Bound",
+            "nodeName": first,
+            "gpuIds": list(pods[0].place.gpus),
+            "allocated": f"{first}:{ids}",
+            "message": "Successfully allocated" if len(pods) == 1 else f"All {len(pods)} pods are served",
+            "allocations": [_allocation(pod, hardware) for pod in pods],
+        }
+    meta = meta_of(run, me, None, run.created)
+    if len(pods) > 1:
+        meta["annotations"] |= {GANG_SIZE: str(len(pods))}
+    return {
+        "apiVersion": me.api_version,
+        "kind": me.kind,
+        "metadata": meta,
+        "spec": spec,
+        "status": status,
+    }
+
+
+def _allocation(pod: PodOfRun, hardware: Hardware) -> Json:
+    machine = hardware.machines[pod.place.node]
+    return {
+        "podUid": pod.uid,
+        "podName": pod.name,
+        "nodeName": machine.name,
+        "gpuIds": list(pod.place.gpus),
+        "uuids": [machine.uuids[gpu] for gpu in pod.place.gpus],
+        "phase": "Bound",
+    }
+
+
+def leases(run: Run, pod: PodOfRun, hardware: Hardware, namespace: str) -> Iterator[Json]:
+    """The scheduler's leases of the GPUs that a pod holds."""
+    machine = hardware.machines[pod.place.node]
+    stamped = hashlib.sha256(pod.uid.encode()).hexdigest()[:12]
+    holder = LeaseHolder(run.team.namespace, pod.name, run.name, WHOLE, stamp=stamped)
+    bound = datetime.fromtimestamp(run.bound, UTC)
+    for gpu in pod.place.gpus:
+        lease = new_lease(namespace, machine.name, gpu, {pod.uid: holder}, machine.model.name, bound)
+        made: Json = msgspec.to_builtins(lease)
+        made["apiVersion"], made["kind"] = "coordination.k8s.io/v1", "Lease"
+        made["metadata"] |= {
+            "uid": new_uid(random.Random(f"{pod.uid}/{gpu}/{run.bound:.0f}")),  # noqa: S311  (a simulation, no secret)
+            "creationTimestamp": stamp(run.bound),
+        }
+        yield made

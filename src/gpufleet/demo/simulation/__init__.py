@@ -1,0 +1,1 @@
+"""The simulated fleet: pure functions of seed and time."""

@@ -1,0 +1,219 @@
+"""A simulated fleet: pure questions about any moment of its past and present.
+
+Made from a seed, a number of nodes and of GPUs on each; nothing here reads a clock or writes
+anything. `player` shows it to an API and a metric source, tests and accounting may ask it directly.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
+from gpufleet.demo.objects import docker, objects, slurm
+from gpufleet.demo.simulation.curves import Matrix, all_quantities, load, noise, quantities
+from gpufleet.demo.simulation.hardware import DAY, XID, Hardware, build, lost_place
+from gpufleet.demo.simulation.slots import cut
+from gpufleet.demo.simulation.timeline import Run, Slot, runs_between
+from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.reading import (
+    Column,
+    Fault,
+    FaultKind,
+    GpuIdentity,
+    GpuProcess,
+    GpuRef,
+    Processes,
+    Quantity,
+    RdmaPorts,
+    Readings,
+    StorageUse,
+)
+
+TICK = 15.0
+"""Seconds between readings."""
+
+_PORT_RATE = 50e9
+"""Bytes per second of a 400 Gb/s port."""
+
+_HOLDINGS: dict[str, Callable[[Run, Hardware, float], Iterator[HoldingPeriod]]] = {
+    "k8s": objects.holdings,
+    "slurm": slurm.holdings,
+    "docker": docker.holdings,
+}
+"""How the sources tell, at the end of a span, who held what."""
+
+
+class Simulation:
+    """A fleet that a seed describes."""
+
+    def __init__(self, seed: int, nodes: int, gpus: int) -> None:
+        self.seed = seed
+        self.hardware: Hardware = build(seed, nodes, gpus)
+        self.slots: tuple[Slot, ...] = cut(self.hardware, seed)
+        # Readings are ordered by node name, as their consumers have it.
+        self._order = sorted(self.hardware.machines, key=lambda machine: machine.name)
+        self._first_row = np.zeros(len(self._order), np.int64)
+        row = 0
+        for machine in self._order:
+            self._first_row[machine.number] = row
+            row += machine.gpus
+        self._rows = row
+
+    # Who holds what
+
+    def runs(self, start: float, end: float, slots: Iterable[Slot] | None = None) -> Iterator[Run]:
+        """Every run that exists at some moment from `start` to `end`, waiting or holding GPUs."""
+        for slot in self.slots if slots is None else slots:
+            yield from runs_between(slot, start, end)
+
+    def holdings(self, start: float, end: float) -> Iterator[HoldingPeriod]:
+        """Which pod held which GPUs from `start` to `end`, cut to that span; `end` 0 for those that go on."""
+        for run in self.runs(start, end):
+            if run.bound >= end or run.ended <= start:
+                continue
+            for holding in _HOLDINGS[run.slot.role.source](run, self.hardware, end):
+                yield structs.replace(holding, start=max(start, holding.start))
+
+    def capacities(self, start: float, end: float) -> Iterator[CapacityPeriod]:
+        """Which node had how many GPUs; all are there all the time."""
+        for machine in self.hardware.machines:
+            if machine.created < end:
+                yield CapacityPeriod(
+                    node=machine.name,
+                    gpus=machine.gpus,
+                    model=machine.model.name.replace(" ", "_"),
+                    start=max(start, machine.created),
+                )
+
+    # What is measured
+
+    @cached_property
+    def gpus(self) -> tuple[GpuIdentity, ...]:
+        """Every GPU, ordered by node and index."""
+        return tuple(
+            GpuIdentity(
+                ref=GpuRef(machine.name, index),
+                uuid=machine.uuids[index],
+                model=machine.model.name,
+                vendor=machine.model.vendor.upper(),
+            )
+            for machine in self._order
+            for index in range(machine.gpus)
+        )
+
+    def readings_at(self, at: float, runs: Iterable[Run] | None = None) -> Readings:
+        """What every GPU shows at a moment; `runs` are those that exist, if they are not the simulation's own."""
+        values = {q: grid[:, 0] for q, grid in self.measured(np.array([at]), runs=runs).items()}
+        times = {q: np.where(np.isnan(column), np.nan, at) for q, column in values.items()}
+        return Readings(at, self.gpus, values, times, faults=self._faults(at))
+
+    def measured(
+        self,
+        times: Column,
+        wanted: frozenset[Quantity] | None = None,
+        runs: Iterable[Run] | None = None,
+    ) -> dict[Quantity, Matrix]:
+        """What every GPU shows at several moments: rows as in `gpus`, NaN where nothing can be read."""
+        size = (self._rows, len(times))
+        used = 0.008 * noise(np.arange(self._rows), times)
+        memory, shape = np.zeros(size), np.zeros(size)
+        for run in self.runs(float(times[0]), float(times[-1])) if runs is None else runs:
+            now = (times >= run.started) & (times < run.ended)
+            if not now.any():
+                continue
+            rows = self.rows_of(run)
+            moments = np.flatnonzero(now)
+            spot = np.ix_(rows, moments)
+            used[spot] = load(run, rows, times[moments])
+            memory[spot] = run.memory_share
+            shape[spot] = run.trains
+        return self._by_model(times, (used, memory, shape), wanted)
+
+    def rows_of(self, run: Run) -> NDArray[np.int64]:
+        """Where a run's GPUs stand in `gpus`."""
+        rows = [self._first_row[p.node] + gpu for p in run.slot.places for gpu in p.gpus]
+        return np.array(rows, np.int64)
+
+    def _by_model(
+        self, times: Column, seen: tuple[Matrix, Matrix, Matrix], wanted: frozenset[Quantity] | None
+    ) -> dict[Quantity, Matrix]:
+        result: dict[Quantity, Matrix] = {}
+        for model in {machine.model for machine in self._order}:
+            rows = self._rows_by_model[model.short]
+            used, memory, shape = (matrix[rows] for matrix in seen)
+            asked = all_quantities() if wanted is None else wanted
+            for quantity, values in quantities(model, used, memory, shape, asked).items():
+                grid = result.setdefault(quantity, np.full((self._rows, len(times)), np.nan))
+                grid[rows] = values
+        self._blank(times, result)
+        return result
+
+    @cached_property
+    def _rows_by_model(self) -> dict[str, NDArray[np.int64]]:
+        rows: dict[str, list[int]] = {}
+        for machine in self._order:
+            first = int(self._first_row[machine.number])
+            rows.setdefault(machine.model.short, []).extend(range(first, first + machine.gpus))
+        return {short: np.array(places, np.int64) for short, places in rows.items()}
+
+    def _blank(self, times: Column, grids: dict[Quantity, Matrix]) -> None:
+        """A node that is down and a GPU that is lost show nothing."""
+        trouble = self.hardware.trouble
+        for number in (*(trouble.broken or ()), *(trouble.xid or ())):
+            machine = self.hardware.machines[number]
+            first = int(self._first_row[number])
+            whole = [self.hardware.is_down(machine, at) for at in times.tolist()]
+            lost = [self.hardware.lost_gpu(machine, at) is not None for at in times.tolist()]
+            for grid in grids.values():
+                grid[first : first + machine.gpus, whole] = np.nan
+                grid[first + lost_place(machine), lost] = np.nan
+
+    def _faults(self, at: float) -> dict[int, tuple[Fault, ...]]:
+        found: dict[int, tuple[Fault, ...]] = {}
+        for number in self.hardware.trouble.xid or ():
+            machine = self.hardware.machines[number]
+            lost = self.hardware.lost_gpu(machine, at)
+            if lost is not None:
+                row = int(self._first_row[number]) + lost
+                found[row] = (Fault(FaultKind.XID, XID, 1.0, self.hardware.lost_since(at)),)
+        return found
+
+    def processes_at(self, at: float, runs: Iterable[Run] | None = None) -> Processes:
+        """The programs on the GPUs: one on each that is held; `runs` as for `readings_at`."""
+        rows = [
+            self._process(run, GpuRef(self.hardware.machines[place.node].name, gpu), at)
+            for run in (self.runs(at, at) if runs is None else runs)
+            if run.started <= at < run.ended
+            for place in run.slot.places
+            for gpu in place.gpus
+        ]
+        return Processes(tuple(sorted(rows, key=lambda row: (row.gpu, row.pid))))
+
+    def _process(self, run: Run, gpu: GpuRef, at: float) -> GpuProcess:
+        command = run.project.command
+        return GpuProcess(
+            gpu=gpu,
+            pid=10_000 + (run.slot.number * 131 + run.number * 17 + gpu.index) % 80_000,
+            name=command.split()[0],
+            user=run.user,
+            command=command,
+            gpu_memory_bytes=round(run.memory_share * run.slot.model.memory_bytes),
+            cpu_percent=round(15 + 160 * run.level, 1),
+            memory_percent=round(0.5 + 3 * run.memory_share, 1),
+            time=at,
+        )
+
+    def storage_at(self, at: float) -> StorageUse:
+        """One shared file system that fills up over a month and is then cleaned."""
+        capacity = 64e12 * max(1, len(self._order))
+        used = capacity * (0.42 + 0.4 * (at % (30 * DAY)) / (30 * DAY))
+        return StorageUse(capacity, used, capacity - used)
+
+    def rdma_at(self, at: float) -> RdmaPorts:
+        """A port for each GPU with links of its own; those of a node that is down are down."""
+        linked = [machine for machine in self._order if machine.model.bandwidth_gbps]
+        total = sum(machine.gpus for machine in linked)
+        active = sum(machine.gpus for machine in linked if not self.hardware.is_down(machine, at))
+        return RdmaPorts(total, active, _PORT_RATE, active * _PORT_RATE)

@@ -1,0 +1,94 @@
+"""Arithmetic on columns of values: units, nonsense, and what follows from other quantities.
+
+Works on arrays of any shape, so that the latest readings (one value per GPU) and ranges (a
+row of values per GPU) go through the same rules and can't drift apart.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpufleet.exporters.known_exporters import Metric
+from gpufleet.model.reading import Quantity
+
+Values = NDArray[np.float64]
+
+_MEMORY = (0.0, 1e14)
+_ACTIVITY = (0.0, 1.0)
+_TRAFFIC = (0.0, 1e14)
+LIMITS: Mapping[Quantity, tuple[float, float]] = {
+    Quantity.UTILIZATION: (0.0, 100.0),
+    Quantity.MEMORY_USED: _MEMORY,
+    Quantity.MEMORY_FREE: _MEMORY,
+    Quantity.MEMORY_TOTAL: _MEMORY,
+    Quantity.MEMORY_RESERVED: _MEMORY,
+    Quantity.MEMORY_UTILIZATION: (0.0, 100.0),
+    Quantity.TEMPERATURE: (-60.0, 250.0),
+    Quantity.POWER: (0.0, 1e5),
+    Quantity.POWER_LIMIT: (0.0, 1e5),
+    Quantity.ENERGY: (0.0, 1e18),
+    Quantity.TENSOR_ACTIVITY: _ACTIVITY,
+    Quantity.DRAM_ACTIVITY: _ACTIVITY,
+    Quantity.SM_ACTIVITY: _ACTIVITY,
+    Quantity.FABRIC_SENT: _TRAFFIC,
+    Quantity.FABRIC_RECEIVED: _TRAFFIC,
+    Quantity.FABRIC_TRAFFIC: _TRAFFIC,
+}
+"""What a value can be at all; drivers write 65535 or 2^47 for "not supported"."""
+
+_SLACK = 1.005
+"""Exporters round: 100.2 percent is 100."""
+_SURELY_PERCENT = 2.0
+
+DERIVED: Mapping[Quantity, tuple[Quantity, ...]] = {
+    Quantity.MEMORY_TOTAL: (Quantity.MEMORY_USED, Quantity.MEMORY_FREE, Quantity.MEMORY_RESERVED),
+    Quantity.MEMORY_FREE: (Quantity.MEMORY_TOTAL, Quantity.MEMORY_USED),
+    Quantity.MEMORY_UTILIZATION: (
+        Quantity.MEMORY_USED,
+        Quantity.MEMORY_TOTAL,
+        Quantity.MEMORY_FREE,
+        Quantity.MEMORY_RESERVED,
+    ),
+    Quantity.FABRIC_TRAFFIC: (Quantity.FABRIC_SENT, Quantity.FABRIC_RECEIVED),
+}
+"""Quantities that follow from others where no metric has them, and from which."""
+
+
+def written_in_percent(metric: Metric, values: Values) -> bool:
+    """Whether a metric that is named a ratio holds percent all the same.
+
+    Blanks (2^47 and the like) say nothing of it, nor does a ratio that a sample carried a little above 1.
+    """
+    with np.errstate(invalid="ignore"):
+        return bool(metric.ratio and ((values > _SURELY_PERCENT) & (values <= 100 * _SLACK)).any())
+
+
+def in_our_unit(quantity: Quantity, metric: Metric, values: Values, percent: bool) -> Values:
+    """Values in the quantity's unit; what no GPU can have (blanks, NaN, infinities) becomes NaN."""
+    scaled = values * (metric.scale / 100.0 if percent else metric.scale)
+    low, high = LIMITS[quantity]
+    with np.errstate(invalid="ignore"):
+        kept = np.where((scaled >= low) & (scaled <= high * _SLACK), scaled, np.nan)
+    return np.minimum(kept, high)
+
+
+def derive(quantity: Quantity, known: Mapping[Quantity, Values]) -> Values | None:
+    """The quantity from others, NaN where they don't suffice; None if it follows from none of `known`."""
+
+    def get(name: Quantity) -> Values | None:
+        return known.get(name)
+
+    used, free, total = get(Quantity.MEMORY_USED), get(Quantity.MEMORY_FREE), get(Quantity.MEMORY_TOTAL)
+    if quantity is Quantity.MEMORY_TOTAL and used is not None and free is not None:
+        reserved = get(Quantity.MEMORY_RESERVED)
+        return used + free + (np.nan_to_num(reserved) if reserved is not None else 0.0)
+    if quantity is Quantity.MEMORY_FREE and used is not None and total is not None:
+        return np.maximum(total - used, 0.0)
+    if quantity is Quantity.MEMORY_UTILIZATION and used is not None and total is not None:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(total > 0, np.minimum(100.0 * used / total, 100.0), np.nan)
+    sent, received = get(Quantity.FABRIC_SENT), get(Quantity.FABRIC_RECEIVED)
+    if quantity is Quantity.FABRIC_TRAFFIC and sent is not None and received is not None:
+        return sent + received
+    return None

@@ -1,0 +1,1 @@
+"""Read GPU metrics from a Prometheus-compatible server."""

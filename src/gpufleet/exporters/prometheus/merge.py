@@ -1,0 +1,159 @@
+"""Put what several exporters say of the same GPUs together into one `Readings`.
+
+Exporters agree on a GPU by its UUID where they tell it, else by node and index. Of several
+values the one of the exporter that stands first in the table of vocabularies is taken,
+unless it is more than `STALE` seconds older than another. What none measures but follows
+from the rest (the total from used, free and reserved) is filled in at the end.
+
+Which GPU stands in which row changes rarely; the layout is kept until a roster changes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from gpufleet.exporters.columns import DERIVED, derive
+from gpufleet.exporters.prometheus.exporter_reader import ExporterReader
+from gpufleet.model.reading import Column, Fault, GpuIdentity, GpuRef, GpuUser, Quantity, Readings
+
+STALE = 60.0
+"""Seconds that the better exporter's sample may be older before another's is preferred."""
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """Who stands where: the GPUs in order, and for each reader the rows of its GPUs."""
+
+    rosters: tuple[tuple[GpuIdentity, ...], ...]
+    gpus: tuple[GpuIdentity, ...]
+    rows: tuple[NDArray[np.int64], ...]
+    native: tuple[Mapping[GpuRef, GpuRef], ...]
+    """Per reader: GPU → the name that this exporter has for it, where it differs."""
+
+    def fits(self, readers: Sequence[ExporterReader]) -> bool:
+        """Whether the readers still have the same GPUs."""
+        return len(readers) == len(self.rosters) and all(
+            reader.roster.gpus is roster for reader, roster in zip(readers, self.rosters, strict=True)
+        )
+
+
+def lay_out(readers: Sequence[ExporterReader]) -> RowLayout:
+    """Find the rows of all GPUs, best exporter first."""
+    by_uuid: dict[str, GpuRef] = {}
+    known: dict[GpuRef, GpuIdentity] = {}
+    names: list[list[GpuRef]] = []
+    native: list[dict[GpuRef, GpuRef]] = []
+    for reader in readers:
+        refs, other = [], {}
+        for gpu in reader.roster.gpus:
+            ref = _agreed(gpu, by_uuid)
+            if ref != gpu.ref:
+                other[ref] = gpu.ref
+            known[ref] = _merged(known.get(ref), gpu, ref)
+            refs.append(ref)
+        names.append(refs)
+        native.append(other)
+    order = _ordered(list(known))
+    place = {ref: row for row, ref in enumerate(order)}
+    return RowLayout(
+        rosters=tuple(reader.roster.gpus for reader in readers),
+        gpus=tuple(known[ref] for ref in order),
+        rows=tuple(np.fromiter((place[ref] for ref in refs), np.int64, len(refs)) for refs in names),
+        native=tuple(native),
+    )
+
+
+def paint(
+    layout: RowLayout, readers: Sequence[ExporterReader], errors: Mapping[str, str], now: float
+) -> Readings:
+    """The picture of the moment from what each reader has."""
+    values: dict[Quantity, Column] = {}
+    times: dict[Quantity, Column] = {}
+    for quantity in Quantity:
+        if any(quantity in reader.values for reader in readers):
+            values[quantity], times[quantity] = _chosen(layout, readers, quantity)
+    _fill_in(values, times)
+    holders: dict[int, tuple[GpuUser, ...]] = {}
+    faults: dict[int, tuple[Fault, ...]] = {}
+    for reader, rows in zip(readers, layout.rows, strict=True):
+        for place, held in reader.holders.items():
+            holders.setdefault(int(rows[place]), held)
+        for place, wrong in reader.faults.items():
+            row = int(rows[place])
+            faults[row] = tuple(dict.fromkeys((*faults.get(row, ()), *wrong)))
+    return Readings(now, layout.gpus, values, times, holders, faults, errors)
+
+
+def _chosen(
+    layout: RowLayout, readers: Sequence[ExporterReader], quantity: Quantity
+) -> tuple[Column, Column]:
+    values, times = np.full(len(layout.gpus), np.nan), np.full(len(layout.gpus), np.nan)
+    for reader, rows in zip(readers, layout.rows, strict=True):
+        column = reader.values.get(quantity)
+        if column is None:
+            continue
+        sampled = reader.times[quantity]
+        better = ~np.isnan(column) & (np.isnan(values[rows]) | (sampled > times[rows] + STALE))
+        values[rows[better]] = column[better]
+        times[rows[better]] = sampled[better]
+    return values, times
+
+
+def _fill_in(values: dict[Quantity, Column], times: dict[Quantity, Column]) -> None:
+    for quantity, sources in DERIVED.items():
+        found = derive(quantity, values)
+        if found is None:
+            continue
+        present = values.get(quantity, np.full(len(found), np.nan))
+        sampled = times.get(quantity, np.full(len(found), np.nan))
+        gaps = np.isnan(present) & ~np.isnan(found)
+        oldest = np.full(len(found), np.inf)
+        for source in sources:
+            if source in times:
+                oldest = np.fmin(oldest, times[source])
+        values[quantity] = np.where(gaps, found, present)
+        times[quantity] = np.where(gaps, oldest, sampled)
+
+
+def _agreed(gpu: GpuIdentity, by_uuid: dict[str, GpuRef]) -> GpuRef:
+    """The name under which a better exporter has the same GPU already, else its own."""
+    if not gpu.uuid:
+        return gpu.ref
+    home = by_uuid.setdefault(gpu.uuid, replace_partition(gpu.ref, ""))
+    return replace_partition(home, gpu.ref.partition)
+
+
+def replace_partition(ref: GpuRef, partition: str) -> GpuRef:
+    """The same GPU, another part of it."""
+    return ref if ref.partition == partition else GpuRef(ref.node, ref.index, partition)
+
+
+def _merged(better: GpuIdentity | None, gpu: GpuIdentity, ref: GpuRef) -> GpuIdentity:
+    if better is None:
+        return gpu if gpu.ref == ref else replace(gpu, ref=ref)
+    if all((better.uuid, better.model, better.vendor)):
+        return better
+    return replace(
+        better,
+        uuid=better.uuid or gpu.uuid,
+        model=better.model or gpu.model,
+        vendor=better.vendor or gpu.vendor,
+    )
+
+
+def _ordered(refs: list[GpuRef]) -> list[GpuRef]:
+    """Sorted, without one long call that compares objects and lets no other thread run."""
+    nodes = {node: rank for rank, node in enumerate(sorted({ref.node for ref in refs}))}
+    parts = {part: rank for rank, part in enumerate(sorted({ref.partition for ref in refs}))}
+    size = len(refs)
+    order = np.lexsort(
+        (
+            np.fromiter((parts[ref.partition] for ref in refs), np.int64, size),
+            np.fromiter((ref.index for ref in refs), np.int64, size),
+            np.fromiter((nodes[ref.node] for ref in refs), np.int64, size),
+        )
+    )
+    return [refs[row] for row in order.tolist()]

@@ -1,0 +1,37 @@
+"""The health of a GPU that no agent looks at, from what its exporter reports as wrong.
+
+Exporters report states and counts that may never clear by themselves, so a fault stands for as long
+as it is reported. Where an agent looks at the GPU itself, it knows better, and this is not asked.
+"""
+
+from collections.abc import Iterable
+
+from gpufleet.gpus.xid import Severity, judge_xid
+from gpufleet.model.reading import Fault, FaultKind
+
+_REASONS = {
+    FaultKind.ROW_REMAP_FAILED: "row remapping failed",
+    FaultKind.FATAL_EVENT: "fatal hardware event",
+    FaultKind.UNHEALTHY: "its exporter calls it unhealthy",
+    FaultKind.RECOVERY_ACTION: "the driver asks for a recovery action",
+}
+
+
+def reason_out(faults: Iterable[Fault], vendor: str) -> str:
+    """Why the GPU must not be used; empty if nothing reported says so."""
+    reasons = sorted(filter(None, (_reason(fault, vendor) for fault in faults)))
+    return "; ".join(reasons)
+
+
+def _reason(fault: Fault, vendor: str) -> str:
+    if not fault.count:
+        return ""
+    if fault.kind is FaultKind.XID:
+        finding = judge_xid(fault.code)
+        return finding.reason if finding is not None and finding.severity is Severity.OUT else ""
+    if fault.kind is FaultKind.ECC_UNCORRECTED:
+        # On NVIDIA the XIDs decide, since a count may be of errors that were contained.
+        return f"{fault.count:g} uncorrectable memory errors" if vendor.lower() == "amd" else ""
+    if fault.kind is FaultKind.RECOVERY_ACTION and not fault.code:
+        return ""
+    return _REASONS[fault.kind]

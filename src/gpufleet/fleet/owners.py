@@ -1,0 +1,218 @@
+"""Owners and pods by uid, and the chains between them.
+
+A workload is the top of a chain of controller references. Any link may be out of sight (no
+rights to read its kind, deleted before its pods): then the reference itself stands in for it.
+An object that is deleted stays as `gone` while relatives of it live, so that a ReplicaSet that
+the garbage collector took first doesn't make its last pods look like a workload of their own. One
+below which nothing is left goes at once: a CronJob lives for years, and its Jobs come and go.
+Cycles, which Kubernetes does not forbid, end at the smallest uid of the cycle.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef
+
+KEPT_GONE_PODS = 200
+"""Deleted pods that a living workload remembers; older ones are only in the store."""
+
+
+class Owners:
+    """The owner chains of one cluster, kept up to date object by object.
+
+    Every change returns the uids of the workloads that it touched.
+    """
+
+    def __init__(self) -> None:
+        self.pods: dict[str, FleetPod] = {}
+        self.owners: dict[str, FleetOwner] = {}
+        self._gone: dict[str, None] = {}
+        self._children: dict[str, dict[str, None]] = {}
+        self._members: dict[str, dict[str, None]] = {}
+        self._root: dict[str, str] = {}
+        self._named: dict[tuple[str, str], str] = {}
+
+    def put_owner(self, owner: FleetOwner) -> set[str]:
+        """Add or replace an owner."""
+        before = self.owners.get(owner.uid)
+        self.owners[owner.uid] = owner
+        self._gone.pop(owner.uid, None)
+        touched = {self.root_of(owner.uid)}
+        if before is None or before.parent != owner.parent:
+            self._link(owner.uid, before.parent if before else None, owner.parent)
+            touched |= self._settle(owner.uid)
+        return touched
+
+    def put_pod(self, pod: FleetPod) -> set[str]:
+        """Add or replace a pod."""
+        before = self.pods.get(pod.uid)
+        self.pods[pod.uid] = pod
+        self._gone.pop(pod.uid, None)
+        if before is not None and _name(before) != _name(pod):
+            self._unname(before)
+        self._named[_name(pod)] = pod.uid
+        if before is None or before.owner != pod.owner:
+            self._link(pod.uid, before.owner if before else None, pod.owner)
+            return self._settle(pod.uid)
+        return {self._root[pod.uid]}
+
+    def drop_owner(self, uid: str) -> set[str]:
+        """An owner was deleted."""
+        if uid not in self.owners:
+            return set()
+        self._gone[uid] = None
+        root = self.root_of(uid)
+        self._clear_away(uid)
+        return {root}
+
+    def drop_pod(self, uid: str, at: float) -> set[str]:
+        """A pod was deleted; it ended then, unless it had before."""
+        pod = self.pods.get(uid)
+        if pod is None:
+            return set()
+        if not pod.ended:
+            self.pods[uid] = msgspec.structs.replace(pod, ended=at)
+        self._gone[uid] = None
+        self._unname(pod)
+        root = self._root[uid]
+        self._forget_oldest(root)
+        return {root}
+
+    def uid_of(self, namespace: str, name: str) -> str | None:
+        """The pod that an exporter names, if it is there."""
+        return self._named.get((namespace, name))
+
+    def uid_of_job(self, node: str, alias: str) -> str | None:
+        """The part of a job on a node that an exporter names, if it is there."""
+        return self._named.get((node, f"job {alias}"))
+
+    def is_gone(self, uid: str) -> bool:
+        """Whether the object was deleted and is only remembered."""
+        return uid in self._gone
+
+    def parent_of(self, uid: str) -> OwnerRef | None:
+        """The controller that the object names."""
+        if pod := self.pods.get(uid):
+            return pod.owner
+        owner = self.owners.get(uid)
+        return owner.parent if owner else None
+
+    def root_of(self, uid: str) -> str:
+        """The uid of the workload that the object belongs to."""
+        seen = [uid]
+        while (ref := self.parent_of(seen[-1])) is not None:
+            if ref.uid in seen:
+                return min(seen[seen.index(ref.uid) :])
+            seen.append(ref.uid)
+        return seen[-1]
+
+    def roots(self) -> Iterator[str]:
+        """The workloads that have, or had, a pod."""
+        return iter(self._members)
+
+    def pods_of(self, root: str) -> list[FleetPod]:
+        """The pods of a workload, deleted ones that are remembered included."""
+        return [self.pods[uid] for uid in self._members.get(root, ())]
+
+    def live_pods_of(self, root: str) -> list[FleetPod]:
+        """The pods of a workload that have not been deleted."""
+        return [self.pods[uid] for uid in self._members.get(root, ()) if uid not in self._gone]
+
+    def children_of(self, uid: str) -> list[str]:
+        """The uids of the objects that name this one as their controller."""
+        return list(self._children.get(uid, ()))
+
+    def reference_to(self, uid: str) -> OwnerRef | None:
+        """What the children of an unseen owner say of it."""
+        for child in self._children.get(uid, ()):
+            if (ref := self.parent_of(child)) is not None:
+                return ref
+        return None
+
+    def lives(self, root: str) -> bool:
+        """Whether anything of the workload is still there."""
+        return any(
+            uid not in self._gone for uid in self._tree(root) if uid in self.owners or uid in self.pods
+        )
+
+    def forget(self, root: str) -> None:
+        """Drop a workload with everything below it."""
+        for uid in self._tree(root):
+            self._remove(uid)
+        self._members.pop(root, None)
+
+    def _tree(self, root: str) -> list[str]:
+        found, stack = {root: None}, [root]
+        while stack:
+            for child in self._children.get(stack.pop(), ()):
+                if child not in found:
+                    found[child] = None
+                    stack.append(child)
+        return list(found)
+
+    def _link(self, uid: str, old: OwnerRef | None, new: OwnerRef | None) -> None:
+        if old is not None and (siblings := self._children.get(old.uid)) is not None:
+            siblings.pop(uid, None)
+            if not siblings:
+                del self._children[old.uid]
+        if new is not None:
+            self._children.setdefault(new.uid, {})[uid] = None
+
+    def _settle(self, uid: str) -> set[str]:
+        """Give every pod below `uid` its workload anew."""
+        touched = set()
+        for below in self._tree(uid):
+            if below not in self.pods:
+                continue
+            old, new = self._root.get(below), self.root_of(below)
+            touched.add(new)
+            if old == new:
+                continue
+            if old is not None:
+                touched.add(old)
+                self._leave(old, below)
+            self._root[below] = new
+            self._members.setdefault(new, {})[below] = None
+        return touched
+
+    def _leave(self, root: str, pod: str) -> None:
+        members = self._members.get(root)
+        if members is not None:
+            members.pop(pod, None)
+            if not members:
+                del self._members[root]
+
+    def _forget_oldest(self, root: str) -> None:
+        gone = [uid for uid in self._members[root] if uid in self._gone]
+        for uid in gone[:-KEPT_GONE_PODS]:
+            above = self.parent_of(uid)
+            self._remove(uid)
+            if above is not None:
+                self._clear_away(above.uid)
+
+    def _clear_away(self, uid: str) -> None:
+        """Remove a deleted owner that has nothing below it, and what so loses its last child above it.
+
+        The top of a chain stays: it is forgotten with its workload.
+        """
+        while uid in self._gone and uid not in self._children and (above := self.parent_of(uid)) is not None:
+            self._remove(uid)
+            uid = above.uid
+
+    def _remove(self, uid: str) -> None:
+        ref = self.parent_of(uid)
+        self._link(uid, ref, None)
+        if (pod := self.pods.pop(uid, None)) is not None:
+            self._unname(pod)
+            self._leave(self._root.pop(uid), uid)
+        self.owners.pop(uid, None)
+        self._gone.pop(uid, None)
+
+    def _unname(self, pod: FleetPod) -> None:
+        if self._named.get(_name(pod)) == pod.uid:
+            del self._named[_name(pod)]
+
+
+def _name(pod: FleetPod) -> tuple[str, str]:
+    return (pod.node, f"job {pod.alias}") if pod.alias else (pod.namespace, pod.name)

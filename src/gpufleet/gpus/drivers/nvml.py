@@ -1,0 +1,331 @@
+"""NVIDIA GPUs through NVML (nvidia-ml-py).
+
+NVML answers question by question, and any of them may fail by itself: NotSupported under MIG or
+on a small card, FunctionNotFound with an old driver. Such an answer costs its own field. GPU_IS_LOST
+and RESET_REQUIRED condemn the one GPU. Only answers that concern the driver as a whole are errors.
+
+Memory is read the way nvidia-smi does (v2: what the driver reserves is not "used"). Rare counters
+come in one call by field id, each with its own verdict.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from gpufleet.errors import DevicesUnavailable
+from gpufleet.gpus import pci
+from gpufleet.gpus.drivers.nvml_links import read_links
+from gpufleet.gpus.drivers.nvml_mig import read_mig
+from gpufleet.gpus.known_gpus import nameless
+from gpufleet.gpus.processes import ProcessTable
+from gpufleet.model.device import Device, DeviceEvent, DeviceProcess, DeviceReading, EventKind, Vendor
+
+_GPU_FAULTS = {
+    15: "the GPU is lost: it fell off the bus or is inaccessible",
+    16: "the GPU needs a reset before it can be used again",
+    28: "the driver does not find the GPU",
+}
+_DRIVER_FAULTS = {1, 9, 12, 18}
+"""Uninitialized, driver not loaded, library not found, library and driver differ."""
+_TIMEOUT = 10
+
+_THROTTLES = {
+    0x1: "idle",
+    0x2: "application-clocks",
+    0x4: "power-cap",
+    0x8: "hardware-slowdown",
+    0x10: "sync-boost",
+    0x20: "software-thermal",
+    0x40: "hardware-thermal",
+    0x80: "power-brake",
+    0x100: "display-clocks",
+}
+_RECOVERY = {0: "none", 1: "reset", 2: "reboot", 3: "drain", 4: "drain-and-reset", 6: "reset", 7: "reboot"}
+
+_ECC_CORRECTED, _ECC_UNCORRECTED, _ENERGY = 3, 4, 83
+_REMAPPED_CORRECTED, _REMAPPED_UNCORRECTED, _REMAP_PENDING, _REMAP_FAILED = 142, 143, 144, 145
+_RECOVERY_ACTION = 230
+_FIELDS = (
+    _ECC_CORRECTED,
+    _ECC_UNCORRECTED,
+    _ENERGY,
+    _REMAPPED_CORRECTED,
+    _REMAPPED_UNCORRECTED,
+    _REMAP_PENDING,
+    _REMAP_FAILED,
+    _RECOVERY_ACTION,
+)
+_UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+
+class _GpuFault(Exception):
+    """The GPU as a whole does not answer; ends the questions to it."""
+
+
+class NvmlReader:
+    """Reads NVIDIA GPUs; raises DevicesUnavailable if there is no usable driver."""
+
+    simulated = False
+
+    def __init__(self, processes: ProcessTable | None = None, now: Callable[[], float] = time.time) -> None:
+        try:
+            import pynvml
+        except ImportError as error:
+            raise DevicesUnavailable("NVIDIA GPUs can't be read: nvidia-ml-py is not installed") from error
+        self._nvml = pynvml
+        self._now = now
+        self._processes = processes or ProcessTable()
+        self._events: Any = None
+        self._handles: dict[int, Any] = {}
+        self._uuids: dict[int, str] = {}
+        with self._driver():
+            pynvml.nvmlInit()
+            versions = pynvml.nvmlSystemGetNVMLVersion(), pynvml.nvmlSystemGetDriverVersion()
+        self.name = "NVML {}, driver {}".format(*versions)
+
+    def inventory(self) -> tuple[Device, ...]:
+        """See `DeviceReader.inventory`."""
+        return tuple(self._device(index) for index in range(self._count()))
+
+    def readings(self) -> tuple[DeviceReading, ...]:
+        """See `DeviceReader.readings`."""
+        return tuple(self._reading(index) for index in range(self._count()))
+
+    def processes(self, identify: bool = False) -> tuple[DeviceProcess, ...]:
+        """See `DeviceReader.processes`."""
+        rows: dict[tuple[int, int, str | None], DeviceProcess] = {}
+        for index in range(self._count()):
+            try:
+                for row in self._processes_of(index):
+                    rows.setdefault((row.index, row.pid, row.mig_uuid), row)
+            except _GpuFault:
+                continue
+        return self._processes.describe(rows.values(), identify)
+
+    def events(self, timeout: float) -> tuple[DeviceEvent, ...]:
+        """See `DeviceReader.events`; the XIDs that NVML calls critical."""
+        if self._events is None:
+            self._events = self._subscribe()
+        found: list[DeviceEvent] = []
+        patience = round(timeout * 1000)
+        while (event := self._next_event(patience)) is not None:
+            found.append(event)
+            patience = 0
+        return tuple(found)
+
+    def close(self) -> None:
+        """See `DeviceReader.close`."""
+        if self._events:
+            self._ask(self._nvml.nvmlEventSetFree, self._events)
+        with self._driver():
+            self._nvml.nvmlShutdown()
+
+    def _device(self, index: int) -> Device:
+        nvml, ask = self._nvml, self._ask
+        try:
+            handle = self._handle(index)
+            place = ask(nvml.nvmlDeviceGetPciInfo, handle)
+            address = pci.bus_id(place.busId) if place else None
+            mode = ask(nvml.nvmlDeviceGetMigMode, handle)
+            memory = self._memory(handle)
+            model = ask(nvml.nvmlDeviceGetName, handle)
+            if memory is None and model is None:
+                raise _GpuFault("the GPU answers no question")
+            return Device(
+                index=index,
+                uuid=self._uuids[index],
+                vendor=Vendor.NVIDIA,
+                model=model,
+                memory_bytes=memory.total if memory else None,
+                pci_bus_id=address,
+                numa_node=pci.numa_node(address) if address else None,
+                minor=ask(nvml.nvmlDeviceGetMinorNumber, handle),
+                mig_enabled=bool(mode[0]) if mode else None,
+                mig=read_mig(nvml, ask, handle) if mode and mode[0] else (),
+                links=read_links(nvml, ask, handle),
+            )
+        except _GpuFault as fault:
+            uuid = self._uuids.get(index, nameless(index))
+            return Device(index=index, uuid=uuid, vendor=Vendor.NVIDIA, fault=str(fault))
+
+    def _reading(self, index: int) -> DeviceReading:
+        at = self._now()
+        try:
+            return self._read(self._handle(index), index, at)
+        except _GpuFault as fault:
+            uuid = self._uuids.get(index, nameless(index))
+            return DeviceReading(uuid=uuid, index=index, at=at, fault=str(fault))
+
+    def _read(self, handle: Any, index: int, at: float) -> DeviceReading:
+        nvml, ask = self._nvml, self._ask
+        usage = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = self._memory(handle)
+        power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
+        limit = ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        fields = self._fields(handle)
+        energy = fields.get(_ENERGY)
+        throttles = self._throttles(handle)
+        return DeviceReading(
+            uuid=self._uuids[index],
+            index=index,
+            at=at,
+            utilization_percent=usage.gpu if usage else None,
+            memory_utilization_percent=usage.memory if usage else None,
+            memory_used_bytes=memory.used if memory else None,
+            memory_free_bytes=memory.free if memory else None,
+            memory_total_bytes=memory.total if memory else None,
+            temperature_celsius=self._temperature(handle),
+            power_watts=power / 1000 if power is not None else None,
+            power_limit_watts=limit / 1000 if limit is not None else None,
+            energy_joules=energy / 1000 if energy is not None else None,
+            sm_clock_mhz=ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
+            ecc_corrected=fields.get(_ECC_CORRECTED),
+            ecc_uncorrected=fields.get(_ECC_UNCORRECTED),
+            remapped_rows_corrected=fields.get(_REMAPPED_CORRECTED),
+            remapped_rows_uncorrected=fields.get(_REMAPPED_UNCORRECTED),
+            remap_pending=_flag(fields.get(_REMAP_PENDING)),
+            remap_failed=_flag(fields.get(_REMAP_FAILED)),
+            recovery_action=_RECOVERY.get(fields.get(_RECOVERY_ACTION, -1)),
+            throttle_reasons=throttles,
+        )
+
+    def _processes_of(self, index: int) -> Iterator[DeviceProcess]:
+        nvml, handle = self._nvml, self._handle(index)
+        mode = self._ask(nvml.nvmlDeviceGetMigMode, handle)
+        slices = read_mig(nvml, self._ask, handle) if mode and mode[0] else ()
+        by_instance = {(s.gpu_instance, s.compute_instance): s.uuid for s in slices}
+        for kind in ("Compute", "Graphics"):
+            for version in ("_v3", "_v2"):
+                listed = self._ask(getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses{version}"), handle)
+                if listed is None:
+                    continue
+                for row in listed:
+                    instance = by_instance.get((row.gpuInstanceId, row.computeInstanceId))
+                    yield DeviceProcess(self._uuids[index], index, row.pid, row.usedGpuMemory, instance)
+                break
+
+    def _subscribe(self) -> Any:
+        nvml, ask = self._nvml, self._ask
+        events = ask(nvml.nvmlEventSetCreate)
+        if events is None:
+            return False
+        heard = 0
+        for index in range(self._count()):
+            try:
+                ask(
+                    nvml.nvmlDeviceRegisterEvents,
+                    self._handle(index),
+                    nvml.nvmlEventTypeXidCriticalError,
+                    events,
+                )
+                heard += 1
+            except _GpuFault:
+                continue
+        return events if heard else False
+
+    def _next_event(self, milliseconds: int) -> DeviceEvent | None:
+        nvml = self._nvml
+        if not self._events:
+            time.sleep(milliseconds / 1000)  # nothing to listen to: keep the caller's rhythm
+            return None
+        started = time.monotonic()
+        try:
+            data = nvml.nvmlEventSetWait_v2(self._events, milliseconds)
+        except nvml.NVMLError as error:
+            if error.value in _DRIVER_FAULTS:
+                self._fail(error)
+            if error.value != _TIMEOUT:
+                time.sleep(max(0.0, milliseconds / 1000 - (time.monotonic() - started)))
+            return None
+        try:
+            uuid = self._ask(nvml.nvmlDeviceGetUUID, data.device)
+        except _GpuFault:
+            uuid = self._uuid_of_lost(data.device)
+        return DeviceEvent(kind=EventKind.XID, code=int(data.eventData), at=self._now(), uuid=uuid)
+
+    def _uuid_of_lost(self, device: Any) -> str | None:
+        for index, handle in self._handles.items():
+            if _address(handle) == _address(device):
+                return self._uuids.get(index)
+        return None
+
+    def _count(self) -> int:
+        with self._driver():
+            return int(self._nvml.nvmlDeviceGetCount())
+
+    def _handle(self, index: int) -> Any:
+        handle = self._handles.get(index)
+        if handle is None:
+            try:
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            except self._nvml.NVMLError as error:
+                self._condemn(error)
+                raise _GpuFault(f"the driver has no handle for GPU {index}: {error}") from error
+            uuid = self._ask(self._nvml.nvmlDeviceGetUUID, handle)
+            self._uuids[index] = uuid or nameless(index)
+            self._handles[index] = handle
+        return handle
+
+    def _memory(self, handle: Any) -> Any:
+        nvml = self._nvml
+        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+        return memory or self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+
+    def _temperature(self, handle: Any) -> int | None:
+        nvml = self._nvml
+        value: int | None = self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        if value is None:
+            value = self._ask(nvml.nvmlDeviceGetTemperatureV, handle, nvml.NVML_TEMPERATURE_GPU)
+        return value
+
+    def _throttles(self, handle: Any) -> tuple[str, ...] | None:
+        nvml = self._nvml
+        mask = self._ask(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+        if mask is None:
+            mask = self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+        return None if mask is None else tuple(name for bit, name in _THROTTLES.items() if mask & bit)
+
+    def _fields(self, handle: Any) -> dict[int, int]:
+        """The counters that the GPU has, by field id."""
+        values = self._ask(self._nvml.nvmlDeviceGetFieldValues, handle, list(_FIELDS)) or ()
+        return {
+            value.fieldId: int(getattr(value.value, _UNION_MEMBERS[value.valueType]))
+            for value in values
+            if value.nvmlReturn == 0 and value.valueType < len(_UNION_MEMBERS)
+        }
+
+    def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
+        """The answer, or None where the driver has none; raises if the GPU or the driver is gone."""
+        try:
+            return question(*arguments)
+        except self._nvml.NVMLError as error:
+            self._condemn(error)
+            return None
+
+    def _condemn(self, error: Any) -> None:
+        if error.value in _GPU_FAULTS:
+            raise _GpuFault(_GPU_FAULTS[error.value]) from error
+        if error.value in _DRIVER_FAULTS:
+            self._fail(error)
+
+    @contextmanager
+    def _driver(self) -> Iterator[None]:
+        try:
+            yield
+        except self._nvml.NVMLError as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> NoReturn:
+        raise DevicesUnavailable(f"NVIDIA GPUs can't be read: NVML says {str(error)!r}") from error
+
+
+def _flag(value: int | None) -> bool | None:
+    return None if value is None else bool(value)
+
+
+def _address(handle: Any) -> int:
+    from ctypes import c_void_p, cast
+
+    return cast(handle, c_void_p).value or 0

@@ -1,0 +1,31 @@
+"""The NVLinks of one GPU: which are up, of what generation, and what is at the other end."""
+
+from collections.abc import Callable
+from typing import Any
+
+from gpufleet.gpus import pci
+from gpufleet.model.device import Link, LinkKind
+
+
+def read_links(nvml: Any, ask: Callable[..., Any], handle: Any) -> tuple[Link, ...]:
+    """The active links by number; none where the GPU has no NVLink."""
+    links = []
+    for number in range(nvml.NVML_NVLINK_MAX_LINKS):
+        state = ask(nvml.nvmlDeviceGetNvLinkState, handle, number)
+        if state is None:  # past the last link, or no NVLink at all
+            break
+        if state:
+            links.append(_link(nvml, ask, handle, number))
+    return tuple(links)
+
+
+def _link(nvml: Any, ask: Callable[..., Any], handle: Any, number: int) -> Link:
+    kind = ask(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)
+    to_switch = kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
+    remote = None if to_switch else ask(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, number)
+    return Link(
+        kind=LinkKind.NVLINK,
+        peer=pci.bus_id(remote.busId) if remote else None,
+        to_switch=to_switch,
+        version=ask(nvml.nvmlDeviceGetNvLinkVersion, handle, number),
+    )

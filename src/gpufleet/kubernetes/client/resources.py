@@ -1,0 +1,158 @@
+"""Kinds of objects: where they live in the API and which type they decode to.
+
+`Resource` is a small description; decoders are built once per type. `whole` marks types
+that hold every field of their kind: only those may be written back as a whole, since a
+replace with a partial object would delete what was not read.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Generic, TypeVar, cast
+from urllib.parse import quote
+
+import msgspec
+
+from gpufleet.kubernetes.client.errors import Status
+from gpufleet.kubernetes.crds import generate
+from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
+from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.objects import Event, KubeObject, Lease, Node, Pod, PodGroup
+
+T = TypeVar("T", bound=KubeObject)
+
+
+class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """The version of a list, and where its next page starts."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+    remaining_item_count: int | None = None
+
+
+class ObjectList(msgspec.Struct, Generic[T], frozen=True):
+    """A page of a list, as it is on the wire."""
+
+    metadata: ListMeta = ListMeta()
+    items: list[T] | None = None
+
+
+class RawList(msgspec.Struct, frozen=True):
+    """A page whose items are left undecoded."""
+
+    metadata: ListMeta = ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+class Added(msgspec.Struct, Generic[T], frozen=True, gc=False, tag="ADDED"):
+    """A watch says that an object is new."""
+
+    object: T
+
+
+class Modified(msgspec.Struct, Generic[T], frozen=True, gc=False, tag="MODIFIED"):
+    """A watch says that an object has changed."""
+
+    object: T
+
+
+class Deleted(msgspec.Struct, Generic[T], frozen=True, gc=False, tag="DELETED"):
+    """A watch says that an object is gone; `object` is how it was last."""
+
+    object: T
+
+
+class Bookmark(msgspec.Struct, frozen=True, gc=False, tag="BOOKMARK"):
+    """A watch says how far it has come, with nothing to report."""
+
+    object: KubeObject
+
+
+class Failed(msgspec.Struct, frozen=True, tag="ERROR"):
+    """A watch says why it ends."""
+
+    object: Status
+
+
+@dataclass(frozen=True)
+class Resource(Generic[T]):
+    """A kind of objects: its place in the API and the type that its objects decode to."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    type: type[T]
+    namespaced: bool = True
+    whole: bool = False
+
+    @property
+    def api_version(self) -> str:
+        """As in the `apiVersion` of manifests."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The URL path of one object, of a namespace's objects, or of all."""
+        if name and self.namespaced and not namespace:
+            raise ValueError(f"{self.kind} {name} needs a namespace")
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        scope = f"/namespaces/{quote(namespace, safe='')}" if namespace and self.namespaced else ""
+        parts = [self.plural, *(quote(part, safe="") for part in (name, subresource) if part)]
+        return f"{root}{scope}/{'/'.join(parts)}"
+
+    def encode(self, item: T) -> bytes:
+        """The object as JSON with its `apiVersion` and `kind`, which the types leave out."""
+        head = msgspec.json.encode({"apiVersion": self.api_version, "kind": self.kind})
+        body = msgspec.json.encode(item)
+        return head if body == b"{}" else head[:-1] + b"," + body[1:]
+
+    @property
+    def decoder(self) -> "msgspec.json.Decoder[T]":
+        """Decodes one object."""
+        return cast("msgspec.json.Decoder[T]", _decoder(self.type))
+
+    @property
+    def list_decoder(self) -> "msgspec.json.Decoder[ObjectList[T]]":
+        """Decodes a page of a list."""
+        return cast("msgspec.json.Decoder[ObjectList[T]]", _list_decoder(self.type))
+
+    @property
+    def event_decoder(
+        self,
+    ) -> "msgspec.json.Decoder[Added[T] | Modified[T] | Deleted[T] | Bookmark | Failed]":
+        """Decodes lines of a watch."""
+        return _event_decoder(self.type)
+
+
+@lru_cache(maxsize=256)
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+@lru_cache(maxsize=256)
+def _list_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(ObjectList[kind])
+
+
+@lru_cache(maxsize=256)
+def _event_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(Added[kind] | Modified[kind] | Deleted[kind] | Bookmark | Failed)
+
+
+NODES = Resource("", "v1", "nodes", "Node", Node, namespaced=False)
+PODS = Resource("", "v1", "pods", "Pod", Pod)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", KubeObject, namespaced=False)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease, whole=True)
+EVENTS = Resource("events.k8s.io", "v1", "events", "Event", Event)
+POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", PodGroup)
+GPU_CLAIMS = Resource(
+    generate.GROUP, generate.VERSION, generate.CLAIMS.plural, "GpuClaim", GpuClaim, whole=True
+)
+GPU_NODE_STATUSES = Resource(
+    generate.GROUP,
+    generate.VERSION,
+    generate.NODE_STATUSES.plural,
+    "GpuNodeStatus",
+    GpuNodeStatus,
+    namespaced=False,
+    whole=True,
+)

@@ -1,0 +1,1 @@
+"""The custom resources GpuClaim and GpuNodeStatus, and the generator of their definitions."""

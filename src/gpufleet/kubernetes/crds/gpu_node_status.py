@@ -1,0 +1,103 @@
+"""GpuNodeStatus: the GPUs of one node, as its agent sees them.
+
+Written by the agent on the node by server-side apply, read by scheduler and server. Devices
+merge by `id`, so that an operator who cordons one GPU and the agent that reports on all of
+them own different fields of the same entry. The CustomResourceDefinition is made from these
+types by `gpufleet.kubernetes.crds.generate`.
+"""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from gpufleet.kubernetes.crds.gpu_claim import GpuId
+from gpufleet.kubernetes.objects import Fields, KubeObject
+
+Health = Literal["Healthy", "Unhealthy", "Unknown"]
+Vendor = Literal["nvidia", "amd", "intel"]
+
+
+class MigInstanceStatus(Fields, frozen=True):
+    """A part of a GPU that the driver has cut off as a device of its own."""
+
+    id: Annotated[int, Meta(ge=0, description="Number of the instance on its GPU.")]
+    profile: Annotated[str, Meta(description="MIG profile, such as 1g.10gb.")] = ""
+    uuid: Annotated[str, Meta(description="UUID of the instance, by which CUDA selects it.")] = ""
+
+
+class DeviceStatus(Fields, frozen=True):
+    """One GPU."""
+
+    id: Annotated[GpuId, Meta(description="GPU device id on its node.")]
+    in_use_by: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="UIDs of the pods that use this GPU.",
+            extra_json_schema={"x-kubernetes-list-type": "set"},
+        ),
+    ] = ()
+    health: Annotated[
+        Health,
+        Meta(
+            description="Healthy, Unhealthy, or Unknown if it can't be read. Only Healthy GPUs are given out."
+        ),
+    ] = "Unknown"
+    bandwidth_gbps: Annotated[
+        int, Meta(ge=0, description="Bandwidth to the peers of its island, in GB/s.")
+    ] = field(default=0, name="bandwidthGBps")
+    island: Annotated[
+        str,
+        Meta(
+            description="Island of GPUs with fast links between them; GPUs of different islands talk over PCIe."
+        ),
+    ] = ""
+    uuid: Annotated[str, Meta(description="UUID that the driver gives the GPU.")] = ""
+    vendor: Annotated[Vendor | None, Meta(description="Maker of the GPU.")] = None
+    model: Annotated[str, Meta(description="Product name.")] = ""
+    memory_mib: Annotated[int | None, Meta(description="Memory of the GPU in MiB.")] = field(
+        default=None, name="memoryMiB"
+    )
+    pci_bus_id: Annotated[str, Meta(description="PCI address, such as 0000:1b:00.0.")] = ""
+    numa_node: Annotated[int | None, Meta(description="NUMA node that the GPU is nearest to.")] = None
+    health_reason: Annotated[str, Meta(description="Why the GPU is not Healthy, in a sentence.")] = ""
+    health_since: Annotated[datetime | None, Meta(description="When its health changed last.")] = None
+    cordoned: Annotated[bool, Meta(description="Set by an operator: give this GPU to no new pod.")] = False
+    mig_instances: Annotated[
+        tuple[MigInstanceStatus, ...],
+        Meta(
+            description="MIG instances of the GPU, if MIG is on.",
+            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
+        ),
+    ] = ()
+
+
+class NodeGpusSpec(Fields, frozen=True):
+    """Which node this is about."""
+
+    node_name: Annotated[str, Meta(description="Name of the Kubernetes node.", min_length=1, max_length=253)]
+
+
+class NodeGpus(Fields, frozen=True):
+    """The GPUs of the node."""
+
+    devices: Annotated[
+        tuple[DeviceStatus, ...],
+        Meta(
+            description="The GPUs of the node.",
+            max_length=64,
+            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
+        ),
+    ] = ()
+    total: Annotated[int, Meta(ge=0, description="Number of GPUs on the node.")] = 0
+    free: Annotated[
+        int, Meta(ge=0, description="Number of GPUs that are Healthy, not cordoned and used by no pod.")
+    ] = 0
+    unhealthy: Annotated[int, Meta(ge=0, description="Number of GPUs that are not Healthy.")] = 0
+
+
+class GpuNodeStatus(KubeObject, frozen=True, kw_only=True):
+    """The GPUs of one node and their health, reported by the agent on it."""
+
+    spec: Annotated[NodeGpusSpec, Meta(description="The node.")]
+    status: Annotated[NodeGpus, Meta(description="Its GPUs.")] = field(default_factory=NodeGpus)

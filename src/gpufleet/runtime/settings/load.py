@@ -1,0 +1,195 @@
+"""Read the settings once: flags first, then the environment, then `gpufleet.toml`, then defaults.
+
+A wrong value stops the program with a sentence that names the setting, where the value came
+from and what the setting takes. A name that nobody knows is refused with the nearest known
+one, because a misspelt setting that is silently ignored is the costlier surprise.
+"""
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from gpufleet.errors import SettingsError
+from gpufleet.runtime.settings.field import Setting, settings_of
+from gpufleet.runtime.settings.groups import CLUSTER_GROUPS, GROUPS
+from gpufleet.runtime.settings.parse import parse, takes
+
+T = TypeVar("T")
+
+DEFAULT_FILE = Path("gpufleet.toml")
+
+
+class Settings:
+    """All groups, each a frozen dataclass: `settings[ServerSettings].port`.
+
+    `clusters` has the settings of each cluster by name: those of the file's `[clusters.NAME.GROUP]`
+    tables over the ones here. Without such tables there is one cluster, named `default`.
+    """
+
+    def __init__(
+        self, groups: Mapping[type, object], clusters: Mapping[str, "Settings"] | None = None
+    ) -> None:
+        self._groups = dict(groups)
+        self.clusters: Mapping[str, Settings] = clusters or {"default": self}
+
+    def __getitem__(self, group: type[T]) -> T:
+        return cast(T, self._groups[group])
+
+    def replace(self, *groups: object) -> "Settings":
+        """These settings with some groups exchanged, for all clusters alike."""
+        changed = {**self._groups, **{type(group): group for group in groups}}
+        clusters = {n: s.replace(*groups) for n, s in self.clusters.items() if s is not self}
+        return Settings(changed, clusters)
+
+    def with_clusters(self, clusters: Mapping[str, "Settings"]) -> "Settings":
+        """These settings with these clusters, instead of those of the file."""
+        return Settings(self._groups, clusters)
+
+
+def load_settings(
+    flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None = None
+) -> Settings:
+    """Settings from `flags` (by dotted key), `environment` and `file` (or gpufleet.toml if it is there)."""
+    where, tables = _read_file(file, environment)
+    _refuse_unknown_variables(environment)
+    own = {name: table for name, table in tables.items() if name != "clusters"}
+    groups = {cls: _load_group(name, cls, flags, environment, (where, own)) for name, cls in GROUPS.items()}
+    clusters = {
+        name: _load_cluster(where, name, table, groups) for name, table in tables.get("clusters", {}).items()
+    }
+    return Settings(groups, clusters)
+
+
+def _load_cluster(where: str, cluster: str, tables: object, base: Mapping[type, object]) -> Settings:
+    """The settings of one cluster: what its tables say, else what holds for all."""
+    if not isinstance(tables, dict):
+        raise SettingsError(f"settings file {where}: write a cluster as [clusters.{cluster}.GROUP]")
+    groups = dict(base)
+    for name, table in tables.items():
+        if name not in CLUSTER_GROUPS:
+            known = ", ".join(CLUSTER_GROUPS)
+            raise SettingsError(f"settings file {where}: [clusters.{cluster}.{name}]: a cluster has {known}")
+        if not isinstance(table, dict):
+            raise SettingsError(f"settings file {where}: write [clusters.{cluster}.{name}] as a table")
+        cls = GROUPS[name]
+        known_settings = settings_of(name, cls)
+        _refuse_unknown_keys(f"{where}, cluster {cluster}", name, table, known_settings)
+        said = {
+            s.name: _parsed(s, table[s.name], f"file {where}, cluster {cluster}")
+            for s in known_settings
+            if s.name in table
+        }
+        groups[cls] = dataclasses.replace(cast(Any, base[cls]), **said)
+    return Settings(groups)
+
+
+def _load_group(
+    name: str,
+    cls: type,
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    tables: tuple[str, Mapping[str, Mapping[str, object]]],
+) -> object:
+    where, table = tables[0], tables[1].get(name, {})
+    known = settings_of(name, cls)
+    _refuse_unknown_keys(where, name, table, known)
+    return cls(**{s.name: _value(s, flags, environment, where, table) for s in known})
+
+
+def _value(
+    setting: Setting,
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    where: str,
+    table: Mapping[str, object],
+) -> Any:
+    if setting.key in flags:
+        return _parsed(setting, flags[setting.key], f"flag {setting.flag}")
+    for variable in setting.variables:
+        if variable in environment:
+            return _parsed(setting, environment[variable], f"environment variable {variable}")
+    if setting.name in table:
+        return _parsed(setting, table[setting.name], f"file {where}")
+    return setting.default
+
+
+def _parsed(setting: Setting, raw: object, source: str) -> Any:
+    try:
+        return parse(setting, raw)
+    except ValueError as refusal:
+        shown = "its value" if setting.facts.secret else repr(raw)
+        raise SettingsError(
+            f"setting {setting.key}: {shown} from {source} is wrong; it takes {refusal}"
+        ) from None
+
+
+def _read_file(
+    file: Path | None, environment: Mapping[str, str]
+) -> tuple[str, Mapping[str, Mapping[str, object]]]:
+    named = file or (Path(environment["GPUFLEET_CONFIG"]) if environment.get("GPUFLEET_CONFIG") else None)
+    path = named or DEFAULT_FILE
+    if named is None and not _may_look_for(path):
+        return str(path), {}
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if named is None:
+            return str(path), {}
+        raise SettingsError(f"settings file {path} is not there") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"settings file {path} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise SettingsError(f"settings file {path} can't be read: {error.strerror}") from None
+    for name, table in tables.items():
+        if name not in GROUPS and name != "clusters":
+            raise SettingsError(f"settings file {path}: no group [{name}]{_nearest(name, GROUPS)}")
+        if not isinstance(table, dict):
+            raise SettingsError(f"settings file {path}: {name} must be a table, written [{name}]")
+    return str(path), tables
+
+
+def _may_look_for(path: Path) -> bool:
+    """Return False if the working directory is closed to this user.
+
+    The agent of the chart runs as root without capabilities, and the working directory of the image
+    belongs to another user. A file that was never asked for is no reason to stop there.
+    """
+    try:
+        path.stat()
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _refuse_unknown_keys(where: str, group: str, table: Mapping[str, object], known: list[Setting]) -> None:
+    names = [setting.name for setting in known]
+    for key in table:
+        if key not in names:
+            raise SettingsError(f"settings file {where}: no setting {group}.{key}{_nearest(key, names)}")
+
+
+def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
+    known = {"GPUFLEET_CONFIG"} | {
+        variable for name, cls in GROUPS.items() for s in settings_of(name, cls) for variable in s.variables
+    }
+    for variable in environment:
+        prefix = any(variable.startswith(f"GPUFLEET_{name}_".upper()) for name in GROUPS)
+        if prefix and variable not in known:
+            raise SettingsError(
+                f"environment variable {variable}: no such setting{_nearest(variable, known)}"
+            )
+
+
+def _nearest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def describe(setting: Setting) -> str:
+    """One line for `--help`: what it is for, what it takes, and its default."""
+    return f"{setting.facts.help} Takes {takes(setting)}."

@@ -1,0 +1,169 @@
+"""Turn the text of a flag or variable, or the value in a file, into a setting's type.
+
+Refusals are sentences that say what the setting takes; the caller adds which setting it is
+and where the value came from.
+"""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from gpufleet.runtime.settings.field import Setting
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off"}
+
+
+def parse(setting: Setting, raw: object) -> Any:
+    """The value that `raw` stands for; ValueError says what the setting takes."""
+    kind = setting.type
+    if kind is bool:
+        return _boolean(raw)
+    if kind is int:
+        return _bounded(setting, _integer(setting, raw))
+    if kind is float:
+        return _bounded(setting, _duration(raw) if setting.facts.unit == "s" else _number(setting, raw))
+    if kind == tuple[str, ...]:
+        return _texts(setting, raw)
+    if kind == dict[str, float]:
+        return _amounts(raw)
+    if kind == Path | None and raw == "":
+        return None
+    if kind in (Path | None, Path):
+        return _path(raw)
+    text = _text(raw)
+    if setting.facts.choices and text not in setting.facts.choices:
+        raise ValueError(takes(setting))
+    return text
+
+
+def takes(setting: Setting) -> str:
+    """What the setting takes, to stand behind "takes"."""
+    facts, kind = setting.facts, setting.type
+    if facts.choices:
+        return ("any of " if kind == tuple[str, ...] else "one of ") + ", ".join(facts.choices)
+    if kind is bool:
+        return "true or false"
+    if kind is int:
+        return "a whole number" + _limits(setting)
+    if kind is float:
+        return ("a duration such as 15s, 5m, 2h or 30d" if facts.unit == "s" else "a number") + _limits(
+            setting
+        )
+    if kind == tuple[str, ...]:
+        return "a list, separated by commas"
+    if kind == dict[str, float]:
+        return "name=amount pairs, separated by commas"
+    if kind in (Path | None, Path):
+        return "a path"
+    return "text"
+
+
+def amount(setting: Setting, value: float) -> str:
+    """A number as people write it: a duration with the largest unit that it is a whole number of."""
+    if setting.facts.unit != "s":
+        return f"{value:g}" if value != int(value) else f"{int(value)}"
+    for unit, seconds in sorted(_UNITS.items(), key=lambda item: -item[1]):
+        count = value / seconds
+        if count >= 1 and count.is_integer():
+            return f"{int(count)}{unit}"
+    return f"{value:.15g}s"
+
+
+def _limits(setting: Setting) -> str:
+    low, high = setting.facts.minimum, setting.facts.maximum
+    if low is not None and high is not None:
+        return f" from {amount(setting, low)} to {amount(setting, high)}"
+    if low is not None:
+        return f" of at least {amount(setting, low)}"
+    if high is not None:
+        return f" of at most {amount(setting, high)}"
+    return ""
+
+
+def _boolean(raw: object) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    word = str(raw).strip().lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError("true or false")
+
+
+def _integer(setting: Setting, raw: object) -> int:
+    if isinstance(raw, bool) or not isinstance(raw, int | str):
+        raise ValueError(takes(setting))
+    try:
+        return int(raw)
+    except ValueError:
+        raise ValueError(takes(setting)) from None
+
+
+def _number(setting: Setting, raw: object) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float | str):
+        raise ValueError(takes(setting))
+    try:
+        return float(raw)
+    except ValueError:
+        raise ValueError(takes(setting)) from None
+
+
+def _duration(raw: object) -> float:
+    if isinstance(raw, int | float) and not isinstance(raw, bool):
+        return float(raw)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", str(raw))
+    if not match:
+        raise ValueError("a duration such as 15s, 5m, 2h or 30d")
+    return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def _bounded(setting: Setting, value: Any) -> Any:
+    low, high = setting.facts.minimum, setting.facts.maximum
+    if not math.isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
+        raise ValueError(takes(setting))
+    return value
+
+
+def _texts(setting: Setting, raw: object) -> tuple[str, ...]:
+    parts = raw if isinstance(raw, list) else str(raw).split(",")
+    texts = tuple(_text(part).strip() for part in parts if str(part).strip())
+    if setting.facts.choices and not set(texts) <= set(setting.facts.choices):
+        raise ValueError(takes(setting))
+    return texts
+
+
+def _amounts(raw: object) -> dict[str, float]:
+    refusal = ValueError("name=amount pairs, separated by commas (a table in the file)")
+    pairs: list[Any]
+    if isinstance(raw, dict):
+        pairs = list(raw.items())
+    else:
+        pairs = [part.rsplit("=", 1) for part in str(raw).split(",") if part.strip()]
+    try:
+        amounts = {str(name).strip(): float(amount) for name, amount in pairs}
+    except (TypeError, ValueError):
+        raise refusal from None
+    if not all(math.isfinite(amount) and amount >= 0 for amount in amounts.values()):
+        raise refusal
+    return amounts
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise ValueError("text")
+    if "\x00" in raw:
+        raise ValueError("text without NUL bytes")
+    return raw
+
+
+def _path(raw: object) -> Path:
+    if not _text(raw):
+        raise ValueError("a path")
+    try:
+        return Path(_text(raw)).expanduser()
+    except RuntimeError:  # ~ of a user that there is none of
+        raise ValueError("a path, beginning with ~ only for a user who is known here") from None

@@ -1,0 +1,73 @@
+"""The settings page of the documentation, made from the declarations themselves."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from gpufleet.runtime.settings.field import Setting, settings_of
+from gpufleet.runtime.settings.groups import CLUSTER_GROUPS, GROUPS
+from gpufleet.runtime.settings.parse import amount, takes
+
+_HEAD = """# Settings
+
+Made from the code by `make docs`; a test keeps the two together.
+
+A setting is looked up in this order: command-line flag, environment variable, `gpufleet.toml`
+(or the file that `--config` or `GPUFLEET_CONFIG` names), default. A wrong value stops the
+program with a sentence that says which setting it is, where the value came from and what it
+takes. Secrets have no flag, since command lines are public.
+
+One server can show several clusters. Each has a name and, in the file, tables of its own for the
+groups {clusters}; what they don't say is taken from the groups of all:
+
+```toml
+[clusters.east.kubernetes]
+context = "east"
+[clusters.east.metrics]
+url = "http://prometheus.east:9090"
+
+[clusters.west.kubernetes]
+context = "west"
+```
+"""
+
+
+def reference() -> str:
+    """The whole page, in Markdown."""
+    clusters = ", ".join(f"`{name}`" for name in CLUSTER_GROUPS)
+    return "\n".join([_HEAD.format(clusters=clusters), *(_group(name, cls) for name, cls in GROUPS.items())])
+
+
+def _group(name: str, cls: type) -> str:
+    rows = [
+        "| setting | flag | environment | default | takes | what it is for |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *(_row(setting) for setting in settings_of(name, cls)),
+    ]
+    return f"## `[{name}]`\n\n{inspect.getdoc(cls)}\n\n" + "\n".join(rows) + "\n"
+
+
+def _row(setting: Setting) -> str:
+    flag = f"`{setting.flag}`" if setting.flag else "–"
+    variables = ", ".join(f"`{variable}`" for variable in setting.variables)
+    cells = [f"`{setting.name}`", flag, variables, _shown(setting), takes(setting), setting.facts.help]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _shown(setting: Setting) -> str:
+    value: Any = setting.default
+    if value is None or value == "" or value == () or value == {}:
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`{','.join(value)}`"
+    if isinstance(value, dict):
+        return f"`{','.join(f'{k}={v:g}' for k, v in value.items())}`"
+    if isinstance(value, float):
+        return f"`{amount(setting, value)}`"
+    return f"`{value if isinstance(value, str | int) else Path(value)}`"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")  # noqa: T201 - the page is this module's output

@@ -1,0 +1,1 @@
+"""The HTTP layer: routing, middleware, envelopes, errors, answers."""

@@ -1,0 +1,243 @@
+"""`/api/claims`, `/api/leases` and why a claim waits, for the dashboard and other programs."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Protocol
+
+import msgspec
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Meta
+
+from gpufleet.errors import NotFound
+from gpufleet.fleet.clusters import Clusters
+from gpufleet.kubernetes.crds.gpu_claim import ClaimPhase, GpuClaim
+from gpufleet.kubernetes.leases import GpuLease
+from gpufleet.scheduler.explain import Explanation
+from gpufleet.scheduler.state.claim_requests import gang_size
+from gpufleet.server.http.routing import get
+from gpufleet.server.routes.params import InCluster, PageNumber, PageSize
+
+
+class ClaimView(Protocol):
+    """Claims and leases of one cluster; a Protocol, since the edge may not import who reads them."""
+
+    async def claims(self) -> list[GpuClaim]:
+        """All claims, by namespace and name."""
+
+    async def leases(self) -> list[GpuLease]:
+        """All leases of GPUs, by node and GPU."""
+
+    async def explain(self, namespace: str, claim: str) -> Explanation:
+        """Why a claim waits; NotFound if there is none of that name."""
+
+
+class ClaimsAsked(InCluster, rename="camel"):
+    """Which claims."""
+
+    page_num: PageNumber = 1
+    page_size: PageSize = 100
+    namespace: Annotated[str, Meta(max_length=253, description="Claims of this namespace only.")] = ""
+    phase: Annotated[ClaimPhase | None, Meta(description="Claims in this phase only.")] = None
+    gang: Annotated[
+        str, Meta(max_length=253, description="Claims of this gang only; * for those of any.")
+    ] = ""
+
+
+class LeasesAsked(InCluster, rename="camel"):
+    """Which leases."""
+
+    page_num: PageNumber = 1
+    page_size: PageSize = 100
+    node: Annotated[str, Meta(max_length=253, description="Leases of this node's GPUs only.")] = ""
+
+
+class ClaimAllocation(msgspec.Struct, rename="camel"):
+    """What one pod of a claim has."""
+
+    pod_uid: str
+    pod_name: str
+    node_name: str
+    gpu_ids: list[int]
+    share: float | None
+    phase: str
+
+
+class ClaimRow(msgspec.Struct, rename="camel"):
+    """A claim: what it asks for and what it got."""
+
+    namespace: str
+    name: str
+    uid: str
+    count: int
+    policy: str
+    exclusivity: str
+    gang: str
+    gang_size: int | None
+    """How many pods the gang needs, where the claim says so; a PodGroup may say it instead."""
+    phase: str
+    node_name: str
+    gpu_ids: list[int]
+    allocated: str
+    message: str
+    allocations: list[ClaimAllocation]
+    created_at: datetime | None
+
+
+class ClaimPage(msgspec.Struct):
+    """Some claims, and how many there are."""
+
+    data: list[ClaimRow]
+    total: int
+
+
+class LeaseHolder(msgspec.Struct, rename="camel"):
+    """A pod that holds a part of a GPU; without a name if the lease doesn't say."""
+
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    claim: str
+    share: float | None
+    """0.0 to 1.0; null for MIG instances."""
+    instances: list[str]
+
+
+class LeaseRow(msgspec.Struct, rename="camel"):
+    """A lease of a GPU; `foreign` if gpufleet's scheduler did not make it."""
+
+    name: str
+    node: str
+    gpu: int
+    foreign: bool
+    holders: list[LeaseHolder]
+    acquired_at: datetime | None
+
+
+class LeasePage(msgspec.Struct):
+    """Some leases, and how many there are."""
+
+    data: list[LeaseRow]
+    total: int
+
+
+class WhyWaiting(msgspec.Struct, rename="camel"):
+    """Why a claim waits: a sentence, the nodes by reason, and what would make it fit."""
+
+    waiting: bool
+    sentence: str
+    reasons: dict[str, int]
+    remedies: list[str]
+
+
+def claim_routes(clusters: Clusters, books: Mapping[str, ClaimView]) -> list[HTTPRouteHandler]:
+    """The routes, over the clusters that have claims; others have none to show."""
+
+    @get("/api/claims", example=ClaimPage([_CLAIM], 1))
+    async def list_claims(query: ClaimsAsked) -> ClaimPage:
+        """GpuClaims by namespace and name."""
+        book = books.get(clusters.get(query.cluster).name)
+        found = [
+            claim
+            for claim in (await book.claims() if book else [])
+            if query.namespace in ("", claim.metadata.namespace)
+            and query.phase in (None, claim.status.phase)
+            and (query.gang in ("", claim.spec.gang_ref) or (query.gang == "*" and claim.spec.gang_ref))
+        ]
+        first = (query.page_num - 1) * query.page_size
+        return ClaimPage([_claim(each) for each in found[first : first + query.page_size]], len(found))
+
+    @get("/api/leases", example=LeasePage([_LEASE], 1))
+    async def list_leases(query: LeasesAsked) -> LeasePage:
+        """Leases of GPUs by node and GPU: who holds what."""
+        book = books.get(clusters.get(query.cluster).name)
+        found = [lease for lease in (await book.leases() if book else []) if query.node in ("", lease.node)]
+        first = (query.page_num - 1) * query.page_size
+        return LeasePage([_lease(each) for each in found[first : first + query.page_size]], len(found))
+
+    @get("/api/claims/{namespace:str}/{name:str}/explain", example=_WHY)
+    async def explain_claim(namespace: str, name: str, query: InCluster) -> WhyWaiting:
+        """Why a claim waits, in one sentence with the nodes by reason, and what would make it fit."""
+        cluster = clusters.get(query.cluster)
+        book = books.get(cluster.name)
+        if book is None:
+            raise NotFound(f"cluster {cluster.name} has no GpuClaims: it is not on Kubernetes")
+        why = await book.explain(namespace, name)
+        return WhyWaiting(why.waiting, why.sentence, why.reasons, list(why.remedies))
+
+    return [list_claims, list_leases, explain_claim]
+
+
+def _claim(claim: GpuClaim) -> ClaimRow:
+    devices, status, meta = claim.spec.devices, claim.status, claim.metadata
+    return ClaimRow(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        count=devices.count,
+        policy=devices.policy,
+        exclusivity=devices.exclusivity,
+        gang=claim.spec.gang_ref,
+        gang_size=gang_size(claim),
+        phase=status.phase,
+        node_name=status.node_name,
+        gpu_ids=list(status.gpu_ids),
+        allocated=status.allocated,
+        message=status.message,
+        allocations=[
+            ClaimAllocation(
+                each.pod_uid, each.pod_name, each.node_name, list(each.gpu_ids), each.share, each.phase
+            )
+            for each in status.allocations
+        ],
+        created_at=meta.creation_timestamp,
+    )
+
+
+def _lease(lease: GpuLease) -> LeaseRow:
+    return LeaseRow(
+        name=lease.name,
+        node=lease.node,
+        gpu=lease.gpu,
+        foreign=lease.foreign,
+        holders=[
+            LeaseHolder(
+                uid,
+                holder.namespace,
+                holder.pod,
+                holder.claim,
+                None if holder.instances else holder.milli / 1000,
+                list(holder.instances),
+            )
+            for uid, holder in lease.holders.items()
+        ],
+        acquired_at=lease.object.spec.acquire_time,
+    )
+
+
+_UID = "0b8a4f5e-6f0f-4c3c-9e1f-6a1b2c3d4e5f"
+_CLAIM = ClaimRow(
+    namespace="ml",
+    name="training-gpus",
+    uid="5c9d8e7f-1a2b-4c3d-8e9f-0a1b2c3d4e5f",
+    count=2,
+    policy="contiguous",
+    exclusivity="Exclusive",
+    gang="",
+    gang_size=None,
+    phase="Bound",
+    node_name="node-a",
+    gpu_ids=[0, 1],
+    allocated="node-a:0,1",
+    message="Successfully allocated",
+    allocations=[ClaimAllocation(_UID, "trainer-0", "node-a", [0, 1], None, "Bound")],
+    created_at=None,
+)
+_LEASE = LeaseRow(
+    "gpu-node-a-0", "node-a", 0, False, [LeaseHolder(_UID, "ml", "trainer-0", "training-gpus", 1.0, [])], None
+)
+_WHY = WhyWaiting(
+    True,
+    "0/40 nodes fit: 40 have fewer than 8 free GPUs",
+    {"had fewer than 8 free GPUs": 40},
+    ["ask for 4 instead of 8 (then it fits on node-a)"],
+)

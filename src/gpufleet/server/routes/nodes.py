@@ -1,0 +1,252 @@
+"""`/api/nodes` and `/api/nodes/{name}`: machines, their GPUs and who holds them."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import msgspec
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Meta
+
+from gpufleet.errors import NotFound
+from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.node_view import NodeView
+from gpufleet.model.node import FleetGpu
+from gpufleet.model.reading import Quantity
+from gpufleet.server.http.routing import get
+from gpufleet.server.routes.params import InCluster, PageNumber, PageSize
+
+
+class NodesAsked(InCluster, rename="camel"):
+    """Which nodes."""
+
+    page_num: PageNumber = 1
+    page_size: PageSize = 100
+    state: Annotated[
+        Literal["faulty", "idle", "partial", "busy"] | None, Meta(description="Nodes in this state only.")
+    ] = None
+    name: Annotated[str, Meta(max_length=253, description="Part of the name, in any case.")] = ""
+    sort: Annotated[
+        Literal["name", "state", "free", "utilization"],
+        Meta(description="Sort field: by name, faulty first, most free GPUs first, or the busiest first."),
+    ] = "name"
+    reverse: Annotated[bool, Meta(description="The other way round.")] = False
+
+
+class NodeRow(msgspec.Struct, rename="camel"):
+    """A GPU node in a list."""
+
+    name: str
+    source: str
+    state: str
+    ready: bool
+    cordoned: bool
+    fault: str
+    gpu_total: int
+    gpu_allocated: int
+    gpu_model: str
+    utilization: float | None
+    """Mean over its GPUs, 0.0 to 1.0; null without a reading."""
+
+
+class NodePage(msgspec.Struct):
+    """Some nodes, and how many there are."""
+
+    data: list[NodeRow]
+    total: int
+
+
+class GpuHolder(msgspec.Struct, rename="camel"):
+    """A pod that holds a GPU, and the workload that it belongs to."""
+
+    pod_namespace: str
+    pod_name: str
+    pod_uid: str
+    workload_uid: str
+    share: float
+
+
+class NodeGpu(msgspec.Struct, rename="camel"):
+    """A GPU of a node; rates 0.0 to 1.0, memory in GiB, null for what nobody measures."""
+
+    index: int
+    uuid: str
+    model: str
+    vendor: str
+    island: str
+    bandwidth_g_bps: int = msgspec.field(name="bandwidthGBps")
+    health: str = ""
+    health_reason: str = ""
+    health_since: datetime | None = None
+    cordoned: bool = False
+    mig_profiles: list[str] = []
+    utilization: float | None = None
+    memory_used: float | None = None
+    memory_total: float | None = None
+    temperature: float | None = None
+    power: float | None = None
+    holders: list[GpuHolder] = []
+
+
+class NodeProcess(msgspec.Struct, rename="camel"):
+    """A process on a GPU; memory in MiB."""
+
+    gpu_index: int
+    pid: int
+    process_name: str
+    user: str
+    gpu_memory: float | None
+
+
+class NodeDetail(NodeRow, rename="camel"):
+    """A node with its GPUs, who holds them and what runs on them."""
+
+    labels: dict[str, str]
+    gpus: list[NodeGpu]
+    processes: list[NodeProcess]
+
+
+def node_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
+    """The routes under `/api/nodes`."""
+
+    @get("/api/nodes", example=NodePage([_ROW], 1))
+    async def list_nodes(query: NodesAsked) -> NodePage:
+        """GPU nodes, by name unless asked otherwise."""
+        cluster = clusters.seen(query.cluster)
+        part = query.name.casefold()
+        views = [
+            view
+            for _, view in sorted(cluster.fleet.views().items())
+            if view.total and query.state in (None, view.state.value) and part in view.node.name.casefold()
+        ]
+        if query.sort != "name":
+            views.sort(key=_key(cluster, query.sort))
+        if query.reverse:
+            views.reverse()
+        first = (query.page_num - 1) * query.page_size
+        shown = views[first : first + query.page_size]
+        busy = _utilization(cluster)
+        return NodePage([_row(view, busy(view)) for view in shown], len(views))
+
+    @get("/api/nodes/{name:str}", example=_DETAIL)
+    async def node(name: str, query: InCluster) -> NodeDetail:
+        """One node: its GPUs with health and readings, who holds them, the processes on them."""
+        cluster = clusters.seen(query.cluster)
+        view = cluster.fleet.views().get(name)
+        if view is None:
+            raise NotFound(f"no node {name[:64]!r} in cluster {cluster.name}")
+        return await _detail(cluster, view)
+
+    return [list_nodes, node]
+
+
+_STATES = ("faulty", "busy", "partial", "idle")
+
+
+def _key(cluster: Cluster, order: str) -> Callable[[NodeView], float]:
+    if order == "state":
+        return lambda view: _STATES.index(view.state.value)
+    if order == "free":
+        return lambda view: view.usable_allocated - view.usable
+    busy = _utilization(cluster)
+    return lambda view: 1.0 if (found := busy(view)) is None else -found
+
+
+def _utilization(cluster: Cluster) -> Callable[[NodeView], float | None]:
+    """What tells the mean over a node's GPUs, 0.0 to 1.0."""
+    board = cluster.fleet.board
+    column = board.column(Quantity.UTILIZATION)
+
+    def mean(view: NodeView) -> float | None:
+        slots = board.slots_of(view.node.name, (gpu.index for gpu in view.gpus))
+        values = [value for value in column[slots].tolist() if value == value]
+        return round(sum(values) / len(values) / 100, 4) if values else None
+
+    return mean
+
+
+def _row(view: NodeView, utilization: float | None) -> NodeRow:
+    return NodeRow(
+        name=view.node.name,
+        source=view.node.source,
+        state=view.state.value,
+        ready=view.node.ready,
+        cordoned=view.node.cordoned,
+        fault=view.fault,
+        gpu_total=view.total,
+        gpu_allocated=view.allocated,
+        gpu_model=view.node.gpu_model or next((gpu.model for gpu in view.gpus if gpu.model), ""),
+        utilization=utilization,
+    )
+
+
+async def _detail(cluster: Cluster, view: NodeView) -> NodeDetail:
+    processes = await cluster.metrics.processes()
+    name = cluster.fleet.node_name
+    return NodeDetail(
+        **msgspec.structs.asdict(_row(view, _utilization(cluster)(view))),
+        labels=view.node.labels,
+        gpus=[_gpu(cluster, view, gpu) for gpu in view.gpus],
+        processes=[
+            NodeProcess(row.gpu.index, row.pid, row.name, row.user, _scaled(row.gpu_memory_bytes, 1024**2))
+            for row in processes.rows
+            if name(row.gpu.node) == view.node.name
+        ],
+    )
+
+
+def _gpu(cluster: Cluster, view: NodeView, gpu: FleetGpu) -> NodeGpu:
+    board, family = cluster.fleet.board, cluster.fleet.family
+    slots = board.slots_of(view.node.name, [gpu.index])
+
+    def reading(quantity: Quantity, unit: float = 1.0) -> float | None:
+        value = float(board.column(quantity)[slots[0]]) if slots else float("nan")
+        return _scaled(value if value == value else None, unit)
+
+    return NodeGpu(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        model=gpu.model,
+        vendor=gpu.vendor,
+        island=gpu.island,
+        bandwidth_g_bps=gpu.bandwidth_gbps,
+        health=gpu.health.value,
+        health_reason=gpu.health_reason,
+        health_since=datetime.fromtimestamp(gpu.health_since, UTC) if gpu.health_since is not None else None,
+        cordoned=gpu.cordoned,
+        mig_profiles=list(gpu.mig_profiles),
+        utilization=reading(Quantity.UTILIZATION, 100),
+        memory_used=reading(Quantity.MEMORY_USED, 1024**3),
+        memory_total=reading(Quantity.MEMORY_TOTAL, 1024**3),
+        temperature=reading(Quantity.TEMPERATURE),
+        power=reading(Quantity.POWER),
+        holders=[
+            GpuHolder(pod.namespace, pod.name, uid, family.root_of(uid), pod.share)
+            for uid in view.holders.get(gpu.index, ())
+            if (pod := family.pods.get(uid)) is not None
+        ],
+    )
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else round(value / unit, 4)
+
+
+_ROW = NodeRow("gpu-node-1", "k8s", "partial", True, False, "", 8, 4, "NVIDIA H200", 0.41)
+_DETAIL = NodeDetail(
+    **msgspec.structs.asdict(_ROW),
+    labels={"gpu-type": "h200"},
+    gpus=[
+        NodeGpu(
+            index=0,
+            uuid="GPU-5f2c1b1e",
+            model="NVIDIA H200",
+            vendor="nvidia",
+            island="nvlink-group-0",
+            bandwidth_g_bps=900,
+            health="Healthy",
+            holders=[GpuHolder("ml", "train-0", "pod-uid-789", "root-uid-123", 1.0)],
+        )
+    ],
+    processes=[NodeProcess(0, 1234, "python", "alice", 1024.0)],
+)

@@ -1,0 +1,178 @@
+"""`/api/workloads/{uid}/metrics` and `…/trainingPerformance`: a workload over time.
+
+One series for each GPU that the workload holds, cut to the time in which it held it: what came
+before and after is somebody else's. `GPU-0` names a series while the workload is on one node,
+`<node>/GPU-0` once it spans several.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, cast
+
+import msgspec
+import numpy as np
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Meta
+
+from gpufleet.errors import InvalidRequest
+from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.lookup import Held, controllers, find_workload, held_by
+from gpufleet.model.metric_source import check_span
+from gpufleet.model.reading import GpuRef, GpuSeries, Quantity, TrainingPoint
+from gpufleet.server.http.routing import get
+from gpufleet.server.routes.params import InCluster
+from gpufleet.training.curves import one_line
+from gpufleet.training.performance import in_steps, performance
+
+FACTS_EVERY = 300
+"""Seconds before `start` in which the size of the model is looked for; reporters repeat it more often."""
+
+_POINTS_A_STEP = 20_000
+
+Seconds = Annotated[int, Meta(ge=0, le=10**11, description="Unix seconds.")]
+Milliseconds = Annotated[int, Meta(ge=0, le=10**14, description="Unix milliseconds.")]
+Point = tuple[float, int]
+"""Value, and Unix milliseconds."""
+
+
+class MetricsAsked(InCluster, kw_only=True, rename="camel"):
+    """From when to when, and how fine."""
+
+    start: Seconds
+    end: Seconds
+    step: Annotated[int, Meta(ge=1, le=86_400, description="Seconds between two points.")] = 60
+
+
+class TrainingAsked(InCluster, kw_only=True, rename="camel"):
+    """From when to when, and of which rank; without one, each metric is one line (see `one_line`)."""
+
+    start: Milliseconds
+    end: Milliseconds
+    rank: Annotated[int, Meta(ge=0, le=10**6, description="Numbers of this rank only.")] | None = None
+
+
+class Series(msgspec.Struct):
+    """One line of a graph."""
+
+    name: str
+    points: list[Point]
+
+
+class GraphConfig(msgspec.Struct, rename="camel"):
+    """How a graph is drawn."""
+
+    y_axis_unit: str
+
+
+class Graph(msgspec.Struct):
+    """One graph, and where it stands among the others."""
+
+    serial: int
+    series: list[Series]
+    config: GraphConfig
+
+
+class TrainingRow(msgspec.Struct):
+    """A number that a training job reported; the time is in Unix milliseconds."""
+
+    metric: str
+    value: float
+    timestamp: int
+
+
+def workload_metric_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
+    """Graphs and training numbers of a workload."""
+
+    @get("/api/workloads/{uid:str}/metrics", example=_GRAPHS)
+    async def workload_metrics(uid: str, query: MetricsAsked) -> dict[str, Graph]:
+        """Utilization, memory and power of a workload's GPUs, and its training speed."""
+        check_span(query.start, query.end, query.step)
+        cluster = clusters.seen(query.cluster)
+        workload, tree, models = find_workload(cluster.fleet, uid)
+        held = held_by(cluster.fleet, workload)
+        several = len({pod.node for pod in workload.counted}) > 1
+        training = await cluster.metrics.training(
+            uid, query.start - FACTS_EVERY, query.end, controllers(tree)
+        )
+        utilization = await _lines(cluster, held, several, Quantity.UTILIZATION, query, 100)
+        memory = await _lines(cluster, held, several, Quantity.MEMORY_UTILIZATION, query, 100)
+        power = await _lines(cluster, held, several, Quantity.POWER, query, 1)
+        return {
+            "GPU Utilization": Graph(1, utilization, GraphConfig("%")),
+            "GPU Memory Utilization": Graph(2, memory, GraphConfig("%")),
+            "GPU Power": Graph(3, power, GraphConfig("W")),
+            "TrainingPerformance": Graph(4, _speed(training, models, query), GraphConfig("TFLOPS")),
+        }
+
+    @get("/api/workloads/{uid:str}/trainingPerformance", example=[TrainingRow("loss", 0.0125, 1609459200000)])
+    async def training_performance(uid: str, query: TrainingAsked) -> list[TrainingRow]:
+        """What a workload reported of its training, as flat rows: one line a metric, or the numbers of one `rank`."""
+        if query.start > query.end:
+            raise InvalidRequest("parameter start: must not be after end")
+        cluster = clusters.seen(query.cluster)
+        tree = find_workload(cluster.fleet, uid).tree
+        points = await cluster.metrics.training(uid, query.start / 1000, query.end / 1000, controllers(tree))
+        if query.rank is not None:
+            points = [point for point in points if point.rank == query.rank]
+        points = await asyncio.to_thread(one_line, points)
+        return [TrainingRow(point.metric, point.value, round(point.time * 1000)) for point in points]
+
+    return [workload_metrics, training_performance]
+
+
+async def _lines(
+    cluster: Cluster,
+    held: Sequence[Held],
+    several: bool,
+    quantity: Quantity,
+    asked: MetricsAsked,
+    scale: float,
+) -> list[Series]:
+    periods: dict[GpuRef, list[Held]] = {}
+    for period in held:
+        periods.setdefault(period.gpu, []).append(period)
+    if not periods:
+        return []
+    found = await cluster.metrics.series(quantity, periods.keys(), asked.start, asked.end, asked.step)
+    by_gpu = {series.gpu: series for series in found}
+    lines = []
+    made = 0
+    for gpu in sorted(periods):
+        name = f"{gpu.node}/GPU-{gpu.index}" if several else f"GPU-{gpu.index}"
+        series = by_gpu.get(gpu)
+        lines.append(Series(name, _points(series, periods[gpu], scale) if series is not None else []))
+        made += len(series.times) if series is not None else 0
+        if made >= _POINTS_A_STEP:  # others are served between two steps
+            made = 0
+            await asyncio.sleep(0)
+    return lines
+
+
+def _points(series: GpuSeries, periods: Sequence[Held], scale: float) -> list[Point]:
+    """The points within the periods, encoded here: a job of a thousand GPUs has millions of them."""
+    times = series.times
+    inside = np.zeros(len(times), dtype=np.bool_)
+    for period in periods:
+        inside |= (period.start <= times) & (times <= (period.end or np.inf))
+    values = np.round(series.values[inside] / scale, 6).tolist()
+    stamps = np.rint(times[inside] * 1000).astype(np.int64).tolist()
+    return cast(list[Point], msgspec.Raw(msgspec.json.encode(list(zip(values, stamps, strict=True)))))
+
+
+def _speed(points: Sequence[TrainingPoint], models: dict[str, int], asked: MetricsAsked) -> list[Series]:
+    """TFLOPS of one GPU and model FLOPs utilization (0.0 to 1.0), as means over each step and all ranks."""
+    found = [point for point in performance(points, models) if point.time >= asked.start]
+    lines = []
+    for metric, name in (("tflops", "TFLOPS"), ("mfu", "MFU")):
+        means = in_steps([point for point in found if point.metric == metric], asked.start, asked.step)
+        if means:
+            lines.append(Series(name, [(round(value, 6), round(time * 1000)) for value, time in means]))
+    return lines
+
+
+_GRAPHS = {
+    "GPU Utilization": Graph(1, [Series("GPU-0", [(0.85, 1609459200000)])], GraphConfig("%")),
+    "GPU Memory Utilization": Graph(2, [Series("GPU-0", [(0.92, 1609459200000)])], GraphConfig("%")),
+    "GPU Power": Graph(3, [Series("GPU-0", [(650.5, 1609459200000)])], GraphConfig("W")),
+    "TrainingPerformance": Graph(4, [Series("TFLOPS", [(450.5, 1609459200000)])], GraphConfig("TFLOPS")),
+}

@@ -1,0 +1,235 @@
+"""`/api/workloads*` and `/api/workloadMetadata`: what people run on the GPUs."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Meta
+
+from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.hierarchy import Branch
+from gpufleet.fleet.listing import Filter
+from gpufleet.fleet.lookup import Found, find_workload
+from gpufleet.fleet.workload_summary import Workload
+from gpufleet.model.workload import Status
+from gpufleet.server.http.routing import get
+from gpufleet.server.routes.params import InCluster, PagedInCluster
+
+COLORS = {
+    Status.RUNNING: "green",
+    Status.COMPLETED: "green",
+    Status.FAILED: "red",
+    Status.PENDING: "yellow",
+    Status.UNKNOWN: "gray",
+}
+
+Name = Annotated[str, Meta(max_length=253)]
+
+
+class WorkloadsAsked(PagedInCluster, rename="camel"):
+    """Which workloads, in which order."""
+
+    name: Annotated[str, Meta(max_length=253, description="Part of the name, in any case.")] = ""
+    kind: Annotated[str, Meta(max_length=253, description="Kind, such as Job or Deployment.")] = ""
+    namespace: Annotated[str, Meta(max_length=253, description="Namespace.")] = ""
+    status: Annotated[
+        Literal["Running", "Completed", "Failed", "Pending", "Unknown"] | None, Meta(description="Status.")
+    ] = None
+    source: Annotated[str, Meta(max_length=63, description="Source: k8s, slurm, docker, local.")] = ""
+    order_by: Annotated[
+        Literal["start_at", "end_at"] | None,
+        Meta(description="Sort field, newest first; start_at if not given."),
+    ] = None
+    sort: Annotated[
+        Literal["gpus", "name"] | None,
+        Meta(description="Sort by this instead: most GPUs first, or by name."),
+    ] = None
+    reverse: Annotated[bool, Meta(description="The other way round.")] = False
+
+
+class WorkloadRow(msgspec.Struct, rename="camel"):
+    """A workload in a list; times in Unix seconds, 0 for not yet."""
+
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    gpu_allocated: int
+    gpu_allocation: dict[str, int]
+    status: str
+    status_color: str
+    start_at: int
+    end_at: int
+    source: str
+
+
+class WorkloadPage(msgspec.Struct):
+    """Some workloads, and how many there are."""
+
+    data: list[WorkloadRow]
+    total: int
+
+
+class WorkloadPod(msgspec.Struct, rename="camel"):
+    """A pod of a workload, and where it runs."""
+
+    node_name: str
+    pod_namespace: str
+    pod_name: str
+
+
+class WorkloadDetail(msgspec.Struct, rename="camel"):
+    """A workload; times in Unix seconds, 0 for not yet."""
+
+    api_version: str
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    gpu_allocation: dict[str, int]
+    pods: list[WorkloadPod]
+    start_time: int
+    end_time: int
+    source: str
+    status: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+
+
+class HierarchyItem(msgspec.Struct):
+    """An object and what it controls."""
+
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    children: list["HierarchyItem"]
+
+
+class WorkloadMetadata(msgspec.Struct):
+    """What lists of workloads can be narrowed to."""
+
+    namespaces: list[str]
+    kinds: list[str]
+
+
+def workload_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
+    """Lists, details and hierarchies of workloads."""
+
+    @get("/api/workloads", example=_PAGE)
+    async def list_workloads(query: WorkloadsAsked) -> WorkloadPage:
+        """Workloads that ask or asked for GPUs, newest first."""
+        cluster = clusters.seen(query.cluster)
+        wanted = Filter(query.name, query.kind, query.namespace, query.status or "", query.source)
+        page = cluster.listing.workloads(
+            wanted,
+            query.sort or query.order_by or "",
+            query.page_num,
+            query.page_size,
+            backwards=query.reverse,
+        )
+        return WorkloadPage([_row(cluster, workload) for workload in page.rows], page.total)
+
+    @get("/api/workloads/{uid:str}", example=_DETAIL)
+    async def workload(uid: str, query: InCluster) -> WorkloadDetail:
+        """One workload with its pods."""
+        return _detail(find_workload(clusters.seen(query.cluster).fleet, uid))
+
+    @get("/api/workloads/{uid:str}/hierarchy", example=_HIERARCHY)
+    async def hierarchy(uid: str, query: InCluster) -> HierarchyItem:
+        """What a workload controls, down to its pods."""
+        return _item(find_workload(clusters.seen(query.cluster).fleet, uid).tree)
+
+    @get("/api/workloadMetadata", example=WorkloadMetadata(["default", "research"], ["Deployment", "Job"]))
+    async def workload_metadata(query: InCluster) -> WorkloadMetadata:
+        """The namespaces and kinds that there are."""
+        fleet = clusters.seen(query.cluster).fleet
+        everyone = [*fleet.workloads().values(), *(ended.workload for ended in fleet.ended().values())]
+        return WorkloadMetadata(
+            sorted({workload.namespace for workload in everyone}), sorted({w.kind for w in everyone})
+        )
+
+    return [list_workloads, workload, hierarchy, workload_metadata]
+
+
+def _row(cluster: Cluster, workload: Workload) -> WorkloadRow:
+    ended = cluster.fleet.ended().get(workload.uid) if workload.gone else None
+    return WorkloadRow(
+        kind=workload.kind,
+        name=workload.name,
+        namespace=workload.namespace,
+        uid=workload.uid,
+        gpu_allocated=workload.gpus,
+        gpu_allocation=ended.models if ended else cluster.fleet.models(workload.counted),
+        status=workload.status.value,
+        status_color=COLORS[workload.status],
+        start_at=int(workload.started),
+        end_at=int(workload.ended),
+        source=workload.source,
+    )
+
+
+def _detail(found: Found) -> WorkloadDetail:
+    workload = found.workload
+    return WorkloadDetail(
+        api_version=workload.api_version,
+        kind=workload.kind,
+        name=workload.name,
+        namespace=workload.namespace,
+        uid=workload.uid,
+        gpu_allocation=found.models,
+        pods=[WorkloadPod(pod.node, pod.namespace, pod.name) for pod in workload.pods],
+        start_time=int(workload.started),
+        end_time=int(workload.ended),
+        source=workload.source,
+        status=workload.status.value,
+        labels=workload.labels,
+        annotations=workload.annotations,
+    )
+
+
+def _item(branch: Branch) -> HierarchyItem:
+    children = [_item(child) for child in branch.children]
+    return HierarchyItem(branch.kind, branch.name, branch.namespace, branch.uid, children)
+
+
+_PAGE = WorkloadPage(
+    [
+        WorkloadRow(
+            kind="Job",
+            name="training-job-1",
+            namespace="default",
+            uid="abc123",
+            gpu_allocated=8,
+            gpu_allocation={"AMD_Instinct_MI300X_OAM": 8},
+            status="Running",
+            status_color="green",
+            start_at=1609459200,
+            end_at=0,
+            source="k8s",
+        )
+    ],
+    50,
+)
+_DETAIL = WorkloadDetail(
+    api_version="batch/v1",
+    kind="Job",
+    name="training-job-1",
+    namespace="default",
+    uid="abc123",
+    gpu_allocation={"AMD_Instinct_MI300X_OAM": 8},
+    pods=[WorkloadPod("gpu-node-1", "default", "training-job-1-pod-0")],
+    start_time=1609459200,
+    end_time=0,
+    source="k8s",
+    status="Running",
+    labels={"team": "research"},
+    annotations={},
+)
+_HIERARCHY = HierarchyItem(
+    "Deployment",
+    "inference-service",
+    "production",
+    "root-uid-123",
+    [HierarchyItem("ReplicaSet", "inference-service-7d8f9c", "production", "rs-uid-456", [])],
+)

@@ -1,0 +1,59 @@
+"""Workloads that are gone from their source, as they were last: pods, GPUs, labels, end."""
+
+from collections.abc import Sequence
+
+import asyncpg
+import msgspec
+
+from gpufleet.fleet.archive import Ended
+from gpufleet.store.postgres.bulk import merge
+from gpufleet.store.postgres.database import Database
+from gpufleet.store.postgres.jsonb import jsonb
+
+_NEWEST = "SELECT record FROM ended_workload WHERE cluster = $1 ORDER BY ended_at DESC, uid LIMIT $2"
+
+
+class EndedWorkloads:
+    """The part of the store for workloads that are over."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._decode = msgspec.json.Decoder(Ended).decode
+
+    async def save(self, cluster: str, ended: Sequence[Ended]) -> None:
+        """Keep workloads; one that is sent again replaces itself."""
+        rows = {
+            record.workload.uid: (
+                cluster,
+                record.workload.uid,
+                record.workload.ended,
+                jsonb(record),
+            )
+            for record in ended
+        }
+
+        async def work(connection: asyncpg.Connection) -> None:
+            await merge(
+                connection,
+                "ended_workload",
+                ("cluster", "uid", "ended_at", "record"),
+                ("cluster", "uid"),
+                rows.values(),
+            )
+
+        if rows:
+            await self._database.transaction(work)
+
+    async def newest(self, cluster: str, count: int) -> list[Ended]:
+        """The workloads that ended last, the oldest of them first."""
+        rows = await self._database.fetch(_NEWEST, cluster, count)
+        return [self._decode(row["record"]) for row in reversed(rows)]
+
+    async def statuses(self, cluster: str, uids: Sequence[str]) -> dict[str, str]:
+        """How each of these workloads ended, where that is known."""
+        rows = await self._database.fetch(
+            "SELECT uid, record #>> '{0,status}' AS status FROM ended_workload"
+            " WHERE cluster = $1 AND uid = ANY($2::text[])",
+            *(cluster, list(uids)),
+        )
+        return {row["uid"]: row["status"] for row in rows if row["status"]}

@@ -1,0 +1,1 @@
+"""PostgreSQL itself: the embedded server, connections, migrations, leadership."""

@@ -1,0 +1,30 @@
+"""What a start leaves behind goes back to the system."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import os
+from gpufleet.agent.memory import give_back, start_small
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+start_small()
+pieces = [bytes(5000) for _ in range(8000)]
+top = bytes(5000)
+full = resident()
+del pieces
+give_back()
+print(full - resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps what was freed, and trims")
+def test_memory_freed_below_what_is_still_in_use_goes_back_to_the_system() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 30

@@ -1,0 +1,401 @@
+"""An agent on the shim that publishes to the embedded API."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from structlog.testing import capture_logs
+from tests.agent.conftest import Cluster
+from tests.agent.pod_resources import kubelet, response
+from tests.shim.nvml import NvmlShim, meshed, sliced, switched, uuid
+
+from gpufleet.agent.status_publisher import BURST, MANAGER
+from gpufleet.kubernetes import GPU_NODE_STATUSES, LEASES
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
+from gpufleet.kubernetes.client import patch
+from gpufleet.kubernetes.client.errors import ObjectNotFound
+from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
+
+
+def healths(status: GpuNodeStatus) -> list[str]:
+    return [device.health for device in status.status.devices]
+
+
+def well(status: GpuNodeStatus) -> bool:
+    return healths(status) == ["Healthy"] * 8
+
+
+async def test_the_gpus_of_the_node_are_published_with_islands_and_health(
+    nvml_shim: NvmlShim, cluster: Cluster
+) -> None:
+    nvml_shim.describe(meshed((0, 1, 2, 3), (4, 5, 6, 7)))
+    async with cluster.agent():
+        found = await cluster.until("node-a", well)
+    first = found.status.devices[0]
+    assert found.spec.node_name == "node-a"
+    assert (found.status.total, found.status.free, found.status.unhealthy) == (8, 8, 0)
+    assert [device.island for device in found.status.devices] == ["nvlink-group-0"] * 4 + [
+        "nvlink-group-1"
+    ] * 4
+    assert (first.uuid, first.vendor, first.model) == (uuid(0), "nvidia", "Tesla V100-SXM2-32GB")
+    assert (first.memory_mib, first.pci_bus_id, first.bandwidth_gbps) == (32 * 1024, "0000:10:00.0", 300)
+    assert first.health_since is not None
+
+
+async def test_an_error_is_published_within_a_second_and_its_end_too(
+    nvml_shim: NvmlShim, cluster: Cluster
+) -> None:
+    async with cluster.agent(period=30.0):  # no regular look comes to help
+        await cluster.until("node-a", well)
+        nvml_shim.xid(3, 48)
+        found = await cluster.until("node-a", lambda s: healths(s)[3] == "Unhealthy", seconds=5)
+        assert found.status.devices[3].health_reason == "XID 48: uncorrectable ECC error"
+        assert (found.status.free, found.status.unhealthy) == (7, 1)
+        nvml_shim.set("3.field.83", 10)  # reset: the energy counter starts again
+        nvml_shim.xid(0, 13)  # whatever makes it look again
+        found = await cluster.until("node-a", well, seconds=5)
+        assert found.status.devices[3].health_reason == ""
+
+
+async def test_a_lost_gpu_stays_listed_and_comes_back(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    async with cluster.agent():
+        await cluster.until("node-a", well)
+        nvml_shim.lose(6)
+        found = await cluster.until("node-a", lambda s: healths(s)[6] == "Unhealthy")
+        assert (found.status.total, found.status.devices[6].bandwidth_gbps) == (8, 0)
+        assert found.status.devices[6].island == "nvlink-group-0"
+        nvml_shim.find_again(6)
+        await cluster.until("node-a", well)
+
+
+async def test_a_driver_that_hangs_makes_unknown_and_not_a_storm_of_writes(
+    nvml_shim: NvmlShim, cluster: Cluster
+) -> None:
+    async with cluster.agent(deadline=0.3) as agent:
+        await cluster.until("node-a", well)
+        nvml_shim.hang("nvmlDeviceGetTemperature")
+        found = await cluster.until("node-a", lambda s: healths(s) == ["Unknown"] * 8)
+        assert found.status.devices[0].health_reason.startswith("the GPU driver does not answer since 20")
+        assert found.status.free == 0
+        assert agent.publisher is not None
+        writes = agent.publisher.writes
+        await asyncio.sleep(1.0)
+        assert agent.publisher.writes == writes
+        assert agent.not_alive() == ""
+        nvml_shim.unhang()
+        await cluster.until("node-a", well)
+
+
+async def test_nothing_is_written_while_nothing_changes(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    async with cluster.agent(period=0.1) as agent:
+        await cluster.until("node-a", well)
+        await asyncio.sleep(0.3)
+        before = await cluster.status("node-a")
+        assert agent.publisher is not None
+        writes, looks = agent.publisher.writes, agent.lookout.looks
+        for step in range(10):  # temperatures and loads move all the time
+            nvml_shim.set("0.temperature", 50 + step)
+            nvml_shim.set("1.utilization", step)
+            await asyncio.sleep(0.1)
+        assert agent.lookout.looks > looks + 3
+        assert agent.publisher.writes == writes <= 2
+        after = await cluster.status("node-a")
+        assert after.metadata.resource_version == before.metadata.resource_version
+
+
+async def test_a_gpu_that_flaps_costs_a_handful_of_writes(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    async with cluster.agent(period=0.05) as agent:
+        await cluster.until("node-a", well)
+        for _ in range(15):
+            nvml_shim.lose(1)
+            await asyncio.sleep(0.08)
+            nvml_shim.find_again(1)
+            await asyncio.sleep(0.08)
+        assert agent.publisher is not None
+        assert agent.publisher.writes <= BURST
+
+
+async def test_an_operators_cordon_stays_and_counts(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    async with cluster.agent():
+        await cluster.until("node-a", well)
+        cordon = patch.apply({"status": {"devices": [{"id": 2, "cordoned": True}]}}, manager="kubectl")
+        await cluster.client.patch(GPU_NODE_STATUSES, "node-a", cordon, subresource="status")
+        found = await cluster.until("node-a", lambda s: s.status.free == 7)
+        assert found.status.devices[2].cordoned
+        nvml_shim.xid(2, 79)
+        found = await cluster.until("node-a", lambda s: s.status.unhealthy == 8)
+        assert [device.cordoned for device in found.status.devices] == [False, False, True, *[False] * 5]
+
+
+async def test_what_others_keep_in_the_object_is_not_fought_over(
+    nvml_shim: NvmlShim, cluster: Cluster
+) -> None:
+    async with cluster.agent() as agent:
+        await cluster.until("node-a", well)
+        foreign = patch.apply({"status": {"devices": [{"id": 1, "inUseBy": ["somebody"]}]}}, manager="other")
+        await cluster.client.patch(GPU_NODE_STATUSES, "node-a", foreign, subresource="status")
+        await asyncio.sleep(1.0)
+        assert agent.publisher is not None
+        assert agent.publisher.writes <= 2
+        nvml_shim.lose(6)  # what is the agent's own is still told
+        await cluster.until("node-a", lambda s: healths(s)[6] == "Unhealthy")
+
+
+async def test_what_somebody_deletes_or_bends_is_put_right(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    async with cluster.agent(period=30.0):
+        first = await cluster.until("node-a", well)
+        await cluster.client.delete(GPU_NODE_STATUSES, "node-a")
+        found = await cluster.until(
+            "node-a", lambda s: well(s) and s.metadata.uid != first.metadata.uid, seconds=5
+        )
+        bent = structs.replace(found, status=structs.replace(found.status, devices=(), total=0))
+        await cluster.client.replace(GPU_NODE_STATUSES, bent, subresource="status")
+        await cluster.until("node-a", lambda s: well(s) and s.status.total == 8, seconds=5)
+
+
+async def test_leases_say_who_holds_a_gpu(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    lease = Lease(
+        metadata=ObjectMeta(name="gpu-node-a-1", namespace="gpufleet"),
+        spec=LeaseSpec(holder_identity="pod-1,pod-2"),
+    )
+    await cluster.client.create(LEASES, lease)
+    async with cluster.agent() as agent:
+        found = await cluster.until("node-a", lambda s: s.status.devices[1].in_use_by == ("pod-1", "pod-2"))
+        assert agent.publisher is not None
+        assert (found.status.free, agent.publisher.writes) == (7, 1)
+        await cluster.client.delete(LEASES, "gpu-node-a-1", "gpufleet")
+        await cluster.until("node-a", lambda s: s.status.free == 8)
+
+
+def pod(name: str, node: str, allocated: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": "jobs", "annotations": {ALLOCATED: allocated}},
+        "spec": {"nodeName": node, "containers": [{"name": "main", "image": "busybox"}]},
+    }
+
+
+async def test_a_pod_holds_its_gpus_from_its_binding_to_its_end(
+    nvml_shim: NvmlShim, cluster: Cluster
+) -> None:
+    pods = "/api/v1/namespaces/jobs/pods"
+    async with cluster.agent(lease_check=60.0):
+        await cluster.until("node-a", well)
+        made = await cluster.client.write_json("POST", pods, pod("train", "node-a", "node-a:4,5"))
+        await cluster.client.write_json("POST", pods, pod("other", "node-b", "node-b:0"))
+        found = await cluster.until("node-a", lambda s: s.status.free == 6, seconds=5)
+        assert found.status.devices[5].in_use_by == (made["metadata"]["uid"],)
+        done = patch.merge({"status": {"phase": "Succeeded"}})
+        await cluster.client.write_json("PATCH", f"{pods}/train/status", done.content, done.content_type)
+        await cluster.until("node-a", lambda s: s.status.free == 8, seconds=5)
+
+
+async def test_pods_without_gpus_cost_no_question(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    pods = "/api/v1/namespaces/jobs/pods"
+    spec = {"nodeName": "node-a", "containers": [{"name": "main", "image": "x"}]}
+    claiming = {"name": "claiming", "annotations": {CLAIM: "one"}}
+    async with cluster.agent(lease_check=600.0) as agent:
+        await cluster.until("node-a", well)
+        book = agent.holders
+        assert book is not None
+        async with asyncio.timeout(10):
+            while book.looks < 2:  # noqa: ASYNC110 - after the first look at the devices it asks again
+                await asyncio.sleep(0.02)
+        before = book.looks
+        for number in range(5):
+            plain = {"metadata": {"name": f"plain-{number}"}, "spec": spec}
+            await cluster.client.write_json("POST", pods, plain)
+        await asyncio.sleep(0.5)
+        assert book.looks == before
+        await cluster.client.write_json("POST", pods, {"metadata": claiming, "spec": spec})
+        async with asyncio.timeout(10):
+            while book.looks == before:  # noqa: ASYNC110 - looks are only counted
+                await asyncio.sleep(0.02)
+
+
+async def test_mig_instances_are_published(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    nvml_shim.describe(sliced(switched(8), 2))
+    async with cluster.agent():
+        found = await cluster.until("node-a", well)
+    assert [(part.profile, part.uuid) for part in found.status.devices[2].mig_instances] == [
+        ("1g.10gb", "MIG-2-0"),
+        ("1g.10gb", "MIG-2-1"),
+        ("3g.40gb", "MIG-2-2"),
+    ]
+    assert found.status.devices[2].island == "pcie-0000:12:00.0"
+
+
+async def test_a_gpu_that_went_missing_while_no_agent_ran_is_noticed(
+    nvml_shim: NvmlShim, cluster: Cluster
+) -> None:
+    async with cluster.agent():
+        first = await cluster.until("node-a", well)
+    smaller = switched(7)
+    nvml_shim.describe(smaller)
+    async with cluster.agent():
+        found = await cluster.until("node-a", lambda s: healths(s) == ["Healthy"] * 7 + ["Unhealthy"])
+    assert found.status.devices[7].health_reason == "the driver does not list this GPU any more"
+    assert found.status.devices[7].island == "nvlink-group-0"
+    assert found.status.devices[0].health_since == first.status.devices[0].health_since
+
+
+async def test_an_xid_counts_also_for_an_agent_that_was_started_after_it(
+    nvml_shim: NvmlShim, cluster: Cluster
+) -> None:
+    async with cluster.agent():
+        await cluster.until("node-a", well)
+        nvml_shim.xid(3, 48)
+        first = await cluster.until("node-a", lambda s: healths(s)[3] == "Unhealthy")
+    async with cluster.agent() as agent:
+        async with asyncio.timeout(10):
+            while agent.lookout.looks < 3:  # noqa: ASYNC110 - looks are only counted
+                await asyncio.sleep(0.05)
+        found = await cluster.status("node-a")
+        assert healths(found)[3] == "Unhealthy"
+        assert found.status.devices[3].health_since == first.status.devices[3].health_since
+        nvml_shim.set("3.field.83", 10)  # reset: the energy counter starts again
+        await cluster.until("node-a", well)
+
+
+async def test_each_change_of_health_is_an_event(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    async def told() -> dict[str, str]:
+        items = (await cluster.client.read_json("/apis/events.k8s.io/v1/events"))["items"]
+        assert {(item["regarding"]["kind"], item["regarding"]["name"]) for item in items} <= {
+            ("GpuNodeStatus", "node-a")
+        }
+        return {item["reason"]: item["note"] for item in items}
+
+    async with cluster.agent():
+        await cluster.until("node-a", well)
+        assert await told() == {}
+        nvml_shim.lose(6)
+        await cluster.until("node-a", lambda s: healths(s)[6] == "Unhealthy")
+        nvml_shim.find_again(6)
+        await cluster.until("node-a", well)
+        async with asyncio.timeout(10):
+            while len(await told()) < 2:  # noqa: ASYNC110 - asked of the server
+                await asyncio.sleep(0.05)
+    events = await told()
+    assert events["GpuUnhealthy"].startswith("GPU 6: ")
+    reason = events["GpuUnhealthy"].removeprefix("GPU 6: ")
+    assert events["GpuHealthy"] == f"GPU 6 is healthy again: it is back (before: {reason})"
+
+
+async def test_a_gpu_that_was_exchanged_is_not_missed(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    async with cluster.agent():
+        await cluster.until("node-a", well)
+    nvml_shim.set("5.uuid", "GPU-99999999-0000-4000-8000-000000000000")
+    async with cluster.agent():
+        found = await cluster.until("node-a", lambda s: s.status.devices[5].uuid.startswith("GPU-9999"))
+    assert well(found)
+
+
+async def test_a_new_agent_that_cannot_read_the_driver_marks_the_old_devices_unknown(
+    nvml_shim: NvmlShim, cluster: Cluster
+) -> None:
+    async with cluster.agent():
+        await cluster.until("node-a", well)
+    nvml_shim.hang("nvmlInitWithFlags")
+    async with cluster.agent(deadline=0.3):
+        found = await cluster.until("node-a", lambda s: healths(s) == ["Unknown"] * 8)
+        nvml_shim.unhang()
+    assert [device.island for device in found.status.devices] == ["nvlink-group-0"] * 8
+
+
+async def test_a_machine_without_gpus_publishes_nothing(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    nvml_shim.fail("nvmlInitWithFlags", 9)
+    async with cluster.agent() as agent:
+        await asyncio.sleep(0.5)
+        assert agent.lookout.looks
+    with pytest.raises(ObjectNotFound):
+        await cluster.status("node-a")
+
+
+async def test_two_agents_keep_to_their_own_objects(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    async with cluster.agent("node-a") as one, cluster.agent("node-b") as two:
+        await cluster.until("node-a", well)
+        await cluster.until("node-b", well)
+        await asyncio.sleep(0.3)
+        assert one.publisher is not None
+        assert two.publisher is not None
+        assert (one.publisher.writes, two.publisher.writes) == (1, 1)
+        raw = await cluster.client.read_json(GPU_NODE_STATUSES.path(name="node-b"))
+        assert {entry["manager"] for entry in raw["metadata"]["managedFields"]} == {MANAGER}
+
+
+async def test_the_object_belongs_to_its_node(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    node = await cluster.client.write_json("POST", "/api/v1/nodes", {"metadata": {"name": "node-a"}})
+    async with cluster.agent():
+        found = await cluster.until("node-a", well)
+    assert [(owner.kind, owner.uid) for owner in found.metadata.owner_references] == [
+        ("Node", node["metadata"]["uid"])
+    ]
+
+
+async def test_it_publishes_once_the_api_is_back(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    async with cluster.agent() as agent:
+        await cluster.until("node-a", well)
+        await cluster.server.stop()
+        nvml_shim.lose(0)
+        async with asyncio.timeout(10):
+            assert agent.publisher is not None
+            while not agent.publisher.error:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await cluster.server.start()
+        await cluster.until("node-a", lambda s: healths(s)[0] == "Unhealthy", seconds=20)
+
+
+async def test_gpus_from_a_device_plugin_are_held_also_while_the_kubelet_restarts(
+    nvml_shim: NvmlShim, cluster: Cluster, tmp_path: Path
+) -> None:
+    socket = tmp_path / "kubelet.sock"
+    told = {("jobs", "plugged"): [uuid(2), f"{uuid(5)}::1"]}
+
+    async def held() -> dict[int, tuple[str, ...]]:
+        found = await cluster.status("node-a")
+        return {device.id: device.in_use_by for device in found.status.devices if device.in_use_by}
+
+    made = await cluster.client.write_json(
+        "POST",
+        "/api/v1/namespaces/jobs/pods",
+        {
+            "metadata": {"name": "plugged"},
+            "spec": {
+                "nodeName": "node-a",
+                "containers": [
+                    {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
+                ],
+            },
+        },
+    )
+    uid = made["metadata"]["uid"]
+    with capture_logs() as lines:
+        async with cluster.agent(kubelet=socket):
+            with kubelet(socket, lambda _context: response(told)):
+                await cluster.until("node-a", lambda s: s.status.free == 6)
+                assert await held() == {2: (uid,), 5: (uid,)}
+            await _until(lambda: _silences(lines) == 1)
+            await asyncio.sleep(1.5)  # three more questions without an answer
+            assert _silences(lines) == 1
+            assert await held() == {2: (uid,), 5: (uid,)}
+            told[("jobs", "plugged")] = [uuid(2)]
+            with kubelet(socket, lambda _context: response(told)):
+                await cluster.until("node-a", lambda s: s.status.free == 7)
+                assert [line["event"] for line in lines].count("GPUs of device plugins told again") == 1
+            await cluster.client.write_json(
+                "DELETE", "/api/v1/namespaces/jobs/pods/plugged", {"gracePeriodSeconds": 0}
+            )
+            await cluster.until("node-a", lambda s: s.status.free == 8)
+
+
+def _silences(lines: list[Any]) -> int:
+    return sum(line["event"] == "GPUs of device plugins not told" for line in lines)
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():  # noqa: ASYNC110 - it looks at lines of a log
+            await asyncio.sleep(0.05)

@@ -1,0 +1,154 @@
+"""gpufleet db prune and backfill on a real database."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.accounting.histories import HOUR, STEP, Prometheus, Server, Time, World, pod
+
+from gpufleet.accounting.statistics import HoursWanted
+from gpufleet.cli import main
+from gpufleet.model.node import FleetNode
+from gpufleet.model.reading import GpuRef, Quantity
+from gpufleet.runtime.settings import StoreSettings
+from gpufleet.store import open_store
+from gpufleet.store.chunks import ReadingGrid
+
+
+async def _history(settings: StoreSettings) -> None:
+    world = World()
+    world.nodes["a"] = FleetNode(name="a", gpu_count=4, gpu_model="H200", created=HOUR - 9000.0)
+    world.pods["p"] = pod("p", "a", 2, HOUR + 0.0, held=(0, 1), labels={"team": "nlp"})
+    time = Time(HOUR + 1.0)
+    async with open_store(settings) as store:
+        metrics = Prometheus({("a", 0, HOUR + m * STEP): 50.0 for m in range(12)})
+        server = Server(world, store, metrics, time)
+        await server.round()
+        time.now = HOUR + 3650.0
+        await server.round()
+
+
+@pytest.fixture
+def history(store_settings: StoreSettings, monkeypatch: pytest.MonkeyPatch) -> StoreSettings:
+    asyncio.run(_history(store_settings))
+    monkeypatch.setenv("DATABASE_URL", store_settings.url)
+    return store_settings
+
+
+def test_prune_says_what_would_go_and_then_lets_it_go(
+    history: StoreSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["db", "prune", "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "snapshot_2021_05 (about" in told
+    assert "would go" in told
+    assert main(["db", "prune", "--dry-run"]) == 0
+    assert capsys.readouterr().out == told
+    assert main(["db", "prune"]) == 0
+    assert "workload_hour_2021_05" in capsys.readouterr().out
+    assert main(["db", "prune", "--dry-run"]) == 0
+    assert "nothing is older than its retention" in capsys.readouterr().out
+
+
+def test_backfill_keeps_what_it_cannot_measure_and_makes_up_nothing(
+    history: StoreSettings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "gpufleet.toml"
+    config.write_text("[clusters.prod.accounting]\nlabel_keys = ['team']\n")
+    words = ["--from", "2021-05-03T00:00Z", "--to", "2021-05-03T02:00Z", "--config", str(config)]
+    assert main(["db", "backfill", *words]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "prod 2021-05-03T00:00Z: kept as it was, the readings are gone",
+        "prod 2021-05-03T01:00Z: 1 workloads",
+        "prod 2021-05-03T02:00Z: nobody looked, no rows",
+    ]
+    assert main(["db", "backfill", *words[:4]]) == 1
+    assert "nothing is accounted for cluster 'default'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "needs --from and --to"),
+        (["--from", "soon", "--to", "2021-05-03"], "--from: 'soon' is wrong"),
+        (["--from", "2021-05-03", "--to", "2999-01-01"], "not over yet"),
+        (["--from", "2021-05-04", "--to", "2021-05-03"], "must not be after"),
+        (["--from", "2021-05-03", "--to", "2021-05-03", "--cluster", "x"], "no cluster 'x'"),
+    ],
+)
+def test_backfill_refuses_what_makes_no_sense(
+    history: StoreSettings, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["db", "backfill", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+async def _forgotten(settings: StoreSettings) -> None:
+    """An hour whose holder is long gone, with readings that are still there."""
+    world = World({"a": FleetNode(name="a", gpu_count=4, gpu_model="H200", created=HOUR - 9000.0)})
+    world.pods["p"] = pod("p", "a", 2, HOUR + 0.0, held=(0, 1))
+    time = Time(HOUR + 1.0)
+    async with open_store(settings) as store:
+        metrics = Prometheus({("a", 0, HOUR + m * STEP): 50.0 for m in range(12)})
+        server = Server(world, store, metrics, time)
+        await server.round()
+        time.now = HOUR + 3650.0
+        server.fleet.drop_pod("p")
+        await server.round()
+        for quarter in range(HOUR, HOUR + 3600, 900):
+            moments = np.arange(quarter, quarter + 900, STEP, dtype=np.float64)
+            grid = ReadingGrid((GpuRef("a", 0),), moments, moments[None, :], np.full((1, 3), 50.0))
+            await store.readings.append_past("prod", [(Quantity.UTILIZATION, grid)])
+
+
+async def _gpu_hours(settings: StoreSettings) -> list[float]:
+    wanted = HoursWanted(cluster="prod", first=HOUR // 3600, last=HOUR // 3600, limit=10)
+    async with open_store(settings) as store:
+        return [row.allocated_gpu_hours for row in await store.statistics.cluster_hours(wanted)]
+
+
+def test_backfill_keeps_an_hour_of_which_nobody_knows_any_more_who_held_what(
+    store_settings: StoreSettings,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asyncio.run(_forgotten(store_settings))
+    monkeypatch.setenv("DATABASE_URL", store_settings.url)
+    config = tmp_path / "gpufleet.toml"
+    kept = [f"{what}_retention = '9999d'" for what in ("snapshot", "workload", "hour", "ended")]
+    config.write_text("\n".join(["[accounting]", *kept, "[clusters.prod.accounting]"]))
+    hour = ["--from", "2021-05-03T00:00Z", "--to", "2021-05-03T00:59Z", "--config", str(config)]
+    assert main(["db", "prune", "--config", str(config)]) == 0
+    assert "1 rows of holding, cluster prod, gone" in capsys.readouterr().out
+    assert main(["db", "backfill", *hour]) == 0
+    assert capsys.readouterr().out == (
+        "prod 2021-05-03T00:00Z: kept as it was, who held the GPUs is forgotten\n"
+    )
+    assert asyncio.run(_gpu_hours(store_settings)) == [2.0]
+
+
+def test_backfill_takes_any_moment_of_an_hour_that_is_over(
+    history: StoreSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(seconds=1)
+    assert main(["db", "backfill", "--from", last.isoformat(), "--to", last.isoformat()]) == 1
+    assert "nothing is accounted for cluster 'default'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", [["prune"], ["backfill", "--from", "2021-05-03", "--to", "2021-05-03"]])
+def test_a_database_that_is_not_made_yet_is_said(
+    action: list[str],
+    empty_postgres_url: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert main(["db", *action, "--data", str(tmp_path / "data")]) != 0
+    assert "gpufleet db upgrade makes it" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+    monkeypatch.setenv("DATABASE_URL", empty_postgres_url)
+    assert main(["db", *action]) != 0
+    assert "gpufleet db upgrade makes them" in capsys.readouterr().err

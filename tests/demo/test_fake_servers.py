@@ -1,0 +1,170 @@
+"""Slurm jobs and containers of the simulated fleet, read by the ordinary sources through ordinary doors."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from gpufleet.demo.fake_servers import FakeServers
+from gpufleet.demo.simulation.hardware import BUILT, DAY
+from gpufleet.demo.simulation.simulation import Simulation
+from gpufleet.errors import SlurmUnavailable
+from gpufleet.fleet.state import Fleet
+from gpufleet.model.workload import Status
+from gpufleet.runtime.settings import DockerSettings, SlurmSettings
+from gpufleet.sources.docker import DockerSource
+from gpufleet.sources.docker.engine import Engine
+from gpufleet.sources.slurm import SlurmSource
+from gpufleet.sources.slurm.rest import Rest
+
+NOW = BUILT + 300 * DAY + 12_345.0
+SIMULATION = Simulation(seed=3, nodes=32, gpus=8)
+
+
+class Followed:
+    """A fleet that Slurm and an engine fill, at a time that a test sets."""
+
+    def __init__(self) -> None:
+        self.at = NOW
+        self.fleet = Fleet("demo", clock=lambda: self.at)
+
+    @asynccontextmanager
+    async def opened(self, history: float = 0.0) -> AsyncIterator["Followed"]:
+        async with FakeServers(SIMULATION, lambda: self.at) as doors:
+            settings = SlurmSettings(url=doors.url, history=history)
+            self.slurm = SlurmSource(settings, self.fleet, clock=lambda: self.at)
+            self.docker = DockerSource(DockerSettings(url=doors.url), self.fleet, clock=lambda: self.at)
+            yield self
+            await self.slurm.close()
+            await self.docker.close()
+
+    async def look(self) -> None:
+        await self.slurm.look()
+        await self.docker.look()
+        self.fleet.put_readings(SIMULATION.readings_at(self.at))
+
+    def holders(self) -> dict[tuple[str, int], str]:
+        return {
+            (name, gpu): uids[0]
+            for name, view in self.fleet.views().items()
+            for gpu, uids in view.holders.items()
+            if uids
+        }
+
+
+def truth(at: float) -> dict[tuple[str, int], str]:
+    return {
+        (holding.node, gpu): holding.pod_uid
+        for holding in SIMULATION.holdings(at, at + 1)
+        for gpu in holding.held
+        if holding.source != "k8s"
+    }
+
+
+async def test_at_any_moment_each_gpu_is_held_by_whom_the_simulation_says() -> None:
+    async with Followed().opened() as followed:
+        seen: set[str] = set()
+        for _ in range(60):
+            await followed.look()
+            assert followed.holders() == truth(followed.at)
+            seen |= {workload.status for workload in followed.fleet.workloads().values()}
+            followed.at += 731.0
+        assert {Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.FAILED} <= seen
+
+
+async def test_every_gpu_second_is_on_the_books_once() -> None:
+    async with Followed().opened() as followed:
+        await followed.look()
+        followed.fleet.begin_billing()
+        end = NOW + 9 * 3600
+        while followed.at < end:
+            followed.at += 60.0
+            await followed.look()
+        written = {(p.pod_uid, p.start): p for p in followed.fleet.ledger.drain()}
+        since = min(period.start for period in written.values())
+        told = [h for h in SIMULATION.holdings(since - DAY, end) if h.source != "k8s"]
+        told = [h for h in told if h.end == 0.0 or h.end > NOW]
+        seconds = Counter[str]()
+        for holding in told:
+            seconds[holding.pod_uid] += round(((holding.end or end) - holding.start) * holding.gpus)
+        booked = Counter[str]()
+        for period in written.values():
+            booked[period.pod_uid] += round(((period.end or end) - period.start) * period.gpus)
+        ended_before = {uid for uid in booked if uid not in seconds}
+        assert all(period.end <= NOW for period in written.values() if period.pod_uid in ended_before), (
+            "something is billed that the simulation has nothing of"
+        )
+        assert {uid: booked[uid] for uid in seconds} == dict(seconds)
+        assert {period.model for period in written.values()} == {"NVIDIA_A100-SXM4-80GB", "NVIDIA_L40S"}
+
+
+async def test_jobs_that_ended_before_are_taken_over_from_the_accounting_database() -> None:
+    async with Followed().opened(history=2 * DAY) as followed:
+        await followed.look()
+        followed.fleet.begin_billing()
+        await followed.look()
+        ended = {uid for uid, record in followed.fleet.ended().items() if record.workload.kind == "SlurmJob"}
+        expected = {
+            run.uid
+            for run in SIMULATION.runs(NOW - 2 * DAY, NOW)
+            if run.slot.role.source == "slurm" and run.ended + 300 <= NOW
+        }
+        assert len(expected) > 20
+        assert ended == expected
+
+
+async def test_users_accounts_and_partitions_come_along() -> None:
+    async with Followed().opened() as followed:
+        await followed.look()
+        jobs = [w for w in followed.fleet.workloads().values() if w.kind == "SlurmJob"]
+        runs = {run.uid: run for run in SIMULATION.runs(NOW, NOW)}
+        for job in jobs:
+            run = runs.get(job.uid)
+            if run is not None:
+                assert job.labels["slurm/user"] == run.user
+                assert job.namespace == job.labels["slurm/account"] == run.team.name
+                assert job.labels["slurm/partition"] in ("gpu", "interactive")
+        assert any(len({pod.node for pod in job.counted}) == 2 for job in jobs), "no job spans two nodes"
+
+
+async def test_a_change_of_a_container_is_heard_before_the_next_listing() -> None:
+    runs = [run for run in SIMULATION.runs(NOW, NOW + DAY) if run.slot.role.name == "container-batch"]
+    bound = min(run.bound for run in runs if run.bound > NOW)
+    at = bound - 1
+    async with FakeServers(SIMULATION, lambda: at) as doors:
+        engine = Engine(DockerSettings(url=doors.url))
+        try:
+            changes = engine.changes()
+            heard = asyncio.ensure_future(anext(changes))
+            await asyncio.sleep(1.5)
+            assert not heard.done()
+            at = bound + 1
+            await asyncio.wait_for(heard, 20)
+            await changes.aclose()  # type: ignore[attr-defined]
+        finally:
+            await engine.close()
+
+
+async def test_a_fleet_too_small_for_slurm_has_no_slurm() -> None:
+    async with FakeServers(Simulation(1, 4, 8), lambda: NOW) as doors:
+        rest = Rest(SlurmSettings(url=doors.url))
+        try:
+            with pytest.raises(SlurmUnavailable, match="slurmrestd has no /slurm"):
+                await rest.jobs()
+        finally:
+            await rest.close()
+
+
+async def test_a_question_for_nonsense_gets_an_answer_all_the_same() -> None:
+    async with FakeServers(SIMULATION, lambda: NOW) as doors, aiohttp.ClientSession(doors.url) as session:
+        for start in ("yesterday", "utsnow", "-1", "1e9", "99999999999999999999", ""):
+            async with session.get("/slurmdb/v0.0.41/jobs", params={"start_time": start}) as answer:
+                assert answer.status == 200
+                assert isinstance((await answer.json())["jobs"], list)
+        async with session.get("/v1.51/containers/nothing/json") as answer:
+            assert answer.status == 404
+        async with session.get("/containers/json") as answer:
+            assert {row["State"] for row in await answer.json()} == {"running"}

@@ -1,0 +1,68 @@
+"""The past of a simulated fleet in a real store, asked back through the embedded metric source."""
+
+import numpy as np
+import pytest
+
+from gpufleet.demo.simulation.hardware import BUILT, DAY
+from gpufleet.demo.simulation.history import (
+    CHARTED,
+    NEEDED,
+    RECENT,
+    reach,
+    write_readings,
+    write_training,
+)
+from gpufleet.demo.simulation.simulation import Simulation
+from gpufleet.exporters.embedded import EmbeddedMetrics
+from gpufleet.model.reading import GpuRef, Quantity
+from gpufleet.runtime.settings import MetricsSettings
+from gpufleet.store import Store
+
+NOW = BUILT + 300 * DAY + 12_345.0
+FLEET = Simulation(seed=1, nodes=16, gpus=4)
+
+
+def source(store: Store) -> EmbeddedMetrics:
+    return EmbeddedMetrics("demo", store.readings, store.training, MetricsSettings(), clock=lambda: NOW)
+
+
+async def test_a_range_of_the_past_has_the_values_of_the_simulation(store: Store) -> None:
+    span = (NOW - 9 * 3600, NOW)
+    await write_readings(FLEET, store.readings, "demo", span, NEEDED | CHARTED)
+    await write_readings(FLEET, store.readings, "demo", (NOW - 3600, NOW), NEEDED | CHARTED)
+    refs = [gpu.ref for gpu in FLEET.gpus]
+    for quantity in NEEDED | CHARTED:
+        found = await source(store).series(quantity, refs, NOW - 3600, NOW - 60, 60.0)
+        assert found
+        kept = await store.readings.samples("demo", quantity, *span)
+        for series in kept:
+            row = refs.index(series.gpu)
+            there = ~np.isnan(series.values)
+            if not there.any():
+                continue
+            truth = FLEET.measured(series.times[there], frozenset({quantity}))[quantity][row]
+            np.testing.assert_allclose(series.values[there], truth)
+
+
+async def test_there_is_no_gap_longer_than_a_sample_stands_for(store: Store) -> None:
+    await write_readings(FLEET, store.readings, "demo", (NOW - RECENT - 7200, NOW), NEEDED)
+    name = next(
+        m.name for m in FLEET.hardware.machines if m.number not in (FLEET.hardware.trouble.broken or ())
+    )
+    start, end = NOW - RECENT - 7200 + 300, NOW - 60
+    (series,) = await source(store).series(Quantity.UTILIZATION, [GpuRef(name, 0)], start, end, 60.0)
+    assert len(series.times) == int((end - start) / 60) + 1
+
+
+async def test_the_numbers_of_training_are_asked_back(store: Store) -> None:
+    await write_training(FLEET, store.training, "demo", NOW - DAY, NOW)
+    day = [run for run in FLEET.runs(NOW - DAY, NOW) if run.trains]
+    run = next(run for run in day if min(run.ended, NOW) - max(run.started, NOW - DAY) > 1200)
+    points = await source(store).training(run.uid, NOW - DAY, NOW)
+    assert {"loss", "TFLOPS", "mfu", "tokens_per_second"} <= {point.metric for point in points}
+    assert all(run.started < point.time <= min(run.ended, NOW) for point in points)
+
+
+@pytest.mark.parametrize(("nodes", "days"), [(1, 7.0), (32, 7.0), (64, 3.5), (2000, 0.112)])
+def test_larger_fleets_have_a_shorter_past(nodes: int, days: float) -> None:
+    assert reach(7, nodes) == pytest.approx(days * DAY)

@@ -1,0 +1,169 @@
+"""The simulated fleet shown through an API and its doors, and read back by the ordinary sources."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gpufleet.demo.fake_servers import FakeServers
+from gpufleet.demo.player import Player
+from gpufleet.demo.simulation.hardware import BUILT, DAY
+from gpufleet.demo.simulation.simulation import Simulation
+from gpufleet.fleet.overview import overview
+from gpufleet.fleet.state import Fleet
+from gpufleet.kubernetes import Connection, KubeClient
+from gpufleet.kubernetes.crds.generate import definitions
+from gpufleet.model.workload import Status
+from gpufleet.runtime.settings import DockerSettings, KubernetesSettings, SlurmSettings
+from gpufleet.sources.docker import DockerSource
+from gpufleet.sources.kubernetes import KubernetesSource
+from gpufleet.sources.slurm import SlurmSource
+from kubelite import KubeLite
+from kubelite.storage import Storage
+
+NOW = BUILT + 300 * DAY + 12_345.0
+SIMULATION = Simulation(seed=3, nodes=32, gpus=8)
+
+
+@asynccontextmanager
+async def shown(at: float, keep: float = DAY) -> AsyncIterator[tuple[KubeLite, Player]]:
+    """An API that shows the fleet at a moment."""
+    async with KubeLite() as server:
+        storage = Storage(server)
+        storage.put(definitions())
+        player = Player(SIMULATION, storage, keep=keep)
+        await player.begin(at)
+        yield server, player
+
+
+@asynccontextmanager
+async def followed(server: KubeLite, at: float) -> AsyncIterator[Fleet]:
+    """The fleet as the ordinary sources read it."""
+    fleet = Fleet("demo", clock=lambda: at, simulated=True)
+    async with FakeServers(SIMULATION, lambda: at) as doors, KubeClient(Connection(server.url)) as client:
+        source = KubernetesSource(client, fleet, fault_taints=KubernetesSettings().fault_taints)
+        slurm = SlurmSource(SlurmSettings(url=doors.url), fleet, clock=lambda: at)
+        docker = DockerSource(DockerSettings(url=doors.url), fleet, clock=lambda: at)
+        for other in (slurm, docker):
+            await other.look()
+            await other.close()
+        task = asyncio.create_task(source.run())
+        try:
+            await asyncio.wait_for(source.synced(), 20)
+            async with asyncio.timeout(20):
+                jobs = ("kubeflow.org/v1", "PyTorchJob")
+                while not ((found := source.states().get(jobs)) and found.objects):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            yield fleet
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def contents(server: KubeLite) -> dict[tuple[str, str, str], Any]:
+    """Every object but for what the server itself notes."""
+    found = {}
+    for shelf, objects in server.store.shelves():
+        for (namespace, name), entry in objects.entries.items():
+            metadata = {k: v for k, v in entry.object["metadata"].items() if k != "resourceVersion"}
+            found[shelf, namespace, name] = {**entry.object, "metadata": metadata}
+    return {key: item for key, item in found.items() if key[0] not in _MADE_BY_THE_SERVER}
+
+
+_MADE_BY_THE_SERVER = {
+    "namespaces",
+    "scheduling.k8s.io/priorityclasses",
+    "apiextensions.k8s.io/customresourcedefinitions",
+}
+
+
+async def test_the_ordinary_sources_see_what_the_simulation_says() -> None:
+    async with shown(NOW) as (server, _), followed(server, NOW) as fleet:
+        held = {(h.node, gpu): h.pod_uid for h in SIMULATION.holdings(NOW, NOW + 1) for gpu in h.held}
+        views = fleet.views()
+        seen = {
+            (name, gpu): uids[0] for name, view in views.items() for gpu, uids in view.holders.items() if uids
+        }
+        assert seen == held
+        expected = Counter(h.workload_uid for h in SIMULATION.holdings(NOW, NOW + 1) for _ in h.held)
+        running = {w.uid: w.gpus for w in fleet.workloads().values() if w.gpus and w.status is Status.RUNNING}
+        assert running == expected
+        assert any(w.status is Status.PENDING and w.requested for w in fleet.workloads().values())
+        assert any(w.status is Status.COMPLETED for w in fleet.workloads().values())
+        assert any(w.status is Status.FAILED for w in fleet.workloads().values())
+
+
+async def test_the_overview_counts_the_broken_node_and_leaves_out_the_cordoned_one() -> None:
+    async with shown(NOW) as (server, _), followed(server, NOW) as fleet:
+        told = overview(fleet)
+        assert (told.nodes, told.faulty) == (32, 2), "one node is down, one has lost a GPU"
+        assert told.idle + told.partial + told.busy == told.healthy == 30
+        hardware = SIMULATION.hardware
+        usable = {
+            machine.name
+            for machine in hardware.machines
+            if not hardware.is_down(machine, NOW)
+            and hardware.lost_gpu(machine, NOW) is None
+            and not hardware.is_cordoned(machine)
+        }
+        held = sum(h.gpus for h in SIMULATION.holdings(NOW, NOW + 1) if h.node in usable)
+        assert told.allocation_rate == pytest.approx(held / (29 * 8))
+
+
+async def test_the_ledger_of_the_fleet_writes_the_holding_periods_of_the_simulation() -> None:
+    async with shown(NOW) as (server, _), followed(server, NOW) as fleet:
+        fleet.put_readings(SIMULATION.readings_at(NOW))
+        fleet.begin_billing()
+        written = {period.pod_uid: period for period in fleet.ledger.drain()}
+        told = {h.pod_uid: h for h in SIMULATION.holdings(NOW - 100 * DAY, NOW) if h.pod_uid in written}
+        lasting = {h.pod_uid for h in SIMULATION.holdings(NOW, NOW + 1)}
+        assert lasting <= told.keys() == written.keys()
+        assert written == told
+
+
+async def test_step_by_step_or_at_once_the_same_objects_are_there() -> None:
+    later = NOW + 8 * 3600
+    async with shown(NOW) as (stepwise, player), shown(later) as (at_once, _):
+        at = NOW
+        while at < later:
+            at = min(at + 400.0, later)
+            await player.show(at)
+        assert contents(stepwise) == contents(at_once)
+
+
+async def test_nothing_is_written_while_nothing_happens() -> None:
+    async with shown(NOW) as (server, player):
+        before = server.store.version
+        assert await player.show(NOW) == 0
+        assert server.store.version == before
+
+
+async def test_what_a_user_changes_stays() -> None:
+    async with shown(NOW) as (server, player), KubeClient(Connection(server.url)) as client:
+        name = SIMULATION.hardware.machines[1].name
+        await client.write_json(
+            "PATCH",
+            f"/api/v1/nodes/{name}",
+            {"spec": {"unschedulable": True}},
+            "application/merge-patch+json",
+        )
+        for minutes in range(1, 30):
+            await player.show(NOW + 60 * minutes)
+        assert (await client.read_json(f"/api/v1/nodes/{name}"))["spec"]["unschedulable"] is True
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 16), (9, 3)])
+async def test_odd_fleets_are_shown_too(size: tuple[int, int]) -> None:
+    simulation = Simulation(5, *size)
+    async with KubeLite() as server:
+        storage = Storage(server)
+        storage.put(definitions())
+        player = Player(simulation, storage, keep=DAY)
+        await player.begin(NOW)
+        await player.show(NOW + 40 * DAY)
+        assert len(server.store.shelf("nodes").entries) == sum(
+            machine.source == "k8s" for machine in simulation.hardware.machines
+        )

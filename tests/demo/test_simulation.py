@@ -1,0 +1,211 @@
+"""The simulated fleet as pure questions: the same every time, and true to itself."""
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpufleet.demo.simulation.hardware import BUILT, DAY, lost_place
+from gpufleet.demo.simulation.simulation import Simulation
+from gpufleet.demo.simulation.training import training_points
+from gpufleet.model.reading import FaultKind, Quantity
+
+NOW = BUILT + 300 * DAY + 12_345.0
+moments = st.floats(BUILT + 60 * DAY, BUILT + 700 * DAY).map(math.floor).map(float)
+seeds = st.integers(0, 10_000)
+sizes = st.tuples(st.integers(1, 40), st.integers(1, 16))
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Simulation:
+    """The fleet that a stranger sees first."""
+    return Simulation(seed=1, nodes=32, gpus=8)
+
+
+def test_the_same_seed_at_the_same_time_is_the_same_fleet(fleet: Simulation) -> None:
+    twin, other = Simulation(1, 32, 8), Simulation(2, 32, 8)
+    assert list(twin.holdings(NOW - DAY, NOW)) == list(fleet.holdings(NOW - DAY, NOW))
+    assert list(other.holdings(NOW - DAY, NOW)) != list(fleet.holdings(NOW - DAY, NOW))
+    mine, theirs = fleet.readings_at(NOW), twin.readings_at(NOW)
+    assert mine.gpus == theirs.gpus
+    for quantity, column in mine.values.items():
+        np.testing.assert_array_equal(column, theirs.values[quantity])
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds, sizes, moments)
+def test_no_gpu_is_held_twice_and_none_that_is_broken(seed: int, size: tuple[int, int], at: float) -> None:
+    fleet = Simulation(seed, *size)
+    held = Counter((h.node, gpu) for h in fleet.holdings(at, at + 1) for gpu in h.held)
+    assert all(count == 1 for count in held.values())
+    for machine in fleet.hardware.machines:
+        mine = {gpu for node, gpu in held if node == machine.name}
+        assert mine <= set(range(size[1]))
+        if fleet.hardware.is_down(machine, at):
+            assert not mine
+        assert fleet.hardware.lost_gpu(machine, at) not in mine
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds, moments, st.floats(0, 40 * 3600), st.floats(0, 40 * 3600))
+def test_holding_time_adds_up_however_a_span_is_cut(
+    seed: int, start: float, first: float, then: float
+) -> None:
+    fleet = Simulation(seed, 12, 8)
+    middle, end = start + first, start + first + then
+
+    def gpu_seconds(since: float, until: float) -> float:
+        return sum(h.gpus * ((h.end or until) - h.start) for h in fleet.holdings(since, until))
+
+    whole = gpu_seconds(start, end)
+    assert gpu_seconds(start, middle) + gpu_seconds(middle, end) == pytest.approx(whole, abs=0.01)
+    assert whole <= 12 * 8 * (end - start) + 0.01
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds, moments)
+def test_readings_make_sense_and_are_missing_only_where_something_is_broken(seed: int, at: float) -> None:
+    fleet = Simulation(seed, 16, 8)
+    readings = fleet.readings_at(at)
+    held = {(h.node, gpu) for h in fleet.holdings(at, at + 1) for gpu in h.held}
+    machines = {machine.name: machine for machine in fleet.hardware.machines}
+    assert list(readings.gpus) == sorted(readings.gpus, key=lambda gpu: gpu.ref)
+    for row, gpu in enumerate(readings.gpus):
+        machine = machines[gpu.ref.node]
+        lost = fleet.hardware.lost_gpu(machine, at) == gpu.ref.index
+        used = readings.value(row, Quantity.UTILIZATION)
+        assert (used is None) == (lost or fleet.hardware.is_down(machine, at))
+        assert lost == any(fault.kind is FaultKind.XID for fault in readings.faults.get(row, ()))
+        if used is None:
+            assert readings.sampled_at(row) is None
+            continue
+        assert 0 <= used <= 100
+        assert used <= 1 or (gpu.ref.node, gpu.ref.index) in held
+        power, limit = (readings.value(row, q) for q in (Quantity.POWER, Quantity.POWER_LIMIT))
+        assert power is not None
+        assert limit is not None
+        assert machine.model.idle_watts <= power <= limit
+        memory = [
+            readings.value(row, q)
+            for q in (Quantity.MEMORY_USED, Quantity.MEMORY_FREE, Quantity.MEMORY_TOTAL)
+        ]
+        assert memory[0] is not None
+        assert memory[1] is not None
+        assert memory[0] + memory[1] == memory[2] == machine.model.memory_bytes
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds, moments, st.lists(st.integers(0, 3600), min_size=1, max_size=6, unique=True))
+def test_a_moment_reads_the_same_whatever_it_is_asked_with(seed: int, at: float, others: list[int]) -> None:
+    fleet = Simulation(seed, 9, 4)
+    times = np.array(sorted({at, *(at + other for other in others)}))
+    grid = fleet.measured(times)
+    alone = fleet.readings_at(at).values
+    column = int(np.flatnonzero(times == at)[0])
+    for quantity, values in alone.items():
+        np.testing.assert_array_equal(grid[quantity][:, column], values)
+
+
+def test_the_first_fleet_has_something_of_everything(fleet: Simulation) -> None:
+    week = list(fleet.runs(NOW - 7 * DAY, NOW))
+    kinds = {"PyTorchJob", "Job", "CronJob", "Deployment", "StatefulSet", "DaemonSet", "Pod"}
+    assert {run.kind for run in week} == kinds | {"SlurmJob", "Container"}
+    assert Counter(machine.source for machine in fleet.hardware.machines) == {
+        "k8s": 28,
+        "slurm": 3,
+        "docker": 1,
+    }
+    assert {machine.model.vendor for machine in fleet.hardware.machines} == {"nvidia", "amd"}
+    assert len({machine.model.short for machine in fleet.hardware.machines}) == 5
+    assert len({run.team.name for run in week}) == 6
+    assert any(run.fails for run in week)
+
+
+@pytest.mark.parametrize("day", range(20))
+def test_on_any_day_there_is_trouble_waste_and_a_queue(fleet: Simulation, day: int) -> None:
+    at = NOW + day * DAY
+    hardware, readings = fleet.hardware, fleet.readings_at(at)
+    assert sum(hardware.is_down(machine, at) for machine in hardware.machines) == 1
+    assert sum(hardware.lost_gpu(machine, at) is not None for machine in hardware.machines) == 1
+    assert hardware.down_since(at) <= at
+    assert hardware.lost_since(at) <= at
+    assert any(run.created <= at < run.bound for run in fleet.runs(at, at))
+    held = {(h.node, gpu) for h in fleet.holdings(at, at + 1) for gpu in h.held}
+    assert 0.5 < len(held) / 256 < 0.95
+    idle = [
+        gpu.ref
+        for row, gpu in enumerate(readings.gpus)
+        if (gpu.ref.node, gpu.ref.index) in held and (readings.value(row, Quantity.UTILIZATION) or 0) < 3
+    ]
+    assert idle, "nobody wastes a GPU"
+
+
+def test_at_any_hour_somebody_trains_as_the_commands_in_the_docs_expect(fleet: Simulation) -> None:
+    for hour in range(60 * 24):
+        at = NOW + hour * 3600
+        assert any(run.kind == "PyTorchJob" and run.started <= at < run.ended for run in fleet.runs(at, at))
+
+
+def test_the_longest_queue_never_fits_the_free_nodes(fleet: Simulation) -> None:
+    (wanted,) = {run.slot.places for run in fleet.runs(NOW, NOW) if run.bound == math.inf}
+    model = fleet.hardware.machines[wanted[0].node].model
+    for hours in range(0, 24 * 14, 5):
+        at = NOW + 3600 * hours
+        busy = {h.node for h in fleet.holdings(at, at + 1)}
+        free = [
+            machine
+            for machine in fleet.hardware.machines
+            if machine.model is model
+            and machine.name not in busy
+            and not fleet.hardware.is_down(machine, at)
+            and fleet.hardware.lost_gpu(machine, at) is None
+        ]
+        assert len(free) < len(wanted)
+
+
+def test_gpus_that_get_lost_are_given_to_nobody(fleet: Simulation) -> None:
+    for number in fleet.hardware.trouble.xid or ():
+        machine = fleet.hardware.machines[number]
+        places = [place for slot in fleet.slots for place in slot.places if slot.role.name != "backlog"]
+        assert not any(p.node == number and lost_place(machine) in p.gpus for p in places)
+
+
+def test_a_training_run_learns_and_reports_each_minute_once(fleet: Simulation) -> None:
+    run = next(run for run in fleet.runs(NOW, NOW) if run.trains and run.bound < NOW)
+    ends = run.started + 7200
+    run = replace(run, ended=ends)
+    whole = list(training_points(run, run.created, ends))
+    cuts = [run.created, run.started + 100, run.started + 1234.5, run.started + 1260, ends]
+    pieces = [p for since, until in itertools.pairwise(cuts) for p in training_points(run, since, until)]
+    assert pieces == whole
+    losses = [point.value for point in whole if point.metric == "loss"]
+    assert len(losses) == 120
+    assert np.mean(losses[-20:]) < 0.6 * np.mean(losses[:20])
+    assert all(0 < point.value < 1 for point in whole if point.metric == "mfu")
+    assert all(run.started < point.time <= ends for point in whole)
+
+
+def test_processes_are_on_held_gpus_only(fleet: Simulation) -> None:
+    held = {(h.node, gpu) for h in fleet.holdings(NOW, NOW + 1) for gpu in h.held}
+    rows = fleet.processes_at(NOW).rows
+    assert rows
+    assert {(row.gpu.node, row.gpu.index) for row in rows} <= held
+    assert list(rows) == sorted(rows, key=lambda row: (row.gpu, row.pid))
+
+
+def test_ports_of_a_node_that_is_down_are_down(fleet: Simulation) -> None:
+    ports, storage = fleet.rdma_at(NOW), fleet.storage_at(NOW)
+    assert ports.total - ports.active == 8
+    assert ports.total_rate == ports.active * ports.port_rate
+    assert storage.used_bytes + storage.available_bytes == storage.capacity_bytes
+
+
+def test_every_node_has_its_capacity_all_the_time(fleet: Simulation) -> None:
+    capacities = list(fleet.capacities(NOW - DAY, NOW))
+    assert sum(capacity.gpus for capacity in capacities) == 256
+    assert {capacity.start for capacity in capacities} == {NOW - DAY}

@@ -1,0 +1,369 @@
+"""Faults on purpose, from a proxy between the source and a real Prometheus."""
+
+import asyncio
+import gzip
+import json
+import math
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
+from tests.exporters.conftest import opened, until
+
+from gpufleet.errors import MetricsUnavailable, SettingsError
+from gpufleet.exporters.prometheus.client import PrometheusClient, _unpacked
+from gpufleet.exporters.prometheus.source import PrometheusSource
+from gpufleet.exporters.source_health import SourceHealthLog
+from gpufleet.model.reading import GpuRef, Quantity, Readings
+from gpufleet.runtime.settings import MetricsSettings
+
+GPU = GpuRef("dcgm-1", 0)
+
+
+class Proxy:
+    """Passes queries on, or spoils the answers of those that contain `where`."""
+
+    def __init__(self, upstream: str) -> None:
+        self.upstream, self.fault, self.where = upstream, "", ""
+        self.url = ""
+        self.said: dict[str, object] = {}
+        self.headers: list[dict[str, str]] = []
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        form = dict(await request.post())
+        self.headers.append(dict(request.headers))
+        query = str(form.get("query", ""))
+        fault = self.fault if self.where in query else ""
+        if fault == "slow":
+            await asyncio.sleep(1.5)
+        if fault == "500":
+            return web.Response(status=500, text="out of memory\n")
+        if fault == "garbage":
+            return web.Response(body=b"\x00\xffnot json at all")
+        if fault == "endless":
+            return web.Response(body=b'{"status":' + b" " * 200_000)
+        if fault == "bomb":
+            packed = gzip.compress(b'{"status":' + b" " * 5_000_000)
+            return web.Response(body=packed, headers={"Content-Encoding": "gzip"})
+        if fault == "unknown encoding":
+            return web.Response(body=b"?", headers={"Content-Encoding": "br"})
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(request.method, self.upstream + request.path_qs, data=form or None) as reply,
+        ):
+            body = await reply.read()
+        if fault == "nan":
+            body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
+        if fault == "renamed":
+            body = body.replace(b"DCGM_FI_PROF_DRAM_ACTIVE", b"DCGM_FI_OTHER")
+        if fault in ("partial", "remark"):
+            body = _beside(json.loads(body), self.said, "dcgm-1" if fault == "partial" else "")
+        if fault == "truncated":
+            packed = gzip.compress(body)
+            return web.Response(body=packed[: len(packed) // 2], headers={"Content-Encoding": "gzip"})
+        return web.Response(body=body, status=reply.status)
+
+
+def _beside(answer: dict[str, Any], said: dict[str, object], lost: str) -> bytes:
+    """An answer with more `said` beside the result, which lacks one store: the only one that has the node `lost`."""
+    if lost and isinstance(answer["data"], list):
+        answer["data"] = [name for name in answer["data"] if not name.startswith("DCGM_FI_DEV")]
+    elif lost:
+        found = answer["data"]["result"]
+        answer["data"]["result"] = [series for series in found if lost not in series["metric"].values()]
+    return json.dumps({**answer, **said}, separators=(",", ":")).encode()
+
+
+@pytest.fixture
+async def proxy(everything: str) -> AsyncIterator[Proxy]:
+    made = Proxy(everything)
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", made.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield made
+    await runner.cleanup()
+
+
+def complete(readings: Readings) -> bool:
+    return len(readings) >= 9 and not readings.errors
+
+
+@pytest.mark.parametrize(
+    "fault", ["slow", "500", "garbage", "truncated", "endless", "bomb", "unknown encoding"]
+)
+async def test_a_source_in_trouble_makes_readings_older_and_health_degraded(proxy: Proxy, fault: str) -> None:
+    async with opened(proxy.url, timeout=1.0, max_answer_bytes=100_000) as source:
+        before = await until(source, complete)
+        assert source.health().healthy
+        proxy.fault = fault
+        after = await source.refresh()
+        assert after.gpus == before.gpus
+        assert after.times[Quantity.UTILIZATION].tolist() == pytest.approx(
+            before.times[Quantity.UTILIZATION].tolist(), nan_ok=True
+        )
+        assert set(after.errors) == {"names", "gpus"}
+        health = source.health()
+        assert not health.healthy
+        assert health.last_error
+        assert health.metrics["utilization"].last_success is not None
+        with pytest.raises(MetricsUnavailable):
+            await source.series(Quantity.POWER, [GPU], 0, 60, 60)
+        assert (await source.processes()).errors["processes"]
+        assert await source.storage() is None
+        proxy.fault = ""
+        healed = await until(source, complete)
+        assert np.nanmax(healed.times[Quantity.UTILIZATION]) >= np.nanmax(before.times[Quantity.UTILIZATION])
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("truncated", "ends in the middle"),
+        ("endless", "larger than 100000 bytes"),
+        ("bomb", "larger than 100000 bytes"),
+        ("unknown encoding", "answers in br, which it was not asked for"),
+    ],
+)
+async def test_an_answer_that_can_not_be_taken_says_why(proxy: Proxy, fault: str, words: str) -> None:
+    proxy.fault = fault
+    async with PrometheusClient(MetricsSettings(url=proxy.url, max_answer_bytes=100_000)) as client:
+        with pytest.raises(MetricsUnavailable, match=words):
+            await client.instant("up", 0)
+
+
+def test_a_packed_answer_in_several_members_is_one() -> None:
+    assert _unpacked(gzip.compress(b"one ") + gzip.compress(b"two"), 100) == b"one two"
+    assert len(_unpacked(gzip.compress(b"x" * 60) + gzip.compress(b"x" * 60), 100)) == 101
+    with pytest.raises(MetricsUnavailable, match="can't be unpacked"):
+        _unpacked(gzip.compress(b"one") + b"garbage", 100)
+
+
+async def test_one_failed_query_costs_only_its_own_quantity(proxy: Proxy) -> None:
+    async with opened(proxy.url, timeout=2.0) as source:
+        before = await until(source, complete)
+        proxy.fault, proxy.where = "500", "DCGM_FI_DEV_POWER_USAGE"
+        await asyncio.sleep(1.2)
+        after = await source.refresh()
+        assert set(after.errors) == {"power"}
+        assert after.errors["power"].startswith("dcgm: ")
+        assert after.errors["power"].endswith("answered 500: out of memory")
+        row = after.rows[GPU]
+        assert after.value(row, Quantity.POWER) == 512.5
+        assert after.time(row, Quantity.POWER) == before.time(before.rows[GPU], Quantity.POWER)
+        older, newer = after.time(row, Quantity.POWER), after.time(row, Quantity.UTILIZATION)
+        assert older is not None
+        assert newer is not None
+        assert older < newer
+        assert source.health().metrics["power"].error
+        assert not source.health().metrics["utilization"].error
+
+
+async def test_gpus_that_vanish_from_the_answers_vanish_from_the_picture(proxy: Proxy) -> None:
+    async with opened(proxy.url) as source:
+        await until(source, complete)
+        proxy.fault, proxy.where = "nan", "timestamp(DCGM"
+        after = await source.refresh()
+        assert "dcgm-1" not in {gpu.ref.node for gpu in after.gpus}
+        assert "agent-1" in {gpu.ref.node for gpu in after.gpus}
+        assert not after.errors
+
+
+STORE_DOWN: dict[str, object] = {
+    "warnings": ["rpc error: code = Unavailable desc = no answer from 10.0.0.7:10901"]
+}
+
+
+def everybody(readings: Readings) -> bool:
+    return len(readings) == 10 and not readings.errors
+
+
+async def test_what_an_answer_lacks_that_is_not_whole_stays_as_it_was_and_is_told(proxy: Proxy) -> None:
+    async with opened(proxy.url) as source:
+        before = await until(source, everybody)
+        row = before.rows[GPU]
+        other = before.rows[GpuRef("agent-1", 0)]
+        proxy.fault, proxy.said = "partial", STORE_DOWN
+        older = before.sampled_at(other) or math.inf
+        after = await until(source, lambda readings: (readings.sampled_at(other) or 0.0) > older)
+        assert after.gpus == before.gpus
+        assert after.holders == before.holders
+        assert {kept: {fault.kind for fault in faults} for kept, faults in after.faults.items()} == {
+            kept: {fault.kind for fault in faults} for kept, faults in before.faults.items()
+        }
+        assert after.value(row, Quantity.POWER) == before.value(row, Quantity.POWER) == 512.5
+        assert after.time(row, Quantity.POWER) == before.time(row, Quantity.POWER)
+        assert set(after.errors) == {"partial"}
+        assert "not whole" in after.errors["partial"]
+        assert not source.health().healthy
+        assert "not whole" in source.health().last_error
+        assert "partial" in (await source.processes()).errors
+        proxy.fault = ""
+        await until(source, lambda readings: complete(readings) and source.health().healthy)
+
+
+def test_answers_that_are_not_whole_are_logged_when_that_begins_and_ends() -> None:
+    journal = SourceHealthLog(time.time)
+    with capture_logs() as lines:
+        for shortfalls in ([], ["from 10.0.0.7:4711"], ["from 10.0.0.7:4712"], [], []):
+            journal.partial("readings", shortfalls)
+    assert [(line["event"], line["what"]) for line in lines] == [
+        ("answers are not whole", "readings"),
+        ("answers are whole again", "readings"),
+    ]
+
+
+async def test_what_answers_lack_that_are_not_whole_is_forgotten_after_an_hour(proxy: Proxy) -> None:
+    later = 0.0
+    settings = MetricsSettings(url=proxy.url, refresh=3600.0, detect=0.01)
+    async with PrometheusSource(settings, lambda: time.time() + later) as source:
+        before = await until(source, everybody)
+        proxy.fault, proxy.said = "partial", STORE_DOWN
+        later = 3000.0
+        assert (await source.refresh()).gpus == before.gpus
+        later = 3700.0
+        assert len(await source.refresh()) == 0
+
+
+async def test_ranges_that_are_not_whole_are_answered_and_told_and_soon_asked_again(proxy: Proxy) -> None:
+    wanted = [GPU, GpuRef("agent-1", 0)]
+    async with opened(proxy.url, refresh=0.2) as source:
+        await until(source, everybody)
+        end = time.time()
+        proxy.fault, proxy.said = "partial", STORE_DOWN
+        found = await source.series(Quantity.UTILIZATION, wanted, end - 60, end, 15)
+        assert [series.gpu for series in found] == wanted[1:]
+        assert not source.health().healthy
+        proxy.fault = ""
+        for _ in range(100):
+            found = await source.series(Quantity.UTILIZATION, wanted, end - 60, end, 15)
+            if [series.gpu for series in found] == sorted(wanted):
+                break
+            await asyncio.sleep(0.1)
+        assert [series.gpu for series in found] == sorted(wanted)
+        await until(source, lambda _: source.health().healthy)
+
+
+async def test_a_remark_on_an_expression_raises_no_alarm(proxy: Proxy) -> None:
+    async with opened(proxy.url) as source:
+        proxy.fault = "remark"
+        proxy.said = {"warnings": ["PromQL warning: a"], "infos": ["PromQL info: might not be a counter"]}
+        await until(source, lambda readings: complete(readings) and source.health().healthy)
+
+
+async def test_nobody_waits_for_a_source_that_never_answered() -> None:
+    async with opened("http://127.0.0.1:9", timeout=1.0) as source:
+        readings = await source.latest()
+        assert len(readings) == 0
+        assert readings.errors
+        assert not source.health().healthy
+        with pytest.raises(MetricsUnavailable):
+            await source.series(Quantity.POWER, [GPU], 0, 60, 60)
+        assert await source.rdma() is None
+
+
+async def test_the_picture_refreshes_by_itself_and_converges_when_the_source_flaps(proxy: Proxy) -> None:
+    settings = MetricsSettings(url=proxy.url, refresh=0.2, detect=0.1, timeout=0.5)
+    async with PrometheusSource(settings) as source:
+        await until(source, complete)
+        for fault in ["500", "", "garbage", "slow", "truncated", ""]:
+            proxy.fault = fault
+            await asyncio.sleep(0.4)
+            assert len(await source.latest()) >= 9
+        for _ in range(50):
+            if complete(await source.latest()) and source.health().healthy:
+                break
+            await asyncio.sleep(0.2)
+        assert source.health().healthy
+        assert not math.isnan(float((await source.latest()).values[Quantity.UTILIZATION][0]))
+
+
+async def test_tokens_passwords_and_headers_are_sent_and_files_read_again(
+    proxy: Proxy, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    async with opened(proxy.url, bearer_token_file=token, headers=("X-Scope-OrgID: team",)) as source:
+        await source.refresh()
+        assert proxy.headers[-1]["Authorization"] == "Bearer first"
+        assert proxy.headers[-1]["X-Scope-OrgID"] == "team"
+        assert "gzip" in proxy.headers[-1]["Accept-Encoding"]
+        token.write_text("second")
+        await source.refresh()
+        assert proxy.headers[-1]["Authorization"] == "Bearer second"
+        token.unlink()
+        readings = await source.refresh()
+        assert "second" not in str(readings.errors)
+        assert readings.errors["names"].startswith(f"can't read {token}")
+    (tmp_path / "password").write_text("s3cret")
+    async with opened(proxy.url, username="me", password_file=tmp_path / "password") as source:
+        await source.refresh()
+        assert proxy.headers[-1]["Authorization"] == "Basic bWU6czNjcmV0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (MetricsSettings(url="prometheus:9090"), "must begin with http"),
+        (MetricsSettings(url="http://p", headers=("nonsense",)), "Name: value"),
+        (MetricsSettings(url="http://p", ca_file=Path("/not/there")), "holds no certificates"),
+    ],
+)
+async def test_settings_that_can_not_work_are_refused_at_once(
+    settings: MetricsSettings, sentence: str
+) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        PrometheusSource(settings)
+
+
+async def test_health_recovers_from_whatever_broke_a_refresh(everything: str) -> None:
+    broken = False
+
+    def clock() -> float:
+        if broken:
+            raise OSError("no time to be had")
+        return time.time()
+
+    async def becomes(healthy: bool) -> None:
+        async with asyncio.timeout(60):
+            while True:
+                if source.health().healthy is healthy:
+                    return
+                await asyncio.sleep(0.05)
+
+    settings = MetricsSettings(url=everything, refresh=0.1, timeout=5.0)
+    async with PrometheusSource(settings, clock) as source:
+        await becomes(True)
+        broken = True
+        await becomes(False)
+        assert "no time to be had" in source.health().last_error
+        broken = False
+        await becomes(True)
+
+
+async def test_what_failed_when_asked_for_is_tried_again_though_nobody_asks(proxy: Proxy) -> None:
+    async with opened(proxy.url, refresh=0.5) as source:
+        await until(source, complete)
+        proxy.fault, proxy.where = "500", "process_gpu_memory_bytes"
+        assert (await source.processes()).errors
+        assert not source.health().healthy
+        proxy.fault = ""
+        await until(source, lambda _: source.health().healthy)
+
+
+async def test_an_error_of_a_metric_that_is_gone_goes_with_it(proxy: Proxy) -> None:
+    async with opened(proxy.url) as source:
+        await until(source, lambda readings: complete(readings) and Quantity.DRAM_ACTIVITY in readings.values)
+        proxy.fault, proxy.where = "500", "DRAM_ACTIVE"
+        assert "dram_activity" in (await source.refresh()).errors
+        proxy.fault, proxy.where = "renamed", ""
+        await until(source, lambda _: source.health().healthy)
+        assert Quantity.DRAM_ACTIVITY not in (await source.latest()).values

@@ -1,0 +1,52 @@
+"""The manifests in the chart are what the types say, and say what the documents promise."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.kubernetes.crds.generate import definitions, write_definitions
+
+CHART = Path(__file__).parents[3] / "charts" / "gpu-scheduler" / "crds"
+
+
+def test_the_charts_files_are_what_the_types_make(tmp_path: Path) -> None:
+    made = {file.name: file.read_text() for file in write_definitions(tmp_path)}
+    kept = {file.name: file.read_text() for file in CHART.glob("*.yaml")}
+    assert kept == made, "run: python -m gpufleet.kubernetes.crds.generate charts/gpu-scheduler/crds"
+
+
+def test_names_and_scopes_are_the_documented_ones() -> None:
+    facts = {
+        (d["spec"]["names"]["kind"], d["spec"]["scope"], *d["spec"]["names"]["shortNames"])
+        for d in definitions()
+    }
+    assert facts == {("GpuClaim", "Namespaced", "gclaim"), ("GpuNodeStatus", "Cluster", "gns")}
+
+
+@pytest.mark.parametrize("manifest", definitions(), ids=lambda m: str(m["metadata"]["name"]))
+def test_every_field_has_a_text_for_kubectl_explain(manifest: dict[str, Any]) -> None:
+    def unexplained(schema: dict[str, Any], path: str) -> list[str]:
+        missing = []
+        for name, part in schema.get("properties", {}).items():
+            if "description" not in part and path + name != ".metadata":
+                missing.append(f"{path}{name}")
+            missing += unexplained(part, f"{path}{name}.")
+            missing += unexplained(part.get("items", {}), f"{path}{name}[].")
+        return missing
+
+    (version,) = manifest["spec"]["versions"]
+    assert version["subresources"] == {"status": {}}
+    assert unexplained(version["schema"]["openAPIV3Schema"], ".") == []
+
+
+def test_documented_fields_keep_their_wire_names() -> None:
+    claim, node = (d["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] for d in definitions())
+    spec = claim["spec"]["properties"]
+    assert {"count", "policy", "preferIds", "exclusivity"} <= set(spec["devices"]["properties"])
+    assert set(spec["topology"]["properties"]) == {"mode", "minBandwidthGBps"}
+    assert {"selector", "gangRef"} <= set(spec)
+    documented = {"phase", "nodeName", "gpuIds", "allocated", "message"}
+    assert documented <= set(claim["status"]["properties"])
+    device = node["status"]["properties"]["devices"]["items"]["properties"]
+    assert {"id", "inUseBy", "health", "bandwidthGBps", "island"} <= set(device)

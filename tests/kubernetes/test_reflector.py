@@ -1,0 +1,394 @@
+"""The cache converges to the truth whatever the server does, and never by hammering it."""
+
+import asyncio
+import dataclasses
+import gc
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kubernetes import faulty_server as faults
+from tests.kubernetes.faulty_server import FAST, Fault, FaultyServer, answer
+
+from gpufleet.kubernetes import LEASES, CacheChange, Connection, KubeClient, Pace, Reflector, Selection
+from gpufleet.kubernetes.objects import Lease
+from kubelite import KubeLite
+
+LIST_FAULTS: dict[str, Fault] = {
+    "cut": faults.cut,
+    "500": answer(500, "InternalError"),
+    "403": answer(403, "Forbidden"),
+    "429": answer(429, "TooManyRequests", Retry_After="0"),
+    "410": answer(410, "Expired"),
+}
+WATCH_FAULTS: dict[str, Fault] = {
+    "cut": faults.cut,
+    "500": answer(500, "InternalError"),
+    "410": answer(410, "Expired"),
+    "end": faults.end_at_once,
+    "half a line": faults.half_a_line,
+    "garbage": faults.garbage,
+    "gone": faults.gone_in_the_middle,
+    "one event": faults.one_event_then_cut,
+}
+
+
+class Replica:
+    """A listener that rebuilds the set of objects from the changes alone, and checks each on the way."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, Lease] = {}
+        self.batches = 0
+
+    def __call__(self, changes: Sequence[CacheChange[Lease]]) -> None:
+        self.batches += 1
+        for change in changes:
+            name = change.object.metadata.name
+            assert self.items.get(name) == change.before
+            if change.after is None:
+                del self.items[name]
+            else:
+                self.items[name] = change.after
+
+    def versions(self) -> dict[str, str]:
+        return {name: item.metadata.resource_version for name, item in self.items.items()}
+
+
+class Followed:
+    """A server, a reflector on it, and a listener."""
+
+    def __init__(self, server: FaultyServer, reflector: Reflector[Lease], replica: Replica) -> None:
+        self.server = server
+        self.reflector = reflector
+        self.replica = replica
+
+    def versions(self) -> dict[str, str]:
+        return {item.metadata.name: item.metadata.resource_version for item in self.reflector.cache}
+
+    async def converges(self) -> None:
+        await until(lambda: self.versions() == self.server.truth())
+        assert self.replica.versions() == self.server.truth()
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  (what it waits for happens on the other side of a socket)
+            await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def following(
+    server: FaultyServer, *, page_size: int = 500, within: float = 5.0, pace: Pace = FAST
+) -> AsyncIterator[Followed]:
+    async with server.serving(), server.client(within) as client:
+        reflector = Reflector(client, LEASES, page_size=page_size, pace=pace)
+        replica = Replica()
+        reflector.subscribe(replica)
+        task = asyncio.create_task(reflector.run())
+        try:
+            yield Followed(server, reflector, replica)
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+async def test_a_list_comes_in_pages_and_a_watch_follows_it() -> None:
+    server = FaultyServer()
+    for number in range(25):
+        await server.put(f"gpu-{number:02}")
+    async with following(server, page_size=10) as followed:
+        await followed.reflector.synced()
+        await followed.converges()
+        await until(lambda: followed.reflector.state.watching)
+        assert [verb for verb, _ in server.requests] == ["GET", "GET", "GET", "WATCH"]
+        await server.put("gpu-03")
+        await server.remove("gpu-04")
+        await server.put("new")
+        await followed.converges()
+        assert len(server.requests) == 4
+        state = followed.reflector.state
+        assert (state.synced, state.watching, state.lag, state.error) == (True, True, 0.0, "")
+        assert state.resource_version == str(server.version)
+
+
+@pytest.mark.parametrize("name", sorted(WATCH_FAULTS))
+async def test_a_watch_that_breaks_loses_nothing(name: str) -> None:
+    server = FaultyServer()
+    await server.put("a")
+    await server.put("b")
+    server.faults["WATCH"].append(WATCH_FAULTS[name])
+    async with following(server) as followed:
+        await followed.reflector.synced()
+        await server.put("a")
+        await server.remove("b")
+        await server.put("c")
+        await followed.converges()
+        await until(lambda: followed.reflector.state.watching)
+        lists = sum(verb == "GET" for verb, _ in server.requests)
+        assert lists == (2 if name in ("410", "gone") else 1), "only a forgotten version costs another list"
+        assert len(server.requests) <= 5
+
+
+async def test_what_vanished_while_the_version_was_forgotten_is_deleted() -> None:
+    server = FaultyServer()
+    for name in "abc":
+        await server.put(name)
+    async with following(server) as followed:
+        await until(lambda: followed.reflector.state.watching)
+        server.faults["WATCH"].append(answer(410, "Expired"))
+        server.faults["GET"].append(answer(500, "InternalError"))
+        await server.remove("a")
+        await server.put("d")
+        server.compact()
+        await followed.converges()
+
+
+async def test_an_object_made_anew_under_its_old_name_is_deleted_and_added() -> None:
+    server = FaultyServer()
+    await server.put("a")
+    server.faults["WATCH"].append(answer(410, "Expired"))
+    async with following(server) as followed:
+        await followed.reflector.synced()
+        first = followed.replica.items["a"].metadata.uid
+        await server.remove("a")
+        await server.put("a")
+        changes: list[CacheChange[Lease]] = []
+        followed.reflector.subscribe(changes.extend)
+        await followed.converges()
+        kinds = [(change.before is not None, change.after is not None) for change in changes]
+        assert kinds[-2:] == [(True, False), (False, True)]
+        assert followed.replica.items["a"].metadata.uid != first
+
+
+async def test_pages_that_go_stale_are_fetched_in_one_piece() -> None:
+    server = FaultyServer()
+    for number in range(30):
+        await server.put(f"gpu-{number:02}")
+
+    async def first_page_then_compact(server: FaultyServer, request: web.Request) -> web.StreamResponse:
+        page = server.list(request)
+        await server.put("late")
+        server.compact()
+        return page
+
+    server.faults["GET"].append(first_page_then_compact)
+    async with following(server, page_size=10) as followed:
+        await followed.converges()
+        assert ["limit" in path for verb, path in server.requests if verb == "GET"] == [True, True, False]
+
+
+async def test_a_server_that_takes_requests_and_never_answers_is_given_up_and_tried_again() -> None:
+    server = FaultyServer()
+    await server.put("a")
+    server.faults["GET"].append(faults.hang)
+    server.faults["WATCH"].append(faults.hang)
+    async with following(server, within=0.4) as followed:
+        await followed.converges()
+        await server.put("b")
+        await followed.converges()
+        assert len(server.requests) <= 10
+
+
+async def test_a_watch_that_falls_silent_is_given_up_after_the_idle_time() -> None:
+    server = FaultyServer()
+    await server.put("a")
+    server.faults["WATCH"].append(faults.fall_silent)
+    async with following(server, pace=dataclasses.replace(FAST, idle=0.5)) as followed:
+        await until(lambda: followed.reflector.state.watching)
+        await server.put("a")
+        await followed.converges()
+        assert [verb for verb, _ in server.requests][:3] == ["GET", "WATCH", "WATCH"]
+
+
+async def test_a_server_that_restarts_on_its_port_is_found_again_without_a_new_list() -> None:
+    server = FaultyServer()
+    await server.put("a")
+    async with server.serving() as url:
+        port = int(url.rpartition(":")[2])
+    async with server.client() as client:
+        reflector = Reflector(client, LEASES, pace=FAST)
+        task = asyncio.create_task(reflector.run())
+        async with server.serving(port=port):
+            await until(lambda: reflector.state.watching)
+        await until(lambda: not reflector.state.watching)
+        await server.put("b")
+        assert reflector.cache.get("b", "default") is None
+        async with server.serving(port=port):
+            await until(lambda: reflector.cache.get("b", "default") is not None)
+            assert reflector.state.lists == 1
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+async def test_a_server_that_comes_back_without_its_past_is_listed_anew() -> None:
+    made = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": {}}
+    path = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    async with KubeLite() as server:
+        port = int(server.url.rpartition(":")[2])
+        client = KubeClient(Connection(server.url))
+        for name in "abcdefgh":
+            await client.write_json("POST", path, {**made, "metadata": {"name": name}})
+        reflector = Reflector(client, LEASES, Selection(namespace="default"), pace=FAST)
+        task = asyncio.create_task(reflector.run())
+        await until(lambda: reflector.state.watching)
+    async with KubeLite(port=port), client:
+        await client.write_json("POST", path, {**made, "metadata": {"name": "new"}})
+        await until(lambda: reflector.cache.keys() == {("default", "new")})
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+async def test_requests_stay_few_while_every_watch_fails_at_once() -> None:
+    server = FaultyServer()
+    await server.put("a")
+    server.faults["WATCH"].extend([faults.end_at_once] * 10_000)
+    async with following(server) as followed:
+        await followed.reflector.synced()
+        before = len(server.requests)
+        await asyncio.sleep(0.5)
+        made = len(server.requests) - before
+    # Waits of 10 to 20 ms once the backoff is full: a busy loop would make thousands.
+    assert made <= 75
+
+
+async def test_ten_thousand_events_are_taken_in_few_steps() -> None:
+    server = FaultyServer()
+    async with following(server) as followed:
+        await until(lambda: followed.reflector.state.watching)
+        for number in range(10_000):
+            name = f"gpu-{number % 700:03}"
+            if number % 10 == 9:
+                await server.remove(name)
+            else:
+                await server.put(name, spec={"holderIdentity": f"pod-{number}"})
+        await followed.converges()
+        assert len(server.requests) == 2
+        assert followed.replica.batches < 2_000
+
+
+async def test_an_object_that_breaks_its_type_is_left_out_and_the_rest_is_kept() -> None:
+    server = FaultyServer()
+    await server.put("good")
+    await server.put("bad", spec={"holderIdentity": 7})
+    async with following(server) as followed:
+        await followed.reflector.synced()
+        assert set(followed.versions()) == {"good"}
+        await server.put("bad", spec={"holderIdentity": [1]})
+        await server.put("better")
+        await until(lambda: set(followed.versions()) == {"good", "better"})
+        assert followed.reflector.state.resource_version == str(server.version)
+        assert len(server.requests) == 2
+
+
+async def test_an_object_that_broke_its_type_goes_when_it_is_deleted() -> None:
+    server = FaultyServer()
+    await server.put("once-good")
+    async with following(server) as followed:
+        await until(lambda: followed.reflector.state.watching)
+        await server.put("once-good", spec={"holderIdentity": 7})
+        await server.remove("once-good")
+        await server.put("later")
+        await until(lambda: "later" in followed.versions())
+        await followed.converges()
+
+
+async def test_a_listener_that_raises_keeps_nobody_from_the_changes() -> None:
+    server = FaultyServer()
+    async with following(server) as followed:
+
+        def broken(changes: Sequence[CacheChange[Lease]]) -> None:
+            raise RuntimeError("not my day")
+
+        followed.reflector.subscribe(broken)
+        later = Replica()
+        await until(lambda: followed.reflector.state.watching)
+        await server.put("a")
+        await followed.converges()
+        end = followed.reflector.subscribe(later)
+        assert later.versions() == server.truth(), "a late listener is told what is there"
+        end()
+        await server.put("b")
+        await followed.converges()
+        assert set(later.versions()) == {"a"}
+
+
+async def test_a_lost_watch_shows_in_the_lag_and_the_error() -> None:
+    server = FaultyServer()
+    async with following(server) as followed:
+        await until(lambda: followed.reflector.state.watching)
+        server.faults["WATCH"].extend([answer(503, "ServiceUnavailable")] * 10_000)
+        await server.put("a")
+        server.compact()
+        await until(lambda: "ServiceUnavailable on demand" in followed.reflector.state.error)
+        await until(lambda: followed.reflector.state.lag > 0.01)
+        assert not followed.reflector.state.watching
+        server.faults.clear()
+        await followed.converges()
+        await until(lambda: followed.reflector.state.lag == 0.0)
+        assert followed.reflector.state.error == "", "the watch stands, and may stand for minutes"
+
+
+async def test_hundreds_of_broken_watches_leave_no_socket_and_no_task_behind() -> None:
+    server = FaultyServer()
+    await server.put("a")
+    async with following(server) as followed:
+        await until(lambda: followed.reflector.state.watching)
+        process, tasks = psutil.Process(), len(asyncio.all_tasks())
+        await asyncio.sleep(0.05)
+        sockets = process.num_fds()
+        for fault in list(WATCH_FAULTS.values()) * 20:
+            server.faults["WATCH"].append(fault)
+        await server.put("a")
+        server.compact()
+        await until(lambda: not server.faults["WATCH"], seconds=30)
+        await followed.converges()
+        await until(lambda: followed.reflector.state.watching)
+        gc.collect()
+        assert len(asyncio.all_tasks()) <= tasks + 2
+        assert process.num_fds() <= sockets + 4
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from("abcdef")),
+        st.tuples(st.just("remove"), st.sampled_from("abcdef")),
+        st.tuples(st.just("list fault"), st.sampled_from(sorted(LIST_FAULTS))),
+        st.tuples(st.just("watch fault"), st.sampled_from(sorted(WATCH_FAULTS))),
+        st.tuples(st.just("compact"), st.just("")),
+        st.tuples(st.just("pause"), st.just("")),
+    ),
+    max_size=40,
+)
+
+
+@given(steps=steps, page_size=st.sampled_from([0, 2, 500]))
+@settings(max_examples=60, deadline=None)
+def test_the_cache_converges_after_any_series_of_changes_and_faults(
+    steps: list[tuple[str, str]], page_size: int
+) -> None:
+    asyncio.run(_play(steps, page_size))
+
+
+async def _play(steps: list[tuple[str, str]], page_size: int) -> None:
+    server = FaultyServer()
+    async with following(server, page_size=page_size) as followed:
+        for what, which in steps:
+            if what == "put":
+                await server.put(which)
+            elif what == "remove":
+                await server.remove(which)
+            elif what == "list fault":
+                server.faults["GET"].append(LIST_FAULTS[which])
+            elif what == "watch fault":
+                server.faults["WATCH"].append(WATCH_FAULTS[which])
+            elif what == "compact":
+                server.compact()
+            else:
+                await asyncio.sleep(0.005)
+        await followed.converges()
+        injected = sum("fault" in what or what == "compact" for what, _ in steps)
+        assert len(server.requests) <= 4 + 5 * injected + len(steps)

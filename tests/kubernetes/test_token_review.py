@@ -1,0 +1,18 @@
+"""Whose token it is, asked of an API server that may refuse to say."""
+
+import pytest
+
+from gpufleet.errors import KubernetesUnavailable
+from gpufleet.kubernetes.token_review import TokenReviews
+
+from .faulty_server import FaultyServer, status
+
+
+@pytest.mark.parametrize("code", [401, 403, 404])
+async def test_a_server_that_may_not_ask_is_no_fault_of_the_caller(code: int) -> None:
+    server = FaultyServer()
+    server.refuse = lambda request: status(code, "system:serviceaccount:gpufleet:server cannot create")
+    async with server.serving(), server.client() as client:
+        with pytest.raises(KubernetesUnavailable) as refusal:
+            await TokenReviews(client).review("a token")
+    assert "serviceaccount" not in str(refusal.value)

@@ -1,0 +1,56 @@
+"""Tasks beside the server: begun again after a fault, ended with the server."""
+
+import asyncio
+
+import pytest
+
+from gpufleet.runtime.background import Background
+
+
+async def test_a_task_that_breaks_or_ends_is_begun_again(capsys: pytest.CaptureFixture[str]) -> None:
+    calls: list[int] = []
+    third = asyncio.Event()
+
+    async def work() -> None:
+        calls.append(len(calls))
+        if len(calls) == 1:
+            raise RuntimeError("by design")
+        if len(calls) == 3:
+            third.set()
+            await asyncio.Event().wait()
+
+    async with Background(first_wait=0.01) as background:
+        background.start("work", work)
+        await asyncio.wait_for(third.wait(), 5)
+        assert background.running() == ["work"]
+    assert calls == [0, 1, 2]
+    assert "by design" in capsys.readouterr().out
+
+
+async def test_all_tasks_have_ended_when_the_block_is_left() -> None:
+    cleaned_up = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned_up.set()
+
+    async with Background() as background:
+        background.start("work", work)
+        background.once("once", asyncio.sleep(0))
+        await asyncio.sleep(0.01)
+        assert background.running() == ["work"]
+    assert cleaned_up.is_set()
+    assert background.running() == []
+
+
+async def test_what_runs_once_and_breaks_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        raise RuntimeError("by design")
+
+    async with Background() as background:
+        background.once("once", work())
+        await asyncio.sleep(0.01)
+    assert "by design" in capsys.readouterr().out

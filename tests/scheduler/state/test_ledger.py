@@ -1,0 +1,113 @@
+"""What the ledger makes of objects that come late, change their mind, or go."""
+
+from datetime import UTC, datetime
+
+from gpufleet.kubernetes.annotations import CLAIM
+from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, GpuClaim
+from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus, NodeGpus, NodeGpusSpec
+from gpufleet.kubernetes.leases import LeaseHolder, new_lease
+from gpufleet.kubernetes.objects import (
+    Condition,
+    Node,
+    NodeSpec,
+    NodeStatusFields,
+    ObjectMeta,
+    Pod,
+    PodGroup,
+    PodGroupSpec,
+    PodSpec,
+    Taint,
+)
+from gpufleet.scheduler.explain import explain
+from gpufleet.scheduler.state import Ledger
+
+
+def pod(version: int, claim: str = "one", node: str = "") -> Pod:
+    meta = ObjectMeta(
+        name="p", namespace="ns", uid="u", resource_version=str(version), annotations={CLAIM: claim}
+    )
+    return Pod(meta, PodSpec(node_name=node))
+
+
+def report(*users: str) -> GpuNodeStatus:
+    gpus = NodeGpus((DeviceStatus(0, users, "Healthy"),), 1)
+    return GpuNodeStatus(metadata=ObjectMeta(name="a"), spec=NodeGpusSpec("a"), status=gpus)
+
+
+def test_a_pod_that_names_another_claim_is_no_more_of_the_first() -> None:
+    ledger = Ledger()
+    ledger.put_pod(pod(1, "one"))
+    ledger.put_pod(pod(2, "two"))
+    assert ledger.pods_of("ns", "one") == []
+    assert [each.metadata.uid for each in ledger.pods_of("ns", "two")] == ["u"]
+    ledger.drop_pod("u")
+    assert ledger.pods_of("ns", "one") == ledger.pods_of("ns", "two") == []
+
+
+def test_an_answer_about_a_pod_that_comes_after_its_end_does_not_bring_it_back() -> None:
+    ledger = Ledger()
+    ledger.put_pod(pod(1))
+    ledger.drop_pod("u")
+    ledger.put_pod(pod(2, node="a"))
+    assert ledger.pods == {}
+    assert ledger.pods_of("ns", "one") == []
+
+
+def test_pods_that_reports_no_longer_name_are_forgotten() -> None:
+    ledger = Ledger()
+    ledger.put_node(Node(ObjectMeta(name="a")))
+    for at in range(100):
+        ledger.put_report(report(f"pod-{at}"))
+    assert list(ledger._users) == ["pod-99"]
+    ledger.drop_report("a")
+    assert not ledger._users
+
+
+def test_signs_of_life_of_a_node_are_told_from_changes_that_matter() -> None:
+    ledger = Ledger()
+    assert ledger.put_node(Node(ObjectMeta(name="a", resource_version="1")))
+    assert ledger.put_report(report())
+    alive = NodeStatusFields(conditions=(Condition("Ready", "True"),))
+    assert not ledger.put_node(Node(ObjectMeta(name="a", resource_version="2"), status=alive))
+    assert not ledger.put_report(report("somebody"))
+    lost = NodeStatusFields(conditions=(Condition("Ready", "Unknown"),))
+    assert ledger.put_node(Node(ObjectMeta(name="a", resource_version="3"), status=lost))
+    assert ledger.put_node(Node(ObjectMeta(name="a", resource_version="4"), status=alive))
+    tainted = NodeSpec(taints=(Taint("key", "", "NoSchedule"),))
+    assert ledger.put_node(Node(ObjectMeta(name="a", resource_version="5"), tainted, alive))
+    assert ledger.put_node(Node(ObjectMeta(name="a", resource_version="6"), status=alive))
+    labelled = ObjectMeta(name="a", resource_version="7", labels={"gpu-type": "a100"})
+    assert ledger.put_node(Node(labelled, status=alive))
+
+
+def test_a_gpu_that_a_pod_without_a_lease_leaves_is_told_as_freed() -> None:
+    ledger = Ledger()
+    ledger.put_node(Node(ObjectMeta(name="a")))
+    ledger.put_pod(pod(1, claim="", node="a"))
+    ledger.put_report(report("u"))
+
+    def taken() -> bool:
+        return ledger.cluster.nodes["a"].gpus[0].taken
+
+    assert taken()
+    told: list[str] = []
+    ledger.on_freed = lambda: told.append("freed")
+    ledger.put_pod(pod(2, claim="", node="a"))
+    assert told == []
+    ledger.drop_pod("u")
+    assert (taken(), told) == (False, ["freed"])
+
+
+def test_a_gang_that_has_its_gpus_is_not_told_that_they_are_taken() -> None:
+    ledger = Ledger()
+    ledger.put_node(Node(ObjectMeta(name="a")))
+    ledger.put_report(report())
+    spec = ClaimSpec(ClaimDevices(1), gang_ref="g")
+    claim = GpuClaim(metadata=ObjectMeta(name="one", namespace="ns"), spec=spec)
+    ledger.claims["ns", "one"] = claim
+    ledger.groups["ns", "g"] = PodGroup(spec=PodGroupSpec(1))
+    ledger.put_pod(pod(1))
+    holder = {"u": LeaseHolder("ns", "p", "one", 1000, (), "stamp")}
+    ledger.put_lease(new_lease("default", "a", 0, holder, "", datetime.now(UTC)))
+    why = explain(ledger, "ns", "one")
+    assert "GPUs 0 of a are free for it" in why.sentence

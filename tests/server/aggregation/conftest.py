@@ -1,0 +1,53 @@
+"""The aggregation routes over a real store with two hours of a cluster whose numbers are known."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from tests.accounting.histories import HOUR, STEP, Prometheus, Server, Time, World, pod
+
+from gpufleet.model.node import FleetNode
+from gpufleet.model.workload import OwnerRef
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.routes.aggregation import aggregation_routes
+from gpufleet.server.routes.report import report_routes
+from gpufleet.server.wiring.accounting import books_of
+from gpufleet.store import Store
+
+
+@pytest.fixture
+async def kept(store: Store) -> Server:
+    return await known_books(store)
+
+
+async def known_books(store: Store) -> Server:
+    """Two hours of the cluster `prod`, with snapshots on their beginnings and ends."""
+    world = World()
+    world.nodes["a"] = FleetNode(name="a", gpu_count=8, gpu_model="H200", created=HOUR - 9000.0)
+    job = OwnerRef("job", "PyTorchJob", "bert")
+    facts = {"labels": {"team": "nlp"}, "annotations": {"cost-center": "cc-1"}}
+    world.pods["p0"] = pod("p0", "a", 2, HOUR + 0.0, held=(0, 1), owner=job, **facts)
+    world.pods["p1"] = pod("p1", "a", 2, HOUR + 1800.0, held=(2, 3), owner=job, **facts)
+    world.pods["idle"] = pod("idle", "a", 1, HOUR + 0.0, held=(4,), namespace="prod")
+    world.pods["system"] = pod("system", "a", 1, HOUR + 0.0, held=(5,), namespace="kube-system")
+    busy = {("a", gpu, HOUR + m * STEP): 60.0 + gpu for gpu in range(4) for m in range(24)}
+    idle = {("a", 4, HOUR + m * STEP): 1.0 for m in range(24)}
+    time = Time(HOUR + 10.0)
+    server = Server(world, store, Prometheus({**busy, **idle}), time)
+    for seconds in (10.0, 3610.0, 7250.0):
+        time.now = HOUR + seconds
+        await server.round()
+    return server
+
+
+@pytest.fixture
+async def http(store: Store, kept: Server) -> AsyncIterator[httpx.AsyncClient]:
+    books = books_of(store, "prod")
+    routes = [
+        *aggregation_routes(books, lambda: HOUR + 7300.0),
+        *report_routes(books, lambda: HOUR + 7300.0),
+    ]
+    transport = httpx.ASGITransport(create_app(Api(routes=routes)))  # type: ignore[arg-type]
+    base = "http://127.0.0.1/api/v1/gpu-aggregation"
+    async with httpx.AsyncClient(transport=transport, base_url=base) as client:
+        yield client

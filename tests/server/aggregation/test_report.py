@@ -1,0 +1,192 @@
+"""Reports add up, in every form; waste lists the worst first."""
+
+import csv
+import dataclasses
+import io
+from datetime import timedelta
+from decimal import Decimal
+
+import httpx
+import msgspec
+import pytest
+from tests.accounting.histories import HOUR, PLAN, Prometheus, Server, Time, World, pod
+from tests.server.aggregation.test_aggregation import FIRST, START, ask, refusal
+
+from gpufleet.accounting.hours import GPU_HOUR
+from gpufleet.accounting.report import period_of, report
+from gpufleet.accounting.statistics import UsageSum, UsageTotals
+from gpufleet.model.node import FleetNode
+from gpufleet.server.routes.report_page import page_of
+from gpufleet.store import Store
+
+MONTH, DAY = f"{START:%Y-%m}", f"{START:%Y-%m-%d}"
+
+
+@pytest.mark.parametrize("group_by", ["namespace", "workload", "label:team", "annotation:cost-center"])
+@pytest.mark.parametrize("period", [MONTH, DAY])
+async def test_the_rows_of_a_report_add_up_to_the_cluster(
+    http: httpx.AsyncClient, group_by: str, period: str
+) -> None:
+    report = await ask(http, "/report", period=period, group_by=group_by)
+    totals, rows = report["totals"], report["rows"]
+    assert totals["capacity_gpu_hours"] == 16.0
+    assert totals["allocated_gpu_hours"] == 11.0
+    assert (totals["idle_gpu_hours"], totals["cost"]) == (2.0, 38.5)
+    assert report["hours_accounted"] == 2
+    assert sum(row["gpu_hours"] for row in rows) == 16.0
+    assert sum(row["gpu_hours"] for row in rows if row["row"] != "unallocated") == 11.0
+    assert sum(row["idle_gpu_hours"] for row in rows) == 2.0
+    assert sum(row["cost"] for row in rows) == 38.5
+    assert [row["row"] for row in rows[-2:]] == ["unattributed", "unallocated"]
+
+
+async def test_what_an_excluded_namespace_had_is_unattributed(http: httpx.AsyncClient) -> None:
+    report = await ask(http, "/report", period=MONTH)
+    hours = {row["name"]: row["gpu_hours"] for row in report["rows"]}
+    assert hours == {"ml": 7.0, "prod": 2.0, "unattributed": 2.0, "unallocated": 5.0}
+
+
+async def test_a_report_comes_as_csv_and_as_a_page(http: httpx.AsyncClient) -> None:
+    asked = {"period": MONTH, "group_by": "workload"}
+    for answer in (
+        await http.get("/report", params={**asked, "format": "csv"}),
+        await http.get("/report", params=asked, headers={"accept": "text/csv"}),
+    ):
+        assert answer.headers["content-type"].startswith("text/csv")
+        rows = list(csv.DictReader(io.StringIO(answer.text)))
+        assert [row["name"] for row in rows] == ["bert", "idle", "unattributed", "unallocated"]
+        assert sum(float(row["gpu_hours"]) for row in rows) == 16.0
+    page = await http.get("/report", params=asked, headers={"accept": "text/html,*/*"})
+    assert page.headers["content-type"].startswith("text/html")
+    assert "ml/bert (PyTorchJob)" in page.text
+    assert "http" not in page.text.replace("http-equiv", "")
+    assert "@media print" in page.text
+
+
+async def test_days_from_one_to_another_make_a_report_too(http: httpx.AsyncClient) -> None:
+    days = f"{START - timedelta(days=3):%Y-%m-%d}..{DAY}"
+    report = await ask(http, "/report", period=days)
+    assert (report["period"], report["hours_in_period"], report["hours_accounted"]) == (days, 96, 2)
+    assert report["rows"] == (await ask(http, "/report", period=DAY))["rows"]
+
+
+@pytest.mark.parametrize("group_by", ["namespace", "workload", "label:team", "annotation:cost-center"])
+@pytest.mark.parametrize(("period", "step", "steps"), [(DAY, "hour", 2), (MONTH, "day", 1)])
+async def test_the_lines_of_a_report_stack_up_to_its_total(
+    http: httpx.AsyncClient, group_by: str, period: str, step: str, steps: int
+) -> None:
+    report = await ask(http, "/report", period=period, group_by=group_by, series=1)
+    series = report["series"]
+    assert (series["step"], len(series["times"])) == (step, steps)
+    first, others = series["lines"]
+    group = report["rows"][0]
+    assert (first["name"], first["namespace"], first["uid"]) == tuple(
+        group[name] for name in ("name", "namespace", "uid")
+    )
+    assert sum(first["gpu_hours"]) == group["gpu_hours"]
+    assert (others["row"], others["name"]) == ("others", "others")
+    assert sum(first["gpu_hours"]) + sum(others["gpu_hours"]) == report["totals"]["allocated_gpu_hours"]
+
+
+async def test_groups_beyond_the_largest_are_one_row(http: httpx.AsyncClient) -> None:
+    whole = await ask(http, "/report", period=MONTH)
+    short = await ask(http, "/report", period=MONTH, groups=1)
+    assert [row["row"] for row in short["rows"]] == ["group", "others", "unattributed", "unallocated"]
+    assert (short["rows"][1]["name"], short["rows"][1]["gpu_hours"]) == ("1 others", 2.0)
+    assert short["totals"] == whole["totals"]
+    for field in ("gpu_hours", "idle_gpu_hours", "cost"):
+        assert sum(row[field] for row in short["rows"]) == sum(row[field] for row in whole["rows"])
+    assert (await ask(http, "/report", period=MONTH, groups=2))["rows"] == whole["rows"]
+
+
+async def test_a_report_without_groups_or_without_data_has_no_lines(http: httpx.AsyncClient) -> None:
+    plain = await ask(http, "/report", period=MONTH)
+    assert "series" not in plain
+    empty = await ask(http, "/report", period="2001-02", series=7)
+    assert empty["series"] == {"step": "day", "times": [], "lines": []}
+
+
+async def test_a_month_without_data_is_a_report_of_nothing(http: httpx.AsyncClient) -> None:
+    report = await ask(http, "/report", period="2001-02")
+    assert (report["hours_accounted"], report["hours_in_period"]) == (0, 28 * 24)
+    assert [row["gpu_hours"] for row in report["rows"]] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({}, "period is missing; it takes a month (2026-10), a day"),
+        ({"period": "2026-13"}, "a month such as 2026-10"),
+        ({"period": "soon"}, "period"),
+        ({"period": f"{DAY}.."}, "period"),
+        ({"period": "2026-10-05..2026-10-04"}, "ends before it begins"),
+        ({"period": "2024-01..2026-10"}, "400 days at the most"),
+        ({"period": MONTH, "series": "51"}, "series"),
+        ({"period": MONTH, "group_by": "team"}, "label:KEY"),
+        ({"period": MONTH, "group_by": "label:"}, "label:KEY"),
+        ({"period": MONTH, "format": "pdf"}, "csv, html, json"),
+    ],
+)
+async def test_a_report_of_nonsense_is_refused(
+    http: httpx.AsyncClient, parameters: dict[str, str], words: str
+) -> None:
+    status, sentence = await refusal(http, "/report", **parameters)
+    assert status == 400
+    assert words in sentence
+
+
+async def test_names_cannot_break_out_of_the_page() -> None:
+    group = UsageSum(name="<script>", allocated=1, idle=0, cost=Decimal(0), utilization=None)
+    made = report(
+        "<b>", period_of("2026-10"), "namespace", UsageTotals(hours=1, capacity=2, allocated=1), [group]
+    )
+    assert "<script>" not in page_of(made)
+    assert "<b>" not in page_of(made)
+
+
+async def test_waste_lists_who_holds_gpus_for_nothing(http: httpx.AsyncClient) -> None:
+    page = await ask(http, "/waste")
+    (row,) = page["data"]
+    assert (row["workload_name"], row["idle_gpu_hours"], row["idle_share"]) == ("idle", 2.0, 100.0)
+    assert (row["idle_cost"], page["total"]) == (7.0, 1)
+    past = await ask(http, "/waste", page=5)
+    assert (past["data"], past["total"]) == ([], 1)
+    before = await ask(http, "/waste", end_time="2001-01-01T00:00:00Z")
+    assert before["data"] == []
+    status, _ = await refusal(http, "/waste", start_time=FIRST, end_time="2001-01-01T00:00:00Z")
+    assert status == 400
+    assert HOUR
+
+
+async def test_a_cluster_that_is_full_has_nothing_left_over_to_the_last_digit(store: Store) -> None:
+    world = World()
+    # a third of an hour, which no decimal fraction is
+    for number in range(4):
+        node = f"n{number}"
+        world.nodes[node] = FleetNode(name=node, gpu_count=331, gpu_model="H200", created=HOUR + 2400.0)
+        world.pods[node] = pod(node, node, 331, HOUR + 2400.0, namespace=f"team{number}")
+    time = Time(HOUR + 2400.0)
+    server = Server(world, store, Prometheus(), time, dataclasses.replace(PLAN, prices={"H200": 3.1}))
+    await server.round()
+    time.now = HOUR + 3660.0
+    await server.round()
+    day = HOUR // 3600 - HOUR // 3600 % 24
+    totals = await store.usage.totals("prod", day, day + 24)
+    assert totals.capacity == totals.allocated == 4 * 331 * GPU_HOUR // 3
+    made = report(
+        "prod",
+        period_of("2021-05"),
+        "namespace",
+        totals,
+        await store.usage.by_namespace("prod", day, day + 24),
+    )
+    assert "-0" not in str(msgspec.json.encode(made.rows))
+    assert "-0.00" not in page_of(made)
+
+
+def test_a_rest_that_rounds_to_nothing_is_nothing() -> None:
+    group = UsageSum(name="ml", allocated=1, idle=0, cost=Decimal("10.00000000000001"), utilization=None)
+    totals = UsageTotals(hours=1, capacity=1, allocated=1, cost=Decimal(10))
+    made = report("prod", period_of("2026-10"), "namespace", totals, [group])
+    assert b"-" not in msgspec.json.encode([row.cost for row in made.rows])
+    assert "-0.00" not in page_of(made)

@@ -1,0 +1,109 @@
+import gzip
+import json
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.server.conftest import Client
+
+from gpufleet.server.http.answers import Answer, OpenGzip, Prepared, encoded, etag_of, matches, takes_gzip
+from gpufleet.server.http.envelopes import FAMILIES, family_of
+
+
+@given(st.binary(max_size=5000), st.binary(max_size=300))
+@settings(max_examples=100, deadline=None)
+def test_an_open_gzip_ended_with_a_tail_is_the_gzip_of_both(content: bytes, tail: bytes) -> None:
+    assert gzip.decompress(OpenGzip.of(content).ended(tail)) == content + tail
+
+
+@given(
+    st.recursive(st.none() | st.text() | st.integers(-(2**53), 2**53), st.lists),
+    st.none() | st.text(),
+)
+@settings(max_examples=100, deadline=None)
+def test_data_comes_out_of_every_envelope_as_it_went_in(data: object, message: str | None) -> None:
+    prepared: Prepared[object] = Prepared.of(data, message)
+    for each in FAMILIES:
+        body = json.loads(each.head + prepared.encoded + each.tail(message, "a" * 32))
+        assert body["data"] == data
+        zipped = gzip.decompress(prepared.gzip(each).ended(each.tail(message, "a" * 32)))
+        assert json.loads(zipped) == body
+
+
+@given(st.lists(st.integers() | st.text() | st.lists(st.booleans()), max_size=5), st.integers(0, 900))
+@settings(max_examples=50, deadline=None)
+async def test_a_long_list_encoded_in_steps_is_what_it_is_at_once(some: list[object], times: int) -> None:
+    data = some * times
+    assert (await encoded(data)).encoded == msgspec.json.encode(data)
+    answer = await encoded(Answer(data, "told"))
+    assert (answer.encoded, answer.message) == (msgspec.json.encode(data), "told")
+
+
+@pytest.mark.parametrize(
+    ("path", "family"),
+    [
+        ("/api/clusters", "clusters"),
+        ("/api/clusters/overview", "clusters"),
+        ("/api/workloads", "clusters"),
+        ("/api/workloadMetadata", "clusters"),
+        ("/api/workloadsX", "live"),
+        ("/api/v1/gpu-aggregation/x", "aggregation"),
+        ("/api/v1/gpu-aggregationX", "live"),
+        ("/api/v1/gpu/metrics", "live"),
+        ("/api/healthz", "live"),
+        ("/", "live"),
+    ],
+)
+def test_a_path_has_the_family_of_its_prefix(path: str, family: str) -> None:
+    assert family_of(path).name == family
+
+
+@pytest.mark.parametrize(
+    ("header", "taken"),
+    [
+        (b"", False),
+        (b"gzip", True),
+        (b"br, GZIP;q=0.5", True),
+        (b"*", True),
+        (b"gzip;q=0", False),
+        (b"gzip; q=0.0", False),
+        (b"identity", False),
+    ],
+)
+def test_gzip_is_sent_to_those_who_take_it(header: bytes, taken: bool) -> None:
+    assert takes_gzip(header) is taken
+
+
+def test_an_entity_tag_is_of_data_and_message_and_is_compared_weakly() -> None:
+    tag = etag_of(b"[1]", "one")
+    assert tag == etag_of(b"[1]", "one")
+    assert len({tag, etag_of(b"[1]", "two"), etag_of(b"[2]", "one"), etag_of(b"[1]", None)}) == 4
+    assert matches(tag, tag)
+    assert matches(b'"x", ' + tag.removeprefix(b"W/"), tag)
+    assert matches(b"*", tag)
+    assert not matches(b'"x"', tag)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/gpu/metrics", "/api/workloads/abc", "/openapi.json"])
+async def test_who_has_it_already_gets_a_304_without_a_body(client: Client, path: str) -> None:
+    async with client() as http:
+        first = await http.get(path)
+        second = await http.get(path, headers={"if-none-match": first.headers["etag"]})
+        third = await http.get(path, headers={"if-none-match": '"else"'})
+    assert (first.status_code, second.status_code, third.status_code) == (200, 304, 200)
+    assert second.content == b""
+    assert second.headers["etag"] == first.headers["etag"]
+
+
+async def test_a_large_answer_is_compressed_and_a_small_one_is_not(client: Client) -> None:
+    async with client() as http:
+        large = await http.get("/api/v1/gpu/metrics")
+        plain = await http.get("/api/v1/gpu/metrics", headers={"accept-encoding": "identity"})
+        small = await http.get("/api/workloads/abc")
+    assert large.headers["content-encoding"] == "gzip"
+    assert int(large.headers["content-length"]) < len(plain.content) / 3
+    assert "content-encoding" not in plain.headers
+    assert large.json() == plain.json()
+    assert "content-encoding" not in small.headers
+    assert msgspec.json.decode(plain.content)["message"] == "500 GPUs"

@@ -1,0 +1,77 @@
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import cast
+
+import msgspec
+
+from gpufleet.fleet.clusters import Cluster
+from gpufleet.model.node import FleetNode
+from gpufleet.server.health import Lifecycle
+from gpufleet.server.routes.events import KEPT_FOR_A_LISTENER, _tell
+
+
+async def test_a_listener_hears_of_changes_and_of_silence(cluster: Cluster) -> None:
+    cluster.fleet.refresh()
+    cluster.fleet.changes.recent.clear()
+    events = _tell(cluster, Lifecycle(), heartbeat=0.05)
+    assert (await anext(events)).startswith(b": changes of cluster prod")
+    assert await anext(events) == b": still here\n\n"
+    cluster.fleet.put_node(FleetNode(name="idle", gpu_count=8, ready=False, not_ready_reason="gone dark"))
+    cluster.fleet.refresh()
+    head, _, body = (await anext(events)).partition(b"\ndata: ")
+    assert head == b"event: node"
+    assert msgspec.json.decode(body) | {"at": 0} == {
+        "at": 0,
+        "subject": "node",
+        "name": "idle",
+        "title": "idle",
+        "was": "healthy",
+        "now": "faulty",
+        "reason": "gone dark",
+    }
+    await cast(AsyncGenerator[bytes, None], events).aclose()
+
+
+async def test_a_change_while_the_stream_begins_is_told_once(cluster: Cluster) -> None:
+    cluster.fleet.refresh()
+    cluster.fleet.changes.recent.clear()
+    events = _tell(cluster, Lifecycle(), heartbeat=0.05)
+    await anext(events)
+    cluster.fleet.put_node(FleetNode(name="idle", gpu_count=8, ready=False))
+    cluster.fleet.refresh()
+    assert (await anext(events)).startswith(b"event: node")
+    assert await anext(events) == b": still here\n\n"
+    await cast(AsyncGenerator[bytes, None], events).aclose()
+
+
+async def test_a_slow_listener_is_told_what_it_lost(cluster: Cluster) -> None:
+    cluster.fleet.refresh()
+    cluster.fleet.changes.recent.clear()
+    events = _tell(cluster, Lifecycle(), heartbeat=0.05)
+    await anext(events)
+    assert await anext(events) == b": still here\n\n"
+    for number in range(KEPT_FOR_A_LISTENER // 2 + 5):
+        for ready in (False, True):
+            cluster.fleet.put_node(
+                FleetNode(name="idle", gpu_count=8, ready=ready, labels={"n": str(number)})
+            )
+            cluster.fleet.refresh()
+    assert await anext(events) == b"event: lost\ndata: 10\n\n"
+    assert (await anext(events)).startswith(b"event: node")
+    await cast(AsyncGenerator[bytes, None], events).aclose()
+
+
+async def test_a_stream_ends_at_once_when_the_server_does(cluster: Cluster) -> None:
+    lifecycle = Lifecycle()
+    events = _tell(cluster, lifecycle, heartbeat=60)
+    assert (await anext(events)).startswith(b": changes of cluster prod")
+    cluster.fleet.changes.recent.clear()
+    rest = asyncio.ensure_future(_all(events))
+    await asyncio.sleep(0.01)
+    lifecycle.stop()
+    async with asyncio.timeout(5):
+        await rest
+
+
+async def _all(events: AsyncIterator[bytes]) -> list[bytes]:
+    return [event async for event in events]

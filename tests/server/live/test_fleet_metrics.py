@@ -1,0 +1,47 @@
+import dataclasses
+
+from prometheus_client import CollectorRegistry
+from tests.server.live.conftest import NOW, known_readings
+
+from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.overview import overview
+from gpufleet.model.reading import Quantity, Readings
+from gpufleet.server.fleet_metrics import FleetMetrics
+
+
+def test_the_counts_on_metrics_are_those_of_the_overview(cluster: Cluster) -> None:
+    counted = overview(cluster.fleet)
+    assert [_sample(cluster, "gpufleet_nodes", s) for s in ("faulty", "idle", "partial", "busy")] == [
+        counted.faulty,
+        counted.idle,
+        counted.partial,
+        counted.busy,
+    ]
+    assert _sample(cluster, "gpufleet_gpus", "all") == counted.gpus
+    assert _sample(cluster, "gpufleet_gpus", "allocated") == counted.allocated
+
+
+def test_a_node_that_is_merely_not_ready_has_no_unhealthy_gpu(cluster: Cluster) -> None:
+    assert _sample(cluster, "gpufleet_nodes", "faulty") == 2
+    assert _sample(cluster, "gpufleet_gpus", "unhealthy") == 1
+
+
+def test_only_allocated_gpus_with_a_reading_near_zero_are_idle(cluster: Cluster) -> None:
+    assert _sample(cluster, "gpufleet_gpus", "idle") == 0
+    cluster.fleet.put_readings(_all_at(0.4))
+    # four of `full`, two of `half`; its GPU 5 has no reading, and nobody holds the one of `idle`
+    assert _sample(cluster, "gpufleet_gpus", "idle") == 6
+
+
+def _all_at(utilization: float) -> Readings:
+    readings = known_readings(NOW)
+    column = readings.values[Quantity.UTILIZATION]
+    return dataclasses.replace(
+        readings, values={**readings.values, Quantity.UTILIZATION: column * 0 + utilization}
+    )
+
+
+def _sample(cluster: Cluster, metric: str, state: str) -> float | None:
+    registry = CollectorRegistry()
+    registry.register(FleetMetrics(Clusters([cluster])))
+    return registry.get_sample_value(metric, {"cluster": "prod", "state": state})

@@ -1,0 +1,88 @@
+"""The marks of the map: who is free, held or broken."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from gpufleet.exporters.prometheus.source import PrometheusSource
+from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.listing import Listing
+from gpufleet.fleet.state import Fleet
+from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
+from gpufleet.model.workload import FleetPod, Status
+from gpufleet.runtime.settings import MetricsSettings
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.routes.gpu_map import gpu_map_routes
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet("prod", clock=lambda: 1_800_000_000.0)
+
+
+@pytest.fixture
+async def http(fleet: Fleet) -> AsyncIterator[httpx.AsyncClient]:
+    async with PrometheusSource(MetricsSettings(url="http://127.0.0.1:9")) as metrics:
+        clusters = Clusters([Cluster("prod", fleet, Listing(fleet), metrics)])
+        transport = httpx.ASGITransport(create_app(Api(routes=gpu_map_routes(clusters))))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            yield client
+
+
+def holds(name: str, node: str, gpus: int, *held: int, share: float = 1.0) -> FleetPod:
+    return FleetPod(
+        uid=name,
+        name=name,
+        namespace="ml",
+        node=node,
+        gpus=gpus,
+        held=held,
+        share=share,
+        phase=Status.RUNNING,
+    )
+
+
+async def marks(http: httpx.AsyncClient) -> dict[str, str]:
+    told = (await http.get("/api/v1/gpu/map")).json()["data"]
+    found, at = {}, 0
+    for node, count in zip(told["nodes"], told["counts"], strict=True):
+        found[node] = told["marks"][at : at + count]
+        at += count
+    return found
+
+
+async def test_no_more_gpus_are_called_free_than_are_where_nobody_names_their_holders(
+    fleet: Fleet, http: httpx.AsyncClient
+) -> None:
+    for node in ("full", "idle", "named", "some", "whole"):
+        fleet.put_node(FleetNode(name=node, gpu_count=4))
+    fleet.put_pod(holds("a", "named", 2, 1, 3))
+    fleet.put_pod(holds("b", "some", 1, 2))
+    fleet.put_pod(holds("c", "some", 1))
+    fleet.put_pod(holds("d", "some", 1, share=0.5))
+    fleet.put_pod(holds("e", "full", 3))
+    fleet.put_pod(holds("f", "full", 1))
+    fleet.put_pod(holds("g", "whole", 4))
+    told = await marks(http)
+    assert told == {"full": "hhhh", "idle": "ffff", "named": "fhfh", "some": "pphf", "whole": "hhhh"}
+    for name, view in fleet.views().items():
+        assert told[name].count("f") == view.total - view.allocated
+
+
+async def test_gpus_that_are_broken_or_cordoned_are_never_called_free(
+    fleet: Fleet, http: httpx.AsyncClient
+) -> None:
+    gpus = (
+        FleetGpu(index=0, health=Health.UNKNOWN),
+        FleetGpu(index=1, cordoned=True),
+        FleetGpu(index=2),
+        FleetGpu(index=3),
+    )
+    fleet.put_node(FleetNode(name="a", gpu_count=4))
+    fleet.put_devices(NodeDevices(node="a", gpus=gpus, total=4))
+    assert await marks(http) == {"a": "ucff"}
+    fleet.put_pod(holds("p", "a", 1))
+    assert await marks(http) == {"a": "ucpf"}
+    fleet.put_pod(holds("p", "a", 3))
+    assert await marks(http) == {"a": "ucpp"}

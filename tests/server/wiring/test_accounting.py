@@ -1,0 +1,111 @@
+"""Accounting as the server wires it: over a real API, a real database, one server of two."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.errors import SettingsError
+from gpufleet.kubernetes import Connection, KubeClient
+from gpufleet.runtime.settings import (
+    AccountingSettings,
+    KubernetesSettings,
+    Settings,
+    StoreSettings,
+    load_settings,
+)
+from gpufleet.server.wiring.accounting import plan_of, step_of
+from gpufleet.server.wiring.assemble import open_parts
+from gpufleet.store import Store
+from kubelite import KubeLite
+
+GPU = "nvidia.com/gpu"
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[KubeClient]:
+    async with KubeLite() as server, KubeClient(Connection(server.url)) as client:
+        amounts = {GPU: "4", "cpu": "8"}
+        node: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": "a"},
+            "status": {"capacity": amounts, "allocatable": amounts},
+        }
+        await client.write_json("POST", "/api/v1/nodes", node)
+        await client.write_json("PUT", "/api/v1/nodes/a/status", node)
+        server.write_kubeconfig(tmp_path / "kubeconfig")
+        yield client
+
+
+@pytest.fixture
+def settings(store_settings: StoreSettings, tmp_path: Path, api: KubeClient) -> Settings:
+    kube = replace(load_settings({}, {})[KubernetesSettings], kubeconfig=tmp_path / "kubeconfig")
+    return load_settings({}, {}).replace(store_settings, kube)
+
+
+def pod(name: str) -> dict[str, Any]:
+    limits = {"limits": {GPU: "2"}, "requests": {GPU: "2"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"nodeName": "a", "containers": [{"name": "c", "image": "i", "resources": limits}]},
+    }
+
+
+async def until(found: Callable[[], Awaitable[object]]) -> Any:
+    async with asyncio.timeout(60):
+        while not (result := await found()):  # noqa: ASYNC110 - another process tells of nothing
+            await asyncio.sleep(0.1)
+    return result
+
+
+async def held(store: Store) -> list[tuple[int, bool]]:
+    rows = await store.holdings.within("default", 0.0, 1e12)
+    return [(row.gpus, bool(row.end)) for row in rows]
+
+
+async def test_one_of_two_servers_writes_and_ended_workloads_come_back(
+    settings: Settings, api: KubeClient
+) -> None:
+    async with AsyncExitStack() as closing:
+        first = await open_parts(settings, closing)
+        await open_parts(settings, closing)
+        await api.write_json("POST", "/api/v1/namespaces/default/pods", pod("p"))
+        assert await until(lambda: held(first.store)) == [(2, False)]
+        for what in ("snapshots", "hours"):
+            line = f'gpufleet_refresh_age_seconds{{what="{what} of default"}} '
+            assert line in first.metrics.exposition().decode()
+        capacities = await first.store.capacities.within("default", 0.0, 1e12)
+        assert [(row.node, row.gpus) for row in capacities] == [("a", 4)]
+        await api.write_json("DELETE", "/api/v1/namespaces/default/pods/p", {"gracePeriodSeconds": 0})
+
+        async def over() -> bool:
+            return await held(first.store) == [(2, True)]
+
+        await until(over)
+        await until(lambda: first.store.ended.newest("default", 10))
+    async with AsyncExitStack() as closing:
+        later = await open_parts(settings, closing)
+        (ended,) = later.clusters.default.fleet.ended().values()
+        assert ended.workload.name == "p"
+
+
+def test_a_period_that_does_not_fit_into_an_hour_is_refused() -> None:
+    assert step_of(AccountingSettings(snapshot_period=600.0)) == 600
+    with pytest.raises(SettingsError, match="does not fit into an hour"):
+        step_of(AccountingSettings(snapshot_period=420.0))
+
+
+def test_prices_go_by_the_name_that_the_fleet_gives_a_model() -> None:
+    assert plan_of(AccountingSettings(prices={"NVIDIA H200": 3.5})).prices == {"NVIDIA_H200": 3.5}
+
+
+def test_a_label_key_that_is_named_twice_counts_once() -> None:
+    plan = plan_of(AccountingSettings(label_keys=("team", "app", "team"), annotation_keys=("cc", "cc")))
+    assert (plan.label_keys, plan.annotation_keys) == (("team", "app"), ("cc",))

@@ -1,0 +1,195 @@
+"""The clusters of a server, opened over real APIs and a real database."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.kubernetes.faulty_server import FaultyServer, status
+
+from gpufleet.errors import NotFound, Unavailable
+from gpufleet.kubernetes import Connection, KubeClient
+from gpufleet.runtime.settings import (
+    KubernetesSettings,
+    Settings,
+    SlurmSettings,
+    StoreSettings,
+    load_settings,
+)
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.wiring.assemble import open_parts
+from gpufleet.server.wiring.clusters import names_an_api
+from kubelite import KubeLite
+
+ROW = {"metric": "loss", "value": 1.5, "timestamp": 1_700_000_000_000}
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[Path]:
+    """The kubeconfig of an API with one node."""
+    async with KubeLite() as server, KubeClient(Connection(server.url)) as client:
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}
+        await client.write_json("POST", "/api/v1/nodes", node)
+        server.write_kubeconfig(tmp_path / "kubeconfig")
+        yield tmp_path / "kubeconfig"
+
+
+@pytest.fixture
+def settings(store_settings: StoreSettings) -> Settings:
+    return load_settings({}, {}).replace(store_settings)
+
+
+def on(settings: Settings, **kubeconfigs: Path) -> Settings:
+    """The settings with a cluster for each kubeconfig."""
+    return settings.with_clusters(
+        {
+            name: settings.replace(replace(settings[KubernetesSettings], kubeconfig=path))
+            for name, path in kubeconfigs.items()
+        }
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
+
+
+def nowhere(folder: Path, port: int | None = None) -> Path:
+    """A kubeconfig of an API that nobody serves, or not yet."""
+    port = port or free_port()
+    path = folder / "nowhere"
+    path.write_text(
+        f"clusters: [{{name: n, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\n"
+        "contexts: [{name: n, context: {cluster: n, user: n}}]\n"
+        "users: [{name: n, user: {}}]\ncurrent-context: n\n"
+    )
+    return path
+
+
+async def test_a_cluster_is_complete_when_the_server_starts(settings: Settings, api: Path) -> None:
+    async with AsyncExitStack() as closing:
+        parts = await open_parts(on(settings, here=api), closing)
+        assert parts.clusters.default.name == "here"
+        assert list(parts.clusters.default.fleet.views()) == ["a"]
+        assert await parts.probes["kubernetes"]() == "1 nodes, 0 pods"
+        assert await parts.probes["metrics"]() == "reads embedded"
+        assert (await parts.probes["store"]()).startswith("PostgreSQL ")
+        assert "kubernetes of here" in parts.background.running()
+        with pytest.raises(NotFound, match="there are: here"):
+            parts.clusters.get("elsewhere")
+
+
+async def test_an_api_that_is_away_costs_only_its_own_cluster(
+    settings: Settings, api: Path, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as closing:
+        parts = await open_parts(on(settings, here=api, away=nowhere(tmp_path)), closing)
+        assert list(parts.clusters.get("here").fleet.views()) == ["a"]
+        assert list(parts.clusters.seen("here").fleet.views()) == ["a"]
+        with pytest.raises(Unavailable, match=r"nothing is known of cluster away yet: .* no connection to"):
+            parts.clusters.seen("away")
+        with pytest.raises(Unavailable, match="cluster away: "):
+            await parts.probes["kubernetes"]()
+
+
+async def test_an_account_without_a_right_is_told_which_and_where_it_is(
+    settings: Settings, tmp_path: Path
+) -> None:
+    server, port = FaultyServer(), free_port()
+    server.refuse = lambda request: status(403, "Forbidden") if request.path == "/api/v1/nodes" else None
+    async with AsyncExitStack() as closing:
+        await closing.enter_async_context(server.serving(port=port))
+        parts = await open_parts(on(settings, shut=nowhere(tmp_path, port)), closing)
+        app = create_app(Api(routes=parts.routes, metrics=parts.metrics))
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        http = await closing.enter_async_context(
+            httpx.AsyncClient(transport=transport, base_url="http://here")
+        )
+        answer = await http.get("/api/nodes")
+        needed = (
+            "Forbidden on demand; the account needs the verbs list and watch on nodes, "
+            "which the ClusterRole of chart gpufleet gives it"
+        )
+        assert answer.status_code == 503
+        assert answer.json()["message"].endswith(needed)
+        with pytest.raises(Unavailable, match=needed):
+            await parts.probes["kubernetes"]()
+        server.refuse = lambda request: None
+        async with asyncio.timeout(60):
+            while (await http.get("/api/nodes")).status_code != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+
+async def test_without_an_api_there_is_one_empty_cluster(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    async with AsyncExitStack() as closing:
+        parts = await open_parts(settings, closing)
+        assert [cluster.name for cluster in parts.clusters] == ["default"]
+        assert "kubernetes" not in parts.probes
+
+
+def test_an_api_is_named_by_a_setting_by_the_pod_or_by_kubectls_own_file(tmp_path: Path) -> None:
+    nothing = KubernetesSettings()
+    assert not names_an_api(nothing, {"HOME": str(tmp_path)})
+    assert names_an_api(replace(nothing, context="prod"), {"HOME": str(tmp_path)})
+    assert names_an_api(nothing, {"HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").touch()
+    assert names_an_api(nothing, {"HOME": str(tmp_path)})
+
+
+async def test_a_cluster_that_was_never_reached_is_not_an_empty_one(
+    settings: Settings, tmp_path: Path
+) -> None:
+    port = free_port()
+    looks = ["/api/clusters/overview", "/api/clusters/consumers", "/api/nodes", "/api/workloads"]
+    async with AsyncExitStack() as closing:
+        parts = await open_parts(on(settings, late=nowhere(tmp_path, port)), closing)
+        app = create_app(Api(routes=parts.routes, metrics=parts.metrics))
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        http = await closing.enter_async_context(
+            httpx.AsyncClient(transport=transport, base_url="http://here")
+        )
+        for path in (*looks, "/api/v1/gpu/map"):
+            answer = await http.get(path)
+            assert (path, answer.status_code) == (path, 503)
+            assert "nothing is known of cluster late yet: " in answer.text
+        reported = await http.post("/api/workloads/job/trainingPerformance", json=[ROW])
+        assert reported.status_code == 503, "whether there is such a workload can't be said"
+        assert (await http.get("/api/v1/gpu/metrics")).status_code == 200, "readings need no Kubernetes"
+        assert "gpufleet_nodes{" not in (await http.get("/metrics")).text
+
+        server = await closing.enter_async_context(KubeLite(port=port))
+        client = await closing.enter_async_context(KubeClient(Connection(server.url)))
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}
+        await client.write_json("POST", "/api/v1/nodes", node)
+        async with asyncio.timeout(60):
+            while (await http.get("/api/nodes")).status_code == 503:  # noqa: ASYNC110  (the other side of a socket)
+                await asyncio.sleep(0.1)
+        assert {path: (await http.get(path)).status_code for path in looks} == dict.fromkeys(looks, 200)
+        assert 'gpufleet_nodes{cluster="late"' in (await http.get("/metrics")).text
+
+
+async def test_a_cluster_of_another_kind_has_no_claims_of_kubectls_own_cluster(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".kube").mkdir()
+    nowhere(tmp_path).rename(tmp_path / ".kube" / "config")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    slurm = settings.replace(SlurmSettings(enabled=True, bin=tmp_path))
+    async with AsyncExitStack() as closing:
+        parts = await open_parts(slurm, closing)
+        app = create_app(Api(routes=parts.routes, metrics=parts.metrics))
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
+            claims, why = await http.get("/api/claims"), await http.get("/api/claims/ml/train/explain")
+    assert claims.json()["data"] == {"data": [], "total": 0}
+    assert (why.status_code, "it is not on Kubernetes" in why.text) == (404, True)

@@ -1,0 +1,222 @@
+"""What becomes of pods, through an API server that calls the webhook."""
+
+import base64
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.webhook.conftest import PODS, Cluster, Json, pod
+
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
+from gpufleet.webhook.pod_admission import PodRules, admit_change, admit_new
+from gpufleet.webhook.wire import AdmissionRequest, AdmissionVerdict, UserInfo, write_review
+from kubelite.patch import json_patch
+
+REFERENCE = {
+    "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.annotations['gpu.scheduling/visible-devices']"}
+}
+NAMES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+TRUSTED = "system:serviceaccount:gpufleet:scheduler"
+
+
+def variables(found: Json, kind: str = "containers") -> list[dict[str, Any]]:
+    return [
+        {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in each.get("env", ())}
+        for each in found["spec"][kind]
+    ]
+
+
+async def test_every_container_gets_a_reference_to_what_the_binding_will_say(cluster: Cluster) -> None:
+    await cluster.claim()
+    async with cluster.webhook():
+        made = await cluster.send("POST", PODS, pod())
+        assert variables(made) == [dict.fromkeys(NAMES, REFERENCE)] * 2
+        assert variables(made, "initContainers") == [dict.fromkeys(NAMES, REFERENCE)]
+        assert cluster.warnings == []
+
+
+async def test_a_pod_without_our_annotations_is_left_alone(cluster: Cluster) -> None:
+    async with cluster.webhook():
+        made = await cluster.send("POST", PODS, pod(claim=None))
+        assert variables(made) == [{}, {}]
+
+
+async def test_a_users_own_value_is_replaced_and_said(cluster: Cluster) -> None:
+    await cluster.claim()
+    env = [
+        {"name": "A", "value": "1"},
+        {"name": "CUDA_VISIBLE_DEVICES", "value": "0,1,2,3"},
+        {"name": "ROCR_VISIBLE_DEVICES", "value": "1"},
+    ]
+    async with cluster.webhook():
+        made = await cluster.send("POST", PODS, pod(containers=[{"name": "main", "image": "i", "env": env}]))
+        assert variables(made) == [{**dict.fromkeys(NAMES, REFERENCE), "A": "1"}]
+        assert cluster.warnings == [
+            "CUDA_VISIBLE_DEVICES of container main was replaced: the claim decides which GPUs it sees",
+            "ROCR_VISIBLE_DEVICES of container main was removed: it would renumber the GPUs of the claim",
+        ]
+
+
+async def test_forged_annotations_do_not_survive(cluster: Cluster) -> None:
+    await cluster.claim()
+    forged = {ALLOCATED: "node-a:0,1", VISIBLE: "0,1"}
+    async with cluster.webhook():
+        made = await cluster.send("POST", PODS, pod(annotations=forged))
+        assert made["metadata"]["annotations"] == {CLAIM: "two"}
+        assert len(cluster.warnings) == 2
+        bare = await cluster.send("POST", PODS, pod("bare", None, annotations=forged, nodeName="node-a"))
+        assert "annotations" not in bare["metadata"] or not bare["metadata"]["annotations"]
+        late = {"metadata": {"annotations": {VISIBLE: "0,1,2,3,4,5,6,7", "note": "x"}}}
+        changed = await cluster.send("PATCH", f"{PODS}/train", late, "application/merge-patch+json")
+        assert changed["metadata"]["annotations"] == {CLAIM: "two", "note": "x"}
+        assert cluster.warnings == [
+            f"annotation {VISIBLE} was kept as it was: only the scheduler says which GPUs a pod gets"
+        ]
+
+
+async def test_what_a_binding_says_stays_and_nobody_changes_it(cluster: Cluster) -> None:
+    await cluster.claim()
+    said = {ALLOCATED: "node-a:4,5", VISIBLE: "4,5"}
+    async with cluster.webhook():
+        made = await cluster.send("POST", PODS, pod())
+        await cluster.client.bind("jobs", "train", made["metadata"]["uid"], "node-a", said)
+        theft: Json = {"metadata": {"annotations": {VISIBLE: "0", ALLOCATED: None}}}
+        found = await cluster.send("PATCH", f"{PODS}/train", theft, "application/merge-patch+json")
+        assert found["metadata"]["annotations"] == {CLAIM: "two", **said}
+        whole: Json = {"metadata": {"annotations": None}}
+        found = await cluster.send("PATCH", f"{PODS}/train", whole, "application/merge-patch+json")
+        assert found["metadata"]["annotations"] == said
+
+
+async def test_members_of_a_gang_are_gated_and_get_the_claims_scheduler(cluster: Cluster) -> None:
+    await cluster.claim(gangRef="job", schedulerName="gpu-scheduler")
+    async with cluster.webhook():
+        made = await cluster.send("POST", PODS, pod(schedulingGates=[{"name": "mine"}]))
+        assert made["spec"]["schedulingGates"] == [{"name": "mine"}, {"name": GANG_GATE}]
+        assert made["spec"]["schedulerName"] == "gpu-scheduler"
+        other = await cluster.send("POST", PODS, pod("other", schedulerName="own"))
+        assert other["spec"]["schedulerName"] == "own"
+
+
+async def test_a_claim_that_is_not_there_yet_is_said(cluster: Cluster) -> None:
+    async with cluster.webhook():
+        made = await cluster.send("POST", PODS, pod(claim="later"))
+        assert variables(made)[0] == dict.fromkeys(NAMES, REFERENCE)
+        assert cluster.warnings == [
+            "there is no GpuClaim later in this namespace yet: the pod waits until there is one"
+        ]
+        refused = await cluster.send("POST", PODS, pod("nameless", claim=""))
+        assert "annotation gpu.scheduling/claim is empty" in refused["message"]
+
+
+async def test_a_pod_must_not_take_gpus_in_two_ways(cluster: Cluster) -> None:
+    await cluster.claim()
+    greedy = pod(containers=[{"name": "m", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}])
+    async with cluster.webhook():
+        refused = await cluster.send("POST", PODS, greedy)
+        assert refused["refused"] == 422
+        assert "also requests nvidia.com/gpu: it would hold GPUs twice" in refused["message"]
+    async with cluster.webhook(rules=PodRules(refuse_device_requests=False)):
+        assert variables(await cluster.send("POST", PODS, greedy)) == [dict.fromkeys(NAMES, REFERENCE)]
+        assert "it would hold GPUs twice" in cluster.warnings[0]
+
+
+async def test_a_webhook_that_is_down_blocks_pods_with_claims_only(cluster: Cluster) -> None:
+    async with cluster.webhook():
+        pass
+    refused = await cluster.send("POST", PODS, pod())
+    assert refused["refused"] == 500
+    assert "failed calling webhook" in refused["message"]
+    made = await cluster.send("POST", PODS, pod("plain", None))
+    assert made["metadata"]["name"] == "plain"
+    label = {"metadata": {"labels": {"a": "b"}}}
+    assert "refused" not in await cluster.send(
+        "PATCH", f"{PODS}/plain", label, "application/merge-patch+json"
+    )
+
+
+def asked(thing: Json, user: str = "ann", **more: Any) -> AdmissionRequest:
+    return AdmissionRequest(uid="u", namespace="jobs", user_info=UserInfo(user), object=thing, **more)
+
+
+def after(thing: Json, verdict: AdmissionVerdict) -> Json:
+    assert not verdict.refusal
+    return json_patch(thing, [dict(operation) for operation in verdict.patch])
+
+
+BOUND = pod(annotations={ALLOCATED: "node-a:0,1"}, nodeName="node-a")
+
+
+def test_a_pod_that_a_scheduler_has_bound_gets_the_literal_value() -> None:
+    rules = PodRules(schedulers={TRUSTED})
+    found = after(BOUND, admit_new(asked(BOUND, TRUSTED), None, rules))
+    assert variables(found) == [dict.fromkeys(NAMES, "0,1")] * 2
+    assert found["metadata"]["annotations"][ALLOCATED] == "node-a:0,1"
+    forged = after(BOUND, admit_new(asked(BOUND, "ann"), None, rules))
+    assert ALLOCATED not in forged["metadata"]["annotations"]
+    assert variables(forged)[0] == dict.fromkeys(NAMES, REFERENCE)
+    elsewhere = pod(annotations={ALLOCATED: "node-b:0,1"}, nodeName="node-a")
+    assert (
+        ALLOCATED
+        not in after(elsewhere, admit_new(asked(elsewhere, TRUSTED), None, rules))["metadata"]["annotations"]
+    )
+
+
+def test_a_container_for_debugging_sees_the_gpus_of_its_pod() -> None:
+    old = pod(ephemeralContainers=[{"name": "first", "image": "i"}])
+    new = pod(ephemeralContainers=[{"name": "first", "image": "i"}, {"name": "second", "image": "i"}])
+    review = asked(new, operation="UPDATE", sub_resource="ephemeralcontainers", old_object=old)
+    found = after(new, admit_change(review, PodRules()))
+    assert variables(found, "ephemeralContainers") == [{}, dict.fromkeys(NAMES, REFERENCE)]
+
+
+def test_a_second_call_changes_nothing_more() -> None:
+    once = after(pod(), admit_new(asked(pod()), None, PodRules()))
+    again = admit_new(asked(once), None, PodRules())
+    assert again.patch == []
+
+
+_text = st.text("abc/~0:,1.", max_size=8)
+_env = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from([*NAMES, "ROCR_VISIBLE_DEVICES", "PATH"]), "value": _text}
+    ),
+    max_size=4,
+)
+_containers = st.lists(st.fixed_dictionaries({"name": _text, "env": _env}), max_size=3)
+
+
+@given(
+    notes=st.dictionaries(st.sampled_from([CLAIM, ALLOCATED, VISIBLE, "other"]), _text),
+    containers=_containers,
+    init=_containers,
+    node=st.sampled_from(["", "node-a"]),
+)
+def test_no_pod_of_a_user_ever_says_its_gpus_itself(
+    notes: dict[str, str], containers: list[Json], init: list[Json], node: str
+) -> None:
+    thing = {
+        "metadata": {"name": "p", "annotations": notes},
+        "spec": {"containers": containers, "initContainers": init, "nodeName": node},
+    }
+    verdict = admit_new(asked(thing), None, PodRules(schedulers={TRUSTED}))
+    if verdict.refusal:
+        assert notes.get(CLAIM) == ""
+        return
+    found = after(thing, verdict)
+    left = found["metadata"]["annotations"]
+    assert left == {key: value for key, value in notes.items() if key not in (ALLOCATED, VISIBLE)}
+    for each in (*found["spec"]["containers"], *found["spec"]["initContainers"]):
+        if CLAIM in notes:
+            assert [entry for entry in each["env"] if "VISIBLE" in entry["name"]] == [
+                {"name": name, "valueFrom": REFERENCE} for name in NAMES
+            ]
+
+
+def test_the_answer_is_an_admission_review() -> None:
+    import json
+
+    answer = json.loads(write_review("u", AdmissionVerdict([{"op": "remove", "path": "/a"}], ["w"])))
+    assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    assert json.loads(base64.b64decode(answer["response"].pop("patch"))) == [{"op": "remove", "path": "/a"}]
+    assert answer["response"] == {"uid": "u", "allowed": True, "patchType": "JSONPatch", "warnings": ["w"]}
