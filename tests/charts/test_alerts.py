@@ -52,34 +52,34 @@ def test_accounting_that_is_late_is_an_alert_and_one_of_two_servers_that_knows_b
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rule["spec"]))
     # a minute a step: snapshots stop after the first; hours are rolled up until the second is missed
     series = {
-        '{what="snapshots of west",instance="a"}': "0+60x120",
-        '{what="snapshots of east",instance="a"}': "0+60x120",
-        '{what="snapshots of east",instance="b"}': "30x120",
-        '{what="hours of west",instance="a"}': "60+60x120",
-        '{what="hours of east",instance="a"}': "60+60x60 60+60x60",
+        '{source="snapshots",cluster="west",instance="a"}': "0+60x120",
+        '{source="snapshots",cluster="east",instance="a"}': "0+60x120",
+        '{source="snapshots",cluster="east",instance="b"}': "30x120",
+        '{source="hours",cluster="west",instance="a"}': "60+60x120",
+        '{source="hours",cluster="east",instance="a"}': "60+60x60 60+60x60",
     }
 
-    def alerts(name: str, minutes: int, **expected: str) -> Object:
+    def alerts(name: str, minutes: int, **summaries: str) -> Object:
         found = [
-            {"exp_labels": {"severity": "warning", "what": what}, "exp_annotations": {"summary": summary}}
-            for what, summary in expected.items()
+            {"exp_labels": {"severity": "warning", "cluster": name}, "exp_annotations": {"summary": summary}}
+            for name, summary in summaries.items()
         ]
         return {"eval_time": f"{minutes}m", "alertname": name, "exp_alerts": found}
 
-    late = "The newest of snapshots of west is 25m 0s old"
-    missed = "hours of west: none was rolled up for 1h 30m 0s"
+    late = "The newest snapshot of cluster west is 25m 0s old"
+    missed = "No hour of cluster west was rolled up for 1h 30m 0s"
     described = {
         rule["alert"]: rule["annotations"]["description"]
         for group in rule["spec"]["groups"]
         for rule in group["rules"]
     }
-    asked = [
+    expected = [
         alerts("GpufleetSnapshotsLate", 15),
-        alerts("GpufleetSnapshotsLate", 25, **{"snapshots of west": late}),
+        alerts("GpufleetSnapshotsLate", 25, west=late),
         alerts("GpufleetHoursLate", 74),
-        alerts("GpufleetHoursLate", 89, **{"hours of west": missed}),
+        alerts("GpufleetHoursLate", 89, west=missed),
     ]
-    for each in asked:
+    for each in expected:
         for alert in each["exp_alerts"]:
             alert["exp_annotations"]["description"] = described[each["alertname"]]
     check = {
@@ -92,7 +92,7 @@ def test_accounting_that_is_late_is_an_alert_and_one_of_two_servers_that_knows_b
                     {"series": f"gpufleet_refresh_age_seconds{labels}", "values": values}
                     for labels, values in series.items()
                 ],
-                "alert_rule_test": asked,
+                "alert_rule_test": expected,
             }
         ],
     }
@@ -124,14 +124,14 @@ def test_the_first_xid_of_its_kind_is_an_alert_as_the_next_is(tmp_path: Path) ->
     }
     # a minute a step: the agent serves a code from its first time on, about minute 30 here, and again about minute 60
     series = {"series": 'nvidia_gpu_xid_errors_total{node="a",gpu="3",xid="48"}', "values": "_x29 1x29 2x60"}
-    asked = [
+    expected = [
         {"eval_time": f"{minute}m", "alertname": "GpuXid", "exp_alerts": [told] if fires else []}
         for minute, fires in ((20, False), (32, True), (50, False), (62, True), (90, False))
     ]
     check = {
         "rule_files": ["rules.yaml"],
         "evaluation_interval": "1m",
-        "tests": [{"interval": "1m", "input_series": [series], "alert_rule_test": asked}],
+        "tests": [{"interval": "1m", "input_series": [series], "alert_rule_test": expected}],
     }
     (tmp_path / "test.yaml").write_text(yaml.safe_dump(check))
     done = subprocess.run(

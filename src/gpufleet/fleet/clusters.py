@@ -21,11 +21,11 @@ _log = get_logger("fleet")
 class RefreshLog(Protocol):
     """Whoever counts how refreshing goes; the server's own metrics do."""
 
-    def refreshed(self, what: str) -> None:
-        """`what` was brought up to date just now."""
+    def refreshed(self, source: str, cluster: str) -> None:
+        """Record that the data of `source` was refreshed just now."""
 
-    def source_error(self, source: str) -> None:
-        """A source could not be read."""
+    def source_error(self, source: str, cluster: str) -> None:
+        """Count a failed read of a source."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,6 @@ class Cluster:
 
     async def follow_readings(self, period: float, notes: RefreshLog | None = None) -> None:
         """Take the newest readings over every `period` seconds until cancelled."""
-        what = f"readings of {self.name}"
         while True:
             before = self.fleet.board.readings
             try:
@@ -51,13 +50,13 @@ class Cluster:
                 for _ in self.fleet.take_readings(readings):
                     await asyncio.sleep(0)  # requests are served between two steps
                 if notes is not None and readings.taken_at > before.taken_at:
-                    notes.refreshed(what)
+                    notes.refreshed("readings", self.name)
                 if notes is not None and readings.errors:
-                    notes.source_error(what)
+                    notes.source_error("readings", self.name)
             except GpufleetError as error:
                 _log.warning("readings not refreshed", cluster=self.name, error=str(error))
                 if notes is not None:
-                    notes.source_error(what)
+                    notes.source_error("readings", self.name)
             self.read.set()
             await asyncio.sleep(period)
 

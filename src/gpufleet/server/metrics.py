@@ -40,14 +40,14 @@ class ServerMetrics:
         self.registry = CollectorRegistry()
         self.in_flight = 0
         self._clock = clock
-        self._refreshed: dict[str, float] = {}
-        self._ages: dict[str, Callable[[], float | None]] = {}
+        self._refreshed: dict[tuple[str, str], float] = {}
+        self._ages: dict[tuple[str, str], Callable[[], float | None]] = {}
         self._counts: dict[str, tuple[str, Callable[[], float]]] = {}
         self._requests: dict[tuple[str, str, int], _Durations] = {}
         self._source_errors = Counter(
             "gpufleet_source_errors",
             "Failed reads of a source (Prometheus, Kubernetes, Slurm, Docker).",
-            ("source",),
+            ("source", "cluster"),
             registry=self.registry,
         )
         self._store_errors = Counter(
@@ -66,21 +66,21 @@ class ServerMetrics:
         durations.counts[bisect_left(_BUCKETS, seconds)] += 1
         durations.sum += seconds
 
-    def refreshed(self, what: str) -> None:
-        """Note that `what` (readings, fleet, snapshot) was brought up to date just now."""
-        self._refreshed[what] = self._clock()
+    def refreshed(self, source: str, cluster: str) -> None:
+        """Record that the data of `source` ("readings") was refreshed just now."""
+        self._refreshed[source, cluster] = self._clock()
 
-    def age(self, what: str, read: Callable[[], float | None]) -> None:
-        """Tell the age of `what` as `read` says it when asked; None while there is none."""
-        self._ages[what] = read
+    def age(self, source: str, cluster: str, read: Callable[[], float | None]) -> None:
+        """Expose the age in seconds that `read` returns at each scrape; None for no data yet."""
+        self._ages[source, cluster] = read
 
     def count(self, name: str, told: str, read: Callable[[], float]) -> None:
         """Tell a counter that somebody else keeps."""
         self._counts[name] = (told, read)
 
-    def source_error(self, source: str) -> None:
-        """Note that a source could not be read."""
-        self._source_errors.labels(source).inc()
+    def source_error(self, source: str, cluster: str) -> None:
+        """Count a failed read of a source."""
+        self._source_errors.labels(source, cluster).inc()
 
     def store_error(self, operation: str) -> None:
         """Note that a database operation failed."""
@@ -94,15 +94,15 @@ class ServerMetrics:
         yield self._request_seconds()
         ages = GaugeMetricFamily(
             "gpufleet_refresh_age_seconds",
-            "Time since each kind of data was brought up to date.",
-            labels=["what"],
+            "Time since each kind of data was refreshed.",
+            labels=["source", "cluster"],
         )
         now = self._clock()
-        for what, moment in self._refreshed.items():
-            ages.add_metric([what], max(0.0, now - moment))
-        for what, read in self._ages.items():
+        for labels, moment in self._refreshed.items():
+            ages.add_metric(labels, max(0.0, now - moment))
+        for labels, read in self._ages.items():
             if (seconds := read()) is not None:
-                ages.add_metric([what], max(0.0, seconds))
+                ages.add_metric(labels, max(0.0, seconds))
         yield ages
         for name, (told, read_count) in self._counts.items():
             yield CounterMetricFamily(name, told, value=read_count())

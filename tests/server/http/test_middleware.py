@@ -103,8 +103,8 @@ async def test_without_origins_in_the_settings_no_page_may_call(client: Client) 
 async def test_the_metrics_count_requests_by_route_and_never_by_what_callers_made_up(client: Client) -> None:
     clock = [1000.0]
     metrics = ServerMetrics(clock=lambda: clock[0])
-    metrics.refreshed("readings")
-    metrics.source_error("prometheus")
+    metrics.refreshed("readings", "demo")
+    metrics.source_error("prometheus", "demo")
     metrics.store_error("fetch")
     clock[0] += 30
     async with client(metrics=metrics) as http:
@@ -112,14 +112,14 @@ async def test_the_metrics_count_requests_by_route_and_never_by_what_callers_mad
             await http.get(path)
         answer = await http.get("/metrics")
     samples = {
-        (sample.name, sample.labels.get("route") or sample.labels.get("what") or ""): sample.value
+        (sample.name, sample.labels.get("route") or sample.labels.get("source") or ""): sample.value
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
     assert samples["gpufleet_http_request_seconds_count", "/api/workloads/{uid}"] == 2
     assert samples["gpufleet_http_request_seconds_count", "unmatched"] == 2
     assert samples["gpufleet_refresh_age_seconds", "readings"] == 30
-    assert samples["gpufleet_source_errors_total", ""] == 1
+    assert samples["gpufleet_source_errors_total", "prometheus"] == 1
     assert samples["gpufleet_store_errors_total", ""] == 1
     assert "made-up" not in answer.text
 

@@ -78,8 +78,8 @@ async def test_one_of_two_servers_writes_and_ended_workloads_come_back(
         await open_parts(settings, closing)
         await api.write_json("POST", "/api/v1/namespaces/default/pods", pod("p"))
         assert await until(lambda: held(first.store)) == [(2, False)]
-        for what in ("snapshots", "hours"):
-            line = f'gpufleet_refresh_age_seconds{{what="{what} of default"}} '
+        for source in ("snapshots", "hours"):
+            line = f'gpufleet_refresh_age_seconds{{cluster="default",source="{source}"}} '
             assert line in first.metrics.exposition().decode()
         capacities = await first.store.capacities.within("default", 0.0, 1e12)
         assert [(row.node, row.gpus) for row in capacities] == [("a", 4)]

@@ -55,8 +55,8 @@ async def open_accounting(parts: Components) -> None:
         await apply(store, kept, time.time())
 
     for account in accounts:
-        parts.metrics.age(f"snapshots of {account.book.cluster}", partial(_age, account, "snapshot"))
-        parts.metrics.age(f"hours of {account.book.cluster}", partial(_age, account, "hours"))
+        parts.metrics.age("snapshots", account.book.cluster, partial(_age, account, "snapshot"))
+        parts.metrics.age("hours", account.book.cluster, partial(_age, account, "hours"))
     clock = AccountingLoop(accounts, shelf, prune)
     parts.background.start("periods", clock.collect)
     parts.background.start("books", lambda: lead(lambda: store.leadership("accounting"), clock.keep))

@@ -104,7 +104,7 @@ def _follow(opened: FollowedCluster, parts: Components, settings: Settings) -> N
     refresh = settings[MetricsSettings].refresh
     if source is not None:
         background.start(f"kubernetes of {cluster.name}", source.run)
-        parts.metrics.age(f"kubernetes of {cluster.name}", lambda: _lag(source))
+        parts.metrics.age("kubernetes", cluster.name, lambda: _lag(source))
     follow_machines(cluster, opened.machines, parts)
     background.start(f"readings of {cluster.name}", lambda: cluster.follow_readings(refresh, parts.metrics))
     background.start(f"changes of {cluster.name}", cluster.notice_changes)
@@ -177,7 +177,7 @@ async def _probe_kubernetes(opened: list[FollowedCluster], notes: RefreshLog) ->
         if each.kubernetes is None:
             continue
         if problem := _problem(each.kubernetes):
-            notes.source_error(f"kubernetes of {each.cluster.name}")
+            notes.source_error("kubernetes", each.cluster.name)
             raise KubernetesUnavailable(f"cluster {each.cluster.name}: {problem}")
         states = each.kubernetes.states()
         told[each.cluster.name] = f"{states[_NODES].objects} nodes, {states[_PODS].objects} pods"

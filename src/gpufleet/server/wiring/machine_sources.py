@@ -57,7 +57,7 @@ def follow_machines(cluster: Cluster, machines: Iterable[MachineSource], parts: 
     for machine in machines:
         what = f"{machine.name} of {cluster.name}"
         parts.background.start(what, machine.run)
-        parts.metrics.age(what, _age(machine))
+        parts.metrics.age(machine.name, cluster.name, _age(machine))
 
 
 def probe_machines(kind: str, followed: list[tuple[str, MachineSource]]) -> Probe:
