@@ -14,7 +14,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 
 from gpufleet.cli import main
@@ -22,7 +21,7 @@ from gpufleet.runtime.listening import address_of, bind
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS
-from gpufleet.server.http.routing import get, post
+from gpufleet.server.http.routing import Route, get, post
 from gpufleet.server.http.server import Server
 
 
@@ -199,7 +198,7 @@ def _until(status: int, url: str, headers: dict[str, str]) -> bool:
 
 
 @asynccontextmanager
-async def server(*routes: HTTPRouteHandler, grace: float = 10) -> AsyncIterator[tuple[str, int, Server]]:
+async def server(*routes: Route, grace: float = 10) -> AsyncIterator[tuple[str, int, Server]]:
     """A server in this process: host, port and itself."""
     lifecycle = Lifecycle()
     app = create_app(Api(routes=routes, lifecycle=lifecycle))
@@ -218,7 +217,7 @@ async def server(*routes: HTTPRouteHandler, grace: float = 10) -> AsyncIterator[
             await running
 
 
-def slow_route(began: asyncio.Event, end: asyncio.Event) -> HTTPRouteHandler:
+def slow_route(began: asyncio.Event, end: asyncio.Event) -> Route:
     @get("/api/clusters/slow")
     async def slow() -> str:
         """Answer when told to."""

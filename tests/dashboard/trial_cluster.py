@@ -5,7 +5,6 @@ import random
 import time
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 from tests.dashboard.trial_fleet import trial_fleet, trial_processes, trial_readings, trial_training
 
 from gpufleet.exporters.embedded import EmbeddedMetrics
@@ -13,6 +12,7 @@ from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
 from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.health import Lifecycle
+from gpufleet.server.http.routing import Route
 from gpufleet.server.routes.cluster_names import cluster_name_routes
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
@@ -41,7 +41,7 @@ async def open_trial(store: Store, nodes: int, now: float, *, history: bool, nam
     return Cluster(name, fleet, Listing(fleet), metrics)
 
 
-def live_routes(clusters: Clusters, lifecycle: Lifecycle) -> list[HTTPRouteHandler]:
+def live_routes(clusters: Clusters, lifecycle: Lifecycle) -> list[Route]:
     """Every route that the page needs of the live picture."""
     return [
         *cluster_name_routes(clusters),

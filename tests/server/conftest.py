@@ -9,13 +9,12 @@ from typing import Annotated, Any, Literal
 import httpx
 import msgspec
 import pytest
-from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
 from gpufleet.errors import NotFound, StoreUnavailable
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.http.answers import Answer, Prepared
-from gpufleet.server.http.routing import get, post
+from gpufleet.server.http.routing import Route, get, post
 
 
 class Paged(msgspec.Struct, rename="camel"):
@@ -45,7 +44,7 @@ class Seen(msgspec.Struct, rename="camel"):
     kind: list[str]
 
 
-def sample_routes() -> list[HTTPRouteHandler]:
+def sample_routes() -> list[Route]:
     prepared: Prepared[list[Row]] = Prepared.of([Row(f"gpu-{n}", n) for n in range(500)], "500 GPUs")
 
     @get("/api/clusters/rows", example=Seen(1, None, []))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import asyncpg
 import pytest
-from litestar.handlers import HTTPRouteHandler
 from tests.accounting.histories import HOUR
 from tests.server.aggregation.conftest import known_books
 from tests.server.live.conftest import NOW, TOKENS, known_fleet, known_readings
@@ -20,6 +19,7 @@ from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.settings import MetricsSettings, StoreSettings
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.health import Lifecycle
+from gpufleet.server.http.routing import Route
 from gpufleet.server.http.server import Server
 from gpufleet.server.routes.aggregation import aggregation_routes
 from gpufleet.server.routes.clusters import cluster_routes
@@ -99,7 +99,7 @@ async def _serve(running: Running, dsn: str) -> None:
             await server.serve(sockets=[listening])
 
 
-async def _routes(store: Store, lifecycle: Lifecycle, asked: set[str]) -> list[HTTPRouteHandler]:
+async def _routes(store: Store, lifecycle: Lifecycle, asked: set[str]) -> list[Route]:
     training = WatchedTraining(store.database)
     training.asked = asked
     metrics = EmbeddedMetrics("prod", store.readings, training, MetricsSettings(), clock=lambda: NOW)

@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable
 
-from litestar.types import HTTPScope
+from starlette.types import Scope
 
 from gpufleet.server.auth.caller import Caller, Role
 from gpufleet.server.auth.token_review import ReviewedTokens
@@ -75,7 +75,7 @@ class BearerGate:
         self._folders = PUBLIC_FOLDERS + public_folders
         self._limit = FailureLimit(clock)
 
-    async def admit(self, scope: HTTPScope, call: RequestContext, authorization: bytes | None) -> None:
+    async def admit(self, scope: Scope, context: RequestContext, authorization: bytes | None) -> None:
         """Let a public path, or a caller whose role allows it, pass."""
         path, method = scope["path"], str(scope["method"])
         if method in _SAFE and self._is_public(path):
@@ -84,11 +84,11 @@ class BearerGate:
         reports = method == "POST" and _REPORTS.fullmatch(path) is not None
         caller = self._workloads.caller(token) if reports and self._workloads is not None else None
         if caller is None:
-            caller = await self._caller(token, call.peer)
+            caller = await self._caller(token, context.peer)
         if caller is None:
-            self._limit.note(call.peer)
+            self._limit.note(context.peer)
             raise _refused(401, "the token is not valid", b'error="invalid_token"')
-        call.caller = caller
+        context.caller = caller
         if reports and (caller.workload_uid or caller.pod_uid):
             return  # the route sees to it that they report for themselves
         needed: Role = "viewer" if method in _SAFE and not path.startswith("/debug") else "operator"

@@ -61,8 +61,8 @@ class Limits:
 class Gate(Protocol):
     """Decides who may call."""
 
-    async def admit(self, scope: HTTPScope, call: RequestContext, authorization: bytes | None) -> None:
-        """Put the caller into `call`, or raise the Problem that refuses it."""
+    async def admit(self, scope: Any, context: RequestContext, authorization: bytes | None) -> None:
+        """Put the caller into `context`, or raise the Problem that refuses it."""
 
 
 class Middleware:

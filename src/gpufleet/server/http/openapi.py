@@ -15,7 +15,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from gpufleet.server.auth.gate import PUBLIC
 from gpufleet.server.http.envelopes import FAMILIES, Envelope, family_of
-from gpufleet.server.http.routing import Route, route_of
+from gpufleet.server.http.routing import Declaration, route_of
 
 Schema = dict[str, Any]
 
@@ -59,21 +59,21 @@ def openapi(handlers: Sequence[HTTPRouteHandler], version: str, *, login: bool) 
     return msgspec.json.encode(document)
 
 
-def _schemas(routes: Iterable[Route]) -> tuple[dict[int, Schema], dict[str, Schema]]:
+def _schemas(routes: Iterable[Declaration]) -> tuple[dict[int, Schema], dict[str, Schema]]:
     """The schema of each data and body type by its identity, and the named ones among them."""
     types = [each for route in routes for each in (route.data, route.body) if each is not None]
     made, components = msgspec.json.schema_components(types, ref_template=_REF)
     return {id(each): schema for each, schema in zip(types, made, strict=True)}, components
 
 
-def _paths(routes: Iterable[Route], schemas: dict[int, Schema]) -> dict[str, Schema]:
+def _paths(routes: Iterable[Declaration], schemas: dict[int, Schema]) -> dict[str, Schema]:
     paths: dict[str, Schema] = {}
     for route in routes:
         paths.setdefault(route.template, {})[route.method.lower()] = _operation(route, schemas)
     return paths
 
 
-def _operation(route: Route, schemas: dict[int, Schema]) -> Schema:
+def _operation(route: Declaration, schemas: dict[int, Schema]) -> Schema:
     family = family_of(route.template)
     summary, _, description = (inspect.getdoc(route.handler) or route.template).partition("\n")
     operation: Schema = {
@@ -94,14 +94,14 @@ def _operation(route: Route, schemas: dict[int, Schema]) -> Schema:
     return operation
 
 
-def _path_parameters(route: Route) -> list[Schema]:
+def _path_parameters(route: Declaration) -> list[Schema]:
     return [
         {"name": name, "in": "path", "required": True, "schema": _PATH_TYPES[kind]}
         for name, kind in route.path_parameters
     ]
 
 
-def _query_parameters(route: Route) -> list[Schema]:
+def _query_parameters(route: Declaration) -> list[Schema]:
     if route.query is None:
         return []
     return [
@@ -116,7 +116,7 @@ def _query_parameters(route: Route) -> list[Schema]:
     ]
 
 
-def _responses(route: Route, family: Envelope, schemas: dict[int, Schema]) -> Schema:
+def _responses(route: Declaration, family: Envelope, schemas: dict[int, Schema]) -> Schema:
     statuses = ["400", "401", "403", "404", "429", "500", "503", "default"]
     if route.body is not None:
         statuses += ["413", "415"]
@@ -128,7 +128,7 @@ def _responses(route: Route, family: Envelope, schemas: dict[int, Schema]) -> Sc
     }
 
 
-def _success(route: Route, family: Envelope, schemas: dict[int, Schema]) -> Schema:
+def _success(route: Declaration, family: Envelope, schemas: dict[int, Schema]) -> Schema:
     if route.data is None:
         content: Schema = {"schema": {} if route.media_type == "application/json" else {"type": "string"}}
     else:

@@ -3,7 +3,7 @@
     class Asked(msgspec.Struct, rename="camel"):
         page_num: Annotated[int, Meta(ge=1, description="Page number.")] = 1
 
-    def cluster_routes(fleet: Fleet) -> list[HTTPRouteHandler]:
+    def cluster_routes(fleet: Fleet) -> list[Route]:
         @get("/api/clusters/{name:str}/nodes", example=[...])
         async def nodes(name: str, query: Asked) -> list[Node]:
             \"\"\"The first line becomes the summary in /openapi.json.\"\"\"
@@ -38,14 +38,15 @@ from gpufleet.server.http.query import QueryReader, pairs, warnings_about
 from gpufleet.server.http.replies import Reply
 from gpufleet.server.http.request_context import call_of
 
+Route = HTTPRouteHandler
 Handler = Callable[..., Awaitable[Any]]
 Answering = Callable[[HTTPScope, Request[Any, Any, Any] | None], Awaitable[Reply]]
-Wrap = Callable[[Handler], HTTPRouteHandler]
+Wrap = Callable[[Handler], Route]
 _PATH_PARAMETER = re.compile(r"\{(\w+):(\w+)\}")
 
 
 @dataclass(frozen=True)
-class Route:
+class Declaration:
     """What is known of a route: everything that `/openapi.json` says comes from here."""
 
     method: str
@@ -103,9 +104,9 @@ def delete(path: str, *, example: Any = None) -> Wrap:
     return _declare("DELETE", path, example, None, "application/json", 200, False)
 
 
-def route_of(handler: HTTPRouteHandler) -> Route | None:
+def route_of(handler: Route) -> Declaration | None:
     """The route that was declared with `handler`; None for one that Litestar made."""
-    return cast(Route | None, handler.opt.get("route"))
+    return cast(Declaration | None, handler.opt.get("route"))
 
 
 def _declare(
@@ -118,11 +119,11 @@ def _declare(
     hidden: bool,
     texts: tuple[str, ...] = (),
 ) -> Wrap:
-    def wrap(handler: Handler) -> HTTPRouteHandler:
+    def wrap(handler: Handler) -> Route:
         hints = typing.get_type_hints(handler, include_extras=True)
         returned = hints.get("return", Any)
         query = QueryReader(hints["query"]) if "query" in hints else None
-        route = Route(
+        route = Declaration(
             method=method,
             path=path,
             handler=handler,
@@ -144,7 +145,7 @@ def _declare(
             return await answer(request.scope, request)
 
         from_litestar.__name__ = from_litestar.__qualname__ = handler.__name__
-        return HTTPRouteHandler(
+        return Route(
             path,
             http_method=methods,
             opt={"route": route, "answer": answer},
@@ -155,7 +156,7 @@ def _declare(
     return wrap
 
 
-def direct_answers(handlers: Iterable[HTTPRouteHandler]) -> dict[str, Answering]:
+def direct_answers(handlers: Iterable[Route]) -> dict[str, Answering]:
     """What answers GET on paths without parameters, by path.
 
     The edge calls these itself: one look in a dictionary is all the routing they need, and they
@@ -169,13 +170,13 @@ def direct_answers(handlers: Iterable[HTTPRouteHandler]) -> dict[str, Answering]
     return found
 
 
-def _answering(route: Route) -> Answering:
+def _answering(route: Declaration) -> Answering:
     """The function that reads what is declared, calls the handler and wraps the result."""
     wanted = set(inspect.signature(route.handler).parameters)
     in_path = [name for name, _ in route.path_parameters]
     _refuse_unfillable(route, wanted, in_path)
     decoder = msgspec.json.Decoder(route.body) if route.body is not None else None
-    handler, query, takes_call = route.handler, route.query, "call" in wanted
+    handler, query, takes_call = route.handler, route.query, "context" in wanted
     known = list(query.fields) if query else []
 
     async def answer(scope: HTTPScope, request: Request[Any, Any, Any] | None) -> Reply:
@@ -191,7 +192,7 @@ def _answering(route: Route) -> Answering:
         if decoder is not None and request is not None:
             given["body"] = await _body(request, decoder)
         if takes_call:
-            given["call"] = call
+            given["context"] = call
         result = await handler(**given)
         if request is not None and isinstance(result, Response):
             without_body = scope["method"] == "HEAD"
@@ -202,8 +203,8 @@ def _answering(route: Route) -> Answering:
     return answer
 
 
-def _refuse_unfillable(route: Route, wanted: set[str], in_path: list[str]) -> None:
-    strangers = wanted - {"query", "body", "call", *in_path}
+def _refuse_unfillable(route: Declaration, wanted: set[str], in_path: list[str]) -> None:
+    strangers = wanted - {"query", "body", "context", *in_path}
     if strangers:
         raise TypeError(f"{route.method} {route.path}: nothing fills {', '.join(sorted(strangers))}")
 

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 
 from gpufleet.accounting.statistics import (
     ClusterStatistics,
@@ -17,7 +16,7 @@ from gpufleet.accounting.statistics import (
     WorkloadStatistics,
 )
 from gpufleet.errors import InvalidRequest, NotFound
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.aggregation_examples import CLUSTER, LABEL, NAMESPACE, SNAPSHOT, WORKLOAD
 from gpufleet.server.routes.aggregation_params import (
     DEFAULT_PAGE_SIZE,
@@ -52,12 +51,12 @@ async def cluster_name(books: Books, asked: str) -> str:
     return asked
 
 
-def aggregation_routes(books: Books, now: Callable[[], float] = time.time) -> list[HTTPRouteHandler]:
+def aggregation_routes(books: Books, now: Callable[[], float] = time.time) -> list[Route]:
     """The routes that list names, hours and snapshots."""
     return [*_name_routes(books), *_hour_routes(books), *_snapshot_routes(books, now)]
 
 
-def _name_routes(books: Books) -> list[HTTPRouteHandler]:
+def _name_routes(books: Books) -> list[Route]:
     @get(f"{PREFIX}/clusters", example=["prod"])
     async def clusters() -> list[str]:
         """The clusters that are accounted for."""
@@ -86,7 +85,7 @@ def _name_routes(books: Books) -> list[HTTPRouteHandler]:
     return [clusters, namespaces, dimension_keys, dimension_values]
 
 
-def _hour_routes(books: Books) -> list[HTTPRouteHandler]:
+def _hour_routes(books: Books) -> list[Route]:
     @get(f"{PREFIX}/cluster/hourly-stats", example=[CLUSTER])
     async def cluster_hours(query: HoursAsked) -> list[ClusterStatistics] | Page[ClusterStatistics]:
         """Hours of a cluster; a page of them if one is asked for."""
@@ -132,7 +131,7 @@ def _hour_routes(books: Books) -> list[HTTPRouteHandler]:
     return [cluster_hours, namespace_hours, label_hours, workload_hours]
 
 
-def _snapshot_routes(books: Books, now: Callable[[], float]) -> list[HTTPRouteHandler]:
+def _snapshot_routes(books: Books, now: Callable[[], float]) -> list[Route]:
     @get(f"{PREFIX}/snapshots/latest", example=SNAPSHOT)
     async def latest_snapshot(query: ClusterAsked) -> Snapshot:
         """The newest snapshot, with all workloads."""

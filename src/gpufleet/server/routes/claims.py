@@ -5,7 +5,6 @@ from datetime import datetime
 from typing import Annotated, Protocol
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
 from gpufleet.errors import NotFound
@@ -14,7 +13,7 @@ from gpufleet.kubernetes.crds.gpu_claim import ClaimPhase, GpuClaim
 from gpufleet.kubernetes.leases import GpuLease
 from gpufleet.scheduler.explain import Explanation
 from gpufleet.scheduler.state.claim_requests import gang_size
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import InCluster, PageNumber, PageSize
 
 
@@ -129,7 +128,7 @@ class WhyWaiting(msgspec.Struct, rename="camel"):
     remedies: list[str]
 
 
-def claim_routes(clusters: Clusters, books: Mapping[str, ClaimView]) -> list[HTTPRouteHandler]:
+def claim_routes(clusters: Clusters, books: Mapping[str, ClaimView]) -> list[Route]:
     """The routes, over the clusters that have claims; others have none to show."""
 
     @get("/api/claims", example=ClaimPage([_CLAIM], 1))

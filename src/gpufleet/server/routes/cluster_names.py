@@ -1,10 +1,9 @@
 """`/api/clusters`: which clusters there are, for those who let people choose one."""
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 
 from gpufleet.fleet.clusters import Clusters
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 
 
 class ClusterName(msgspec.Struct):
@@ -13,7 +12,7 @@ class ClusterName(msgspec.Struct):
     name: str
 
 
-def cluster_name_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
+def cluster_name_routes(clusters: Clusters) -> list[Route]:
     """The list of clusters."""
 
     @get("/api/clusters", example=[ClusterName("prod"), ClusterName("lab")])

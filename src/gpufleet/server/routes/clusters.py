@@ -4,14 +4,13 @@ import math
 from typing import Annotated, Any
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.overview import HotGpu, hottest, overview, utilization_of
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.reading import Quantity, RdmaPorts, StorageUse
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import InCluster, PagedInCluster
 from gpufleet.server.routes.units import bytes_in_words, gigabits_in_words
 
@@ -114,7 +113,7 @@ class HeatmapAsked(InCluster, rename="camel"):
     top_k: Annotated[int, Meta(ge=1, le=1000, description="GPUs for each quantity.")] = 5
 
 
-def cluster_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
+def cluster_routes(clusters: Clusters) -> list[Route]:
     """The routes under `/api/clusters`."""
 
     @get("/api/clusters/overview", example=_OVERVIEW)

@@ -14,13 +14,12 @@ from typing import Annotated
 
 import msgspec
 import psutil
-from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
 from gpufleet.server.http.answers import Raw
 from gpufleet.server.http.errors import Problem
 from gpufleet.server.http.request_context import RequestContext
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 from gpufleet.server.metrics import ServerMetrics
 from gpufleet.server.routes.profile import profile
 
@@ -31,22 +30,20 @@ class ProfileAsked(msgspec.Struct):
     seconds: Annotated[float, Meta(ge=0.1, le=300, description="How long to look.")] = 30.0
 
 
-def debug_routes(
-    metrics: ServerMetrics, counts: Mapping[str, Callable[[], object]]
-) -> list[HTTPRouteHandler]:
+def debug_routes(metrics: ServerMetrics, counts: Mapping[str, Callable[[], object]]) -> list[Route]:
     """The routes under /debug; `counts` are sizes of queues and caches that other parts show."""
     one_at_a_time = asyncio.Semaphore(1)
 
     @get("/debug/vars", hidden=True)
-    async def variables(call: RequestContext) -> Raw:
+    async def variables(context: RequestContext) -> Raw:
         """Memory, tasks, queues and caches of this process, as one JSON object."""
-        _refuse_from_afar(call)
+        _refuse_from_afar(context)
         return Raw(msgspec.json.encode(_variables(metrics, counts)), b"application/json")
 
     @get("/debug/pprof/profile", hidden=True)
-    async def pprof_profile(query: ProfileAsked, call: RequestContext) -> Raw:
+    async def pprof_profile(query: ProfileAsked, context: RequestContext) -> Raw:
         """Where the time goes, for `go tool pprof`."""
-        _refuse_from_afar(call)
+        _refuse_from_afar(context)
         if one_at_a_time.locked():
             raise Problem(503, "another profile is being taken; try again when it is done")
         async with one_at_a_time:
@@ -70,9 +67,9 @@ def _variables(metrics: ServerMetrics, counts: Mapping[str, Callable[[], object]
     }
 
 
-def _refuse_from_afar(call: RequestContext) -> None:
+def _refuse_from_afar(context: RequestContext) -> None:
     try:
-        near = ipaddress.ip_address(call.peer.partition("%")[0]).is_loopback
+        near = ipaddress.ip_address(context.peer.partition("%")[0]).is_loopback
     except ValueError:
         near = False
     if not near:

@@ -6,11 +6,9 @@ keeps it so. By hand, because the usual viewers are megabytes of script from a C
 
 from importlib.resources import files
 
-from litestar.handlers import HTTPRouteHandler
-
 from gpufleet.server.http.answers import Raw
 from gpufleet.server.http.request_context import Header
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 
 CONTENT_POLICY: Header = (
     b"content-security-policy",
@@ -21,7 +19,7 @@ _REFERRER: Header = (b"referrer-policy", b"no-referrer")
 _KINDS = {"html": b"text/html; charset=utf-8", "css": b"text/css; charset=utf-8", "js": b"text/javascript"}
 
 
-def pages(document: bytes) -> list[HTTPRouteHandler]:
+def pages(document: bytes) -> list[Route]:
     """The routes of the documentation."""
 
     @get("/openapi.json", hidden=True)
@@ -37,7 +35,7 @@ def pages(document: bytes) -> list[HTTPRouteHandler]:
     ]
 
 
-def _page(path: str, name: str) -> HTTPRouteHandler:
+def _page(path: str, name: str) -> Route:
     raw = Raw(
         (files("gpufleet.server.routes") / "static" / name).read_bytes(),
         _KINDS[name.rpartition(".")[2]],

@@ -11,14 +11,13 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 
 from gpufleet.fleet.changes import Change
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.errors import Problem
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import InCluster
 
 MOST_LISTENERS = 200
@@ -28,9 +27,7 @@ REPLAYED = 50
 """Changes before the connection that are told first, so that a page has something to show."""
 
 
-def event_routes(
-    clusters: Clusters, lifecycle: Lifecycle, heartbeat: float = HEARTBEAT
-) -> list[HTTPRouteHandler]:
+def event_routes(clusters: Clusters, lifecycle: Lifecycle, heartbeat: float = HEARTBEAT) -> list[Route]:
     """The stream of changes."""
     listening = 0
 

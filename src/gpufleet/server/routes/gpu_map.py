@@ -12,7 +12,6 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 import numpy as np
-from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
 from gpufleet.fleet.clusters import Cluster, Clusters
@@ -20,7 +19,7 @@ from gpufleet.fleet.node_view import NodeState, NodeView
 from gpufleet.model.node import Health
 from gpufleet.model.reading import Column, Quantity
 from gpufleet.server.http.answers import Prepared
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterName
 
 Name = Literal["utilization", "temperature", "power", "memory"]
@@ -66,7 +65,7 @@ class GpuMap(msgspec.Struct, rename="camel"):
     """One letter a GPU: which island of its node it is on; - for none."""
 
 
-def gpu_map_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
+def gpu_map_routes(clusters: Clusters) -> list[Route]:
     """The map of all GPUs."""
     kept: dict[tuple[str, str], tuple[int, Prepared[GpuMap]]] = {}
     drawn: dict[str, dict[str, _Node]] = {}

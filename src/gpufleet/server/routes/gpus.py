@@ -12,13 +12,12 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
-from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.model.reading import GpuIdentity, GpuProcess, Processes, Quantity, Readings
 from gpufleet.server.http.answers import Answer, Prepared
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterName
 
 GIB = 1024**3
@@ -77,7 +76,7 @@ class ProcessesAsked(msgspec.Struct):
     node: Annotated[str, Meta(max_length=253, description="Processes on this node only.")] = ""
 
 
-def gpu_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
+def gpu_routes(clusters: Clusters) -> list[Route]:
     """The routes under `/api/v1/gpu`."""
     kept: dict[str, tuple[Readings, Prepared[list[GpuMetrics]]]] = {}
     making = asyncio.Lock()

@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from litestar.handlers import HTTPRouteHandler
-
 from gpufleet import __version__
 from gpufleet.server.health import Dependencies, DependencyHealth, Health, HealthAnswers, Lifecycle
 from gpufleet.server.http.answers import Prepared, Raw
 from gpufleet.server.http.errors import Problem
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 from gpufleet.server.metrics import ServerMetrics
 
 _TEXT = b"text/plain; charset=utf-8"
@@ -32,7 +30,7 @@ def own_routes(
     *,
     simulated: bool,
     clock: Callable[[], float],
-) -> list[HTTPRouteHandler]:
+) -> list[Route]:
     """Health, liveness, readiness and metrics."""
 
     healths = HealthAnswers(dependencies, __version__, simulated, clock)

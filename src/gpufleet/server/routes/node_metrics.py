@@ -1,12 +1,10 @@
 """`/api/nodes/{name}/metrics`: the GPUs of a node over time, one series for each."""
 
-from litestar.handlers import HTTPRouteHandler
-
 from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.model.metric_source import check_span
 from gpufleet.model.reading import GpuRef, Quantity
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.workload_metrics import Graph, GraphConfig, MetricsAsked, Series
 
 _GRAPHS = (
@@ -17,7 +15,7 @@ _GRAPHS = (
 )
 
 
-def node_metric_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
+def node_metric_routes(clusters: Clusters) -> list[Route]:
     """Graphs of a node."""
 
     @get("/api/nodes/{name:str}/metrics", example=_EXAMPLE)

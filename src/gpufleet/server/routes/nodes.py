@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
 from gpufleet.errors import NotFound
@@ -13,7 +12,7 @@ from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.node_view import NodeView
 from gpufleet.model.node import FleetGpu
 from gpufleet.model.reading import Quantity
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import InCluster, PageNumber, PageSize
 
 
@@ -106,7 +105,7 @@ class NodeDetail(NodeRow, rename="camel"):
     processes: list[NodeProcess]
 
 
-def node_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
+def node_routes(clusters: Clusters) -> list[Route]:
     """The routes under `/api/nodes`."""
 
     @get("/api/nodes", example=NodePage([_ROW], 1))

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
 from gpufleet.accounting.hours import GPU_HOUR
@@ -27,7 +26,7 @@ from gpufleet.errors import InvalidRequest
 from gpufleet.server.http.answers import Raw
 from gpufleet.server.http.csv import as_csv, wants_csv
 from gpufleet.server.http.request_context import RequestContext
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.aggregation import DAY, PREFIX, cluster_name
 from gpufleet.server.routes.aggregation_params import DEFAULT_PAGE_SIZE, MaybeSpan, Page, PageNumber, PageSize
 from gpufleet.server.routes.aggregation_ports import Books
@@ -88,11 +87,11 @@ class WasteRow(msgspec.Struct, kw_only=True):
     idle_cost: float
 
 
-def report_routes(books: Books, now: Callable[[], float] = time.time) -> list[HTTPRouteHandler]:
+def report_routes(books: Books, now: Callable[[], float] = time.time) -> list[Route]:
     """Reports, and the list of what is wasted."""
 
     @get(f"{PREFIX}/report", example=_REPORT, texts=("text/csv", "text/html"))
-    async def usage_report(query: ReportAsked, call: RequestContext) -> Report | Raw:
+    async def usage_report(query: ReportAsked, context: RequestContext) -> Report | Raw:
         """What each group used of a month or of other days, with what is left over: JSON, CSV, or a page that prints well."""
         period, grouping = period_of(query.period), grouping_of(query.group_by)
         cluster = await cluster_name(books, query.cluster)
@@ -103,7 +102,7 @@ def report_routes(books: Books, now: Callable[[], float] = time.time) -> list[HT
             made = msgspec.structs.replace(
                 made, series=await _series(books, cluster, period, grouping, groups[: query.series])
             )
-        form = query.format or _form(call.accept)
+        form = query.format or _form(context.accept)
         if form == "html":
             return Raw(page_of(made).encode(), b"text/html; charset=utf-8")
         if form == "csv":

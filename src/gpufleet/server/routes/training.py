@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Protocol
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
 from gpufleet.errors import InvalidRequest
@@ -24,7 +23,7 @@ from gpufleet.server.auth.workload_tokens import WorkloadTokens
 from gpufleet.server.http.answers import Answer
 from gpufleet.server.http.errors import Problem
 from gpufleet.server.http.request_context import RequestContext
-from gpufleet.server.http.routing import post
+from gpufleet.server.http.routing import Route, post
 from gpufleet.server.routes.params import InCluster
 from gpufleet.training.names import NAME
 
@@ -70,7 +69,7 @@ def training_routes(
     book: TrainingRecorder,
     tokens: WorkloadTokens,
     clock: Callable[[], float] = time.time,
-) -> list[HTTPRouteHandler]:
+) -> list[Route]:
     """The way in for training numbers."""
 
     @post(
@@ -78,14 +77,16 @@ def training_routes(
         example=Stored("abc123", 2),
         body_example=[ReportedRow("loss", 0.0125, 1609459200000, 0)],
     )
-    async def report_training(uid: str, query: InCluster, body: Rows, call: RequestContext) -> Answer[Stored]:
+    async def report_training(
+        uid: str, query: InCluster, body: Rows, context: RequestContext
+    ) -> Answer[Stored]:
         """Report training numbers of a workload, in batches; the same batch may be sent again.
 
         Takes the role operator, the workload's own token, or the service account token of its pod.
         """
         fleet = clusters.seen(query.cluster).fleet
         owner = workload_uid(fleet, uid)
-        _refuse_strangers(fleet, call.caller, owner)
+        _refuse_strangers(fleet, context.caller, owner)
         points = [_point(number, row, clock() + _DAY) for number, row in enumerate(body)]
         await book.append(fleet.cluster, owner, points)
         return Answer(Stored(owner, len(points)))

@@ -11,7 +11,6 @@ from typing import Annotated, cast
 
 import msgspec
 import numpy as np
-from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
 from gpufleet.errors import InvalidRequest
@@ -19,7 +18,7 @@ from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.lookup import Held, controllers, find_workload, held_by
 from gpufleet.model.metric_source import check_span
 from gpufleet.model.reading import GpuRef, GpuSeries, Quantity, TrainingPoint
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import InCluster
 from gpufleet.training.curves import one_line
 from gpufleet.training.performance import in_steps, performance
@@ -80,7 +79,7 @@ class TrainingRow(msgspec.Struct):
     timestamp: int
 
 
-def workload_metric_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
+def workload_metric_routes(clusters: Clusters) -> list[Route]:
     """Graphs and training numbers of a workload."""
 
     @get("/api/workloads/{uid:str}/metrics", example=_GRAPHS)

@@ -3,7 +3,6 @@
 from typing import Annotated, Literal
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
 from gpufleet.fleet.clusters import Cluster, Clusters
@@ -12,7 +11,7 @@ from gpufleet.fleet.listing import Filter
 from gpufleet.fleet.lookup import Found, find_workload
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.workload import Status
-from gpufleet.server.http.routing import get
+from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import InCluster, PagedInCluster
 
 COLORS = {
@@ -113,7 +112,7 @@ class WorkloadMetadata(msgspec.Struct):
     kinds: list[str]
 
 
-def workload_routes(clusters: Clusters) -> list[HTTPRouteHandler]:
+def workload_routes(clusters: Clusters) -> list[Route]:
     """Lists, details and hierarchies of workloads."""
 
     @get("/api/workloads", example=_PAGE)

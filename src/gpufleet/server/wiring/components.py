@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.types import ControllerRouterHandler
 
 from gpufleet.fleet.clusters import Clusters
@@ -14,6 +13,7 @@ from gpufleet.runtime.settings import Settings
 from gpufleet.server.auth.caller import Probe, TokenReviewer
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
 from gpufleet.server.health import Lifecycle
+from gpufleet.server.http.routing import Route
 from gpufleet.server.metrics import ServerMetrics
 from gpufleet.store import Store
 
@@ -26,7 +26,7 @@ class Components:
     closing: AsyncExitStack
     metrics: ServerMetrics = field(default_factory=ServerMetrics)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
-    routes: list[HTTPRouteHandler] = field(default_factory=list)
+    routes: list[Route] = field(default_factory=list)
     pages: list[ControllerRouterHandler] = field(default_factory=list)
     """Static files of the dashboard; public."""
     probes: dict[str, Probe] = field(default_factory=dict)
