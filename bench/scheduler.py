@@ -38,7 +38,7 @@ async def serve_api(kubeconfig: Path) -> None:
     """A cluster of 5,000 nodes on the embedded API, until killed."""
     from gpufleet.kubernetes.crds.generate import definitions
     from kubelite import KubeLite
-    from kubelite.storage import Storage
+    from kubelite.storage.direct import Storage
 
     async with KubeLite(window=100_000) as server:
         storage = Storage(server)

@@ -22,7 +22,7 @@ from gpufleet.sources.docker import DockerSource
 from gpufleet.sources.kubernetes import KubernetesSource
 from gpufleet.sources.slurm import SlurmSource
 from kubelite import KubeLite
-from kubelite.storage import Storage
+from kubelite.storage.direct import Storage
 
 NOW = BUILT + 300 * DAY + 12_345.0
 SIMULATION = Simulation(seed=3, nodes=32, gpus=8)
@@ -116,8 +116,8 @@ async def test_the_overview_counts_the_broken_node_and_leaves_out_the_cordoned_o
 async def test_the_ledger_of_the_fleet_writes_the_holding_periods_of_the_simulation() -> None:
     async with shown(NOW) as (server, _), followed(server, NOW) as fleet:
         fleet.put_readings(SIMULATION.readings_at(NOW))
-        fleet.begin_billing()
-        written = {period.pod_uid: period for period in fleet.ledger.drain()}
+        fleet.start_accounting()
+        written = {period.pod_uid: period for period in fleet.allocation_periods.drain()}
         told = {h.pod_uid: h for h in SIMULATION.holdings(NOW - 100 * DAY, NOW) if h.pod_uid in written}
         lasting = {h.pod_uid for h in SIMULATION.holdings(NOW, NOW + 1)}
         assert lasting <= told.keys() == written.keys()

@@ -22,7 +22,7 @@ from gpufleet.kubernetes.leases import LeaseHolder, new_lease, read_lease
 from gpufleet.kubernetes.objects import Lease
 from gpufleet.model.reading import GpuRef, Quantity
 from kubelite import KubeLite
-from kubelite.storage import Storage
+from kubelite.storage.direct import Storage
 
 NOW = BUILT + 300 * DAY + 12_345.0
 SIMULATION = Simulation(seed=5, nodes=16, gpus=4)

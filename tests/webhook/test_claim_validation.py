@@ -9,7 +9,7 @@ from tests.webhook.conftest import CLAIMS, HOOKS, Cluster
 
 from gpufleet.webhook.claim_validation import judge_claim
 from gpufleet.webhook.wire import AdmissionRequest
-from kubelite.schema import Json
+from kubelite.json import Json
 
 
 def claim(**spec: Any) -> Json:

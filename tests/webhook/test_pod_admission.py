@@ -10,7 +10,7 @@ from tests.webhook.conftest import PODS, Cluster, Json, pod
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
 from gpufleet.webhook.pod_admission import PodRules, admit_change, admit_new
 from gpufleet.webhook.wire import AdmissionRequest, AdmissionVerdict, UserInfo, write_review
-from kubelite.patch import json_patch
+from kubelite.patch.json_patch import json_patch
 
 REFERENCE = {
     "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.annotations['gpu.scheduling/visible-devices']"}

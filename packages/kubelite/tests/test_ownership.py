@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubelite.ownership import common, difference_of, fields_of, leaves, minus, union
-from kubelite.patch import json_patch, merge_patch
+from kubelite.errors import ApiError
+from kubelite.patch.field_sets import common, difference_of, fields_of, leaves, minus, union
+from kubelite.patch.json_patch import json_patch, merge_patch
 from kubelite.selectors import parse_labels
-from kubelite.status import ApiError
 
 _names = st.sampled_from(["a", "b", "c"])
 _values: st.SearchStrategy[Any] = st.recursive(

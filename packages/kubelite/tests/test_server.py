@@ -13,15 +13,14 @@ import pytest
 import yaml
 from e2e.contract.hooks import _certificate
 
-from gpufleet.errors import OperationRefused
 from kubelite import KubeLite, User
-from kubelite.collector import Collector
-from kubelite.conform import Asking
+from kubelite.errors import ApiError
+from kubelite.json import Json
 from kubelite.kinds import Kind
-from kubelite.objects import Objects
-from kubelite.schema import Json
-from kubelite.status import ApiError
-from kubelite.storage import Storage
+from kubelite.objects.context import Asking
+from kubelite.objects.garbage_collector import Collector
+from kubelite.objects.objects import Objects
+from kubelite.storage.direct import Storage
 
 _MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -118,72 +117,6 @@ async def test_a_watch_goes_with_its_client() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_objects_and_definitions_outlive_the_process(tmp_path: Path) -> None:
-    async with KubeLite(data=tmp_path) as server, aiohttp.ClientSession(server.url) as session:
-        kept = await _make(session, "kept", k="v")
-        await _make(session, "gone")
-        async with session.delete(f"{_MAPS}/gone") as answer:
-            assert answer.status == 200
-        crd = {
-            "metadata": {"name": "things.example.com"},
-            "spec": {
-                "group": "example.com",
-                "scope": "Cluster",
-                "names": {"plural": "things", "kind": "Thing"},
-                "versions": [
-                    {
-                        "name": "v1",
-                        "served": True,
-                        "storage": True,
-                        "schema": {"openAPIV3Schema": {"type": "object"}},
-                    }
-                ],
-            },
-        }
-        async with session.post(
-            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", json=crd
-        ) as answer:
-            assert answer.status == 201
-    async with KubeLite(data=tmp_path) as server, aiohttp.ClientSession(server.url) as session:
-        async with session.get(f"{_MAPS}/kept") as answer:
-            assert (await answer.json())["metadata"] == kept
-        async with session.get(f"{_MAPS}/gone") as answer:
-            assert answer.status == 404
-        async with session.get("/apis/example.com/v1/things") as answer:
-            assert answer.status == 200
-        later = await _make(session, "later")
-        assert int(later["resourceVersion"]) > int(kept["resourceVersion"])
-        async with session.get(
-            _MAPS, params={"watch": "1", "resourceVersion": kept["resourceVersion"]}
-        ) as stream:
-            assert json.loads(await stream.content.readline())["object"]["code"] == 410
-
-
-async def test_a_line_cut_short_by_a_crash_is_dropped(tmp_path: Path) -> None:
-    async with KubeLite(data=tmp_path) as server, aiohttp.ClientSession(server.url) as session:
-        await _make(session, "a")
-        await _make(session, "b")
-        copy = tmp_path / "crashed"
-        copy.mkdir()
-        for name in ("snapshot.jsonl", "log.jsonl"):
-            (copy / name).write_bytes((tmp_path / name).read_bytes())
-    log = copy / "log.jsonl"
-    log.write_bytes(log.read_bytes()[:-20])
-    async with (
-        KubeLite(data=copy) as server,
-        aiohttp.ClientSession(server.url) as session,
-        session.get(_MAPS) as answer,
-    ):
-        assert [item["metadata"]["name"] for item in (await answer.json())["items"]] == ["a"]
-
-
-async def test_one_directory_serves_one_process(tmp_path: Path) -> None:
-    async with KubeLite(data=tmp_path):
-        second = KubeLite(data=tmp_path)
-        with pytest.raises(OperationRefused, match="another server uses"):
-            await second.start()
-
-
 async def test_a_body_too_large_is_refused() -> None:
     async with KubeLite() as server, aiohttp.ClientSession(server.url) as session:
         body = {"metadata": {"name": "a"}, "data": {"k": "x" * (3 * 1024 * 1024)}}
@@ -239,14 +172,14 @@ async def test_yaml_that_stands_for_more_than_it_says_is_refused(body: str) -> N
         assert "excessive aliasing" in (await answer.json())["message"]
 
 
-async def test_a_server_that_can_not_listen_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_server_that_can_not_listen_leaves_nothing_behind() -> None:
     async with KubeLite() as first:
         port = int(first.url.rpartition(":")[2])
         before = asyncio.all_tasks()
         with pytest.raises(OSError, match="in use"):
-            await KubeLite(port=port, data=tmp_path).start()
+            await KubeLite(port=port).start()
         assert asyncio.all_tasks() == before
-    async with KubeLite(port=port, data=tmp_path):
+    async with KubeLite(port=port):
         pass
 
 

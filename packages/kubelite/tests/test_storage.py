@@ -6,10 +6,10 @@ import pytest
 
 from gpufleet.kubernetes import PODS, Connection, KubeClient
 from kubelite import KubeLite
-from kubelite.schema import Json
-from kubelite.status import ApiError
-from kubelite.storage import Storage
-from kubelite.tables import json_path
+from kubelite.errors import ApiError
+from kubelite.json import Json
+from kubelite.schema.jsonpath import json_path
+from kubelite.storage.direct import Storage
 
 POD = {
     "apiVersion": "v1",

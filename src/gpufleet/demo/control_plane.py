@@ -18,7 +18,7 @@ from gpufleet.webhook.configuration import configurations
 from gpufleet.webhook.pod_admission import PodRules
 from gpufleet.webhook.server import Webhook, serving
 from gpufleet.webhook.watched_claims import WatchedClaims
-from kubelite.storage import Storage
+from kubelite.storage.direct import Storage
 
 TRIAL = "trial.yaml"
 """The name of the example."""

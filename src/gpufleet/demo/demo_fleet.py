@@ -44,7 +44,7 @@ from gpufleet.runtime.settings import (
 from gpufleet.server.wiring.components import Components
 from gpufleet.store import Store
 from kubelite import KubeLite
-from kubelite.storage import Storage
+from kubelite.storage.direct import Storage
 
 _TOGETHER = 0.2
 """Seconds in which the kubelets gather changes."""
@@ -120,8 +120,8 @@ class DemoFleet:
         lately = (max(missing[0], self._now - MEMORY_REACH), missing[1])
         await self._write_readings(store, lately, MEMORY)
         await store.accounted.open(self._cluster, missing[0])
-        await store.holdings.save(self._cluster, list(self.simulation.holdings(*missing)))
-        await store.capacities.save(self._cluster, list(self.simulation.capacities(*missing)))
+        await store.allocation_periods.save(self._cluster, list(self.simulation.holdings(*missing)))
+        await store.capacity_periods.save(self._cluster, list(self.simulation.capacities(*missing)))
         await store.readings.append(self._cluster, self.simulation.readings_at(self._now))
 
     async def go_on(self, parts: Components) -> None:

@@ -5,7 +5,7 @@ client and other programs talk to `server.url` as they would to a kube-apiserver
 API's behaviour (versions, watches, apply, webhooks, garbage collection) and no controllers.
 """
 
-from kubelite.conform import User
+from kubelite.objects.context import User
 from kubelite.server import KubeLite
 
 __all__ = ["KubeLite", "User"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kubelite.schema import Node
+from kubelite.schema.tree import Node
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 SELECTABLE = ("metadata.name", "metadata.namespace")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kubelite.status import bad_request
+from kubelite.errors import bad_request
 
 Object = Mapping[str, Any]
 Predicate = Callable[[Object], bool]

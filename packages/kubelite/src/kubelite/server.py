@@ -19,19 +19,18 @@ from types import TracebackType
 import yaml
 from aiohttp import web
 
-from kubelite.admission import Webhooks
+from kubelite.admission.webhooks import Webhooks
+from kubelite.api.handler import Api
+from kubelite.api.watch_streams import Streams
 from kubelite.builtin.kinds import builtin_kinds
-from kubelite.collector import Collector
-from kubelite.conform import Asking, User
-from kubelite.definitions import SHELF as DEFINITIONS_SHELF
-from kubelite.definitions import Definitions
-from kubelite.deletion import Deletion
-from kubelite.journal import Journal
+from kubelite.clock import Clock, utc_now
+from kubelite.custom_resources.definitions import Definitions
 from kubelite.kinds import Registry
-from kubelite.objects import Clock, Objects, utc_now
-from kubelite.routes import Api
-from kubelite.store import Store
-from kubelite.streams import Streams
+from kubelite.objects.context import Asking, User
+from kubelite.objects.deletion import Deletion
+from kubelite.objects.garbage_collector import Collector
+from kubelite.objects.objects import Objects
+from kubelite.storage.store import Store
 
 _BODY_BYTES = 3 * 1024 * 1024
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -48,7 +47,6 @@ class KubeLite:
         port: int = 0,
         tokens: Mapping[str, User] | None = None,
         tls: ssl.SSLContext | None = None,
-        data: Path | None = None,
         clock: Clock = utc_now,
         window: int = 10_000,
         bookmark_seconds: float = 60.0,
@@ -65,7 +63,6 @@ class KubeLite:
         self._collector = Collector(self.objects, self.deletion, self.registry, event_ttl)
         self._streams = Streams(self.store, clock, backlog=2 * window, bookmark_seconds=bookmark_seconds)
         self._api = Api(self.registry, self.objects, self.deletion, self._streams, self.tokens)
-        self._journal = None if data is None else Journal(data, self.store)
         self._runner: web.ServerRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -88,9 +85,6 @@ class KubeLite:
             raise
 
     async def _start(self) -> None:
-        if self._journal is not None:
-            self._journal.open()
-            self._tasks.append(asyncio.create_task(self._journal.sync(), name="kubelite-journal"))
         await self._settle_in()
         self._tasks.append(asyncio.create_task(self._collector.run(), name="kubelite-collector"))
         server = web.Server(
@@ -113,8 +107,6 @@ class KubeLite:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         await self._webhooks.close()
-        if self._journal is not None:
-            self._journal.close()
 
     async def __aenter__(self) -> "KubeLite":
         await self.start()
@@ -127,10 +119,6 @@ class KubeLite:
 
     async def _settle_in(self) -> None:
         """What a new cluster has from the start."""
-        for entry in self.store.shelf(DEFINITIONS_SHELF).in_order():
-            self._definitions.serve(entry.object)
-        for name, shelf in self.store.shelves():
-            self._collector.learn(name, shelf.in_order())
         asking = Asking(manager="kubelite")
         spaces = self.registry.find("", "v1", "namespaces")
         classes = self.registry.find("scheduling.k8s.io", "v1", "priorityclasses")

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from kubelite.schema import Json
+from kubelite.json import Json
 
 _TOLERATION_SECONDS = 300
 _AUTO_TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")

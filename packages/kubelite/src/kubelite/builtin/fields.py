@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from kubelite.schema import Json, Node, summarise
+from kubelite.json import Json
+from kubelite.schema.tree import Node, summarise
 
 PLAIN: dict[str, Json] = {
     "str": {"type": "string"},

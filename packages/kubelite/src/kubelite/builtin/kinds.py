@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kubelite.builtin import fields
 from kubelite.kinds import ALL_VERBS, SELECTABLE, Kind, Scale
-from kubelite.schema import Node
+from kubelite.schema.tree import Node
 
 CORE, APPS, BATCH = "v1", "apps/v1", "batch/v1"
 COORDINATION, EVENTS, SCHEDULING = "coordination.k8s.io/v1", "events.k8s.io/v1", "scheduling.k8s.io/v1"

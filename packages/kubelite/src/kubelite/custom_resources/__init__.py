@@ -1,0 +1,1 @@
+"""CustomResourceDefinitions: kinds, validation and CEL rules."""

@@ -1,0 +1,1 @@
+"""What clients ask first: health, version, discovery documents and OpenAPI."""

@@ -1,0 +1,1 @@
+"""The life of objects: validation, writes, deletion and garbage collection."""

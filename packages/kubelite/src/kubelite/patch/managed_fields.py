@@ -1,0 +1,259 @@
+"""Server-side apply, and the bookkeeping of `metadata.managedFields` on every other write.
+
+Each writer (`fieldManager`, or the program's name from its User-Agent) owns the fields that it
+set last. A plain write takes what it changes. An apply states all that its manager wants: it
+conflicts where it would change a field of another manager (unless forced), and what the
+manager no longer states goes away if nobody else owns it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from kubelite.errors import apply_conflict
+from kubelite.json import Json
+from kubelite.kinds import Kind
+from kubelite.patch.field_sets import (
+    Fields,
+    common,
+    difference_of,
+    fields_of,
+    granular,
+    item_key,
+    leaves,
+    minus,
+    union,
+)
+from kubelite.schema.tree import Node
+
+_NEVER_OWNED = frozenset(
+    f"f:{name}"
+    for name in (
+        "name",
+        "namespace",
+        "creationTimestamp",
+        "selfLink",
+        "uid",
+        "generation",
+        "managedFields",
+        "resourceVersion",
+    )
+)
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Who writes, when, and through which door."""
+
+    manager: str
+    time: str
+    subresource: str = ""
+    operation: str = "Update"
+
+
+def owned_fields(kind: Kind, item: Json) -> Fields:
+    """The fields of an object that a manager can own."""
+    return _strip(fields_of(kind.schema, item))
+
+
+def _strip(fields: Fields) -> Fields:
+    result = {key: below for key, below in fields.items() if key not in ("f:apiVersion", "f:kind")}
+    metadata = result.get("f:metadata")
+    if metadata is not None:
+        kept = {key: below for key, below in metadata.items() if key not in _NEVER_OWNED}
+        if kept:
+            result["f:metadata"] = kept
+        else:
+            del result["f:metadata"]
+    return result
+
+
+def track(kind: Kind, old: Json | None, new: Json, writer: Writer) -> list[Json]:
+    """The managedFields of `new` after a plain write over `old`."""
+    if old is None:
+        fields = _strip(fields_of(kind.schema, new, new=True))
+        return [_entry(kind, writer, fields)] if fields else []
+    entries = _base(old, new)
+    changed, removed = difference_of(kind.schema, _unmanaged(old), _unmanaged(new))
+    changed, removed = _strip(changed), _strip(removed)
+    if not changed and not removed:
+        return entries
+    lost = union(changed, removed)
+    result: list[Json] = []
+    mine: Fields = {}
+    for entry in entries:
+        if _same(entry, writer):
+            mine = minus(entry.get("fieldsV1", {}), removed)
+            continue
+        rest = minus(entry.get("fieldsV1", {}), lost)
+        if rest:
+            result.append(entry if rest == entry.get("fieldsV1") else {**entry, "fieldsV1": rest})
+    mine = union(mine, changed)
+    if mine:
+        result.append(_entry(kind, writer, mine))
+    return result
+
+
+def _base(old: Json, new: Json) -> list[Json]:
+    """The record to go on from: a client may rewrite it, or clear it with one empty entry."""
+    given = new["metadata"].get("managedFields")
+    if given is None:
+        return list(old["metadata"].get("managedFields") or [])
+    return [entry for entry in given if entry.get("manager")]
+
+
+def _unmanaged(item: Json) -> Json:
+    metadata = {name: value for name, value in item["metadata"].items() if name != "managedFields"}
+    return {**item, "metadata": metadata}
+
+
+def _same(entry: Json, writer: Writer) -> bool:
+    return (
+        entry.get("manager") == writer.manager
+        and entry.get("operation") == writer.operation
+        and entry.get("subresource", "") == writer.subresource
+    )
+
+
+def _entry(kind: Kind, writer: Writer, fields: Fields) -> Json:
+    entry: Json = {
+        "manager": writer.manager,
+        "operation": writer.operation,
+        "apiVersion": kind.api_version,
+        "time": writer.time,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": fields,
+    }
+    if writer.subresource:
+        entry["subresource"] = writer.subresource
+    return entry
+
+
+def apply(kind: Kind, live: Json | None, wanted: Json, writer: Writer, *, force: bool) -> Json:
+    """The object after an apply, with its managedFields; 409 where it takes from others unforced."""
+    mine = owned_fields(kind, wanted)
+    if live is None:
+        entries = [_entry(kind, writer, mine)] if mine else []
+        return {**wanted, "metadata": {**wanted["metadata"], "managedFields": entries}}
+    entries = list(live["metadata"].get("managedFields") or [])
+    others = [entry for entry in entries if not _same(entry, writer)]
+    before: Fields = next((entry["fieldsV1"] for entry in entries if _same(entry, writer)), {})
+    bare = _unmanaged(live)
+    merged: Json = _merge(kind.schema, bare, wanted)
+    changed, _ = difference_of(kind.schema, bare, merged)
+    taken = _strip(changed)
+    if writer.manager == "kubectl" and not force:
+        force = _moves_to_the_server(kind, bare, others, taken)
+    others = _take(others, taken, force=force)
+    given_up = minus(before, mine)
+    for entry in others:
+        given_up = minus(given_up, entry.get("fieldsV1", {}))
+    if given_up:
+        merged = _without(kind.schema, merged, given_up)
+    if mine == before and merged == bare:
+        return live
+    if mine:
+        others.append(_entry(kind, writer, mine))
+    return {**merged, "metadata": {**merged["metadata"], "managedFields": others}}
+
+
+def _moves_to_the_server(kind: Kind, live: Json, others: list[Json], taken: Fields) -> bool:
+    """Whether kubectl takes over what it applied itself before, on the client's side: no conflict then."""
+    text = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED)
+    if not text:
+        return False
+    try:
+        last = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return False
+    if not isinstance(last.get("metadata"), dict):
+        return False
+    changed_since, removed_since = difference_of(kind.schema, last, live)
+    own = minus(owned_fields(kind, last), removed_since)
+    own = minus(own, common(own, changed_since))
+    return not any(minus(common(entry.get("fieldsV1", {}), taken), own) for entry in others)
+
+
+def _take(others: list[Json], changed: Fields, *, force: bool) -> list[Json]:
+    """What the other managers keep; a conflict if they would lose something and it isn't forced."""
+    conflicts: list[tuple[str, str]] = []
+    kept: list[Json] = []
+    for entry in others:
+        fields = entry.get("fieldsV1", {})
+        contested = common(fields, changed)
+        if not contested:
+            kept.append(entry)
+            continue
+        conflicts += [(_words(entry), path) for path in leaves(contested)]
+        rest = minus(fields, contested)
+        if rest:
+            kept.append({**entry, "fieldsV1": rest})
+    if conflicts and not force:
+        raise apply_conflict(conflicts)
+    return kept
+
+
+def _words(entry: Json) -> str:
+    words = f'"{entry.get("manager", "")}"'
+    if entry.get("subresource"):
+        words += f' with subresource "{entry["subresource"]}"'
+    if entry.get("operation") == "Update":
+        words += f" using {entry.get('apiVersion', '')}"
+        if entry.get("time"):
+            words += f" at {entry['time']}"
+    return words
+
+
+def _merge(node: Node | None, live: Any, wanted: Any) -> Any:
+    if not (granular(node, live) and granular(node, wanted) and type(live) is type(wanted)):
+        return wanted
+    if isinstance(wanted, dict):
+        result = dict(live)
+        for name, value in wanted.items():
+            child = node.child(name) if node else None
+            result[name] = _merge(child, live[name], value) if name in live else value
+        return result
+    assert node is not None
+    return _merge_items(node, live, wanted)
+
+
+def _merge_items(node: Node, live: list[Any], wanted: list[Any]) -> list[Any]:
+    olds = {item_key(node, item): item for item in live}
+    news = {item_key(node, item): item for item in wanted}
+    if None in olds or None in news:
+        return wanted
+    order: Iterable[Any] = news if all(key in news for key in olds) else {**olds, **news}
+    return [
+        _merge(node.items, olds[key], news[key])
+        if key in olds and key in news
+        else news.get(key, olds.get(key))
+        for key in order
+    ]
+
+
+def _without(node: Node | None, value: Any, fields: Fields) -> Any:
+    """A value without the given fields; maps that end up empty go too."""
+    if isinstance(value, dict):
+        result = dict(value)
+        for key, below in fields.items():
+            name = key[2:]
+            if not key.startswith("f:") or name not in result:
+                continue
+            if below:
+                result[name] = _without(node.child(name) if node else None, result[name], below)
+                if not result[name]:
+                    del result[name]
+            else:
+                del result[name]
+        return result
+    if isinstance(value, list) and node is not None:
+        return [
+            _without(node.items, item, fields.get(key, {}))
+            for item in value
+            if (key := item_key(node, item) or "") not in fields or (fields[key] and "." not in fields[key])
+        ]
+    return value

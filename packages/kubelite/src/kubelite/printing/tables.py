@@ -1,0 +1,90 @@
+"""Tables: what `kubectl get` prints, worked out by the server.
+
+Custom resources say their columns as JSONPaths; for built-in kinds `builtin.columns` has a
+function for each that makes the cells. A row carries the object's metadata (or all of it, or
+nothing, as `includeObject` asks).
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from kubelite.json import Json
+from kubelite.kinds import Column, Kind
+from kubelite.printing.columns import AGE, NAME, builtin_cells, builtin_columns
+from kubelite.printing.durations import age_of
+from kubelite.schema.jsonpath import json_path
+
+
+def columns_of(kind: Kind) -> tuple[Column, ...]:
+    """The columns of a kind, the name first."""
+    if kind.custom:
+        return (NAME, *kind.columns)
+    return builtin_columns(kind.plural) or (NAME, AGE)
+
+
+def table(
+    kind: Kind, items: Iterable[Json], metadata: Json, include: str, now: datetime, *, headed: bool = True
+) -> Json:
+    """A `Table` of objects."""
+    columns = columns_of(kind)
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": metadata,
+        "columnDefinitions": [_definition(column) for column in columns] if headed else [],
+        "rows": [_row(kind, columns, item, include, now) for item in items],
+    }
+
+
+def _definition(column: Column) -> Json:
+    return {
+        "name": column.name,
+        "type": "string" if column.type == "date" else column.type,
+        "format": column.format,
+        "description": column.description or column.name,
+        "priority": column.priority,
+    }
+
+
+def _row(kind: Kind, columns: tuple[Column, ...], item: Json, include: str, now: datetime) -> Json:
+    if kind.custom:
+        cells = [item["metadata"]["name"], *(_custom_cell(column, item, now) for column in columns[1:])]
+    else:
+        cells = builtin_cells(kind.plural, item, now)
+    row: Json = {"cells": cells}
+    if include != "None":
+        row["object"] = item if include == "Object" else partial(item)
+    return row
+
+
+def partial(item: Json) -> Json:
+    """Only the metadata of an object."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": item["metadata"]}
+
+
+def _custom_cell(column: Column, item: Json, now: datetime) -> Any:
+    found = [value for value in json_path(item, column.path) if value is not None]
+    if not found:
+        return None
+    value = found[0]
+    match column.type:
+        case "date":
+            return age_of(str(value), now)
+        case "string":
+            return (
+                value
+                if isinstance(value, str)
+                else ",".join(_text(one) for one in found)
+                if len(found) > 1
+                else _text(value)
+            )
+    return value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "[" + " ".join(_text(one) for one in value) + "]"
+    return str(value)

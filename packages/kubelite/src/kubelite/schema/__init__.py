@@ -1,0 +1,1 @@
+"""Structural schemas and JSONPath."""

@@ -1,0 +1,1 @@
+"""The object store and direct access to it."""
