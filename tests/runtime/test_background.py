@@ -19,7 +19,7 @@ async def test_a_task_that_breaks_or_ends_is_begun_again(capsys: pytest.CaptureF
             third.set()
             await asyncio.Event().wait()
 
-    async with Background(first_wait=0.01) as background:
+    async with Background(first_backoff=0.01) as background:
         background.start("work", work)
         await asyncio.wait_for(third.wait(), 5)
         assert background.running() == ["work"]

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpufleet.runtime.background import Background
-from gpufleet.runtime.logs import Complaints, configure_logs, get_logger
+from gpufleet.runtime.logs import RepeatedWarnings, configure_logs, get_logger
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def test_a_text_that_is_no_unicode_is_told_all_the_same(
         configure_logs("info", "json")
         get_logger("test").info("a file", name=b"caf\xe9".decode("utf-8", "surrogateescape"))
     told = msgspec.json.decode((tmp_path / "log").read_bytes().replace(b"\\udce9", b"?"))
-    assert (told["event"], told["name"], told["part"]) == ("a file", "caf?", "test")
+    assert (told["event"], told["name"], told["component"]) == ("a file", "caf?", "test")
 
 
 async def test_work_in_the_background_outlives_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ async def test_work_in_the_background_outlives_a_full_disk(monkeypatch: pytest.M
 
     with errors_into(Path("/dev/full"), monkeypatch):
         configure_logs("info", "json")
-        async with Background(first_wait=0.001) as background:
+        async with Background(first_backoff=0.001) as background:
             background.start("work", work)
             async with asyncio.timeout(30):
                 await again.wait()
@@ -68,31 +68,31 @@ async def test_work_in_the_background_outlives_a_full_disk(monkeypatch: pytest.M
 
 def test_what_stays_wrong_is_told_at_growing_intervals_and_at_once_when_it_changes() -> None:
     clock = [0.0]
-    complaints = Complaints(get_logger("test"), lambda: clock[0])
+    warnings = RepeatedWarnings(get_logger("test"), lambda: clock[0])
     with capture_logs() as lines:
         told = []
         for second in range(1000):
             clock[0] = float(second)
             before = len(lines)
-            complaints.warn("lease a", "not released", error="503" if second < 500 else "403")
+            warnings.warn("lease a", "not released", error="503" if second < 500 else "403")
             if len(lines) > before:
                 told.append(second)
         assert told == [0, 30, 90, 210, 450, 500, 530, 590, 710, 950]
-        complaints.over("lease a")
-        complaints.warn("lease a", "not released", error="403")
-        complaints.warn("lease b", "not released", error="403")
+        warnings.clear("lease a")
+        warnings.warn("lease a", "not released", error="403")
+        warnings.warn("lease b", "not released", error="403")
         assert len(lines) == 12
     assert {line["log_level"] for line in lines} == {"warning"}
     assert lines[-1]["error"] == "403"
 
 
 def test_no_more_is_remembered_than_fits() -> None:
-    complaints = Complaints(get_logger("test"))
+    warnings = RepeatedWarnings(get_logger("test"))
     with capture_logs() as lines:
         for _ in range(2):
             for number in range(2000):
-                complaints.warn(f"lease {number}", "not released")
+                warnings.warn(f"lease {number}", "not released")
         assert len(lines) == 2000
         for number in range(10_000):
-            complaints.warn(f"pod {number}", "not released")
-    assert len(complaints._told) <= 4096
+            warnings.warn(f"pod {number}", "not released")
+    assert len(warnings._logged) <= 4096

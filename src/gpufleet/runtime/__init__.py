@@ -1,1 +1,1 @@
-"""What every process needs: settings, logs, listening, background tasks."""
+"""What every process needs: settings, logs, signals, listening and background tasks."""

@@ -1,8 +1,7 @@
-"""Work that goes on beside the server until it stops.
+"""Background tasks of a process, restarted when they fail.
 
-Each task is watched: one that breaks or ends is logged and begun again after a wait that doubles,
-so that a fault costs one part for a while and never the server. All are cancelled, and waited
-for, when the server stops.
+A task that fails or returns is logged and restarted after a backoff that doubles, so that a fault in
+one component does not stop the process. All tasks are cancelled and awaited when the process stops.
 """
 
 import asyncio
@@ -14,30 +13,30 @@ from typing import Self
 
 from gpufleet.runtime.logs import get_logger
 
-FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
+FIRST_BACKOFF, MAX_BACKOFF = 1.0, 60.0
 STEADY = 60.0
-"""Seconds after which a task counts as healthy again and its next fault as the first."""
+"""Seconds of running after which the next fault starts again with the first backoff."""
 
 _log = get_logger("background")
 
 
 class Background:
-    """The tasks of one server; `async with` ends them all at its end."""
+    """The tasks of one process; the end of `async with` cancels them all."""
 
-    def __init__(self, first_wait: float = FIRST_WAIT) -> None:
-        self._first_wait = first_wait
+    def __init__(self, first_backoff: float = FIRST_BACKOFF) -> None:
+        self._first_backoff = first_backoff
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Run `work` over and over until the end; it is called anew after each fault."""
-        self._tasks[name] = asyncio.create_task(self._keep(name, work), name=name)
+        """Run `work`, and run it again whenever it fails or returns."""
+        self._tasks[name] = asyncio.create_task(self._restart(name, work), name=name)
 
     def once(self, name: str, work: Awaitable[None]) -> None:
-        """Run `work` once; if it breaks, that is logged."""
-        self._tasks[name] = asyncio.create_task(self._try(name, work), name=name)
+        """Run `work` once and log it if it fails."""
+        self._tasks[name] = asyncio.create_task(self._run_once(name, work), name=name)
 
     def running(self) -> list[str]:
-        """The names of the tasks that have not ended."""
+        """Return the names of the tasks that have not ended."""
         return sorted(name for name, task in self._tasks.items() if not task.done())
 
     async def __aenter__(self) -> Self:
@@ -52,22 +51,22 @@ class Background:
             with suppress(asyncio.CancelledError):
                 await task
 
-    async def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        wait = self._first_wait
+    async def _restart(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        backoff = self._first_backoff
         while True:
-            began = time.monotonic()
+            started = time.monotonic()
             try:
                 await work()
-                _log.warning("task ended, beginning again", task=name, wait_s=wait)
-            except Exception:  # noqa: BLE001  (whatever it is, it must not end the server)
-                _log.exception("task broke, beginning again", task=name, wait_s=wait)
-            if time.monotonic() - began > STEADY:
-                wait = self._first_wait
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, LONGEST_WAIT)
+                _log.warning("task_ended", task=name, restart_in_s=backoff)
+            except Exception:  # noqa: BLE001  (no fault of a task may stop the process)
+                _log.exception("task_failed", task=name, restart_in_s=backoff)
+            if time.monotonic() - started > STEADY:
+                backoff = self._first_backoff
+            await asyncio.sleep(backoff)
+            backoff = min(2 * backoff, MAX_BACKOFF)
 
-    async def _try(self, name: str, work: Awaitable[None]) -> None:
+    async def _run_once(self, name: str, work: Awaitable[None]) -> None:
         try:
             await work
         except Exception:  # noqa: BLE001  (as above)
-            _log.exception("task broke", task=name)
+            _log.exception("task_failed", task=name)

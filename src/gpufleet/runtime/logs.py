@@ -1,64 +1,55 @@
 """Structured logs: an event name and its fields, one line each, on standard error.
 
-`console` is for people at a terminal, `json` for collectors. Both carry the trace id of
-the request in hand, which lives in a context variable and so follows a task wherever it
-goes. Lines of libraries that use the standard `logging` take the same way out.
+The `console` style is for terminals, `json` for log collectors. Both carry the trace id of the current
+request, which lives in a context variable and therefore follows it into tasks. Log records of libraries
+that use the standard `logging` module are written in the same style.
 """
 
-import json
 import logging
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from types import ModuleType
 from typing import Any, TextIO, cast
 
-import msgspec
-
-# structlog imports rich for its tracebacks where it finds it, and Litestar brings it along: 0.2 s at the start of
-# every command and memory on every node, for tracebacks that are printed plainly all the same.
-_modules = cast("dict[str, ModuleType | None]", sys.modules)
-_rich = _modules.setdefault("rich", None)
-import structlog  # noqa: E402
-from structlog.typing import EventDict, FilteringBoundLogger, Processor  # noqa: E402
-
-if _rich is None:
-    del _modules["rich"]
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 trace_id: ContextVar[str] = ContextVar("trace_id", default="")
 
 
-def get_logger(name: str) -> FilteringBoundLogger:
-    """A logger whose lines say which part of the program speaks."""
-    return cast(FilteringBoundLogger, structlog.get_logger(part=name))
+def get_logger(component: str) -> FilteringBoundLogger:
+    """Return a logger that adds the name of a component to its lines."""
+    return cast(FilteringBoundLogger, structlog.get_logger(component=component))
 
 
 def configure_logs(level: str, style: str) -> None:
-    """Send every log line of this process to standard error in one `style` (json or console)."""
+    """Write every log line of this process to standard error in one `style` (json or console)."""
     shared: list[Processor] = [
         structlog.stdlib.add_log_level,
-        _Stamp(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
         _add_trace_id,
         structlog.processors.format_exc_info,
     ]
     renderer: Processor = (
-        structlog.processors.JSONRenderer(_to_json)
+        structlog.processors.JSONRenderer(separators=(",", ":"))
         if style == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=lambda *_: _Lines(sys.stderr),
+        logger_factory=lambda *_: _LineWriter(sys.stderr),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, _name_the_library],
+            foreign_pre_chain=[*shared, _add_library_name],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
@@ -67,74 +58,49 @@ def configure_logs(level: str, style: str) -> None:
     root.setLevel(number)
 
 
-class Complaints:
-    """Warnings about what is tried again and again: told once, when they change, and then at growing intervals."""
+class RepeatedWarnings:
+    """Logs a warning that recurs when it is new, when it changes, and then at growing intervals."""
 
-    FIRST, MOST = 30.0, 3600.0
-    _REMEMBERED = 4096
+    FIRST_INTERVAL, MAX_INTERVAL = 30.0, 3600.0
+    _MAX_KEYS = 4096
 
     def __init__(self, log: FilteringBoundLogger, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._monotonic = monotonic
-        self._told: dict[str, tuple[dict[str, Any], float, float]] = {}
+        self._logged: dict[str, tuple[dict[str, Any], float, float]] = {}
 
-    def warn(self, about: str, event: str, **fields: Any) -> None:
-        """Something is wrong with `about`, now or still."""
-        now, said = self._monotonic(), {"event": event, **fields}
-        before, due, wait = self._told.pop(about, (None, now, 0.0))
-        if said != before:
-            due, wait = now, self.FIRST / 2
+    def warn(self, key: str, event: str, **fields: Any) -> None:
+        """Log the problem that `key` has, unless it was logged recently."""
+        now, line = self._monotonic(), {"event": event, **fields}
+        last, due, interval = self._logged.pop(key, (None, now, 0.0))
+        if line != last:
+            due, interval = now, self.FIRST_INTERVAL / 2
         if now >= due:
-            wait = min(2 * wait, self.MOST)
-            due = now + wait
-            self._log.warning(**said)
-        self._told[about] = said, due, wait
-        if len(self._told) > self._REMEMBERED:
-            del self._told[next(iter(self._told))]
+            interval = min(2 * interval, self.MAX_INTERVAL)
+            due = now + interval
+            self._log.warning(**line)
+        self._logged[key] = line, due, interval
+        if len(self._logged) > self._MAX_KEYS:
+            del self._logged[next(iter(self._logged))]
 
-    def over(self, about: str) -> None:
-        """It is well again: the next complaint is news."""
-        self._told.pop(about, None)
-
-
-class _Stamp:
-    """Adds the time. Only its fraction is written anew within one second: this runs for every request."""
-
-    def __init__(self) -> None:
-        self._second = -1
-        self._text = ""
-
-    def __call__(self, _logger: Any, _method: str, event: EventDict) -> EventDict:
-        now = time.time()
-        second = int(now)
-        if second != self._second:
-            self._second, self._text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        event["timestamp"] = f"{self._text}.{int((now - second) * 1e6):06}Z"
-        return event
+    def clear(self, key: str) -> None:
+        """Forget the problem of `key`, so that its next warning is logged."""
+        self._logged.pop(key, None)
 
 
-class _Lines:
-    """Writes each line in one piece, so that lines of several threads don't mix."""
+class _LineWriter:
+    """Writes each line with one call, so that the lines of several threads don't mix."""
 
     def __init__(self, out: TextIO) -> None:
-        self._write = out.write
-        self._flush = out.flush
+        self._out = out
 
     def msg(self, line: str) -> None:
-        # A full disk or a reader that went away costs the line, and never the work that it tells of.
+        # A full disk or a closed pipe loses the line; it must not stop the code that logs.
         with suppress(OSError, ValueError):
-            self._write(line + "\n")
-            self._flush()
+            self._out.write(line + "\n")
+            self._out.flush()
 
     debug = info = warning = error = critical = fatal = exception = log = msg
-
-
-def _to_json(event: EventDict, **_options: Any) -> str:
-    # A quarter of the time of the standard library's encoder, on every request.
-    try:
-        return msgspec.json.encode(event, enc_hook=repr).decode()
-    except UnicodeEncodeError:  # a file's name, for one, that is no UTF-8
-        return json.dumps(event, default=repr)
 
 
 def _add_trace_id(_logger: Any, _method: str, event: EventDict) -> EventDict:
@@ -143,8 +109,8 @@ def _add_trace_id(_logger: Any, _method: str, event: EventDict) -> EventDict:
     return event
 
 
-def _name_the_library(_logger: Any, _method: str, event: EventDict) -> EventDict:
+def _add_library_name(_logger: Any, _method: str, event: EventDict) -> EventDict:
     record = event.get("_record")
     if record is not None:
-        event["part"] = record.name
+        event["component"] = record.name
     return event

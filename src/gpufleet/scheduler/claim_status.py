@@ -11,13 +11,13 @@ from typing import Any, Literal
 import msgspec
 
 from gpufleet.errors import GpufleetError
+from gpufleet.kubernetes.allocation import allocated_gpus, format_allocation
 from gpufleet.kubernetes.client.timing import Timing
 from gpufleet.kubernetes.crds import generate
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import ObjectReference, Pod
-from gpufleet.runtime.logs import Complaints, get_logger
+from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import Api
-from gpufleet.scheduler.binding import allocation_of
 from gpufleet.scheduler.filtering import whole_allocation
 from gpufleet.scheduler.pending_pods import PendingPods
 from gpufleet.scheduler.state import Ledger, sensible_request
@@ -42,7 +42,7 @@ class ClaimStatuses:
         self._api = api
         self._ledger = ledger
         self._waiting = waiting
-        self._complaints = Complaints(_log, timing.monotonic)
+        self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self._dirty: set[Key] = set()
         self._events: dict[
             tuple[str, str], tuple[ObjectReference, str, str, Literal["Normal", "Warning"]]
@@ -112,9 +112,9 @@ class ClaimStatuses:
         try:
             await self._api.write_status(*key, status)
         except GpufleetError as error:
-            self._complaints.warn(name, "claim status not written", claim=name, error=str(error))
+            self._warnings.warn(name, "claim status not written", claim=name, error=str(error))
             return key
-        self._complaints.over(name)
+        self._warnings.clear(name)
         return None
 
 
@@ -129,7 +129,7 @@ def status_of(ledger: Ledger, waiting: PendingPods, claim: GpuClaim) -> dict[str
         "phase": first.get("phase", _phase(claim)),
         "nodeName": first.get("nodeName"),
         "gpuIds": first.get("gpuIds"),
-        "allocated": f"{first['nodeName']}:{','.join(map(str, first['gpuIds']))}" if first else None,
+        "allocated": format_allocation(first["nodeName"], first["gpuIds"]) if first else None,
         "message": _message(claim, pods, entries, notes),
         "allocations": entries or None,
     }
@@ -155,10 +155,9 @@ def _entry(ledger: Ledger, claim: GpuClaim, pod: Pod) -> dict[str, Any] | None:
     """What one pod has, if it has something."""
     meta = pod.metadata
     if pod.spec.node_name:
-        node, told = allocation_of(pod)
-        if node != pod.spec.node_name or not told:
+        node, gpus, phase = pod.spec.node_name, list(allocated_gpus(pod)), "Bound"
+        if not gpus:
             return None
-        gpus, phase = list(told), "Bound"
     else:
         found = _reserved(ledger, claim, meta.uid)
         if found is None:

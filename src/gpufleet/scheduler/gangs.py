@@ -17,7 +17,7 @@ from gpufleet.kubernetes.annotations import GANG_GATE
 from gpufleet.kubernetes.client.timing import Timing
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits, GangFits, Inventory, Request, place_gang
-from gpufleet.runtime.logs import Complaints, get_logger
+from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import Api
 from gpufleet.scheduler.explain import gang_members
 from gpufleet.scheduler.filtering import whole_allocation
@@ -53,7 +53,7 @@ class Gangs:
         self._leasing = leasing
         self._care = care
         self._timing = timing
-        self._complaints = Complaints(_log, timing.monotonic)
+        self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self.plans: dict[Key, GangPlan] = {}
         self.notes: dict[Key, str] = {}
         self._dirty: set[Key] = set()
@@ -155,9 +155,9 @@ class Gangs:
             name = "/".join(gang)
             try:
                 await self._tend(gang)
-                self._complaints.over(name)
+                self._warnings.clear(name)
             except GpufleetError as error:
-                self._complaints.warn(name, "gang not planned", gang=name, error=str(error))
+                self._warnings.warn(name, "gang not planned", gang=name, error=str(error))
                 self._dirty.add(gang)
             # Planning a gang takes its time; whoever else waits for an answer comes in between.
             await asyncio.sleep(0)

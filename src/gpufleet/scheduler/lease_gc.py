@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpufleet.errors import GpufleetError
+from gpufleet.kubernetes.allocation import allocated_gpus
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, VISIBLE
 from gpufleet.kubernetes.client.errors import Conflict, ObjectNotFound
 from gpufleet.kubernetes.client.timing import Timing
 from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement.request import WHOLE
-from gpufleet.runtime.logs import Complaints, get_logger
+from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import Api
-from gpufleet.scheduler.binding import Binder, allocation_of
+from gpufleet.scheduler.binding import Binder
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.scheduler.pending_pods import PendingPods
 from gpufleet.scheduler.reservation import PodName, Reservations, TakenLease
@@ -71,7 +72,7 @@ class LeaseGc:
         self._metrics = metrics
         self._grace_s = grace_s
         self._timing = timing
-        self._complaints = Complaints(_log, timing.monotonic)
+        self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self._dirty: set[str] = set()
         self._departed: set[str] = set()
         self._strays: dict[str, _Stray] = {}
@@ -152,10 +153,10 @@ class LeaseGc:
             now = await self._api.nudge(meta.namespace, meta.name, meta.uid, self._binder.mark())
         except GpufleetError as error:
             name = f"{meta.namespace}/{meta.name}"
-            self._complaints.warn(f"nudge {meta.uid}", "pod not woken", pod=name, error=str(error))
+            self._warnings.warn(f"nudge {meta.uid}", "pod not woken", pod=name, error=str(error))
             self._freed = True
             return
-        self._complaints.over(f"nudge {meta.uid}")
+        self._warnings.clear(f"nudge {meta.uid}")
         if now is None:
             self._waiting.drop(meta.uid)
 
@@ -184,10 +185,10 @@ class LeaseGc:
         try:
             well = await self._tend(uid)
         except GpufleetError as error:
-            self._complaints.warn(uid, "leases not tended", pod_uid=uid, error=str(error))
+            self._warnings.warn(uid, "leases not tended", pod_uid=uid, error=str(error))
             return False
         if well and uid not in self._strays:
-            self._complaints.over(uid)
+            self._warnings.clear(uid)
         return well
 
     async def _tend(self, uid: str) -> bool:
@@ -313,20 +314,18 @@ class LeaseGc:
 
 def _missing(pod: Pod, parts: dict[str, dict[int, LeaseHolder]]) -> tuple[int, ...]:
     """The GPUs of a running pod, by its annotation, of which it has no lease."""
-    node, gpus = allocation_of(pod)
-    if not node or node != pod.spec.node_name or pod.finished:
-        return ()
-    return tuple(gpu for gpu in gpus if gpu not in parts.get(node, {}))
+    leased = parts.get(pod.spec.node_name, {})
+    return () if pod.finished else tuple(gpu for gpu in allocated_gpus(pod) if gpu not in leased)
 
 
 def _beyond(pod: Pod, parts: dict[str, dict[int, LeaseHolder]]) -> dict[str, dict[int, LeaseHolder]]:
     """The leases of a bound pod that are not part of its allocation."""
-    node, mine = allocation_of(pod)
+    mine = allocated_gpus(pod)
     beyond = {
         at: {gpu: holder for gpu, holder in gpus.items() if at != pod.spec.node_name or gpu not in mine}
         for at, gpus in parts.items()
     }
-    if node != pod.spec.node_name:
+    if not mine:
         # Bound by another hand, which did not say to which GPUs: on its node everything stays.
         beyond.pop(pod.spec.node_name, None)
     return _ours(beyond)

@@ -31,7 +31,7 @@ from gpufleet.kubernetes.leases import (
 from gpufleet.kubernetes.objects import Lease
 from gpufleet.placement.request import WHOLE
 from gpufleet.placement.verdict import Fits
-from gpufleet.runtime.logs import Complaints, get_logger
+from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import Api
 from gpufleet.scheduler.state.ledger import Ledger
 
@@ -77,7 +77,7 @@ class Reservations:
         self._ledger = ledger
         self._namespace = namespace
         self._timing = timing
-        self._complaints = Complaints(_log, timing.monotonic)
+        self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self._new_stamp = new_stamp
 
     async def reserve(self, pod: PodName, fits: Fits) -> Reserved:
@@ -112,9 +112,9 @@ class Reservations:
         for gpu, outcome in zip(ids, outcomes, strict=True):
             about = f"{uid} {lease_name(node, gpu)}"
             if outcome is None:
-                self._complaints.over(about)
+                self._warnings.clear(about)
             elif isinstance(outcome, KubernetesUnavailable):
-                self._complaints.warn(
+                self._warnings.warn(
                     about, "lease not given back yet", node=node, gpu=gpu, pod_uid=uid, error=str(outcome)
                 )
             elif isinstance(outcome, BaseException):

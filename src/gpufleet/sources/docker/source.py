@@ -21,7 +21,7 @@ from gpufleet.errors import ContainersUnavailable
 from gpufleet.fleet.state import Fleet
 from gpufleet.model.node import FleetGpu, FleetNode
 from gpufleet.model.workload import FleetPod, Status
-from gpufleet.runtime.logs import Complaints, get_logger
+from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.runtime.settings import DockerSettings
 from gpufleet.sources.docker.container_gpus import VENDORS, GpuClaimOfContainer, claim_of, highest, holding
 from gpufleet.sources.docker.engine import Container, Engine, Info, NoAnswer
@@ -56,7 +56,7 @@ class DockerSource:
         """Containers of which the engine told something since they were looked at: one may have been restarted."""
         self._silent: dict[str, float] = {}
         """Containers that the engine could not tell of, and when each is asked for again."""
-        self._complaints = Complaints(_log)
+        self._warnings = RepeatedWarnings(_log)
         self._pods: dict[str, FleetPod] = {}
         self._node = ""
         self._changed = asyncio.Event()
@@ -124,11 +124,11 @@ class DockerSource:
 
     def _leave_aside(self, silent: Mapping[str, NoAnswer], answered: set[str], there: set[str]) -> None:
         for id, error in silent.items():
-            self._complaints.warn(
+            self._warnings.warn(
                 id, "container left as it was known", container=id[:12], node=self._node, error=str(error)
             )
         for id in answered | (self._silent.keys() - there):
-            self._complaints.over(id)
+            self._warnings.clear(id)
         again = self._clock() + _ASK_AGAIN
         kept = {id: at for id, at in self._silent.items() if id in there - answered}
         self._silent = {**kept, **dict.fromkeys(silent, again)}
