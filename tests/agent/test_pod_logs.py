@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from gpufleet.agent import pod_logs
 from gpufleet.agent.pod_logs import Follower, PodLogs
 from gpufleet.kubernetes.objects import Container, ObjectMeta, OwnerReference, Pod, PodSpec
+from gpufleet.training.log_patterns import LogPattern
 from gpufleet.training.log_reader import LogReader
-from gpufleet.training.patterns import Pattern
-from gpufleet.training.user_patterns import own_patterns
+from gpufleet.training.user_patterns import compile_user_patterns
 
 LINE = " iteration       {step}/    1000 | elapsed time per iteration (ms): 512.0 | lm loss: {loss} |"
 
@@ -40,7 +40,7 @@ def numbers(logs: PodLogs) -> dict[str, tuple[str, float, object]]:
     return {s.labels["metric"]: (s.labels["workload_uid"], s.value, s.timestamp) for s in family.samples}
 
 
-def followed(root: Path, own: Sequence[Pattern] = (), now: float = 1767225660.0) -> PodLogs:
+def followed(root: Path, own: Sequence[LogPattern] = (), now: float = 1767225660.0) -> PodLogs:
     """The lines of these tests are from the first minute of 2026."""
     return PodLogs(root, tuple, frozenset, own, clock=lambda: now)
 
@@ -187,7 +187,7 @@ def test_every_line_is_read_once_and_in_order(steps: list[tuple[str, int]]) -> N
 
 
 def test_lines_of_a_pattern_of_users_are_read_too(tmp_path: Path) -> None:
-    own = own_patterns([r"^update (?P<step>\d+) xent=(?P<loss>[\d.]+)"])
+    own = compile_user_patterns([r"^update (?P<step>\d+) xent=(?P<loss>[\d.]+)"])
     logs = followed(tmp_path, own)
     write(tmp_path, "update 12 xent=0.75")
     logs.look([pod()], {"u1"})

@@ -6,19 +6,19 @@ from hypothesis import strategies as st
 
 from gpufleet.errors import SettingsError
 from gpufleet.model.reading import TrainingPoint
-from gpufleet.training.log_reader import LONGEST_LINE, MOST_POINTS, LogReader
-from gpufleet.training.user_patterns import own_patterns
+from gpufleet.training.log_reader import MAX_LINE_LENGTH, MAX_POINTS_PER_LINE, LogReader
+from gpufleet.training.user_patterns import compile_user_patterns
 
 LOGS = Path(__file__).parent / "logs"
 
 
 def text_of(name: str) -> str:
-    """A sample log with its carriage returns."""
+    """Return a sample log with its carriage returns."""
     return (LOGS / name).read_bytes().decode()
 
 
 def read(name: str) -> list[dict[str, float]]:
-    """The numbers of each line of a sample log that has some."""
+    """Return the numbers of each line of a sample log that contains any."""
     reader, found = LogReader(), []
     for number, line in enumerate(text_of(name).split("\n")):
         points = reader.read(line, float(number))
@@ -76,7 +76,7 @@ def test_hugging_face_dictionaries_with_numbers_or_texts() -> None:
     }
 
 
-def test_lightning_bars_tell_each_state_once() -> None:
+def test_lightning_bars_yield_each_state_once() -> None:
     reader = LogReader()
     bars = reader.read(text_of("lightning.log").split("\n")[0], 1.0)
     assert [point.value for point in bars if point.metric == "loss"] == [0.123, 0.121]
@@ -101,7 +101,7 @@ def test_the_csv_of_lightning() -> None:
     ]
 
 
-def test_ranks_that_come_mixed_are_told_apart() -> None:
+def test_interleaved_ranks_are_kept_apart() -> None:
     reader = LogReader()
     text = text_of("torchtitan.log")
     points = [point for line in text.splitlines() for point in reader.read(line, 1.0)]
@@ -126,17 +126,19 @@ def test_any_text_is_taken_and_gives_finite_numbers(text: str) -> None:
     assert all(abs(point.value) < float("inf") for point in LogReader().read(text, 0.0))
 
 
-def test_a_line_without_end_costs_bounded_memory_and_points() -> None:
+def test_an_endless_line_takes_bounded_memory() -> None:
     reader = LogReader()
     for _ in range(100):
         assert reader.feed("x" * 10_000, 0.0) == []
-    assert len(reader._rest) <= LONGEST_LINE
+    assert len(reader._incomplete) <= MAX_LINE_LENGTH
     many = "{" + ", ".join(f"'m{n}': {n}" for n in range(150)) + ", 'epoch': 1}"
-    assert len(LogReader().read(many, 0.0)) == MOST_POINTS
+    assert len(LogReader().read(many, 0.0)) == MAX_POINTS_PER_LINE
 
 
-def test_patterns_of_users_come_first() -> None:
-    reader = LogReader(own_patterns([r"^update (?P<step>\d+) xent=(?P<loss>[\d.]+) on (?P<rank>\d+)"]))
+def test_user_patterns_come_first() -> None:
+    reader = LogReader(
+        compile_user_patterns([r"^update (?P<step>\d+) xent=(?P<loss>[\d.]+) on (?P<rank>\d+)"])
+    )
     assert reader.read("update 7 xent=0.5 on 3", 2.0) == [
         TrainingPoint("step", 7, 2.0, 3),
         TrainingPoint("loss", 0.5, 2.0, 3),
@@ -154,12 +156,12 @@ def test_patterns_of_users_come_first() -> None:
         ("(?P<a>" + "x" * 2000 + ")", "longer than"),
     ],
 )
-def test_a_pattern_that_is_wrong_or_may_never_end_is_refused(expression: str, why: str) -> None:
+def test_an_invalid_or_exponential_pattern_is_refused(expression: str, why: str) -> None:
     with pytest.raises(SettingsError, match=why):
-        own_patterns([expression])
+        compile_user_patterns([expression])
 
 
-def test_a_bar_that_ends_no_line_is_read_while_it_is_drawn() -> None:
+def test_a_progress_bar_without_line_end_is_read_while_it_redraws() -> None:
     reader, losses = LogReader(), []
     for step in range(1000):
         drawn = f"\rEpoch 0:  10%|#   | {step}/9000 [01:23<01:41,  5.42it/s, v_num=0, train_loss={step}.5]"

@@ -33,7 +33,7 @@ from gpufleet.kubernetes import KubeClient
 from gpufleet.kubernetes.crds.gpu_node_status import NodeGpus
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import AgentSettings, DevicesSettings
-from gpufleet.training.patterns import Pattern
+from gpufleet.training.log_patterns import LogPattern
 
 MOST_STUCK = 4
 """Driver calls that hang before the kubelet is asked for a new process."""
@@ -57,7 +57,7 @@ class Agent:
         client: KubeClient | None = None,
         lease_namespace: str = "default",
         reader: DeadlineReader | None = None,
-        patterns: Sequence[Pattern] = (),
+        patterns: Sequence[LogPattern] = (),
     ) -> None:
         """`patterns` are those of users, for the logs of training jobs."""
         self.node = node

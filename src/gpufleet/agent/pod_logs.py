@@ -24,8 +24,8 @@ from prometheus_client.metrics_core import Metric
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.model.training_point import TrainingPoint
 from gpufleet.runtime.logs import get_logger
+from gpufleet.training.log_patterns import LogPattern
 from gpufleet.training.log_reader import LogReader
-from gpufleet.training.patterns import Pattern
 
 PIECE = 256 * 1024
 """Bytes of one file that are read in one round."""
@@ -126,7 +126,7 @@ class PodLogs:
         root: Path,
         pods: Callable[[], Iterable[Pod]],
         holders: Callable[[], Collection[str]],
-        own: Sequence[Pattern] = (),
+        own: Sequence[LogPattern] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`holders` are the uids of the pods whose logs are of interest, `own` the patterns of users."""

@@ -80,7 +80,7 @@ async def _serve(settings: Settings) -> int:
 def _agent(settings: Settings, client: "object | None" = None) -> "Agent":
     from gpufleet.agent.agent import Agent
     from gpufleet.kubernetes import KubeClient
-    from gpufleet.training.user_patterns import own_patterns
+    from gpufleet.training.user_patterns import compile_user_patterns
 
     assert client is None or isinstance(client, KubeClient)
     node = settings[AgentSettings].node or socket.gethostname().lower()
@@ -90,7 +90,7 @@ def _agent(settings: Settings, client: "object | None" = None) -> "Agent":
         settings[DevicesSettings],
         client,
         settings[KubernetesSettings].lease_namespace,
-        patterns=own_patterns(settings[TrainingSettings].patterns),
+        patterns=compile_user_patterns(settings[TrainingSettings].patterns),
     )
 
 

@@ -65,10 +65,10 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
         return _print_new_token(arguments.new_token, arguments.role)
     import uvloop
 
-    from gpufleet.training.user_patterns import own_patterns
+    from gpufleet.training.user_patterns import compile_user_patterns
 
     # The agents read logs with them; a fault in the file that both share is told where it is noticed first.
-    own_patterns(settings[TrainingSettings].patterns)
+    compile_user_patterns(settings[TrainingSettings].patterns)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings))
 

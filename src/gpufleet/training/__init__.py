@@ -1,1 +1,1 @@
-"""What training jobs tell of themselves: names, log lines, TFLOPS and model FLOPs utilization."""
+"""Numbers that training jobs report: metric names, log lines, TFLOPS and model FLOPs utilization."""

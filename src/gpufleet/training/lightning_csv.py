@@ -1,32 +1,32 @@
-"""The `metrics.csv` of PyTorch Lightning: a header, then rows in which most cells are empty.
+"""Read the `metrics.csv` of PyTorch Lightning: a header, then rows in which most cells are empty.
 
-A header is a line of names of which one is `step` or `epoch`; rows with as many cells follow. A
-line of another length ends the table.
+A header is a line of metric names that include `step` or `epoch`. Rows with the same number of cells
+follow. A line with another number of cells ends the table.
 """
 
 import csv
 import math
 
-from gpufleet.training.names import is_name, unified
+from gpufleet.training.metric_names import is_metric_name, unify
 
-MOST_COLUMNS = 64
+MAX_COLUMNS = 64
 
 
-class CsvLines:
-    """Reads lines that may belong to a table."""
+class LightningCsvReader:
+    """Read log lines that may belong to a CSV table."""
 
     def __init__(self) -> None:
         self._columns: list[str] = []
 
     def read(self, line: str) -> dict[str, float]:
-        """The numbers of a row by their unified names; empty for any other line."""
+        """Return the numbers of a row by unified name; empty for any other line."""
         if "," not in line:
             return {}
         try:
             cells = next(csv.reader([line]))
         except (csv.Error, StopIteration):
             return {}
-        if {"step", "epoch"} & set(cells) and len(cells) <= MOST_COLUMNS and all(map(is_name, cells)):
+        if {"step", "epoch"} & set(cells) and len(cells) <= MAX_COLUMNS and all(map(is_metric_name, cells)):
             self._columns = cells
             return {}
         if len(cells) != len(self._columns):
@@ -43,7 +43,7 @@ class CsvLines:
                 number = float(cell)
             except ValueError:
                 return {}
-            name, scale = unified(column)
+            name, scale = unify(column)
             if math.isfinite(number):
                 found[name] = number * scale
         return found

@@ -1,7 +1,7 @@
-"""What a GPU could do at most: peak TFLOPS of dense matrix products, by model and precision.
+"""Peak TFLOPS of dense matrix multiplication by GPU model and precision.
 
-Figures are those of the makers' data sheets, without sparsity, for the board that the name
-tells. An MI250 or MI250X is two GPUs to the driver, and so is each half here.
+The figures come from the vendors' data sheets, without sparsity. The driver sees an MI250 or MI250X as
+two GPUs, so their figures are for one half.
 """
 
 import re
@@ -42,11 +42,11 @@ PEAKS: tuple[tuple[str, dict[Precision, float]], ...] = (
     ("MI250", {16: 181.05}),
     ("MI210", {16: 181}),
 )
-"""Names as the words that a model's name must have, the longer ones of a family first."""
+"""Words that the name of a model must contain, more specific entries first."""
 
 
 def peak_tflops(model: str, precision: Precision = 16) -> float | None:
-    """The peak of one GPU; None for a model or precision that nobody wrote down."""
+    """Return the peak of one GPU; None for a model or precision that the table does not list."""
     words = set(re.split(r"[\s_/-]+", model.upper()))
     for name, peaks in PEAKS:
         if words.issuperset(name.split()):

@@ -1,11 +1,11 @@
-"""Patterns of users, from the settings: regular expressions whose named groups are numbers.
+"""Compile the log patterns of the settings: regular expressions whose named groups are metrics.
 
     [training]
     patterns = ['^update (?P<step>\\d+) xent=(?P<loss>[\\d.]+)']
 
-Python's engine tries alternatives one after another, and an expression in which a repeat repeats
-a repeat, such as `(a+)+`, may take a lifetime for one line. Such expressions are refused when the
-settings are read; lines are cut short, so that what is left takes polynomial time of a small number.
+Python's regex engine backtracks. A repeat within a repeat, such as `(a+)+`, takes exponential time on
+some lines, so such patterns are refused when the settings are read. All others take polynomial time,
+which is acceptable because the log reader cuts lines.
 """
 
 import re
@@ -14,58 +14,58 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpufleet.errors import SettingsError
-from gpufleet.training.names import is_name
-from gpufleet.training.patterns import Pattern
+from gpufleet.training.log_patterns import LogPattern
+from gpufleet.training.metric_names import is_metric_name
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
-    # The parsed form of an expression is not public, but the only sure way to see its repeats.
+    # The parser is not public, but only the parsed form shows nested repeats reliably.
     from re import _constants as constants
     from re import _parser as parser
 
-MOST_PATTERNS = 50
-LONGEST_PATTERN = 1000
-_MOST_TIMES = 16
-"""A repeat of at most so many times does not count as one."""
+MAX_PATTERNS = 50
+MAX_PATTERN_LENGTH = 1000
+_HARMLESS_REPEATS = 16
+"""A repeat with at most this upper bound may be nested."""
 
 
-def own_patterns(expressions: Sequence[str]) -> tuple[Pattern, ...]:
-    """The patterns of the setting `training.patterns`; SettingsError says what is wrong with one."""
-    if len(expressions) > MOST_PATTERNS:
+def compile_user_patterns(expressions: Sequence[str]) -> tuple[LogPattern, ...]:
+    """Compile the setting `training.patterns`; raise SettingsError for an invalid pattern."""
+    if len(expressions) > MAX_PATTERNS:
         raise SettingsError(
-            f"setting training.patterns: at most {MOST_PATTERNS} are taken, not {len(expressions)}"
+            f"setting training.patterns: at most {MAX_PATTERNS} patterns are allowed, found {len(expressions)}"
         )
     return tuple(_pattern(expression) for expression in expressions)
 
 
-def _pattern(expression: str) -> Pattern:
+def _pattern(expression: str) -> LogPattern:
     try:
-        if len(expression) > LONGEST_PATTERN:
-            raise ValueError(f"longer than {LONGEST_PATTERN} characters")
+        if len(expression) > MAX_PATTERN_LENGTH:
+            raise ValueError(f"longer than {MAX_PATTERN_LENGTH} characters")
         compiled = re.compile(expression)
-        _refuse_nested(parser.parse(expression), inside=False)
+        _refuse_nested_repeats(parser.parse(expression), inside=False)
     except (re.error, ValueError, RecursionError) as error:
         raise SettingsError(f"setting training.patterns: {expression[:80]!r}: {error}") from None
     names = compiled.groupindex.keys() - {"rank"}
-    if not names or not all(is_name(name) for name in names):
+    if not names or not all(is_metric_name(name) for name in names):
         raise SettingsError(
-            f"setting training.patterns: {expression[:80]!r}: needs a named group for each number, "
+            f"setting training.patterns: {expression[:80]!r}: needs a named group for each metric, "
             "such as (?P<loss>[\\d.]+)"
         )
-    return Pattern("own", "", compiled)
+    return LogPattern("user", "", compiled)
 
 
-def _refuse_nested(parsed: Any, *, inside: bool) -> None:
+def _refuse_nested_repeats(parsed: Any, *, inside: bool) -> None:
     for kind, argument in parsed:
         repeats = kind in (constants.MAX_REPEAT, constants.MIN_REPEAT)
-        many = repeats and argument[1] > _MOST_TIMES
+        many = repeats and argument[1] > _HARMLESS_REPEATS
         if many and inside:
-            raise ValueError("a repeat within a repeat, as in (a+)+, may never end; write it without")
-        for part in _parts(kind, argument):
-            _refuse_nested(part, inside=inside or many)
+            raise ValueError("a repeat within a repeat, as in (a+)+, may take forever; remove one of them")
+        for child in _children(kind, argument):
+            _refuse_nested_repeats(child, inside=inside or many)
 
 
-def _parts(kind: Any, argument: Any) -> list[Any]:
+def _children(kind: Any, argument: Any) -> list[Any]:
     if kind in (constants.MAX_REPEAT, constants.MIN_REPEAT, constants.POSSESSIVE_REPEAT):
         return [argument[2]]
     if kind is constants.SUBPATTERN:
@@ -77,5 +77,5 @@ def _parts(kind: Any, argument: Any) -> list[Any]:
     if kind is constants.ATOMIC_GROUP:
         return [argument]
     if kind is constants.GROUPREF_EXISTS:
-        return [part for part in argument[1:] if part is not None]
+        return [child for child in argument[1:] if child is not None]
     return []

@@ -25,7 +25,7 @@ from gpufleet.server.http.errors import Problem
 from gpufleet.server.http.request_context import RequestContext
 from gpufleet.server.http.routing import Route, post
 from gpufleet.server.routes.params import InCluster
-from gpufleet.training.names import NAME
+from gpufleet.training.metric_names import NAME_PATTERN
 
 MOST_ROWS = 10_000
 _DAY = 86_400.0
@@ -41,7 +41,7 @@ class TrainingRecorder(Protocol):
 class ReportedRow(msgspec.Struct):
     """A number as a training job reports it; the time is in Unix milliseconds."""
 
-    metric: Annotated[str, Meta(pattern=NAME)]
+    metric: Annotated[str, Meta(pattern=NAME_PATTERN)]
     value: float
     timestamp: Annotated[int, Meta(ge=0, le=10**14)]
     rank: Annotated[int, Meta(ge=0, le=10**6)] | None = None
@@ -84,7 +84,7 @@ def training_routes(
 
         Takes the role operator, the workload's own token, or the service account token of its pod.
         """
-        fleet = clusters.seen(query.cluster).fleet
+        fleet = clusters.synced(query.cluster).fleet
         owner = workload_uid(fleet, uid)
         _refuse_strangers(fleet, context.caller, owner)
         points = [_point(number, row, clock() + _DAY) for number, row in enumerate(body)]
@@ -94,7 +94,7 @@ def training_routes(
     @post("/api/workloads/{uid:str}/reportToken", example=ReportToken("abc123", "gpw_YWJj.c2ln"))
     async def report_token(uid: str, query: InCluster) -> Answer[ReportToken]:
         """Make the token with which a workload may report its training (role operator)."""
-        owner = workload_uid(clusters.seen(query.cluster).fleet, uid)
+        owner = workload_uid(clusters.synced(query.cluster).fleet, uid)
         return Answer(ReportToken(owner, tokens.issue(owner)), headers=((b"cache-control", b"no-store"),))
 
     return [report_training, report_token]
@@ -104,7 +104,7 @@ def _refuse_strangers(fleet: Fleet, caller: Caller | None, owner: str) -> None:
     """A pod or a workload's token may report for its own workload only."""
     if caller is None or caller.role == "operator" or caller.workload_uid == owner:
         return
-    if caller.pod_uid and fleet.family.root_of(caller.pod_uid) == owner:
+    if caller.pod_uid and fleet.ownership.root_of(caller.pod_uid) == owner:
         return
     raise Problem(403, f"{caller.name} may report the training of its own workload only")
 

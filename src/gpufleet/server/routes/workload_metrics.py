@@ -15,13 +15,13 @@ from msgspec import Meta
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.lookup import Held, controllers, find_workload, held_by
+from gpufleet.fleet.lookup import AllocatedGpu, allocated_gpus, controllers, find_workload
 from gpufleet.model.metric_source import check_span
 from gpufleet.model.reading import GpuRef, GpuSeries, Quantity, TrainingPoint
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import InCluster
-from gpufleet.training.curves import one_line
-from gpufleet.training.performance import in_steps, performance
+from gpufleet.training.mfu import step_means, tflops_and_mfu
+from gpufleet.training.reporter_selection import select_reporters
 
 FACTS_EVERY = 300
 """Seconds before `start` in which the size of the model is looked for; reporters repeat it more often."""
@@ -43,7 +43,7 @@ class MetricsAsked(InCluster, kw_only=True, rename="camel"):
 
 
 class TrainingAsked(InCluster, kw_only=True, rename="camel"):
-    """From when to when, and of which rank; without one, each metric is one line (see `one_line`)."""
+    """From when to when, and of which rank; without one, each metric is one line (see `select_reporters`)."""
 
     start: Milliseconds
     end: Milliseconds
@@ -86,9 +86,9 @@ def workload_metric_routes(clusters: Clusters) -> list[Route]:
     async def workload_metrics(uid: str, query: MetricsAsked) -> dict[str, Graph]:
         """Utilization, memory and power of a workload's GPUs, and its training speed."""
         check_span(query.start, query.end, query.step)
-        cluster = clusters.seen(query.cluster)
+        cluster = clusters.synced(query.cluster)
         workload, tree, models = find_workload(cluster.fleet, uid)
-        held = held_by(cluster.fleet, workload)
+        held = allocated_gpus(cluster.fleet, workload)
         several = len({pod.node for pod in workload.counted}) > 1
         training = await cluster.metrics.training(
             uid, query.start - FACTS_EVERY, query.end, controllers(tree)
@@ -108,12 +108,12 @@ def workload_metric_routes(clusters: Clusters) -> list[Route]:
         """What a workload reported of its training, as flat rows: one line a metric, or the numbers of one `rank`."""
         if query.start > query.end:
             raise InvalidRequest("parameter start: must not be after end")
-        cluster = clusters.seen(query.cluster)
+        cluster = clusters.synced(query.cluster)
         tree = find_workload(cluster.fleet, uid).tree
         points = await cluster.metrics.training(uid, query.start / 1000, query.end / 1000, controllers(tree))
         if query.rank is not None:
             points = [point for point in points if point.rank == query.rank]
-        points = await asyncio.to_thread(one_line, points)
+        points = await asyncio.to_thread(select_reporters, points)
         return [TrainingRow(point.metric, point.value, round(point.time * 1000)) for point in points]
 
     return [workload_metrics, training_performance]
@@ -121,13 +121,13 @@ def workload_metric_routes(clusters: Clusters) -> list[Route]:
 
 async def _lines(
     cluster: Cluster,
-    held: Sequence[Held],
+    held: Sequence[AllocatedGpu],
     several: bool,
     quantity: Quantity,
     asked: MetricsAsked,
     scale: float,
 ) -> list[Series]:
-    periods: dict[GpuRef, list[Held]] = {}
+    periods: dict[GpuRef, list[AllocatedGpu]] = {}
     for period in held:
         periods.setdefault(period.gpu, []).append(period)
     if not periods:
@@ -147,7 +147,7 @@ async def _lines(
     return lines
 
 
-def _points(series: GpuSeries, periods: Sequence[Held], scale: float) -> list[Point]:
+def _points(series: GpuSeries, periods: Sequence[AllocatedGpu], scale: float) -> list[Point]:
     """The points within the periods, encoded here: a job of a thousand GPUs has millions of them."""
     times = series.times
     inside = np.zeros(len(times), dtype=np.bool_)
@@ -160,10 +160,10 @@ def _points(series: GpuSeries, periods: Sequence[Held], scale: float) -> list[Po
 
 def _speed(points: Sequence[TrainingPoint], models: dict[str, int], asked: MetricsAsked) -> list[Series]:
     """TFLOPS of one GPU and model FLOPs utilization (0.0 to 1.0), as means over each step and all ranks."""
-    found = [point for point in performance(points, models) if point.time >= asked.start]
+    found = [point for point in tflops_and_mfu(points, models) if point.time >= asked.start]
     lines = []
     for metric, name in (("tflops", "TFLOPS"), ("mfu", "MFU")):
-        means = in_steps([point for point in found if point.metric == metric], asked.start, asked.step)
+        means = step_means([point for point in found if point.metric == metric], asked.start, asked.step)
         if means:
             lines.append(Series(name, [(round(value, 6), round(time * 1000)) for value, time in means]))
     return lines

@@ -1,25 +1,25 @@
-"""The names of training numbers, the same whoever reports them.
+"""Unified names and units of training metrics, independent of the framework that reports them.
 
 | name | unit |
 | --- | --- |
 | `step`, `epoch` | count |
 | `loss`, `grad_norm`, `learning_rate`, `loss_scale`, `accuracy` | none |
-| `step_time` | seconds a step |
+| `step_time` | seconds per step |
 | `samples_per_second`, `tokens_per_second` | of the whole job |
 | `tokens_per_second_per_gpu` | of one GPU |
-| `tflops` | achieved, of one GPU |
+| `tflops` | achieved, per GPU |
 | `mfu` | model FLOPs utilization, 0.0 to 1.0 |
-| `parameters`, `layers`, `hidden_size`, `sequence_length`, `precision_bits` | the model's, for TFLOPS and MFU |
+| `parameters`, `layers`, `hidden_size`, `sequence_length`, `precision_bits` | of the model, for TFLOPS and MFU |
 
-Any other name is kept as it is.
+All other names stay as they are.
 """
 
 import re
 
-Named = tuple[str, float]
-"""A unified name, and what a value is multiplied with to have its unit."""
+NameAndScale = tuple[str, float]
+"""A unified name, and the factor that converts a value to its unit."""
 
-ALIASES: dict[str, Named] = {
+ALIASES: dict[str, NameAndScale] = {
     "iteration": ("step", 1),
     "global_step": ("step", 1),
     "steps": ("step", 1),
@@ -62,23 +62,21 @@ ALIASES: dict[str, Named] = {
     "seq_length": ("sequence_length", 1),
     "seq_len": ("sequence_length", 1),
 }
-"""Lower-case names as frameworks write them."""
+"""Names as frameworks write them, in lower case."""
 
-NAME = r"^[A-Za-z_][A-Za-z0-9_./:@ ()%-]{0,127}$"
-"""What a metric may be called."""
+NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_./:@ ()%-]{0,127}$"
+"""Valid metric names."""
 
-_NAME = re.compile(NAME)
+_NAME = re.compile(NAME_PATTERN)
+_UNIFIED = frozenset(name for name, _ in ALIASES.values()) | {"mfu", "epoch", "eval_loss", "hidden_size"}
 
 
-def unified(name: str) -> Named:
-    """The unified name of `name` and the factor of its unit."""
+def unify(name: str) -> NameAndScale:
+    """Return the unified name of a metric and the factor that converts its values."""
     lowered = name.strip().lower()
-    return ALIASES.get(lowered, (lowered if lowered in _KNOWN else name.strip(), 1))
+    return ALIASES.get(lowered, (lowered if lowered in _UNIFIED else name.strip(), 1))
 
 
-def is_name(name: str) -> bool:
-    """Whether a metric may be called so."""
+def is_metric_name(name: str) -> bool:
+    """Return whether `name` is a valid metric name."""
     return _NAME.match(name) is not None
-
-
-_KNOWN = frozenset(name for name, _ in ALIASES.values()) | {"mfu", "epoch", "eval_loss", "hidden_size"}

@@ -1,8 +1,8 @@
 import pytest
 
 from gpufleet.model.reading import TrainingPoint
+from gpufleet.training.mfu import flops_per_token, step_means, tflops_and_mfu
 from gpufleet.training.peak_tflops import PEAKS, peak_tflops
-from gpufleet.training.performance import flops_per_token, in_steps, performance
 
 
 @pytest.mark.parametrize(
@@ -36,23 +36,23 @@ def point(metric: str, value: float, at: float = 60.0, rank: int | None = None) 
     return TrainingPoint(metric, value, at, rank)
 
 
-def test_tflops_that_a_job_tells_count_and_give_the_utilization_of_its_gpus() -> None:
-    tflops, mfu = performance([point("TFLOPS", 494.7)], {"NVIDIA_H200": 8})
+def test_reported_tflops_are_used_and_give_the_mfu() -> None:
+    tflops, mfu = tflops_and_mfu([point("TFLOPS", 494.7)], {"NVIDIA_H200": 8})
     assert tflops == point("tflops", 494.7)
     assert mfu.metric == "mfu"
     assert mfu.value == pytest.approx(0.5)
 
 
 def test_tokens_and_parameters_give_tflops() -> None:
-    told = [point("parameters", 7e9, 0.0), point("tokens_per_second", 80_000)]
-    tflops, mfu = performance(told, {"NVIDIA H100 80GB HBM3": 8})
+    points = [point("parameters", 7e9, 0.0), point("tokens_per_second", 80_000)]
+    tflops, mfu = tflops_and_mfu(points, {"NVIDIA H100 80GB HBM3": 8})
     assert tflops.value == pytest.approx(6 * 7e9 * 80_000 / 8 / 1e12)
     assert mfu.value == pytest.approx(tflops.value / 989.4)
-    (of_one,) = performance([point("num_parameters", 7e9), point("tps", 10_000)], {"GT 1030": 8})
+    (of_one,) = tflops_and_mfu([point("num_parameters", 7e9), point("tps", 10_000)], {"GT 1030": 8})
     assert of_one.value == pytest.approx(6 * 7e9 * 10_000 / 1e12)
 
 
-def test_attention_counts_where_its_size_is_told() -> None:
+def test_attention_counts_where_its_size_is_reported() -> None:
     facts = {"parameters": 7e9, "layers": 32.0, "hidden_size": 4096.0, "sequence_length": 8192.0}
     assert flops_per_token(facts) == 6 * 7e9 + 12 * 32 * 4096 * 8192
     assert flops_per_token({"parameters": 7e9, "layers": 32.0}) == 6 * 7e9
@@ -60,23 +60,23 @@ def test_attention_counts_where_its_size_is_told() -> None:
 
 
 def test_two_models_and_another_precision() -> None:
-    told = [point("tflops", 300.0), point("precision_bits", 8)]
-    _, mfu = performance(told, {"NVIDIA H100": 2, "NVIDIA L40S": 2})
+    points = [point("tflops", 300.0), point("precision_bits", 8)]
+    _, mfu = tflops_and_mfu(points, {"NVIDIA H100": 2, "NVIDIA L40S": 2})
     assert mfu.value == pytest.approx(300 / ((1978.9 + 733) / 2))
-    assert [p.metric for p in performance(told, {"NVIDIA H100": 2, "GT 1030": 1})] == ["tflops"]
+    assert [p.metric for p in tflops_and_mfu(points, {"NVIDIA H100": 2, "GT 1030": 1})] == ["tflops"]
 
 
-def test_what_a_job_tells_is_not_worked_out_again() -> None:
-    told = [
+def test_reported_values_are_not_computed_again() -> None:
+    points = [
         point("parameters", 7e9),
         point("tokens_per_second", 1e5),
         point("tflops", 100),
         point("mfu", 0.3),
     ]
-    found = performance(told, {"NVIDIA H100": 8})
+    found = tflops_and_mfu(points, {"NVIDIA H100": 8})
     assert sorted(found) == [point("mfu", 0.3), point("tflops", 100)]
 
 
-def test_ranks_become_one_line() -> None:
+def test_ranks_are_averaged() -> None:
     points = [point("tflops", 400, 61, 0), point("tflops", 500, 62, 1), point("tflops", 300, 125, 0)]
-    assert in_steps(points, 60, 60) == [(450.0, 60), (300.0, 120)]
+    assert step_means(points, 60, 60) == [(450.0, 60), (300.0, 120)]
