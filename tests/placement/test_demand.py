@@ -27,7 +27,7 @@ def test_claims_count_half_after_a_half_life_and_the_prior_stays() -> None:
     memory = DemandMemory(half_life_s=DAY)
     three = Request(count=3)
     for _ in range(8):
-        memory.saw(three, now=1000.0)
+        memory.observe(three, now=1000.0)
     assert weight(memory.demand(1000.0), Kind.of(three)) == pytest.approx(8)
     assert weight(memory.demand(1000.0 + DAY), Kind.of(three)) == pytest.approx(4)
     assert weight(memory.demand(1000.0 + 100 * DAY), Kind.of(three)) == pytest.approx(0, abs=1e-9)
@@ -38,8 +38,8 @@ def test_a_memory_stays_small_and_sane_over_years() -> None:
     memory, rng = DemandMemory(half_life_s=DAY), random.Random(1)
     for day in range(2000):
         for _ in range(5):
-            memory.saw(Request(cpu_milli=rng.randrange(100_000)), day * DAY)
-        memory.saw(Request(count=2), day * DAY)
+            memory.observe(Request(cpu_milli=rng.randrange(100_000)), day * DAY)
+        memory.observe(Request(count=2), day * DAY)
     demand = memory.demand(2000 * DAY)
     assert len(demand.kinds) <= 256
     assert weight(demand, Kind(2, 1000)) == pytest.approx(weight(PRIOR, Kind(2, 1000)) + 1, rel=0.01)

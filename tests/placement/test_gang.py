@@ -91,7 +91,7 @@ def test_a_refused_gang_says_how_far_it_got_and_why() -> None:
     cluster = Inventory([rack_of("a", "one"), rack_of("b", "one")])
     verdict = place_gang(cluster, [Request(count=8)] * 3)
     assert isinstance(verdict, GangRefused)
-    assert verdict.summary == "2 of 3 members fit; for the next: 0/2 nodes fit: 2 have fewer than 8 free GPUs"
+    assert verdict.summary == "2 of 3 members fit; next member: 0/2 nodes fit: 2 have fewer than 8 free GPUs"
 
 
 def test_an_empty_gang_fits() -> None:
@@ -114,7 +114,7 @@ def test_members_go_only_where_they_may(
     cluster = Inventory(nodes)
     names = st.sampled_from([*(node.name for node in nodes), "gone"])
     open_to = [data.draw(st.frozensets(names)) for _ in asks]
-    verdict = place_gang(cluster, asks, open_to=open_to)
+    verdict = place_gang(cluster, asks, eligible_nodes=open_to)
     if isinstance(verdict, GangFits):
         for number, fits in enumerate(verdict.members):
             assert fits.request == asks[number]
@@ -123,13 +123,13 @@ def test_members_go_only_where_they_may(
     else:
         assert verdict.placed < len(asks)
     everywhere = [frozenset(node.name for node in nodes)] * len(asks)
-    assert place_gang(Inventory(nodes), asks, open_to=everywhere) == place_gang(Inventory(nodes), asks)
+    assert place_gang(Inventory(nodes), asks, eligible_nodes=everywhere) == place_gang(Inventory(nodes), asks)
 
 
 def test_whoever_has_the_smallest_choice_comes_first() -> None:
     cluster = Inventory([rack_of("a", "one", 4), rack_of("b", "one", 4)])
     anywhere, only_a = frozenset("ab"), frozenset("a")
-    verdict = place_gang(cluster, [Request(count=4), Request(count=1)], open_to=[anywhere, only_a])
+    verdict = place_gang(cluster, [Request(count=4), Request(count=1)], eligible_nodes=[anywhere, only_a])
     assert isinstance(verdict, GangFits)
     assert [fits.node for fits in verdict.members] == ["b", "a"]
 
@@ -139,19 +139,19 @@ def test_a_member_without_a_place_comes_before_the_others_the_next_time() -> Non
     sizes = {"a": 4, "b": 5, "c": 1, "d": 1}
     cluster = Inventory([rack_of(name, "one", gpus) for name, gpus in sizes.items()])
     small, large = Request(count=3), Request(count=4)
-    alone = place_gang(cluster, [small], open_to=[frozenset("ab")])
+    alone = place_gang(cluster, [small], eligible_nodes=[frozenset("ab")])
     assert isinstance(alone, GangFits)
     assert alone.members[0].node == "a"
-    verdict = place_gang(cluster, [small, large], open_to=[frozenset("ab"), frozenset("acd")])
+    verdict = place_gang(cluster, [small, large], eligible_nodes=[frozenset("ab"), frozenset("acd")])
     assert isinstance(verdict, GangFits)
     assert [fits.node for fits in verdict.members] == ["b", "a"]
 
 
 def test_a_refused_gang_says_how_many_nodes_are_not_open_to_the_next() -> None:
     cluster = Inventory([rack_of("a", "one", 1), rack_of("b", "one", 1), rack_of("c", "one", 1)])
-    verdict = place_gang(cluster, [Request(count=1)] * 2, open_to=[frozenset("a"), frozenset("a")])
+    verdict = place_gang(cluster, [Request(count=1)] * 2, eligible_nodes=[frozenset("a"), frozenset("a")])
     assert isinstance(verdict, GangRefused)
     assert verdict.summary == (
-        "1 of 2 members fit; for the next: 0/1 nodes fit: 1 has no free GPU; "
-        "2 nodes are closed to it by its node selector, its affinity or taints"
+        "1 of 2 members fit; next member: 0/1 nodes fit: 1 has no free GPU; "
+        "2 nodes are excluded by its node selector, affinity or taints"
     )

@@ -43,7 +43,7 @@ def picture(cluster: Inventory) -> dict[str, tuple[tuple[int, ...], tuple[int, .
     """Everything that later placements depend on."""
     states = cluster.states
     seen = {}
-    for name, state in zip(cluster.directory().names, cluster.directory().state.tolist(), strict=True):
+    for name, state in zip(cluster.index().names, cluster.index().state.tolist(), strict=True):
         occupancy = states.occupancies[states.occupancy[state]]
         seen[name] = (occupancy.free, occupancy.mig, int(states.cpu[state]), int(states.memory[state]))
     return seen
@@ -350,7 +350,7 @@ def test_a_learned_demand_changes_where_work_goes() -> None:
 
 
 def test_a_request_that_makes_no_sense_is_refused_with_the_field() -> None:
-    with pytest.raises(InvalidRequest, match=r"devices\.share is 0; it takes 0\.01 to 1\.0"):
+    with pytest.raises(InvalidRequest, match=r"devices\.share is 0; it must be 0\.01 to 1\.0"):
         Request(exclusivity=Exclusivity.SHARED, share_milli=0)
     with pytest.raises(InvalidRequest, match=r"devices\.migProfile is missing"):
         Request(exclusivity=Exclusivity.MIG)

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 from gpufleet.errors import InvalidRequest
 from gpufleet.placement.demand import Demand
 from gpufleet.placement.node import CandidateNode
-from gpufleet.placement.replay import POLICIES, Outcome, replay
+from gpufleet.placement.simulation.replay import POLICIES, Outcome, replay
 from gpufleet.placement.request import WHOLE
-from gpufleet.placement.simulation_chart import chart
-from gpufleet.placement.trace import Task, arrivals, read_nodes, read_tasks
+from gpufleet.placement.simulation.chart import chart
+from gpufleet.placement.simulation.trace import Task, arrivals, read_nodes, read_tasks
 from gpufleet.runtime.settings import Settings
 
 GROUPS: tuple[type, ...] = ()

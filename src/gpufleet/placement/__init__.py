@@ -1,7 +1,8 @@
-"""Pure: which node and which GPUs for a request, or why none.
+"""Decide which node and which GPUs serve a request, or why none do.
 
 `Inventory` holds nodes and allocations and answers `place(request)` with `Fits` or `Refused`;
-`place_gang` places many at once. docs/placement.md tells the orders and the score.
+`place_gang` places several requests together. Nothing here does I/O. docs/placement.md
+describes the orders and the score.
 """
 
 from gpufleet.placement.allocation import Allocation

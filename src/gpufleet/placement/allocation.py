@@ -1,4 +1,4 @@
-"""What a holder has of a node."""
+"""The GPUs of a node that a holder has."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from gpufleet.placement.verdict import Fits
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """GPUs of `node` that `holder` (a pod's UID) has: `milli` of each, or MIG instances of them."""
+    """GPUs of `node` that `holder` (a pod UID) has: `milli` of each, or MIG instances."""
 
     holder: str
     node: str
@@ -19,7 +19,7 @@ class Allocation:
 
     @classmethod
     def of(cls, holder: str, fits: Fits) -> "Allocation":
-        """What `holder` gets by a verdict."""
+        """Return the allocation of a placement to `holder`."""
         request = fits.request
         return cls(
             holder,

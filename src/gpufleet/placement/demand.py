@@ -1,8 +1,8 @@
-"""The demand to come: which kinds of requests, and how often.
+"""The expected demand: kinds of requests and how frequent each is.
 
-Scores ask what free GPUs are good for, so they need to know what will be asked. A trace
-gives its demand; a live cluster learns it from the claims of the last days, each counting
-half as much after every half-life, on top of a prior that stands for a few claims.
+Scores estimate how useful free GPUs are, so they need the requests to expect. A trace defines
+its demand. A live cluster learns it from recent claims, whose weight decays with a half-life,
+on top of a prior worth a few claims.
 """
 
 import math
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from gpufleet.placement.request import WHOLE, Exclusivity, Request
 
 MOST_KINDS = 256
-"""Kinds that a score looks at; the rarest are left out."""
+"""Kinds that a score considers; the rarest are left out."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Kind:
-    """What counts about a request for the capacity of a node."""
+    """The properties of a request that matter for the capacity of a node."""
 
     count: int
     milli: int
@@ -27,7 +27,7 @@ class Kind:
 
     @classmethod
     def of(cls, request: Request) -> "Kind":
-        """The kind of a request; MIG instances compete for no whole GPU and count as CPU and memory only."""
+        """Return the kind of a request. MIG requests take no whole GPU and count as CPU and memory only."""
         count = 0 if request.exclusivity is Exclusivity.MIG else request.count
         milli = request.milli_per_gpu if count else 0
         models = tuple(sorted(request.models)) if count else ()
@@ -35,25 +35,25 @@ class Kind:
 
     @property
     def gpu_milli(self) -> int:
-        """The GPU capacity that it takes, in thousandths."""
+        """Return the GPU capacity of the kind, in thousandths."""
         return self.count * self.milli
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Kinds with their weights, heaviest first."""
+    """Kinds with their weights, the heaviest first."""
 
     kinds: tuple[tuple[Kind, float], ...]
 
     @classmethod
     def of(cls, weights: Mapping[Kind, float]) -> "Demand":
-        """The demand with these weights; the rarest kinds beyond the limit are left out."""
+        """Return the demand with these weights, without the rarest kinds beyond the limit."""
         heaviest = sorted(weights.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_KINDS]
         return cls(tuple((kind, weight) for kind, weight in heaviest if weight > 0))
 
     @classmethod
     def of_requests(cls, requests: Iterable[Request]) -> "Demand":
-        """Every request counts once."""
+        """Return the demand in which every request counts once."""
         weights: dict[Kind, float] = {}
         for request in requests:
             kind = Kind.of(request)
@@ -70,19 +70,19 @@ PRIOR = Demand.of(
         Kind(1, WHOLE // 2): 1.0,
     }
 )
-"""What is believed before anything was seen: single GPUs, whole machines, and the sizes between."""
+"""The assumption before any claim is seen: single GPUs, whole nodes, and sizes between."""
 
 
 @dataclass
 class DemandMemory:
-    """Learns the demand from claims as they come; the caller says when, in seconds of any clock."""
+    """Learn the demand from claims. Times are seconds of any monotonic clock of the caller."""
 
     half_life_s: float = 2 * 86400.0
     prior: Demand = PRIOR
     _weights: dict[Kind, float] = field(default_factory=dict)
     _since: float | None = None
 
-    def saw(self, request: Request, now: float) -> None:
+    def observe(self, request: Request, now: float) -> None:
         """Count one claim."""
         if self._since is None or now - self._since > 32 * self.half_life_s:
             self._rebase(now)
@@ -92,7 +92,7 @@ class DemandMemory:
             self._rebase(now)
 
     def demand(self, now: float) -> Demand:
-        """The prior and what was seen, decayed to `now`."""
+        """Return the prior plus the observed claims, decayed to `now`."""
         weights = dict(self.prior.kinds)
         scale = 1.0 / self._growth(now) if self._since is not None else 0.0
         for kind, weight in self._weights.items():
@@ -100,7 +100,7 @@ class DemandMemory:
         return Demand.of(weights)
 
     def _growth(self, now: float) -> float:
-        # New claims weigh more instead of old ones less: nothing has to be touched as time passes.
+        # New claims get more weight instead of old ones less, so that nothing needs updating over time.
         return math.exp2((now - (self._since or 0.0)) / self.half_life_s)
 
     def _rebase(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""How usable the free GPUs of a cluster are, in figures for people and dashboards."""
+"""Report how usable the free GPUs of a cluster are."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ SIZES = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """Free GPUs, how many of them the next task is expected not to be able to use, and what still fits.
+    """Free GPUs, how many of them the next request is not expected to use, and what still fits.
 
-    `gpus` and `free` count usable GPUs only; `fits_by_size` says how many more requests for
-    that many whole GPUs find a place, each size by itself.
+    `gpus` and `free` count usable GPUs only. `fits_by_size` is the number of further requests
+    that fit, for each number of whole GPUs by itself.
     """
 
     gpus: int
@@ -26,14 +26,14 @@ class Fragmentation:
 
     @property
     def percent(self) -> float:
-        """The part of the free GPUs that is fragmented."""
+        """Return the percentage of free GPUs that is fragmented."""
         return 100.0 * self.unusable / self.free if self.free else 0.0
 
 
-def fragmentation(cluster: Inventory, demand: Demand, sizes: Sequence[int] = SIZES) -> Fragmentation:
-    """The figures as they are now, for this demand."""
-    live, population = cluster.population()
-    nodes = cluster.states.nodes(live)
+def fragmentation(inventory: Inventory, demand: Demand, sizes: Sequence[int] = SIZES) -> Fragmentation:
+    """Return the fragmentation of the inventory for this demand."""
+    live, population = inventory.population()
+    nodes = inventory.states.nodes(live)
     whole = (nodes.free >= WHOLE).sum(axis=1)
     usable = [(shape.usable & shape.plain).bit_count() for shape in nodes.shapes]
     return Fragmentation(

@@ -1,8 +1,8 @@
-"""The best `count` GPUs out of a pool, for each policy, without trying every set.
+"""Choose the best `count` GPUs out of a pool, for each policy, without trying every set.
 
-Every function returns a key and the chosen mask. Keys of one policy compare across pools,
-the least is best, and they end with the ids, so that no two sets are equally good. The
-orders are those of docs/placement.md; tests hold them against a search through all sets.
+Every function returns a key and the chosen mask. Keys of one policy compare across pools; the
+lowest is best. Keys end with the ids, so that no two sets tie. docs/placement.md documents the
+orders; tests compare them with a search through all sets.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ Choice = tuple[Key, int]
 
 
 def lowest(pool: int, count: int) -> Choice:
-    """The lowest ids."""
+    """Choose the lowest ids."""
     ids = ids_of(pool)[:count]
     return (0, ids), sum(1 << gpu for gpu in ids)
 
 
 def contiguous(pool: int, count: int) -> Choice:
-    """Fewest runs of adjacent ids, then least left over in the runs that are broken into, then lowest ids."""
+    """Choose the fewest runs of adjacent ids, then the tightest runs, then the lowest ids."""
     if not count:
         return (0, 0, ()), 0
     runs = _runs(pool)
@@ -40,7 +40,7 @@ def contiguous(pool: int, count: int) -> Choice:
 
 
 def spread(pool: int, count: int, islands: Sequence[int]) -> Choice:
-    """Most islands, then the most even use of them, then lowest ids."""
+    """Choose the most islands, then the most even use of them, then the lowest ids."""
     members = [ids_of(pool & island) for island in islands if pool & island]
     depth = 0
     while sum(min(len(ids), depth + 1) for ids in members) <= count and depth < count:
@@ -52,22 +52,22 @@ def spread(pool: int, count: int, islands: Sequence[int]) -> Choice:
     return (-len(uses), sum(use * use for use in uses), ids_of(chosen)), chosen
 
 
-def prefer(pool: int, count: int, wanted: Sequence[int], rest: Callable[[int, int], Choice]) -> Choice:
-    """Most of the wanted ids, those named first before others; what is missing is chosen by `rest`."""
-    order = [at for at, gpu in enumerate(wanted) if pool >> gpu & 1 and gpu not in wanted[:at]][:count]
-    hits = sum(1 << wanted[at] for at in order)
+def prefer(pool: int, count: int, preferred: Sequence[int], rest: Callable[[int, int], Choice]) -> Choice:
+    """Choose as many preferred ids as possible, in their order, and the others by `rest`."""
+    order = [at for at, gpu in enumerate(preferred) if pool >> gpu & 1 and gpu not in preferred[:at]][:count]
+    hits = sum(1 << preferred[at] for at in order)
     key, others = rest(pool & ~hits, count - len(order))
     return (count - len(order), tuple(order), *key), hits | others
 
 
 def one_by_one(pool: int, count: int, rank: Callable[[int], Key]) -> Choice:
-    """The GPUs of least rank, one after the other."""
+    """Choose the GPUs with the lowest rank."""
     best = sorted((*rank(gpu), gpu) for gpu in ids_of(pool))[:count]
     return tuple(best), sum(1 << int(key[-1]) for key in best)
 
 
 def _runs(pool: int) -> list[tuple[int, int]]:
-    """The runs of adjacent ids as (first id, length)."""
+    """Return the runs of adjacent ids as (first id, length)."""
     runs = []
     while pool:
         start = (pool & -pool).bit_length() - 1
@@ -79,7 +79,7 @@ def _runs(pool: int) -> list[tuple[int, int]]:
 
 
 def _tightest_runs(runs: list[tuple[int, int]], pieces: int, count: int) -> list[tuple[int, int]]:
-    """The `pieces` runs that hold `count` with the least left over; of equal ones those that come first."""
+    """Return the `pieces` runs that hold `count` with the least left over; the first among equals."""
     if pieces == 1:
         return [min((run for run in runs if run[1] >= count), key=lambda run: (run[1], run[0]))]
     sums = _sums_of_later_runs(runs, pieces)
@@ -95,7 +95,7 @@ def _tightest_runs(runs: list[tuple[int, int]], pieces: int, count: int) -> list
 
 
 def _sums_of_later_runs(runs: list[tuple[int, int]], pieces: int) -> list[list[int]]:
-    """[at][n]: the lengths, as bits, that `n` of the runs from `at` on can add up to."""
+    """Return [at][n]: the sums, as bits, that `n` of the runs from `at` on can have."""
     later = [1] + [0] * pieces
     table = [later]
     for _, length in reversed(runs):

@@ -1,9 +1,9 @@
-"""The cluster as placement sees it: nodes in buckets of equal state, and who holds what.
+"""The nodes and allocations of a cluster, with nodes in buckets of equal state.
 
-`place` looks up the request's cost in each state and takes a node from the cheapest bucket,
-so that its cost follows the number of different states, not of nodes. Nothing is held by
-placing; `allocate` and `free` move a node from bucket to bucket and are exact inverses.
-Allocations outlive their node's report: they count again when the node comes back.
+`place` looks up the request's cost in each state and takes a node from the cheapest bucket, so
+its run time depends on the number of different states, not of nodes. Placing allocates nothing.
+`allocate` and `free` move a node between buckets and are exact inverses. Allocations are kept
+when their node is removed and apply again when it returns.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from gpufleet.errors import OperationRefused as Forbidden
+from gpufleet.errors import OperationRefused
 from gpufleet.placement.allocation import Allocation
 from gpufleet.placement.demand import PRIOR, Demand
 from gpufleet.placement.node import CandidateNode
@@ -28,7 +28,7 @@ from gpufleet.placement.verdict import Fits, Refused, Verdict
 
 
 class Inventory:
-    """Nodes and allocations; mutable, not for several threads at once."""
+    """Nodes and allocations; mutable and not thread-safe."""
 
     def __init__(self, nodes: Iterable[CandidateNode] = (), *, score: Score | None = None) -> None:
         self._states = NodeStates(score or Usability(PRIOR))
@@ -40,38 +40,38 @@ class Inventory:
         self._empty = np.full(64, NEVER, np.int64)
         self._buckets: dict[int, list[str]] = {}
         self._first: dict[int, str] = {}
-        self._directory: NodeIndex | None = None
+        self._index: NodeIndex | None = None
         for node in nodes:
             self.put_node(node)
 
-    # -- what there is ---------------------------------------------------------------------
+    # -- contents --------------------------------------------------------------------------
 
     @property
     def nodes(self) -> Mapping[str, CandidateNode]:
-        """The nodes by name."""
+        """Return the nodes by name."""
         return self._nodes
 
     @property
     def allocations(self) -> Mapping[str, Allocation]:
-        """What each holder has."""
+        """Return the allocation of each holder."""
         return self._held
 
     @property
     def states(self) -> NodeStates:
-        """The table that the nodes' states are numbers in."""
+        """Return the table that numbers the nodes' states."""
         return self._states
 
     def holders_on(self, node: str) -> tuple[str, ...]:
-        """Who has something of a node."""
+        """Return the holders of GPUs of a node."""
         return self._holders.get(node, ())
 
     def free_milli(self, node: str) -> dict[int, int]:
-        """What is left of each GPU of a node, in thousandths, whatever its health."""
+        """Return the free capacity of each GPU of a node in thousandths, healthy or not."""
         occupancy = self._states.occupancies[self._states.occupancy[self._state[node]]]
         return {gpu.id: left for gpu, left in zip(occupancy.shape.gpus, occupancy.free, strict=True)}
 
     def offers(self, fits: Fits) -> bool:
-        """Whether these GPUs (and MIG instances) may still be given to new work, whoever holds them."""
+        """Return whether these GPUs (and MIG instances) are usable, allocated or not."""
         node = self._nodes.get(fits.node)
         usable = {gpu.id: gpu for gpu in node.gpus if gpu.usable} if node else {}
         return usable.keys() >= set(fits.gpus) and all(
@@ -79,23 +79,23 @@ class Inventory:
         )
 
     def population(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """The states that nodes are in, and how many are in each."""
+        """Return the states that nodes are in, and the number of nodes in each."""
         live = np.flatnonzero(self._population)
         return live, self._population[live]
 
-    def directory(self) -> NodeIndex:
-        """The nodes by name and label, for questions about some of them."""
-        if self._directory is None:
-            self._directory = NodeIndex(self._nodes, self._state)
-        return self._directory
+    def index(self) -> NodeIndex:
+        """Return the index of nodes by name and label."""
+        if self._index is None:
+            self._index = NodeIndex(self._nodes, self._state)
+        return self._index
 
     # -- changes ---------------------------------------------------------------------------
 
     def put_node(self, node: CandidateNode) -> None:
-        """Add a node or replace what is known of it; its allocations stay."""
+        """Add or replace a node; its allocations stay."""
         old = self._nodes.get(node.name)
         if old is None or old.labels != node.labels:
-            self._directory = None
+            self._index = None
         states = self._states
         shape_number = states.shape_for(node)
         shape = states.shapes[shape_number]
@@ -112,22 +112,24 @@ class Inventory:
         self._move(node.name, states.state_for(occupancy, cpu, memory))
 
     def remove_node(self, name: str) -> None:
-        """Forget a node; unknown ones are ignored."""
+        """Remove a node. An unknown one is ignored."""
         if self._nodes.pop(name, None) is not None:
             self._leave(self._state.pop(name), name)
-            self._directory = None
+            self._index = None
 
     def allocate(self, holder: str, what: Fits | Allocation, *, observed: bool = False) -> Allocation:
-        """Give `holder` what a verdict promised. Again for the same holder and GPUs is no change.
+        """Allocate a placement to `holder`. Repeating the same allocation changes nothing.
 
-        With `observed` it is a fact of the outside and is recorded even beyond a GPU's capacity.
+        `observed` allocations were made elsewhere and are recorded even beyond a GPU's capacity.
         """
         allocation = what if isinstance(what, Allocation) else Allocation.of(holder, what)
         have = self._held.get(holder)
         if have is not None:
             if have == allocation:
                 return have
-            raise Forbidden(f"{holder} already holds GPUs {list(have.gpus)} of {have.node}; free them first")
+            raise OperationRefused(
+                f"{holder} already holds GPUs {list(have.gpus)} of {have.node}; free them first"
+            )
         if allocation.node in self._state:
             self._check(allocation, observed)
             self._apply(allocation, 1)
@@ -136,7 +138,7 @@ class Inventory:
         return allocation
 
     def free(self, holder: str) -> Allocation | None:
-        """Take back what `holder` has; None if it has nothing."""
+        """Free the allocation of `holder` and return it; None if it has none."""
         allocation = self._held.pop(holder, None)
         if allocation is None:
             return None
@@ -153,13 +155,13 @@ class Inventory:
         return allocation
 
     def learn(self, demand: Demand) -> None:
-        """Score by another demand from now on (a cluster with a score of its own keeps it)."""
+        """Use another demand for scoring, if the score depends on demand."""
         score = self._states.score
         if isinstance(score, Usability) and score.demand != demand:
             self._rebuild(Usability(demand, score.weights, score.name))
 
     def copy(self) -> "Inventory":
-        """A cluster that can be changed without changing this one; shares what never changes."""
+        """Return an independent copy; immutable parts are shared."""
         twin = Inventory.__new__(Inventory)
         twin._states = self._states
         twin._nodes = self._nodes.copy()
@@ -170,13 +172,13 @@ class Inventory:
         twin._empty = self._empty.copy()
         twin._buckets = {state: names.copy() for state, names in self._buckets.items()}
         twin._first = self._first.copy()
-        twin._directory = self._directory.copy() if self._directory else None
+        twin._index = self._index.copy() if self._index else None
         return twin
 
-    # -- questions -------------------------------------------------------------------------
+    # -- placement -------------------------------------------------------------------------
 
     def place(self, request: Request, among: Iterable[str] | NDArray[np.intp] | None = None) -> Verdict:
-        """The best node and GPUs, or why there are none; `among` some nodes (names, or places in the directory)."""
+        """Return the best node and GPUs, or why there are none; `among` limits it to names or index positions."""
         if self._states.size > 4096 + 4 * len(self._nodes):
             self._rebuild(self._states.score)
         row = self._states.row(request)
@@ -185,7 +187,7 @@ class Inventory:
         return self._place_among(request, row, among)
 
     def take(self, request: Request, among: Iterable[str] | NDArray[np.intp] | None = None) -> Verdict:
-        """Place and use up what is found, for no holder: for trials on a copy, many times faster to repeat."""
+        """Place and consume the GPUs without a holder: a faster `allocate` for trials on a copy."""
         verdict = self.place(request, among)
         if isinstance(verdict, Fits):
             states = self._states
@@ -193,9 +195,9 @@ class Inventory:
         return verdict
 
     def take_alike(self, request: Request, number: int) -> tuple[list[Fits], Refused | None]:
-        """Take the same request `number` times, as `take` would one by one, or until it is refused.
+        """Take the same request `number` times, or until it is refused.
 
-        A placement changes the first node of two buckets only, so the buckets stay in a heap.
+        A placement changes the first node of only two buckets, so the buckets are kept in a heap.
         """
         found: list[Fits] = []
         if not number or isinstance(self.place(request), Refused):
@@ -222,7 +224,7 @@ class Inventory:
         return found, None if len(found) == number else self._refusal(request)
 
     def _offer(self, row: Row, state: int) -> tuple[int, str, int]:
-        """A bucket with its first node, in the order in which buckets are chosen."""
+        """Return a bucket with its first node as a sort key."""
         return int(row.cost[state]), self._first[state], state
 
     def _refusal(self, request: Request) -> Refused:
@@ -231,11 +233,11 @@ class Inventory:
         return verdict
 
     def feasible(self, request: Request) -> list[str]:
-        """Every node that could take the request, by name."""
-        row, directory = self._states.row(request), self.directory()
-        self._see(request, row, directory.state)
-        fits = (row.reason[directory.state] == 0) & directory.matching(request.match_labels)
-        return [directory.names[at] for at in np.flatnonzero(fits).tolist()]
+        """Return every node that could take the request, sorted by name."""
+        row, index = self._states.row(request), self.index()
+        self._compute_costs(request, row, index.state)
+        fits = (row.reason[index.state] == 0) & index.matching(request.match_labels)
+        return [index.names[at] for at in np.flatnonzero(fits).tolist()]
 
     def _place_anywhere(self, request: Request, row: Row) -> Verdict:
         size = self._states.size
@@ -243,8 +245,8 @@ class Inventory:
             self._grow(size)
         total = row.cost[:size] + self._empty[:size]
         if not size or (best := total[state := int(total.argmin())]) >= NEVER // 2:
-            directory = self.directory()
-            return _refused(request, directory.names, row.reason[directory.state])
+            index = self.index()
+            return _refused(request, index.names, row.reason[index.state])
         if best <= UNSEEN // 2:
             self._states.fill(row, request, np.flatnonzero(total <= UNSEEN // 2))
             return self._place_anywhere(request, row)
@@ -256,30 +258,30 @@ class Inventory:
     def _place_among(
         self, request: Request, row: Row, among: Iterable[str] | NDArray[np.intp] | None
     ) -> Verdict:
-        directory = self.directory()
+        index = self.index()
         unknown: tuple[str, ...] = ()
         if isinstance(among, np.ndarray):
             places = among
         elif among is None:
-            places = np.arange(len(directory.names))
+            places = np.arange(len(index.names))
         else:
-            places, unknown = directory.places(among)
-        if len(places) == len(directory.names) and not request.match_labels and not unknown:
+            places, unknown = index.places(among)
+        if len(places) == len(index.names) and not request.match_labels and not unknown:
             return self._place_anywhere(request, row)
-        matching = directory.matching(request.match_labels)[places]
-        self._see(request, row, directory.state[places[matching]])
-        costs = np.where(matching, row.cost[directory.state[places]], NEVER)
+        matching = index.matching(request.match_labels)[places]
+        self._compute_costs(request, row, index.state[places[matching]])
+        costs = np.where(matching, row.cost[index.state[places]], NEVER)
         if len(costs) and (best := costs[at := int(costs.argmin())]) < NEVER // 2:
             place = int(places[at])
-            return self._fits(request, row, directory.names[place], int(directory.state[place]), int(best))
-        codes = np.where(matching, row.reason[directory.state[places]], np.uint8(Reason.SELECTOR))
-        names = tuple(map(directory.names.__getitem__, places.tolist())) + unknown
+            return self._fits(request, row, index.names[place], int(index.state[place]), int(best))
+        codes = np.where(matching, row.reason[index.state[places]], np.uint8(Reason.SELECTOR))
+        names = tuple(map(index.names.__getitem__, places.tolist())) + unknown
         return _refused(
             request, names, np.concatenate([codes, np.full(len(unknown), Reason.UNKNOWN_NODE, np.uint8)])
         )
 
-    def _see(self, request: Request, row: Row, states: NDArray[np.intp]) -> None:
-        """Make sure that the costs in these states are known."""
+    def _compute_costs(self, request: Request, row: Row, states: NDArray[np.intp]) -> None:
+        """Compute the costs in these states where they are unknown."""
         new = states[row.cost[states] <= UNSEEN // 2]
         if len(new):
             self._states.fill(row, request, np.unique(new))
@@ -295,7 +297,9 @@ class Inventory:
         occupancy = self._states.occupancies[self._states.occupancy[self._state[allocation.node]]]
         short = occupancy.shortage(allocation.gpus, allocation.milli, allocation.instances)
         if short and not observed:
-            raise Forbidden(f"{allocation.holder} can't have GPU {short[0]} of {allocation.node}: {short[1]}")
+            raise OperationRefused(
+                f"{allocation.holder} can't have GPU {short[0]} of {allocation.node}: {short[1]}"
+            )
 
     # -- buckets ---------------------------------------------------------------------------
 
@@ -333,11 +337,11 @@ class Inventory:
             if len(bucket) > 2 * self._population[state] + 16:
                 bucket[:] = {other for other in bucket if self._state.get(other) == state}
                 heapify(bucket)
-        if self._directory is not None:
-            self._directory.moved(name, state)
+        if self._index is not None:
+            self._index.moved(name, state)
 
     def _leave(self, state: int, name: str) -> None:
-        """Take a node out of a bucket; names that have left are dropped from its heap when they come up."""
+        """Remove a node from a bucket. Stale names in its heap are dropped when they reach the top."""
         self._population[state] -= 1
         if not self._population[state]:
             self._empty[state] = NEVER
@@ -354,7 +358,7 @@ class Inventory:
         self._empty = np.pad(self._empty, (0, more), constant_values=NEVER)
 
     def _rebuild(self, score: Score) -> None:
-        """Start a new table with the states that nodes are in now; old ones pile up otherwise."""
+        """Start a new table with the current states, so that old ones do not accumulate."""
         fresh, old = Inventory(score=score), self._states
         fresh._nodes, fresh._held, fresh._holders = self._nodes, self._held, self._holders
         for name, state in self._state.items():

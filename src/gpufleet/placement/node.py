@@ -1,4 +1,4 @@
-"""A node as placement sees it: its GPUs, labels, and the CPU and memory that claims may take."""
+"""The nodes among which placement chooses: GPUs, labels, and allocatable CPU and memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ HEALTHY = "Healthy"
 
 @dataclass(frozen=True, slots=True)
 class CandidateMigInstance:
-    """A slice of a GPU that the node reports, with the profile that claims ask for."""
+    """A MIG instance that the node reports, with its profile."""
 
     id: str
     profile: str
@@ -16,9 +16,9 @@ class CandidateMigInstance:
 
 @dataclass(frozen=True, slots=True)
 class CandidateGpu:
-    """One GPU. A GPU without an island is an island of its own; `Unknown` health is not healthy.
+    """One GPU. A GPU without an island is an island of its own. `Unknown` health is not healthy.
 
-    `taken` says that something outside these allocations holds it. A GPU with MIG instances
+    `taken` means that something other than an allocation holds it. A GPU with MIG instances
     serves MIG requests only.
     """
 
@@ -33,13 +33,13 @@ class CandidateGpu:
 
     @property
     def usable(self) -> bool:
-        """Whether new work may go there once it is free."""
+        """Return whether new work may use it once it is free."""
         return self.health == HEALTHY and not self.cordoned
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateNode:
-    """A node and what it offers when no allocation is on it; CPU and memory may be unknown."""
+    """A node without its allocations; CPU and memory may be unknown."""
 
     name: str
     gpus: tuple[CandidateGpu, ...] = ()

@@ -1,9 +1,9 @@
-"""What a placement costs the cluster: the seam between choosing nodes and the policies for it.
+"""The interface of node scores: what a placement costs the cluster.
 
-A score sees many nodes at once, as columns. A placement costs the loss that it adds to its
-node and what the score counts beside it; the least is best. Equal nodes must cost the same whatever
-they are compared with, so a score keeps its sums free of rounding and a cost is rounded to a
-whole number in the end; all of them stay below 2^35.
+A score gets many nodes at once, as columns. A placement costs the loss that it adds to its node
+plus a tie-breaking cost; the lowest total wins. Equal nodes must have equal costs, whatever they
+are compared with. So scores avoid rounding in their sums, and each cost is rounded once to an
+integer below 2^35.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from gpufleet.placement.node_shape import Shape
 from gpufleet.placement.request import Request
 
 UNKNOWN = 1 << 40
-"""Free CPU or memory of a node that doesn't say: enough for everything."""
+"""Free CPU or memory of a node that does not report it: enough for any request."""
 
 UNIT = 65536
 """The cost of a thousandth of a GPU."""
@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Columns over nodes: free thousandths of each GPU (0 where new work can't go), CPU, memory."""
+    """Nodes as columns: free thousandths of each GPU (0 if not usable), CPU, memory."""
 
     shapes: Sequence[Shape]
     shape: NDArray[np.int32]
@@ -42,10 +42,10 @@ class Score(Protocol):
 
     @property
     def name(self) -> str:
-        """As `gpufleet simulate --policy` calls it."""
+        """Return the name used by `gpufleet simulate --policy`."""
 
     def loss(self, nodes: Nodes) -> Floats:
-        """What nodes as they are cost the cluster, in thousandths of a GPU; found once for a state."""
+        """Return the unusable capacity of nodes in thousandths of a GPU; cached per state."""
 
-    def beside(self, request: Request, before: Nodes, after: Nodes) -> Floats:
-        """What a placement costs beside the loss that it adds, in the same unit."""
+    def tie_break(self, request: Request, before: Nodes, after: Nodes) -> Floats:
+        """Return the cost of a placement beyond the loss that it adds, in the same unit."""

@@ -1,9 +1,9 @@
-"""Nodes by kind and occupancy: what equal nodes share.
+"""The shape and the occupancy of nodes: what equal nodes have in common.
 
-A `Shape` is the part of a node that allocations don't change; an `Occupancy` is a shape with
-what is left of each GPU. Fleets have few of both, so every answer about GPUs is found once
-for an occupancy and holds for all nodes in it. Sets of GPUs are integers with the bit of
-each GPU's id set: a free run of ids is a run of ones.
+A `Shape` is the part of a node that allocations don't change. An `Occupancy` is a shape with
+the free capacity of each GPU. Fleets have few of both, so results are computed once per
+occupancy and apply to all nodes in it. Sets of GPUs are integers with one bit per GPU id, so
+that adjacent free ids are a run of ones.
 """
 
 from functools import cached_property
@@ -14,7 +14,7 @@ from gpufleet.placement.request import MOST_GPUS, WHOLE
 
 
 def mask_of(ids: list[int]) -> int:
-    """The set of `ids` as bits."""
+    """Return the set of `ids` as bits."""
     mask = 0
     for gpu in ids:
         mask |= 1 << gpu
@@ -22,7 +22,7 @@ def mask_of(ids: list[int]) -> int:
 
 
 def ids_of(mask: int) -> tuple[int, ...]:
-    """The ids in a mask, lowest first."""
+    """Return the ids in a mask, lowest first."""
     ids = []
     while mask:
         lowest = mask & -mask
@@ -32,7 +32,7 @@ def ids_of(mask: int) -> tuple[int, ...]:
 
 
 class Shape:
-    """GPUs of a node, by id, with what never changes while pods come and go."""
+    """The GPUs of a node by id, without their allocations."""
 
     def __init__(self, gpus: tuple[CandidateGpu, ...], cordoned: bool = False, ready: bool = True) -> None:
         self.gpus = tuple(sorted(gpus, key=lambda gpu: gpu.id))
@@ -50,7 +50,7 @@ class Shape:
 
     @cached_property
     def islands(self) -> tuple[int, ...]:
-        """The islands as masks; a GPU that names none is alone on one."""
+        """Return the islands as masks. A GPU without an island is an island of its own."""
         by_name: dict[str, int] = {}
         alone = []
         for gpu in self.gpus:
@@ -61,21 +61,21 @@ class Shape:
         return (*by_name.values(), *alone)
 
     def instance(self, gpu: int, instance: str) -> int:
-        """The bit of a MIG instance of a GPU; 0 if there is no such instance."""
+        """Return the bit of a MIG instance of a GPU; 0 if there is no such instance."""
         known = self.gpus[self.position[gpu]].mig
         return next((1 << at for at, mig in enumerate(known) if mig.id == instance), 0)
 
     def at_least(self, bandwidth_gbps: int) -> int:
-        """The GPUs with that much bandwidth to their peers."""
+        """Return the GPUs with at least this bandwidth to their peers."""
         return mask_of([gpu.id for gpu in self.gpus if gpu.bandwidth_gbps >= bandwidth_gbps])
 
     def of_models(self, models: frozenset[str]) -> int:
-        """The GPUs of the models that are accepted (any, if none is named)."""
+        """Return the GPUs of the accepted models; all GPUs if `models` is empty."""
         return mask_of([gpu.id for gpu in self.gpus if not models or gpu.model in models])
 
 
 class Occupancy:
-    """What is left of each GPU of a shape: thousandths by position, and free MIG instances as bits."""
+    """The free capacity of each GPU of a shape: thousandths by position, and free MIG instances as bits."""
 
     __slots__ = ("free", "mig", "shape", "whole")
 
@@ -87,16 +87,16 @@ class Occupancy:
         self.whole = mask_of(untouched) & shape.usable & shape.plain
 
     def with_share(self, milli: int) -> int:
-        """The usable GPUs that have `milli` thousandths left."""
+        """Return the usable GPUs with at least `milli` thousandths free."""
         enough = [gpu.id for gpu, left in zip(self.shape.gpus, self.free, strict=True) if left >= milli]
         return mask_of(enough) & self.shape.usable & self.shape.plain
 
     def without(
         self, gpus: tuple[int, ...], milli: int, instances: tuple[tuple[int, str], ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What is left of shares and MIG instances once these are taken (with a negative `milli`, given back).
+        """Return the free shares and MIG instances after these are taken (negative `milli`: returned).
 
-        GPUs that the node does not have are left out; a share may go below zero.
+        GPUs that the node does not have are ignored. A share may go below zero.
         """
         free, mig, position = list(self.free), list(self.mig), self.shape.position
         if milli:
@@ -111,7 +111,7 @@ class Occupancy:
     def shortage(
         self, gpus: tuple[int, ...], milli: int, instances: tuple[tuple[int, str], ...]
     ) -> tuple[int, str] | None:
-        """The first GPU that can't give that, and why; None if all can."""
+        """Return the first GPU without enough capacity and the reason; None if all have enough."""
         position = self.shape.position
         for gpu in gpus:
             if gpu not in position:
@@ -124,7 +124,7 @@ class Occupancy:
         return None
 
     def open_milli(self) -> list[int]:
-        """What new work could take of each GPU, by position."""
+        """Return the capacity of each GPU available to new work, by position."""
         usable = self.shape.usable & self.shape.plain
         return [
             max(left, 0) if usable >> gpu.id & 1 else 0

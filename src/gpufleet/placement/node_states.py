@@ -1,9 +1,9 @@
-"""Every state that a node has been in, numbered, and for each request what it would cost there.
+"""A table of all node states seen so far, and the cost of each request in each state.
 
-A state is an occupancy with free CPU and memory. Nodes in one state are one bucket: they take
-the same GPUs at the same cost. States are only ever added, so the answers for a request (a
-`Row`) stay true; those for states that are new to it are found all at once when it comes again.
-Copies of a cluster share one table.
+A state is an occupancy with free CPU and memory. Nodes in one state form one bucket: they give
+the same GPUs at the same cost. States are only ever added, so the costs of a request (a `Row`)
+stay valid; costs in new states are computed together when the request is placed again. Copies
+of an inventory share one table.
 """
 
 from collections import OrderedDict
@@ -20,19 +20,19 @@ from gpufleet.placement.reasons import Reason
 from gpufleet.placement.request import Request
 
 NEVER = 1 << 61
-"""The cost of what can't be; whatever is at or above half of it can't."""
+"""The cost of an impossible placement. Costs at or above half of it are impossible."""
 
 UNSEEN = -(1 << 60)
-"""Stands for a cost that is not known yet; whatever is at or below half of it isn't."""
+"""Marks a cost that is not computed yet. Costs at or below half of it are unknown."""
 
-QUALITY = 1 << 36  # a step of quality outweighs every cost, and all its steps stay below NEVER // 2
-_MOST_ANSWERS = 1 << 25  # over all rows, 9 bytes each
-_MOST_ASKS = 512
+QUALITY = 1 << 36  # one step of quality outweighs every cost; all steps stay below NEVER // 2
+_MAX_CACHED_COSTS = 1 << 25  # over all rows, 9 bytes each
+_MAX_CACHED_PICKS = 512
 _Kind = TypeVar("_Kind", bound=np.generic)
 
 
 class Row:
-    """The cost and the reason of one request in each state; UNSEEN where nobody has asked yet."""
+    """The cost and the reason of one request in each state; UNSEEN where not computed."""
 
     __slots__ = ("cost", "picks", "reason", "then")
 
@@ -44,7 +44,7 @@ class Row:
 
 
 class Picks:
-    """The GPUs that one kind of request takes in each occupancy, as far as it was asked."""
+    """The GPUs that one kind of request takes in each occupancy, as far as computed."""
 
     __slots__ = ("of", "quality", "reason", "take")
 
@@ -56,7 +56,7 @@ class Picks:
 
 
 class NodeStates:
-    """The table of shapes, occupancies and states, with the rows of requests under one score."""
+    """The shapes, occupancies and states, and the rows of requests under one score."""
 
     def __init__(self, score: Score) -> None:
         self.score = score
@@ -76,7 +76,7 @@ class NodeStates:
         self._rows: OrderedDict[Request, Row] = OrderedDict()
 
     def shape_for(self, node: CandidateNode) -> int:
-        """The number of the node's shape."""
+        """Return the number of the node's shape, adding it if new."""
         key = (node.gpus, node.cordoned, node.ready)
         number = self._shape_at.get(key)
         if number is None:
@@ -88,7 +88,7 @@ class NodeStates:
         return number
 
     def occupancy_for(self, shape: int, free: tuple[int, ...], mig: tuple[int, ...]) -> int:
-        """The number of an occupancy."""
+        """Return the number of an occupancy, adding it if new."""
         key = (shape, free, mig)
         number = self._occupancy_at.get(key)
         if number is None:
@@ -103,7 +103,7 @@ class NodeStates:
         return number
 
     def state_for(self, occupancy: int, cpu: int, memory: int) -> int:
-        """The number of a state."""
+        """Return the number of a state, adding it if new."""
         key = (occupancy, cpu, memory)
         number = self._state_at.get(key)
         if number is None:
@@ -117,15 +117,15 @@ class NodeStates:
         return number
 
     def shape_of(self, state: int) -> int:
-        """The shape of a state."""
+        """Return the shape of a state."""
         return int(self._shape_of[self.occupancy[state]])
 
     def row(self, request: Request) -> Row:
-        """The costs of a request as far as they are known."""
+        """Return the costs of a request as far as they are computed."""
         row = self._rows.get(request)
         if row is None:
             row = self._rows[request] = Row(self._picks_of(request))
-            if len(self._rows) * len(self.cpu) > _MOST_ANSWERS:
+            if len(self._rows) * len(self.cpu) > _MAX_CACHED_COSTS:
                 self._rows.popitem(last=False)
         self._rows.move_to_end(request)
         if len(row.cost) < self.size:
@@ -135,13 +135,13 @@ class NodeStates:
         return row
 
     def nodes(self, states: NDArray[np.intp]) -> Nodes:
-        """Columns over these states, as scores see them."""
+        """Return these states as columns for scoring."""
         occupancy = self.occupancy[states]
         shape = self._shape_of[occupancy]
         return Nodes(self.shapes, shape, self._open[occupancy], self.cpu[states], self.memory[states])
 
     def after(self, row: Row, request: Request, state: int) -> int:
-        """The state that a node is in once it has taken the request."""
+        """Return the state of a node after it takes the request."""
         then = row.then.get(state)
         if then is None:
             at = int(self.occupancy[state])
@@ -158,7 +158,7 @@ class NodeStates:
         return then
 
     def fill(self, row: Row, request: Request, states: NDArray[np.intp]) -> None:
-        """Find the cost of a request in states where it is not known."""
+        """Compute the cost of a request in these states."""
         occupancy = self.occupancy[states]
         picks = row.picks
         self._pick(picks, request, occupancy)
@@ -179,7 +179,7 @@ class NodeStates:
             _less(before.cpu, request.cpu_milli),
             _less(before.memory, request.memory_mib),
         )
-        cost = self.score.loss(after) - self._loss_of(states) + self.score.beside(request, before, after)
+        cost = self.score.loss(after) - self._loss_of(states) + self.score.tie_break(request, before, after)
         row.cost[states] = picks.quality[occupancy] * QUALITY + np.rint(cost * UNIT).astype(np.int64)
 
     def _loss_of(self, states: NDArray[np.intp]) -> Floats:
@@ -195,12 +195,12 @@ class NodeStates:
         picks = self._picks.get(request.gpus)
         if picks is None:
             picks = self._picks[request.gpus] = Picks()
-            if len(self._picks) > _MOST_ASKS:
+            if len(self._picks) > _MAX_CACHED_PICKS:
                 self._picks.popitem(last=False)
         return picks
 
     def _pick(self, picks: Picks, request: Request, occupancies: NDArray[np.int32]) -> None:
-        """Choose the GPUs in those of these occupancies that are not answered yet."""
+        """Pick GPUs in the occupancies that have no pick yet."""
         rows, width = self._open.shape
         if len(picks.reason) < rows or picks.take.shape[1] < width:
             more = rows - len(picks.reason)
@@ -222,7 +222,7 @@ class NodeStates:
 
 
 def _less(amount: Numbers, taken: int) -> Numbers:
-    """What is left; the unknown stays unknown."""
+    """Subtract; an unknown amount stays unknown."""
     return np.where(amount < UNKNOWN // 2, amount - taken, amount)
 
 

@@ -1,8 +1,8 @@
-"""Which GPUs of one node: the best set for a request, or the reason why there is none.
+"""Pick the best set of GPUs of one node for a request, or return the reason why there is none.
 
-Topology comes first. `Required` allows sets on one island with enough bandwidth only;
-`Preferred` takes such a set if there is one, else a set on one island, else any; the policy
-decides among the sets of the best level. Exact: a set is found if and only if one exists.
+Topology comes first. `Required` allows only sets on one island with enough bandwidth.
+`Preferred` takes such a set if there is one, else a set on one island, else any. The policy
+decides among the sets of the best level. The search is exact: a set is found whenever one exists.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _BASE = 2 * MOST_GPUS
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """The GPUs (and MIG instances) of one node; `quality` ranks nodes, 0 is all that was asked for."""
+    """The chosen GPUs (and MIG instances) of one node. `quality` ranks nodes; 0 meets every preference."""
 
     gpus: tuple[int, ...]
     instances: tuple[tuple[int, str], ...] = ()
@@ -26,7 +26,7 @@ class Pick:
 
 
 def pick(request: Request, occupancy: Occupancy) -> Pick | Reason:
-    """The best GPUs of a node in this occupancy."""
+    """Return the best GPUs of a node in this occupancy."""
     shape = occupancy.shape
     if shape.cordoned:
         return Reason.CORDONED
@@ -64,7 +64,7 @@ def _too_few(request: Request, present: int, accepted: int, usable: int, free: i
 
 
 def _levels(request: Request, shape: Shape, pool: int) -> Iterator[list[int]]:
-    """Pools to choose from, best level first; a set lies in one pool."""
+    """Yield the pools to choose from, best level first. A set lies within one pool."""
     if request.topology is not Topology.IGNORE:
         fast = shape.at_least(request.min_bandwidth_gbps)
         yield [island & pool & fast for island in shape.islands]
@@ -89,14 +89,14 @@ def _choose(request: Request, occupancy: Occupancy, pool: int) -> Choice:
 
 
 def _by_share(request: Request, occupancy: Occupancy, pool: int, count: int) -> Choice:
-    """Shared GPUs: the fullest that still fit, so that whole ones stay whole; `spread` the other way round."""
+    """Choose the fullest shared GPUs that still fit, so that idle ones stay idle; `spread` inverts it."""
     sign = -1 if request.policy is Policy.SPREAD else 1
     position, free = occupancy.shape.position, occupancy.free
     return one_by_one(pool, count, lambda gpu: (sign * free[position[gpu]],))
 
 
 def _quality(request: Request, level: int, key: Key) -> int:
-    """Level of topology, then wanted ids missed, then runs beyond one or islands short of the count."""
+    """Combine topology level, preferred ids missed, and extra runs or missing islands into one rank."""
     missed, shape = 0, 0
     if request.policy is Policy.PREFER_IDS:
         missed = int(key[0])
@@ -109,7 +109,7 @@ def _quality(request: Request, level: int, key: Key) -> int:
 
 
 def _pick_instances(request: Request, occupancy: Occupancy) -> Pick | Reason:
-    """MIG instances of one profile, one by one: on wanted GPUs, then on the fullest, then by id."""
+    """Pick MIG instances of one profile: on preferred GPUs, then on the fullest, then by id."""
     shape = occupancy.shape
     accepted = shape.of_models(request.models)
     offered = _instances(request, shape, tuple(~0 for _ in shape.gpus), ~0)
@@ -117,7 +117,7 @@ def _pick_instances(request: Request, occupancy: Occupancy) -> Pick | Reason:
     free = [
         (gpu, at)
         for gpu, at in _instances(request, shape, occupancy.mig, shape.usable & accepted)
-        # A lease that names no instance has the whole of the GPU.
+        # A lease that names no instance holds the whole GPU.
         if occupancy.free[shape.position[gpu]] >= WHOLE
     ]
     for reason, found in (
@@ -128,18 +128,18 @@ def _pick_instances(request: Request, occupancy: Occupancy) -> Pick | Reason:
     ):
         if len(found) < request.count:
             return reason
-    wanted = request.prefer_ids if request.policy is Policy.PREFER_IDS else ()
+    preferred = request.prefer_ids if request.policy is Policy.PREFER_IDS else ()
 
     def rank(pair: tuple[int, int]) -> tuple[int, int, int, int]:
         gpu, at = pair
-        place = wanted.index(gpu) if gpu in wanted else len(wanted)
+        place = preferred.index(gpu) if gpu in preferred else len(preferred)
         return place, occupancy.mig[shape.position[gpu]].bit_count(), gpu, at
 
     for level, pools in enumerate(_levels(request, shape, ~0)):
         sets = [sorted(map(rank, (pair for pair in free if pool >> pair[0] & 1))) for pool in pools]
         best = min((found[: request.count] for found in sets if len(found) >= request.count), default=None)
         if best is not None:
-            missed = sum(place == len(wanted) for place, *_ in best) if wanted else 0
+            missed = sum(place == len(preferred) for place, *_ in best) if preferred else 0
             names = sorted((gpu, at) for _, _, gpu, at in best)
             instances = tuple((gpu, shape.gpus[shape.position[gpu]].mig[at].id) for gpu, at in names)
             gpus = tuple(sorted({gpu for gpu, _ in names}))
@@ -148,7 +148,7 @@ def _pick_instances(request: Request, occupancy: Occupancy) -> Pick | Reason:
 
 
 def _instances(request: Request, shape: Shape, free: tuple[int, ...], among: int) -> list[tuple[int, int]]:
-    """(GPU id, position of the instance) for each free instance of the profile."""
+    """Return (GPU id, position of the instance) for each free instance of the profile."""
     return [
         (gpu.id, at)
         for gpu, bits in zip(shape.gpus, free, strict=True)

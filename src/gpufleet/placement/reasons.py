@@ -1,8 +1,8 @@
-"""Why a node can't take a request: a small fixed vocabulary.
+"""The reasons for which a node can't take a request.
 
-kube-scheduler groups equal reasons and prints their number before them, so each reads well
-behind a number and says nothing that differs from node to node. The order is the order of
-the checks: a node is refused for the first that holds.
+kube-scheduler groups equal reasons and prints the number of nodes in front. So each reason
+reads well after a number and contains nothing specific to one node. Reasons are checked in
+this order, and the first that applies is reported.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from gpufleet.placement.request import WHOLE, Exclusivity, Request
 
 
 class Reason(IntEnum):
-    """The vocabulary; 0 is no reason at all."""
+    """All reasons. 0 means that the node fits."""
 
     NONE = 0
     UNKNOWN_NODE = 1
@@ -39,13 +39,13 @@ UNRESOLVABLE = frozenset(
         Reason.UNHEALTHY,
     }
 )
-"""What no preemption of pods can change."""
+"""Reasons that preempting pods can't remove."""
 
 _VERBS = {"past": ("had", "had", "lacked", "lacked"), "present": ("has", "have", "lacks", "lack")}
 
 
 def phrase(reason: Reason, request: Request, count: int = 0) -> str:
-    """The reason without a subject: in the past tense, or about `count` nodes in the present."""
+    """Return the reason without a subject: in the past tense, or in the present for `count` nodes."""
     one, many, lack_one, lack_many = _VERBS["present" if count else "past"]
     have, lack = (one, lack_one) if count == 1 else (many, lack_many)
     match reason:
@@ -58,15 +58,15 @@ def phrase(reason: Reason, request: Request, count: int = 0) -> str:
         case Reason.NOT_READY:
             return f"{'were' if not count else 'is' if count == 1 else 'are'} not ready"
         case Reason.TOO_FEW_GPUS:
-            return f"{have} {_wanted(request, '')}"
+            return f"{have} {_too_few(request, '')}"
         case Reason.MODEL:
-            return f"{have} {_wanted(request, '')} of model {' or '.join(sorted(request.models))}"
+            return f"{have} {_too_few(request, '')} of model {' or '.join(sorted(request.models))}"
         case Reason.UNHEALTHY:
-            return f"{have} {_wanted(request, 'healthy ')}"
+            return f"{have} {_too_few(request, 'healthy ')}"
         case Reason.BUSY:
             if request.exclusivity is Exclusivity.SHARED:
-                return f"{have} {_wanted(request, '')} with a free share of {request.share_milli / WHOLE:g}"
-            return f"{have} {_wanted(request, 'free ')}"
+                return f"{have} {_too_few(request, '')} with a free share of {request.share_milli / WHOLE:g}"
+            return f"{have} {_too_few(request, 'free ')}"
         case Reason.ISLAND:
             speed = f" at {request.min_bandwidth_gbps} GB/s" if request.min_bandwidth_gbps else ""
             return f"{lack} an island with {request.count} free{speed}"
@@ -79,20 +79,20 @@ def phrase(reason: Reason, request: Request, count: int = 0) -> str:
 
 
 def for_node(reason: Reason, request: Request) -> str:
-    """The reason as kube-scheduler prints it behind a number of nodes."""
+    """Return the reason as kube-scheduler prints it after a number of nodes."""
     return f"node(s) {phrase(reason, request)}"
 
 
 def summary(counts: Mapping[Reason, int], request: Request, total: int) -> str:
-    """One line over all nodes, the commonest reason first."""
+    """Return one line for all nodes, the most frequent reason first."""
     if not total:
         return "0/0 nodes fit: no node is known"
-    parts = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    told = ", ".join(f"{count} {phrase(reason, request, count)}" for reason, count in parts if count)
-    return f"0/{total} nodes fit: {told}"
+    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    reasons = ", ".join(f"{count} {phrase(reason, request, count)}" for reason, count in ranked if count)
+    return f"0/{total} nodes fit: {reasons}"
 
 
-def _wanted(request: Request, state: str) -> str:
+def _too_few(request: Request, state: str) -> str:
     if request.exclusivity is Exclusivity.MIG:
         return f"fewer than {request.count} {state}MIG instances of {request.mig_profile}"
     if request.count == 1:

@@ -1,7 +1,7 @@
-"""What would make a refused request fit: each wish relaxed by itself, and whose leaving would help.
+"""Find changes that would make a refused request fit.
 
-The answers are tried out, not guessed: a remedy is listed only if the request, changed that
-way, fits now.
+Each constraint is relaxed by itself, and holders are removed. Every remedy is verified: it is
+listed only if the changed request fits now.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,12 +15,12 @@ from gpufleet.placement.verdict import Fits
 from gpufleet.placement.victims import Victim, least_harmful
 
 MOST_NODES = 50
-"""Nodes on which leaving is tried out, those with the most free GPUs first."""
+"""Nodes on which the removal of holders is tried, those with the most free GPUs first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change after which the request fits on `node`; `kind` is stable, `text` is for people."""
+    """A change after which the request fits on `node`. `kind` is stable; `text` is for display."""
 
     kind: str
     text: str
@@ -28,17 +28,17 @@ class Remedy:
     holders: tuple[str, ...] = ()
 
 
-def remedies(cluster: Inventory, request: Request, among: Iterable[str] | None = None) -> list[Remedy]:
-    """Ways to make a refused request fit; none if it fits already or nothing helps."""
+def remedies(inventory: Inventory, request: Request, among: Iterable[str] | None = None) -> list[Remedy]:
+    """Return ways to make a refused request fit; empty if it fits already or nothing helps."""
     names = None if among is None else list(among)
-    if isinstance(cluster.place(request, names), Fits):
+    if isinstance(inventory.place(request, names), Fits):
         return []
     found = [
         Remedy(kind, f"{text} (then it fits on {verdict.node})", verdict.node)
         for kind, text, changed in _relaxed(request)
-        if isinstance(verdict := cluster.place(changed, names), Fits)
+        if isinstance(verdict := inventory.place(changed, names), Fits)
     ]
-    return [*found, *_fewer(cluster, request, names), *_leaving(cluster, request, names)]
+    return [*found, *_fewer(inventory, request, names), *_after_holders_end(inventory, request, names)]
 
 
 def _relaxed(request: Request) -> Iterator[tuple[str, str, Request]]:
@@ -47,7 +47,7 @@ def _relaxed(request: Request) -> Iterator[tuple[str, str, Request]]:
         if request.min_bandwidth_gbps:
             yield (
                 "bandwidth",
-                f"ask for less than {request.min_bandwidth_gbps} GB/s between GPUs",
+                f"request less than {request.min_bandwidth_gbps} GB/s between GPUs",
                 replace(request, min_bandwidth_gbps=0),
             )
     if request.match_labels:
@@ -67,13 +67,13 @@ def _relaxed(request: Request) -> Iterator[tuple[str, str, Request]]:
         yield "share", "share a GPU (exclusivity Shared, share 0.5)", half
 
 
-def _fewer(cluster: Inventory, request: Request, names: list[str] | None) -> Iterator[Remedy]:
-    """The most GPUs that fit. Fewer always fit where more do, so halving finds it."""
+def _fewer(inventory: Inventory, request: Request, names: list[str] | None) -> Iterator[Remedy]:
+    """Yield the largest count that fits, by binary search: fewer GPUs always fit where more do."""
     low, high = 0, request.count
     fits: Fits | None = None
     while high - low > 1:
         middle = (low + high) // 2
-        verdict = cluster.place(replace(request, count=middle), names)
+        verdict = inventory.place(replace(request, count=middle), names)
         if isinstance(verdict, Fits):
             low, fits = middle, verdict
         else:
@@ -84,16 +84,16 @@ def _fewer(cluster: Inventory, request: Request, names: list[str] | None) -> Ite
         )
 
 
-def _leaving(cluster: Inventory, request: Request, names: list[str] | None) -> Iterator[Remedy]:
-    """The node where the fewest holders would have to leave."""
-    directory = cluster.directory()
-    places = np.arange(len(directory.names)) if names is None else directory.places(names)[0]
-    places = places[directory.matching(request.match_labels)[places]]
-    free = cluster.states.nodes(directory.state[places]).free.sum(axis=1)
+def _after_holders_end(inventory: Inventory, request: Request, names: list[str] | None) -> Iterator[Remedy]:
+    """Yield the node on which the fewest holders have to end."""
+    index = inventory.index()
+    places = np.arange(len(index.names)) if names is None else index.places(names)[0]
+    places = places[index.matching(request.match_labels)[places]]
+    free = inventory.states.nodes(index.state[places]).free.sum(axis=1)
     nearest = places[np.argsort(-free, kind="stable")[:MOST_NODES]]
-    names_there = map(directory.names.__getitem__, nearest.tolist())
-    candidates = ((name, [*map(Victim, cluster.holders_on(name))]) for name in names_there)
-    best = least_harmful(cluster, request, candidates, MOST_NODES)
+    names_there = map(index.names.__getitem__, nearest.tolist())
+    candidates = ((name, [*map(Victim, inventory.holders_on(name))]) for name in names_there)
+    best = least_harmful(inventory, request, candidates, MOST_NODES)
     if best is not None:
         holders = tuple(victim.holder for victim in best.victims)
         text = f"wait for {', '.join(holders)} on {best.node} to end"

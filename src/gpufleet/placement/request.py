@@ -1,7 +1,7 @@
-"""What a claim asks for, in the words of the claim.
+"""The GPUs that a claim requests.
 
-A `Request` is plain data that compares and hashes by content: equal requests share every
-cached answer of a cluster, however many pods send them.
+A `Request` is plain data that compares and hashes by content, so that equal requests of
+many pods share the cached results of an inventory.
 """
 
 from dataclasses import dataclass, field
@@ -14,24 +14,24 @@ WHOLE = 1000
 """One GPU in thousandths, the unit in which shares are counted."""
 
 LEAST_SHARE = 10
-"""The smallest share of a GPU that can be asked for, in thousandths."""
+"""The smallest share of a GPU that can be requested, in thousandths."""
 
 MOST_GPUS = 1024
-"""More than any node has; a larger count is a mistake."""
+"""Upper limit of a count. No node has this many GPUs."""
 
 
 class Policy(StrEnum):
-    """How the GPUs of one node are chosen."""
+    """How to choose among the GPUs of one node."""
 
     CONTIGUOUS = "contiguous"
     SPREAD = "spread"
     PREFER_IDS = "preferIds"
     ANY = "any"
-    """No preference: traces and jobs without a claim, where ids mean nothing."""
+    """No preference. Used by traces, in which ids have no meaning."""
 
 
 class Exclusivity(StrEnum):
-    """Who else may use the GPUs."""
+    """Whether GPUs are shared with other pods."""
 
     EXCLUSIVE = "Exclusive"
     SHARED = "Shared"
@@ -39,7 +39,7 @@ class Exclusivity(StrEnum):
 
 
 class Topology(StrEnum):
-    """How much the interconnect matters."""
+    """How strictly GPUs must be connected with each other."""
 
     REQUIRED = "Required"
     PREFERRED = "Preferred"
@@ -48,10 +48,10 @@ class Topology(StrEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """GPUs of one node for one pod, with the CPU and memory that go with them.
+    """GPUs of one node for one pod, with the pod's CPU and memory.
 
-    `count` 0 asks for CPU and memory only. `share_milli` counts for `Shared`, `mig_profile` for
-    `MIG`. `models` are the GPU models that are accepted; none named means any.
+    `count` 0 requests CPU and memory only. `share_milli` applies to `Shared`, `mig_profile` to
+    `MIG`. `models` lists the accepted GPU models; an empty set accepts any.
     """
 
     count: int = 1
@@ -81,7 +81,7 @@ class Request:
 
     @cached_property
     def gpus(self) -> tuple[object, ...]:
-        """The part that says which GPUs would do; equal parts have equal picks on equal nodes."""
+        """Return the fields that decide which GPUs of a node are chosen, as a cache key."""
         return (
             self.count,
             self.policy,
@@ -96,25 +96,25 @@ class Request:
 
     @cached_property
     def milli_per_gpu(self) -> int:
-        """How much of each GPU the request takes, in thousandths (a MIG instance counts apart: 0)."""
+        """Return how much of each GPU the request takes, in thousandths (0 for MIG instances)."""
         if self.exclusivity is Exclusivity.SHARED:
             return self.share_milli
         return WHOLE if self.exclusivity is Exclusivity.EXCLUSIVE else 0
 
     @property
     def gpu_milli(self) -> int:
-        """The GPU capacity that it takes in all, in thousandths."""
+        """Return the total GPU capacity that the request takes, in thousandths."""
         return self.count * self.milli_per_gpu
 
     def _problem(self) -> str | None:
         if not 0 <= self.count <= MOST_GPUS:
-            return f"devices.count is {self.count}; it takes 0 to {MOST_GPUS}"
+            return f"devices.count is {self.count}; it must be 0 to {MOST_GPUS}"
         if self.exclusivity is Exclusivity.SHARED and not LEAST_SHARE <= self.share_milli <= WHOLE:
-            return f"devices.share is {self.share_milli / WHOLE:g}; it takes 0.01 to 1.0"
+            return f"devices.share is {self.share_milli / WHOLE:g}; it must be 0.01 to 1.0"
         if self.exclusivity is Exclusivity.MIG and not self.mig_profile:
             return "devices.migProfile is missing; exclusivity MIG needs one, such as 1g.10gb"
         if any(not 0 <= gpu < MOST_GPUS for gpu in self.prefer_ids):
-            return f"devices.preferIds has {list(self.prefer_ids)}; an id is 0 to {MOST_GPUS - 1}"
+            return f"devices.preferIds has {list(self.prefer_ids)}; ids must be 0 to {MOST_GPUS - 1}"
         if min(self.min_bandwidth_gbps, self.cpu_milli, self.memory_mib) < 0:
             return "bandwidth, CPU and memory can't be negative"
         return None

@@ -1,15 +1,14 @@
-"""The default node policy: keep free GPUs usable for the demand to come.
+"""The default node score: keep free GPUs usable for the expected demand.
 
-Free capacity of a node is worth what the demand can make of it. It is lost in two ways, and
-a placement costs what it adds to the losses:
+Free capacity of a node is lost in two ways, and a placement costs what it adds to the losses:
 
-- fragments: GPUs that the next task, drawn from the demand, could not use on that node
+- fragments: GPUs that the next request, drawn from the demand, could not use on that node
   (the measure of fragmentation gradient descent, FGD);
-- stranded GPUs: more of them than the node's free CPU and memory can feed. One more task may
-  still fit, so FGD doesn't see it, but not as many as there are GPUs. Tasks differ in what
-  they eat, so the loss is counted for a lean, a mean and a hungry mix.
+- stranded GPUs: GPUs for which the node lacks free CPU or memory. FGD does not see them as long
+  as one more request fits. Requests differ in CPU per GPU, so the loss is computed for a low, a
+  mean and a high ratio.
 
-Of nodes that lose the same the fullest is taken. With `FGD` there are only the fragments.
+Ties go to the fullest node. `fgd` counts fragments only.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ _USUAL_CPU_PER_GPU = 8000  # milli; only where the demand names no CPU
 
 @dataclass(frozen=True)
 class Weights:
-    """How much each loss counts, in GPUs; found on variations of a public trace (docs/placement.md)."""
+    """The weight of each loss, in GPUs; tuned on variations of a public trace (docs/placement.md)."""
 
     fragments: float = 1.0
     stranded: float = 2.0
@@ -39,7 +38,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Usability:
-    """Scores placements by what they take away from `demand`."""
+    """Score placements by the capacity that they make unusable for `demand`."""
 
     demand: Demand
     weights: Weights = Weights()
@@ -50,7 +49,7 @@ class Usability:
         object.__setattr__(self, "_table", _Table(self.demand))
 
     def loss(self, nodes: Nodes) -> Floats:
-        """GPU capacity of each node that the demand is expected not to use, in thousandths."""
+        """Return the GPU capacity of each node that the demand is not expected to use, in thousandths."""
         total: Floats = nodes.free.sum(axis=1).astype(np.float64)
         return self.weights.fragments * self._table.fragments(nodes, total) + self._stranded(nodes, total)
 
@@ -67,8 +66,8 @@ class Usability:
             lost += weights.stranded_by_memory * np.maximum(total - fed, 0)
         return lost
 
-    def beside(self, request: Request, before: Nodes, after: Nodes) -> Floats:
-        """A little for what is left over, so that of equal nodes the fullest is taken."""
+    def tie_break(self, request: Request, before: Nodes, after: Nodes) -> Floats:
+        """Return a small cost for free capacity, so that ties go to the fullest node."""
         left: Floats = self.weights.leftover_gpu * after.free.sum(axis=1)
         cpu = np.where(after.cpu < UNKNOWN // 2, after.cpu, 0)
         return left + self.weights.leftover_cpu * cpu * (
@@ -77,12 +76,12 @@ class Usability:
 
 
 def fgd(demand: Demand) -> Usability:
-    """Fragmentation gradient descent: fragments only, ties by name."""
+    """Return the score of fragmentation gradient descent: fragments only, ties by name."""
     return Usability(demand, Weights(1.0, *[0.0] * 6), name="fgd")
 
 
 class _Table:
-    """The demand as columns: GPU sizes, and for each kind its size, CPU, memory and weight."""
+    """The demand as columns: GPU sizes, and the size, CPU, memory and weight of each kind."""
 
     def __init__(self, demand: Demand) -> None:
         gpu = [(kind, weight) for kind, weight in demand.kinds if kind.count]
@@ -94,14 +93,14 @@ class _Table:
         self._size = np.array([at[kind.count, kind.milli, kind.models] for kind, _ in gpu], np.intp)
         self._cpu = np.array([kind.cpu_milli for kind, _ in gpu], np.int64)
         self._memory = np.array([kind.memory_mib for kind, _ in gpu], np.int64)
-        # Whole weights keep the weighted sums exact in floats, so that no order of summation shows.
+        # Integer weights keep the weighted sums exact in floats, whatever the order of summation.
         self._weight = _whole([weight for _, weight in gpu])
         gpus = sum(kind.gpu_milli * weight for kind, weight in gpu) / WHOLE
         self.cpu_per_gpu = sum(kind.cpu_milli * weight for kind, weight in gpu) / gpus if gpus else 0.0
         self.memory_per_gpu = sum(kind.memory_mib * weight for kind, weight in gpu) / gpus if gpus else 0.0
 
     def fragments(self, nodes: Nodes, total: Floats) -> Floats:
-        """Free GPU capacity that the next task can't use, expected over the kinds."""
+        """Return the expected free GPU capacity that the next request can't use."""
         if not len(self._weight):
             return np.zeros(len(total))
         fits = nodes.free[:, :, None] >= self._milli
@@ -115,7 +114,7 @@ class _Table:
         return lost
 
     def _accepted(self, nodes: Nodes) -> NDArray[np.bool_]:
-        """Which GPUs are of a model that each size accepts."""
+        """Return which GPUs have a model that each size accepts."""
         needed = np.unique(nodes.shape)
         table = np.zeros((len(nodes.shapes), nodes.free.shape[1], len(self._models)), np.bool_)
         for index in needed.tolist():
@@ -126,6 +125,6 @@ class _Table:
 
 
 def _whole(weights: list[float]) -> Floats:
-    """The weights as whole numbers that add up to about UNIT."""
+    """Scale the weights to integers that sum to about UNIT."""
     total = sum(weights)
     return np.array([max(1, round(weight / total * UNIT)) for weight in weights], np.float64)

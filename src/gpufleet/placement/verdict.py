@@ -1,4 +1,4 @@
-"""The answer to a request: where it fits, or why it fits nowhere. A refusal is a value, not an error."""
+"""The result of placing a request. A refusal is a value, not an error."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ from gpufleet.placement.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """A node and GPUs for `request`; `instances` are (GPU id, MIG instance id) for MIG.
+    """A node and GPUs for `request`; `instances` are pairs of GPU id and MIG instance id.
 
-    `score` lies in 0..1: 1 costs the cluster nothing, less means that GPUs become harder to use
-    or that a preference was not met.
+    `score` is in 0..1. A score of 1 costs the cluster nothing; a lower one means that free GPUs
+    become harder to use or that a preference is not met.
     """
 
     request: Request
@@ -28,7 +28,7 @@ class Fits:
 
 @dataclass(frozen=True)
 class Refused:
-    """No node fits: how many nodes for each reason, and on demand the reason of each node."""
+    """No node fits: the number of nodes per reason, and the reason of each node."""
 
     request: Request
     counts: Mapping[Reason, int]
@@ -37,20 +37,20 @@ class Refused:
 
     @cached_property
     def summary(self) -> str:
-        """One line for people: "0/40 nodes fit: 30 have fewer than 4 free GPUs, …"."""
+        """Return one line such as "0/40 nodes fit: 30 have fewer than 4 free GPUs, …"."""
         return summary(self.counts, self.request, sum(self.counts.values()))
 
     @cached_property
     def reasons(self) -> dict[str, str]:
-        """The reason of each node, phrased for kube-scheduler's `FailedNodes`."""
+        """Return the reason of each node, as kube-scheduler's `FailedNodes` expects it."""
         texts = [for_node(reason, self.request) for reason in Reason]
         return dict(zip(self.names, map(texts.__getitem__, self.codes.tolist()), strict=True))
 
     @cached_property
     def unresolvable(self) -> frozenset[str]:
-        """The nodes that preemption can't help (`FailedAndUnresolvableNodes`)."""
-        hopeless = np.isin(self.codes, list(UNRESOLVABLE))
-        return frozenset(name for name, bad in zip(self.names, hopeless.tolist(), strict=True) if bad)
+        """Return the nodes on which preemption can't help (`FailedAndUnresolvableNodes`)."""
+        unresolvable = np.isin(self.codes, list(UNRESOLVABLE)).tolist()
+        return frozenset(name for name, skip in zip(self.names, unresolvable, strict=True) if skip)
 
 
 Verdict = Fits | Refused

@@ -1,8 +1,8 @@
-"""Whom to preempt: for each node the fewest pods whose leaving makes a request fit.
+"""Choose the victims of preemption: per node the fewest pods whose eviction makes a request fit.
 
-Pure: who may be preempted, and with what priority, comes in. Of all sets of candidates that
-make room the one is taken whose most important member matters least, then the smallest, then
-the one with the least priority in all, then by name.
+The caller passes the candidates and their priorities. Among the sets that free enough GPUs, the
+one with the lowest highest priority wins, then the smallest, then the one with the lowest sum of
+priorities, then the first by name.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,10 +14,10 @@ from gpufleet.placement.request import Request
 from gpufleet.placement.verdict import Fits
 
 MOST_TRIES = 1_000
-"""Sets tried on one node; beyond it whoever can stay, most important first, stays (as kube-scheduler does it)."""
+"""Sets tried on one node. Beyond it victims are reprieved in order of priority, as in kube-scheduler."""
 
 MOST_CANDIDATES = 400
-"""So many candidates on all nodes together are looked at once one eviction is found that helps: somebody waits."""
+"""Stop after this many candidates on all nodes once one eviction is found: a pod is waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """The holders that have to leave a node, and what the request gets then."""
+    """The holders to evict from a node, and what the request gets afterwards."""
 
     node: str
     victims: tuple[Victim, ...]
@@ -38,30 +38,30 @@ class Eviction:
 
     @property
     def rank(self) -> tuple[int, int, int, str]:
-        """The least is the eviction that hurts least."""
+        """Return a sort key; the lowest is the least harmful eviction."""
         priorities = [victim.priority for victim in self.victims]
         return max(priorities, default=-(2**31)), len(priorities), sum(priorities), self.node
 
 
 def evictions(
-    cluster: Inventory, request: Request, candidates: Mapping[str, Sequence[Victim]]
+    inventory: Inventory, request: Request, candidates: Mapping[str, Sequence[Victim]]
 ) -> list[Eviction]:
-    """For each node where preempting candidates helps, whom; the one that hurts least first."""
+    """Return the eviction for each node on which preemption helps, the least harmful first."""
     found = []
     for node, victims in candidates.items():
-        if node in cluster.nodes and (eviction := evict_from(cluster, request, node, victims)):
+        if node in inventory.nodes and (eviction := evict_from(inventory, request, node, victims)):
             found.append(eviction)
     return sorted(found, key=lambda eviction: eviction.rank)
 
 
 def least_harmful(
-    cluster: Inventory, request: Request, candidates: Iterable[tuple[str, Sequence[Victim]]], most: int
+    inventory: Inventory, request: Request, candidates: Iterable[tuple[str, Sequence[Victim]]], most: int
 ) -> Eviction | None:
-    """The eviction that hurts least, of the first `most` nodes on which somebody's leaving helps."""
+    """Return the least harmful eviction of the first `most` nodes on which one helps."""
     found: list[Eviction] = []
     looked_at = 0
     for node, victims in candidates:
-        eviction = evict_from(cluster, request, node, victims)
+        eviction = evict_from(inventory, request, node, victims)
         if eviction is not None and eviction.victims:
             found.append(eviction)
         looked_at += len(victims)
@@ -71,69 +71,69 @@ def least_harmful(
 
 
 def evict_from(
-    cluster: Inventory, request: Request, node: str, candidates: Iterable[Victim]
+    inventory: Inventory, request: Request, node: str, candidates: Iterable[Victim]
 ) -> Eviction | None:
-    """The set of candidates to preempt on one node, or None if not even all of them make room."""
-    room = _Room(cluster, request, node)
-    here = set(cluster.holders_on(node))
+    """Return the candidates to preempt on one node, or None if evicting all of them is not enough."""
+    trial = _Trial(inventory, request, node)
+    here = set(inventory.holders_on(node))
     victims = sorted((v for v in candidates if v.holder in here), key=lambda v: (v.priority, v.holder))
-    if room.without(()):
-        return Eviction(node, (), room.without_fits(()))
-    if not room.without(victims):
+    if trial.fits_without(()):
+        return Eviction(node, (), trial.placement_without(()))
+    if not trial.fits_without(victims):
         return None
-    enough = _least_important(room, victims)
-    chosen = _smallest(room, enough)
-    return Eviction(node, chosen, room.without_fits(chosen))
+    enough = _least_important(trial, victims)
+    chosen = _smallest(trial, enough)
+    return Eviction(node, chosen, trial.placement_without(chosen))
 
 
-def _least_important(room: "_Room", victims: list[Victim]) -> list[Victim]:
-    """The candidates up to the lowest priority at which all of them together make room."""
+def _least_important(trial: "_Trial", victims: list[Victim]) -> list[Victim]:
+    """Return the candidates up to the lowest priority at which evicting all of them is enough."""
     for priority in sorted({victim.priority for victim in victims}):
         some = [victim for victim in victims if victim.priority <= priority]
-        if room.without(some):
+        if trial.fits_without(some):
             return some
     return victims
 
 
-def _smallest(room: "_Room", victims: list[Victim]) -> tuple[Victim, ...]:
+def _smallest(trial: "_Trial", victims: list[Victim]) -> tuple[Victim, ...]:
     tries = 0
-    for size in range(room.fewest(victims), len(victims) + 1):
+    for size in range(trial.fewest(victims), len(victims) + 1):
         sets = list(islice(combinations(victims, size), MOST_TRIES - tries + 1))
         tries += len(sets)
         if tries > MOST_TRIES:
             break
         sets.sort(key=lambda chosen: (sum(v.priority for v in chosen), [v.holder for v in chosen]))
         for chosen in sets:
-            if room.without(chosen):
+            if trial.fits_without(chosen):
                 return chosen
-    return _spare_the_important(room, victims)
+    return _reprieve(trial, victims)
 
 
-def _spare_the_important(room: "_Room", victims: list[Victim]) -> tuple[Victim, ...]:
+def _reprieve(trial: "_Trial", victims: list[Victim]) -> tuple[Victim, ...]:
     leaving = list(victims)
     for victim in sorted(victims, key=lambda v: (-v.priority, v.holder)):
         rest = [other for other in leaving if other != victim]
-        if room.without(rest):
+        if trial.fits_without(rest):
             leaving = rest
     return tuple(leaving)
 
 
-class _Room:
-    """One node alone, on which leaving is tried out."""
+class _Trial:
+    """A copy of one node on which evictions are tried."""
 
-    def __init__(self, cluster: Inventory, request: Request, node: str) -> None:
+    def __init__(self, inventory: Inventory, request: Request, node: str) -> None:
         self._request = request
         self._node = node
-        self._alone = Inventory([cluster.nodes[node]], score=cluster.states.score)
-        for holder in cluster.holders_on(node):
-            self._alone.allocate(holder, cluster.allocations[holder], observed=True)
+        self._alone = Inventory([inventory.nodes[node]], score=inventory.states.score)
+        for holder in inventory.holders_on(node):
+            self._alone.allocate(holder, inventory.allocations[holder], observed=True)
 
-    def without(self, victims: Iterable[Victim]) -> bool:
-        """Whether the request fits once they are gone."""
+    def fits_without(self, victims: Iterable[Victim]) -> bool:
+        """Return whether the request fits after the victims are evicted."""
         return self._try(victims) is not None
 
     def fewest(self, victims: Iterable[Victim]) -> int:
-        """So many must leave at least: all that is free then has to be as much as is asked for."""
+        """Return a lower bound of the number of victims, from the GPU capacity that is missing."""
         missing = self._request.gpu_milli - sum(
             max(left, 0) for left in self._alone.free_milli(self._node).values()
         )
@@ -146,8 +146,8 @@ class _Room:
             number += 1
         return number
 
-    def without_fits(self, victims: Iterable[Victim]) -> Fits:
-        """What it gets then."""
+    def placement_without(self, victims: Iterable[Victim]) -> Fits:
+        """Return what the request gets after the victims are evicted."""
         fits = self._try(victims)
         assert fits is not None
         return fits

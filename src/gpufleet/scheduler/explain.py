@@ -134,7 +134,7 @@ def _whole_gang(ledger: Ledger, name: str, members: list[Pod]) -> Explanation | 
         # What its members have got already is not in the gang's way.
         for pod in members:
             aside.enter_context(ledger.without(pod.metadata.uid))
-        verdict = place_gang(ledger.cluster, requests, open_to=open_to(ledger.nodes.values(), members))
+        verdict = place_gang(ledger.cluster, requests, eligible_nodes=open_to(ledger.nodes.values(), members))
     if isinstance(verdict, GangFits):
         return None
     reasons = {phrase(reason, requests[0]): count for reason, count in verdict.why.counts.items()}

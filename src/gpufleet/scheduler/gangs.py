@@ -248,11 +248,11 @@ class Gangs:
             return
         among = self._without_holds(waiting)
         nodes = open_to(self._ledger.nodes.values(), waiting)
-        found = place_gang(among, requests, open_to=nodes)
+        found = place_gang(among, requests, eligible_nodes=nodes)
         if not isinstance(found, GangFits) and len(waiting) > least - len(settled):
             waiting = waiting[: least - len(settled)]
             requests, nodes = requests[: len(waiting)], nodes[: len(waiting)]
-            found = place_gang(among, requests, open_to=nodes)
+            found = place_gang(among, requests, eligible_nodes=nodes)
         if not isinstance(found, GangFits):
             leaving = self.make_room(gang, waiting, requests, among)
             self._refuse(gang, waiting, leaving or f"gang {gang[1]}: {found.summary}")

@@ -1,7 +1,7 @@
-"""Replay a trace against one policy and measure what is left unused.
+"""Replay a trace against one policy and measure the unused capacity.
 
 The protocol of "Beware of Fragmentation" (USENIX ATC 2023): tasks arrive in the given order,
-each is placed or dropped, none ever leaves.
+each is placed or dropped, and none ever ends.
 """
 
 import random
@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gpufleet.placement.baseline_policies import BestFit, Packing
 from gpufleet.placement.demand import PRIOR, Demand, DemandMemory
 from gpufleet.placement.inventory import Inventory
 from gpufleet.placement.node import CandidateNode
 from gpufleet.placement.node_score import Score
 from gpufleet.placement.request import WHOLE, Request
+from gpufleet.placement.simulation.baseline_policies import BestFit, Packing
 from gpufleet.placement.usability import Usability, fgd
 from gpufleet.placement.verdict import Fits
 
@@ -27,27 +27,27 @@ POLICIES: dict[str, Callable[[Demand], Score]] = {
     "packing": lambda demand: Packing(),
     "random": lambda demand: BestFit(name="random"),
 }
-"""By name, what makes a policy's score from the demand.
+"""Policies by name; each makes its score from the demand.
 
 `learned` is the default policy without the trace's demand: it starts with the prior and learns
-from what has arrived. `random` ranks nothing and draws a node that fits.
+from arrivals. `random` draws any node that fits.
 """
 
 LEARN_EVERY = 250
 LEARN_HALF_LIFE = 20_000.0
-"""In arrivals: how often `learned` looks at its memory, and how long that lasts."""
+"""Interval and half-life of the learned demand, in arrivals."""
 
 
 @dataclass
 class Outcome:
-    """What became of the tasks."""
+    """The result of one replay."""
 
     policy: str
     capacity_milli: int
     arrived: int = 0
     placed: int = 0
     allocated_milli: int = 0
-    asked_milli: int = 0
+    requested_milli: int = 0
     seconds: float = 0.0
     fragmented_milli: float = 0.0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -56,70 +56,70 @@ class Outcome:
 
     @property
     def gpu_allocation_percent(self) -> float:
-        """Allocated GPU capacity at the end."""
+        """Return the allocated GPU capacity at the end."""
         return 100.0 * self.allocated_milli / self.capacity_milli if self.capacity_milli else 0.0
 
     @property
     def fragmentation_percent(self) -> float:
-        """Free GPU capacity that the next task is expected not to be able to use, of all capacity."""
+        """Return the free GPU capacity that the next task is not expected to use, of all capacity."""
         return 100.0 * self.fragmented_milli / self.capacity_milli if self.capacity_milli else 0.0
 
     @property
     def dropped_cpu_only_percent(self) -> float:
-        """Dropped tasks without GPU, of all tasks without GPU."""
+        """Return the dropped share of tasks without GPU."""
         arrived = self.arrived_by_size["cpu"]
         return 100.0 * self.dropped["cpu"] / arrived if arrived else 0.0
 
     @property
     def decisions_per_second(self) -> float:
-        """Tasks placed or dropped in each second of the replay."""
+        """Return the tasks placed or dropped per second of the replay."""
         return self.arrived / self.seconds if self.seconds else 0.0
 
 
 def replay(
     nodes: Sequence[CandidateNode], tasks: Iterable[Request], policy: str, demand: Demand, rng: random.Random
 ) -> Outcome:
-    """Place the tasks one by one on empty nodes."""
-    cluster = Inventory(nodes, score=POLICIES[policy](demand))
+    """Place the tasks one by one on empty nodes and return the outcome."""
+    inventory = Inventory(nodes, score=POLICIES[policy](demand))
     outcome = Outcome(policy, WHOLE * sum(len(node.gpus) for node in nodes))
     memory = DemandMemory(half_life_s=LEARN_HALF_LIFE) if policy == "learned" else None
     started = time.perf_counter()
     for request in tasks:
         if memory is not None:
-            memory.saw(request, outcome.arrived)
+            memory.observe(request, outcome.arrived)
             early = outcome.arrived & (outcome.arrived - 1) == 0  # at 1, 2, 4, 8, …
             if early or outcome.arrived % LEARN_EVERY == 0:
-                cluster.learn(memory.demand(outcome.arrived))
-        _arrive(cluster, request, outcome, rng if policy == "random" else None)
+                inventory.learn(memory.demand(outcome.arrived))
+        _arrive(inventory, request, outcome, rng if policy == "random" else None)
     outcome.seconds = time.perf_counter() - started
-    live, population = cluster.population()
-    outcome.fragmented_milli = float(fgd(demand).loss(cluster.states.nodes(live)) @ population)
+    live, population = inventory.population()
+    outcome.fragmented_milli = float(fgd(demand).loss(inventory.states.nodes(live)) @ population)
     return outcome
 
 
 def size_of(request: Request) -> str:
-    """How failures are grouped: without GPU, a share of one, or that many."""
+    """Return the group of a task in the failure table: cpu, share, or its number of GPUs."""
     if not request.count:
         return "cpu"
     return "share" if request.milli_per_gpu < WHOLE else f"{request.count} gpu"
 
 
-def _arrive(cluster: Inventory, request: Request, outcome: Outcome, rng: random.Random | None) -> None:
+def _arrive(inventory: Inventory, request: Request, outcome: Outcome, rng: random.Random | None) -> None:
     size = size_of(request)
     outcome.arrived += 1
     outcome.arrived_by_size[size] += 1
-    outcome.asked_milli += request.gpu_milli
+    outcome.requested_milli += request.gpu_milli
     among = None
     if rng is not None:
-        feasible = cluster.feasible(request)
+        feasible = inventory.feasible(request)
         among = [rng.choice(feasible)] if feasible else None
-    verdict = cluster.place(request, among)
+    verdict = inventory.place(request, among)
     if isinstance(verdict, Fits):
-        cluster.allocate(f"task-{outcome.arrived}", verdict)
+        inventory.allocate(f"task-{outcome.arrived}", verdict)
         outcome.placed += 1
         outcome.allocated_milli += request.gpu_milli
     else:
         outcome.dropped[size] += 1
     if outcome.arrived % 100 == 0 and outcome.capacity_milli:
-        asked = 100.0 * outcome.asked_milli / outcome.capacity_milli
-        outcome.curve.append((asked, outcome.gpu_allocation_percent))
+        requested = 100.0 * outcome.requested_milli / outcome.capacity_milli
+        outcome.curve.append((requested, outcome.gpu_allocation_percent))

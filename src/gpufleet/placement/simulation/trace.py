@@ -1,7 +1,7 @@
-"""Traces of GPU tasks: lists of nodes and of tasks as CSV, in the columns of Alibaba's openb set.
+"""Read traces of GPU tasks: nodes and tasks as CSV, with the columns of Alibaba's openb data set.
 
-Columns may be missing or empty, as they are in some lists of that set: a node without CPU has
-it unknown, a task without `gpu_milli` takes whole GPUs.
+Columns may be missing or empty, as in some files of that set: a node without CPU has an unknown
+amount, a task without `gpu_milli` takes whole GPUs.
 """
 
 import csv
@@ -16,14 +16,14 @@ from gpufleet.placement.request import LEAST_SHARE, MOST_GPUS, WHOLE, Exclusivit
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A line of the list of tasks."""
+    """One row of the tasks file."""
 
     name: str
     request: Request
 
 
 def read_nodes(lines: Iterable[str]) -> list[CandidateNode]:
-    """Nodes from CSV: `sn` (or `name`), `gpu`, and where known `model`, `cpu_milli`, `memory_mib`."""
+    """Read nodes from CSV: `sn` (or `name`), `gpu`, and where known `model`, `cpu_milli`, `memory_mib`."""
     nodes: list[CandidateNode] = []
     seen: dict[str, int] = {}
     for line, row in _rows(lines, "nodes"):
@@ -31,10 +31,10 @@ def read_nodes(lines: Iterable[str]) -> list[CandidateNode]:
         if not name:
             raise InvalidRequest(f"nodes, line {line}: a node needs a name in column sn")
         if seen.setdefault(name, line) != line:
-            raise InvalidRequest(f"nodes, line {line}: node {name} is in line {seen[name]} already")
+            raise InvalidRequest(f"nodes, line {line}: node {name} repeats line {seen[name]}")
         model, count = row.get("model", ""), _whole(row, "gpu", 0, line)
         if count > MOST_GPUS:
-            raise InvalidRequest(f"nodes, line {line}: gpu is {count}; a node has {MOST_GPUS} at most")
+            raise InvalidRequest(f"nodes, line {line}: gpu is {count}; the maximum is {MOST_GPUS}")
         gpus = tuple(CandidateGpu(at, model=model) for at in range(count))
         cpu, memory = row.get("cpu_milli"), row.get("memory_mib")
         nodes.append(
@@ -50,7 +50,7 @@ def read_nodes(lines: Iterable[str]) -> list[CandidateNode]:
 
 
 def read_tasks(lines: Iterable[str]) -> list[Task]:
-    """Tasks from CSV: `name`, `num_gpu`, and where given `gpu_milli`, `gpu_spec`, `cpu_milli`, `memory_mib`."""
+    """Read tasks from CSV: `name`, `num_gpu`, and where given `gpu_milli`, `gpu_spec`, `cpu_milli`, `memory_mib`."""
     tasks = []
     for line, row in _rows(lines, "tasks"):
         count = _whole(row, "num_gpu", 0, line)
@@ -73,24 +73,24 @@ def read_tasks(lines: Iterable[str]) -> list[Task]:
 
 
 def arrivals(tasks: Sequence[Task], capacity_milli: int, load: float, rng: random.Random) -> list[Request]:
-    """The order of arrival: sorted by name, shuffled, then drawn at random until `load` times the capacity is asked for."""
+    """Return the arrivals: tasks sorted by name, shuffled, then drawn at random up to `load` times the capacity."""
     order = [task.request for task in sorted(tasks, key=lambda task: task.name)]
     pool = tuple(order)
     rng.shuffle(order)
-    asked = sum(request.gpu_milli for request in order)
+    requested = sum(request.gpu_milli for request in order)
     if not any(request.gpu_milli for request in pool):
         return order
-    while asked < load * capacity_milli:
+    while requested < load * capacity_milli:
         request = rng.choice(pool)
         order.append(request)
-        asked += request.gpu_milli
+        requested += request.gpu_milli
     return order
 
 
 def _rows(lines: Iterable[str], what: str) -> Iterator[tuple[int, dict[str, str]]]:
     reader = csv.DictReader(lines)
     if not reader.fieldnames:
-        raise InvalidRequest(f"{what}: the list is empty; it needs a line of column names")
+        raise InvalidRequest(f"{what}: the file is empty; it needs a header row")
     for row in reader:
         yield reader.line_num, {key: value.strip() for key, value in row.items() if key and value}
 
@@ -104,5 +104,5 @@ def _whole(row: dict[str, str], column: str, default: int, line: int) -> int:
     except (ValueError, OverflowError):
         number = -1
     if number < 0:
-        raise InvalidRequest(f"line {line}: {column} is {text!r}; it takes a number from 0")
+        raise InvalidRequest(f"line {line}: {column} is {text!r}; it must be a number of 0 or more")
     return number

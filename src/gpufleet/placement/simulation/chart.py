@@ -1,6 +1,6 @@
-"""A replay as a line chart in SVG: GPUs asked for against GPUs allocated.
+"""Draw a replay as a line chart in SVG: requested against allocated GPUs.
 
-Drawn by hand: one small figure does not justify a plotting library in every installation.
+Written by hand: one small figure does not justify a plotting library as a dependency.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ _COLOURS = ("#1b6ac9", "#d1495b", "#2e933c", "#b8860b", "#6a4c93")
 
 
 def chart(curves: Mapping[str, Sequence[tuple[float, float]]], title: str) -> str:
-    """The SVG of curves of (percent of capacity asked for, percent allocated), by name."""
+    """Return the SVG of named curves of (percent of capacity requested, percent allocated)."""
     widest = max((x for curve in curves.values() for x, _ in curve), default=100.0)
     most = max(100.0, widest)
     parts = [
@@ -46,7 +46,7 @@ def _grid(most: float) -> list[str]:
         lines.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{percent}</text>')
     middle = (_LEFT + right) / 2
     lines.append(
-        f'<text x="{middle}" y="{_HEIGHT - 12}" text-anchor="middle">GPUs asked for, % of capacity</text>'
+        f'<text x="{middle}" y="{_HEIGHT - 12}" text-anchor="middle">GPUs requested, % of capacity</text>'
     )
     lines.append(
         f'<text transform="translate(16 {bottom / 2 + 30:.0f}) rotate(-90)" text-anchor="middle">GPUs allocated, %</text>'

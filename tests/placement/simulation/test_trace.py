@@ -4,9 +4,9 @@ import pytest
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.placement import CandidateGpu, CandidateNode, Demand, Exclusivity, Request
-from gpufleet.placement.replay import POLICIES, replay, size_of
-from gpufleet.placement.simulation_chart import chart
-from gpufleet.placement.trace import Task, arrivals, read_nodes, read_tasks
+from gpufleet.placement.simulation.chart import chart
+from gpufleet.placement.simulation.replay import POLICIES, replay, size_of
+from gpufleet.placement.simulation.trace import Task, arrivals, read_nodes, read_tasks
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,96000,393216,8,G2\n"
 PODS = (
@@ -39,12 +39,12 @@ def test_missing_columns_mean_unknown_or_whole() -> None:
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
-        ([], "the list is empty"),
+        ([], "the file is empty"),
         (["sn,gpu", ",1"], "nodes, line 2: a node needs a name"),
-        (["sn,gpu", "n0,many"], "line 2: gpu is 'many'; it takes a number from 0"),
-        (["sn,gpu", "n0,inf"], "line 2: gpu is 'inf'; it takes a number from 0"),
-        (["sn,gpu", "n0,1e12"], "nodes, line 2: gpu is 1000000000000; a node has 1024 at most"),
-        (["sn,gpu", "n0,8", "n1,8", "n0,8"], "nodes, line 4: node n0 is in line 2 already"),
+        (["sn,gpu", "n0,many"], "line 2: gpu is 'many'; it must be a number of 0 or more"),
+        (["sn,gpu", "n0,inf"], "line 2: gpu is 'inf'; it must be a number of 0 or more"),
+        (["sn,gpu", "n0,1e12"], "nodes, line 2: gpu is 1000000000000; the maximum is 1024"),
+        (["sn,gpu", "n0,8", "n1,8", "n0,8"], "nodes, line 4: node n0 repeats line 2"),
     ],
 )
 def test_what_is_wrong_with_a_list_is_said_with_the_line(lines: list[str], why: str) -> None:

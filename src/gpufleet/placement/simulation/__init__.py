@@ -1,0 +1,1 @@
+"""Replay a trace of GPU tasks and compare placement policies (`gpufleet simulate`)."""
