@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import msgspec
 
 from gpufleet.kubernetes import LEASES, PODS, Connection, KubeClient, Selection, Terms
@@ -13,6 +14,7 @@ from gpufleet.kubernetes.client.resources import GPU_CLAIMS
 from gpufleet.kubernetes.crds.generate import definitions
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import Lease, Pod
+from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.settings import SchedulerSettings
 from gpufleet.scheduler.process import Replica
 from kubelite import KubeLite
@@ -46,7 +48,7 @@ class Stage:
     def __init__(self, client: KubeClient, replica: Replica) -> None:
         self.client = client
         self.replica = replica
-        self.desk = replica.desk
+        self.desk = replica.scheduler
 
     async def node(
         self,
@@ -140,22 +142,19 @@ class Stage:
     # kube-scheduler's part
 
     async def call(self, verb: str, body: Any) -> Any:
-        """Ask the extender as an ASGI application."""
+        """Call a verb of the extender and return its answer."""
         status, answer = await self.raw("POST", verb, msgspec.json.encode(body))
         assert status == 200, answer
         return msgspec.json.decode(answer)
 
     async def raw(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        messages: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            return {"body": body}
-
-        async def send(message: Any) -> None:
-            messages.append(message)
-
-        await self.replica.extender()({"type": "http", "method": method, "path": path}, receive, send)
-        return messages[0]["status"], messages[1]["body"]
+        listening = bind("127.0.0.1", 0)
+        async with (
+            self.replica.extender().listener().serving(listening),
+            aiohttp.ClientSession(address_of(listening)) as session,
+            session.request(method, path, data=body) as answer,
+        ):
+            return answer.status, await answer.read()
 
     async def filter(self, pod: Pod, *among: str) -> Any:
         pod = await self.read(pod)

@@ -1,15 +1,14 @@
-"""One replica: watches that fill the ledger, the election, and the HTTP server, until it is told to stop.
+"""One scheduler replica: watches, leader election and the HTTP port.
 
-Every replica follows the cluster, so that a new leader need not read it first; only the leader
-is Ready and changes anything. State is rebuilt from objects at every start.
+Every replica watches the cluster, so that a new leader can start immediately. Only the leader is Ready
+and writes. All state is rebuilt from Kubernetes objects at every start.
 """
 
 import asyncio
+import os
+import secrets
 import socket
 from collections.abc import Callable
-from contextlib import AsyncExitStack
-
-import uvicorn
 
 from gpufleet.kubernetes import (
     GPU_CLAIMS,
@@ -24,8 +23,10 @@ from gpufleet.kubernetes import (
     Selection,
     Terms,
 )
+from gpufleet.kubernetes.client.connection import connection_from_settings
+from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.logs import get_logger
-from gpufleet.runtime.settings import SchedulerSettings
+from gpufleet.runtime.settings import KubernetesSettings, SchedulerSettings, Settings
 from gpufleet.scheduler.extender import Extender
 from gpufleet.scheduler.kubernetes_api import KubeApi
 from gpufleet.scheduler.scheduler import Scheduler
@@ -34,14 +35,14 @@ from gpufleet.scheduler.standalone import Standalone
 _log = get_logger("scheduler")
 
 ELECTION = "gpufleet-scheduler"
-"""The name of the lease by which the replicas elect a leader."""
+"""The name of the Lease for leader election."""
 
 STALE = 60.0
-"""Seconds without a word from a watch after which this replica no longer calls itself Ready."""
+"""Seconds without an event or bookmark from a watch after which this replica is not Ready."""
 
 
 class Replica:
-    """A scheduler over one client."""
+    """One scheduler process among several, of which one leads."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Replica:
     ) -> None:
         self._settings = settings
         self.election = LeaderElection(client, namespace, ELECTION, identity, terms)
-        self.desk = Scheduler(
+        self.scheduler = Scheduler(
             KubeApi(client, namespace, identity),
             settings,
             namespace,
@@ -69,95 +70,80 @@ class Replica:
         self._needed = (self._nodes, self._reports, self._leases, self._claims, self._pods)
         self._synced = False
         self._leading = False
-        desk = self.desk
-        # Leases before pods: a holder is never seen without what it holds.
-        self._leases.subscribe(desk.on_leases)
-        self._nodes.subscribe(desk.on_nodes)
-        self._reports.subscribe(desk.on_reports)
-        self._claims.subscribe(desk.on_claims)
-        self._groups.subscribe(desk.on_groups)
-        self._pods.subscribe(desk.on_pods)
+        scheduler = self.scheduler
+        # Leases before pods: a pod is never seen without the GPUs it holds.
+        self._leases.subscribe(scheduler.on_leases)
+        self._nodes.subscribe(scheduler.on_nodes)
+        self._reports.subscribe(scheduler.on_reports)
+        self._claims.subscribe(scheduler.on_claims)
+        self._groups.subscribe(scheduler.on_groups)
+        self._pods.subscribe(scheduler.on_pods)
 
     def unready(self) -> str:
-        """What keeps this replica from serving, or nothing."""
+        """Return why this replica can't serve, or an empty string."""
         if not self._synced:
-            return "still reading the cluster"
+            return "still listing the cluster"
         if not self._leading or not self.election.leading:
-            return f"not the leader; {self.election.leader or 'nobody'} is"
+            return f"not the leader; {self.election.leader or 'none'} is"
         stale = [each.resource.kind for each in self._needed if each.state.lag > STALE]
-        return f"nothing heard of {', '.join(stale)} for {STALE:g} s" if stale else ""
+        return f"no watch events of {', '.join(stale)} for {STALE:g} s" if stale else ""
 
     def extender(self) -> Extender:
-        """The HTTP application."""
-        return Extender(self.desk, self.unready, self._settings.max_body_bytes)
+        """Return the extender of this replica."""
+        return Extender(self.scheduler, self.unready, self._settings.max_body_bytes)
 
     async def run(self) -> None:
-        """Follow the cluster, stand for election and lead, until cancelled."""
+        """Watch the cluster, take part in the election and lead, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for reflector in (*self._needed, self._groups):
                 group.create_task(reflector.run())
             for reflector in self._needed:
                 await reflector.synced()
             self._synced = True
-            _log.info("cluster read", nodes=len(self._nodes.cache), pods=len(self._pods.cache))
+            _log.info("cluster_listed", nodes=len(self._nodes.cache), pods=len(self._pods.cache))
             group.create_task(self.election.run(self._lead))
 
     async def _lead(self) -> None:
         self._leading = True
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.desk.lead())
+                group.create_task(self.scheduler.lead())
                 if self._settings.standalone:
-                    group.create_task(Standalone(self.desk, self._settings.name).run())
+                    group.create_task(Standalone(self.scheduler, self._settings.name).run())
         finally:
             self._leading = False
 
 
-class ExtenderServer(uvicorn.Server):
-    """uvicorn without its signal handling; `stop` ends `serve`."""
-
-    def __init__(self, extender: Extender, on_started: Callable[[], None]) -> None:
-        super().__init__(
-            uvicorn.Config(
-                extender,
-                http="httptools",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=120,
-                timeout_graceful_shutdown=5,
-            )
-        )
-        self._on_started = on_started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen, and say so."""
-        await super().startup(sockets)
-        self._on_started()
-
-    def install_signal_handlers(self) -> None:
-        """Signals are the command's."""
-
-    def stop(self) -> None:
-        """Finish what is in flight and return from `serve`."""
-        self.should_exit = True
-
-
-async def serve(replica: Replica, server: ExtenderServer, listening: socket.socket) -> None:
-    """Run a replica and its server until the server is stopped."""
-    async with AsyncExitStack() as closing:
-        work = asyncio.ensure_future(replica.run())
-
-        async def end() -> None:
-            work.cancel()
-            await asyncio.wait((work,))
-
-        closing.push_async_callback(end)
-        serving = asyncio.ensure_future(server._serve([listening]))
-        done, _ = await asyncio.wait((work, serving), return_when=asyncio.FIRST_COMPLETED)
-        if work in done:
-            server.stop()
-            await serving
+async def run_scheduler(settings: Settings, on_started: Callable[[str], None]) -> None:
+    """Run a replica and its HTTP port until cancelled; `on_started` gets the URL."""
+    scheduler, kubernetes = settings[SchedulerSettings], settings[KubernetesSettings]
+    client = scheduler_client(scheduler, kubernetes)
+    with bind(scheduler.host, scheduler.port) as listening:
+        async with client:
+            replica = Replica(client, scheduler, kubernetes.lease_namespace, _identity())
+            work = asyncio.ensure_future(replica.run())
+            try:
+                async with replica.extender().listener().serving(listening):
+                    on_started(address_of(listening))
+                    # Not `await work`: when stopped, verbs in flight finish before the replica is cancelled.
+                    await asyncio.wait((work,))
+            finally:
+                work.cancel()
+                await asyncio.wait((work,))
             await work
+
+
+def scheduler_client(scheduler: SchedulerSettings, kubernetes: KubernetesSettings) -> KubeClient:
+    """Return a Kubernetes client with the rate limits of the scheduler."""
+    return KubeClient(
+        connection_from_settings(kubernetes),
+        requests_per_second=scheduler.requests_per_second,
+        burst=scheduler.burst,
+        timeout=kubernetes.timeout,
+        field_manager="gpufleet-scheduler",
+    )
+
+
+def _identity() -> str:
+    """Return a name for this process that no other replica has."""
+    return f"{os.environ.get('POD_NAME') or socket.gethostname()}-{secrets.token_hex(4)}"
