@@ -21,6 +21,7 @@ from gpufleet.kubernetes import (
     GPU_NODE_STATUSES,
     LEASES,
     NODES,
+    POD_GROUPS,
     PODS,
     CacheChange,
     Discovery,
@@ -30,6 +31,7 @@ from gpufleet.kubernetes import (
     Resource,
     Selection,
 )
+from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.objects import Node, OwnerReference, Pod
@@ -39,7 +41,7 @@ from gpufleet.runtime.logs import get_logger
 from gpufleet.sources.kubernetes.leases import LeasesByNode
 from gpufleet.sources.kubernetes.nodes import devices_from, node_from, time_slices
 from gpufleet.sources.kubernetes.owners import owner_from
-from gpufleet.sources.kubernetes.pods import CLAIM, pod_from
+from gpufleet.sources.kubernetes.pods import pod_from
 
 _log = get_logger("sources.kubernetes")
 
@@ -95,11 +97,12 @@ class KubernetesSource:
         self._clock = clock
         self._retry_kind = retry_kind
         self._discovery = Discovery(client)
-        self._nodes = Reflector(client, NODES, pace=pace)
-        self._pods = Reflector(client, PODS, pace=pace, freeze=True)
-        self._claims = Reflector(client, GPU_CLAIMS, pace=pace)
-        self._statuses = Reflector(client, GPU_NODE_STATUSES, pace=pace)
-        self._leases = Reflector(client, LEASES, Selection(namespace=lease_namespace), pace=pace)
+        self.nodes = Reflector(client, NODES, pace=pace)
+        self.pods = Reflector(client, PODS, pace=pace, freeze=True)
+        self.claims = Reflector(client, GPU_CLAIMS, pace=pace)
+        self.node_statuses = Reflector(client, GPU_NODE_STATUSES, pace=pace)
+        self.leases = Reflector(client, LEASES, Selection(namespace=lease_namespace), pace=pace)
+        self.pod_groups = Reflector(client, POD_GROUPS, pace=pace)
         self._lease_book = LeasesByNode(fleet)
         self._owners: dict[Kind, Reflector[KubeOwner]] = {}
         self._wanted: asyncio.Queue[Kind] = asyncio.Queue()
@@ -107,11 +110,11 @@ class KubernetesSource:
         self._problems: dict[Kind, str] = {}
         self._by_claim: dict[tuple[str, str], set[str]] = {}
         self._synced = asyncio.Event()
-        self._nodes.subscribe(self._on_nodes)
-        self._statuses.subscribe(self._on_statuses)
-        self._claims.subscribe(self._on_claims)
-        self._leases.subscribe(self._lease_book.on_leases)
-        self._pods.subscribe(self._on_pods)
+        self.nodes.subscribe(self._on_nodes)
+        self.node_statuses.subscribe(self._on_statuses)
+        self.claims.subscribe(self._on_claims)
+        self.leases.subscribe(self._lease_book.on_leases)
+        self.pods.subscribe(self._on_pods)
         for resource in COMMON_OWNERS:
             self._follow_owner(resource)
 
@@ -144,10 +147,10 @@ class KubernetesSource:
         return states
 
     def _fixed(self) -> tuple[Reflector[Any], ...]:
-        return (self._nodes, self._pods, self._claims, self._statuses, self._leases)
+        return (self.nodes, self.pods, self.claims, self.node_statuses, self.leases, self.pod_groups)
 
     async def _await_sync(self) -> None:
-        for reflector in (self._nodes, self._pods):
+        for reflector in (self.nodes, self.pods):
             await reflector.synced()
         everyone = [*self._fixed(), *self._owners.values()]
         while not all(r.state.synced or r.state.error for r in everyone):  # noqa: ASYNC110  (errors raise no event)
@@ -221,7 +224,7 @@ class KubernetesSource:
                 resliced.add(name)
         if resliced:
             # What part of a GPU its pods have is for the node to say, and they may have been seen before it.
-            for pod in self._pods.cache:
+            for pod in self.pods.cache:
                 if pod.spec.node_name in resliced:
                     self._put_pod(pod)
 
@@ -236,7 +239,7 @@ class KubernetesSource:
         for change in changes:
             meta = change.object.metadata
             for name in sorted(self._by_claim.get((meta.namespace, meta.name), ())):
-                if (pod := self._pods.cache.get(name, meta.namespace)) is not None:
+                if (pod := self.pods.cache.get(name, meta.namespace)) is not None:
                     self._put_pod(pod)
 
     def _on_pods(self, changes: Sequence[CacheChange[Pod]]) -> None:
@@ -254,8 +257,8 @@ class KubernetesSource:
         claim = None
         if name:
             self._by_claim.setdefault((meta.namespace, name), set()).add(meta.name)
-            claim = self._claims.cache.get(name, meta.namespace)
-        node = self._nodes.cache.get(pod.spec.node_name) if pod.spec.node_name else None
+            claim = self.claims.cache.get(name, meta.namespace)
+        node = self.nodes.cache.get(pod.spec.node_name) if pod.spec.node_name else None
         made = pod_from(pod, claim, _slices(node))
         if made.phase.ended and not made.ended:
             made = msgspec.structs.replace(made, ended=self._unsaid_end(made))
@@ -266,7 +269,7 @@ class KubernetesSource:
 
         So it is with a pod that the kubelet refused (UnexpectedAdmissionError, for one) and that never had a container.
         """
-        before = self._fleet.family.pods.get(pod.uid)
+        before = self._fleet.ownership.pods.get(pod.uid)
         if before is None:
             return pod.started or pod.bound or pod.created
         return before.ended or self._clock()
