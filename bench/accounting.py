@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from bench.result import Result
-from gpufleet.accounting.hours import Hour
 from gpufleet.accounting.rollup import RollupPlan, roll_up
 from gpufleet.accounting.samples import Samples
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.hours import Hour
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import open_store
 
@@ -49,7 +49,7 @@ async def _store(folder: Path, hour: Hour) -> tuple[float, float]:
     return taken[0], taken[1]
 
 
-def _hour() -> tuple[list[HoldingPeriod], list[CapacityPeriod], Samples]:
+def _hour() -> tuple[list[AllocationPeriod], list[CapacityPeriod], Samples]:
     chance = np.random.default_rng(7)
     holdings = []
     for node in range(NODES):
@@ -67,8 +67,8 @@ def _hour() -> tuple[list[HoldingPeriod], list[CapacityPeriod], Samples]:
     return holdings, capacities, Samples(gpus, times, 300_000, chance.uniform(0, 100, shape), used, total)
 
 
-def _holding(node: int, half: int, workload: int, chance: np.random.Generator) -> HoldingPeriod:
-    return HoldingPeriod(
+def _holding(node: int, half: int, workload: int, chance: np.random.Generator) -> AllocationPeriod:
+    return AllocationPeriod(
         pod_uid=f"p{node}-{half}",
         pod=f"p{node}-{half}",
         namespace=f"ns-{workload % 200}",

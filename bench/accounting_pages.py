@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.result import Result
-from gpufleet.accounting.statistics import WorkloadHoursWanted
+from gpufleet.model.statistics import WorkloadHoursQuery
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import Store, open_store
 from gpufleet.store.partitions import first_hour, month_of
@@ -103,7 +103,7 @@ async def _make(store: Store) -> None:
     await database.execute("VACUUM ANALYZE")
 
 
-def _questions() -> Iterator[tuple[str, WorkloadHoursWanted]]:
+def _questions() -> Iterator[tuple[str, WorkloadHoursQuery]]:
     spans = {"an hour": 1, "a day": 24, "a week": 168, "a month": 720, "all": HOURS}
     filters = [
         {},
@@ -118,7 +118,7 @@ def _questions() -> Iterator[tuple[str, WorkloadHoursWanted]]:
     choices = itertools.product(spans.items(), filters, (False, True), (False, True), (1, 10, 100))
     for (words, span), narrowed, by_utilization, descending, page in choices:
         start = FIRST + (HOURS - span) // 2
-        wanted = WorkloadHoursWanted(
+        wanted = WorkloadHoursQuery(
             cluster="prod",
             first=start,
             last=start + span - 1,

@@ -104,8 +104,8 @@ async def _flap(direct: str, url: str, proxy: Proxy, prometheus: str, mood: list
         cluster = Cluster("flapping", fleet, Listing(fleet, patience=0.05), metrics)
         tasks = [
             asyncio.create_task(source.run()),
-            asyncio.create_task(cluster.follow_readings(1.0)),
-            asyncio.create_task(cluster.notice_changes(0.2)),
+            asyncio.create_task(cluster.refresh_readings(1.0)),
+            asyncio.create_task(cluster.publish_changes(0.2)),
         ]
         asked = Asked(Clusters([cluster]))
         asking = asyncio.create_task(asked.go_on())
@@ -229,9 +229,9 @@ class Asked:
 
 def is_true(fleet: Fleet, held: dict[str, int]) -> bool:
     """Whether the picture has these GPUs held on each node, and fresh, right readings of all."""
-    column = fleet.board.column(Quantity.UTILIZATION)
-    readings = {key: column[slot] for slot, key in enumerate(fleet.board.keys) if key is not None}
-    fresh = time.time() - fleet.board.readings.taken_at < 5 and not fleet.board.readings.errors
+    column = fleet.gpu_columns.column(Quantity.UTILIZATION)
+    readings = {key: column[slot] for slot, key in enumerate(fleet.gpu_columns.keys) if key is not None}
+    fresh = time.time() - fleet.gpu_columns.readings.taken_at < 5 and not fleet.gpu_columns.readings.errors
     expected = {(f"n{n}", g): g * 10.0 for n in range(NODES) for g in range(GPUS)}
     return fresh and readings == expected and {n: v.allocated for n, v in fleet.views().items()} == held
 

@@ -55,7 +55,7 @@ async def _read(url: str) -> dict[str, float]:
         started = time.perf_counter()
         following = asyncio.create_task(source.run())
         await source.synced()
-        fleet.begin_billing()
+        fleet.start_accounting()
         seen = overview(fleet)
         ready = time.perf_counter() - started
         assert (seen.nodes, seen.gpus, seen.allocated) == (12_500, 100_000, 100_000), seen

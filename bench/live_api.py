@@ -195,7 +195,7 @@ _tasks: list["asyncio.Task[None]"] = []
 
 
 def _begin(cluster: Cluster) -> None:
-    work = (cluster.follow_readings(REFRESH), cluster.notice_changes(), _watch(cluster.fleet))
+    work = (cluster.refresh_readings(REFRESH), cluster.publish_changes(), _watch(cluster.fleet))
     _tasks.extend(asyncio.ensure_future(each) for each in work)
 
 

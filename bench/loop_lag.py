@@ -91,18 +91,18 @@ async def _measured() -> dict[str, float]:
     readings = await source.latest()
     gc.freeze()  # as the server does once it has listed everything
     watch.longest()
-    await _slowly(fleet.beginning_to_bill())
+    await _slowly(fleet.start_accounting_steps())
     found["all is there, billing begins"] = watch.longest()
     cluster = Cluster("bench", fleet, Listing(fleet), source)  # type: ignore[arg-type]
     async with _serving(Clusters([cluster])) as address:
         watch.longest()
-        await _slowly(fleet.take_readings(readings))
+        await _slowly(fleet.put_readings_steps(readings))
         found["the first readings"] = watch.longest()
         for turn, path in enumerate(PATHS):
             _change(fleet, turn)
             readings = await source.latest()
             watch.longest()
-            await _slowly(fleet.take_readings(readings))
+            await _slowly(fleet.put_readings_steps(readings))
             found["readings"] = max(watch.longest(), found.get("readings", 0.0))
             for when in ("first", "again"):
                 await asyncio.to_thread(_ask, address + path)

@@ -6,15 +6,15 @@ from typing import Any
 
 from tests.accounting import reference
 
-from gpufleet.accounting.statistics import (
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
+from gpufleet.model.statistics import (
     ClusterStatistics,
-    HoursWanted,
+    HoursQuery,
     LabelStatistics,
     NamespaceStatistics,
-    WorkloadHoursWanted,
+    WorkloadHoursQuery,
     WorkloadStatistics,
 )
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
 from gpufleet.store import Store
 
 TEAM = "team"
@@ -24,7 +24,7 @@ Rows = dict[tuple[str, str], tuple[Any, ...]]
 
 def by_the_reference(
     hour: int,
-    held: Sequence[HoldingPeriod],
+    held: Sequence[AllocationPeriod],
     capacities: Sequence[CapacityPeriod],
     samples: Collection[reference.Sample],
     price: str,
@@ -55,7 +55,7 @@ def by_the_reference(
 
 async def in_the_store(store: Store, cluster: str, hour: int) -> Rows:
     number = hour // 3600
-    span = HoursWanted(cluster=cluster, first=number, last=number, limit=10_000)
+    span = HoursQuery(cluster=cluster, first=number, last=number, limit=10_000)
     found: list[tuple[tuple[str, str], tuple[Any, ...]]] = [
         (("cluster", ""), (row.capacity_gpu_hours, *_amounts(row)))
         for row in await store.statistics.cluster_hours(span)
@@ -68,7 +68,7 @@ async def in_the_store(store: Store, cluster: str, hour: int) -> Rows:
         (("label", row.dimension_value), _amounts(row))
         for row in await store.statistics.label_hours(span, "label", TEAM, "")
     ]
-    wanted = WorkloadHoursWanted(cluster=cluster, first=number, last=number, limit=10_000)
+    wanted = WorkloadHoursQuery(cluster=cluster, first=number, last=number, limit=10_000)
     total, workloads = await store.workload_pages.page(wanted)
     assert total == len(workloads)
     found += [(("workload", row.owner_uid), _amounts(row)) for row in workloads]

@@ -92,7 +92,14 @@ class Prometheus:
 
 
 def shelf_of(store: Store) -> Shelf:
-    return Shelf(store.accounted, store.holdings, store.capacities, store.snapshots, store.hours, store.ended)
+    return Shelf(
+        store.accounted,
+        store.allocation_periods,
+        store.capacity_periods,
+        store.snapshots,
+        store.hours,
+        store.ended,
+    )
 
 
 @dataclasses.dataclass
@@ -120,7 +127,7 @@ class Server:
             self.fleet.put_node(node)
         for pod in world.pods.values():
             self.fleet.put_pod(pod)
-        self.fleet.begin_billing()
+        self.fleet.start_accounting()
         self.book = Recorder(subject_of(self.fleet), shelf_of(store), time)
         self.account = AccountedCluster(self.book, metrics, plan, STEP)
         self.clock = AccountingLoop([self.account], shelf_of(store), _nothing, time)
@@ -132,11 +139,11 @@ class Server:
 def subject_of(fleet: Fleet, visible: Callable[[], bool] = lambda: True) -> Subject:
     return Subject(
         cluster=fleet.cluster,
-        holdings=fleet.ledger,
-        capacities=fleet.capacities,
-        billing=lambda: fleet.billing,
+        holdings=fleet.allocation_periods,
+        capacities=fleet.capacity_periods,
+        billing=lambda: fleet.accounting_started,
         visible=visible,
-        readings=lambda: fleet.board.readings,
+        readings=lambda: fleet.gpu_columns.readings,
         status=lambda _uid: None,
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tests.accounting.reference import Sample
 
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.store import Store
 
 STEP = 300
@@ -25,7 +25,7 @@ class Past:
 
     first: int
     hours: int
-    held: list[HoldingPeriod] = field(default_factory=list)
+    held: list[AllocationPeriod] = field(default_factory=list)
     capacities: list[CapacityPeriod] = field(default_factory=list)
     readings: dict[tuple[str, int, int], float] = field(default_factory=dict)
     """Percent by node, GPU and time."""
@@ -40,9 +40,9 @@ class Past:
     async def write(self, store: Store, cluster: str) -> None:
         """Store the periods, as a server that followed the cluster then would have."""
         await store.accounted.open(cluster, self.first)
-        await store.capacities.save(cluster, self.capacities)
-        await store.holdings.save(cluster, self.held)
-        await store.accounted.seen(cluster, self.first + 3600.0 * self.hours)
+        await store.capacity_periods.save(cluster, self.capacities)
+        await store.allocation_periods.save(cluster, self.held)
+        await store.accounted.set_stored_until(cluster, self.first + 3600.0 * self.hours)
 
 
 def past(first: int, hours: int, seed: int = 1) -> Past:
@@ -62,13 +62,13 @@ def past(first: int, hours: int, seed: int = 1) -> Past:
     return found
 
 
-def _tenants(dice: random.Random, node: str, gpu: int, first: int, end: int) -> Iterable[HoldingPeriod]:
+def _tenants(dice: random.Random, node: str, gpu: int, first: int, end: int) -> Iterable[AllocationPeriod]:
     at = float(first)
     while (at := at + dice.choice((0, 7, 300, 2000))) < end:
         until = min(float(end), round(at + dice.choice((9, 400, 3600, 9000)) + dice.random(), 3))
         name = f"{node}{gpu}-{at:.0f}"
         team = dice.choice(("nlp", "vision", ""))
-        yield HoldingPeriod(
+        yield AllocationPeriod(
             pod_uid=f"pod-{name}",
             pod=name,
             namespace=dice.choice(("ml", "prod")),

@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 
 HOUR = 3_600_000
 
@@ -19,7 +19,7 @@ HOUR = 3_600_000
 class Had:
     """A part of a GPU for a stretch in which nothing changes."""
 
-    holding: HoldingPeriod
+    holding: AllocationPeriod
     gpu: int | None
     part: Fraction
     start: int
@@ -30,12 +30,12 @@ def ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def part_of(holding: HoldingPeriod) -> Fraction:
+def part_of(holding: AllocationPeriod) -> Fraction:
     return Fraction(max(1, min(1_000_000, round(holding.share * 1_000_000))), 1_000_000)
 
 
 def who_had_what(
-    hour: int, holdings: Iterable[HoldingPeriod], capacities: Sequence[CapacityPeriod]
+    hour: int, holdings: Iterable[AllocationPeriod], capacities: Sequence[CapacityPeriod]
 ) -> list[Had]:
     low, high = hour * 1000, hour * 1000 + HOUR
     periods = []
@@ -181,7 +181,7 @@ def moments(found: Sequence[Hit]) -> list[int]:
     return values
 
 
-def grouped(had: Iterable[Had], key: Callable[[HoldingPeriod], Any]) -> dict[Any, list[Had]]:
+def grouped(had: Iterable[Had], key: Callable[[AllocationPeriod], Any]) -> dict[Any, list[Had]]:
     groups: dict[Any, list[Had]] = defaultdict(list)
     for h in had:
         groups[key(h.holding)].append(h)

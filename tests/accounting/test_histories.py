@@ -15,9 +15,9 @@ from tests.accounting.histories import HOUR, PLAN, STEP, Prometheus, Server, Tim
 
 from gpufleet.accounting.hour_readings import SampleGrid
 from gpufleet.accounting.rollup import roll_up
-from gpufleet.accounting.statistics import HoursWanted, WorkloadHoursWanted
 from gpufleet.model.node import FleetNode
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
+from gpufleet.model.statistics import HoursQuery, WorkloadHoursQuery
 from gpufleet.model.workload import FleetPod, Status
 from gpufleet.store import Store
 
@@ -32,11 +32,11 @@ _VALUES = {
 class Truth:
     """Who held what when, as far as anybody could know."""
 
-    open: dict[str, HoldingPeriod] = field(default_factory=dict)
-    closed: list[HoldingPeriod] = field(default_factory=list)
+    open: dict[str, AllocationPeriod] = field(default_factory=dict)
+    closed: list[AllocationPeriod] = field(default_factory=list)
 
     def begin(self, pod: FleetPod, at: float) -> None:
-        self.open[pod.uid] = HoldingPeriod(
+        self.open[pod.uid] = AllocationPeriod(
             pod_uid=pod.uid,
             pod=pod.name,
             namespace=pod.namespace,
@@ -58,7 +58,7 @@ class Truth:
         period = self.open.pop(uid)
         self.closed.append(msgspec.structs.replace(period, end=max(at, period.start)))
 
-    def all(self) -> list[HoldingPeriod]:
+    def all(self) -> list[AllocationPeriod]:
         return [p for p in self.closed if p.end > p.start] + list(self.open.values())
 
 
@@ -173,7 +173,7 @@ async def check(store: Store, play: Play) -> None:
     grid = SampleGrid(HOUR, STEP, {})
     await grid.read(Prometheus(_VALUES))
     wanted = roll_up(HOUR, held, capacities, grid.samples(), PLAN)
-    span = HoursWanted(cluster=play.cluster, first=NUMBER, last=NUMBER, limit=1000)
+    span = HoursQuery(cluster=play.cluster, first=NUMBER, last=NUMBER, limit=1000)
     (row,) = await store.statistics.cluster_hours(span)
     assert row.allocated_gpu_hours == reference.gpu_hours(reference.who_had_what(HOUR, held, capacities))
     assert row.allocated_gpu_hours == wanted.cluster.usage.allocated_gpu_hours
@@ -187,7 +187,7 @@ async def check(store: Store, play: Play) -> None:
         if r.dimension_key == "team"
     }
     total, rows = await store.workload_pages.page(
-        WorkloadHoursWanted(cluster=play.cluster, first=NUMBER, last=NUMBER, limit=1000)
+        WorkloadHoursQuery(cluster=play.cluster, first=NUMBER, last=NUMBER, limit=1000)
     )
     assert total == len(rows) == len(wanted.workloads)
     assert {r.workload_name: (r.allocated_gpu_hours, r.cost, r.sample_count) for r in rows} == {

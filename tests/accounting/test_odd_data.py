@@ -22,9 +22,9 @@ from tests.accounting.histories import (
 
 from gpufleet.accounting.loop import AccountedCluster, AccountingLoop
 from gpufleet.accounting.recorder import Recorder
-from gpufleet.accounting.statistics import ClusterStatistics, HoursWanted, WorkloadHoursWanted
 from gpufleet.model.node import FleetNode
 from gpufleet.model.periods import CapacityPeriod
+from gpufleet.model.statistics import ClusterStatistics, HoursQuery, WorkloadHoursQuery
 from gpufleet.model.workload import Status
 from gpufleet.store import Store
 
@@ -47,12 +47,12 @@ async def hours(
     store: Store, cluster: str = "prod", first: int = NUMBER, last: int = NUMBER
 ) -> list[ClusterStatistics]:
     return await store.statistics.cluster_hours(
-        HoursWanted(cluster=cluster, first=first, last=last, limit=100)
+        HoursQuery(cluster=cluster, first=first, last=last, limit=100)
     )
 
 
 async def billed(store: Store) -> dict[str, float]:
-    wanted = WorkloadHoursWanted(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
+    wanted = WorkloadHoursQuery(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
     _, rows = await store.workload_pages.page(wanted)
     return {row.workload_name: row.allocated_gpu_hours for row in rows}
 
@@ -285,7 +285,7 @@ async def test_no_annotation_keeps_the_books_from_being_written(
     await store.ended.save("prod", server.fleet.drain_ended())
     time.now = HOUR + 3660.0
     await server.round()
-    wanted = HoursWanted(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
+    wanted = HoursQuery(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
     (row,) = await store.statistics.label_hours(wanted, "annotation", "cost-center", "")
     assert (row.dimension_value, row.allocated_gpu_hours) == (kept, 1.0)
 

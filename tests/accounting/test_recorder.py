@@ -19,14 +19,14 @@ from tests.accounting.histories import (
 
 from gpufleet.accounting.loop import AccountingLoop
 from gpufleet.accounting.recorder import Recorder
-from gpufleet.accounting.statistics import HoursWanted, WorkloadHoursWanted
 from gpufleet.model.node import FleetNode
 from gpufleet.model.reading import Quantity, SampleBlock
+from gpufleet.model.statistics import HoursQuery, WorkloadHoursQuery
 from gpufleet.model.workload import Status
 from gpufleet.store import Store
 
 NUMBER = HOUR // 3600
-WANTED = HoursWanted(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
+WANTED = HoursQuery(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
 
 
 def world() -> World:
@@ -63,7 +63,7 @@ async def test_an_hour_appears_when_it_is_over(store: Store) -> None:
     (label,) = await store.statistics.label_hours(WANTED, "label", "team", "")
     assert (label.dimension_value, label.allocated_gpu_count) == ("nlp", 2.0)
     total, rows = await store.workload_pages.page(
-        WorkloadHoursWanted(cluster="prod", first=NUMBER, last=NUMBER, limit=20)
+        WorkloadHoursQuery(cluster="prod", first=NUMBER, last=NUMBER, limit=20)
     )
     assert total == 1
     assert (rows[0].workload_name, rows[0].workload_status, rows[0].sample_count) == ("p", "Running", 24)
@@ -236,7 +236,7 @@ async def test_hours_that_take_long_neither_cost_snapshots_nor_delay_the_hour_th
     moments = [int(one.snapshot_time.timestamp()) - HOUR - 20 * 3600 for one in taken]
     assert moments == list(range(0, int(time.now) - HOUR - 20 * 3600, STEP))
     assert len(moments) > 1
-    done = await store.hours.done("prod", NUMBER)
+    done = await store.hours.states("prod", NUMBER)
     assert set(done) == set(range(NUMBER, NUMBER + 20))
 
 

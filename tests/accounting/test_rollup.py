@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.accounting import reference
 
-from gpufleet.accounting.hours import Hour, Usage
 from gpufleet.accounting.rollup import RollupPlan, roll_up
 from gpufleet.accounting.samples import Samples, no_samples
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.hours import Hour, Usage
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 
 HOUR = 1_000_800  # a multiple of 3600
 STEP = 300
@@ -32,7 +32,7 @@ MODELS = st.sampled_from(["H200", "MI300X"])
 
 
 @st.composite
-def holdings(draw: st.DrawFn) -> list[HoldingPeriod]:
+def holdings(draw: st.DrawFn) -> list[AllocationPeriod]:
     found = []
     for number in range(draw(st.integers(0, 8))):
         start = draw(moments)
@@ -44,7 +44,7 @@ def holdings(draw: st.DrawFn) -> list[HoldingPeriod]:
         workload = draw(st.sampled_from(["w0", "w1", "w2"]))
         team = draw(st.sampled_from([{}, {"team": "nlp"}, {"team": "vision"}]))
         found.append(
-            HoldingPeriod(
+            AllocationPeriod(
                 pod_uid=f"p{number if draw(st.booleans()) else 0}",
                 pod="p",
                 namespace=draw(st.sampled_from(["ml", "prod", "kube-system"])),
@@ -125,7 +125,7 @@ def check(usage: Usage, had: list[reference.Had], values: list[reference.Sample]
 @settings(max_examples=300, deadline=None)
 @given(holdings(), capacities(), readings)
 def test_the_roll_up_is_what_the_reference_says_to_the_last_digit(
-    held: list[HoldingPeriod], had_gpus: list[CapacityPeriod], values: dict[tuple[str, int, int], float]
+    held: list[AllocationPeriod], had_gpus: list[CapacityPeriod], values: dict[tuple[str, int, int], float]
 ) -> None:
     hour = roll_up(HOUR, held, had_gpus, as_samples(values), PLAN)
     had = reference.who_had_what(HOUR, held, had_gpus)
@@ -158,7 +158,7 @@ def test_the_roll_up_is_what_the_reference_says_to_the_last_digit(
 @settings(max_examples=200, deadline=None)
 @given(holdings(), capacities(), st.randoms())
 def test_hours_add_up_and_do_not_depend_on_the_order_of_the_input(
-    held: list[HoldingPeriod], had: list[CapacityPeriod], random: object
+    held: list[AllocationPeriod], had: list[CapacityPeriod], random: object
 ) -> None:
     plan = RollupPlan(label_keys=("team",))
     hour = roll_up(HOUR, held, had, no_samples(), plan)
@@ -175,7 +175,7 @@ def _exact(usage: Usage) -> int:
     return round(usage.allocated_gpu_hours * 3_600_000 * 1_000_000)
 
 
-def holding(**changes: object) -> HoldingPeriod:
+def holding(**changes: object) -> AllocationPeriod:
     facts: dict[str, object] = {
         "pod_uid": "p",
         "pod": "p",
@@ -193,10 +193,10 @@ def holding(**changes: object) -> HoldingPeriod:
         "annotations": {},
         "start": float(HOUR),
     }
-    return HoldingPeriod(**{**facts, **changes})  # type: ignore[arg-type]
+    return AllocationPeriod(**{**facts, **changes})  # type: ignore[arg-type]
 
 
-def hour_of(*held: HoldingPeriod, gpus: int = 4) -> Hour:
+def hour_of(*held: AllocationPeriod, gpus: int = 4) -> Hour:
     return roll_up(
         HOUR, held, [CapacityPeriod(node="a", gpus=gpus, model="H200", start=0.0)], no_samples(), PLAN
     )

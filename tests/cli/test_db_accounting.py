@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests.accounting.histories import HOUR, STEP, Prometheus, Server, Time, World, pod
 
-from gpufleet.accounting.statistics import HoursWanted
 from gpufleet.cli import main
 from gpufleet.model.node import FleetNode
 from gpufleet.model.reading import GpuRef, Quantity
+from gpufleet.model.statistics import HoursQuery
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import open_store
 from gpufleet.store.chunks import ReadingGrid
@@ -104,7 +104,7 @@ async def _forgotten(settings: StoreSettings) -> None:
 
 
 async def _gpu_hours(settings: StoreSettings) -> list[float]:
-    wanted = HoursWanted(cluster="prod", first=HOUR // 3600, last=HOUR // 3600, limit=10)
+    wanted = HoursQuery(cluster="prod", first=HOUR // 3600, last=HOUR // 3600, limit=10)
     async with open_store(settings) as store:
         return [row.allocated_gpu_hours for row in await store.statistics.cluster_hours(wanted)]
 

@@ -31,7 +31,7 @@ async def main(nodes: int, port: int, folder: Path, still: bool) -> None:
         assert isinstance(cluster.metrics, EmbeddedMetrics)
         if not still:
             background.start("play", lambda: play(cluster))
-        background.start("changes", cluster.notice_changes)
+        background.start("changes", cluster.publish_changes)
         lifecycle = Lifecycle()
         app = create_app(
             Api(

@@ -78,12 +78,12 @@ async def test_at_any_moment_each_gpu_is_held_by_whom_the_simulation_says() -> N
 async def test_every_gpu_second_is_on_the_books_once() -> None:
     async with Followed().opened() as followed:
         await followed.look()
-        followed.fleet.begin_billing()
+        followed.fleet.start_accounting()
         end = NOW + 9 * 3600
         while followed.at < end:
             followed.at += 60.0
             await followed.look()
-        written = {(p.pod_uid, p.start): p for p in followed.fleet.ledger.drain()}
+        written = {(p.pod_uid, p.start): p for p in followed.fleet.allocation_periods.drain()}
         since = min(period.start for period in written.values())
         told = [h for h in SIMULATION.holdings(since - DAY, end) if h.source != "k8s"]
         told = [h for h in told if h.end == 0.0 or h.end > NOW]
@@ -104,7 +104,7 @@ async def test_every_gpu_second_is_on_the_books_once() -> None:
 async def test_jobs_that_ended_before_are_taken_over_from_the_accounting_database() -> None:
     async with Followed().opened(history=2 * DAY) as followed:
         await followed.look()
-        followed.fleet.begin_billing()
+        followed.fleet.start_accounting()
         await followed.look()
         ended = {uid for uid, record in followed.fleet.ended().items() if record.workload.kind == "SlurmJob"}
         expected = {

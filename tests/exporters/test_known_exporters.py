@@ -113,7 +113,7 @@ async def test_each_vocabulary_alone_is_found_and_read_in_our_units(
     async with opened(worlds[name]) as source:
         readings = await until(source, lambda r: len(r) >= len(EXPECTED[name]))
         assert read(readings) == EXPECTED[name]
-        assert source.health().vocabularies == (name.removesuffix("-new"),)
+        assert source.health().exporters == (name.removesuffix("-new"),)
         assert not readings.errors
 
 
@@ -124,7 +124,7 @@ async def test_all_vocabularies_at_once_make_one_picture_in_order(everything: st
         assert read(readings) == ALL
         assert [gpu.ref for gpu in readings.gpus] == sorted(ALL)
         assert source.health().healthy
-        assert source.health().vocabularies == ("gpufleet", "dcgm", "amd", "nvidia-smi", "all-smi")
+        assert source.health().exporters == ("gpufleet", "dcgm", "amd", "nvidia-smi", "all-smi")
         for row, gpu in enumerate(readings.gpus):
             sampled = readings.sampled_at(row)
             if ALL[gpu.ref]:
@@ -229,7 +229,7 @@ async def told(source: PrometheusSource) -> dict[str, object]:
         "processes": [replace(row, time=0.0) for row in (await source.processes()).rows],
         "storage": await source.storage(),
         "ports": await source.rdma(),
-        "vocabularies": source.health().vocabularies,
+        "vocabularies": source.health().exporters,
         "errors": readings.errors,
     }
 

@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.exporters.columns import derive, in_our_unit, written_in_percent
-from gpufleet.exporters.detection import assumed, dialects
-from gpufleet.exporters.known_exporters import AGENT, ALL_SMI, AMD, DCGM, VOCABULARIES, Metric
+from gpufleet.exporters.columns import derive, holds_percent, to_quantity_unit
+from gpufleet.exporters.detection import assumed_exporters, detect_exporters
+from gpufleet.exporters.known_exporters import AGENT, ALL_SMI, AMD, DCGM, KNOWN_EXPORTERS, Metric
 from gpufleet.exporters.labels import gpu_index, holder_of, host_of, identify, identity_labels, key_labels
-from gpufleet.exporters.prometheus.gpu_index import call_the_roll, empty_roster
+from gpufleet.exporters.prometheus.gpu_index import build_index, empty_index
 from gpufleet.exporters.prometheus.responses import labels_type
 from gpufleet.model.reading import GpuRef, GpuUser, Quantity
 from gpufleet.runtime.settings import MetricsSettings
@@ -82,19 +82,19 @@ def test_values_are_asked_by_no_more_labels_than_tell_gpus_apart() -> None:
 
 def test_prefixes_of_the_operators_choice_are_found_and_look_alikes_are_not() -> None:
     names = ["site_gpu_gfx_activity", "site_gpu_used_vram", "workload_gpu_used_vram", "gpu_health"]
-    assert [(d.vocabulary.name, d.prefix) for d in dialects(names)] == [("amd", "site_")]
-    assert dialects(["up", "go_goroutines"]) == ()
+    assert [(d.vocabulary.name, d.prefix) for d in detect_exporters(names)] == [("amd", "site_")]
+    assert detect_exporters(["up", "go_goroutines"]) == ()
 
 
 def test_vocabularies_that_are_told_need_no_names() -> None:
-    [dialect] = assumed(["dcgm"])
+    [dialect] = assumed_exporters(["dcgm"])
     assert "DCGM_FI_DEV_GPU_UTIL" in dialect.names
     assert Quantity.POWER in dialect.quantities
 
 
 def test_the_setting_names_every_vocabulary() -> None:
     [setting] = [s for s in settings_of("metrics", MetricsSettings) if s.name == "vocabularies"]
-    assert setting.facts.choices == tuple(vocabulary.name for vocabulary in VOCABULARIES)
+    assert setting.facts.choices == tuple(vocabulary.name for vocabulary in KNOWN_EXPORTERS)
 
 
 def test_a_roster_notices_gpus_that_come_go_or_change() -> None:
@@ -104,9 +104,9 @@ def test_a_roster_notices_gpus_that_come_go_or_change() -> None:
     def series(*gpus: tuple[str, str]) -> list[object]:
         return [labels(**{"node": "n", "gpu": gpu, "uuid": uuid}) for gpu, uuid in gpus]
 
-    first = call_the_roll(AGENT, empty_roster(AGENT), series(("0", "a"), ("1", "b")), np.array([5.0, 6.0]))
+    first = build_index(AGENT, empty_index(AGENT), series(("0", "a"), ("1", "b")), np.array([5.0, 6.0]))
     assert [gpu.uuid for gpu in first.gpus] == ["a", "b"]
-    same = call_the_roll(AGENT, first, series(("1", "b"), ("0", "a")), np.array([9.0, 8.0]))
+    same = build_index(AGENT, first, series(("1", "b"), ("0", "a")), np.array([9.0, 8.0]))
     assert same.gpus is first.gpus
     assert same.times.tolist() == [8.0, 9.0]
     keys = [same.key(each) for each in series(("0", ""), ("1", ""))]
@@ -114,13 +114,13 @@ def test_a_roster_notices_gpus_that_come_go_or_change() -> None:
     assert again is not None
     assert again.times.tolist() == [10.0, 11.0]
     assert same.again(keys[:1], np.array([10.0])) is None
-    replaced = call_the_roll(AGENT, same, series(("0", "a"), ("0", "new")), np.array([1.0, 2.0]))
+    replaced = build_index(AGENT, same, series(("0", "a"), ("0", "new")), np.array([1.0, 2.0]))
     assert [gpu.uuid for gpu in replaced.gpus] == ["new"]
 
 
 @given(st.lists(st.floats(), min_size=1))
 def test_what_no_gpu_can_have_is_left_out(values: list[float]) -> None:
-    found = in_our_unit(Quantity.UTILIZATION, Metric("x"), np.array(values), percent=False)
+    found = to_quantity_unit(Quantity.UTILIZATION, Metric("x"), np.array(values), percent=False)
     for value, ours in zip(values, found.tolist(), strict=True):
         if 0 <= value <= 100:
             assert ours == value
@@ -161,5 +161,5 @@ def test_memory_adds_up(used: float, free: float, reserved: float) -> None:
 def test_a_ratio_is_percent_only_where_a_value_can_be_nothing_else(
     values: list[float], percent: bool
 ) -> None:
-    assert written_in_percent(Metric("x", 100, ratio=True), np.array(values)) is percent
-    assert not written_in_percent(Metric("x"), np.array(values))
+    assert holds_percent(Metric("x", 100, ratio=True), np.array(values)) is percent
+    assert not holds_percent(Metric("x"), np.array(values))

@@ -3,7 +3,7 @@ import pytest
 
 from gpufleet.fleet.state import Fleet
 from gpufleet.model.node import FleetNode
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.model.reading import GpuIdentity, GpuRef, Readings
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 
@@ -19,7 +19,7 @@ class Clock:
 def fleet_with(clock: Clock) -> Fleet:
     fleet = Fleet("test", clock=clock)
     fleet.put_node(FleetNode(name="a", gpu_count=8))
-    fleet.begin_billing()
+    fleet.start_accounting()
     return fleet
 
 
@@ -28,7 +28,7 @@ def pod(phase: Status = Status.RUNNING, **changes: object) -> FleetPod:
     return FleetPod(uid="p", phase=phase, **{**facts, **changes})  # type: ignore[arg-type]
 
 
-def spans(periods: list[HoldingPeriod]) -> list[tuple[float, float]]:
+def spans(periods: list[AllocationPeriod]) -> list[tuple[float, float]]:
     return sorted((period.start, period.end) for period in periods)
 
 
@@ -37,19 +37,19 @@ def test_a_period_opens_when_the_pod_is_bound_and_closes_when_it_ends() -> None:
     fleet = fleet_with(clock)
     clock.now = 1007.0
     fleet.put_pod(pod())
-    assert spans(fleet.ledger.drain()) == [(1000.0, 0.0)]
+    assert spans(fleet.allocation_periods.drain()) == [(1000.0, 0.0)]
     clock.now = 1500.0
     fleet.put_pod(pod(Status.COMPLETED, ended=1490.0))
-    assert spans(fleet.ledger.drain()) == [(1000.0, 1490.0)]
-    assert fleet.ledger.open() == []
+    assert spans(fleet.allocation_periods.drain()) == [(1000.0, 1490.0)]
+    assert fleet.allocation_periods.open() == []
 
 
 def test_a_pod_that_lived_between_two_looks_is_billed_for_its_life() -> None:
     fleet = fleet_with(Clock())
     fleet.put_pod(pod(Status.COMPLETED, bound=990.0, ended=993.0))
-    assert spans(fleet.ledger.drain()) == [(990.0, 993.0)]
+    assert spans(fleet.allocation_periods.drain()) == [(990.0, 993.0)]
     fleet.put_pod(pod(Status.COMPLETED, bound=990.0, ended=993.0, labels={"seen": "again"}))
-    assert fleet.ledger.drain() == []
+    assert fleet.allocation_periods.drain() == []
 
 
 def test_a_deleted_pod_holds_until_it_is_gone() -> None:
@@ -58,7 +58,7 @@ def test_a_deleted_pod_holds_until_it_is_gone() -> None:
     fleet.put_pod(pod())
     clock.now = 1200.0
     fleet.drop_pod("p")
-    assert spans(fleet.ledger.drain()) == [(1000.0, 1200.0)]
+    assert spans(fleet.allocation_periods.drain()) == [(1000.0, 1200.0)]
 
 
 def test_a_label_that_changes_splits_the_period_without_a_gap() -> None:
@@ -69,7 +69,9 @@ def test_a_label_that_changes_splits_the_period_without_a_gap() -> None:
     fleet.put_pod(pod(labels={"team": "b"}))
     clock.now = 2000.0
     fleet.drop_pod("p")
-    periods = {period.labels["team"]: (period.start, period.end) for period in fleet.ledger.drain()}
+    periods = {
+        period.labels["team"]: (period.start, period.end) for period in fleet.allocation_periods.drain()
+    }
     assert periods == {"a": (1000.0, 1600.0), "b": (1600.0, 2000.0)}
 
 
@@ -82,7 +84,7 @@ def test_an_owner_seen_moments_later_corrects_the_period_instead_of_splitting_it
     fleet.put_owner(
         FleetOwner(uid="r", kind="ReplicaSet", name="serve-1", parent=OwnerRef("d", "Deployment", "serve"))
     )
-    periods = fleet.ledger.drain()
+    periods = fleet.allocation_periods.drain()
     assert [(period.workload_name, period.start, period.end) for period in periods] == [
         ("serve", 1000.0, 0.0)
     ]
@@ -93,24 +95,28 @@ def test_nothing_is_written_before_all_sources_have_told_what_there_is() -> None
     fleet = Fleet("test", clock=clock)
     fleet.put_node(FleetNode(name="a", gpu_count=8))
     fleet.put_pod(pod())
-    assert fleet.ledger.drain() == []
-    fleet.begin_billing()
-    assert spans(fleet.ledger.drain()) == [(1000.0, 0.0)]
+    assert fleet.allocation_periods.drain() == []
+    fleet.start_accounting()
+    assert spans(fleet.allocation_periods.drain()) == [(1000.0, 0.0)]
 
 
 def test_a_model_that_only_readings_know_gets_on_the_bill_and_stays_there() -> None:
     clock = Clock()
     fleet = fleet_with(clock)
     fleet.put_pod(pod(held=(0, 1)))
-    assert [period.model for period in fleet.ledger.drain()] == ["unknown"]
+    assert [period.model for period in fleet.allocation_periods.drain()] == ["unknown"]
     clock.now = 1010.0
     gpus = tuple(GpuIdentity(GpuRef("a", gpu), f"GPU-{gpu}", "NVIDIA L40S", "NVIDIA") for gpu in range(8))
     fleet.put_readings(Readings(clock.now, gpus, {}, {}))
-    assert [(p.model, p.start, p.end) for p in fleet.ledger.drain()] == [("NVIDIA_L40S", 1000.0, 0.0)]
+    assert [(p.model, p.start, p.end) for p in fleet.allocation_periods.drain()] == [
+        ("NVIDIA_L40S", 1000.0, 0.0)
+    ]
     clock.now = 2000.0
     fleet.put_readings(Readings(clock.now, (), {}, {}))
     fleet.refresh()
-    assert fleet.ledger.drain() == [], "an exporter that is away changes nothing of what was promised"
+    assert fleet.allocation_periods.drain() == [], (
+        "an exporter that is away changes nothing of what was promised"
+    )
 
 
 @pytest.mark.parametrize("label", ["", "NVIDIA-A100"])
@@ -125,18 +131,20 @@ def test_gpus_of_several_models_in_one_node_are_billed_each_as_what_it_is(label:
     names = ["NVIDIA A100"] * 4 + ["NVIDIA H100"] * 4
     gpus = tuple(GpuIdentity(GpuRef("a", index), f"GPU-{index}", name) for index, name in enumerate(names))
     fleet.put_readings(Readings(clock.now, gpus, {}, {}))
-    found = {period.pod_uid: (period.model, period.models) for period in fleet.ledger.open()}
+    found = {period.pod_uid: (period.model, period.models) for period in fleet.allocation_periods.open()}
     usual = label or "unknown"
     assert found == {
         "p": (usual, ("NVIDIA_H100", "NVIDIA_A100")),
         "q": ("NVIDIA_A100", ()),
         "r": (usual, ()),
     }
-    fleet.ledger.drain()
+    fleet.allocation_periods.drain()
     clock.now = 2000.0
     fleet.put_readings(Readings(clock.now, (), {}, {}))
     fleet.refresh()
-    assert fleet.ledger.drain() == [], "an exporter that is away changes nothing of what was promised"
+    assert fleet.allocation_periods.drain() == [], (
+        "an exporter that is away changes nothing of what was promised"
+    )
 
 
 def test_a_pod_that_a_source_missed_for_a_while_is_billed_once() -> None:
@@ -147,12 +155,12 @@ def test_a_pod_that_a_source_missed_for_a_while_is_billed_once() -> None:
     fleet.put_pod(pod(labels={"team": "b"}))
     clock.now = 2000.0
     fleet.drop_pod("p")
-    told = {(period.pod_uid, period.start): period for period in fleet.ledger.drain()}
+    told = {(period.pod_uid, period.start): period for period in fleet.allocation_periods.drain()}
     clock.now = 5000.0
     fleet.put_pod(pod(labels={"team": "b"}, bound=1000.0))
     clock.now = 6000.0
     fleet.drop_pod("p")
-    told |= {(period.pod_uid, period.start): period for period in fleet.ledger.drain()}
+    told |= {(period.pod_uid, period.start): period for period in fleet.allocation_periods.drain()}
     assert spans(list(told.values())) == [(1000.0, 1600.0), (1600.0, 2000.0), (2000.0, 6000.0)]
 
 
@@ -166,19 +174,19 @@ def test_an_end_before_the_last_change_is_the_end_of_what_was_before_the_change(
     # both are learned at once, 500 seconds after the job had failed
     fleet.put_owner(msgspec.structs.replace(job, annotations={"slurm/reason": "NonZeroExitCode"}))
     fleet.put_pod(pod(Status.FAILED, ended=2500.0, owner=OwnerRef("j", "SlurmJob", "train")))
-    assert sum(period.end - period.start for period in fleet.ledger.drain()) == 1500.0
+    assert sum(period.end - period.start for period in fleet.allocation_periods.drain()) == 1500.0
 
 
 def test_a_new_node_whose_gpus_come_and_go_has_them_once_at_any_time() -> None:
     clock = Clock()
     fleet = Fleet("test", clock=clock)
-    fleet.begin_billing()
+    fleet.start_accounting()
     told: dict[float, CapacityPeriod] = {}
     for now, gpus in ((1010.0, 4), (1100.0, 8), (1150.0, 0), (1200.0, 8)):
         clock.now = now
         fleet.put_node(FleetNode(name="new", gpu_count=gpus, created=1000.0))
         fleet.refresh()
-        told |= {period.start: period for period in fleet.capacities.drain()}
+        told |= {period.start: period for period in fleet.capacity_periods.drain()}
     assert [(period.start, period.end, period.gpus) for _, period in sorted(told.items())] == [
         (1000.0, 1100.0, 4),
         (1100.0, 1150.0, 8),

@@ -4,7 +4,7 @@ import pytest
 from gpufleet.fleet.listing import Filter, Listing
 from gpufleet.fleet.lookup import controllers, find_workload
 from gpufleet.fleet.node_view import NodeState
-from gpufleet.fleet.owners import KEPT_GONE_PODS
+from gpufleet.fleet.ownership import KEPT_GONE_PODS
 from gpufleet.fleet.state import Fleet
 from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
 from gpufleet.model.reading import Fault, FaultKind, GpuIdentity, GpuRef, Readings
@@ -31,7 +31,7 @@ def clock() -> Clock:
 def fleet(clock: Clock) -> Fleet:
     fleet = Fleet("test", clock=clock)
     fleet.put_node(FleetNode(name="a", gpu_count=8, gpu_model="NVIDIA H200"))
-    fleet.begin_billing()
+    fleet.start_accounting()
     return fleet
 
 
@@ -182,8 +182,8 @@ def test_a_workload_that_is_gone_is_remembered_as_it_was(fleet: Fleet, clock: Cl
     assert record.models == {"NVIDIA_H200": 4}
     assert record.tree.children[0].children[0].name == "p"
     assert fleet.drain_ended() == [record]
-    assert not fleet.family.pods
-    assert not fleet.family.owners
+    assert not fleet.ownership.pods
+    assert not fleet.ownership.owners
 
 
 def test_pages_neither_repeat_nor_drop_a_row(fleet: Fleet) -> None:
@@ -285,7 +285,7 @@ def test_a_cron_job_does_not_remember_every_job_that_it_ever_had(fleet: Fleet) -
     fleet.drop_owner("idle")
     remembered = [branch.name for branch in fleet.tree("cron").children]
     assert remembered == [f"job-{number:04}" for number in range(1_000 - KEPT_GONE_PODS, 1_000)]
-    assert len(fleet.family.owners) == KEPT_GONE_PODS + 1
+    assert len(fleet.ownership.owners) == KEPT_GONE_PODS + 1
 
 
 def test_a_pod_that_asks_for_more_gpus_than_there_are_in_the_world_stops_nobody(fleet: Fleet) -> None:

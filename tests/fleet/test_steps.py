@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from gpufleet.fleet.state import Fleet
 from gpufleet.model.node import FleetNode
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.model.workload import FleetPod, Status
 
 NODES, PODS = 200, 300
@@ -57,10 +57,10 @@ events = st.lists(
 )
 
 
-def told(fleet: Fleet) -> tuple[list[HoldingPeriod], list[CapacityPeriod]]:
+def told(fleet: Fleet) -> tuple[list[AllocationPeriod], list[CapacityPeriod]]:
     """Every period; one that ended in the moment at which it began is none."""
-    held = [p for p in fleet.ledger.drain() if p.end != p.start]
-    had = [p for p in fleet.capacities.drain() if p.end != p.start]
+    held = [p for p in fleet.allocation_periods.drain() if p.end != p.start]
+    had = [p for p in fleet.capacity_periods.drain() if p.end != p.start]
     return (
         sorted(held, key=lambda p: (p.pod_uid, p.start)),
         sorted(had, key=lambda p: (p.node, p.start)),
@@ -73,16 +73,16 @@ def test_billing_that_begins_in_steps_tells_what_one_that_begins_at_once_tells(
     happened: list[tuple[int, str, int]],
 ) -> None:
     slowly, at_once = full(), full()
-    at_once.begin_billing()
-    steps = slowly.beginning_to_bill()
+    at_once.start_accounting()
+    steps = slowly.start_accounting_steps()
     waiting = sorted(happened, key=lambda event: event[0])
     for number, _ in enumerate(steps):
-        assert not slowly.billing
+        assert not slowly.accounting_started
         while waiting and waiting[0][0] <= number:
             happen(slowly, *waiting.pop(0)[1:])
     for event in waiting:
         happen(slowly, *event[1:])
-    assert slowly.billing
+    assert slowly.accounting_started
     for event in sorted(happened, key=lambda event: event[0]):
         happen(at_once, *event[1:])
     held, had = told(slowly)

@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 
-from gpufleet.accounting.hours import (
+from gpufleet.model.hours import (
     GPU_HOUR,
     ClusterHour,
     Distribution,
@@ -15,7 +15,7 @@ from gpufleet.accounting.hours import (
 )
 from gpufleet.runtime.settings import AccountingSettings
 from gpufleet.store import Store
-from gpufleet.store.prune import Kept, apply
+from gpufleet.store.prune import RetentionSettings, prune_accounting
 
 NUMBER = 450_000
 
@@ -100,12 +100,12 @@ async def test_the_sums_of_a_day_do_not_shrink_when_its_hours_are_forgotten(stor
     whole = {"cluster": 6.0, "namespace": 6.0, "workload": 6.0}
     assert await sums(store) == whole
     settings = AccountingSettings(workload_retention=86_400.0)
-    await apply(store, Kept(settings, {}), (NUMBER + 31 * 24) * 3600.0)
+    await prune_accounting(store, RetentionSettings(settings, {}), (NUMBER + 31 * 24) * 3600.0)
     assert await rows(store) == 0
-    await store.hours.doubt("prod", NUMBER)
+    await store.hours.mark_stale("prod", NUMBER)
     assert not await save(store, "prod", hour_of(["Job"]), NUMBER + 1)  # learned late
     assert await sums(store) == whole
-    assert not (await store.hours.done("prod", NUMBER))[NUMBER + 1].stale
+    assert not (await store.hours.states("prod", NUMBER))[NUMBER + 1].stale
     for _ in range(2):
         await save(store, "prod", hour_of(["Job"]), NUMBER + 3)  # missed until now
     assert await sums(store) == {"cluster": 7.0, "namespace": 7.0, "workload": 7.0}

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from gpufleet.model.periods import HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod
 from gpufleet.store import Store
 
-SEEN = HoldingPeriod(
+SEEN = AllocationPeriod(
     pod_uid="slurm-7-100-0",
     pod="7-n1",
     namespace="nlp",
@@ -25,10 +25,10 @@ SEEN = HoldingPeriod(
 )
 
 
-async def told(store: Store, period: HoldingPeriod) -> list[HoldingPeriod]:
+async def told(store: Store, period: AllocationPeriod) -> list[AllocationPeriod]:
     await store.accounted.open("prod", 0.0)
-    await store.holdings.save("prod", [period])
-    return await store.holdings.within("prod", 0.0, 10_000.0)
+    await store.allocation_periods.save("prod", [period])
+    return await store.allocation_periods.overlapping("prod", 0.0, 10_000.0)
 
 
 async def test_gpus_that_were_seen_stay_when_a_database_that_only_counts_tells_the_end(store: Store) -> None:

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpufleet.accounting.hours import HOUR_MS, PPM
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.hours import HOUR_MS, PPM
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 
 
-class AllocationPeriod(NamedTuple):
+class HourAllocation(NamedTuple):
     """Part `ppm` of GPU `gpu` (-1: of unknown ones) for [start, end) milliseconds, by holding number `holder`."""
 
     holder: int
@@ -32,7 +32,7 @@ class AllocationPeriod(NamedTuple):
     end: int
 
 
-class PeriodBounds(NamedTuple):
+class HourCapacity(NamedTuple):
     """GPUs that a node had for [start, end) milliseconds."""
 
     gpus: int
@@ -47,18 +47,18 @@ def clip(start: float, end: float, hour: int) -> tuple[int, int]:
 
 
 def stints(
-    holdings: Sequence[HoldingPeriod], capacities: Iterable[CapacityPeriod], hour: int
-) -> list[AllocationPeriod]:
+    holdings: Sequence[AllocationPeriod], capacities: Iterable[CapacityPeriod], hour: int
+) -> list[HourAllocation]:
     """What each holding (by its number) really had in the hour that starts at `hour` Unix seconds."""
     by_node: dict[str, list[int]] = {}
     for number, holding in enumerate(holdings):
         by_node.setdefault(holding.node, []).append(number)
-    spans: dict[str, list[PeriodBounds]] = {}
+    spans: dict[str, list[HourCapacity]] = {}
     for capacity in capacities:
         start, end = clip(capacity.start, capacity.end, hour)
         if start < end:
-            spans.setdefault(capacity.node, []).append(PeriodBounds(capacity.gpus, start, end))
-    found: list[AllocationPeriod] = []
+            spans.setdefault(capacity.node, []).append(HourCapacity(capacity.gpus, start, end))
+    found: list[HourAllocation] = []
     for node, numbers in by_node.items():
         wanted = [stint for number in numbers for stint in _wanted(number, holdings[number], hour)]
         if not fits(wanted, spans.get(node, [])):
@@ -67,31 +67,31 @@ def stints(
     return found
 
 
-def columns_of(found: Sequence[AllocationPeriod]) -> NDArray[np.int64]:
+def columns_of(found: Sequence[HourAllocation]) -> NDArray[np.int64]:
     """The stints as rows of whole numbers."""
     flat = np.fromiter(chain.from_iterable(found), dtype=np.int64, count=5 * len(found))
     return flat.reshape(-1, 5)
 
 
-def _wanted(number: int, holding: HoldingPeriod, hour: int) -> list[AllocationPeriod]:
+def _wanted(number: int, holding: AllocationPeriod, hour: int) -> list[HourAllocation]:
     start, end = clip(holding.start, holding.end, hour)
     if start >= end or holding.gpus <= 0:
         return []
     ppm = max(1, min(PPM, round(holding.share * PPM)))
     named = [
-        AllocationPeriod(number, gpu, ppm, start, end) for gpu in sorted(set(holding.held))[: holding.gpus]
+        HourAllocation(number, gpu, ppm, start, end) for gpu in sorted(set(holding.held))[: holding.gpus]
     ]
     rest = holding.gpus - len(named)
-    return [*named, AllocationPeriod(number, -1, ppm * rest, start, end)] if rest else named
+    return [*named, HourAllocation(number, -1, ppm * rest, start, end)] if rest else named
 
 
-def _ages(holdings: Sequence[HoldingPeriod], numbers: Iterable[int]) -> dict[int, int]:
+def _ages(holdings: Sequence[AllocationPeriod], numbers: Iterable[int]) -> dict[int, int]:
     """How new each holding is: the highest gives way last."""
     ordered = sorted(numbers, key=lambda n: (holdings[n].start, holdings[n].pod_uid))
     return {number: age for age, number in enumerate(ordered)}
 
 
-def fits(wanted: Sequence[AllocationPeriod], spans: Sequence[PeriodBounds]) -> bool:
+def fits(wanted: Sequence[HourAllocation], spans: Sequence[HourCapacity]) -> bool:
     """Whether the stints of one node are within its GPUs at every moment, by a bound that is quick to check."""
     if not wanted:
         return True
@@ -110,12 +110,12 @@ def fits(wanted: Sequence[AllocationPeriod], spans: Sequence[PeriodBounds]) -> b
 
 
 def _cut(
-    wanted: Sequence[AllocationPeriod], spans: Sequence[PeriodBounds], ages: dict[int, int]
-) -> list[AllocationPeriod]:
+    wanted: Sequence[HourAllocation], spans: Sequence[HourCapacity], ages: dict[int, int]
+) -> list[HourAllocation]:
     """Grant the stints moment by moment, the newest holder first, and join what stays the same."""
     moments = sorted({t for stint in wanted for t in stint[3:]} | {t for span in spans for t in span[1:]})
     order = sorted(wanted, key=lambda stint: (-ages[stint.holder], stint.gpu))
-    granted: list[AllocationPeriod] = []
+    granted: list[HourAllocation] = []
     last: dict[tuple[int, int], int] = {}
     for start, end in pairwise(moments):
         whole = max((span.gpus for span in spans if span.start <= start and end <= span.end), default=0)
@@ -134,9 +134,7 @@ def _cut(
     return granted
 
 
-def _grant(
-    granted: list[AllocationPeriod], last: dict[tuple[int, int], int], stint: AllocationPeriod
-) -> None:
+def _grant(granted: list[HourAllocation], last: dict[tuple[int, int], int], stint: HourAllocation) -> None:
     at = last.get((stint.holder, stint.gpu))
     if at is not None and granted[at].end == stint.start and granted[at].ppm == stint.ppm:
         granted[at] = granted[at]._replace(end=stint.end)

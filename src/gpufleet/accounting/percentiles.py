@@ -8,7 +8,7 @@ division at the end, so that nothing depends on the order of adding.
 import numpy as np
 from numpy.typing import NDArray
 
-from gpufleet.accounting.hours import PERCENT, Distribution
+from gpufleet.model.hours import PERCENT, Distribution
 
 Ints = NDArray[np.int64]
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from gpufleet.accounting.hours import Hour, WorkloadHour
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.hours import Hour, WorkloadHour
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 
-Period = TypeVar("Period", HoldingPeriod, CapacityPeriod)
+Period = TypeVar("Period", AllocationPeriod, CapacityPeriod)
 
 
 class Ledger(Protocol[Period]):
@@ -45,11 +45,11 @@ class ClusterStore(Protocol):
         """Account for a cluster, if not done before, from `since` on."""
         ...
 
-    async def known(self, name: str) -> Known | None:
+    async def span(self, name: str) -> Known | None:
         """From when until when everything of the cluster is stored; None if it is not accounted for."""
         ...
 
-    async def seen(self, name: str, until: float) -> None:
+    async def set_stored_until(self, name: str, until: float) -> None:
         """Everything of the cluster up to `until` is stored."""
 
 
@@ -60,7 +60,7 @@ class PeriodStore(Protocol[Period]):
         """The last period of each holder that is named or has an open one."""
         ...
 
-    async def within(self, cluster: str, start: float, end: float) -> list[Period]:
+    async def overlapping(self, cluster: str, start: float, end: float) -> list[Period]:
         """Every period that overlaps with a span."""
         ...
 
@@ -109,7 +109,7 @@ class Done(Protocol):
 class HourStore(Protocol):
     """Hours that were rolled up, by number."""
 
-    async def done(self, cluster: str, since: int) -> Mapping[int, Done]:
+    async def states(self, cluster: str, since: int) -> Mapping[int, Done]:
         """The hours that were rolled up."""
         ...
 
@@ -121,10 +121,10 @@ class HourStore(Protocol):
         """What the stored hour says of its workloads."""
         ...
 
-    async def settle(self, cluster: str, hour: int) -> None:
+    async def clear_stale(self, cluster: str, hour: int) -> None:
         """The stored hour stays as it is."""
 
-    async def doubt(self, cluster: str, since: int) -> None:
+    async def mark_stale(self, cluster: str, since: int) -> None:
         """Whatever is stored from hour number `since` on is not all that there will be."""
 
     async def save(
@@ -152,7 +152,7 @@ class Shelf(NamedTuple):
     """Where everything is kept."""
 
     clusters: ClusterStore
-    holdings: PeriodStore[HoldingPeriod]
+    holdings: PeriodStore[AllocationPeriod]
     capacities: PeriodStore[CapacityPeriod]
     snapshots: SnapshotStore
     hours: HourStore

@@ -20,12 +20,12 @@ class Progress(NamedTuple):
 
 async def progress(cluster: str, shelf: Shelf, now: float) -> Progress | None:
     """How far the books of a cluster are; None if it is not accounted for."""
-    known = await shelf.clusters.known(cluster)
+    known = await shelf.clusters.span(cluster)
     if known is None:
         return None
     taken = await shelf.snapshots.newest(cluster, now)
     hour = max(int(known.since // 3600), int(now // 3600) - CATCH_UP)
-    done = await shelf.hours.done(cluster, hour)
+    done = await shelf.hours.states(cluster, hour)
     while hour in done:
         hour += 1
     return Progress(max(known.since, taken or 0.0), max(known.since, hour * 3600.0))

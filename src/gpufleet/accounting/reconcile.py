@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import msgspec
 
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 
-Period = TypeVar("Period", HoldingPeriod, CapacityPeriod)
+Period = TypeVar("Period", AllocationPeriod, CapacityPeriod)
 
 
 def reconcile(

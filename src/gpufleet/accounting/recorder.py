@@ -14,14 +14,14 @@ from typing import NamedTuple
 import msgspec
 
 from gpufleet.accounting.hour_readings import SampleGrid, fill_from_snapshots, node_names, pack
-from gpufleet.accounting.hours import Hour, WorkloadHour
 from gpufleet.accounting.ports import Ledger, Period, Shelf
 from gpufleet.accounting.reconcile import reconcile
 from gpufleet.accounting.rollup import RollupPlan, roll_up
 from gpufleet.accounting.snapshot import snapshot
 from gpufleet.errors import InvalidRequest, MetricsUnavailable
+from gpufleet.model.hours import Hour, WorkloadHour
 from gpufleet.model.metric_source import MetricSource
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.model.reading import Readings
 from gpufleet.runtime.logs import get_logger
 
@@ -45,7 +45,7 @@ class Subject:
     """A cluster as accounting sees it."""
 
     cluster: str
-    holdings: Ledger[HoldingPeriod]
+    holdings: Ledger[AllocationPeriod]
     capacities: Ledger[CapacityPeriod]
     billing: Callable[[], bool]
     """Whether the sources have told what there is, so that periods are written."""
@@ -63,9 +63,9 @@ class Recorder:
         self._subject = subject
         self._shelf = shelf
         self._clock = clock
-        self._ended_holdings: dict[tuple[str, float], tuple[HoldingPeriod, float]] = {}
+        self._ended_holdings: dict[tuple[str, float], tuple[AllocationPeriod, float]] = {}
         self._ended_capacities: dict[tuple[str, float], tuple[CapacityPeriod, float]] = {}
-        self._holdings: dict[tuple[str, float], HoldingPeriod] = {}
+        self._holdings: dict[tuple[str, float], AllocationPeriod] = {}
         self._capacities: dict[tuple[str, float], CapacityPeriod] = {}
         self.since = 0.0
         self.leading = False
@@ -96,7 +96,7 @@ class Recorder:
 
     async def forget(self) -> None:
         """Let go what ended and is stored by now, by whichever server aggregates."""
-        known = await self._shelf.clusters.known(self.cluster)
+        known = await self._shelf.clusters.span(self.cluster)
         until = (known.until if known else 0.0) - OVERLAP
         self._ended_holdings = {k: p for k, p in self._ended_holdings.items() if p[1] > until}
         self._ended_capacities = {k: p for k, p in self._ended_capacities.items() if p[1] > until}
@@ -125,7 +125,7 @@ class Recorder:
         self.since, self.leading = known.since, True
         _log.info("books taken over", cluster=cluster, open=len(lasting), changed=len(changed))
 
-    def _told_holdings(self) -> list[HoldingPeriod]:
+    def _told_holdings(self) -> list[AllocationPeriod]:
         return [*(p for p, _ in self._ended_holdings.values()), *self._subject.holdings.open()]
 
     def _told_capacities(self) -> list[CapacityPeriod]:
@@ -151,7 +151,7 @@ class Recorder:
         for node, capacity in capacities.items():
             if self._capacities.get(node) is capacity:
                 del self._capacities[node]
-        await self._shelf.clusters.seen(self.cluster, until)
+        await self._shelf.clusters.set_stored_until(self.cluster, until)
 
     async def snapshot(self, at: int, plan: RollupPlan) -> bool:
         """Take a snapshot for the moment `at` of the grid; False where the picture can't be trusted."""
@@ -174,10 +174,10 @@ class Recorder:
         """The numbers of the hours that are over: those not done, then those of which more is known by now."""
         last = int((now - SETTLED) // 3600) - 1
         first = max(int(self.since // 3600), last - CATCH_UP)
-        done = await self._shelf.hours.done(self.cluster, first)
+        done = await self._shelf.hours.states(self.cluster, first)
         if any(hour > last and not how.stale for hour, how in done.items()):
             # done by a clock that was ahead
-            await self._shelf.hours.doubt(self.cluster, last + 1)
+            await self._shelf.hours.mark_stale(self.cluster, last + 1)
         over = range(first, last + 1)
         late = range(max(first, last - LATE + 1), last + 1)
         return [
@@ -218,8 +218,8 @@ async def roll(
     Holders of before `known_since` may be forgotten by now.
     """
     start = hour * 3600
-    holdings = await shelf.holdings.within(cluster, start, start + 3600)
-    capacities = await shelf.capacities.within(cluster, start, start + 3600)
+    holdings = await shelf.holdings.overlapping(cluster, start, start + 3600)
+    capacities = await shelf.capacities.overlapping(cluster, start, start + 3600)
     grid = SampleGrid(start, step, node_names(capacities))
     measured = True
     try:
@@ -243,7 +243,7 @@ async def roll(
     if gone and await shelf.hours.has_samples(cluster, hour):
         # what is stored was made of more than is left
         _log.warning("hour kept as it is", cluster=cluster, hour=start, reason=gone)
-        await shelf.hours.settle(cluster, hour)
+        await shelf.hours.clear_stale(cluster, hour)
         return Rolled(None, kept=gone)
     status = await _statuses(cluster, hour, rolled, shelf, status_of)
     if not await shelf.hours.save(cluster, hour, rolled, measured=measured, status=status):

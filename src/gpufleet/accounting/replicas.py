@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpufleet.accounting.allocation_periods import AllocationPeriod
-from gpufleet.accounting.hours import PPM
+from gpufleet.accounting.allocation_periods import HourAllocation
 from gpufleet.accounting.samples import Ints
-from gpufleet.model.periods import HoldingPeriod
+from gpufleet.model.hours import PPM
+from gpufleet.model.periods import AllocationPeriod
 
 
 class Replicas(NamedTuple):
@@ -21,16 +21,16 @@ class Replicas(NamedTuple):
 
 
 def replicas(
-    stints: Sequence[AllocationPeriod], holdings: Sequence[HoldingPeriod], workloads: Ints, count: int
+    stints: Sequence[HourAllocation], holdings: Sequence[AllocationPeriod], workloads: Ints, count: int
 ) -> list[Replicas]:
     """Count the pods of each workload 0 … count-1."""
-    of_workload: list[list[AllocationPeriod]] = [[] for _ in range(count)]
+    of_workload: list[list[HourAllocation]] = [[] for _ in range(count)]
     for stint in stints:
         of_workload[int(workloads[stint.holder])].append(stint)
     return [_count(found, holdings) for found in of_workload]
 
 
-def _count(stints: list[AllocationPeriod], holdings: Sequence[HoldingPeriod]) -> Replicas:
+def _count(stints: list[HourAllocation], holdings: Sequence[AllocationPeriod]) -> Replicas:
     if not stints:
         return Replicas()
     if len({(stint.start, stint.end) for stint in stints}) == 1:
@@ -40,8 +40,8 @@ def _count(stints: list[AllocationPeriod], holdings: Sequence[HoldingPeriod]) ->
     return _sweep(stints, holdings)
 
 
-def _sweep(stints: list[AllocationPeriod], holdings: Sequence[HoldingPeriod]) -> Replicas:
-    moments: dict[int, list[tuple[int, AllocationPeriod]]] = {}
+def _sweep(stints: list[HourAllocation], holdings: Sequence[AllocationPeriod]) -> Replicas:
+    moments: dict[int, list[tuple[int, HourAllocation]]] = {}
     for stint in stints:
         moments.setdefault(stint.start, []).append((1, stint))
         moments.setdefault(stint.end, []).append((-1, stint))

@@ -11,10 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from gpufleet.accounting.hours import GPU_HOUR
 from gpufleet.accounting.report_series import ReportSeries
-from gpufleet.accounting.statistics import UsageSum, UsageTotals
 from gpufleet.errors import InvalidRequest
+from gpufleet.model.hours import GPU_HOUR
+from gpufleet.model.statistics import UsageSum, UsageTotals
 
 MOST_DAYS = 400
 """The longest period of a report."""

@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from gpufleet.accounting.hours import GPU_HOUR
-from gpufleet.accounting.statistics import UsageSum
+from gpufleet.model.hours import GPU_HOUR
+from gpufleet.model.statistics import UsageSum
 
 HOURLY_DAYS = 8
 """Periods up to this many days are told by the hour, longer ones by the day."""

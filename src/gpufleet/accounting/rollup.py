@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpufleet.accounting.allocation_periods import AllocationPeriod, clip, columns_of, stints
-from gpufleet.accounting.hours import (
+from gpufleet.accounting.allocation_periods import HourAllocation, clip, columns_of, stints
+from gpufleet.accounting.percentiles import by_moment, spreads, sums
+from gpufleet.accounting.replicas import Replicas, replicas
+from gpufleet.accounting.samples import Ints, SampledHolder, Samples, take
+from gpufleet.model.hours import (
     GPU_HOUR,
     HOUR_MS,
     PERCENT,
@@ -24,10 +27,7 @@ from gpufleet.accounting.hours import (
     Usage,
     WorkloadHour,
 )
-from gpufleet.accounting.percentiles import by_moment, spreads, sums
-from gpufleet.accounting.replicas import Replicas, replicas
-from gpufleet.accounting.samples import Ints, SampledHolder, Samples, take
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 
 IDLE_BELOW = 5 * PERCENT
 MICRO = 1_000_000
@@ -57,7 +57,7 @@ class RollupPlan:
 
 def roll_up(
     hour: int,
-    holdings: Sequence[HoldingPeriod],
+    holdings: Sequence[AllocationPeriod],
     capacities: Sequence[CapacityPeriod],
     samples: Samples,
     plan: RollupPlan,
@@ -86,7 +86,11 @@ class _Sheet:
     """The hour in columns, summed by any grouping of its holdings."""
 
     def __init__(
-        self, holdings: list[HoldingPeriod], found: list[AllocationPeriod], samples: Samples, plan: RollupPlan
+        self,
+        holdings: list[AllocationPeriod],
+        found: list[HourAllocation],
+        samples: Samples,
+        plan: RollupPlan,
     ) -> None:
         self._holdings = holdings
         self._plan = plan
@@ -138,7 +142,7 @@ class _Sheet:
         usages = self._usage(self._workload, count, by_gpu=True)
         memory = self._memory(count)
         counted = replicas(self._stints, self._holdings, self._workload, count)
-        latest: dict[int, HoldingPeriod] = {}
+        latest: dict[int, AllocationPeriod] = {}
         for number, holding in enumerate(self._holdings):
             group = int(self._workload[number])
             if group not in latest or (latest[group].start, latest[group].pod_uid) < (
@@ -155,7 +159,7 @@ class _Sheet:
     def _workload_row(
         self,
         key: tuple[str, ...],
-        latest: HoldingPeriod,
+        latest: AllocationPeriod,
         usage: Usage,
         memory: tuple[float | None, float | None, float | None],
         counted: Replicas,
@@ -242,7 +246,7 @@ class _Sheet:
         )
 
 
-def _models(holdings: Sequence[HoldingPeriod], found: Iterable[AllocationPeriod]) -> list[tuple[str, ...]]:
+def _models(holdings: Sequence[AllocationPeriod], found: Iterable[HourAllocation]) -> list[tuple[str, ...]]:
     """The model of each stint's GPU."""
     usual = [(holding.model,) for holding in holdings]
     named = {
@@ -254,7 +258,7 @@ def _models(holdings: Sequence[HoldingPeriod], found: Iterable[AllocationPeriod]
     return [named.get((stint.holder, stint.gpu), usual[stint.holder]) for stint in found]
 
 
-def _workload(holding: HoldingPeriod) -> tuple[str, ...]:
+def _workload(holding: AllocationPeriod) -> tuple[str, ...]:
     return (holding.namespace, holding.workload_kind, holding.workload_name, holding.workload_uid)
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpufleet.accounting.allocation_periods import AllocationPeriod, columns_of
-from gpufleet.accounting.hours import PERCENT
+from gpufleet.accounting.allocation_periods import HourAllocation, columns_of
+from gpufleet.model.hours import PERCENT
 from gpufleet.model.reading import GpuRef
 
 Ints = NDArray[np.int64]
@@ -73,7 +73,7 @@ class SampledHolder:
     memory_total: Ints
 
 
-def take(samples: Samples, stints: Sequence[AllocationPeriod], nodes: Sequence[str]) -> SampledHolder:
+def take(samples: Samples, stints: Sequence[HourAllocation], nodes: Sequence[str]) -> SampledHolder:
     """Give each sample to the stints that it falls into. `nodes` is each holder's node."""
     rows, kept = [], []
     for stint in stints:

@@ -13,9 +13,9 @@ import numpy as np
 
 from gpufleet.accounting.allocation_periods import stints
 from gpufleet.accounting.hour_readings import fresh
-from gpufleet.accounting.hours import PPM
 from gpufleet.accounting.rollup import RollupPlan
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.hours import PPM
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.model.reading import Quantity, Readings
 
 Number = int | float
@@ -84,7 +84,7 @@ class _Share:
 
 def snapshot(
     at: int,
-    holdings: Sequence[HoldingPeriod],
+    holdings: Sequence[AllocationPeriod],
     capacities: Sequence[CapacityPeriod],
     readings: Readings,
     names: Mapping[str, str],
@@ -119,7 +119,7 @@ def _values(readings: Readings, names: Mapping[str, str], at: float) -> dict[tup
     return found
 
 
-def _groups(holding: HoldingPeriod, workload: tuple[str, ...], plan: RollupPlan) -> list[tuple[str, ...]]:
+def _groups(holding: AllocationPeriod, workload: tuple[str, ...], plan: RollupPlan) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     if holding.namespace not in plan.excluded_namespaces:
         found += [("namespace", holding.namespace), ("workload", *workload)]

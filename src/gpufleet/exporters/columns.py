@@ -55,7 +55,7 @@ DERIVED: Mapping[Quantity, tuple[Quantity, ...]] = {
 """Quantities that follow from others where no metric has them, and from which."""
 
 
-def written_in_percent(metric: Metric, values: Values) -> bool:
+def holds_percent(metric: Metric, values: Values) -> bool:
     """Whether a metric that is named a ratio holds percent all the same.
 
     Blanks (2^47 and the like) say nothing of it, nor does a ratio that a sample carried a little above 1.
@@ -64,7 +64,7 @@ def written_in_percent(metric: Metric, values: Values) -> bool:
         return bool(metric.ratio and ((values > _SURELY_PERCENT) & (values <= 100 * _SLACK)).any())
 
 
-def in_our_unit(quantity: Quantity, metric: Metric, values: Values, percent: bool) -> Values:
+def to_quantity_unit(quantity: Quantity, metric: Metric, values: Values, percent: bool) -> Values:
     """Values in the quantity's unit; what no GPU can have (blanks, NaN, infinities) becomes NaN."""
     scaled = values * (metric.scale / 100.0 if percent else metric.scale)
     low, high = LIMITS[quantity]

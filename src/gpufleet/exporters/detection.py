@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from gpufleet.exporters.known_exporters import VOCABULARIES, Exporter, FaultMetric, Metric
+from gpufleet.exporters.known_exporters import KNOWN_EXPORTERS, Exporter, FaultMetric, Metric
 from gpufleet.model.reading import Quantity
 
 _ANCHORS = ("gpu_gfx_activity", "gpu_used_vram", "gpu_total_vram", "gpu_package_power", "gpu_health")
@@ -64,11 +64,11 @@ class DetectedExporter:
         return [self.full(name)] if self.full(name) in self.names else []
 
 
-def dialects(names: Iterable[str], only: Collection[str] = ()) -> tuple[DetectedExporter, ...]:
+def detect_exporters(names: Iterable[str], only: Collection[str] = ()) -> tuple[DetectedExporter, ...]:
     """What is spoken where metrics have these `names`, in order of precedence; `only` limits it."""
     present = frozenset(names)
     spoken = []
-    for vocabulary in VOCABULARIES:
+    for vocabulary in KNOWN_EXPORTERS:
         if only and vocabulary.name not in only:
             continue
         prefixes = _prefixes(present) if vocabulary.any_prefix else [vocabulary.prefix]
@@ -79,11 +79,11 @@ def dialects(names: Iterable[str], only: Collection[str] = ()) -> tuple[Detected
     return tuple(spoken)
 
 
-def assumed(only: Collection[str]) -> tuple[DetectedExporter, ...]:
+def assumed_exporters(only: Collection[str]) -> tuple[DetectedExporter, ...]:
     """The vocabularies named, in full: for a metric source that does not tell its names."""
     return tuple(
         DetectedExporter(vocabulary, vocabulary.prefix, frozenset(_written(vocabulary)))
-        for vocabulary in VOCABULARIES
+        for vocabulary in KNOWN_EXPORTERS
         if vocabulary.name in only
     )
 

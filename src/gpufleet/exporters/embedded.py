@@ -74,7 +74,7 @@ class ReadingStore(Protocol):
     async def state(self, cluster: str, kind: str) -> tuple[float, bytes] | None:
         """The newest state of a kind."""
 
-    async def tidy(self, cluster: str, now: float, keep: float) -> None:
+    async def compact_and_prune(self, cluster: str, now: float, keep: float) -> None:
         """Make what is stored small, and forget what is older than `keep` seconds."""
 
 
@@ -130,7 +130,7 @@ class EmbeddedMetrics:
     async def tidy(self) -> None:
         """Make what is stored small and forget what is too old; `record` calls it in time."""
         now = self._clock()
-        await self._at_store(self._readings.tidy(self._cluster, now, self._settings.retention))
+        await self._at_store(self._readings.compact_and_prune(self._cluster, now, self._settings.retention))
 
     async def record_processes(self, processes: Processes) -> None:
         """Keep the processes; only the newest are."""

@@ -4,7 +4,7 @@ A vocabulary says how an exporter names the GPU in its labels, which metrics car
 quantity, and by what factor its unit becomes ours (`Quantity` fixes those). Where an
 exporter renamed a metric both names stand here, the newer first.
 
-The order of `VOCABULARIES` is the precedence where two exporters describe the same GPU: our
+The order of `KNOWN_EXPORTERS` is the precedence where two exporters describe the same GPU: our
 own agent, then the vendors' exporters, then what wraps `nvidia-smi` or every vendor at once.
 """
 
@@ -250,7 +250,7 @@ ALL_SMI = Exporter(
     processes={"gpu_memory": "process_memory_used_bytes"},
 )
 
-VOCABULARIES = (AGENT, DCGM, AMD, NVIDIA_SMI, ALL_SMI)
+KNOWN_EXPORTERS = (AGENT, DCGM, AMD, NVIDIA_SMI, ALL_SMI)
 """Every vocabulary, in order of precedence."""
 
 PROCESS_LABELS = ("pid", "process_name", "name", "user", "command")

@@ -16,23 +16,23 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gpufleet.model.periods import HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod
 
 SETTLING = 30.0
 KEPT_CLOSED = 100_000
 """Pods whose last closed period is remembered."""
 
 
-class HoldingPeriods:
+class AllocationPeriods:
     """Open periods by pod, and what was not drained yet."""
 
     def __init__(self) -> None:
-        self._open: dict[str, tuple[HoldingPeriod, float]] = {}
-        self._closed: dict[str, HoldingPeriod] = {}
+        self._open: dict[str, tuple[AllocationPeriod, float]] = {}
+        self._closed: dict[str, AllocationPeriod] = {}
         """The last closed period of a pod, the newest pods last."""
-        self._news: dict[tuple[str, float], HoldingPeriod] = {}
+        self._news: dict[tuple[str, float], AllocationPeriod] = {}
 
-    def note(self, pod_uid: str, now: HoldingPeriod | None, at: float) -> None:
+    def note(self, pod_uid: str, now: AllocationPeriod | None, at: float) -> None:
         """At `at` the pod holds `now` (whose start counts only if a stretch begins), or nothing."""
         before, opened = self._open.get(pod_uid, (None, at))
         if before is not None and now is not None:
@@ -53,22 +53,22 @@ class HoldingPeriods:
         if now is not None:
             self._begin(now, at)
 
-    def drain(self) -> list[HoldingPeriod]:
+    def drain(self) -> list[AllocationPeriod]:
         """Every period that began, ended or was corrected since the last call."""
         news, self._news = list(self._news.values()), {}
         return news
 
-    def open(self) -> list[HoldingPeriod]:
+    def open(self) -> list[AllocationPeriod]:
         """The periods that last."""
         return [period for period, _ in self._open.values()]
 
-    def adopt(self, periods: Iterable[HoldingPeriod]) -> None:
+    def adopt(self, periods: Iterable[AllocationPeriod]) -> None:
         """Go on with these periods, which an earlier life began, where the pods still hold something."""
         for period in periods:
             if period.pod_uid in self._open:
                 self._open[period.pod_uid] = (period, self._open[period.pod_uid][1])
 
-    def _close(self, period: HoldingPeriod, at: float) -> None:
+    def _close(self, period: AllocationPeriod, at: float) -> None:
         ended = msgspec.structs.replace(period, end=max(at, period.start))
         self._news[period.pod_uid, period.start] = ended
         self._closed.pop(period.pod_uid, None)
@@ -82,6 +82,6 @@ class HoldingPeriods:
         if last is not None and last.end == split and at < split:
             self._close(last, at)
 
-    def _begin(self, period: HoldingPeriod, opened: float) -> None:
+    def _begin(self, period: AllocationPeriod, opened: float) -> None:
         self._open[period.pod_uid] = (period, opened)
         self._news[period.pod_uid, period.start] = period

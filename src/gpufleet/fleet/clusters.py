@@ -38,16 +38,16 @@ class Cluster:
     metrics: MetricSource
     read: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the metric source was asked for the first time, whether or not it answered."""
-    unseen: Callable[[], str] = str
+    unsynced_reason: Callable[[], str] = str
     """Why none of its sources has told anything yet; empty once one has, and where there is none."""
 
-    async def follow_readings(self, period: float, notes: RefreshLog | None = None) -> None:
+    async def refresh_readings(self, period: float, notes: RefreshLog | None = None) -> None:
         """Take the newest readings over every `period` seconds until cancelled."""
         while True:
-            before = self.fleet.board.readings
+            before = self.fleet.gpu_columns.readings
             try:
                 readings = await self.metrics.latest()
-                for _ in self.fleet.take_readings(readings):
+                for _ in self.fleet.put_readings_steps(readings):
                     await asyncio.sleep(0)  # requests are served between two steps
                 if notes is not None and readings.taken_at > before.taken_at:
                     notes.refreshed("readings", self.name)
@@ -60,10 +60,10 @@ class Cluster:
             self.read.set()
             await asyncio.sleep(period)
 
-    async def notice_changes(self, period: float = 1.0) -> None:
+    async def publish_changes(self, period: float = 1.0) -> None:
         """Look at what was touched also when nobody asks, so that listeners hear of changes."""
         while True:
-            for _ in self.fleet.refreshing():
+            for _ in self.fleet.refresh_steps():
                 await asyncio.sleep(0)  # requests are served between two steps
             await asyncio.sleep(period)
 
@@ -90,12 +90,12 @@ class Clusters:
             raise NotFound(f"no cluster {name!r}; there are: {', '.join(sorted(self._clusters))}")
         return self._clusters[name]
 
-    def seen(self, name: str | None) -> Cluster:
+    def synced(self, name: str | None) -> Cluster:
         """As `get`, for those who look at nodes and workloads; Unavailable until a source has told of any.
 
         Without this a server that can't reach its cluster would answer that there are no GPUs.
         """
         cluster = self.get(name)
-        if why := cluster.unseen():
+        if why := cluster.unsynced_reason():
             raise Unavailable(f"nothing is known of cluster {cluster.name} yet: {why}")
         return cluster

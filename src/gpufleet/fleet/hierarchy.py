@@ -2,32 +2,32 @@
 
 from typing import NamedTuple
 
-from gpufleet.fleet.owners import Owners
+from gpufleet.fleet.ownership import Ownership
 
 
-class Branch(NamedTuple):
+class ObjectTree(NamedTuple):
     """An object and what it controls."""
 
     uid: str
     kind: str
     name: str
     namespace: str
-    children: tuple["Branch", ...]
+    children: tuple["ObjectTree", ...]
 
 
-def tree_of(family: Owners, uid: str, above: frozenset[str] = frozenset()) -> Branch:
+def object_tree(ownership: Ownership, uid: str, above: frozenset[str] = frozenset()) -> ObjectTree:
     """An object with everything that it controls, ordered by kind and name; one that is `above` itself is left out."""
     children = [
-        tree_of(family, child, above | {uid})
-        for child in family.children_of(uid)
+        object_tree(ownership, child, above | {uid})
+        for child in ownership.children_of(uid)
         if child not in above and child != uid
     ]
     ordered = tuple(sorted(children, key=lambda b: (b.kind, b.name, b.uid)))
-    found = family.pods.get(uid) or family.owners.get(uid)
+    found = ownership.pods.get(uid) or ownership.owners.get(uid)
     if found is not None:
-        return Branch(uid, found.kind, found.name, found.namespace, ordered)
-    reference = family.reference_to(uid)
+        return ObjectTree(uid, found.kind, found.name, found.namespace, ordered)
+    reference = ownership.reference_to(uid)
     namespace = ordered[0].namespace if ordered else ""
     if reference is None:
-        return Branch(uid, "", uid, namespace, ordered)
-    return Branch(uid, reference.kind, reference.name, namespace, ordered)
+        return ObjectTree(uid, "", uid, namespace, ordered)
+    return ObjectTree(uid, reference.kind, reference.name, namespace, ordered)

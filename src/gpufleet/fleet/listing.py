@@ -89,24 +89,22 @@ class Listing:
         self._fleet = fleet
         self._patience = patience
         self._clock = clock
-        self._changed = fleet.follow_workloads()
+        self._changed = fleet.watch_workloads()
         self._orders = {"start_at": Order(_by_start), "end_at": Order(_by_end), "consumers": Order(_by_gpus)}
         self._answers: dict[tuple[str, Filter], tuple[int, float, list[Workload]]] = {}
 
-    def workloads(
-        self, wanted: Filter, order: str, number: int, size: int, *, backwards: bool = False
-    ) -> Page:
+    def workloads(self, wanted: Filter, order: str, number: int, size: int, *, reverse: bool = False) -> Page:
         """Page `number` (from 1) of the workloads, living and ended.
 
         By `start_at` or `end_at`, newest first; by `gpus`, most first; by `name`. Or the other way round.
         """
         self._catch_up()
         order = order or "start_at"
-        if wanted == Filter() and order in self._orders and not backwards:
+        if wanted == Filter() and order in self._orders and not reverse:
             return self._page(self._orders[order], number, size)
         rows = self._accepted(order, wanted)
         first, last = (number - 1) * size, number * size
-        if backwards:
+        if reverse:
             shown = rows[max(0, len(rows) - last) : max(0, len(rows) - first)][::-1]
             return Page(shown, len(rows))
         return Page(rows[first:last], len(rows))

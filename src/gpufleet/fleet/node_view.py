@@ -48,7 +48,7 @@ class NodeView(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Why the node is faulty, in words; empty if it is not."""
 
 
-class Evidence(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class GpuReports(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What was said of a node's GPUs by others than the node itself."""
 
     devices: NodeDevices | None = None
@@ -58,7 +58,7 @@ class Evidence(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     exporter: Holders = {}
 
 
-def look(node: FleetNode, evidence: Evidence, pods: Iterable[FleetPod]) -> NodeView:
+def look(node: FleetNode, evidence: GpuReports, pods: Iterable[FleetPod]) -> NodeView:
     """Join what is known of one node. `pods` are those that hold GPUs on it."""
     gpus, total = _gpus(node, evidence)
     present = sorted(pods, key=lambda pod: pod.uid)
@@ -85,7 +85,7 @@ def look(node: FleetNode, evidence: Evidence, pods: Iterable[FleetPod]) -> NodeV
     )
 
 
-def _gpus(node: FleetNode, evidence: Evidence) -> tuple[tuple[FleetGpu, ...], int]:
+def _gpus(node: FleetNode, evidence: GpuReports) -> tuple[tuple[FleetGpu, ...], int]:
     if evidence.devices is not None:
         known = {gpu.index: gpu for gpu in evidence.devices.gpus}
         total = max(evidence.devices.total, len(known))
@@ -122,7 +122,7 @@ def _merge(known: FleetGpu | None, seen: FleetGpu, *, seen_model_first: bool) ->
     )
 
 
-def _holders(pods: Sequence[FleetPod], evidence: Evidence) -> tuple[dict[int, tuple[str, ...]], int]:
+def _holders(pods: Sequence[FleetPod], evidence: GpuReports) -> tuple[dict[int, tuple[str, ...]], int]:
     agent = {gpu.index: gpu.in_use_by for gpu in (evidence.devices.gpus if evidence.devices else ())}
     holders: dict[int, tuple[str, ...]] = {}
     unnamed = 0.0

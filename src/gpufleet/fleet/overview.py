@@ -45,8 +45,8 @@ def overview(fleet: Fleet) -> Overview:
     fleet.refresh()
     totals = fleet.totals
     faulty = totals.states[NodeState.FAULTY]
-    board = fleet.board
-    utilization = board.column(Quantity.UTILIZATION)[board.held[: len(board.keys)]]
+    gpu_columns = fleet.gpu_columns
+    utilization = gpu_columns.column(Quantity.UTILIZATION)[gpu_columns.held[: len(gpu_columns.keys)]]
     known = utilization[~np.isnan(utilization)]
     return Overview(
         nodes=totals.nodes,
@@ -65,32 +65,32 @@ def overview(fleet: Fleet) -> Overview:
 def hottest(fleet: Fleet, quantity: Quantity, count: int) -> list[HotGpu]:
     """The `count` GPUs of the whole cluster with the most of a quantity, highest first, then by name."""
     fleet.refresh()
-    kept: list[HotGpu] | None = fleet.board.kept.get((quantity, count))
+    kept: list[HotGpu] | None = fleet.gpu_columns.kept.get((quantity, count))
     if kept is None:
-        if len(fleet.board.kept) >= _KEPT:
-            fleet.board.kept.clear()
-        kept = fleet.board.kept[quantity, count] = _hottest(fleet.board, quantity, count)
+        if len(fleet.gpu_columns.kept) >= _KEPT:
+            fleet.gpu_columns.kept.clear()
+        kept = fleet.gpu_columns.kept[quantity, count] = _hottest(fleet.gpu_columns, quantity, count)
     return kept
 
 
-def _hottest(board: GpuColumns, quantity: Quantity, count: int) -> list[HotGpu]:
-    column = board.column(quantity)
+def _hottest(gpu_columns: GpuColumns, quantity: Quantity, count: int) -> list[HotGpu]:
+    column = gpu_columns.column(quantity)
     known = np.flatnonzero(~np.isnan(column))
     if len(known) > count:
         # Ties at the edge must be kept until the names decide.
         edge = np.partition(column[known], len(known) - count)[len(known) - count]
         known = known[column[known] >= edge]
     found = [
-        HotGpu(key[0], key[1], board.models[slot], float(column[slot]))
+        HotGpu(key[0], key[1], gpu_columns.models[slot], float(column[slot]))
         for slot in known.tolist()
-        if (key := board.keys[slot]) is not None
+        if (key := gpu_columns.keys[slot]) is not None
     ]
     return sorted(found, key=lambda gpu: (-gpu.value, gpu.node, gpu.index))[:count]
 
 
 def utilization_of(fleet: Fleet, gpus: list[tuple[str, int]]) -> float | None:
     """Mean utilization of some GPUs, 0 to 1; None if none of them has a reading."""
-    slots = [slot for node, index in gpus for slot in fleet.board.slots_of(node, [index])]
-    values = fleet.board.column(Quantity.UTILIZATION)[slots]
+    slots = [slot for node, index in gpus for slot in fleet.gpu_columns.slots_of(node, [index])]
+    values = fleet.gpu_columns.column(Quantity.UTILIZATION)[slots]
     known = values[~np.isnan(values)]
     return float(known.mean()) / 100 if len(known) else None

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from gpufleet.fleet.archive import KEPT_ENDED, Archive, Ended
-from gpufleet.fleet.billing import Billing, billed, gpus_of, models_of, to_bill_again
+from gpufleet.fleet.archive import KEPT_ENDED, Archive, WorkloadRecord
 from gpufleet.fleet.changes import Changes, node_changes, workload_changes
 from gpufleet.fleet.gpu_columns import GpuColumns
-from gpufleet.fleet.hierarchy import Branch, tree_of
-from gpufleet.fleet.node_view import Evidence, NodeView, look
-from gpufleet.fleet.owners import Owners
+from gpufleet.fleet.hierarchy import ObjectTree, object_tree
+from gpufleet.fleet.node_view import GpuReports, NodeView, look
+from gpufleet.fleet.ownership import Ownership
+from gpufleet.fleet.period_tracker import PeriodTracker, billed, gpus_of, models_of, to_bill_again
 from gpufleet.fleet.reading_facts import ROWS_A_STEP, discovered, holders
 from gpufleet.fleet.totals import Totals
 from gpufleet.fleet.workload_summary import Workload, summarise
@@ -46,8 +46,8 @@ class Fleet:
     ) -> None:
         self.cluster = cluster
         self.simulated = simulated
-        self.family = Owners()
-        self.board = GpuColumns()
+        self.ownership = Ownership()
+        self.gpu_columns = GpuColumns()
         self.changes = Changes()
         self.totals = Totals()
         self.version = 0
@@ -64,9 +64,9 @@ class Fleet:
         self._views: dict[str, NodeView] = {}
         self._workloads: dict[str, Workload] = {}
         self._archive = Archive(keep_ended, self._tell_followers)
-        self._billing = Billing(self.family, self._views, clock)
-        self.ledger = self._billing.ledger
-        self.capacities = self._billing.capacities
+        self._periods = PeriodTracker(self.ownership, self._views, clock)
+        self.allocation_periods = self._periods.allocation_periods
+        self.capacity_periods = self._periods.capacity_periods
         self._followers: list[set[str]] = []
         self._dirty_nodes: set[str] = set()
         self._dirty_workloads: set[str] = set()
@@ -109,50 +109,50 @@ class Fleet:
 
     def put_owner(self, owner: FleetOwner) -> None:
         """Add or replace an object above pods."""
-        before = self.family.owners.get(owner.uid)
-        touched = self.family.put_owner(owner)
+        before = self.ownership.owners.get(owner.uid)
+        touched = self.ownership.put_owner(owner)
         self._touch_workloads(touched)
         if before is None or billed(before) != billed(owner):
             for root in touched:
-                for pod in self.family.live_pods_of(root):
-                    self._billing.note(pod, new=False)
+                for pod in self.ownership.live_pods_of(root):
+                    self._periods.note(pod, new=False)
 
     def drop_owner(self, uid: str) -> None:
         """An object above pods was deleted."""
-        self._touch_workloads(self.family.drop_owner(uid))
+        self._touch_workloads(self.ownership.drop_owner(uid))
 
     def put_pod(self, pod: FleetPod) -> None:
         """Add or replace a pod."""
-        before = self.family.pods.get(pod.uid)
+        before = self.ownership.pods.get(pod.uid)
         if before is not None and before.node != pod.node:
             self._leave_node(before)
-        self._touch_workloads(self.family.put_pod(pod))
+        self._touch_workloads(self.ownership.put_pod(pod))
         if pod.node:
             self._pods_on.setdefault(pod.node, {})[pod.uid] = None
             self._touch_node(pod.node)
-        self._billing.note(pod, new=before is None or self.family.is_gone(pod.uid))
+        self._periods.note(pod, new=before is None or self.ownership.is_gone(pod.uid))
 
     def drop_pod(self, uid: str, at: float | None = None) -> None:
         """A pod was deleted."""
-        pod = self.family.pods.get(uid)
-        if pod is None or self.family.is_gone(uid):
+        pod = self.ownership.pods.get(uid)
+        if pod is None or self.ownership.is_gone(uid):
             return
         moment = self._clock() if at is None else at
-        self._touch_workloads(self.family.drop_pod(uid, moment))
+        self._touch_workloads(self.ownership.drop_pod(uid, moment))
         self._leave_node(pod)
-        self._billing.note_end(pod, moment)
+        self._periods.note_end(pod, moment)
 
     def put_readings(self, readings: Readings) -> None:
         """Take over new readings, the GPUs that only they know, and the holders that they name."""
-        for _ in self.take_readings(readings):
+        for _ in self.put_readings_steps(readings):
             pass
 
-    def take_readings(self, readings: Readings) -> Iterator[None]:
+    def put_readings_steps(self, readings: Readings) -> Iterator[None]:
         """`put_readings` in steps of a few milliseconds; between two of them questions may be asked.
 
         The numbers change in the last step, all at once.
         """
-        last = self.board.readings
+        last = self.gpu_columns.readings
         described = self._described != self._devices.keys()
         if readings.gpus is not last.gpus or readings.faults != last.faults or described:
             self._described = frozenset(self._devices)
@@ -160,36 +160,36 @@ class Fleet:
             yield from self._replace(self._discovered, said)
         named = yield from holders(readings, self.node_name, self._uid_of)
         yield from self._replace(self._exporter, named)
-        yield from self.refreshing()
+        yield from self.refresh_steps()
         self.refresh()
-        yield from self.board.take(readings, self._aliases)
+        yield from self.gpu_columns.take(readings, self._aliases)
         self.version += 1
 
-    def begin_billing(self) -> None:
+    def start_accounting(self) -> None:
         """All sources have told what there is: from now on holding periods are written."""
-        for _ in self.beginning_to_bill():
+        for _ in self.start_accounting_steps():
             pass
 
-    def beginning_to_bill(self) -> Iterator[None]:
-        """`begin_billing` in steps of a few milliseconds; between two of them anything may change."""
-        yield from self.refreshing()
+    def start_accounting_steps(self) -> Iterator[None]:
+        """`start_accounting` in steps of a few milliseconds; between two of them anything may change."""
+        yield from self.refresh_steps()
         self.refresh()
-        yield from self._billing.begin()
+        yield from self._periods.begin()
 
     @property
-    def billing(self) -> bool:
+    def accounting_started(self) -> bool:
         """Whether holding periods are written, of all that there is."""
-        return self._billing.begun
+        return self._periods.begun
 
     # What it makes of that
 
     def refresh(self) -> None:
         """Look again at what was touched."""
         if self._dirty_nodes or self._dirty_workloads:
-            for _ in self.refreshing():
+            for _ in self.refresh_steps():
                 pass
 
-    def refreshing(self) -> Iterator[None]:
+    def refresh_steps(self) -> Iterator[None]:
         """`refresh` in steps of a few milliseconds; between two of them questions may be asked."""
         while self._dirty_nodes:
             for _ in range(min(_NODES_A_STEP, len(self._dirty_nodes))):
@@ -214,35 +214,35 @@ class Fleet:
         self.refresh()
         return self._workloads
 
-    def ended(self) -> Mapping[str, Ended]:
+    def ended(self) -> Mapping[str, WorkloadRecord]:
         """GPU workloads that are gone from their source, the oldest first."""
         self.refresh()
         return self._archive.records
 
-    def remember(self, ended: Iterable[Ended]) -> None:
+    def restore_ended(self, ended: Iterable[WorkloadRecord]) -> None:
         """Take ended workloads over from an earlier life, the oldest first."""
         self._archive.remember(ended)
         self.version += 1
 
-    def follow_workloads(self) -> set[str]:
+    def watch_workloads(self) -> set[str]:
         """A set that gets the uid of every workload that changes; it begins with all there are."""
         self.refresh()
         changed = {*self._workloads, *self._archive.records}
         self._followers.append(changed)
         return changed
 
-    def drain_ended(self) -> list[Ended]:
+    def drain_ended(self) -> list[WorkloadRecord]:
         """The workloads that went since the last call."""
         self.refresh()
         return self._archive.drain()
 
-    def undrain(self, ended: Iterable[Ended]) -> None:
+    def requeue_ended(self, ended: Iterable[WorkloadRecord]) -> None:
         """Give back what was drained and could not be stored."""
         self._archive.undrain(ended)
 
-    def tree(self, uid: str) -> Branch:
+    def tree(self, uid: str) -> ObjectTree:
         """An object with everything that it controls, ordered by kind and name."""
-        return tree_of(self.family, uid)
+        return object_tree(self.ownership, uid)
 
     def models(self, pods: Iterable[FleetPod]) -> dict[str, int]:
         """How many GPUs of each model the pods hold."""
@@ -267,10 +267,10 @@ class Fleet:
 
     def _uid_of(self, holder: GpuUser, node: str) -> str | None:
         if holder.pod_uid:
-            return holder.pod_uid if holder.pod_uid in self.family.pods else None
+            return holder.pod_uid if holder.pod_uid in self.ownership.pods else None
         if holder.pod:
-            return self.family.uid_of(holder.namespace, holder.pod)
-        return self.family.uid_of_job(node, holder.job)
+            return self.ownership.uid_of(holder.namespace, holder.pod)
+        return self.ownership.uid_of_job(node, holder.job)
 
     def _name_anew(self) -> None:
         # An address goes from one node to the next, which may be there before the first is gone.
@@ -296,25 +296,25 @@ class Fleet:
         before, node = self._views.get(name), self._nodes.get(name)
         after = None
         if node is not None:
-            evidence = Evidence(
+            evidence = GpuReports(
                 devices=self._devices.get(name),
                 discovered=self._discovered.get(name, ()),
                 leases=self._leases.get(name, {}),
                 exporter=self._exporter.get(name, {}),
             )
-            pods = (self.family.pods[uid] for uid in self._pods_on.get(name, ()))
+            pods = (self.ownership.pods[uid] for uid in self._pods_on.get(name, ()))
             after = look(node, evidence, (pod for pod in pods if pod.holds))
         self.totals.replace(before, after)
-        self._billing.note_capacity(name, after)
+        self._periods.note_capacity(name, after)
         if after is None:
             self._views.pop(name, None)
-            self.board.drop(name)
+            self.gpu_columns.drop(name)
         else:
             self._views[name] = after
-            self.board.put(after)
+            self.gpu_columns.put(after)
             if to_bill_again(before, after):
                 for uid in self._pods_on.get(name, ()):
-                    self._billing.note(self.family.pods[uid], new=False)
+                    self._periods.note(self.ownership.pods[uid], new=False)
         self.changes.tell(node_changes(name, before, after, self._clock()))
 
     def _tell_followers(self, uid: str) -> None:
@@ -324,20 +324,20 @@ class Fleet:
     def _sum_up(self, uid: str) -> None:
         self._tell_followers(uid)
         before = self._workloads.pop(uid, None)
-        everyone = self.family.pods_of(uid)
-        owner = self.family.owners.get(uid)
+        everyone = self.ownership.pods_of(uid)
+        owner = self.ownership.owners.get(uid)
         if not everyone and owner is None:
             return
-        gone = not self.family.lives(uid)
-        live = self.family.live_pods_of(uid)
-        reference = None if owner is not None else self.family.reference_to(uid)
-        past = [pod for pod in everyone if self.family.is_gone(pod.uid)]
+        gone = not self.ownership.lives(uid)
+        live = self.ownership.live_pods_of(uid)
+        reference = None if owner is not None else self.ownership.reference_to(uid)
+        past = [pod for pod in everyone if self.ownership.is_gone(pod.uid)]
         after = summarise(uid, owner, reference, live, past, gone)
         if after.asks_for_gpus:
             if gone:
-                self._archive.put(Ended(after, self.tree(uid), self.models(after.counted)))
+                self._archive.put(WorkloadRecord(after, self.tree(uid), self.models(after.counted)))
             else:
                 self._workloads[uid] = after
             self.changes.tell(workload_changes(before, after, self._clock()))
         if gone:
-            self.family.forget(uid)
+            self.ownership.forget(uid)

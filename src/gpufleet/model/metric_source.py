@@ -51,7 +51,7 @@ class SourceHealth:
     last_error: str = ""
     """The newest error, also if it is over; empty if there never was one."""
     metrics: Mapping[str, MetricHealth] = field(default_factory=dict)
-    vocabularies: tuple[str, ...] = ()
+    exporters: tuple[str, ...] = ()
     """Which exporters' names were found."""
 
 

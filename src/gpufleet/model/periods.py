@@ -8,7 +8,7 @@ counted once, under the names that were true in it.
 import msgspec
 
 
-class HoldingPeriod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class AllocationPeriod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One pod holding GPUs of one node from `start` to `end` (0 while it lasts), in Unix seconds."""
 
     pod_uid: str

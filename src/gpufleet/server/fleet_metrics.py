@@ -36,7 +36,7 @@ class FleetMetrics(Collector):
             labels=["cluster", "state"],
         )
         for cluster in self._clusters:
-            if cluster.unseen():
+            if cluster.unsynced_reason():
                 continue  # nothing is known, which is not the same as nothing being there
             counted = overview(cluster.fleet)
             for state in NodeState:
@@ -51,8 +51,8 @@ class FleetMetrics(Collector):
 
 def _idle(cluster: Cluster) -> int:
     """GPUs that are certainly allocated and do nothing; those without a reading don't count."""
-    board = cluster.fleet.board
-    utilization = board.column(Quantity.UTILIZATION)[board.held[: len(board.keys)]]
+    gpu_columns = cluster.fleet.gpu_columns
+    utilization = gpu_columns.column(Quantity.UTILIZATION)[gpu_columns.held[: len(gpu_columns.keys)]]
     return int(np.count_nonzero(utilization < IDLE_BELOW))
 
 

@@ -12,10 +12,10 @@ import pytest
 from tests.accounting.histories import HOUR, PLAN, Prometheus, Server, Time, World, pod
 from tests.server.aggregation.test_aggregation import FIRST, START, ask, refusal
 
-from gpufleet.accounting.hours import GPU_HOUR
 from gpufleet.accounting.report import period_of, report
-from gpufleet.accounting.statistics import UsageSum, UsageTotals
+from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.node import FleetNode
+from gpufleet.model.statistics import UsageSum, UsageTotals
 from gpufleet.server.routes.report_page import page_of
 from gpufleet.store import Store
 

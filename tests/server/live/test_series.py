@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.fleet.lookup import Held
+from gpufleet.fleet.lookup import AllocatedGpu
 from gpufleet.model.reading import GpuRef, GpuSeries
 from gpufleet.server.routes.workload_metrics import Series, _points
 
@@ -25,7 +25,7 @@ def test_points_are_cut_to_the_periods_and_told_in_their_unit(
     values: list[float], spans: list[tuple[float, float]], scale: int
 ) -> None:
     times = 1.8e9 + 2.0 * np.arange(len(values), dtype=np.float64)
-    held = [Held(GPU, 1.8e9 + start, 1.8e9 + end if end else 0.0) for start, end in spans]
+    held = [AllocatedGpu(GPU, 1.8e9 + start, 1.8e9 + end if end else 0.0) for start, end in spans]
     told = Series("GPU-0", _points(GpuSeries(GPU, times, np.array(values)), held, scale))
     decoded = cast(Any, msgspec.json.decode(msgspec.json.encode(told)))
     assert decoded["points"] == [

@@ -66,7 +66,7 @@ async def until(found: Callable[[], Awaitable[object]]) -> Any:
 
 
 async def held(store: Store) -> list[tuple[int, bool]]:
-    rows = await store.holdings.within("default", 0.0, 1e12)
+    rows = await store.allocation_periods.overlapping("default", 0.0, 1e12)
     return [(row.gpus, bool(row.end)) for row in rows]
 
 
@@ -81,7 +81,7 @@ async def test_one_of_two_servers_writes_and_ended_workloads_come_back(
         for source in ("snapshots", "hours"):
             line = f'gpufleet_refresh_age_seconds{{cluster="default",source="{source}"}} '
             assert line in first.metrics.exposition().decode()
-        capacities = await first.store.capacities.within("default", 0.0, 1e12)
+        capacities = await first.store.capacity_periods.overlapping("default", 0.0, 1e12)
         assert [(row.node, row.gpus) for row in capacities] == [("a", 4)]
         await api.write_json("DELETE", "/api/v1/namespaces/default/pods/p", {"gracePeriodSeconds": 0})
 

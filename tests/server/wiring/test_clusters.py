@@ -90,9 +90,9 @@ async def test_an_api_that_is_away_costs_only_its_own_cluster(
     async with AsyncExitStack() as closing:
         parts = await open_parts(on(settings, here=api, away=nowhere(tmp_path)), closing)
         assert list(parts.clusters.get("here").fleet.views()) == ["a"]
-        assert list(parts.clusters.seen("here").fleet.views()) == ["a"]
+        assert list(parts.clusters.synced("here").fleet.views()) == ["a"]
         with pytest.raises(Unavailable, match=r"nothing is known of cluster away yet: .* no connection to"):
-            parts.clusters.seen("away")
+            parts.clusters.synced("away")
         with pytest.raises(Unavailable, match="cluster away: "):
             await parts.probes["kubernetes"]()
 

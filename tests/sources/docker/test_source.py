@@ -36,7 +36,7 @@ async def followed(
     engine: tuple[EngineServer, str],
 ) -> AsyncIterator[tuple[EngineServer, DockerSource, Fleet]]:
     fleet = Fleet("here")
-    fleet.begin_billing()
+    fleet.start_accounting()
     source = DockerSource(DockerSettings(url=engine[1], gpus=8, timeout=0.5), fleet)
     yield engine[0], source, fleet
     await source.close()
@@ -89,7 +89,9 @@ async def test_a_container_ends_and_is_removed(followed: tuple[EngineServer, Doc
     assert fleet.ended()[id].workload.status is Status.COMPLETED
     assert fleet.ended()[id].workload.ended == 1777633200.0
     held = [
-        (p.workload_name, p.gpus, round(p.end - p.start)) for p in fleet.ledger.drain() if p.pod_uid == id
+        (p.workload_name, p.gpus, round(p.end - p.start))
+        for p in fleet.allocation_periods.drain()
+        if p.pod_uid == id
     ]
     assert held == [("good", 8, 3600)]
 

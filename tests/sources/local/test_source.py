@@ -64,7 +64,7 @@ async def test_readings_and_processes_are_recorded_where_the_api_asks_for_them(
     assert (process.gpu.index, process.pid, process.gpu_memory_bytes) == (3, os.getpid(), 5 * GIB)
     assert process.user == getpass.getuser()
     assert process.command.split()[0] == psutil.Process().cmdline()[0]
-    assert fleet.board.readings.value(3, Quantity.UTILIZATION) == 30.0
+    assert fleet.gpu_columns.readings.value(3, Quantity.UTILIZATION) == 30.0
     assert source.told().startswith("8 GPUs by NVML")
     (series,) = await metrics.series(Quantity.POWER, [latest.gpus[3].ref], began, began + 60, 15)
     assert series.values[0] == pytest.approx(103.5)
@@ -144,7 +144,7 @@ async def test_the_processes_of_a_session_are_one_workload_and_share_what_others
     nvml_shim: NvmlShim, reader: DeadlineReader, programs: Programs
 ) -> None:
     fleet = Fleet("here")
-    fleet.begin_billing()
+    fleet.start_accounting()
     source = following(reader, fleet)
     nvml_shim.run(0, programs.launcher, GIB)
     nvml_shim.run(1, programs.worker, GIB)
@@ -162,7 +162,7 @@ async def test_the_processes_of_a_session_are_one_workload_and_share_what_others
     await source.look()
     assert not fleet.workloads()
     assert {ended.workload.status for ended in fleet.ended().values()} == {Status.UNKNOWN}
-    assert not fleet.ledger.open()
+    assert not fleet.allocation_periods.open()
 
 
 async def test_a_process_of_a_known_slurm_job_says_which_gpu_the_job_is_on(

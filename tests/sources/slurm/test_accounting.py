@@ -66,14 +66,14 @@ class Following:
         self.fleet = Fleet("hpc", clock=lambda: self.time)
         settings = SlurmSettings(enabled=True, history=history)
         self.source = SlurmSource(settings, self.fleet, answers=self.told, clock=lambda: self.time)
-        self.fleet.begin_billing()
+        self.fleet.start_accounting()
 
     async def look(self, at: float) -> None:
         self.time = at
         await self.source.look()
 
     def periods(self) -> list[tuple[str, tuple[int, ...], float, float]]:
-        return [(p.workload_name, p.held, p.start, p.end) for p in self.fleet.ledger.drain()]
+        return [(p.workload_name, p.held, p.start, p.end) for p in self.fleet.allocation_periods.drain()]
 
 
 async def test_a_job_that_went_unseen_ends_as_the_accounting_database_says() -> None:
@@ -152,11 +152,11 @@ async def test_a_job_of_an_earlier_life_is_not_told_of_again() -> None:
     first = Fleet("hpc", clock=lambda: 5000.0)
     for fleet in (first, Fleet("hpc", clock=lambda: 6000.0)):
         if fleet is not first:
-            fleet.remember([first.ended()["slurm-7-100"]])
+            fleet.restore_ended([first.ended()["slurm-7-100"]])
         source = SlurmSource(SlurmSettings(), fleet, answers=told, clock=lambda: 5000.0)
         await source.look()
-        fleet.begin_billing()
+        fleet.start_accounting()
         await source.look()
-        names = {period.workload_name for period in fleet.ledger.drain()}
+        names = {period.workload_name for period in fleet.allocation_periods.drain()}
         assert names == ({"job7", "job8"} if fleet is first else {"job8"})
         assert set(fleet.ended()) == {"slurm-7-100", "slurm-8-100"}

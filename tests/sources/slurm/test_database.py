@@ -86,12 +86,12 @@ async def test_a_job_that_ended_before_the_first_look_is_taken_over_with_account
     fleet = Fleet("hpc")
     source = by_command(slurm, fleet, history=3600)
     await source.look()
-    fleet.begin_billing()
+    fleet.start_accounting()
     await source.look()
     (ended,) = [record.workload for record in fleet.ended().values() if record.workload.name == "early"]
     assert (ended.status, ended.namespace) == (Status.COMPLETED, "research")
     assert (ended.labels["slurm/user"], ended.labels["slurm/account"]) == (getpass.getuser(), "research")
-    (period,) = [p for p in fleet.ledger.drain() if p.workload_name == "early"]
+    (period,) = [p for p in fleet.allocation_periods.drain() if p.workload_name == "early"]
     assert (period.gpus, period.namespace) == (3, "research")
     assert began - 1 <= period.start <= period.end <= time.time()
 
@@ -100,7 +100,7 @@ async def test_a_job_that_ends_between_two_looks_gets_its_end_from_the_database(
     fleet = Fleet("hpc")
     source = by_command(slurm, fleet)
     await source.look()
-    fleet.begin_billing()
+    fleet.start_accounting()
     job = slurm.submit("sleep 3; exit 7", "--job-name=short", "--gres=gpu:2")
     await until(lambda: "RUNNING" in slurm.command("squeue", "--noheader", "--format=%T", f"--jobs={job}"))
     await source.look()
@@ -111,7 +111,7 @@ async def test_a_job_that_ends_between_two_looks_gets_its_end_from_the_database(
     await source.look()
     ended = fleet.ended()[running.uid].workload
     assert ended.status is Status.FAILED
-    (period,) = [p for p in fleet.ledger.drain() if p.workload_uid == running.uid]
+    (period,) = [p for p in fleet.allocation_periods.drain() if p.workload_uid == running.uid]
     assert len(period.held) == 2, "the GPUs that it was seen with"
     assert 1 <= period.end - period.start <= 60
 

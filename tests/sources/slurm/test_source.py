@@ -26,7 +26,7 @@ def settings(slurm: Slurm, timeout: float = 10.0) -> SlurmSettings:
 
 def following(slurm: Slurm, timeout: float = 10.0) -> tuple[SlurmSource, Fleet]:
     fleet = Fleet("hpc")
-    fleet.begin_billing()
+    fleet.start_accounting()
     chosen = settings(slurm, timeout)
     return SlurmSource(chosen, fleet, answers=Commands(chosen, slurm.environment)), fleet
 
@@ -106,7 +106,7 @@ async def test_a_job_that_ends_keeps_its_gpus_in_memory_and_frees_them_on_the_no
         assert len(held) == 2
         assert pod.ended >= pod.started > 0
         assert {v.allocated for v in fleet.views().values()} == {0}
-    periods = [p for p in fleet.ledger.drain() if p.workload_name == "bad"]
+    periods = [p for p in fleet.allocation_periods.drain() if p.workload_name == "bad"]
     assert [(p.gpus, p.held, p.start, p.end) for p in periods] == [(2, held, pod.started, pod.ended)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpufleet.demo.simulation.hardware import Hardware, Machine
 from gpufleet.demo.simulation.timeline import Run
-from gpufleet.model.periods import HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod
 
 Json = dict[str, Any]
 
@@ -71,11 +71,11 @@ def row(container: Json) -> Json:
     }
 
 
-def holdings(run: Run, hardware: Hardware, end: float) -> Iterator[HoldingPeriod]:
+def holdings(run: Run, hardware: Hardware, end: float) -> Iterator[AllocationPeriod]:
     """Which GPUs a container held, as the source of containers tells it."""
     (place,) = run.slot.places
     machine = hardware.machines[place.node]
-    yield HoldingPeriod(
+    yield AllocationPeriod(
         pod_uid=run.uid,
         pod=run.name,
         namespace=_compose_project(run),

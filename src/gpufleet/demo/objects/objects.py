@@ -20,7 +20,7 @@ from gpufleet.demo.simulation.identities import (
     uses_claims,
 )
 from gpufleet.demo.simulation.timeline import Run
-from gpufleet.model.periods import HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod
 
 
 def objects_of(run: Run, phase: Phase, hardware: Hardware, leases_in: str) -> list[Json]:
@@ -43,11 +43,11 @@ def objects_of(run: Run, phase: Phase, hardware: Hardware, leases_in: str) -> li
     return found
 
 
-def holdings(run: Run, hardware: Hardware, end: float) -> Iterator[HoldingPeriod]:
+def holdings(run: Run, hardware: Hardware, end: float) -> Iterator[AllocationPeriod]:
     """Which GPUs the pods of a run held, as the source of Kubernetes tells it at `end`."""
     for pod in pods_of(run):
         machine = hardware.machines[pod.place.node]
-        yield HoldingPeriod(
+        yield AllocationPeriod(
             pod_uid=pod.uid,
             pod=pod.name,
             namespace=run.team.namespace,

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpufleet.demo.simulation.hardware import Hardware, Machine
 from gpufleet.demo.simulation.timeline import Run, SlotPosition
-from gpufleet.model.periods import HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod
 
 Json = dict[str, Any]
 
@@ -50,12 +50,12 @@ def nodes(runs: Iterable[Run], hardware: Hardware, at: float) -> list[Json]:
     ]
 
 
-def holdings(run: Run, hardware: Hardware, end: float) -> Iterator[HoldingPeriod]:
+def holdings(run: Run, hardware: Hardware, end: float) -> Iterator[AllocationPeriod]:
     """Which GPUs a job held, as the source of Slurm tells it at `end`."""
     state = "RUNNING" if run.ended > end else _ending(run)
     for number, place in enumerate(run.slot.places):
         machine = hardware.machines[place.node]
-        yield HoldingPeriod(
+        yield AllocationPeriod(
             pod_uid=f"{run.uid}-{number}",
             pod=f"{run.job_id}-{machine.name}",
             namespace=run.team.name,

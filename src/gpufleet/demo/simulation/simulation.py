@@ -16,7 +16,7 @@ from gpufleet.demo.simulation.curves import Matrix, all_quantities, load, noise,
 from gpufleet.demo.simulation.hardware import DAY, XID, Hardware, build, lost_place
 from gpufleet.demo.simulation.slots import cut
 from gpufleet.demo.simulation.timeline import Run, Slot, runs_between
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.model.reading import (
     Column,
     Fault,
@@ -37,7 +37,7 @@ TICK = 15.0
 _PORT_RATE = 50e9
 """Bytes per second of a 400 Gb/s port."""
 
-_HOLDINGS: dict[str, Callable[[Run, Hardware, float], Iterator[HoldingPeriod]]] = {
+_HOLDINGS: dict[str, Callable[[Run, Hardware, float], Iterator[AllocationPeriod]]] = {
     "k8s": objects.holdings,
     "slurm": slurm.holdings,
     "docker": docker.holdings,
@@ -68,7 +68,7 @@ class Simulation:
         for slot in self.slots if slots is None else slots:
             yield from runs_between(slot, start, end)
 
-    def holdings(self, start: float, end: float) -> Iterator[HoldingPeriod]:
+    def holdings(self, start: float, end: float) -> Iterator[AllocationPeriod]:
         """Which pod held which GPUs from `start` to `end`, cut to that span; `end` 0 for those that go on."""
         for run in self.runs(start, end):
             if run.bound >= end or run.ended <= start:

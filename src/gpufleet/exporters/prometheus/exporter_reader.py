@@ -14,12 +14,12 @@ from typing import TypeVar
 import numpy as np
 
 from gpufleet.errors import MetricsUnavailable
-from gpufleet.exporters.columns import in_our_unit, written_in_percent
+from gpufleet.exporters.columns import holds_percent, to_quantity_unit
 from gpufleet.exporters.detection import DetectedExporter
 from gpufleet.exporters.known_exporters import HOLDER_LABELS, FaultMetric, Metric
 from gpufleet.exporters.labels import holder_of, identity_labels
 from gpufleet.exporters.prometheus.expressions import fault_query, holder_query, presence_query, value_queries
-from gpufleet.exporters.prometheus.gpu_index import GpuIndex, call_the_roll, empty_roster
+from gpufleet.exporters.prometheus.gpu_index import GpuIndex, build_index, empty_index
 from gpufleet.exporters.prometheus.responses import Labels
 from gpufleet.exporters.prometheus.snapshot import QuerySnapshot
 from gpufleet.model.reading import Column, Fault, GpuUser, Quantity
@@ -39,7 +39,7 @@ class ExporterReader:
 
     def __init__(self, dialect: DetectedExporter) -> None:
         self.dialect = dialect
-        self.roster: GpuIndex = empty_roster(dialect.vocabulary)
+        self.roster: GpuIndex = empty_index(dialect.vocabulary)
         self.values: dict[Quantity, Column] = {}
         self.times: dict[Quantity, Column] = {}
         self.holders: Mapping[int, tuple[GpuUser, ...]] = {}
@@ -90,7 +90,7 @@ class ExporterReader:
         present = labels
         if moment.shortfalls:
             labels, times = await moment.work(before.remembered, labels, times, moment.at - REMEMBERED)
-        self.roster = await moment.work(call_the_roll, vocabulary, before, labels, times)
+        self.roster = await moment.work(build_index, vocabulary, before, labels, times)
         self._lacking = self.roster.lacking(present) if moment.shortfalls else frozenset()
         if before.gpus is not self.roster.gpus:
             await moment.work(self._move_to, before, self.roster)
@@ -112,10 +112,10 @@ class ExporterReader:
     ) -> Column:
         column = np.full(len(roster.gpus), np.nan)
         for metric, (labels, values) in zip(metrics, answers, strict=True):
-            if written_in_percent(metric, values):
+            if holds_percent(metric, values):
                 self.percent.add(metric.name)
             places = roster.place(labels)
-            ours = in_our_unit(quantity, metric, values, metric.name in self.percent)
+            ours = to_quantity_unit(quantity, metric, values, metric.name in self.percent)
             fresh = np.full(len(roster.gpus), np.nan)
             fresh[places[places >= 0]] = ours[places >= 0]
             column = np.where(np.isnan(column), fresh, column)

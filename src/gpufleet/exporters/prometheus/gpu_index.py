@@ -69,12 +69,12 @@ class GpuIndex:
         return frozenset(range(len(self.gpus))) - {self.seen.get(each, -1) for each in labels}
 
 
-def empty_roster(vocabulary: Exporter) -> GpuIndex:
+def empty_index(vocabulary: Exporter) -> GpuIndex:
     """The roster before anything was read."""
     return GpuIndex((), np.empty(0), key_labels(vocabulary, ()), node_labels(()), {}, {})
 
 
-def call_the_roll(
+def build_index(
     vocabulary: Exporter, previous: GpuIndex, labels: Sequence[Labels], times: Column
 ) -> GpuIndex:
     """The roster that follows from an answer with all identity labels and the samples' times."""

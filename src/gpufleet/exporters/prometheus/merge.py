@@ -40,7 +40,7 @@ class RowLayout:
         )
 
 
-def lay_out(readers: Sequence[ExporterReader]) -> RowLayout:
+def row_layout(readers: Sequence[ExporterReader]) -> RowLayout:
     """Find the rows of all GPUs, best exporter first."""
     by_uuid: dict[str, GpuRef] = {}
     known: dict[GpuRef, GpuIdentity] = {}
@@ -66,7 +66,7 @@ def lay_out(readers: Sequence[ExporterReader]) -> RowLayout:
     )
 
 
-def paint(
+def merge_readings(
     layout: RowLayout, readers: Sequence[ExporterReader], errors: Mapping[str, str], now: float
 ) -> Readings:
     """The picture of the moment from what each reader has."""

@@ -16,13 +16,13 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from gpufleet.exporters.columns import DERIVED, derive, in_our_unit, written_in_percent
+from gpufleet.exporters.columns import DERIVED, derive, holds_percent, to_quantity_unit
 from gpufleet.exporters.known_exporters import Metric
 from gpufleet.exporters.labels import identify
 from gpufleet.exporters.prometheus.client import MAX_QUERY
 from gpufleet.exporters.prometheus.exporter_reader import ExporterReader
 from gpufleet.exporters.prometheus.expressions import range_queries
-from gpufleet.exporters.prometheus.responses import TimesMoved, Told, decode_range
+from gpufleet.exporters.prometheus.responses import MisalignedRange, Told, decode_range
 from gpufleet.exporters.prometheus.snapshot import QuerySnapshot
 from gpufleet.model.reading import GpuRef, Quantity
 
@@ -66,7 +66,7 @@ async def read_span(
     aligned = moment.client.aligns
     try:
         return await _read(moment, readers, native, quantity, gpus, span.aligned if aligned else span)
-    except TimesMoved:
+    except MisalignedRange:
         if aligned:
             raise
     moment.client.aligns = True
@@ -151,8 +151,8 @@ def _rows(
         gpu = identify(reader.dialect.vocabulary, {name: getattr(labels, name) for name in names})
         if gpu is not None:
             raw[gpu.ref] = row if gpu.ref not in raw else np.fmax(raw[gpu.ref], row)
-    percent = metric.name in reader.percent or any(written_in_percent(metric, row) for row in raw.values())
-    return {ref: in_our_unit(quantity, metric, row, percent) for ref, row in raw.items()}
+    percent = metric.name in reader.percent or any(holds_percent(metric, row) for row in raw.values())
+    return {ref: to_quantity_unit(quantity, metric, row, percent) for ref, row in raw.items()}
 
 
 def _gaps(grid: Grid) -> bool:

@@ -39,7 +39,7 @@ Told = Callable[[str], None]
 T = TypeVar("T")
 
 
-class TimesMoved(MetricsUnavailable):
+class MisalignedRange(MetricsUnavailable):
     """A range was answered for other times than asked for."""
 
 
@@ -64,7 +64,7 @@ class RangeSeries(Struct, gc=False):
     values: list[Point]
 
 
-class Said(Struct, kw_only=True):
+class ResponseStatus(Struct, kw_only=True):
     """What a source says beside the result."""
 
     status: str
@@ -81,7 +81,7 @@ class Said(Struct, kw_only=True):
         return "not all of its stores answered" if self.is_partial else ""
 
 
-class Names(Said, kw_only=True):
+class Names(ResponseStatus, kw_only=True):
     """The answer to a question for names."""
 
     data: list[str] = []
@@ -93,7 +93,7 @@ class Data(Struct, Generic[T]):
     result: list[T] = []
 
 
-class Answer(Said, Generic[T], kw_only=True):
+class Answer(ResponseStatus, Generic[T], kw_only=True):
     """What Prometheus wraps around a result."""
 
     data: Data[T] | None = None
@@ -140,7 +140,7 @@ def decode_range(
             places = np.rint((times - start) / step).astype(np.int64)
             inside = (places >= 0) & (places < points)
             if (np.abs(times - start - places * step)[inside] > _OFF).any():
-                raise TimesMoved("the metric source answers a range for other times than asked for")
+                raise MisalignedRange("the metric source answers a range for other times than asked for")
             row[places[inside]] = values[inside]
             yield series.metric, row
 

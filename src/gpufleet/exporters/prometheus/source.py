@@ -20,10 +20,10 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from gpufleet.errors import InvalidRequest, MetricsUnavailable
-from gpufleet.exporters.detection import DetectedExporter, assumed, dialects
+from gpufleet.exporters.detection import DetectedExporter, assumed_exporters, detect_exporters
 from gpufleet.exporters.prometheus.client import PrometheusClient
 from gpufleet.exporters.prometheus.exporter_reader import ExporterReader
-from gpufleet.exporters.prometheus.merge import RowLayout, lay_out, paint
+from gpufleet.exporters.prometheus.merge import RowLayout, merge_readings, row_layout
 from gpufleet.exporters.prometheus.processes import read_processes
 from gpufleet.exporters.prometheus.ranges import Grid, TimeRange, read_span
 from gpufleet.exporters.prometheus.shared_queries import Cache, SharedQueries
@@ -81,7 +81,7 @@ class PrometheusSource:
         self._readers: tuple[ExporterReader, ...] = ()
         self._names: frozenset[str] = frozenset()
         self._detected: float | None = None
-        self._layout: RowLayout = lay_out(())
+        self._layout: RowLayout = row_layout(())
         self._picture = Readings(taken_at=0.0, errors={"source": "nothing was read yet"})
         self._first = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -218,8 +218,8 @@ class PrometheusSource:
             await self._detect(moment)
             errors = await self._refresh_readers(moment)
             if not self._layout.fits(self._readers):
-                self._layout = await moment.work(lay_out, self._readers)
-            self._picture = await moment.work(paint, self._layout, self._readers, errors, moment.at)
+                self._layout = await moment.work(row_layout, self._readers)
+            self._picture = await moment.work(merge_readings, self._layout, self._readers, errors, moment.at)
         self._first.set()
         for name, shared in self._on_demand.items():
             if self._journal.error(name):
@@ -245,12 +245,12 @@ class PrometheusSource:
             names = await moment.names(moment.at - _NAMES_SPAN, moment.at)
         except MetricsUnavailable as error:
             self._journal.failed("names", str(error))
-            found = assumed(only) if only and not self._readers else None
+            found = assumed_exporters(only) if only and not self._readers else None
         else:
             self._journal.succeeded("names")
             known = self._names if moment.shortfalls else ()
             self._names, self._detected = frozenset([*names, *known]), moment.at
-            found = await moment.work(dialects, self._names, only)
+            found = await moment.work(detect_exporters, self._names, only)
         if found is not None:
             self._readers = tuple(self._reader(dialect) for dialect in found)
 
@@ -291,7 +291,7 @@ class PrometheusSource:
         readers = await self._speakers(span)
         if not readers and (failed := self._journal.error("names")):
             raise MetricsUnavailable(failed)
-        layout = self._layout if self._layout.fits(readers) else lay_out(readers)
+        layout = self._layout if self._layout.fits(readers) else row_layout(readers)
         grid, lacks = await self._asked(
             "ranges", lambda now: read_span(now, readers, layout.native, quantity, gpus, span)
         )
@@ -318,13 +318,13 @@ class PrometheusSource:
         spoken = {name for reader in now for name in reader.dialect.names}
         if names <= spoken:
             return now
-        both, then = dialects(names | spoken, only), replace(self._now(), at=span.end)
+        both, then = detect_exporters(names | spoken, only), replace(self._now(), at=span.end)
         return tuple(await asyncio.gather(*(self._past_reader(dialect, then) for dialect in both)))
 
     async def _names_of(self, first: float, last: float) -> frozenset[str]:
         """The metrics of GPUs that there were."""
         names, _ = await self._asked("past names", lambda now: now.names(first, last))
-        found = await self._now().work(dialects, names, self._settings.vocabularies)
+        found = await self._now().work(detect_exporters, names, self._settings.vocabularies)
         return frozenset(name for dialect in found for name in dialect.names)
 
     async def _past_reader(self, dialect: DetectedExporter, then: QuerySnapshot) -> ExporterReader:
@@ -338,7 +338,7 @@ class PrometheusSource:
 
     async def _fetch_processes(self) -> Processes:
         readers = self._readers
-        layout = self._layout if self._layout.fits(readers) else lay_out(readers)
+        layout = self._layout if self._layout.fits(readers) else row_layout(readers)
         found, lacks = await self._asked("processes", lambda now: read_processes(now, readers, layout.native))
         return replace(found, errors={**found.errors, "partial": lacks}) if lacks else found
 

@@ -6,16 +6,16 @@ from typing import TypeVar
 
 import msgspec
 
-from gpufleet.accounting.statistics import (
+from gpufleet.errors import InvalidRequest, NotFound
+from gpufleet.model.statistics import (
     ClusterStatistics,
-    HoursWanted,
+    HoursQuery,
     LabelStatistics,
     NamespaceStatistics,
     Snapshot,
-    WorkloadHoursWanted,
+    WorkloadHoursQuery,
     WorkloadStatistics,
 )
-from gpufleet.errors import InvalidRequest, NotFound
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.aggregation_examples import CLUSTER, LABEL, NAMESPACE, SNAPSHOT, WORKLOAD
 from gpufleet.server.routes.aggregation_params import (
@@ -118,7 +118,7 @@ def _hour_routes(books: Books) -> list[Route]:
     async def workload_hours(query: WorkloadHoursAsked) -> Page[WorkloadStatistics]:
         """Hours of workloads, always in pages."""
         hours = await _wanted(books, query, always_paged=True)
-        wanted = WorkloadHoursWanted(
+        wanted = WorkloadHoursQuery(
             **msgspec.structs.asdict(hours),
             namespace=query.namespace,
             name=query.workload_name,
@@ -160,10 +160,10 @@ def _snapshot_routes(books: Books, now: Callable[[], float]) -> list[Route]:
     return [latest_snapshot, snapshots]
 
 
-async def _wanted(books: Books, query: HoursAsked, *, always_paged: bool = False) -> HoursWanted:
+async def _wanted(books: Books, query: HoursAsked, *, always_paged: bool = False) -> HoursQuery:
     size = query.page_size or DEFAULT_PAGE_SIZE
     paged = query.paged or always_paged
-    return HoursWanted(
+    return HoursQuery(
         cluster=await cluster_name(books, query.cluster),
         first=-int(-query.start_time.timestamp() // 3600),
         last=int(query.end_time.timestamp() // 3600),

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gpufleet.accounting.statistics import (
+from gpufleet.model.statistics import (
     ClusterStatistics,
     LabelStatistics,
     NamespaceStatistics,

@@ -4,15 +4,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from gpufleet.accounting.statistics import (
+from gpufleet.model.statistics import (
     ClusterStatistics,
-    HoursWanted,
+    HoursQuery,
     LabelStatistics,
     NamespaceStatistics,
     Snapshot,
     UsageSum,
     UsageTotals,
-    WorkloadHoursWanted,
+    WorkloadHoursQuery,
     WorkloadStatistics,
 )
 
@@ -20,29 +20,29 @@ from gpufleet.accounting.statistics import (
 class Statistics(Protocol):
     """Hours of clusters, namespaces and labels; hours are numbered (Unix seconds / 3600)."""
 
-    async def cluster_hours(self, wanted: HoursWanted) -> list[ClusterStatistics]:
+    async def cluster_hours(self, wanted: HoursQuery) -> list[ClusterStatistics]:
         """Hours of a cluster."""
         ...
 
-    async def count_cluster_hours(self, wanted: HoursWanted) -> int:
+    async def count_cluster_hours(self, wanted: HoursQuery) -> int:
         """How many there are on all pages."""
         ...
 
-    async def namespace_hours(self, wanted: HoursWanted, namespace: str) -> list[NamespaceStatistics]:
+    async def namespace_hours(self, wanted: HoursQuery, namespace: str) -> list[NamespaceStatistics]:
         """Hours of a namespace, or of all without a name."""
         ...
 
-    async def count_namespace_hours(self, wanted: HoursWanted, namespace: str) -> int:
+    async def count_namespace_hours(self, wanted: HoursQuery, namespace: str) -> int:
         """How many there are on all pages."""
         ...
 
     async def label_hours(
-        self, wanted: HoursWanted, type_: str, key: str, value: str
+        self, wanted: HoursQuery, type_: str, key: str, value: str
     ) -> list[LabelStatistics]:
         """Hours of a value of a label or annotation, or of all values of the key."""
         ...
 
-    async def count_label_hours(self, wanted: HoursWanted, type_: str, key: str, value: str) -> int:
+    async def count_label_hours(self, wanted: HoursQuery, type_: str, key: str, value: str) -> int:
         """How many there are on all pages."""
         ...
 
@@ -62,7 +62,7 @@ class Statistics(Protocol):
 class Workloads(Protocol):
     """Hours of workloads."""
 
-    async def page(self, wanted: WorkloadHoursWanted) -> tuple[int, list[WorkloadStatistics]]:
+    async def page(self, wanted: WorkloadHoursQuery) -> tuple[int, list[WorkloadStatistics]]:
         """How many rows there are on all pages, and those of one."""
         ...
 

@@ -119,12 +119,12 @@ def cluster_routes(clusters: Clusters) -> list[Route]:
     @get("/api/clusters/overview", example=_OVERVIEW)
     async def cluster_overview(query: InCluster) -> ClusterOverview:
         """Nodes by state, allocation, utilization, storage and RDMA of a cluster."""
-        return await _overview(clusters.seen(query.cluster))
+        return await _overview(clusters.synced(query.cluster))
 
     @get("/api/clusters/consumers", example=_CONSUMERS)
     async def consumers(query: PagedInCluster) -> ConsumerPage:
         """Workloads that hold GPUs, most GPUs first."""
-        cluster = clusters.seen(query.cluster)
+        cluster = clusters.synced(query.cluster)
         page = cluster.listing.consumers(query.page_num, query.page_size)
         return ConsumerPage([_consumer(cluster, row) for row in page.rows], page.total)
 

@@ -73,7 +73,7 @@ def gpu_map_routes(clusters: Clusters) -> list[Route]:
     @get("/api/v1/gpu/map", example=_EXAMPLE)
     async def gpu_map(query: MapAsked) -> Prepared[GpuMap]:
         """One quantity of every GPU in columns, with who is free, held or broken."""
-        cluster = clusters.seen(query.cluster)
+        cluster = clusters.synced(query.cluster)
         cluster.fleet.refresh()
         key, version = (cluster.name, query.quantity), cluster.fleet.version
         known = kept.get(key)
@@ -111,14 +111,14 @@ def _nodes(cluster: Cluster, known: dict[str, _Node]) -> dict[str, _Node]:
 def _node(cluster: Cluster, view: NodeView) -> _Node:
     gpus = view.gpus
     indexes = [gpu.index for gpu in gpus]
-    slots = cluster.fleet.board.slots_of(view.node.name, indexes)
+    slots = cluster.fleet.gpu_columns.slots_of(view.node.name, indexes)
     return _Node(
         view, slots, indexes, _model(view), _marks(view), _islands(tuple([gpu.island for gpu in gpus]))
     )
 
 
 def _map(cluster: Cluster, nodes: dict[str, _Node], name: Name) -> GpuMap:
-    board = cluster.fleet.board
+    gpu_columns = cluster.fleet.gpu_columns
     quantity, unit = _QUANTITIES[name]
     models: dict[str, int] = {}
     model_of = [models.setdefault(node.model, len(models)) for node in nodes.values()]
@@ -126,13 +126,13 @@ def _map(cluster: Cluster, nodes: dict[str, _Node], name: Name) -> GpuMap:
     return GpuMap(
         quantity=name,
         unit=unit,
-        taken_at=board.readings.taken_at,
+        taken_at=gpu_columns.readings.taken_at,
         nodes=list(nodes),
         counts=[len(node.indexes) for node in nodes.values()],
         models=list(models),
         model_of=model_of,
         indexes=[index for node in nodes.values() for index in node.indexes],
-        values=_whole(board.column(quantity)[slots]),
+        values=_whole(gpu_columns.column(quantity)[slots]),
         marks="".join([node.marks for node in nodes.values()]),
         islands="".join([node.islands for node in nodes.values()]),
     )

@@ -86,7 +86,7 @@ def gpu_routes(clusters: Clusters) -> list[Route]:
     async def gpu_metrics(query: GpusAsked) -> Prepared[list[GpuMetrics]] | Answer[list[GpuMetrics]]:
         """The latest reading of every GPU."""
         cluster = clusters.get(query.cluster)
-        readings = cluster.fleet.board.readings
+        readings = cluster.fleet.gpu_columns.readings
         message = _message("GPU metrics retrieved successfully", readings.errors)
         if query.node or query.namespace or query.workload:
             chosen = _chosen(cluster, readings, by_node.of(cluster.name, readings), query)

@@ -22,7 +22,7 @@ def node_metric_routes(clusters: Clusters) -> list[Route]:
     async def node_metrics(name: str, query: MetricsAsked) -> dict[str, Graph]:
         """Utilization, memory, power and temperature of a node's GPUs over time."""
         check_span(query.start, query.end, query.step)
-        cluster = clusters.seen(query.cluster)
+        cluster = clusters.synced(query.cluster)
         view = cluster.fleet.views().get(name)
         if view is None:
             raise NotFound(f"no node {name[:64]!r} in cluster {cluster.name}")

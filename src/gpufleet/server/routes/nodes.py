@@ -111,7 +111,7 @@ def node_routes(clusters: Clusters) -> list[Route]:
     @get("/api/nodes", example=NodePage([_ROW], 1))
     async def list_nodes(query: NodesAsked) -> NodePage:
         """GPU nodes, by name unless asked otherwise."""
-        cluster = clusters.seen(query.cluster)
+        cluster = clusters.synced(query.cluster)
         part = query.name.casefold()
         views = [
             view
@@ -130,7 +130,7 @@ def node_routes(clusters: Clusters) -> list[Route]:
     @get("/api/nodes/{name:str}", example=_DETAIL)
     async def node(name: str, query: InCluster) -> NodeDetail:
         """One node: its GPUs with health and readings, who holds them, the processes on them."""
-        cluster = clusters.seen(query.cluster)
+        cluster = clusters.synced(query.cluster)
         view = cluster.fleet.views().get(name)
         if view is None:
             raise NotFound(f"no node {name[:64]!r} in cluster {cluster.name}")
@@ -153,11 +153,11 @@ def _key(cluster: Cluster, order: str) -> Callable[[NodeView], float]:
 
 def _utilization(cluster: Cluster) -> Callable[[NodeView], float | None]:
     """What tells the mean over a node's GPUs, 0.0 to 1.0."""
-    board = cluster.fleet.board
-    column = board.column(Quantity.UTILIZATION)
+    gpu_columns = cluster.fleet.gpu_columns
+    column = gpu_columns.column(Quantity.UTILIZATION)
 
     def mean(view: NodeView) -> float | None:
-        slots = board.slots_of(view.node.name, (gpu.index for gpu in view.gpus))
+        slots = gpu_columns.slots_of(view.node.name, (gpu.index for gpu in view.gpus))
         values = [value for value in column[slots].tolist() if value == value]
         return round(sum(values) / len(values) / 100, 4) if values else None
 
@@ -195,11 +195,11 @@ async def _detail(cluster: Cluster, view: NodeView) -> NodeDetail:
 
 
 def _gpu(cluster: Cluster, view: NodeView, gpu: FleetGpu) -> NodeGpu:
-    board, family = cluster.fleet.board, cluster.fleet.family
-    slots = board.slots_of(view.node.name, [gpu.index])
+    gpu_columns, ownership = cluster.fleet.gpu_columns, cluster.fleet.ownership
+    slots = gpu_columns.slots_of(view.node.name, [gpu.index])
 
     def reading(quantity: Quantity, unit: float = 1.0) -> float | None:
-        value = float(board.column(quantity)[slots[0]]) if slots else float("nan")
+        value = float(gpu_columns.column(quantity)[slots[0]]) if slots else float("nan")
         return _scaled(value if value == value else None, unit)
 
     return NodeGpu(
@@ -220,9 +220,9 @@ def _gpu(cluster: Cluster, view: NodeView, gpu: FleetGpu) -> NodeGpu:
         temperature=reading(Quantity.TEMPERATURE),
         power=reading(Quantity.POWER),
         holders=[
-            GpuHolder(pod.namespace, pod.name, uid, family.root_of(uid), pod.share)
+            GpuHolder(pod.namespace, pod.name, uid, ownership.root_of(uid), pod.share)
             for uid in view.holders.get(gpu.index, ())
-            if (pod := family.pods.get(uid)) is not None
+            if (pod := ownership.pods.get(uid)) is not None
         ],
     )
 

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gpufleet.accounting.hours import GPU_HOUR
 from gpufleet.accounting.report import (
     MOST_DAYS,
     Grouping,
@@ -21,8 +20,9 @@ from gpufleet.accounting.report import (
     report,
 )
 from gpufleet.accounting.report_series import ReportSeries, report_series, step_of
-from gpufleet.accounting.statistics import UsageSum
 from gpufleet.errors import InvalidRequest
+from gpufleet.model.hours import GPU_HOUR
+from gpufleet.model.statistics import UsageSum
 from gpufleet.server.http.answers import Raw
 from gpufleet.server.http.csv import as_csv, wants_csv
 from gpufleet.server.http.request_context import RequestContext

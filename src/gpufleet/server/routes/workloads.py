@@ -5,10 +5,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gpufleet.fleet.archive import WorkloadRecord
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.hierarchy import Branch
+from gpufleet.fleet.hierarchy import ObjectTree
 from gpufleet.fleet.listing import Filter
-from gpufleet.fleet.lookup import Found, find_workload
+from gpufleet.fleet.lookup import find_workload
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.workload import Status
 from gpufleet.server.http.routing import Route, get
@@ -118,31 +119,31 @@ def workload_routes(clusters: Clusters) -> list[Route]:
     @get("/api/workloads", example=_PAGE)
     async def list_workloads(query: WorkloadsAsked) -> WorkloadPage:
         """Workloads that ask or asked for GPUs, newest first."""
-        cluster = clusters.seen(query.cluster)
+        cluster = clusters.synced(query.cluster)
         wanted = Filter(query.name, query.kind, query.namespace, query.status or "", query.source)
         page = cluster.listing.workloads(
             wanted,
             query.sort or query.order_by or "",
             query.page_num,
             query.page_size,
-            backwards=query.reverse,
+            reverse=query.reverse,
         )
         return WorkloadPage([_row(cluster, workload) for workload in page.rows], page.total)
 
     @get("/api/workloads/{uid:str}", example=_DETAIL)
     async def workload(uid: str, query: InCluster) -> WorkloadDetail:
         """One workload with its pods."""
-        return _detail(find_workload(clusters.seen(query.cluster).fleet, uid))
+        return _detail(find_workload(clusters.synced(query.cluster).fleet, uid))
 
     @get("/api/workloads/{uid:str}/hierarchy", example=_HIERARCHY)
     async def hierarchy(uid: str, query: InCluster) -> HierarchyItem:
         """What a workload controls, down to its pods."""
-        return _item(find_workload(clusters.seen(query.cluster).fleet, uid).tree)
+        return _item(find_workload(clusters.synced(query.cluster).fleet, uid).tree)
 
     @get("/api/workloadMetadata", example=WorkloadMetadata(["default", "research"], ["Deployment", "Job"]))
     async def workload_metadata(query: InCluster) -> WorkloadMetadata:
         """The namespaces and kinds that there are."""
-        fleet = clusters.seen(query.cluster).fleet
+        fleet = clusters.synced(query.cluster).fleet
         everyone = [*fleet.workloads().values(), *(ended.workload for ended in fleet.ended().values())]
         return WorkloadMetadata(
             sorted({workload.namespace for workload in everyone}), sorted({w.kind for w in everyone})
@@ -168,7 +169,7 @@ def _row(cluster: Cluster, workload: Workload) -> WorkloadRow:
     )
 
 
-def _detail(found: Found) -> WorkloadDetail:
+def _detail(found: WorkloadRecord) -> WorkloadDetail:
     workload = found.workload
     return WorkloadDetail(
         api_version=workload.api_version,
@@ -187,7 +188,7 @@ def _detail(found: Found) -> WorkloadDetail:
     )
 
 
-def _item(branch: Branch) -> HierarchyItem:
+def _item(branch: ObjectTree) -> HierarchyItem:
     children = [_item(child) for child in branch.children]
     return HierarchyItem(branch.kind, branch.name, branch.namespace, branch.uid, children)
 

@@ -15,7 +15,7 @@ from gpufleet.accounting.ports import Shelf
 from gpufleet.accounting.recorder import Recorder, Subject
 from gpufleet.accounting.rollup import RollupPlan
 from gpufleet.errors import SettingsError
-from gpufleet.fleet.archive import KEPT_ENDED, Ended
+from gpufleet.fleet.archive import KEPT_ENDED, WorkloadRecord
 from gpufleet.fleet.clusters import Cluster
 from gpufleet.fleet.state import Fleet
 from gpufleet.runtime.settings import AccountingSettings, Settings
@@ -24,7 +24,7 @@ from gpufleet.server.routes.aggregation_ports import Books
 from gpufleet.server.routes.report import report_routes
 from gpufleet.server.wiring.components import Components
 from gpufleet.store import Store, lead
-from gpufleet.store.prune import Kept, apply, tell
+from gpufleet.store.prune import RetentionSettings, prune_accounting, publish_retention
 
 _STORE_ENDED_EVERY = 5.0
 
@@ -43,16 +43,16 @@ async def open_accounting(parts: Components) -> None:
     ]
     for cluster in parts.clusters:
         await store.accounted.open(cluster.name, time.time())
-        cluster.fleet.remember(await store.ended.newest(cluster.name, KEPT_ENDED))
+        cluster.fleet.restore_ended(await store.ended.newest(cluster.name, KEPT_ENDED))
         parts.background.start(
             f"ended workloads of {cluster.name}", partial(_store_ended, cluster.fleet, store)
         )
 
     kept = kept_of(parts.settings)
-    await tell(store, kept, time.time())
+    await publish_retention(store, kept, time.time())
 
     async def prune() -> None:
-        await apply(store, kept, time.time())
+        await prune_accounting(store, kept, time.time())
 
     for account in accounts:
         parts.metrics.age("snapshots", account.book.cluster, partial(_age, account, "snapshot"))
@@ -72,7 +72,14 @@ def _age(account: AccountedCluster, what: Literal["snapshot", "hours"]) -> float
 
 def shelf_of(store: Store) -> Shelf:
     """Where the books are kept."""
-    return Shelf(store.accounted, store.holdings, store.capacities, store.snapshots, store.hours, store.ended)
+    return Shelf(
+        store.accounted,
+        store.allocation_periods,
+        store.capacity_periods,
+        store.snapshots,
+        store.hours,
+        store.ended,
+    )
 
 
 def books_of(store: Store, default: str) -> Books:
@@ -88,10 +95,10 @@ def books_of(store: Store, default: str) -> Books:
     )
 
 
-def kept_of(settings: Settings) -> Kept:
+def kept_of(settings: Settings) -> RetentionSettings:
     """How long each cluster's books are kept."""
     clusters = {name: own[AccountingSettings] for name, own in settings.clusters.items()}
-    return Kept(settings[AccountingSettings], clusters)
+    return RetentionSettings(settings[AccountingSettings], clusters)
 
 
 def plan_of(settings: AccountingSettings) -> RollupPlan:
@@ -122,11 +129,11 @@ def _account(
     fleet = cluster.fleet
     subject = Subject(
         cluster=cluster.name,
-        holdings=fleet.ledger,
-        capacities=fleet.capacities,
-        billing=lambda: fleet.billing,
+        holdings=fleet.allocation_periods,
+        capacities=fleet.capacity_periods,
+        billing=lambda: fleet.accounting_started,
         visible=visible,
-        readings=lambda: fleet.board.readings,
+        readings=lambda: fleet.gpu_columns.readings,
         status=_status_of(fleet),
     )
     return AccountedCluster(
@@ -146,7 +153,7 @@ def _status_of(fleet: Fleet) -> Callable[[str], str | None]:
 
 
 async def _store_ended(fleet: Fleet, store: Store) -> None:
-    waiting: list[Ended] = []
+    waiting: list[WorkloadRecord] = []
     try:
         while True:
             waiting += fleet.drain_ended()
@@ -154,4 +161,4 @@ async def _store_ended(fleet: Fleet, store: Store) -> None:
             waiting.clear()
             await asyncio.sleep(_STORE_ENDED_EVERY)
     finally:
-        fleet.undrain(waiting)
+        fleet.requeue_ended(waiting)

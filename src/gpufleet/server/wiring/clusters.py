@@ -85,7 +85,7 @@ async def _open(name: str, settings: Settings, parts: Components) -> FollowedClu
         source = KubernetesSource(
             client, fleet, lease_namespace=kube.lease_namespace, fault_taints=kube.fault_taints
         )
-    cluster = Cluster(name, fleet, Listing(fleet), metrics, unseen=lambda: _unseen(source, machines))
+    cluster = Cluster(name, fleet, Listing(fleet), metrics, unsynced_reason=lambda: _unseen(source, machines))
     return FollowedCluster(cluster, source, machines)
 
 
@@ -106,8 +106,8 @@ def _follow(opened: FollowedCluster, parts: Components, settings: Settings) -> N
         background.start(f"kubernetes of {cluster.name}", source.run)
         parts.metrics.age("kubernetes", cluster.name, lambda: _lag(source))
     follow_machines(cluster, opened.machines, parts)
-    background.start(f"readings of {cluster.name}", lambda: cluster.follow_readings(refresh, parts.metrics))
-    background.start(f"changes of {cluster.name}", cluster.notice_changes)
+    background.start(f"readings of {cluster.name}", lambda: cluster.refresh_readings(refresh, parts.metrics))
+    background.start(f"changes of {cluster.name}", cluster.publish_changes)
     background.once(f"billing of {cluster.name}", _bill(opened))
 
 
@@ -118,7 +118,7 @@ async def _bill(opened: FollowedCluster) -> None:
         await machine.polling.synced()
     # The models of GPUs, and with them their prices, may be known to the metric source alone.
     await opened.cluster.read.wait()
-    for _ in opened.cluster.fleet.beginning_to_bill():
+    for _ in opened.cluster.fleet.start_accounting_steps():
         await asyncio.sleep(0)  # requests are served between two steps
     _log.info("cluster followed", cluster=opened.cluster.name, nodes=len(opened.cluster.fleet.views()))
 
@@ -136,7 +136,9 @@ async def _first_picture(opened: FollowedCluster) -> None:
         _log.warning("cluster not complete yet, answering all the same", cluster=opened.cluster.name)
     finally:
         heard.cancel()
-    for _ in opened.cluster.fleet.refreshing():  # else the first request would have to do all of it at once
+    for (
+        _
+    ) in opened.cluster.fleet.refresh_steps():  # else the first request would have to do all of it at once
         await asyncio.sleep(0)
 
 
@@ -162,7 +164,7 @@ def _problem(source: KubernetesSource) -> str:
 
 def _visible(opened: FollowedCluster) -> bool:
     source = opened.kubernetes
-    return opened.cluster.fleet.billing and not (source is not None and _problem(source))
+    return opened.cluster.fleet.accounting_started and not (source is not None and _problem(source))
 
 
 def _lag(source: KubernetesSource) -> float:
@@ -191,7 +193,7 @@ async def _probe_metrics(opened: list[FollowedCluster]) -> str:
         if not health.healthy:
             why = health.last_error or "nothing was read yet"
             raise MetricsUnavailable(f"cluster {each.cluster.name}: {why}")
-        told[each.cluster.name] = f"reads {', '.join(health.vocabularies) or 'nothing known'}"
+        told[each.cluster.name] = f"reads {', '.join(health.exporters) or 'nothing known'}"
     return _sentence(told)
 
 

@@ -114,7 +114,7 @@ class LocalSource:
             await self._recorder.record_processes(processes_from(self.node, running, at))
 
     def _known_group(self, group: str) -> str | None:
-        return self._fleet.family.uid_of_job(self.node, group)
+        return self._fleet.ownership.uid_of_job(self.node, group)
 
     def _tell_devices(self) -> None:
         views = self._fleet.views()

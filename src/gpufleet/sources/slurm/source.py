@@ -155,7 +155,7 @@ class SlurmSource:
             objects = ended_objects(known, job)
         else:
             objects = objects_of(job, uid, self._group_uid(job))
-        if objects.group is not None and objects.group.uid not in self._fleet.family.owners:
+        if objects.group is not None and objects.group.uid not in self._fleet.ownership.owners:
             self._fleet.put_owner(objects.group)
         if known is None or known.owner != objects.owner:
             self._fleet.put_owner(objects.owner)

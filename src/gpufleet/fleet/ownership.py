@@ -1,4 +1,4 @@
-"""Owners and pods by uid, and the chains between them.
+"""Ownership and pods by uid, and the chains between them.
 
 A workload is the top of a chain of controller references. Any link may be out of sight (no
 rights to read its kind, deleted before its pods): then the reference itself stands in for it.
@@ -18,7 +18,7 @@ KEPT_GONE_PODS = 200
 """Deleted pods that a living workload remembers; older ones are only in the store."""
 
 
-class Owners:
+class Ownership:
     """The owner chains of one cluster, kept up to date object by object.
 
     Every change returns the uids of the workloads that it touched.

@@ -116,7 +116,7 @@ class WorkloadStatistics(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
 
-class HoursWanted(msgspec.Struct, frozen=True, kw_only=True):
+class HoursQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which hours of a cluster, by number (Unix seconds / 3600), both inclusive."""
 
     cluster: str
@@ -127,7 +127,7 @@ class HoursWanted(msgspec.Struct, frozen=True, kw_only=True):
     descending: bool = False
 
 
-class WorkloadHoursWanted(HoursWanted, frozen=True, kw_only=True):
+class WorkloadHoursQuery(HoursQuery, frozen=True, kw_only=True):
     """Which hours of which workloads; an empty name stands for all."""
 
     namespace: str = ""

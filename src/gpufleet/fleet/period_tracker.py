@@ -7,11 +7,11 @@ listed yet doesn't end. From then on every change is told at the moment at which
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from gpufleet.fleet.allocation_periods import HoldingPeriods
+from gpufleet.fleet.allocation_periods import AllocationPeriods
 from gpufleet.fleet.capacity_periods import CapacityPeriods
 from gpufleet.fleet.node_view import NodeView
-from gpufleet.fleet.owners import Owners
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.fleet.ownership import Ownership
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.model.workload import FleetOwner, FleetPod
 
 NEW_NODE = 600.0
@@ -21,17 +21,17 @@ _A_STEP = 64
 Views = Mapping[str, NodeView]
 
 
-class Billing:
-    """Keeps the ledgers of one fleet, over its family and the views of its nodes."""
+class PeriodTracker:
+    """Keeps the ledgers of one fleet, over its ownership and the views of its nodes."""
 
-    def __init__(self, family: Owners, views: Views, clock: Callable[[], float]) -> None:
+    def __init__(self, ownership: Ownership, views: Views, clock: Callable[[], float]) -> None:
         self.on = False
         """Whether changes are told."""
         self.begun = False
         """Whether all that there was at the beginning is told as well."""
-        self.ledger = HoldingPeriods()
-        self.capacities = CapacityPeriods()
-        self._family = family
+        self.allocation_periods = AllocationPeriods()
+        self.capacity_periods = CapacityPeriods()
+        self._ownership = ownership
         self._views = views
         self._clock = clock
         self._nodes_before: set[str] = set()
@@ -44,7 +44,7 @@ class Billing:
         In steps; what changes between two of them is told at once, by whoever changes it.
         """
         self.on = True
-        self._nodes_before, self._pods_before = set(self._views), set(self._family.pods)
+        self._nodes_before, self._pods_before = set(self._views), set(self._ownership.pods)
         while self._nodes_before:
             for name in list(itertools.islice(self._nodes_before, _A_STEP)):
                 self.note_capacity(name, self._views.get(name))
@@ -52,8 +52,8 @@ class Billing:
         while self._pods_before:
             for uid in list(itertools.islice(self._pods_before, _A_STEP)):
                 self._pods_before.discard(uid)
-                pod = self._family.pods.get(uid)
-                if pod is not None and not self._family.is_gone(uid):
+                pod = self._ownership.pods.get(uid)
+                if pod is not None and not self._ownership.is_gone(uid):
                     self.note(pod, new=True)
             yield
         self.begun = True
@@ -65,23 +65,23 @@ class Billing:
         moment = self._clock()
         new = new or pod.uid in self._pods_before
         self._pods_before.discard(pod.uid)
-        if pod.holds and not self._family.is_gone(pod.uid):
-            self.ledger.note(pod.uid, self._holding(pod, pod.bound or moment), moment)
+        if pod.holds and not self._ownership.is_gone(pod.uid):
+            self.allocation_periods.note(pod.uid, self._holding(pod, pod.bound or moment), moment)
         elif new and pod.gpus and pod.node and pod.bound and pod.ended:
             # First seen when it was over: it held its GPUs all the same.
-            self.ledger.note(pod.uid, self._holding(pod, pod.bound), moment)
-            self.ledger.note(pod.uid, None, pod.ended)
+            self.allocation_periods.note(pod.uid, self._holding(pod, pod.bound), moment)
+            self.allocation_periods.note(pod.uid, None, pod.ended)
         else:
-            self.ledger.note(pod.uid, None, pod.ended or moment)
+            self.allocation_periods.note(pod.uid, None, pod.ended or moment)
 
     def note_end(self, pod: FleetPod, at: float) -> None:
         """A pod is gone."""
         if not self.on:
             return
         if pod.uid in self._pods_before and pod.holds:
-            self.ledger.note(pod.uid, self._holding(pod, pod.bound or at), at)
+            self.allocation_periods.note(pod.uid, self._holding(pod, pod.bound or at), at)
         self._pods_before.discard(pod.uid)
-        self.ledger.note(pod.uid, None, pod.ended or at)
+        self.allocation_periods.note(pod.uid, None, pod.ended or at)
 
     def note_capacity(self, name: str, view: NodeView | None) -> None:
         """A node has as many GPUs as its view says, or is gone."""
@@ -95,7 +95,7 @@ class Billing:
     def _note_capacity(self, name: str, view: NodeView | None, *, from_the_beginning: bool = False) -> None:
         moment = self._clock()
         if view is None or not view.total:
-            self.capacities.note(name, None, moment)
+            self.capacity_periods.note(name, None, moment)
             return
         node = view.node
         known = from_the_beginning or moment - node.created < NEW_NODE
@@ -107,15 +107,15 @@ class Billing:
             aliases=node.aliases,
             start=min(moment, node.created) if known and node.created else moment,
         )
-        self.capacities.note(name, period, moment)
+        self.capacity_periods.note(name, period, moment)
 
-    def _holding(self, pod: FleetPod, start: float) -> HoldingPeriod:
-        root = self._family.root_of(pod.uid)
-        owner = self._family.owners.get(root)
-        reference = self._family.reference_to(root)
+    def _holding(self, pod: FleetPod, start: float) -> AllocationPeriod:
+        root = self._ownership.root_of(pod.uid)
+        owner = self._ownership.owners.get(root)
+        reference = self._ownership.reference_to(root)
         held = gpus_of(self._views, pod)
         model, models = _models(self._views.get(pod.node), pod, held)
-        return HoldingPeriod(
+        return AllocationPeriod(
             pod_uid=pod.uid,
             pod=pod.name,
             namespace=pod.namespace,
