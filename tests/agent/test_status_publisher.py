@@ -18,6 +18,7 @@ from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
 from gpufleet.kubernetes.client import patch
 from gpufleet.kubernetes.client.errors import ObjectNotFound
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.leases import lease_name
 from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
 
 
@@ -169,6 +170,19 @@ async def test_leases_say_who_holds_a_gpu(nvml_shim: NvmlShim, cluster: Cluster)
         assert (found.status.free, agent.publisher.writes) == (7, 1)
         await cluster.client.delete(LEASES, "gpu-node-a-1", "gpufleet")
         await cluster.until("node-a", lambda s: s.status.free == 8)
+
+
+async def test_leases_of_a_node_with_a_very_long_name_are_found(
+    nvml_shim: NvmlShim, cluster: Cluster
+) -> None:
+    node = ".".join(["n" * 60] * 4) + ".example"
+    lease = Lease(
+        metadata=ObjectMeta(name=lease_name(node, 1), namespace="gpufleet"),
+        spec=LeaseSpec(holder_identity="pod-1"),
+    )
+    await cluster.client.create(LEASES, lease)
+    async with cluster.agent(node):
+        await cluster.until(node, lambda s: s.status.devices[1].in_use_by == ("pod-1",), seconds=5)
 
 
 def pod(name: str, node: str, allocated: str) -> dict[str, Any]:

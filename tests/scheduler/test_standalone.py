@@ -6,7 +6,6 @@ from tests.scheduler.world import Process, World
 
 from gpufleet.kubernetes.objects import Container, Node, NodeStatusFields, ObjectMeta, PodSpec, Resources
 from gpufleet.scheduler.standalone import Standalone
-from gpufleet.scheduler.state.node_resources import amount
 from kubelite import KubeLite
 
 
@@ -99,14 +98,3 @@ def test_cpu_of_a_pod_whose_bind_is_under_way_is_spoken_for() -> None:
     assert world.calls == []
     process.kill()
     world.loop.close()
-
-
-def test_quantities_are_read_as_kubernetes_writes_them() -> None:
-    assert [amount(text) for text in ("2", "500m", "1Gi", "1.5", "1e3", "nonsense")] == [
-        2.0,
-        0.5,
-        2.0**30,
-        1.5,
-        1000.0,
-        0.0,
-    ]

@@ -9,13 +9,14 @@ restart, its last word counts for the pods that are still there.
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from gpufleet.errors import KubernetesUnavailable
 from gpufleet.kubernetes import LEASES, PODS, CacheChange, KubeClient, Reflector, Selection
+from gpufleet.kubernetes.allocation import allocated_gpus
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
 from gpufleet.kubernetes.client.errors import KubernetesRefused, ObjectNotFound
+from gpufleet.kubernetes.leases import lease_name
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.model.device import Device
 from gpufleet.runtime.logs import get_logger
@@ -28,7 +29,6 @@ PluginDevices = Mapping[tuple[str, str], Collection[str]]
 PluginHolders = Callable[[], Awaitable[PluginDevices]]
 """Asks the kubelet."""
 
-_ALLOCATION = re.compile(r"(?P<node>[^:]+):(?P<ids>\d{1,3}(?:,\d{1,3})*)")
 _log = get_logger("agent")
 
 
@@ -111,7 +111,7 @@ class GpuHolders:
     async def _read_leases(self) -> None:
         for device in self._devices():
             try:
-                lease = await self._client.get(LEASES, f"gpu-{self._node}-{device.index}", self._namespace)
+                lease = await self._client.get(LEASES, lease_name(self._node, device.index), self._namespace)
             except ObjectNotFound:
                 self._leased.pop(device.index, None)
             except (KubernetesUnavailable, KubernetesRefused) as error:
@@ -156,10 +156,9 @@ def allocations(pods: Iterable[Pod], node: str) -> dict[int, tuple[str, ...]]:
     """The GPUs that the scheduler wrote on the live pods of this node, by id."""
     found: dict[int, tuple[str, ...]] = {}
     for pod in pods:
-        match = _ALLOCATION.fullmatch(pod.metadata.annotations.get(ALLOCATED, ""))
-        if match is None or match["node"] != node or pod.finished or pod.spec.node_name != node:
+        if pod.finished or pod.spec.node_name != node:
             continue
-        for gpu in map(int, match["ids"].split(",")):
+        for gpu in allocated_gpus(pod):
             found[gpu] = (*found.get(gpu, ()), pod.metadata.uid)
     return found
 

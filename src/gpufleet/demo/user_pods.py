@@ -6,7 +6,6 @@ ends, and goes once it is deleted. GPUs whose lease such a pod has are its own: 
 
 import asyncio
 import math
-import re
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from gpufleet.demo.simulation.hardware import Hardware, Machine
 from gpufleet.demo.simulation.identities import Json, condition, stamp
 from gpufleet.demo.simulation.teams import Project, Team
 from gpufleet.demo.simulation.timeline import ROLES, STARTUP, Run, Slot, SlotPosition
+from gpufleet.kubernetes.allocation import parse_allocation
 from gpufleet.kubernetes.annotations import ALLOCATED
 from gpufleet.kubernetes.leases import read_lease
 from gpufleet.kubernetes.objects import Lease
@@ -24,7 +24,6 @@ PULLING = 3.0
 """Seconds from binding to running."""
 
 _OVER = ("Succeeded", "Failed")
-_ALLOCATION = re.compile(r"(?P<node>[^:]+):(?P<ids>\d{1,3}(?:,\d{1,3})*)")
 
 
 class Storage(Protocol):
@@ -68,12 +67,11 @@ class UserPods:
         """The guests that run on GPUs, in the simulation's terms, so that these show a load."""
         for uid, pod in self._pods.items():
             if uid not in self._ours and _phase(pod) == "Running":
-                said = _ALLOCATION.fullmatch(pod["metadata"].get("annotations", {}).get(ALLOCATED, ""))
-                machine = self._machines.get(said["node"]) if said else None
-                if said is None or machine is None:
+                allocated = parse_allocation(pod["metadata"].get("annotations", {}).get(ALLOCATED, ""))
+                machine = self._machines.get(allocated.node) if allocated else None
+                if allocated is None or machine is None:
                     continue
-                ids = {int(gpu) for gpu in said["ids"].split(",")}
-                if gpus := tuple(sorted(gpu for gpu in ids if gpu < machine.gpus)):
+                if gpus := tuple(sorted({gpu for gpu in allocated.gpus if gpu < machine.gpus})):
                     yield _as_run(pod, machine, gpus, self._since.get(uid, 0.0))
 
     def _see_pod(self, pod: Json, gone: bool) -> None:

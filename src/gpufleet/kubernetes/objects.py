@@ -119,8 +119,8 @@ class Resources(Fields, frozen=True):
     requests: Mapping[str, str] = EMPTY
     limits: Mapping[str, str] = EMPTY
 
-    def asked(self, resource: str) -> str:
-        """What is requested of a resource; its limit where only that is given; nothing otherwise."""
+    def requested(self, resource: str) -> str:
+        """Return the request for a resource, or its limit, which is also the request if that is missing."""
         return self.requests.get(resource) or self.limits.get(resource, "")
 
 

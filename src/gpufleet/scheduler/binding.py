@@ -9,12 +9,12 @@ A bind is idempotent: a pod that is bound as asked is a success, however it came
 """
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from gpufleet.errors import GpufleetError, InvalidRequest, KubernetesUnavailable
+from gpufleet.kubernetes.allocation import format_allocation
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, VISIBLE
 from gpufleet.kubernetes.client.errors import KubernetesRefused, TooManyRequests, Unreachable
 from gpufleet.kubernetes.client.timing import Timing
@@ -30,7 +30,6 @@ from gpufleet.scheduler.state import Hold, Ledger, request_of
 _log = get_logger("scheduler")
 
 _ATTEMPTS = 3
-_ID = re.compile(r"[0-9]{1,4}")
 
 
 @dataclass
@@ -169,11 +168,11 @@ class Binder:
         return verdict
 
     def _annotations(self, fits: Fits) -> dict[str, str]:
-        ids = ",".join(map(str, fits.gpus))
-        visible = ids
-        if fits.instances:
-            visible = ",".join(self._uuid(fits.node, gpu, each) for gpu, each in fits.instances)
-        return {ALLOCATED: f"{fits.node}:{ids}", VISIBLE: visible}
+        uuids = [self._uuid(fits.node, gpu, each) for gpu, each in fits.instances]
+        return {
+            ALLOCATED: format_allocation(fits.node, fits.gpus),
+            VISIBLE: ",".join(uuids or map(str, fits.gpus)),
+        }
 
     def _uuid(self, node: str, gpu: int, instance: str) -> str:
         device = self._ledger.device(node, gpu)
@@ -223,12 +222,6 @@ class Binder:
     def mark(self) -> str:
         """A nudge that differs from every other."""
         return f"{self._timing.now().isoformat()}-{int(self._timing.random() * 1e9):x}"
-
-
-def allocation_of(pod: Pod) -> tuple[str, tuple[int, ...]]:
-    """Node and GPU ids that the pod's annotation names; what is no id is left out, whoever wrote it."""
-    node, _, ids = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")
-    return node, tuple(int(gpu) for gpu in ids.split(",") if _ID.fullmatch(gpu))
 
 
 def _newer(seen: str, told: str) -> str:

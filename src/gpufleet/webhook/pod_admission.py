@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpufleet.kubernetes.allocation import parse_allocation
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.webhook.wire import AdmissionRequest, AdmissionVerdict, Json
@@ -24,7 +25,6 @@ it hides and renumbers GPUs before HIP counts them, and the same numbers would b
 RENUMBERS = "ROCR_VISIBLE_DEVICES"
 
 _SEALED = (ALLOCATED, VISIBLE)
-_ALLOCATION = re.compile(r"(?P<node>[^:\s]+):(?P<ids>\d{1,3}(?:,\d{1,3})*)")
 _PLUGIN_RESOURCES = re.compile(r"(nvidia\.com/(gpu|mig-.+)(\.shared)?|amd\.com/gpu.*|gpu\.intel\.com/.+)")
 _KINDS = ("initContainers", "containers")
 
@@ -183,10 +183,10 @@ def _variable(name: str, value: str | None) -> Json:
 def _bound_to(pod: Json) -> str | None:
     """What a pod that comes with its allocation will see; None if that doesn't fit its node."""
     notes = _annotations(pod)
-    match = _ALLOCATION.fullmatch(str(notes.get(ALLOCATED, "")))
-    if match is None or match["node"] != (pod.get("spec") or {}).get("nodeName"):
+    allocated = parse_allocation(str(notes.get(ALLOCATED, "")))
+    if allocated is None or allocated.node != (pod.get("spec") or {}).get("nodeName"):
         return None
-    return str(notes.get(VISIBLE) or match["ids"])
+    return str(notes.get(VISIBLE) or ",".join(map(str, allocated.gpus)))
 
 
 def _device_requests(pod: Json) -> Iterator[str]:

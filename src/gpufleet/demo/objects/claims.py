@@ -11,6 +11,7 @@ from gpufleet.demo.objects.pods import wish
 from gpufleet.demo.simulation.hardware import Hardware, new_uid
 from gpufleet.demo.simulation.identities import Identity, Json, Phase, PodOfRun, meta_of, stamp
 from gpufleet.demo.simulation.timeline import Run
+from gpufleet.kubernetes.allocation import format_allocation
 from gpufleet.kubernetes.annotations import GANG_SIZE
 from gpufleet.kubernetes.leases import LeaseHolder, new_lease
 from gpufleet.placement.request import WHOLE
@@ -29,12 +30,11 @@ def claim(run: Run, phase: Phase, pods: Sequence[PodOfRun], hardware: Hardware) 
     status: Json = {"phase": "Pending", "message": f"Waits until {wish(run)} are free"}
     if phase in (Phase.STARTING, Phase.RUNNING):
         first = hardware.machines[pods[0].place.node].name
-        ids = ",".join(map(str, pods[0].place.gpus))
         status = {
             "phase": "Bound",
             "nodeName": first,
             "gpuIds": list(pods[0].place.gpus),
-            "allocated": f"{first}:{ids}",
+            "allocated": format_allocation(first, pods[0].place.gpus),
             "message": "Successfully allocated" if len(pods) == 1 else f"All {len(pods)} pods are served",
             "allocations": [_allocation(pod, hardware) for pod in pods],
         }

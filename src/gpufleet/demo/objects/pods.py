@@ -14,6 +14,7 @@ from gpufleet.demo.simulation.identities import (
     uses_claims,
 )
 from gpufleet.demo.simulation.timeline import Run
+from gpufleet.kubernetes.annotations import CLAIM
 
 
 def pod_object(run: Run, pod: PodOfRun, phase: Phase, hardware: Hardware) -> Json:
@@ -25,7 +26,7 @@ def pod_object(run: Run, pod: PodOfRun, phase: Phase, hardware: Hardware) -> Jso
     if phase is not Phase.WAITING:
         meta["annotations"] = annotations_of_pod(run, pod, hardware)
     elif uses_claims(run):
-        meta["annotations"]["gpu.scheduling/claim"] = run.name
+        meta["annotations"][CLAIM] = run.name
     if phase is not Phase.WAITING:
         spec = {**spec, "nodeName": machine.name}
     return {

@@ -11,6 +11,8 @@ from typing import Any
 
 from gpufleet.demo.simulation.hardware import Hardware, new_uid
 from gpufleet.demo.simulation.timeline import Run, SlotPosition
+from gpufleet.kubernetes.allocation import format_allocation
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
 
 Json = dict[str, Any]
 
@@ -74,9 +76,8 @@ def annotations_of_pod(run: Run, pod: PodOfRun, hardware: Hardware) -> dict[str,
     """The annotations of a pod that has its GPUs."""
     found = annotations_of(run)
     if uses_claims(run):
-        ids = ",".join(map(str, pod.place.gpus))
-        found["gpu.scheduling/claim"] = run.name
-        found["gpu.scheduling/allocated"] = f"{hardware.machines[pod.place.node].name}:{ids}"
+        found[CLAIM] = run.name
+        found[ALLOCATED] = format_allocation(hardware.machines[pod.place.node].name, pod.place.gpus)
     return found
 
 

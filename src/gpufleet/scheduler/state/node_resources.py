@@ -3,40 +3,16 @@
 A pod needs what its containers need at one time, and its overhead.
 """
 
-import re
-
 from gpufleet.kubernetes.objects import Pod
-from gpufleet.kubernetes.pod_requests import needed
+from gpufleet.kubernetes.quantities import parse_quantity, pod_request
 from gpufleet.scheduler.state.ledger import Ledger
 
-_UNITS = {
-    **{
-        "": 1.0,
-        "n": 1e-9,
-        "u": 1e-6,
-        "m": 1e-3,
-        "k": 1e3,
-        "M": 1e6,
-        "G": 1e9,
-        "T": 1e12,
-        "P": 1e15,
-        "E": 1e18,
-    },
-    **{"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60},
-}
-_QUANTITY = re.compile(r"([0-9.]+(?:[eE][+-]?\d+)?)([numkMGTPE]?i?)")
 RESOURCES = ("cpu", "memory")
-
-
-def amount(text: str) -> float:
-    """A Kubernetes quantity as a number; 0 if it is none."""
-    match = _QUANTITY.fullmatch(text.strip())
-    return float(match[1]) * _UNITS.get(match[2], 0.0) if match else 0.0
 
 
 def needs(pod: Pod, resource: str) -> float:
     """How much of a resource the pod needs at one time."""
-    return needed(pod, resource, amount) + amount(pod.spec.overhead.get(resource, ""))
+    return pod_request(pod, resource) + parse_quantity(pod.spec.overhead.get(resource, ""))
 
 
 class FreeResources:
@@ -65,7 +41,7 @@ def room_on(ledger: Ledger) -> FreeResources:
     """The room as the pods on the nodes leave it."""
     left = {
         name: {
-            resource: amount(node.status.allocatable[resource])
+            resource: parse_quantity(node.status.allocatable[resource])
             for resource in RESOURCES
             if resource in node.status.allocatable
         }

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus
 from gpufleet.kubernetes.objects import Node
+from gpufleet.kubernetes.quantities import parse_count
 from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
-from gpufleet.sources.kubernetes.requests import INTEL, MIG, TIME_SLICED, WHOLE, quantity
+from gpufleet.sources.kubernetes.requests import INTEL, MIG, TIME_SLICED, WHOLE
 
 MODEL_LABELS = (
     "nvidia.com/gpu.product",
@@ -63,22 +64,22 @@ def _why(reason: str, message: str) -> str:
 def _gpus(node: Node, labels: dict[str, str]) -> tuple[int, str, int]:
     """How many whole GPUs, of which vendor, and how many of them can't be allocated."""
     capacity, allocatable = node.status.capacity, node.status.allocatable
-    physical = quantity(labels.get("nvidia.com/gpu.count", ""))
-    sliced = quantity(labels.get("nvidia.com/gpu.replicas", "")) > 1 or TIME_SLICED in capacity
-    cut = any(MIG.fullmatch(name) and quantity(amount) for name, amount in capacity.items())
+    physical = parse_count(labels.get("nvidia.com/gpu.count", ""))
+    sliced = parse_count(labels.get("nvidia.com/gpu.replicas", "")) > 1 or TIME_SLICED in capacity
+    cut = any(MIG.fullmatch(name) and parse_count(amount) for name, amount in capacity.items())
     if physical and (sliced or cut):
         # Time-sliced and MIG nodes advertise parts; feature discovery knows the GPUs.
         return physical, "nvidia", 0
     for name in (*WHOLE, *(name for name in capacity if INTEL.fullmatch(name))):
-        if count := quantity(capacity.get(name, "")):
+        if count := parse_count(capacity.get(name, "")):
             vendor = re.split(r"[./]", name.removeprefix("gpu."))[0]
-            return count, vendor, max(0, count - quantity(allocatable.get(name, capacity[name])))
+            return count, vendor, max(0, count - parse_count(allocatable.get(name, capacity[name])))
     return 0, "", 0
 
 
 def time_slices(labels: Mapping[str, str]) -> int:
     """Into how many parts each GPU of a node is time-sliced, by its labels; 1 for none."""
-    return max(1, quantity(labels.get("nvidia.com/gpu.replicas", "")))
+    return max(1, parse_count(labels.get("nvidia.com/gpu.replicas", "")))
 
 
 def _gpu(device: DeviceStatus) -> FleetGpu:

@@ -3,13 +3,12 @@
 import re
 from datetime import datetime
 
+from gpufleet.kubernetes.allocation import allocated_gpus
+from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import DEFAULT_SHARE, GpuClaim
 from gpufleet.kubernetes.objects import ContainerStatus, ObjectMeta, Pod
 from gpufleet.model.workload import FleetPod, OwnerRef, Status
 from gpufleet.sources.kubernetes.requests import SLICES, GpuRequest, gpu_request
-
-CLAIM = "gpu.scheduling/claim"
-ALLOCATED = "gpu.scheduling/allocated"
 
 _ENDING = {"Ready": "False", "ContainersReady": "False", "DisruptionTarget": "True"}
 """Conditions that come with the end of a pod."""
@@ -25,7 +24,7 @@ PHASES = {
 def pod_from(pod: Pod, claim: GpuClaim | None, slices: int = 1) -> FleetPod:
     """The pod as the fleet keeps it; `claim` is the one that it names, `slices` its node's time slices."""
     meta = pod.metadata
-    noted = _noted(pod)
+    noted = tuple(sorted(set(allocated_gpus(pod))))
     asked = _asked(pod, claim, slices)
     if claim is None and CLAIM in meta.annotations and not asked.gpus:
         # A claim may be deleted while its pod still runs, or out of sight: what the pod was given it still has.
@@ -70,14 +69,6 @@ def _asked(pod: Pod, claim: GpuClaim | None, slices: int) -> GpuRequest:
         return GpuRequest(devices.count, 1.0)
     asked = gpu_request(pod)
     return GpuRequest(asked.gpus, asked.share / slices)
-
-
-def _noted(pod: Pod) -> tuple[int, ...]:
-    """GPU ids from the scheduler's annotation."""
-    node, separator, ids = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")
-    if separator and node == pod.spec.node_name and re.fullmatch(r"\d{1,3}(,\d{1,3})*", ids):
-        return tuple(sorted({int(number) for number in ids.split(",")}))
-    return ()
 
 
 def _claimed(pod: Pod, claim: GpuClaim | None) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from gpufleet.kubernetes.objects import Pod
-from gpufleet.kubernetes.pod_requests import needed
+from gpufleet.kubernetes.quantities import pod_request
 
 WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
 TIME_SLICED = "nvidia.com/gpu.shared"
@@ -30,7 +30,7 @@ def gpu_request(pod: Pod) -> GpuRequest:
     """What the pod's containers ask for together."""
     whole, parts = Fraction(0), Fraction(0)
     for name in sorted(_names(pod)):
-        amount = Fraction(needed(pod, name, quantity))
+        amount = Fraction(pod_request(pod, name))
         if mig := MIG.fullmatch(name):
             parts += amount * Fraction(int(mig[1]), SLICES)
         else:
@@ -48,12 +48,6 @@ def is_gpu(resource: str) -> bool:
         or INTEL.fullmatch(resource) is not None
         or MIG.fullmatch(resource) is not None
     )
-
-
-def quantity(text: str) -> int:
-    """A whole-number Kubernetes quantity ("8", "2k"); 0 if it is none."""
-    match = re.fullmatch(r"(\d+)([kMG]?)", text.strip())
-    return int(match[1]) * {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}[match[2]] if match else 0
 
 
 def _names(pod: Pod) -> set[str]:
