@@ -54,9 +54,18 @@ function skip(event: Event): void {
 function Page(props: { route: Route }) {
   const [place, name] = props.route.path;
   if (place === undefined) return <OverviewPage query={props.route.query} />;
-  if (place === "nodes") return name ? <NodePage name={name} query={props.route.query} /> : <NodesPage query={props.route.query} />;
+  if (place === "nodes")
+    return name ? (
+      <NodePage name={name} query={props.route.query} />
+    ) : (
+      <NodesPage query={props.route.query} />
+    );
   if (place === "workloads") {
-    return name ? <WorkloadPage uid={name} query={props.route.query} /> : <WorkloadsPage query={props.route.query} />;
+    return name ? (
+      <WorkloadPage uid={name} query={props.route.query} />
+    ) : (
+      <WorkloadsPage query={props.route.query} />
+    );
   }
   if (place === "usage") return <UsagePage query={props.route.query} />;
   if (place === "scheduling") return <SchedulingPage query={props.route.query} />;
@@ -125,7 +134,9 @@ function ClusterSwitch(props: { route: Route }) {
       value={chosen}
       options={data.map((cluster) => cluster.name)}
       onChange={(name) => {
-        location.hash = hrefOf(props.route.path.slice(0, 1), { cluster: name === data[0]?.name ? undefined : name });
+        location.hash = hrefOf(props.route.path.slice(0, 1), {
+          cluster: name === data[0]?.name ? undefined : name,
+        });
       }}
     />
   );
@@ -134,7 +145,11 @@ function ClusterSwitch(props: { route: Route }) {
 function LiveState() {
   const { state } = useLive();
   const [name, words] =
-    state === "live" ? ["live-on", "Live"] : state === "lost" ? ["live-lost", "Reconnecting…"] : ["live-wait", "Connecting…"];
+    state === "live"
+      ? ["live-on", "Live"]
+      : state === "lost"
+        ? ["live-lost", "Reconnecting…"]
+        : ["live-wait", "Connecting…"];
   return (
     <div class="live" role="status">
       <span class={`dot ${name}`} />
@@ -145,24 +160,32 @@ function LiveState() {
 
 function Banners() {
   const { data } = useResource<Health>("api/healthz", {}, { every: 15_000 });
-  const down = Object.entries(data?.dependencies ?? {}).filter(([, health]) => health.state === "down");
+  const down = Object.entries(data?.dependencies ?? {}).filter(
+    ([, health]) => health.state === "down",
+  );
   return (
     <>
       {data?.simulated && (
         <p class="banner" role="status">
-          <Icon name="flask" /> <strong>Simulated fleet.</strong> <span>Nothing here is real hardware.</span>
+          <Icon name="flask" /> <strong>Simulated fleet.</strong>{" "}
+          <span>Nothing here is real hardware.</span>
         </p>
       )}
       {down.map(([name, health]) => (
         <p class="banner bad" role="alert" key={name}>
-          <Icon name="alert" /> <strong>{WORDS[name] ?? name} is away.</strong> <span>{health.message}</span>
+          <Icon name="alert" /> <strong>{WORDS[name] ?? name} is away.</strong>{" "}
+          <span>{health.message}</span>
         </p>
       ))}
     </>
   );
 }
 
-const WORDS: Record<string, string> = { metrics: "The metric source", store: "The database", kubernetes: "The Kubernetes API" };
+const WORDS: Record<string, string> = {
+  metrics: "The metric source",
+  store: "The database",
+  kubernetes: "The Kubernetes API",
+};
 
 function Login(props: { reason: string }) {
   const [token, setToken] = useState("");
@@ -213,7 +236,13 @@ function useKeys(): void {
     let gone = 0;
     const press = (event: KeyboardEvent) => {
       const target = event.target as HTMLElement;
-      if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) return;
+      if (
+        event.ctrlKey ||
+        event.metaKey ||
+        event.altKey ||
+        /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)
+      )
+        return;
       if (event.key === "/") {
         const field = document.querySelector<HTMLInputElement>("[data-find]");
         if (field) {

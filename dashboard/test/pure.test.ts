@@ -58,8 +58,21 @@ describe("the books", () => {
     end_time: "",
     hours_accounted: 2,
     hours_in_period: 720,
-    totals: { capacity_gpu_hours: 20, allocated_gpu_hours: 14.75, idle_gpu_hours: 0, avg_utilization: null, cost: 0, allocation_rate: 73.75 },
-    rows: [row("a", 8.25), row("a", 4), row("c", 1.5), row("unattributed", 1, "unattributed"), row("unallocated", 5.25, "unallocated")],
+    totals: {
+      capacity_gpu_hours: 20,
+      allocated_gpu_hours: 14.75,
+      idle_gpu_hours: 0,
+      avg_utilization: null,
+      cost: 0,
+      allocation_rate: 73.75,
+    },
+    rows: [
+      row("a", 8.25),
+      row("a", 4),
+      row("c", 1.5),
+      row("unattributed", 1, "unattributed"),
+      row("unallocated", 5.25, "unallocated"),
+    ],
     series: {
       step: "hour",
       times: ["2026-11-01T00:00:00Z", "2026-11-01T01:00:00Z"],
@@ -76,27 +89,60 @@ describe("the books", () => {
     const top = stack(align(lines).values).at(-1) ?? [];
     const held = heldBy(report);
     expect(top.reduce((sum, value) => sum + value, 0)).toBe(report.totals.allocated_gpu_hours);
-    expect(held.reduce((sum, each) => sum + each.gpu_hours, 0)).toBe(report.totals.allocated_gpu_hours);
+    expect(held.reduce((sum, each) => sum + each.gpu_hours, 0)).toBe(
+      report.totals.allocated_gpu_hours,
+    );
     expect(lines.map((line) => line.name)).toEqual(["a", "y/a", "all others"]);
   });
 
   test("what nobody held is no row, what belongs to no group is one", () => {
-    expect(heldBy(report).map((each) => each.row)).toEqual(["group", "group", "group", "unattributed"]);
+    expect(heldBy(report).map((each) => each.row)).toEqual([
+      "group",
+      "group",
+      "group",
+      "unattributed",
+    ]);
   });
 });
 
 test("a list is sorted either way, with what has no value last", () => {
   const values = { size: (row: { size: number | null }) => row.size };
   const rows = [{ size: 2 }, { size: null }, { size: 3 }, { size: 1 }];
-  expect(sorted(rows, parseSort(undefined, "size"), values).map((row) => row.size)).toEqual([1, 2, 3, null]);
-  expect(sorted(rows, parseSort("-size", ""), values).map((row) => row.size)).toEqual([3, 2, 1, null]);
+  expect(sorted(rows, parseSort(undefined, "size"), values).map((row) => row.size)).toEqual([
+    1,
+    2,
+    3,
+    null,
+  ]);
+  expect(sorted(rows, parseSort("-size", ""), values).map((row) => row.size)).toEqual([
+    3,
+    2,
+    1,
+    null,
+  ]);
   expect(sorted(rows, parseSort("colour", ""), values)).toEqual(rows);
 });
 
 test("two fingers zoom about their middle and pan with it", () => {
-  const before = [{ x: 0, y: 0 }, { x: 10, y: 0 }] as const;
-  expect(pinchOf(before, [{ x: 0, y: 4 }, { x: 20, y: 4 }])).toEqual({ factor: 2, middle: { x: 10, y: 4 }, moved: { x: 5, y: 4 } });
-  expect(pinchOf([{ x: 1, y: 1 }, { x: 1, y: 1 }], before).factor).toBe(1);
+  const before = [
+    { x: 0, y: 0 },
+    { x: 10, y: 0 },
+  ] as const;
+  expect(
+    pinchOf(before, [
+      { x: 0, y: 4 },
+      { x: 20, y: 4 },
+    ]),
+  ).toEqual({ factor: 2, middle: { x: 10, y: 4 }, moved: { x: 5, y: 4 } });
+  expect(
+    pinchOf(
+      [
+        { x: 1, y: 1 },
+        { x: 1, y: 1 },
+      ],
+      before,
+    ).factor,
+  ).toBe(1);
 });
 
 describe("gangs", () => {
@@ -114,18 +160,32 @@ describe("gangs", () => {
     gpuIds: [],
     allocated: "",
     message: "",
-    allocations: nodes.map((node) => ({ podUid: node, podName: node, nodeName: node, gpuIds: [0, 1, 2, 3, 4, 5, 6, 7], share: null, phase: "Bound" })),
+    allocations: nodes.map((node) => ({
+      podUid: node,
+      podName: node,
+      nodeName: node,
+      gpuIds: [0, 1, 2, 3, 4, 5, 6, 7],
+      share: null,
+      phase: "Bound",
+    })),
     createdAt: null,
   });
 
   test("are whole when as many pods are placed as they need", () => {
-    const claims = [claim("a", "whole", 2, ["n1", "n2"]), claim("b", "part", 3, ["n3"]), claim("c", "none", 4, []), claim("d", "", null, ["n9"])];
+    const claims = [
+      claim("a", "whole", 2, ["n1", "n2"]),
+      claim("b", "part", 3, ["n3"]),
+      claim("c", "none", 4, []),
+      claim("d", "", null, ["n9"]),
+    ];
     const gangs = gangsOf(claims);
-    expect(gangs.map((gang) => [gang.name, gang.phase, gang.placed, gang.size, gang.gpus])).toEqual([
-      ["none", "Pending", 0, 4, 32],
-      ["part", "Partly placed", 1, 3, 8],
-      ["whole", "Bound", 2, 2, 16],
-    ]);
+    expect(gangs.map((gang) => [gang.name, gang.phase, gang.placed, gang.size, gang.gpus])).toEqual(
+      [
+        ["none", "Pending", 0, 4, 32],
+        ["part", "Partly placed", 1, 3, 8],
+        ["whole", "Bound", 2, 2, 16],
+      ],
+    );
   });
 
   test("may have several claims", () => {
@@ -174,7 +234,10 @@ test("an address and its parts are the same thing", () => {
 });
 
 test("periods are whole hours and days in UTC", () => {
-  expect(lastHours(24, Date.UTC(2026, 0, 2, 3, 40))).toEqual({ start_time: "2026-01-01T03:00:00Z", end_time: "2026-01-02T03:00:00Z" });
+  expect(lastHours(24, Date.UTC(2026, 0, 2, 3, 40))).toEqual({
+    start_time: "2026-01-01T03:00:00Z",
+    end_time: "2026-01-02T03:00:00Z",
+  });
   expect(periodOf(monthOf("2026-02"))).toBe("2026-02-01..2026-02-28");
   expect(periodOf(lastDays(7, Date.UTC(2026, 0, 2, 3, 40)))).toBe("2025-12-27..2026-01-02");
   expect(daysInWords(monthOf("2026-02"))).toMatch(/^1\s?\u2013\s?28 Feb 2026$/u);
@@ -182,7 +245,8 @@ test("periods are whole hours and days in UTC", () => {
 
 test("what is no month is the present one", () => {
   const now = Date.UTC(2026, 1, 3);
-  for (const typed of ["", "2", "2026-", "2026-13", "February 2026"]) expect(periodOf(monthOf(typed, now))).toBe("2026-02-01..2026-02-28");
+  for (const typed of ["", "2", "2026-", "2026-13", "February 2026"])
+    expect(periodOf(monthOf(typed, now))).toBe("2026-02-01..2026-02-28");
 });
 
 test("numbers and spans are short", () => {

@@ -65,7 +65,12 @@ export async function read<T>(address: string, signal?: AbortSignal): Promise<T>
     data = await unwrapped(response);
   } catch (error) {
     if (signal?.aborted || error instanceof ApiError) throw error;
-    throw new ApiError(0, limit.signal.aborted ? `the server did not answer within ${LONGEST / 1000} s` : "the server can't be reached");
+    throw new ApiError(
+      0,
+      limit.signal.aborted
+        ? `the server did not answer within ${LONGEST / 1000} s`
+        : "the server can't be reached",
+    );
   } finally {
     clearTimeout(timer);
     signal?.removeEventListener("abort", end);
@@ -82,9 +87,11 @@ export async function read<T>(address: string, signal?: AbortSignal): Promise<T>
 
 /** An answer that is in no envelope, such as a CSV file. */
 export async function readText(address: string): Promise<string> {
-  const response = await fetch(address, { headers: authorization(), cache: "no-store" }).catch(() => {
-    throw new ApiError(0, "the server can't be reached");
-  });
+  const response = await fetch(address, { headers: authorization(), cache: "no-store" }).catch(
+    () => {
+      throw new ApiError(0, "the server can't be reached");
+    },
+  );
   if (!response.ok) await unwrapped(response); // says why in the family's envelope
   return response.text();
 }
@@ -92,7 +99,11 @@ export async function readText(address: string): Promise<string> {
 /** Send a body and get the data of the answer. */
 export async function send<T>(address: string, body: unknown): Promise<T> {
   const headers = { ...authorization(), "content-type": "application/json" };
-  const response = await fetch(address, { method: "POST", headers, body: JSON.stringify(body) }).catch(() => {
+  const response = await fetch(address, {
+    method: "POST",
+    headers,
+    body: JSON.stringify(body),
+  }).catch(() => {
     throw new ApiError(0, "the server can't be reached");
   });
   return (await unwrapped(response)) as T;

@@ -72,7 +72,11 @@ class Live {
     let silence = setTimeout(abort, SILENCE);
     try {
       const address = addressOf("api/events", { cluster });
-      const response = await fetch(address, { headers: authorization(), cache: "no-store", signal: inner.signal });
+      const response = await fetch(address, {
+        headers: authorization(),
+        cache: "no-store",
+        signal: inner.signal,
+      });
       if (!response.ok || !response.body) throw new Error(String(response.status));
       this.become("live");
       const known = new Set(this.recent.map(keyOf));

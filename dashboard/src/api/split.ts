@@ -1,7 +1,10 @@
 // The form of server-sent events.
 
 /** Events in what has arrived so far, and the rest that is not whole yet. */
-export function splitEvents(text: string): { events: { name: string; data: string }[]; rest: string } {
+export function splitEvents(text: string): {
+  events: { name: string; data: string }[];
+  rest: string;
+} {
   const blocks = text.split("\n\n");
   const rest = blocks.pop() ?? "";
   const events = [];

@@ -40,6 +40,7 @@ export function stack(values: readonly (readonly (number | null)[])[]): number[]
 export function alone(column: ArrayLike<number | null | undefined>): number[] {
   const found: number[] = [];
   for (let place = 0; place < column.length; place++)
-    if (column[place] != null && column[place - 1] == null && column[place + 1] == null) found.push(place);
+    if (column[place] != null && column[place - 1] == null && column[place + 1] == null)
+      found.push(place);
   return found;
 }

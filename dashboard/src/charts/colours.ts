@@ -20,7 +20,9 @@ export function scaleOf(anchors: string, from: number, to: number): Scale {
     const low = Math.min(colours.length - 2, Math.floor(place));
     const share = place - low;
     const [a, b] = [colours[low] as Rgb, colours[low + 1] as Rgb];
-    return [0, 1, 2].map((part) => Math.round((a[part] ?? 0) + ((b[part] ?? 0) - (a[part] ?? 0)) * share)) as unknown as Rgb;
+    return [0, 1, 2].map((part) =>
+      Math.round((a[part] ?? 0) + ((b[part] ?? 0) - (a[part] ?? 0)) * share),
+    ) as unknown as Rgb;
   };
 }
 
@@ -41,7 +43,9 @@ export function lineColours(count: number, theme: "dark" | "light"): string[] {
   const separate = SEPARATE[theme];
   if (count <= separate.length) return separate.slice(0, count);
   const top = theme === "dark" ? 1 : 0.8;
-  return Array.from({ length: count }, (_, place) => css(viridis(0.15 + ((top - 0.15) * place) / (count - 1))));
+  return Array.from({ length: count }, (_, place) =>
+    css(viridis(0.15 + ((top - 0.15) * place) / (count - 1))),
+  );
 }
 
 /** A colour variable of the theme in force. */

@@ -37,7 +37,9 @@ export function Lines(props: Props) {
   const format = props.format ?? short;
   const { times, values } = useMemo(() => align(props.lines), [props.lines]);
   const drawn = useMemo(() => (props.stacked ? stack(values) : values), [values, props.stacked]);
-  const colours = lineColours(props.lines.length, theme).map((colour, place) => (props.lines[place]?.quiet ? QUIET[theme] : colour));
+  const colours = lineColours(props.lines.length, theme).map((colour, place) =>
+    props.lines[place]?.quiet ? QUIET[theme] : colour,
+  );
   const shape = `${props.lines.map((line) => line.name).join("\n")} ${props.stacked} ${props.bars} ${theme} ${zone} ${props.height} ${props.from} ${props.to}`;
 
   useEffect(() => {
@@ -49,7 +51,9 @@ export function Lines(props: Props) {
       element,
     );
     plot.current = made;
-    const resize = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height: props.height ?? 220 }));
+    const resize = new ResizeObserver(() =>
+      made.setSize({ width: element.clientWidth, height: props.height ?? 220 }),
+    );
     resize.observe(element);
     return () => {
       resize.disconnect();
@@ -84,8 +88,14 @@ export function Lines(props: Props) {
   );
 }
 
-function Many(props: { values: (number | null)[][]; place: number; format: (value: number) => string }) {
-  const now = props.values.map((column) => column[props.place]).filter((value): value is number => value != null);
+function Many(props: {
+  values: (number | null)[][];
+  place: number;
+  format: (value: number) => string;
+}) {
+  const now = props.values
+    .map((column) => column[props.place])
+    .filter((value): value is number => value != null);
   if (!now.length) return <span class="muted">{props.values.length} lines</span>;
   const mean = now.reduce((sum, value) => sum + value, 0) / now.length;
   return (
@@ -132,15 +142,24 @@ function options(
     height: props.height ?? 220,
     padding: [8, 18, 0, 0],
     legend: { show: false },
-    tzDate: (seconds) => (props.bars || session.zone === "UTC" ? uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") : new Date(seconds * 1000)),
+    tzDate: (seconds) =>
+      props.bars || session.zone === "UTC"
+        ? uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC")
+        : new Date(seconds * 1000),
     cursor: { points: { size: 6 }, y: false, drag: { x: false, y: false } },
     scales: {
-      x: { range: (_plot, low, high) => (props.bars ? [low - DAY / 2, high + DAY / 2] : [props.from ?? low, props.to ?? high]) },
+      x: {
+        range: (_plot, low, high) =>
+          props.bars ? [low - DAY / 2, high + DAY / 2] : [props.from ?? low, props.to ?? high],
+      },
       y: {
         range: (_plot, low, high) => {
           const room = ((high ?? 0) - (low ?? 0)) * 0.12 || Math.abs(high ?? 1) * 0.05 || 1;
           if (props.loose && low != null && high != null) return [low - room, high + room];
-          return [props.min ?? Math.min(0, low ?? 0), props.max ?? (high == null || high <= 0 ? 1 : high * 1.06)];
+          return [
+            props.min ?? Math.min(0, low ?? 0),
+            props.max ?? (high == null || high <= 0 ? 1 : high * 1.06),
+          ];
         },
       },
     },
@@ -153,15 +172,29 @@ function options(
         values: (_plot, splits) => ticks(splits, props.bars),
         ...(props.bars ? { incrs: [1, 2, 3, 5, 7, 14, 30, 60, 90].map((days) => days * DAY) } : {}),
       },
-      { ...axis, size: (_plot, words) => roomFor(words), values: (_plot, splits) => splits.map(format) },
+      {
+        ...axis,
+        size: (_plot, words) => roomFor(words),
+        values: (_plot, splits) => splits.map(format),
+      },
     ],
     series: [
       {},
       ...painted.map((colour) => ({
         stroke: colour,
         width: props.stacked ? 1 : painted.length > 8 ? 1 : 1.5,
-        points: props.stacked || props.bars ? { show: false } : { show: true, size: 5, fill: colour, filter: (plot: uPlot, column: number) => alone(plot.data[column] ?? []) },
-        ...(props.bars && uPlot.paths.bars ? { paths: uPlot.paths.bars({ size: [0.72, 56] }) } : {}),
+        points:
+          props.stacked || props.bars
+            ? { show: false }
+            : {
+                show: true,
+                size: 5,
+                fill: colour,
+                filter: (plot: uPlot, column: number) => alone(plot.data[column] ?? []),
+              },
+        ...(props.bars && uPlot.paths.bars
+          ? { paths: uPlot.paths.bars({ size: [0.72, 56] }) }
+          : {}),
         ...(props.stacked ? { fill: colour } : painted.length === 1 ? { fill: `${colour}1c` } : {}),
       })),
     ],
@@ -181,7 +214,9 @@ function ticks(splits: number[], days = false): string[] {
   const zone = where === "UTC" ? { timeZone: "UTC" } : {};
   const date = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", ...zone });
   const hour = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", ...zone });
-  const [first, last] = [splits[0] ?? 0, splits.at(-1) ?? 0].map((seconds) => date.format(seconds * 1000));
+  const [first, last] = [splits[0] ?? 0, splits.at(-1) ?? 0].map((seconds) =>
+    date.format(seconds * 1000),
+  );
   let day = first === last ? first : ""; // a chart within one day tells the hours alone
   let year = yearOf(Date.now(), where);
   return splits.map((seconds) => {

@@ -8,7 +8,16 @@ import { shortModel } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { gpuAt, layOut, nodeOf, placeOf, PITCH, ROW, scaleFor, type Layout } from "./layout";
 import { pinchOf, type Point } from "./pinch";
-import { BROKEN, CLOSE, drawClose, drawFar, paintBitmap, paletteOf, type Palette, type View } from "./paint";
+import {
+  BROKEN,
+  CLOSE,
+  drawClose,
+  drawFar,
+  paintBitmap,
+  paletteOf,
+  type Palette,
+  type View,
+} from "./paint";
 
 const LARGEST_CELL = 44;
 /** Cells of a small fleet are this large at most before anybody zooms. */
@@ -49,7 +58,10 @@ export function HeatMap(props: { map: GpuMap }) {
   const fit = width ? Math.min(width / layout.width, LARGEST_CELL / PITCH) : 1;
   const height = Math.round(layout.height * fit);
   const palette = useMemo(() => paletteOf(map), [map, theme]);
-  const bitmap = useMemo(() => (width ? bitmapOf(map, layout, palette) : null), [map, layout, palette, width > 0]);
+  const bitmap = useMemo(
+    () => (width ? bitmapOf(map, layout, palette) : null),
+    [map, layout, palette, width > 0],
+  );
 
   useEffect(() => {
     const element = box.current;
@@ -89,7 +101,11 @@ export function HeatMap(props: { map: GpuMap }) {
   const zoom = (factor: number, px = width / 2, py = height / 2) =>
     move((old) => {
       const scale = Math.min(LARGEST_CELL / PITCH, Math.max(fit, old.scale * factor));
-      return { scale, x: old.x + px / scale - px / old.scale, y: old.y + py / scale - py / old.scale };
+      return {
+        scale,
+        x: old.x + px / scale - px / old.scale,
+        y: old.y + py / scale - py / old.scale,
+      };
     });
 
   useEffect(() => {
@@ -116,7 +132,11 @@ export function HeatMap(props: { map: GpuMap }) {
   const drag = useRef<{ x: number; y: number; moved: boolean } | null>(null);
   const fingers = useRef(new Map<number, Point>()).current;
   const at = (event: PointerEvent) =>
-    gpuAt(layout, event.offsetX / view.current.scale - view.current.x, event.offsetY / view.current.scale - view.current.y);
+    gpuAt(
+      layout,
+      event.offsetX / view.current.scale - view.current.x,
+      event.offsetY / view.current.scale - view.current.y,
+    );
   const open = (gpu: number) => {
     const name = map.nodes[nodeOf(layout, gpu)];
     if (name) location.hash = link(["nodes", name], { gpu: String(map.indexes[gpu]) });
@@ -197,7 +217,14 @@ export function HeatMap(props: { map: GpuMap }) {
       <p class="sr" aria-live="polite">
         {cursor >= 0 ? sentence(map, layout, cursor) : ""}
       </p>
-      {told >= 0 && <Tip map={map} layout={layout} gpu={told} {...tipPlace(hover, layout, view.current, told, width)} />}
+      {told >= 0 && (
+        <Tip
+          map={map}
+          layout={layout}
+          gpu={told}
+          {...tipPlace(hover, layout, view.current, told, width)}
+        />
+      )}
       <div class="heat-tools">
         <button class="button icon" aria-label="Zoom in" onClick={() => zoom(1.6)}>
           +
@@ -205,7 +232,11 @@ export function HeatMap(props: { map: GpuMap }) {
         <button class="button icon" aria-label="Zoom out" onClick={() => zoom(1 / 1.6)}>
           −
         </button>
-        <button class="button icon" aria-label="Show all" onClick={() => move(() => ({ scale: fit, x: 0, y: 0 }))}>
+        <button
+          class="button icon"
+          aria-label="Show all"
+          onClick={() => move(() => ({ scale: fit, x: 0, y: 0 }))}
+        >
           <Icon name="reset" />
         </button>
       </div>
@@ -241,17 +272,29 @@ function steered(key: string, cursor: number, layout: Layout, total: number): nu
   if (key === "ArrowRight") return Math.min(total - 1, cursor + 1);
   const [px, py] = placeOf(layout, nodeOf(layout, cursor), cursor);
   const inBlock = (py % ROW) / PITCH;
-  const step = key === "ArrowDown" ? (inBlock < 1 ? PITCH : ROW - PITCH) : inBlock < 1 ? PITCH - ROW : -PITCH;
+  const step =
+    key === "ArrowDown" ? (inBlock < 1 ? PITCH : ROW - PITCH) : inBlock < 1 ? PITCH - ROW : -PITCH;
   const found = gpuAt(layout, px + 1, py + step + 1);
   return found < 0 ? cursor : found;
 }
 
-function outline(context: CanvasRenderingContext2D, layout: Layout, view: View, gpu: number, theme: string): void {
+function outline(
+  context: CanvasRenderingContext2D,
+  layout: Layout,
+  view: View,
+  gpu: number,
+  theme: string,
+): void {
   const [px, py] = placeOf(layout, nodeOf(layout, gpu), gpu);
   const size = Math.max(6, PITCH * view.scale);
   context.strokeStyle = theme === "dark" ? "#ffffff" : "#000000";
   context.lineWidth = 2;
-  context.strokeRect((px + view.x) * view.scale - 1, (py + view.y) * view.scale - 1, size + 1, size + 1);
+  context.strokeRect(
+    (px + view.x) * view.scale - 1,
+    (py + view.y) * view.scale - 1,
+    size + 1,
+    size + 1,
+  );
 }
 
 function sentence(map: GpuMap, layout: Layout, gpu: number): string {
@@ -278,7 +321,8 @@ function Tip(props: { map: GpuMap; layout: Layout; gpu: number; x: number; y: nu
         {map.nodes[node]} <span class="muted">GPU {map.indexes[gpu]}</span>
       </p>
       <p class="tip-value num">
-        {value == null ? "no reading" : `${value} ${map.unit}`} <span class="muted">{map.quantity}</span>
+        {value == null ? "no reading" : `${value} ${map.unit}`}{" "}
+        <span class="muted">{map.quantity}</span>
       </p>
       <p class="muted small">
         {MARKS[map.marks[gpu] ?? ""]} · {shortModel(map.models[map.modelOf[node] ?? 0] ?? "")}

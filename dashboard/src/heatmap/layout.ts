@@ -21,7 +21,12 @@ export interface Layout {
 
 /** How large a pixel of the bitmap is on a screen of this width: legible for a few GPUs, and for many
  * as large as a map of `height` allows. */
-export function scaleFor(counts: readonly number[], width: number, height: number, largest: number): number {
+export function scaleFor(
+  counts: readonly number[],
+  width: number,
+  height: number,
+  largest: number,
+): number {
   let area = 0;
   for (const count of counts) area += (Math.max(1, Math.ceil(count / 2)) * PITCH + GAP) * ROW;
   return area ? Math.min(largest, Math.sqrt((width * height) / area)) : largest;
@@ -59,7 +64,10 @@ export function layOut(counts: readonly number[], room: number): Layout {
 export function placeOf(layout: Layout, node: number, gpu: number): [number, number] {
   const at = gpu - (layout.first[node] as number);
   const columns = layout.columns[node] as number;
-  return [(layout.x[node] as number) + (at % columns) * PITCH, (layout.y[node] as number) + Math.floor(at / columns) * PITCH];
+  return [
+    (layout.x[node] as number) + (at % columns) * PITCH,
+    (layout.y[node] as number) + Math.floor(at / columns) * PITCH,
+  ];
 }
 
 /** The node that a GPU is on. */

@@ -2,7 +2,15 @@
 // data changes; a frame is then one scaled copy of it. From some size of the cells on, those in
 // sight are drawn one by one with islands and marks instead: there are few of them then.
 import type { GpuMap } from "../api/types";
-import { css, inferno, parseHex, themeColour, viridis, type Rgb, type Scale } from "../charts/colours";
+import {
+  css,
+  inferno,
+  parseHex,
+  themeColour,
+  viridis,
+  type Rgb,
+  type Scale,
+} from "../charts/colours";
 import { placeOf, PITCH, ROW, type Layout } from "./layout";
 
 export type Quantity = "utilization" | "temperature" | "power" | "memory";
@@ -25,7 +33,8 @@ export interface Palette {
 
 export function paletteOf(map: GpuMap): Palette {
   const warm = map.quantity === "temperature" || map.quantity === "power";
-  let [low, high] = map.quantity === "temperature" ? [25, 90] : [0, 100];
+  const low = map.quantity === "temperature" ? 25 : 0;
+  let high = map.quantity === "temperature" ? 90 : 100;
   if (map.quantity === "power") {
     high = 100;
     for (const value of map.values) if (value !== null && value > high) high = value;
@@ -43,11 +52,21 @@ export function paletteOf(map: GpuMap): Palette {
 }
 
 /** What is shown of a GPU: its place on the scale, or one of three states without one. */
-export function rateOf(map: GpuMap, gpu: number, palette: Palette): number | "broken" | "free" | "none" {
+export function rateOf(
+  map: GpuMap,
+  gpu: number,
+  palette: Palette,
+): number | "broken" | "free" | "none" {
   const mark = map.marks[gpu];
   if (mark === "x") return "broken";
   const value = map.values[gpu];
-  if (map.quantity === "utilization" && mark !== "h" && mark !== "p" && (value == null || value < 5)) return "free";
+  if (
+    map.quantity === "utilization" &&
+    mark !== "h" &&
+    mark !== "p" &&
+    (value == null || value < 5)
+  )
+    return "free";
   if (value == null) return "none";
   return (value - palette.low) / (palette.high - palette.low);
 }
@@ -63,13 +82,19 @@ export function paintBitmap(map: GpuMap, layout: Layout, palette: Palette): Imag
   const image = new ImageData(layout.width, layout.height);
   const pixels = new Uint32Array(image.data.buffer);
   const steps = Array.from({ length: 101 }, (_, step) => packed(palette.scale(step / 100)));
-  const states = { broken: packed(parseHex(BROKEN)), free: packed(palette.free), none: packed(palette.none) };
+  const states = {
+    broken: packed(parseHex(BROKEN)),
+    free: packed(palette.free),
+    none: packed(palette.none),
+  };
   for (let node = 0; node < layout.x.length; node++) {
     const end = layout.first[node + 1] as number;
     for (let gpu = layout.first[node] as number; gpu < end; gpu++) {
       const rate = rateOf(map, gpu, palette);
       const colour =
-        typeof rate === "number" ? (steps[Math.round(Math.min(1, Math.max(0, rate)) * 100)] as number) : states[rate];
+        typeof rate === "number"
+          ? (steps[Math.round(Math.min(1, Math.max(0, rate)) * 100)] as number)
+          : states[rate];
       const [x, y] = placeOf(layout, node, gpu);
       const start = y * layout.width + x;
       for (let line = 0; line < PITCH - 1; line++) {
@@ -91,10 +116,21 @@ export interface View {
   y: number;
 }
 
-export function drawFar(context: CanvasRenderingContext2D, bitmap: CanvasImageSource, layout: Layout, view: View): void {
+export function drawFar(
+  context: CanvasRenderingContext2D,
+  bitmap: CanvasImageSource,
+  layout: Layout,
+  view: View,
+): void {
   context.imageSmoothingEnabled = view.scale < 1;
   context.imageSmoothingQuality = "low";
-  context.drawImage(bitmap, view.x * view.scale, view.y * view.scale, layout.width * view.scale, layout.height * view.scale);
+  context.drawImage(
+    bitmap,
+    view.x * view.scale,
+    view.y * view.scale,
+    layout.width * view.scale,
+    layout.height * view.scale,
+  );
 }
 
 export function drawClose(
@@ -107,7 +143,10 @@ export function drawClose(
   height: number,
 ): void {
   const firstRow = Math.max(0, Math.floor(-view.y / ROW));
-  const lastRow = Math.min(layout.rows.length - 2, Math.floor((height / view.scale - view.y) / ROW));
+  const lastRow = Math.min(
+    layout.rows.length - 2,
+    Math.floor((height / view.scale - view.y) / ROW),
+  );
   const cell = (PITCH - 0.55) * view.scale;
   const round = Math.min(4, cell / 5);
   for (let row = firstRow; row <= lastRow; row++) {
@@ -116,7 +155,11 @@ export function drawClose(
       const wide = (layout.columns[node] as number) * PITCH * view.scale;
       if (left > width || left + wide < 0) continue;
       drawIslands(context, map, layout, palette, view, node);
-      for (let gpu = layout.first[node] as number; gpu < (layout.first[node + 1] as number); gpu++) {
+      for (
+        let gpu = layout.first[node] as number;
+        gpu < (layout.first[node + 1] as number);
+        gpu++
+      ) {
         const [px, py] = placeOf(layout, node, gpu);
         const x = (px + view.x + 0.28) * view.scale;
         const y = (py + view.y + 0.28) * view.scale;
@@ -131,20 +174,39 @@ export function drawClose(
         if (rate === "broken") drawCross(context, x, y, cell);
         else if (map.marks[gpu] === "c") drawBar(context, palette, x, y, cell);
       }
-      if (wide > 64) drawName(context, map.nodes[node] ?? "", palette, left, ((layout.y[node] as number) + 2 * PITCH + view.y) * view.scale, wide, view);
+      if (wide > 64)
+        drawName(
+          context,
+          map.nodes[node] ?? "",
+          palette,
+          left,
+          ((layout.y[node] as number) + 2 * PITCH + view.y) * view.scale,
+          wide,
+          view,
+        );
     }
   }
 }
 
 /** A plate under the GPUs of a block, cut where the island changes between its two rows. */
-function drawIslands(context: CanvasRenderingContext2D, map: GpuMap, layout: Layout, palette: Palette, view: View, node: number): void {
+function drawIslands(
+  context: CanvasRenderingContext2D,
+  map: GpuMap,
+  layout: Layout,
+  palette: Palette,
+  view: View,
+  node: number,
+): void {
   const first = layout.first[node] as number;
   const columns = layout.columns[node] as number;
   const count = (layout.first[node + 1] as number) - first;
   const x = ((layout.x[node] as number) + view.x - 0.3) * view.scale;
   const y = ((layout.y[node] as number) + view.y - 0.3) * view.scale;
   const wide = (columns * PITCH + 0.55) * view.scale;
-  const apart = count > columns && map.islands[first] !== map.islands[first + columns] && map.islands[first] !== "-";
+  const apart =
+    count > columns &&
+    map.islands[first] !== map.islands[first + columns] &&
+    map.islands[first] !== "-";
   context.fillStyle = palette.plate;
   context.beginPath();
   const line = PITCH * view.scale;
@@ -168,7 +230,13 @@ function drawCross(context: CanvasRenderingContext2D, x: number, y: number, cell
   context.stroke();
 }
 
-function drawBar(context: CanvasRenderingContext2D, palette: Palette, x: number, y: number, cell: number): void {
+function drawBar(
+  context: CanvasRenderingContext2D,
+  palette: Palette,
+  x: number,
+  y: number,
+  cell: number,
+): void {
   context.strokeStyle = palette.text;
   context.lineWidth = Math.max(1, cell / 12);
   context.beginPath();
@@ -177,11 +245,23 @@ function drawBar(context: CanvasRenderingContext2D, palette: Palette, x: number,
   context.stroke();
 }
 
-function drawName(context: CanvasRenderingContext2D, name: string, palette: Palette, x: number, y: number, wide: number, view: View): void {
+function drawName(
+  context: CanvasRenderingContext2D,
+  name: string,
+  palette: Palette,
+  x: number,
+  y: number,
+  wide: number,
+  view: View,
+): void {
   const size = Math.min(12, 2.6 * view.scale);
   if (size < 8) return;
   context.fillStyle = palette.text;
   context.font = `500 ${size}px "Geist Variable", sans-serif`;
   const room = Math.floor(wide / (size * 0.56));
-  context.fillText(name.length > room ? `…${name.slice(1 - room)}` : name, x, y + 0.6 * view.scale + size);
+  context.fillText(
+    name.length > room ? `…${name.slice(1 - room)}` : name,
+    x,
+    y + 0.6 * view.scale + size,
+  );
 }

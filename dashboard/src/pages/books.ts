@@ -5,7 +5,9 @@ import type { Line } from "../charts/align";
 
 /** Those who held GPUs: groups, others together, and what belongs to no group. */
 export function heldBy(report: Report): ReportRow[] {
-  return report.rows.filter((row) => row.row !== "unallocated" && (row.row !== "unattributed" || row.gpu_hours !== 0));
+  return report.rows.filter(
+    (row) => row.row !== "unallocated" && (row.row !== "unattributed" || row.gpu_hours !== 0),
+  );
 }
 
 /** Lines for a stacked chart: the largest groups, and all others as one. */
@@ -18,7 +20,11 @@ export function stackOf(report: Report): Line[] {
     const plain = line.row === "others" ? "all others" : line.name || "none";
     const name = named.has(plain) ? `${line.namespace}/${plain}` : plain;
     named.add(name);
-    return { name, quiet: line.row === "others", points: line.gpu_hours.map((hours, place) => [hours, times[place] ?? 0] as const) };
+    return {
+      name,
+      quiet: line.row === "others",
+      points: line.gpu_hours.map((hours, place) => [hours, times[place] ?? 0] as const),
+    };
   });
 }
 

@@ -24,7 +24,10 @@ export function ClaimOf(props: { workload: WorkloadDetail; cluster: string | und
 export function Explain(props: { claim: { namespace: string; name: string } }) {
   const { namespace, name } = props.claim;
   return (
-    <button class="linkish small accent" onClick={() => setQuery({ claim: `${namespace}/${name}` }, true)}>
+    <button
+      class="linkish small accent"
+      onClick={() => setQuery({ claim: `${namespace}/${name}` }, true)}
+    >
       Explain
     </button>
   );

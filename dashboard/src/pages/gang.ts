@@ -25,12 +25,20 @@ export function gangsOf(claims: readonly Claim[]): Gang[] {
     found.set(key, [...(found.get(key) ?? []), claim]);
   }
   const gangs = [...found.values()].map(gangOf);
-  return gangs.sort((a, b) => Number(a.phase === "Bound") - Number(b.phase === "Bound") || b.gpus - a.gpus || a.name.localeCompare(b.name));
+  return gangs.sort(
+    (a, b) =>
+      Number(a.phase === "Bound") - Number(b.phase === "Bound") ||
+      b.gpus - a.gpus ||
+      a.name.localeCompare(b.name),
+  );
 }
 
 function gangOf(claims: Claim[]): Gang {
   const pods = claims.flatMap((claim) => claim.allocations);
-  const size = claims.reduce<number | null>((most, claim) => (claim.gangSize === null ? most : Math.max(most ?? 0, claim.gangSize)), null);
+  const size = claims.reduce<number | null>(
+    (most, claim) => (claim.gangSize === null ? most : Math.max(most ?? 0, claim.gangSize)),
+    null,
+  );
   const each = claims[0]?.count ?? 0;
   const whole = pods.length > 0 && pods.length >= (size ?? 0);
   return {

@@ -24,9 +24,15 @@ export function Gangs(props: { cluster: string | undefined }) {
   const waiting = gangs.filter((gang) => gang.phase !== "Bound").length;
   return (
     <div class="grid">
-      <Card title="Gangs" note={`${waiting ? `${count(waiting)} of ${count(gangs.length)} wait` : "all are whole"}; a gang starts with all of its pods or not at all`} flush>
+      <Card
+        title="Gangs"
+        note={`${waiting ? `${count(waiting)} of ${count(gangs.length)} wait` : "all are whole"}; a gang starts with all of its pods or not at all`}
+        flush
+      >
         <Shown of={claims}>{() => <Table gangs={gangs.slice(0, SHOWN)} />}</Shown>
-        {gangs.length > SHOWN && <p class="muted small more">and {count(gangs.length - SHOWN)} more</p>}
+        {gangs.length > SHOWN && (
+          <p class="muted small more">and {count(gangs.length - SHOWN)} more</p>
+        )}
       </Card>
     </div>
   );
@@ -56,7 +62,11 @@ function Table(props: { gangs: Gang[] }) {
               <td>
                 <Badge word={gang.phase} tone={gang.phase === "Bound" ? "good" : "warn"} />
               </td>
-              <td class="right">{gang.size === null ? count(gang.placed) : `${count(gang.placed)} of ${count(gang.size)}`}</td>
+              <td class="right">
+                {gang.size === null
+                  ? count(gang.placed)
+                  : `${count(gang.placed)} of ${count(gang.size)}`}
+              </td>
               <td class="right">{count(gang.gpus)}</td>
               <td class="words">
                 <Where nodes={gang.nodes} />
@@ -84,7 +94,9 @@ function Where(props: { nodes: string[] }) {
           <a href={link(["nodes", node])}>{node}</a>
         </span>
       ))}
-      {props.nodes.length > NODES && <span class="muted"> and {count(props.nodes.length - NODES)} more</span>}
+      {props.nodes.length > NODES && (
+        <span class="muted"> and {count(props.nodes.length - NODES)} more</span>
+      )}
     </>
   );
 }

@@ -18,7 +18,11 @@ const POINTS = 240;
 const TRAINING = "TrainingPerformance";
 
 /** Start, end and step of a span that ends now (or at `end` of what is over), in seconds. */
-export function spanOf(span: Span, nowMs: number, end = 0): { start: number; end: number; step: number } {
+export function spanOf(
+  span: Span,
+  nowMs: number,
+  end = 0,
+): { start: number; end: number; step: number } {
   const length = SECONDS[span] ?? 3600;
   const step = Math.max(15, Math.round(length / POINTS));
   const until = Math.ceil((end || nowMs / 1000) / step) * step;
@@ -52,7 +56,14 @@ export function Graphs(props: { graphs: Record<string, Graph>; from: number; to:
       {shown.map(([title, graph]) => (
         <div key={title}>
           <h3>{title}</h3>
-          <Lines lines={graph.series as unknown as Line[]} label={title} height={190} from={props.from} to={props.to} {...axisOf(graph.config.yAxisUnit)} />
+          <Lines
+            lines={graph.series as unknown as Line[]}
+            label={title}
+            height={190}
+            from={props.from}
+            to={props.to}
+            {...axisOf(graph.config.yAxisUnit)}
+          />
         </div>
       ))}
     </div>

@@ -11,7 +11,11 @@ import { STATE_WORDS } from "./nodes";
 
 export function NodePage(props: { name: string; query: Record<string, string> }) {
   const { cluster } = props.query;
-  const node = useResource<NodeDetail>(`api/nodes/${encodeURIComponent(props.name)}`, { cluster }, { every: 10_000, on: ["node", "gpu"] });
+  const node = useResource<NodeDetail>(
+    `api/nodes/${encodeURIComponent(props.name)}`,
+    { cluster },
+    { every: 10_000, on: ["node", "gpu"] },
+  );
   return (
     <>
       <a class="crumb" href={link(["nodes"])}>
@@ -32,7 +36,11 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
       <PageHead
         title={
           <span class="title-row">
-            {node.name} <Badge word={STATE_WORDS[node.state] ?? node.state} tone={node.state === "faulty" ? "bad" : node.state === "busy" ? "info" : "good"} />
+            {node.name}{" "}
+            <Badge
+              word={STATE_WORDS[node.state] ?? node.state}
+              tone={node.state === "faulty" ? "bad" : node.state === "busy" ? "info" : "good"}
+            />
             {node.cordoned && <Badge word="cordoned" />}
           </span>
         }
@@ -67,11 +75,16 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
 function unnamedOf(node: NodeDetail): string {
   const named = node.gpus.filter((gpu) => gpu.holders?.length).length;
   if (node.gpuAllocated <= named) return "free";
-  return node.gpuAllocated >= node.gpuTotal ? "held, nobody says by whom" : `${node.gpuAllocated - named} of these are held, nobody says which`;
+  return node.gpuAllocated >= node.gpuTotal
+    ? "held, nobody says by whom"
+    : `${node.gpuAllocated - named} of these are held, nobody says which`;
 }
 
 function Islands(props: { gpus: NodeGpu[]; chosen: number | null; unnamed: string }) {
-  if (!props.gpus.length) return <Empty title="No GPU was looked at">The agent of this node tells its GPUs one by one.</Empty>;
+  if (!props.gpus.length)
+    return (
+      <Empty title="No GPU was looked at">The agent of this node tells its GPUs one by one.</Empty>
+    );
   const islands = new Map<string, NodeGpu[]>();
   for (const gpu of props.gpus) islands.set(gpu.island, [...(islands.get(gpu.island) ?? []), gpu]);
   return (
@@ -80,11 +93,18 @@ function Islands(props: { gpus: NodeGpu[]; chosen: number | null; unnamed: strin
         <section class="island" key={island}>
           <div class="island-head">
             <h3>{island || "No island"}</h3>
-            {(gpus[0]?.bandwidthGBps ?? 0) > 0 && <span class="muted small num">{count(gpus[0]?.bandwidthGBps)} GB/s</span>}
+            {(gpus[0]?.bandwidthGBps ?? 0) > 0 && (
+              <span class="muted small num">{count(gpus[0]?.bandwidthGBps)} GB/s</span>
+            )}
           </div>
           <div class="tiles">
             {gpus.map((gpu) => (
-              <Gpu key={gpu.index} gpu={gpu} chosen={gpu.index === props.chosen} unnamed={props.unnamed} />
+              <Gpu
+                key={gpu.index}
+                gpu={gpu}
+                chosen={gpu.index === props.chosen}
+                unnamed={props.unnamed}
+              />
             ))}
           </div>
         </section>
@@ -111,7 +131,11 @@ function Gpu(props: { gpu: NodeGpu; chosen: boolean; unnamed: string }) {
       <div class="gpu-facts num">
         <span>{gpu.temperature == null ? "– ℃" : `${decimal(gpu.temperature, 0)} ℃`}</span>
         <span>{gpu.power == null ? "– W" : `${decimal(gpu.power, 0)} W`}</span>
-        <span>{gpu.memoryUsed == null ? "– GiB" : `${decimal(gpu.memoryUsed, 0)} / ${decimal(gpu.memoryTotal, 0)} GiB`}</span>
+        <span>
+          {gpu.memoryUsed == null
+            ? "– GiB"
+            : `${decimal(gpu.memoryUsed, 0)} / ${decimal(gpu.memoryTotal, 0)} GiB`}
+        </span>
       </div>
       {sick && (
         <p class="small failed-words">
@@ -125,7 +149,12 @@ function Gpu(props: { gpu: NodeGpu; chosen: boolean; unnamed: string }) {
         </p>
       )}
       {(gpu.holders ?? []).map((holder) => (
-        <a class="gpu-holder" key={holder.podUid} href={link(["workloads", holder.workloadUid])} title={`${holder.podNamespace}/${holder.podName}`}>
+        <a
+          class="gpu-holder"
+          key={holder.podUid}
+          href={link(["workloads", holder.workloadUid])}
+          title={`${holder.podNamespace}/${holder.podName}`}
+        >
           {holder.podName}
           {holder.share < 1 && <span class="muted"> {percent(holder.share)}</span>}
         </a>
@@ -146,7 +175,14 @@ function History(props: { name: string; query: Record<string, string> }) {
   return (
     <Card
       title="History"
-      aside={<Choice label="Span" value={span} options={SPANS} onChange={(chosen) => setQuery({ span: chosen === "1h" ? undefined : chosen })} />}
+      aside={
+        <Choice
+          label="Span"
+          value={span}
+          options={SPANS}
+          onChange={(chosen) => setQuery({ span: chosen === "1h" ? undefined : chosen })}
+        />
+      }
     >
       <Shown of={graphs} missing="This server has no history of nodes" bones={6}>
         {(data) => <Graphs graphs={data} from={asked.start} to={asked.end} />}
@@ -156,7 +192,8 @@ function History(props: { name: string; query: Record<string, string> }) {
 }
 
 function Processes(props: { node: NodeDetail }) {
-  if (!props.node.processes.length) return <Empty title="No processes seen">Nothing runs on these GPUs, or nobody tells.</Empty>;
+  if (!props.node.processes.length)
+    return <Empty title="No processes seen">Nothing runs on these GPUs, or nobody tells.</Empty>;
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label="Processes">
       <table>
@@ -176,7 +213,9 @@ function Processes(props: { node: NodeDetail }) {
               <td class="name">{process.processName}</td>
               <td class="soft">{process.user}</td>
               <td class="right">{process.pid}</td>
-              <td class="right">{process.gpuMemory == null ? "–" : `${decimal(process.gpuMemory / 1024)} GiB`}</td>
+              <td class="right">
+                {process.gpuMemory == null ? "–" : `${decimal(process.gpuMemory / 1024)} GiB`}
+              </td>
             </tr>
           ))}
         </tbody>

@@ -15,7 +15,12 @@ const STATES = [
   ["idle", "Free"],
   ["faulty", "Faulty"],
 ] as const;
-export const STATE_WORDS: Record<string, string> = { busy: "full", partial: "part free", idle: "free", faulty: "faulty" };
+export const STATE_WORDS: Record<string, string> = {
+  busy: "full",
+  partial: "part free",
+  idle: "free",
+  faulty: "faulty",
+};
 
 export function NodesPage(props: { query: Record<string, string> }) {
   const { state = "", name = "", page = "1", cluster } = props.query;
@@ -27,9 +32,18 @@ export function NodesPage(props: { query: Record<string, string> }) {
   );
   return (
     <>
-      <PageHead title="Nodes" sub={nodes.data ? `${count(nodes.data.total)} ${state || name ? "match" : "with GPUs"}` : " "} />
+      <PageHead
+        title="Nodes"
+        sub={
+          nodes.data ? `${count(nodes.data.total)} ${state || name ? "match" : "with GPUs"}` : " "
+        }
+      />
       <div class="filters">
-        <Search label="Find a node" value={name} onChange={(text) => setQuery({ name: text || undefined, page: undefined })} />
+        <Search
+          label="Find a node"
+          value={name}
+          onChange={(text) => setQuery({ name: text || undefined, page: undefined })}
+        />
         <Choice
           label="State"
           value={state as (typeof STATES)[number][0]}
@@ -41,8 +55,17 @@ export function NodesPage(props: { query: Record<string, string> }) {
         <Shown of={nodes} bones={10}>
           {(rows) => (
             <>
-              {rows.data.length ? <NodeTable rows={rows.data} sort={sort} /> : <Empty title="No node matches">Clear the search or choose another state.</Empty>}
-              <Pager page={Number(page)} size={SIZE} total={rows.total} onChange={(number) => setQuery({ page: String(number) }, true)} />
+              {rows.data.length ? (
+                <NodeTable rows={rows.data} sort={sort} />
+              ) : (
+                <Empty title="No node matches">Clear the search or choose another state.</Empty>
+              )}
+              <Pager
+                page={Number(page)}
+                size={SIZE}
+                total={rows.total}
+                onChange={(number) => setQuery({ page: String(number) }, true)}
+              />
             </>
           )}
         </Shown>
@@ -55,7 +78,10 @@ export function NodesPage(props: { query: Record<string, string> }) {
 function orderOf(sort: Sort): { sort?: string; reverse?: string } {
   const upwards = sort.field === "name" || sort.field === "state";
   if (!["name", "state", "free", "utilization"].includes(sort.field)) return {};
-  return { ...(sort.field === "name" ? {} : { sort: sort.field }), ...(upwards === sort.down ? { reverse: "true" } : {}) };
+  return {
+    ...(sort.field === "name" ? {} : { sort: sort.field }),
+    ...(upwards === sort.down ? { reverse: "true" } : {}),
+  };
 }
 
 function NodeTable(props: { rows: NodeRow[]; sort: Sort }) {
@@ -80,7 +106,10 @@ function NodeTable(props: { rows: NodeRow[]; sort: Sort }) {
                 <a href={link(["nodes", node.name])}>{node.name}</a>
               </td>
               <td>
-                <Badge word={STATE_WORDS[node.state] ?? node.state} tone={TONE[node.state] ?? "idle"} />{" "}
+                <Badge
+                  word={STATE_WORDS[node.state] ?? node.state}
+                  tone={TONE[node.state] ?? "idle"}
+                />{" "}
                 {node.cordoned && <Badge word="cordoned" />}
               </td>
               <td>
@@ -99,7 +128,12 @@ function NodeTable(props: { rows: NodeRow[]; sort: Sort }) {
   );
 }
 
-const TONE: Record<string, "good" | "info" | "idle" | "bad"> = { busy: "info", partial: "good", idle: "idle", faulty: "bad" };
+const TONE: Record<string, "good" | "info" | "idle" | "bad"> = {
+  busy: "info",
+  partial: "good",
+  idle: "idle",
+  faulty: "bad",
+};
 
 /** One small square a GPU, filled if it is held. */
 export function Pips(props: { total: number; held: number }) {

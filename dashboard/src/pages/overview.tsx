@@ -1,7 +1,16 @@
 // The fleet at a glance.
 import { useMemo } from "preact/hooks";
 import { useLive } from "../api/events";
-import type { Change, ClusterHour, ClusterOverview, ConsumerPage, GpuMap, Heatmaps, NodePage, WastePage } from "../api/types";
+import type {
+  Change,
+  ClusterHour,
+  ClusterOverview,
+  ConsumerPage,
+  GpuMap,
+  Heatmaps,
+  NodePage,
+  WastePage,
+} from "../api/types";
 import { Lines } from "../charts/lines";
 import { Spark } from "../charts/spark";
 import { HeatMap } from "../heatmap/heatmap";
@@ -24,8 +33,16 @@ const IDLE_BELOW = 5;
 export function OverviewPage(props: { query: Record<string, string> }) {
   const cluster = props.query["cluster"];
   const quantity = (props.query["by"] ?? "utilization") as Quantity;
-  const overview = useResource<ClusterOverview>("api/clusters/overview", { cluster }, { every: 10_000, on: ["node", "workload", "gpu"] });
-  const map = useResource<GpuMap>("api/v1/gpu/map", { cluster, quantity }, { every: 15_000, on: ["gpu", "node"] });
+  const overview = useResource<ClusterOverview>(
+    "api/clusters/overview",
+    { cluster },
+    { every: 10_000, on: ["node", "workload", "gpu"] },
+  );
+  const map = useResource<GpuMap>(
+    "api/v1/gpu/map",
+    { cluster, quantity },
+    { every: 15_000, on: ["gpu", "node"] },
+  );
   const load = useResource<GpuMap>(
     quantity === "utilization" ? null : "api/v1/gpu/map",
     { cluster, quantity: "utilization" },
@@ -36,15 +53,27 @@ export function OverviewPage(props: { query: Record<string, string> }) {
     { cluster, ...lastHours(WEEK) },
     { every: 300_000 },
   );
-  const faults = useResource<NodePage>("api/nodes", { cluster, state: "faulty", pageSize: 6 }, { every: 20_000, on: ["node", "gpu"] });
+  const faults = useResource<NodePage>(
+    "api/nodes",
+    { cluster, state: "faulty", pageSize: 6 },
+    { every: 20_000, on: ["node", "gpu"] },
+  );
   return (
     <>
       <PageHead title="Overview" sub={overview.data ? subtitle(overview.data) : " "} />
-      <Stats overview={overview} load={quantity === "utilization" ? map : load} week={week.data ?? []} />
+      <Stats
+        overview={overview}
+        load={quantity === "utilization" ? map : load}
+        week={week.data ?? []}
+      />
       <div class="grid">
         <Card
           title="Every GPU"
-          note={map.data ? `${count(map.data.values.length)} on ${count(map.data.nodes.length)} nodes` : undefined}
+          note={
+            map.data
+              ? `${count(map.data.values.length)} on ${count(map.data.nodes.length)} nodes`
+              : undefined
+          }
           aside={
             <Choice
               label="Colour by"
@@ -55,7 +84,15 @@ export function OverviewPage(props: { query: Record<string, string> }) {
           }
         >
           <Shown of={map} bones={7}>
-            {(data) => (data.values.length ? <HeatMap map={data} /> : <Empty title="No GPUs yet">Nodes with GPUs appear here as soon as a source tells of them.</Empty>)}
+            {(data) =>
+              data.values.length ? (
+                <HeatMap map={data} />
+              ) : (
+                <Empty title="No GPUs yet">
+                  Nodes with GPUs appear here as soon as a source tells of them.
+                </Empty>
+              )
+            }
           </Shown>
         </Card>
       </div>
@@ -65,7 +102,15 @@ export function OverviewPage(props: { query: Record<string, string> }) {
             {(hours) => <Week hours={hours} />}
           </Shown>
         </Card>
-        <Card title="Faults" flush aside={<a class="small muted" href={link(["nodes"], { state: "faulty" })}>All faulty nodes</a>}>
+        <Card
+          title="Faults"
+          flush
+          aside={
+            <a class="small muted" href={link(["nodes"], { state: "faulty" })}>
+              All faulty nodes
+            </a>
+          }
+        >
           <Shown of={faults}>{(page) => <Faults page={page} />}</Shown>
         </Card>
       </div>
@@ -87,7 +132,11 @@ function subtitle(overview: ClusterOverview): string {
   return `${count(overview.totalGpus)} GPUs on ${count(overview.totalNodes)} nodes`;
 }
 
-function Stats(props: { overview: Resource<ClusterOverview>; load: Resource<GpuMap>; week: ClusterHour[] }) {
+function Stats(props: {
+  overview: Resource<ClusterOverview>;
+  load: Resource<GpuMap>;
+  week: ClusterHour[];
+}) {
   const { data, error } = props.overview;
   const idle = useMemo(() => heldAndIdle(props.load.data), [props.load.data]);
   if (!data && error) {
@@ -104,14 +153,24 @@ function Stats(props: { overview: Resource<ClusterOverview>; load: Resource<GpuM
       <div class="card stat">
         <span class="stat-label">Allocated</span>
         <span class="stat-value">{data ? percent(data.allocationRate) : " "}</span>
-        <Spark values={props.week.map((hour) => hour.allocation_rate)} label="Allocation over 7 days" />
-        <span class="stat-sub num">{data ? `${count(data.allocatedGpus)} of ${count(data.totalGpus)} GPUs` : " "}</span>
+        <Spark
+          values={props.week.map((hour) => hour.allocation_rate)}
+          label="Allocation over 7 days"
+        />
+        <span class="stat-sub num">
+          {data ? `${count(data.allocatedGpus)} of ${count(data.totalGpus)} GPUs` : " "}
+        </span>
       </div>
       <div class="card stat">
         <span class="stat-label">Utilization of what is allocated</span>
         <span class="stat-value">{data ? percent(data.utilization) : " "}</span>
-        <Spark values={props.week.map((hour) => hour.avg_utilization ?? 0)} label="Utilization over 7 days" />
-        <span class="stat-sub">{data && data.utilization == null ? "no readings" : "mean of the newest readings"}</span>
+        <Spark
+          values={props.week.map((hour) => hour.avg_utilization ?? 0)}
+          label="Utilization over 7 days"
+        />
+        <span class="stat-sub">
+          {data && data.utilization == null ? "no readings" : "mean of the newest readings"}
+        </span>
       </div>
       <div class="card stat">
         <span class="stat-label">Held and idle</span>
@@ -119,7 +178,9 @@ function Stats(props: { overview: Resource<ClusterOverview>; load: Resource<GpuM
           {idle === null ? "–" : count(idle.idle)} <small>GPUs</small>
         </span>
         <span class="stat-sub num">
-          {idle === null ? "no readings" : `${percent(idle.held ? idle.idle / idle.held : 0)} of what is held is below ${IDLE_BELOW}%`}
+          {idle === null
+            ? "no readings"
+            : `${percent(idle.held ? idle.idle / idle.held : 0)} of what is held is below ${IDLE_BELOW}%`}
         </span>
       </div>
       <div class="card stat">
@@ -145,7 +206,9 @@ function NodeSplit(props: { overview: ClusterOverview }) {
     <>
       <div class="split" aria-hidden="true">
         {STATES.map(([state, field]) =>
-          props.overview[field] ? <span key={state} class={`s-${state}`} style={{ flexGrow: props.overview[field] }} /> : null,
+          props.overview[field] ? (
+            <span key={state} class={`s-${state}`} style={{ flexGrow: props.overview[field] }} />
+          ) : null,
         )}
       </div>
       <div class="keys">
@@ -174,20 +237,46 @@ function heldAndIdle(map: GpuMap | undefined): { held: number; idle: number } | 
 function Week(props: { hours: ClusterHour[] }) {
   const lines = useMemo(
     () => [
-      { name: "allocated", points: props.hours.map((hour) => [hour.allocation_rate, hourAt(hour.stat_hour)] as const) },
+      {
+        name: "allocated",
+        points: props.hours.map((hour) => [hour.allocation_rate, hourAt(hour.stat_hour)] as const),
+      },
       {
         name: "utilized",
-        points: props.hours.flatMap((hour) => (hour.avg_utilization == null ? [] : [[hour.avg_utilization, hourAt(hour.stat_hour)] as const])),
+        points: props.hours.flatMap((hour) =>
+          hour.avg_utilization == null
+            ? []
+            : [[hour.avg_utilization, hourAt(hour.stat_hour)] as const],
+        ),
       },
     ],
     [props.hours],
   );
-  if (!props.hours.length) return <Empty icon="clock" title="No full hour yet">The first hourly row appears two minutes after the hour.</Empty>;
-  return <Lines lines={lines} label="Allocation and utilization of the last seven days" height={230} min={0} max={100} format={(value) => `${Math.round(value)}%`} />;
+  if (!props.hours.length)
+    return (
+      <Empty icon="clock" title="No full hour yet">
+        The first hourly row appears two minutes after the hour.
+      </Empty>
+    );
+  return (
+    <Lines
+      lines={lines}
+      label="Allocation and utilization of the last seven days"
+      height={230}
+      min={0}
+      max={100}
+      format={(value) => `${Math.round(value)}%`}
+    />
+  );
 }
 
 function Faults(props: { page: NodePage }) {
-  if (!props.page.total) return <Empty icon="inbox" title="No faults">Every GPU node is healthy.</Empty>;
+  if (!props.page.total)
+    return (
+      <Empty icon="inbox" title="No faults">
+        Every GPU node is healthy.
+      </Empty>
+    );
   return (
     <ul class="list">
       {props.page.data.map((node) => (
@@ -217,7 +306,15 @@ function Consumers(props: { cluster: string | undefined }) {
     { every: 20_000, on: ["workload"] },
   );
   return (
-    <Card title="Top consumers" flush aside={<a class="small muted" href={link(["workloads"], { status: "Running" })}>All workloads</a>}>
+    <Card
+      title="Top consumers"
+      flush
+      aside={
+        <a class="small muted" href={link(["workloads"], { status: "Running" })}>
+          All workloads
+        </a>
+      }
+    >
       <Shown of={consumers}>
         {(page) =>
           page.data.length ? (
@@ -255,13 +352,24 @@ function WasteList(props: { cluster: string | undefined }) {
     { every: 300_000 },
   );
   return (
-    <Card title="Waste" note="held and idle in 7 days" flush aside={<a class="small muted" href={link(["usage"])}>Usage</a>}>
+    <Card
+      title="Waste"
+      note="held and idle in 7 days"
+      flush
+      aside={
+        <a class="small muted" href={link(["usage"])}>
+          Usage
+        </a>
+      }
+    >
       <Shown of={waste} missing="This server keeps no hourly statistics">
         {(page) =>
           page.data.length ? (
             <ul class="list">
               {page.data.map((row) => (
-                <li key={`${row.namespace} ${row.workload_type} ${row.workload_name} ${row.owner_uid}`}>
+                <li
+                  key={`${row.namespace} ${row.workload_type} ${row.workload_name} ${row.owner_uid}`}
+                >
                   <span class="grow">
                     <a class="line" href={link(["workloads", row.owner_uid])}>
                       {row.workload_name}
@@ -271,10 +379,16 @@ function WasteList(props: { cluster: string | undefined }) {
                     </span>
                   </span>
                   <span class="num small soft">{count(row.idle_gpu_hours)} GPU hours</span>
-                  <span class="num cost">{row.idle_cost > 0 ? decimal(row.idle_cost, 0) : percent(row.idle_share / 100)}</span>
+                  <span class="num cost">
+                    {row.idle_cost > 0 ? decimal(row.idle_cost, 0) : percent(row.idle_share / 100)}
+                  </span>
                 </li>
               ))}
-              <li class="muted small list-foot">{page.data[0]?.idle_cost ? "idle GPU hours, and what they cost" : "idle GPU hours, and their part of what was held"}</li>
+              <li class="muted small list-foot">
+                {page.data[0]?.idle_cost
+                  ? "idle GPU hours, and what they cost"
+                  : "idle GPU hours, and their part of what was held"}
+              </li>
             </ul>
           ) : (
             <Empty title="Nothing was held and idle" />
@@ -292,13 +406,24 @@ const TOPS = [
 ] as const;
 
 function Hottest(props: { cluster: string | undefined; by: string }) {
-  const tops = useResource<Heatmaps>("api/clusters/gpuHeatmap", { cluster: props.cluster, topK: 7 }, { every: 20_000 });
+  const tops = useResource<Heatmaps>(
+    "api/clusters/gpuHeatmap",
+    { cluster: props.cluster, topK: 7 },
+    { every: 20_000 },
+  );
   const by = (TOPS.find(([name]) => name === props.by)?.[0] ?? "power") as (typeof TOPS)[number][0];
   return (
     <Card
       title="Top GPUs"
       flush
-      aside={<Choice label="Top by" value={by} options={TOPS} onChange={(top) => setQuery({ top: top === "power" ? undefined : top })} />}
+      aside={
+        <Choice
+          label="Top by"
+          value={by}
+          options={TOPS}
+          onChange={(top) => setQuery({ top: top === "power" ? undefined : top })}
+        />
+      }
     >
       <Shown of={tops}>
         {(heatmaps) =>
@@ -307,7 +432,10 @@ function Hottest(props: { cluster: string | undefined; by: string }) {
               {heatmaps[by].data.map((gpu) => (
                 <li key={`${gpu.nodeName}/${gpu.deviceId}`}>
                   <span class="grow">
-                    <a class="line" href={link(["nodes", gpu.nodeName], { gpu: String(gpu.deviceId) })}>
+                    <a
+                      class="line"
+                      href={link(["nodes", gpu.nodeName], { gpu: String(gpu.deviceId) })}
+                    >
                       {gpu.nodeName} <span class="muted">GPU {gpu.deviceId}</span>
                     </a>
                     <span class="line muted small">{shortModel(gpu.gpuModel)}</span>
@@ -340,7 +468,12 @@ const CHANGE_TONES: Record<string, Tone> = {
 
 function Feed() {
   const { recent } = useLive();
-  if (!recent.length) return <Empty icon="clock" title="Nothing changed lately">Changes of nodes, GPUs and workloads appear as they happen.</Empty>;
+  if (!recent.length)
+    return (
+      <Empty icon="clock" title="Nothing changed lately">
+        Changes of nodes, GPUs and workloads appear as they happen.
+      </Empty>
+    );
   return (
     <ol class="list feed">
       {recent.slice(0, 7).map((change) => (

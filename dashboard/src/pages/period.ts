@@ -4,7 +4,10 @@ const HOUR = 3_600_000;
 const DAY = 24 * HOUR;
 
 /** The last `hours` whole hours. Stable within an hour, so that the address is too. */
-export function lastHours(hours: number, now = Date.now()): { start_time: string; end_time: string } {
+export function lastHours(
+  hours: number,
+  now = Date.now(),
+): { start_time: string; end_time: string } {
   const end = Math.floor(now / HOUR) * HOUR;
   return { start_time: iso(end - hours * HOUR), end_time: iso(end) };
 }
@@ -39,7 +42,12 @@ export function spanOf(days: Days): { start_time: string; end_time: string } {
 
 /** Days in words: 9–15 Nov 2026. */
 export function daysInWords(days: Days): string {
-  const format = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", timeZone: "UTC" });
+  const format = new Intl.DateTimeFormat("en-GB", {
+    day: "numeric",
+    month: "short",
+    year: "numeric",
+    timeZone: "UTC",
+  });
   const [first, last] = [Date.parse(days.first), Date.parse(days.last)];
   return Number.isNaN(first) || Number.isNaN(last) ? "" : format.formatRange(first, last);
 }

@@ -32,14 +32,26 @@ export function roomOf(map: GpuMap): NodeRoom[] {
       if (island !== "-") islands.set(island, (islands.get(island) ?? 0) + 1);
     }
     const model = map.models[map.modelOf[node] ?? 0] ?? "";
-    rooms.push({ node: map.nodes[node] ?? "", model, free, run: longest, island: Math.max(0, ...islands.values()) });
+    rooms.push({
+      node: map.nodes[node] ?? "",
+      model,
+      free,
+      run: longest,
+      island: Math.max(0, ...islands.values()),
+    });
   }
   return rooms;
 }
 
 /** The nodes that could take `count` GPUs, the fullest first, so that whole nodes stay free. */
-export function fitting(rooms: NodeRoom[], count: number, together: Together, model: string): NodeRoom[] {
-  const size = (room: NodeRoom) => (together === "any" ? room.free : together === "contiguous" ? room.run : room.island);
+export function fitting(
+  rooms: NodeRoom[],
+  count: number,
+  together: Together,
+  model: string,
+): NodeRoom[] {
+  const size = (room: NodeRoom) =>
+    together === "any" ? room.free : together === "contiguous" ? room.run : room.island;
   return rooms
     .filter((room) => (!model || room.model === model) && size(room) >= count)
     .sort((a, b) => a.free - b.free || a.node.localeCompare(b.node));

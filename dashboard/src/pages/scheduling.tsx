@@ -27,7 +27,11 @@ const SIZE = 20;
 
 export function SchedulingPage(props: { query: Record<string, string> }) {
   const { cluster, claim } = props.query;
-  const map = useResource<GpuMap>("api/v1/gpu/map", { cluster }, { every: 15_000, on: ["gpu", "node"] });
+  const map = useResource<GpuMap>(
+    "api/v1/gpu/map",
+    { cluster },
+    { every: 15_000, on: ["gpu", "node"] },
+  );
   const rooms = useMemo(() => (map.data ? roomOf(map.data) : []), [map.data]);
   const [namespace = "", name = ""] = (claim ?? "").split("/");
   return (
@@ -43,7 +47,15 @@ export function SchedulingPage(props: { query: Record<string, string> }) {
       </div>
       {claim && (
         <div class="grid">
-          <Card title={`Why ${name}?`} note={namespace} aside={<button class="button" onClick={() => setQuery({ claim: undefined })}>Close</button>}>
+          <Card
+            title={`Why ${name}?`}
+            note={namespace}
+            aside={
+              <button class="button" onClick={() => setQuery({ claim: undefined })}>
+                Close
+              </button>
+            }
+          >
             <Explained namespace={namespace} name={name} cluster={cluster} />
           </Card>
         </div>
@@ -63,8 +75,14 @@ function WhatIf(props: { rooms: NodeRoom[]; query: Record<string, string> }) {
   const asked = Math.min(64, Math.max(1, Number(props.query["count"] ?? "4") || 1));
   const together = (props.query["together"] ?? "contiguous") as Together;
   const model = props.query["model"] ?? "";
-  const models = useMemo(() => [...new Set(props.rooms.map((room) => room.model))].filter(Boolean).sort(), [props.rooms]);
-  const fits = useMemo(() => fitting(props.rooms, asked, together, model), [props.rooms, asked, together, model]);
+  const models = useMemo(
+    () => [...new Set(props.rooms.map((room) => room.model))].filter(Boolean).sort(),
+    [props.rooms],
+  );
+  const fits = useMemo(
+    () => fitting(props.rooms, asked, together, model),
+    [props.rooms, asked, together, model],
+  );
   return (
     <>
       <div class="form">
@@ -79,8 +97,19 @@ function WhatIf(props: { rooms: NodeRoom[]; query: Record<string, string> }) {
             onInput={(event) => setQuery({ count: event.currentTarget.value })}
           />
         </label>
-        <Select label="Model" value={model} any="Any model" options={models} onChange={(value) => setQuery({ model: value || undefined })} />
-        <Choice label="Together" value={together} options={TOGETHER} onChange={(value) => setQuery({ together: value })} />
+        <Select
+          label="Model"
+          value={model}
+          any="Any model"
+          options={models}
+          onChange={(value) => setQuery({ model: value || undefined })}
+        />
+        <Choice
+          label="Together"
+          value={together}
+          options={TOGETHER}
+          onChange={(value) => setQuery({ together: value })}
+        />
       </div>
       <div class="verdict" role="status">
         {fits.length ? (
@@ -107,7 +136,9 @@ function WhatIf(props: { rooms: NodeRoom[]; query: Record<string, string> }) {
           </p>
         )}
       </div>
-      <p class="muted small form-note">Looks at free, healthy GPUs on nodes that take pods; not at taints, CPU or memory.</p>
+      <p class="muted small form-note">
+        Looks at free, healthy GPUs on nodes that take pods; not at taints, CPU or memory.
+      </p>
     </>
   );
 }
@@ -151,18 +182,42 @@ function Claims(props: { query: Record<string, string> }) {
     <Card
       title="Claims"
       flush
-      aside={<Choice label="Phase" value={phase as Phase} options={PHASES} onChange={(value) => setQuery({ phase: value === "Pending" ? undefined : value, claims: undefined })} />}
+      aside={
+        <Choice
+          label="Phase"
+          value={phase as Phase}
+          options={PHASES}
+          onChange={(value) =>
+            setQuery({ phase: value === "Pending" ? undefined : value, claims: undefined })
+          }
+        />
+      }
     >
       <Shown of={claims} missing={NOT_THERE}>
         {(data) =>
           data.total ? (
             <>
               <ClaimTable page={data} />
-              <Pager page={Number(page)} size={SIZE} total={data.total} onChange={(number) => setQuery({ claims: String(number) })} />
+              <Pager
+                page={Number(page)}
+                size={SIZE}
+                total={data.total}
+                onChange={(number) => setQuery({ claims: String(number) })}
+              />
             </>
           ) : (
-            <Empty title={phase === "all" ? "No claims" : phase === "Pending" ? "Nobody waits" : `No claim is ${phase}`}>
-              {phase === "Pending" ? "Every claim has its GPUs." : "GpuClaims of this cluster appear here."}
+            <Empty
+              title={
+                phase === "all"
+                  ? "No claims"
+                  : phase === "Pending"
+                    ? "Nobody waits"
+                    : `No claim is ${phase}`
+              }
+            >
+              {phase === "Pending"
+                ? "Every claim has its GPUs."
+                : "GpuClaims of this cluster appear here."}
             </Empty>
           )
         }
@@ -197,11 +252,23 @@ function ClaimTable(props: { page: ClaimPage }) {
                 <Badge word={claim.phase || "Pending"} />
               </td>
               <td class="right">{count(claim.count)}</td>
-              <td class="soft">{[claim.policy, claim.exclusivity === "Exclusive" ? "" : claim.exclusivity].filter(Boolean).join(", ")}</td>
+              <td class="soft">
+                {[claim.policy, claim.exclusivity === "Exclusive" ? "" : claim.exclusivity]
+                  .filter(Boolean)
+                  .join(", ")}
+              </td>
               <td class="words">
-                {claim.nodeName ? <a href={link(["nodes", claim.nodeName])}>{claim.nodeName}</a> : NONE}
-                {claim.gpuIds.length > 0 && <span class="muted num"> GPU {claim.gpuIds.join(", ")}</span>}
-                {claim.allocations.length > 1 && <div class="muted small">and {claim.allocations.length - 1} more pods</div>}
+                {claim.nodeName ? (
+                  <a href={link(["nodes", claim.nodeName])}>{claim.nodeName}</a>
+                ) : (
+                  NONE
+                )}
+                {claim.gpuIds.length > 0 && (
+                  <span class="muted num"> GPU {claim.gpuIds.join(", ")}</span>
+                )}
+                {claim.allocations.length > 1 && (
+                  <div class="muted small">and {claim.allocations.length - 1} more pods</div>
+                )}
               </td>
               <td class="soft">{claim.gang || NONE}</td>
               <td class="words">
@@ -218,7 +285,11 @@ function ClaimTable(props: { page: ClaimPage }) {
 
 function Leases(props: { query: Record<string, string> }) {
   const { leases: page = "1", cluster } = props.query;
-  const leases = useResource<LeasePage>("api/leases", { cluster, pageNum: Number(page), pageSize: SIZE }, { every: 20_000, on: ["claim"], keep: true });
+  const leases = useResource<LeasePage>(
+    "api/leases",
+    { cluster, pageNum: Number(page), pageSize: SIZE },
+    { every: 20_000, on: ["claim"], keep: true },
+  );
   return (
     <Card title="Leases" note="one for each GPU that is booked" flush>
       <Shown of={leases} missing={NOT_THERE}>
@@ -226,7 +297,12 @@ function Leases(props: { query: Record<string, string> }) {
           data.total ? (
             <>
               <LeaseTable page={data} />
-              <Pager page={Number(page)} size={SIZE} total={data.total} onChange={(number) => setQuery({ leases: String(number) })} />
+              <Pager
+                page={Number(page)}
+                size={SIZE}
+                total={data.total}
+                onChange={(number) => setQuery({ leases: String(number) })}
+              />
             </>
           ) : (
             <Empty title="No leases">Nothing is booked through claims.</Empty>
@@ -261,12 +337,17 @@ function LeaseTable(props: { page: LeasePage }) {
               <td>
                 {lease.holders.map((holder) => (
                   <div key={holder.podUid}>
-                    {holder.podName || holder.podUid} <span class="muted small">{holder.namespace}</span>
-                    {holder.share != null && holder.share < 1 && <span class="muted"> {percent(holder.share)}</span>}
+                    {holder.podName || holder.podUid}{" "}
+                    <span class="muted small">{holder.namespace}</span>
+                    {holder.share != null && holder.share < 1 && (
+                      <span class="muted"> {percent(holder.share)}</span>
+                    )}
                   </div>
                 ))}
               </td>
-              <td class="soft">{[...new Set(lease.holders.map((holder) => holder.claim))].join(", ")}</td>
+              <td class="soft">
+                {[...new Set(lease.holders.map((holder) => holder.claim))].join(", ")}
+              </td>
               <td>{lease.acquiredAt ? <Ago at={Date.parse(lease.acquiredAt)} /> : NONE}</td>
             </tr>
           ))}

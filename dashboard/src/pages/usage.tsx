@@ -40,7 +40,10 @@ export function UsagePage(props: { query: Record<string, string> }) {
   const { cluster, by = "namespace" } = query;
   const days = daysOf(query); // anew each time: today is another day after midnight
   const labelled = by === "label" || by === "annotation";
-  const keys = useResource<string[]>(labelled ? "api/v1/gpu-aggregation/dimension-keys" : null, { cluster, dimension_type: by });
+  const keys = useResource<string[]>(labelled ? "api/v1/gpu-aggregation/dimension-keys" : null, {
+    cluster,
+    dimension_type: by,
+  });
   const key = query["key"] || keys.data?.[0] || "";
   const asked = { cluster, period: periodOf(days), group_by: labelled ? `${by}:${key}` : by };
   const report = useResource<Report>(
@@ -51,20 +54,48 @@ export function UsagePage(props: { query: Record<string, string> }) {
   return (
     <>
       <PageHead title="Usage" sub={subtitle(days, report.data)}>
-        <Choice label="Group by" value={by as Group} options={GROUPS} onChange={(value) => setQuery({ by: value === "namespace" ? undefined : value, key: undefined, page: undefined })} />
-        {labelled && !!keys.data?.length && <Select label="Key" value={key} options={keys.data} onChange={(value) => setQuery({ key: value })} />}
+        <Choice
+          label="Group by"
+          value={by as Group}
+          options={GROUPS}
+          onChange={(value) =>
+            setQuery({
+              by: value === "namespace" ? undefined : value,
+              key: undefined,
+              page: undefined,
+            })
+          }
+        />
+        {labelled && !!keys.data?.length && (
+          <Select
+            label="Key"
+            value={key}
+            options={keys.data}
+            onChange={(value) => setQuery({ key: value })}
+          />
+        )}
         <PeriodChoice query={query} days={days} />
       </PageHead>
       {labelled && keys.data?.length === 0 ? (
         <Card>
-          <Empty title={`No ${by} is accounted for`}>The settings say which keys are; the first hour after that has rows.</Empty>
+          <Empty title={`No ${by} is accounted for`}>
+            The settings say which keys are; the first hour after that has rows.
+          </Empty>
         </Card>
       ) : (
-        <Shown of={labelled && keys.error ? { ...report, error: keys.error } : report} missing={NOT_THERE} bones={9}>
-          {(data) => <Books report={data} heading={labelled ? key : by} asked={asked} query={query} />}
+        <Shown
+          of={labelled && keys.error ? { ...report, error: keys.error } : report}
+          missing={NOT_THERE}
+          bones={9}
+        >
+          {(data) => (
+            <Books report={data} heading={labelled ? key : by} asked={asked} query={query} />
+          )}
         </Shown>
       )}
-      {report.data && report.data.totals.allocated_gpu_hours > 0 && <Waste days={days} query={query} priced={report.data.totals.cost > 0} />}
+      {report.data && report.data.totals.allocated_gpu_hours > 0 && (
+        <Waste days={days} query={query} priced={report.data.totals.cost > 0} />
+      )}
     </>
   );
 }
@@ -87,7 +118,9 @@ function PeriodChoice(props: { query: Record<string, string>; days: Days }) {
       type="date"
       aria-label={label}
       value={value}
-      onInput={(event) => event.currentTarget.value && setQuery({ [field]: event.currentTarget.value })}
+      onInput={(event) =>
+        event.currentTarget.value && setQuery({ [field]: event.currentTarget.value })
+      }
     />
   );
   return (
@@ -99,7 +132,9 @@ function PeriodChoice(props: { query: Record<string, string>; days: Days }) {
           type="month"
           aria-label="Month"
           value={query["month"] ?? days.first.slice(0, 7)}
-          onInput={(event) => event.currentTarget.value && setQuery({ month: event.currentTarget.value })}
+          onInput={(event) =>
+            event.currentTarget.value && setQuery({ month: event.currentTarget.value })
+          }
         />
       )}
       {period === "dates" && (
@@ -121,11 +156,19 @@ function daysOf(query: Record<string, string>): Days {
 }
 
 function subtitle(days: Days, report: Report | undefined): string {
-  const told = report && report.hours_accounted < report.hours_in_period ? ` · ${count(report.hours_accounted)} of ${count(report.hours_in_period)} hours accounted` : "";
+  const told =
+    report && report.hours_accounted < report.hours_in_period
+      ? ` · ${count(report.hours_accounted)} of ${count(report.hours_in_period)} hours accounted`
+      : "";
   return `${daysInWords(days)}, UTC${told}`;
 }
 
-function Books(props: { report: Report; heading: string; asked: Params; query: Record<string, string> }) {
+function Books(props: {
+  report: Report;
+  heading: string;
+  asked: Params;
+  query: Record<string, string>;
+}) {
   const { report, heading } = props;
   const lines = useMemo(() => stackOf(report), [report]);
   if (!report.hours_accounted) {
@@ -142,13 +185,32 @@ function Books(props: { report: Report; heading: string; asked: Params; query: R
     <>
       <Totals report={report} />
       <div class="grid">
-        <Card title={daily ? "GPU hours a day" : "GPUs held"} note={daily ? "days in UTC" : "mean of each hour"}>
-          <Lines lines={lines} stacked bars={daily} label={`GPUs held by ${heading}`} height={280} format={short} />
+        <Card
+          title={daily ? "GPU hours a day" : "GPUs held"}
+          note={daily ? "days in UTC" : "mean of each hour"}
+        >
+          <Lines
+            lines={lines}
+            stacked
+            bars={daily}
+            label={`GPUs held by ${heading}`}
+            height={280}
+            format={short}
+          />
         </Card>
       </div>
       <div class="grid">
-        <Card title={`GPU hours by ${heading}`} flush aside={<Tools asked={props.asked} heading={heading} />}>
-          <Table report={report} heading={heading} sort={parseSort(props.query["sort"], "-hours")} page={Number(props.query["page"] ?? "1")} />
+        <Card
+          title={`GPU hours by ${heading}`}
+          flush
+          aside={<Tools asked={props.asked} heading={heading} />}
+        >
+          <Table
+            report={report}
+            heading={heading}
+            sort={parseSort(props.query["sort"], "-hours")}
+            page={Number(props.query["page"] ?? "1")}
+          />
         </Card>
       </div>
     </>
@@ -160,13 +222,29 @@ function Totals(props: { report: Report }) {
   const share = totals.allocated_gpu_hours ? totals.idle_gpu_hours / totals.allocated_gpu_hours : 0;
   return (
     <div class="grid stats">
-      <Stat label="GPU hours held" value={count(totals.allocated_gpu_hours)} sub={`${decimal(totals.allocation_rate)}% of ${count(totals.capacity_gpu_hours)} that there were`} />
-      <Stat label="Utilization of what was held" value={percent(rate(totals.avg_utilization))} sub="weighted by GPU hours" />
-      <Stat label="GPU hours held and idle" value={count(totals.idle_gpu_hours)} sub={`${percent(share, 1)} of what was held`} />
+      <Stat
+        label="GPU hours held"
+        value={count(totals.allocated_gpu_hours)}
+        sub={`${decimal(totals.allocation_rate)}% of ${count(totals.capacity_gpu_hours)} that there were`}
+      />
+      <Stat
+        label="Utilization of what was held"
+        value={percent(rate(totals.avg_utilization))}
+        sub="weighted by GPU hours"
+      />
+      <Stat
+        label="GPU hours held and idle"
+        value={count(totals.idle_gpu_hours)}
+        sub={`${percent(share, 1)} of what was held`}
+      />
       <Stat
         label="Cost"
         value={totals.cost > 0 ? count(totals.cost) : NONE}
-        sub={totals.cost > 0 ? `${decimal(totals.cost / totals.allocated_gpu_hours, 2)} for a GPU hour held` : "no prices are set"}
+        sub={
+          totals.cost > 0
+            ? `${decimal(totals.cost / totals.allocated_gpu_hours, 2)} for a GPU hour held`
+            : "no prices are set"
+        }
       />
     </div>
   );
@@ -186,7 +264,12 @@ function Tools(props: { asked: Params; heading: string }) {
   const [failed, setFailed] = useState("");
   const saveCsv = () =>
     readText(addressOf(REPORT, { ...props.asked, format: "csv" }))
-      .then((text) => save(`gpu-hours-by-${props.heading}-${props.asked["period"]}.csv`.replace(/[^\w.-]+/g, "-"), text))
+      .then((text) =>
+        save(
+          `gpu-hours-by-${props.heading}-${props.asked["period"]}.csv`.replace(/[^\w.-]+/g, "-"),
+          text,
+        ),
+      )
       .then(() => setFailed(""))
       .catch((error: ApiError) => setFailed(error.message));
   return (
@@ -220,7 +303,14 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
   const priced = totals.cost > 0;
   const rows = useMemo(() => {
     const held = heldBy(report);
-    return [...sorted(held.filter((row) => row.row === "group"), sort, VALUES), ...held.filter((row) => row.row !== "group")];
+    return [
+      ...sorted(
+        held.filter((row) => row.row === "group"),
+        sort,
+        VALUES,
+      ),
+      ...held.filter((row) => row.row !== "group"),
+    ];
   }, [report, sort.field, sort.down]);
   const page = Math.max(1, Math.min(props.page || 1, Math.ceil(rows.length / SIZE))); // other days may have fewer rows
   const head = { sort, otherwise: "-hours", right: true, down: true };
@@ -230,7 +320,12 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
         <table>
           <thead>
             <tr>
-              <SortHead field="name" words={capital(props.heading)} sort={sort} otherwise="-hours" />
+              <SortHead
+                field="name"
+                words={capital(props.heading)}
+                sort={sort}
+                otherwise="-hours"
+              />
               <SortHead field="hours" words="GPU hours" {...head} />
               <th class="right">Share</th>
               <SortHead field="utilization" words="Utilization" {...head} />
@@ -264,7 +359,14 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
           </tfoot>
         </table>
       </div>
-      {rows.length > SIZE && <Pager page={page} size={SIZE} total={rows.length} onChange={(number) => setQuery({ page: number > 1 ? String(number) : undefined })} />}
+      {rows.length > SIZE && (
+        <Pager
+          page={page}
+          size={SIZE}
+          total={rows.length}
+          onChange={(number) => setQuery({ page: number > 1 ? String(number) : undefined })}
+        />
+      )}
     </>
   );
 }

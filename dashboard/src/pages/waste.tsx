@@ -17,13 +17,24 @@ export function Waste(props: { days: Days; query: Record<string, string>; priced
   );
   return (
     <div class="grid">
-      <Card title="Held and idle" note="workloads whose GPUs did next to nothing for whole hours, the worst first" flush>
+      <Card
+        title="Held and idle"
+        note="workloads whose GPUs did next to nothing for whole hours, the worst first"
+        flush
+      >
         <Shown of={found}>
           {(data) =>
             data.total ? (
               <>
                 <Table page={data} priced={props.priced} />
-                <Pager page={page} size={SIZE} total={data.total} onChange={(number) => setQuery({ waste: number > 1 ? String(number) : undefined })} />
+                <Pager
+                  page={page}
+                  size={SIZE}
+                  total={data.total}
+                  onChange={(number) =>
+                    setQuery({ waste: number > 1 ? String(number) : undefined })
+                  }
+                />
               </>
             ) : (
               <Empty title="Nothing was held and idle" />
@@ -53,12 +64,20 @@ function Table(props: { page: WastePage; priced: boolean }) {
         <tbody>
           {props.page.data.map((row) => (
             <tr key={`${row.namespace} ${row.workload_type} ${row.workload_name} ${row.owner_uid}`}>
-              <td class="name">{row.owner_uid ? <a href={link(["workloads", row.owner_uid])}>{row.workload_name}</a> : row.workload_name}</td>
+              <td class="name">
+                {row.owner_uid ? (
+                  <a href={link(["workloads", row.owner_uid])}>{row.workload_name}</a>
+                ) : (
+                  row.workload_name
+                )}
+              </td>
               <td class="soft">{row.namespace}</td>
               <td class="soft">{row.workload_type}</td>
               <td class="right">{decimal(row.idle_gpu_hours, 2)}</td>
               <td class="right soft">{percent(row.idle_share / 100, 1)}</td>
-              <td class="right">{percent(row.avg_utilization === null ? null : row.avg_utilization / 100, 1)}</td>
+              <td class="right">
+                {percent(row.avg_utilization === null ? null : row.avg_utilization / 100, 1)}
+              </td>
               {props.priced && <td class="right">{decimal(row.idle_cost, 2)}</td>}
             </tr>
           ))}

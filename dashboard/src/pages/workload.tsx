@@ -78,22 +78,40 @@ function Summary(props: { workload: WorkloadDetail; query: Record<string, string
     { every: 15_000 },
   );
   const held = Object.values(workload.gpuAllocation).reduce((sum, each) => sum + each, 0);
-  const read = (gpus.data ?? []).map((gpu) => gpu.utilization).filter((value): value is number => value !== null);
+  const read = (gpus.data ?? [])
+    .map((gpu) => gpu.utilization)
+    .filter((value): value is number => value !== null);
   const mean = read.length ? read.reduce((sum, value) => sum + value, 0) / read.length / 100 : null;
   const idle = read.filter((value) => value < 5).length;
   const models = Object.keys(workload.gpuAllocation).map(shortModel).join(", ");
   return (
     <div class="grid stats">
-      <Stat label={running ? "GPUs held" : "GPUs held last"} value={count(held)} sub={models || "none"} />
-      <Stat label="Utilization now" value={percent(mean)} sub={read.length ? "mean over its GPUs" : "no readings"} />
+      <Stat
+        label={running ? "GPUs held" : "GPUs held last"}
+        value={count(held)}
+        sub={models || "none"}
+      />
+      <Stat
+        label="Utilization now"
+        value={percent(mean)}
+        sub={read.length ? "mean over its GPUs" : "no readings"}
+      />
       <Stat
         label="Held and idle"
         value={read.length ? count(idle) : "–"}
-        sub={read.length ? (idle ? `GPUs below 5%: ${percent(idle / read.length)} of what it holds` : "every GPU is at work") : "no readings"}
+        sub={
+          read.length
+            ? idle
+              ? `GPUs below 5%: ${percent(idle / read.length)} of what it holds`
+              : "every GPU is at work"
+            : "no readings"
+        }
       />
       <div class="card stat">
         <span class="stat-label">{workload.endTime ? "Ran for" : "Running for"}</span>
-        <span class="stat-value">{workload.startTime ? span((workload.endTime || now) - workload.startTime) : "–"}</span>
+        <span class="stat-value">
+          {workload.startTime ? span((workload.endTime || now) - workload.startTime) : "–"}
+        </span>
         <span class="stat-sub">
           {workload.startTime ? (
             <>
@@ -131,7 +149,14 @@ function GpuGraphs(props: { workload: WorkloadDetail; query: Record<string, stri
     <Card
       title="GPUs over time"
       note="one line for each GPU"
-      aside={<Choice label="Span" value={chosen} options={SPANS} onChange={(value) => setQuery({ span: value === "1h" ? undefined : value })} />}
+      aside={
+        <Choice
+          label="Span"
+          value={chosen}
+          options={SPANS}
+          onChange={(value) => setQuery({ span: value === "1h" ? undefined : value })}
+        />
+      }
     >
       <Shown of={graphs} bones={6}>
         {(data) => <Graphs graphs={data} from={asked.start} to={asked.end} />}
@@ -189,7 +214,10 @@ function Curves(props: { rows: TrainingRow[]; from: number; to: number }) {
     }
     found.delete(STEP);
     const ordered = [...found].sort(([a], [b]) => placeOf(a) - placeOf(b) || a.localeCompare(b));
-    return ordered.map(([name, points]) => ({ name, lines: [{ name: TITLES[name] ?? name, points }] }));
+    return ordered.map(([name, points]) => ({
+      name,
+      lines: [{ name: TITLES[name] ?? name, points }],
+    }));
   }, [props.rows]);
   if (!curves.length) {
     return (
@@ -210,7 +238,9 @@ function Curves(props: { rows: TrainingRow[]; from: number; to: number }) {
             from={props.from}
             to={props.to}
             loose={LOOSE.has(curve.name)}
-            format={curve.name.toLowerCase() === "mfu" ? (value) => `${(value * 100).toFixed(1)}%` : short}
+            format={
+              curve.name.toLowerCase() === "mfu" ? (value) => `${(value * 100).toFixed(1)}%` : short
+            }
           />
         </div>
       ))}
@@ -254,7 +284,9 @@ function Branch(props: { item: HierarchyItem }) {
           {item.children.slice(0, MOST_CHILDREN).map((child) => (
             <Branch key={child.uid} item={child} />
           ))}
-          {item.children.length > MOST_CHILDREN && <li class="muted small">and {item.children.length - MOST_CHILDREN} more</li>}
+          {item.children.length > MOST_CHILDREN && (
+            <li class="muted small">and {item.children.length - MOST_CHILDREN} more</li>
+          )}
         </ul>
       )}
     </li>
@@ -278,7 +310,13 @@ function Pods(props: { workload: WorkloadDetail }) {
               {pods.slice(0, 100).map((pod) => (
                 <tr key={`${pod.podNamespace}/${pod.podName}`}>
                   <td class="name">{pod.podName}</td>
-                  <td>{pod.nodeName ? <a href={link(["nodes", pod.nodeName])}>{pod.nodeName}</a> : <span class="muted">waits</span>}</td>
+                  <td>
+                    {pod.nodeName ? (
+                      <a href={link(["nodes", pod.nodeName])}>{pod.nodeName}</a>
+                    ) : (
+                      <span class="muted">waits</span>
+                    )}
+                  </td>
                 </tr>
               ))}
             </tbody>

@@ -4,7 +4,18 @@ import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
 import { NONE, count, shortModel, span } from "../ui/format";
-import { Badge, Card, Empty, PageHead, Pager, Search, Select, Shown, When, useNow } from "../ui/parts";
+import {
+  Badge,
+  Card,
+  Empty,
+  PageHead,
+  Pager,
+  Search,
+  Select,
+  Shown,
+  When,
+  useNow,
+} from "../ui/parts";
 import { SortHead } from "../ui/sort";
 
 const SIZE = 25;
@@ -14,29 +25,85 @@ const SOURCES = ["k8s", "slurm", "docker", "local"];
 const FILTERS = ["name", "namespace", "kind", "status", "source"];
 
 export function WorkloadsPage(props: { query: Record<string, string> }) {
-  const { cluster, name = "", namespace = "", kind = "", status = "", source = "", page = "1" } = props.query;
+  const {
+    cluster,
+    name = "",
+    namespace = "",
+    kind = "",
+    status = "",
+    source = "",
+    page = "1",
+  } = props.query;
   const sort = parseSort(props.query["sort"], NEWEST);
-  const meta = useResource<WorkloadMetadata>("api/workloadMetadata", { cluster }, { every: 60_000 });
+  const meta = useResource<WorkloadMetadata>(
+    "api/workloadMetadata",
+    { cluster },
+    { every: 60_000 },
+  );
   const rows = useResource<WorkloadPage>(
     "api/workloads",
-    { cluster, name, namespace, kind, status, source, ...orderOf(sort), pageNum: Number(page), pageSize: SIZE },
+    {
+      cluster,
+      name,
+      namespace,
+      kind,
+      status,
+      source,
+      ...orderOf(sort),
+      pageNum: Number(page),
+      pageSize: SIZE,
+    },
     { every: 15_000, on: ["workload"], keep: true },
   );
-  const filter = (field: string) => (value: string) => setQuery({ [field]: value || undefined, page: undefined });
+  const filter = (field: string) => (value: string) =>
+    setQuery({ [field]: value || undefined, page: undefined });
   const filtered = FILTERS.some((field) => props.query[field]);
   return (
     <>
-      <PageHead title="Workloads" sub={rows.data ? `${count(rows.data.total)} ${filtered ? "match" : "that ask or asked for GPUs"}` : " "} />
+      <PageHead
+        title="Workloads"
+        sub={
+          rows.data
+            ? `${count(rows.data.total)} ${filtered ? "match" : "that ask or asked for GPUs"}`
+            : " "
+        }
+      />
       <div class="filters">
         <Search label="Find a workload" value={name} onChange={filter("name")} />
-        <Select label="Namespace" value={namespace} any="All namespaces" options={meta.data?.namespaces ?? []} onChange={filter("namespace")} />
-        <Select label="Kind" value={kind} any="All kinds" options={meta.data?.kinds ?? []} onChange={filter("kind")} />
-        <Select label="Status" value={status} any="Any status" options={STATUSES} onChange={filter("status")} />
-        <Select label="Source" value={source} any="All sources" options={SOURCES} onChange={filter("source")} />
+        <Select
+          label="Namespace"
+          value={namespace}
+          any="All namespaces"
+          options={meta.data?.namespaces ?? []}
+          onChange={filter("namespace")}
+        />
+        <Select
+          label="Kind"
+          value={kind}
+          any="All kinds"
+          options={meta.data?.kinds ?? []}
+          onChange={filter("kind")}
+        />
+        <Select
+          label="Status"
+          value={status}
+          any="Any status"
+          options={STATUSES}
+          onChange={filter("status")}
+        />
+        <Select
+          label="Source"
+          value={source}
+          any="All sources"
+          options={SOURCES}
+          onChange={filter("source")}
+        />
         {filtered && (
           <button
             class="button ghost"
-            onClick={() => setQuery(Object.fromEntries([...FILTERS, "page"].map((field) => [field, undefined])))}
+            onClick={() =>
+              setQuery(Object.fromEntries([...FILTERS, "page"].map((field) => [field, undefined])))
+            }
           >
             Clear
           </button>
@@ -50,10 +117,17 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
                 <Table rows={data.data} sort={sort} />
               ) : (
                 <Empty title={filtered ? "No workload matches" : "No workloads yet"}>
-                  {filtered ? "Clear a filter to see more." : "Whatever asks for a GPU appears here."}
+                  {filtered
+                    ? "Clear a filter to see more."
+                    : "Whatever asks for a GPU appears here."}
                 </Empty>
               )}
-              <Pager page={Number(page)} size={SIZE} total={data.total} onChange={(number) => setQuery({ page: String(number) }, true)} />
+              <Pager
+                page={Number(page)}
+                size={SIZE}
+                total={data.total}
+                onChange={(number) => setQuery({ page: String(number) }, true)}
+              />
             </>
           )}
         </Shown>
@@ -92,7 +166,9 @@ function Table(props: { rows: WorkloadRow[]; sort: Sort }) {
                 <Badge word={row.status} />
               </td>
               <td class="right">{count(row.gpuAllocated)}</td>
-              <td class="soft">{Object.keys(row.gpuAllocation).map(shortModel).join(", ") || NONE}</td>
+              <td class="soft">
+                {Object.keys(row.gpuAllocation).map(shortModel).join(", ") || NONE}
+              </td>
               <td class="soft">{row.kind}</td>
               <td>{row.startAt ? <When at={row.startAt * 1000} /> : NONE}</td>
               <td>{row.endAt ? <When at={row.endAt * 1000} /> : NONE}</td>
@@ -113,5 +189,7 @@ function Table(props: { rows: WorkloadRow[]; sort: Sort }) {
 function orderOf(sort: Sort): { orderBy?: string; sort?: string; reverse?: string } {
   const field = ["start", "end", "gpus", "name"].includes(sort.field) ? sort.field : "start";
   const reverse = (field === "name") === sort.down ? { reverse: "true" } : {};
-  return field === "start" || field === "end" ? { orderBy: `${field}_at`, ...reverse } : { sort: field, ...reverse };
+  return field === "start" || field === "end"
+    ? { orderBy: `${field}_at`, ...reverse }
+    : { sort: field, ...reverse };
 }

@@ -28,10 +28,19 @@ interface Options {
 const SOON = 1200;
 
 /** The data at `path` (null: nothing yet). A new address drops what the old one had, unless it is kept meanwhile. */
-export function useResource<T>(path: string | null, params: Params = {}, options: Options = {}): Resource<T> {
+export function useResource<T>(
+  path: string | null,
+  params: Params = {},
+  options: Options = {},
+): Resource<T> {
   const address = path === null ? null : addressOf(path, params);
   const name = address === null ? null : (options.same ?? address);
-  const [shown, setShown] = useState<{ name: string | null; data?: T; error?: ApiError; at: number }>({ name, at: 0 });
+  const [shown, setShown] = useState<{
+    name: string | null;
+    data?: T;
+    error?: ApiError;
+    at: number;
+  }>({ name, at: 0 });
   const [asked, ask] = useState(0);
   const subjects = options.on?.join() ?? "";
   const again = useRef(() => ask((count) => count + 1)).current;
@@ -73,7 +82,9 @@ export function useResource<T>(path: string | null, params: Params = {}, options
       }
     });
     const token = session.token;
-    const unlisten = session.listen(() => session.token !== token && session.loginReason === null && tick());
+    const unlisten = session.listen(
+      () => session.token !== token && session.loginReason === null && tick(),
+    );
     document.addEventListener("visibilitychange", seen);
     void go();
     return () => {
@@ -86,7 +97,8 @@ export function useResource<T>(path: string | null, params: Params = {}, options
     };
   }, [address, asked, options.every, subjects]);
 
-  const fits = shown.name === name || (options.keep && shown.data !== undefined && address !== null);
+  const fits =
+    shown.name === name || (options.keep && shown.data !== undefined && address !== null);
   const current = fits ? shown : { data: undefined, error: undefined, at: 0 };
   return { data: current.data, error: current.error, at: current.at, reload: again };
 }

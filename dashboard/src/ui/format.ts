@@ -33,7 +33,9 @@ export function short(value: number): string {
 }
 
 function trim(value: number): string {
-  return Number(value.toFixed(Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2)).toString();
+  return Number(
+    value.toFixed(Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2),
+  ).toString();
 }
 
 const SPANS: [number, string][] = [

@@ -30,7 +30,11 @@ export function Card(props: {
   );
 }
 
-export function PageHead(props: { title: ComponentChildren; sub?: ComponentChildren; children?: ComponentChildren }) {
+export function PageHead(props: {
+  title: ComponentChildren;
+  sub?: ComponentChildren;
+  children?: ComponentChildren;
+}) {
   return (
     <header class="page-head">
       <div class="page-title">
@@ -93,7 +97,14 @@ export function Shown<T>(props: {
       </>
     );
   }
-  if (error) return <Failed error={error} reload={reload} {...(props.missing ? { missing: props.missing } : {})} />;
+  if (error)
+    return (
+      <Failed
+        error={error}
+        reload={reload}
+        {...(props.missing ? { missing: props.missing } : {})}
+      />
+    );
   return <Bones lines={props.bones ?? 4} />;
 }
 
@@ -176,7 +187,11 @@ export function Meter(props: { rate: number | null | undefined; label?: string }
   const rate = props.rate;
   const words = rate == null ? "–" : `${Math.round(rate * 100)}%`;
   return (
-    <span class="meter" role="img" aria-label={`${props.label ?? "utilization"} ${rate == null ? "not measured" : words}`}>
+    <span
+      class="meter"
+      role="img"
+      aria-label={`${props.label ?? "utilization"} ${rate == null ? "not measured" : words}`}
+    >
       <span class="num">{words}</span>
       <span class="meter-track">
         <span class="meter-fill" style={{ width: `${Math.min(100, (rate ?? 0) * 100)}%` }} />
@@ -216,10 +231,17 @@ export function Select(props: {
   options: readonly string[];
   onChange: (value: string) => void;
 }) {
-  const options = props.value && !props.options.includes(props.value) ? [props.value, ...props.options] : props.options;
+  const options =
+    props.value && !props.options.includes(props.value)
+      ? [props.value, ...props.options]
+      : props.options;
   return (
     <label class={`select ${props.value ? "set" : ""}`}>
-      <select aria-label={props.label} value={props.value} onChange={(event) => props.onChange(event.currentTarget.value)}>
+      <select
+        aria-label={props.label}
+        value={props.value}
+        onChange={(event) => props.onChange(event.currentTarget.value)}
+      >
         {props.any !== undefined && <option value="">{props.any}</option>}
         {options.map((option) => (
           <option key={option} value={option}>
@@ -257,7 +279,12 @@ export function Search(props: { label: string; value: string; onChange: (value: 
   );
 }
 
-export function Pager(props: { page: number; size: number; total: number; onChange: (page: number) => void }) {
+export function Pager(props: {
+  page: number;
+  size: number;
+  total: number;
+  onChange: (page: number) => void;
+}) {
   const last = Math.max(1, Math.ceil(props.total / props.size));
   const from = props.total ? (props.page - 1) * props.size + 1 : 0;
   const to = Math.min(props.total, props.page * props.size);
@@ -266,10 +293,20 @@ export function Pager(props: { page: number; size: number; total: number; onChan
       <span class="muted small num">
         {from.toLocaleString("en")}–{to.toLocaleString("en")} of {props.total.toLocaleString("en")}
       </span>
-      <button class="button icon" disabled={props.page <= 1} aria-label="Previous page" onClick={() => props.onChange(props.page - 1)}>
+      <button
+        class="button icon"
+        disabled={props.page <= 1}
+        aria-label="Previous page"
+        onClick={() => props.onChange(props.page - 1)}
+      >
         <Icon name="left" />
       </button>
-      <button class="button icon" disabled={props.page >= last} aria-label="Next page" onClick={() => props.onChange(props.page + 1)}>
+      <button
+        class="button icon"
+        disabled={props.page >= last}
+        aria-label="Next page"
+        onClick={() => props.onChange(props.page + 1)}
+      >
         <Icon name="right" />
       </button>
     </nav>

@@ -25,10 +25,20 @@ export function SortHead(props: Props) {
     </span>
   );
   return (
-    <th class={props.right ? "right" : ""} {...(on ? { "aria-sort": props.sort.down ? ("descending" as const) : ("ascending" as const) } : {})}>
+    <th
+      class={props.right ? "right" : ""}
+      {...(on
+        ? { "aria-sort": props.sort.down ? ("descending" as const) : ("ascending" as const) }
+        : {})}
+    >
       <button
         type="button"
-        onClick={() => setQuery({ sort: text === props.otherwise ? undefined : text, [props.page ?? "page"]: undefined })}
+        onClick={() =>
+          setQuery({
+            sort: text === props.otherwise ? undefined : text,
+            [props.page ?? "page"]: undefined,
+          })
+        }
       >
         {props.right && arrow}
         {props.words}
