@@ -8,9 +8,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from e2e.contract.hooks import endpoint
 
 from gpufleet.errors import why_unreachable
+from kubelite.contract.webhooks import endpoint
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ async def test_a_name_that_is_none(session: aiohttp.ClientSession) -> None:
 
 
 async def test_a_certificate_that_nobody_trusts(session: aiohttp.ClientSession) -> None:
-    async with endpoint(lambda _asked: {}) as heard:
-        assert await _trouble(session, heard.url) == "its certificate is not trusted: self-signed certificate"
+    async with endpoint(lambda _request: {}) as webhook:
+        assert await _trouble(session, webhook.url) == "its certificate is not trusted: self-signed certificate"
 
 
 async def test_tls_asked_of_a_server_without(session: aiohttp.ClientSession) -> None:

@@ -1,4 +1,4 @@
-"""The contract's view of the real control plane."""
+"""A client of kubelite's contract suite for the real control plane."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,17 +6,20 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from e2e.cluster import Cluster
-from e2e.contract.server import Api, Server
+pytest.register_assert_rewrite("kubelite.contract")
+
+from e2e.cluster import Cluster  # noqa: E402
+
+from kubelite.contract.client import Api, Server  # noqa: E402
 
 
 @pytest.fixture
 async def api(cluster: Cluster, namespace: str) -> AsyncIterator[Api]:
-    """The contract's client, in a namespace of the test's own."""
+    """Return a client of the contract suite in the test's namespace."""
     admin = cluster.admin
     kubectl = cluster.binaries.kubectl
     server = Server(cluster.url, admin.kubeconfig, kubectl, admin.headers(), admin.ssl_context())
     async with aiohttp.ClientSession() as session:
         yield Api(server, namespace, session)
-    # TLS says goodbye in turns of the loop; one that ends before leaves its sockets open.
+    # aiohttp closes TLS connections in later iterations of the loop; without them the sockets leak.
     await asyncio.sleep(0.05)

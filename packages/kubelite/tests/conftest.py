@@ -1,26 +1,27 @@
-"""An embedded server for each test, and the contract's view of it."""
+"""A kubelite server for each test, and a client of the contract suite for it."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
 import pytest
-from e2e.contract.server import Api, Server
-from e2e.contract.tools import find_kubectl
 
-from kubelite import KubeLite
+pytest.register_assert_rewrite("kubelite.contract")
+
+from kubelite import KubeLite  # noqa: E402
+from kubelite.contract.client import Api, Server, find_kubectl  # noqa: E402
 
 
 @pytest.fixture
 async def kubelite() -> AsyncIterator[KubeLite]:
-    """A running embedded server."""
+    """Start a kubelite server."""
     async with KubeLite() as server:
         yield server
 
 
 @pytest.fixture
 async def api(kubelite: KubeLite, tmp_path: Path) -> AsyncIterator[Api]:
-    """The contract's client, in a namespace of the test's own."""
+    """Return a client of the contract suite in its own namespace."""
     kubeconfig = tmp_path / "kubeconfig"
     kubelite.write_kubeconfig(kubeconfig)
     server = Server(kubelite.url, kubeconfig, find_kubectl(), {})

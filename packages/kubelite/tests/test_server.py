@@ -11,9 +11,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
-from e2e.contract.hooks import _certificate
 
 from kubelite import KubeLite, User
+from kubelite.contract.webhooks import self_signed_certificate
 from kubelite.errors import ApiError
 from kubelite.json import Json
 from kubelite.kinds import Kind
@@ -83,7 +83,7 @@ async def test_tokens_keep_strangers_out(tmp_path: Path) -> None:
 
 
 async def test_it_speaks_tls(tmp_path: Path) -> None:
-    certificate, key = _certificate()
+    certificate, key = self_signed_certificate()
     chain = tmp_path / "chain.pem"
     chain.write_bytes(certificate + key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-
 from gpufleet.kubernetes import PODS, Connection, KubeClient
+
 from kubelite import KubeLite
 from kubelite.errors import ApiError
 from kubelite.json import Json

@@ -1,8 +1,9 @@
-"""A server under test, and the plainest of clients for it."""
+"""The server under test and a minimal HTTP client for it."""
 
 import asyncio
 import json
 import os
+import shutil
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -19,12 +20,12 @@ MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where the server is and how to be its administrator."""
+    """The URL and administrator credentials of the server under test."""
 
     url: str
     kubeconfig: Path
@@ -34,8 +35,8 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came back."""
+class Response:
+    """The response to one request."""
 
     status: int
     body: Json
@@ -43,12 +44,12 @@ class Answer:
     warnings: list[str]
 
     def ok(self, status: int = 200) -> Json:
-        """The body, after a look at the status."""
+        """Return the body after checking the status code."""
         assert self.status == status, (self.status, self.body)
         return self.body
 
     def refused(self, status: int, *words: str) -> Json:
-        """The `Status` of a refusal, whose message has these words."""
+        """Return the `Status` after checking its code and that its message contains `words`."""
         assert self.status == status, (self.status, self.body)
         assert self.body["kind"] == "Status"
         assert self.body["code"] == status
@@ -58,24 +59,30 @@ class Answer:
 
 
 class Api:
-    """Requests to one namespace of a server."""
+    """A client for one namespace of the server under test."""
 
     def __init__(self, server: Server, namespace: str, session: aiohttp.ClientSession) -> None:
         self.server = server
         self.namespace = namespace
         self._session = session
 
-    def elsewhere(self, namespace: str) -> "Api":
-        """The same client in another namespace."""
+    def in_namespace(self, namespace: str) -> "Api":
+        """Return a client for another namespace."""
         return Api(self.server, namespace, self._session)
 
     def path(
-        self, plural: str, name: str = "", below: str = "", *, version: str = "v1", cluster: bool = False
+        self,
+        plural: str,
+        name: str = "",
+        subresource: str = "",
+        *,
+        version: str = "v1",
+        cluster: bool = False,
     ) -> str:
-        """The path of a resource in the test's namespace (or of the cluster)."""
+        """Return the path of a resource, in the test's namespace or cluster-scoped."""
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-        space = "" if cluster else f"/namespaces/{self.namespace}"
-        return "/".join(part for part in (f"{root}{space}/{plural}", name, below) if part)
+        prefix = "" if cluster else f"/namespaces/{self.namespace}"
+        return "/".join(part for part in (f"{root}{prefix}/{plural}", name, subresource) if part)
 
     async def call(
         self,
@@ -85,73 +92,73 @@ class Api:
         content: str = "application/json",
         accept: str = "application/json",
         **query: str,
-    ) -> Answer:
-        """One request."""
+    ) -> Response:
+        """Send one request."""
         data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
         headers = {**self.server.headers, "Accept": accept, "User-Agent": "contract/1"}
         if data is not None:
             headers["Content-Type"] = content
         async with self._session.request(
             method, self.server.url + path, data=data, params=query, headers=headers, ssl=self.server.tls
-        ) as answer:
-            text = await answer.read()
+        ) as response:
+            text = await response.read()
             found = json.loads(text) if text[:1] in (b"{", b"[") else {"text": text.decode()}
-            return Answer(answer.status, found, answer.headers, answer.headers.getall("Warning", []))
+            return Response(response.status, found, response.headers, response.headers.getall("Warning", []))
 
-    async def get(self, path: str, **query: str) -> Answer:
-        """GET."""
+    async def get(self, path: str, **query: str) -> Response:
+        """Send a GET request."""
         return await self.call("GET", path, **query)
 
-    async def post(self, path: str, body: object, **query: str) -> Answer:
-        """POST."""
+    async def post(self, path: str, body: object, **query: str) -> Response:
+        """Send a POST request."""
         return await self.call("POST", path, body, **query)
 
-    async def put(self, path: str, body: object, **query: str) -> Answer:
-        """PUT."""
+    async def put(self, path: str, body: object, **query: str) -> Response:
+        """Send a PUT request."""
         return await self.call("PUT", path, body, **query)
 
-    async def patch(self, path: str, body: object, content: str = MERGE, **query: str) -> Answer:
-        """PATCH."""
+    async def patch(self, path: str, body: object, content: str = MERGE, **query: str) -> Response:
+        """Send a PATCH request, a merge patch by default."""
         return await self.call("PATCH", path, body, content, **query)
 
-    async def apply(self, path: str, body: object, manager: str, **query: str) -> Answer:
-        """Server-side apply."""
+    async def apply(self, path: str, body: object, manager: str, **query: str) -> Response:
+        """Apply an object on the server side."""
         return await self.patch(path, body, APPLY, fieldManager=manager, **query)
 
-    async def delete(self, path: str, body: object = None, **query: str) -> Answer:
-        """DELETE."""
+    async def delete(self, path: str, body: object = None, **query: str) -> Response:
+        """Send a DELETE request."""
         return await self.call("DELETE", path, body, **query)
 
     @asynccontextmanager
-    async def watching(self, path: str, **query: str) -> AsyncIterator["Events"]:
-        """The events of a watch."""
+    async def watch(self, path: str, **query: str) -> AsyncIterator["WatchEvents"]:
+        """Open a watch and yield its events."""
         accept = query.pop("accept", "application/json")
         headers = {**self.server.headers, "Accept": accept}
         async with self._session.get(
             self.server.url + path, params={"watch": "true", **query}, headers=headers, ssl=self.server.tls
-        ) as answer:
-            assert answer.status == 200, await answer.text()
-            yield Events(answer)
+        ) as response:
+            assert response.status == 200, await response.text()
+            yield WatchEvents(response)
 
-    async def until(self, what: str, ask: Callable[[], Awaitable[bool]]) -> None:
-        """Wait until something holds."""
+    async def until(self, what: str, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until `condition` returns True; `what` describes it in the failure message."""
         try:
-            async with asyncio.timeout(PATIENCE):
-                while not await ask():  # noqa: ASYNC110  the server under test has no event to wait for
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                while not await condition():  # noqa: ASYNC110  the server under test has no event to wait for
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            pytest.fail(f"after {PATIENCE:.0f} s still not: {what}")
+            pytest.fail(f"timed out after {TIMEOUT_SECONDS:.0f} s waiting until {what}")
 
     async def until_gone(self, path: str) -> None:
-        """Wait until there is a 404."""
+        """Wait until a path answers 404."""
 
-        async def gone() -> bool:
+        async def removed() -> bool:
             return (await self.get(path)).status == 404
 
-        await self.until(f"{path} is gone", gone)
+        await self.until(f"{path} is removed", removed)
 
     async def kubectl(self, *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None) -> str:
-        """Run the real kubectl in the namespace; what it printed."""
+        """Run kubectl in the namespace and return its output."""
         code, out, errors = await self.kubectl_result(*arguments, stdin=stdin, env=env)
         assert code == 0, f"kubectl {' '.join(arguments)}: {errors}{out}"
         return out
@@ -159,18 +166,18 @@ class Api:
     async def kubectl_result(
         self, *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None
     ) -> tuple[int, str, str]:
-        """Run the real kubectl: exit code, output, errors."""
+        """Run kubectl and return its exit code, output and errors."""
         process = await self.kubectl_process(*arguments, env=env)
-        async with asyncio.timeout(2 * PATIENCE):
+        async with asyncio.timeout(2 * TIMEOUT_SECONDS):
             out, errors = await process.communicate(stdin.encode())
         return process.returncode or 0, out.decode(), errors.decode()
 
     async def kubectl_process(
         self, *arguments: str, env: Mapping[str, str] | None = None
     ) -> asyncio.subprocess.Process:
-        """Start the real kubectl."""
+        """Start kubectl."""
         if self.server.kubectl is None:
-            pytest.skip("no kubectl on this machine (KUBEBUILDER_ASSETS, PATH or the cache of make e2e)")
+            pytest.skip("no kubectl: set KUBEBUILDER_ASSETS or put it on PATH")
         fixed = [
             "--kubeconfig",
             str(self.server.kubeconfig),
@@ -190,21 +197,31 @@ class Api:
         )
 
 
-class Events:
-    """The lines of a watch, one at a time."""
+class WatchEvents:
+    """The events of an open watch."""
 
-    def __init__(self, answer: aiohttp.ClientResponse) -> None:
-        self._answer = answer
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._answer = response
 
     async def next(self) -> tuple[str, Json]:
-        """The next event, bookmarks included."""
-        async with asyncio.timeout(PATIENCE):
+        """Return the type and object of the next event, bookmarks included."""
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             line = await self._answer.content.readline()
         assert line, "the watch ended"
         event = json.loads(line)
         return event["type"], event["object"]
 
     async def end(self) -> bool:
-        """Whether nothing follows."""
-        async with asyncio.timeout(PATIENCE):
+        """Return whether the stream has ended."""
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self._answer.content.readline() == b""
+
+
+def find_kubectl() -> Path | None:
+    """Return the kubectl in KUBEBUILDER_ASSETS or on PATH, or None."""
+    if assets := os.environ.get("KUBEBUILDER_ASSETS"):
+        kubectl = Path(assets) / "kubectl"
+        if kubectl.is_file():
+            return kubectl
+    found = shutil.which("kubectl")
+    return Path(found) if found else None

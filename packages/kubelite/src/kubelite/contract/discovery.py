@@ -1,20 +1,20 @@
-"""Discovery, OpenAPI, reviews: how clients find their way."""
+"""Discovery, OpenAPI and reviews."""
 
-from e2e.contract.server import Api
+from kubelite.contract.client import Api
 
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 
 
-class Finding:
-    """What a client asks before it asks for anything."""
+class TestDiscovery:
+    """The requests with which clients begin."""
 
-    async def test_health_and_version_are_told(self, api: Api) -> None:
+    async def test_health_and_version_are_served(self, api: Api) -> None:
         assert (await api.get("/healthz")).body == {"text": "ok"}
         assert (await api.get("/readyz")).status == 200
         assert (await api.get("/version")).ok()["major"] == "1"
         assert (await api.get("/nothing")).status == 404
 
-    async def test_discovery_in_both_forms_tells_the_same(self, api: Api) -> None:
+    async def test_both_forms_of_discovery_agree(self, api: Api) -> None:
         old = (await api.get("/apis/apps/v1")).ok()
         known = {one["name"]: one for one in old["resources"]}
         assert known["deployments"]["shortNames"] == ["deploy"]
@@ -41,7 +41,7 @@ class Finding:
         assert (await api.get("/api")).ok()["versions"] == ["v1"]
         assert {"apps", "batch"} <= {group["name"] for group in (await api.get("/apis")).ok()["groups"]}
 
-    async def test_openapi_says_that_fields_are_validated(self, api: Api) -> None:
+    async def test_openapi_announces_field_validation(self, api: Api) -> None:
         paths = (await api.get("/openapi/v3")).ok()["paths"]
         address = paths["apis/apps/v1"]["serverRelativeURL"]
         document = (await api.get(address.partition("?")[0])).ok()
@@ -57,17 +57,17 @@ class Finding:
         body = {
             "spec": {"resourceAttributes": {"namespace": api.namespace, "verb": "delete", "resource": "pods"}}
         }
-        answer = (await api.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)).ok(201)
-        assert answer["status"]["allowed"] is True
-        answer = (await api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})).ok(201)
-        assert answer["status"]["userInfo"]["username"]
+        response = (await api.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)).ok(201)
+        assert response["status"]["allowed"] is True
+        response = (await api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})).ok(201)
+        assert response["status"]["userInfo"]["username"]
 
-    async def test_an_unknown_token_is_nobody(self, api: Api) -> None:
+    async def test_an_unknown_token_is_not_authenticated(self, api: Api) -> None:
         body = {"spec": {"token": "not-a-token"}}
-        answer = (await api.post("/apis/authentication.k8s.io/v1/tokenreviews", body)).ok(201)
-        assert not answer["status"].get("authenticated")
-        assert not answer["status"]["user"].get("username")
+        response = (await api.post("/apis/authentication.k8s.io/v1/tokenreviews", body)).ok(201)
+        assert not response["status"].get("authenticated")
+        assert not response["status"]["user"].get("username")
 
-    async def test_a_verb_that_a_resource_does_not_take_is_refused(self, api: Api) -> None:
+    async def test_an_unsupported_verb_is_refused(self, api: Api) -> None:
         (await api.put(api.path("pods"), {})).refused(405)
         (await api.get("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")).refused(405)

@@ -1,17 +1,17 @@
-"""Pods: what may change, binding, status, eviction, and how they go."""
+"""Pods: defaults, immutable fields, binding, status, eviction and deletion."""
 
-from e2e.contract.server import STRATEGIC, Api
-from e2e.contract.things import pod
+from kubelite.contract.client import STRATEGIC, Api
+from kubelite.contract.resources import pod
 
 
 def binding(name: str, node: str, **metadata: object) -> dict[str, object]:
-    """A Binding of a pod to a node."""
+    """Return a Binding of a pod to a node."""
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     return {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, **metadata}, "target": target}
 
 
-class Pods:
-    """What gpufleet's scheduler, webhook and player of nodes build on."""
+class TestPods:
+    """Behaviour that schedulers, webhooks and kubelets rely on."""
 
     async def test_a_pod_gets_its_defaults(self, api: Api) -> None:
         body = pod("a")
@@ -51,7 +51,7 @@ class Pods:
         bad = pod("a", containers=[{"name": "main", "image": "x", "resources": gpus}])
         (await api.post(api.path("pods"), bad)).refused(422, "spec.containers[0].resources.limits")
 
-    async def test_env_can_not_change_after_creation(self, api: Api) -> None:
+    async def test_env_is_immutable_after_creation(self, api: Api) -> None:
         (await api.post(api.path("pods"), pod("a"))).ok(201)
         path = api.path("pods", "a")
         env = {"spec": {"containers": [{"name": "main", "env": [{"name": "A", "value": "2"}]}]}}
@@ -62,7 +62,7 @@ class Pods:
         labels = {"metadata": {"labels": {"x": "y"}, "annotations": {"a": "b"}}}
         assert (await api.patch(path, labels)).ok()["metadata"]["labels"] == {"x": "y"}
 
-    async def test_gates_only_go(self, api: Api) -> None:
+    async def test_scheduling_gates_can_only_be_removed(self, api: Api) -> None:
         (await api.post(api.path("pods"), pod("a", schedulingGates=[{"name": "example.com/g"}]))).ok(201)
         path = api.path("pods", "a")
         (await api.post(api.path("pods", "a", "binding"), binding("a", "n"))).refused(409, "schedulingGates")
@@ -72,15 +72,15 @@ class Pods:
             "schedulingGates" not in (await api.patch(path, {"spec": {"schedulingGates": None}})).ok()["spec"]
         )
 
-    async def test_binding_puts_a_pod_on_a_node_once(self, api: Api) -> None:
+    async def test_a_pod_is_bound_only_once(self, api: Api) -> None:
         made = (await api.post(api.path("pods"), pod("a"))).ok(201)
         path = api.path("pods", "a", "binding")
         (await api.post(path, binding("a", "n1", uid="other"))).refused(409, "UID in precondition: other")
         annotations = {"gpu.scheduling/allocated": "n1:0,1"}
-        answer = (
+        response = (
             await api.post(path, binding("a", "n1", uid=made["metadata"]["uid"], annotations=annotations))
         ).ok(201)
-        assert answer["status"] == "Success"
+        assert response["status"] == "Success"
         bound = (await api.get(api.path("pods", "a"))).ok()
         assert bound["spec"]["nodeName"] == "n1"
         assert bound["metadata"]["annotations"] == annotations
@@ -92,7 +92,7 @@ class Pods:
         assert [item["metadata"]["name"] for item in found] == ["a"]
         (await api.delete(api.path("pods", "a"), gracePeriodSeconds="0")).ok()
 
-    async def test_the_status_has_its_own_door(self, api: Api) -> None:
+    async def test_status_is_written_through_its_subresource(self, api: Api) -> None:
         (await api.post(api.path("pods"), pod("a"))).ok(201)
         running = {"status": {"phase": "Running", "podIP": "10.1.2.3"}}
         assert (await api.patch(api.path("pods", "a"), running)).ok()["status"]["phase"] == "Pending"
@@ -113,28 +113,28 @@ class Pods:
         )
         assert "f:status" in entry["fieldsV1"]
 
-    async def test_a_pod_without_a_node_goes_at_once(self, api: Api) -> None:
+    async def test_an_unbound_pod_is_deleted_immediately(self, api: Api) -> None:
         (await api.post(api.path("pods"), pod("a"))).ok(201)
-        gone = (await api.delete(api.path("pods", "a"))).ok()
-        assert gone["kind"] == "Pod"
+        removed = (await api.delete(api.path("pods", "a"))).ok()
+        assert removed["kind"] == "Pod"
         (await api.get(api.path("pods", "a"))).refused(404)
 
     async def test_a_pod_on_a_node_waits_for_its_kubelet(self, api: Api) -> None:
         made = (await api.post(api.path("pods"), pod("a"))).ok(201)
         (await api.post(api.path("pods", "a", "binding"), binding("a", "n1"))).ok(201)
-        going = (await api.delete(api.path("pods", "a"))).ok()
-        assert going["metadata"]["deletionGracePeriodSeconds"] == 30
-        assert going["metadata"]["generation"] == made["metadata"]["generation"] + 1
+        deleting = (await api.delete(api.path("pods", "a"))).ok()
+        assert deleting["metadata"]["deletionGracePeriodSeconds"] == 30
+        assert deleting["metadata"]["generation"] == made["metadata"]["generation"] + 1
         shorter = (await api.delete(api.path("pods", "a"), {"gracePeriodSeconds": 5})).ok()
         assert shorter["metadata"]["deletionGracePeriodSeconds"] == 5
-        assert shorter["metadata"]["deletionTimestamp"] < going["metadata"]["deletionTimestamp"]
+        assert shorter["metadata"]["deletionTimestamp"] < deleting["metadata"]["deletionTimestamp"]
         longer = (await api.delete(api.path("pods", "a"), {"gracePeriodSeconds": 50})).ok()
         assert longer["metadata"]["deletionTimestamp"] == shorter["metadata"]["deletionTimestamp"]
         assert (await api.get(api.path("pods", "a"))).status == 200
         (await api.delete(api.path("pods", "a"), {"gracePeriodSeconds": 0})).ok()
         (await api.get(api.path("pods", "a"))).refused(404)
 
-    async def test_a_finished_pod_goes_at_once(self, api: Api) -> None:
+    async def test_a_finished_pod_is_deleted_immediately(self, api: Api) -> None:
         (await api.post(api.path("pods"), pod("a"))).ok(201)
         (await api.post(api.path("pods", "a", "binding"), binding("a", "n1"))).ok(201)
         (await api.patch(api.path("pods", "a", "status"), {"status": {"phase": "Succeeded"}})).ok()

@@ -1,13 +1,13 @@
-"""What goes with what: owners and dependents, namespaces and their content."""
+"""Garbage collection: owners and dependents, namespaces and their content."""
 
-from e2e.contract.server import Api
-from e2e.contract.things import config_map, owner
+from kubelite.contract.client import Api
+from kubelite.contract.resources import config_map, owner
 
 
-class Collecting:
-    """Garbage collection keeps to these."""
+class TestGarbageCollection:
+    """Garbage collection."""
 
-    async def _family(self, api: Api, *, block: bool = False) -> None:
+    async def _create_parent_and_child(self, api: Api, *, block: bool = False) -> None:
         parent = {
             **(await api.post(api.path("configmaps"), config_map("parent"))).ok(201),
             "apiVersion": "v1",
@@ -16,41 +16,43 @@ class Collecting:
         child = config_map("child", ownerReferences=[owner(parent, block=block)])
         (await api.post(api.path("configmaps"), child)).ok(201)
 
-    async def test_dependents_go_after_their_owner(self, api: Api) -> None:
-        await self._family(api)
+    async def test_dependents_are_deleted_after_their_owner(self, api: Api) -> None:
+        await self._create_parent_and_child(api)
         (await api.delete(api.path("configmaps", "parent"))).ok()
         await api.until_gone(api.path("configmaps", "child"))
 
-    async def test_in_the_foreground_dependents_go_first(self, api: Api) -> None:
-        await self._family(api, block=True)
-        hold = {"metadata": {"finalizers": ["gpufleet.example/hold"]}}
+    async def test_foreground_deletion_removes_dependents_first(self, api: Api) -> None:
+        await self._create_parent_and_child(api, block=True)
+        hold = {"metadata": {"finalizers": ["example.com/hold"]}}
         (await api.patch(api.path("configmaps", "child"), hold)).ok()
-        going = (await api.delete(api.path("configmaps", "parent"), {"propagationPolicy": "Foreground"})).ok()
-        assert "foregroundDeletion" in going["metadata"]["finalizers"]
+        deleting = (
+            await api.delete(api.path("configmaps", "parent"), {"propagationPolicy": "Foreground"})
+        ).ok()
+        assert "foregroundDeletion" in deleting["metadata"]["finalizers"]
 
-        async def child_goes() -> bool:
+        async def child_is_deleting() -> bool:
             return "deletionTimestamp" in (await api.get(api.path("configmaps", "child"))).ok()["metadata"]
 
-        await api.until("the child is going", child_goes)
+        await api.until("the child is being deleted", child_is_deleting)
         assert (await api.get(api.path("configmaps", "parent"))).status == 200
         (await api.patch(api.path("configmaps", "child"), {"metadata": {"finalizers": None}})).ok()
         await api.until_gone(api.path("configmaps", "parent"))
 
-    async def test_orphans_stay_and_forget_their_owner(self, api: Api) -> None:
-        await self._family(api)
+    async def test_orphans_stay_without_their_owner_reference(self, api: Api) -> None:
+        await self._create_parent_and_child(api)
         (await api.delete(api.path("configmaps", "parent"), {"propagationPolicy": "Orphan"})).ok()
         await api.until_gone(api.path("configmaps", "parent"))
         assert "ownerReferences" not in (await api.get(api.path("configmaps", "child"))).ok()["metadata"]
 
-    async def test_a_namespace_takes_its_content_along(self, api: Api) -> None:
-        inner = api.elsewhere(f"{api.namespace}-inner")
+    async def test_deleting_a_namespace_deletes_its_content(self, api: Api) -> None:
+        inner = api.in_namespace(f"{api.namespace}-inner")
         space = f"/api/v1/namespaces/{inner.namespace}"
         (await api.post("/api/v1/namespaces", {"metadata": {"name": inner.namespace}})).ok(201)
-        held = config_map("a", finalizers=["gpufleet.example/hold"])
+        held = config_map("a", finalizers=["example.com/hold"])
         (await inner.post(inner.path("configmaps"), held)).ok(201)
         (await inner.post(inner.path("secrets"), {"metadata": {"name": "s"}})).ok(201)
-        going = (await api.delete(space)).ok()
-        assert going["status"]["phase"] == "Terminating"
+        deleting = (await api.delete(space)).ok()
+        assert deleting["status"]["phase"] == "Terminating"
         late = await inner.post(inner.path("configmaps"), config_map("late"))
         late.refused(403, "because it is being terminated")
         await api.until_gone(inner.path("secrets", "s"))

@@ -1,4 +1,4 @@
-"""Webhooks: a real HTTPS endpoint that the server under test calls."""
+"""Admission webhooks: the server under test calls a real HTTPS endpoint."""
 
 import base64
 import datetime
@@ -17,39 +17,39 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from e2e.contract.server import Api
-from e2e.contract.things import Json, config_map
+from kubelite.contract.client import Api
+from kubelite.contract.resources import Json, config_map
 
-Judge = Callable[[Json], Json]
+Respond = Callable[[Json], Json]
 _GROUP = "/apis/admissionregistration.k8s.io/v1"
 
 
 @dataclass
 class Endpoint:
-    """A webhook that runs: where it is, whom to trust, and what it was asked."""
+    """A running webhook: its URL, its CA bundle, and the requests it received."""
 
     url: str
-    authority: str
-    asked: list[Json] = field(default_factory=list)
+    ca_bundle: str
+    requests: list[Json] = field(default_factory=list)
     connections: set[object] = field(default_factory=set)
 
 
 @asynccontextmanager
-async def endpoint(judge: Judge) -> AsyncIterator[Endpoint]:
-    """A webhook on loopback that answers what `judge` says."""
-    certificate, key = _certificate()
+async def endpoint(respond: Respond) -> AsyncIterator[Endpoint]:
+    """Serve a webhook on loopback that answers with the result of `respond`."""
+    certificate, key = self_signed_certificate()
     with tempfile.TemporaryDirectory() as folder:
         chain = Path(folder) / "chain.pem"
         chain.write_bytes(certificate + key)
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(chain)
-    heard = Endpoint("", base64.b64encode(certificate).decode())
+    webhook = Endpoint("", base64.b64encode(certificate).decode())
 
-    async def review(request: web.BaseRequest) -> web.StreamResponse:
-        asked = json.loads(await request.read())["request"]
-        heard.asked.append(asked)
-        heard.connections.add(request.transport and request.transport.get_extra_info("peername"))
-        response = {"uid": asked["uid"], "allowed": True, **judge(asked)}
+    async def review(http: web.BaseRequest) -> web.StreamResponse:
+        request = json.loads(await http.read())["request"]
+        webhook.requests.append(request)
+        webhook.connections.add(http.transport and http.transport.get_extra_info("peername"))
+        response = {"uid": request["uid"], "allowed": True, **respond(request)}
         return web.json_response(
             {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
         )
@@ -58,14 +58,15 @@ async def endpoint(judge: Judge) -> AsyncIterator[Endpoint]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()
-    heard.url = f"https://127.0.0.1:{runner.addresses[0][1]}/admit"
+    webhook.url = f"https://127.0.0.1:{runner.addresses[0][1]}/admit"
     try:
-        yield heard
+        yield webhook
     finally:
         await runner.cleanup()
 
 
-def _certificate() -> tuple[bytes, bytes]:
+def self_signed_certificate() -> tuple[bytes, bytes]:
+    """Return a certificate for 127.0.0.1 and its private key, both in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.datetime.now(datetime.UTC)
@@ -88,12 +89,14 @@ def _certificate() -> tuple[bytes, bytes]:
 
 
 @asynccontextmanager
-async def configured(api: Api, kind: str, url: str, authority: str, **options: object) -> AsyncIterator[None]:
-    """A webhook configuration for the ConfigMaps of the test's namespace, in force."""
+async def webhook_configuration(
+    api: Api, kind: str, url: str, ca_bundle: str, **options: object
+) -> AsyncIterator[None]:
+    """Register a webhook for the ConfigMaps of the test's namespace while the context is open."""
     plural = f"{kind.lower()}webhookconfigurations"
     hook = {
-        "name": "judge.gpufleet.example",
-        "clientConfig": {"url": url, "caBundle": authority},
+        "name": "test.example.com",
+        "clientConfig": {"url": url, "caBundle": ca_bundle},
         "rules": [
             {
                 "operations": ["CREATE", "UPDATE", "DELETE"],
@@ -115,76 +118,89 @@ async def configured(api: Api, kind: str, url: str, authority: str, **options: o
     (await api.delete(f"{path}/{api.namespace}")).ok()
 
 
-async def _in_force(api: Api, heard: Endpoint) -> None:
-    """The real server takes a moment until it calls a new webhook."""
+async def _wait_until_called(api: Api, webhook: Endpoint) -> None:
+    """Wait until the server calls a new webhook: kube-apiserver takes a moment."""
 
     async def called() -> bool:
         await api.post(api.path("configmaps"), config_map("probe", labels={"watched": "yes"}), dryRun="All")
-        return bool(heard.asked)
+        return bool(webhook.requests)
 
     await api.until("the webhook is called", called)
-    heard.asked.clear()
+    webhook.requests.clear()
 
 
 def _patch(*operations: Json) -> Json:
     return {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(operations).encode()).decode()}
 
 
-class Hooks:
-    """Webhooks are called, and obeyed."""
+class TestWebhooks:
+    """The server calls webhooks and follows their answers."""
 
     async def test_a_mutating_webhook_changes_what_is_stored(self, api: Api) -> None:
-        def judge(asked: Json) -> Json:
+        def respond(request: Json) -> Json:
             patch = _patch({"op": "add", "path": "/metadata/annotations", "value": {"touched": "yes"}})
-            return {**patch, "warnings": ["this is looked at"]}
+            return {**patch, "warnings": ["checked by the webhook"]}
 
-        async with endpoint(judge) as heard, configured(api, "Mutating", heard.url, heard.authority):
-            await _in_force(api, heard)
-            answer = await api.post(api.path("configmaps"), config_map("a", {"k": "v"}))
-            assert answer.ok(201)["metadata"]["annotations"] == {"touched": "yes"}
-            assert "this is looked at" in answer.warnings[0]
-            asked = heard.asked[0]
-            assert (asked["operation"], asked["namespace"], asked["name"]) == ("CREATE", api.namespace, "a")
-            assert asked["kind"] == {"group": "", "version": "v1", "kind": "ConfigMap"}
-            assert asked["object"]["data"] == {"k": "v"}
-            assert asked["oldObject"] is None
-            assert asked["userInfo"]["username"]
-            assert asked["dryRun"] is False
+        async with (
+            endpoint(respond) as webhook,
+            webhook_configuration(api, "Mutating", webhook.url, webhook.ca_bundle),
+        ):
+            await _wait_until_called(api, webhook)
+            response = await api.post(api.path("configmaps"), config_map("a", {"k": "v"}))
+            assert response.ok(201)["metadata"]["annotations"] == {"touched": "yes"}
+            assert "checked by the webhook" in response.warnings[0]
+            request = webhook.requests[0]
+            assert (request["operation"], request["namespace"], request["name"]) == (
+                "CREATE",
+                api.namespace,
+                "a",
+            )
+            assert request["kind"] == {"group": "", "version": "v1", "kind": "ConfigMap"}
+            assert request["object"]["data"] == {"k": "v"}
+            assert request["oldObject"] is None
+            assert request["userInfo"]["username"]
+            assert request["dryRun"] is False
 
-    async def test_an_answer_that_comes_in_many_pieces_is_read_whole(self, api: Api) -> None:
+    async def test_a_response_in_many_chunks_is_read_completely(self, api: Api) -> None:
         large = "x" * 600_000
-        judge = lambda _asked: _patch({"op": "add", "path": "/data", "value": {"k": large}})  # noqa: E731
-        async with endpoint(judge) as heard, configured(api, "Mutating", heard.url, heard.authority):
-            await _in_force(api, heard)
+        respond = lambda _request: _patch({"op": "add", "path": "/data", "value": {"k": large}})  # noqa: E731
+        async with (
+            endpoint(respond) as webhook,
+            webhook_configuration(api, "Mutating", webhook.url, webhook.ca_bundle),
+        ):
+            await _wait_until_called(api, webhook)
             assert (await api.post(api.path("configmaps"), config_map("a"))).ok(201)["data"] == {"k": large}
 
-    async def test_calls_one_after_another_share_a_connection(self, api: Api) -> None:
+    async def test_consecutive_calls_reuse_a_connection(self, api: Api) -> None:
         async with (
-            endpoint(lambda _asked: {}) as heard,
-            configured(api, "Validating", heard.url, heard.authority),
+            endpoint(lambda _request: {}) as webhook,
+            webhook_configuration(api, "Validating", webhook.url, webhook.ca_bundle),
         ):
-            await _in_force(api, heard)
+            await _wait_until_called(api, webhook)
             for _ in range(20):
                 (await api.post(api.path("configmaps"), config_map("a"), dryRun="All")).ok(201)
-            assert len(heard.asked) == 20
-            assert len(heard.connections) <= 3
+            assert len(webhook.requests) == 20
+            assert len(webhook.connections) <= 3
 
     async def test_a_validating_webhook_refuses(self, api: Api) -> None:
-        def judge(asked: Json) -> Json:
-            if asked["operation"] == "DELETE":
-                return {"allowed": False, "status": {"message": "it is needed"}}
-            bad = asked["object"].get("data", {}).get("k") == "bad"
-            return {"allowed": not bad, "status": {"message": "not this", "code": 418}} if bad else {}
+        def respond(request: Json) -> Json:
+            if request["operation"] == "DELETE":
+                return {"allowed": False, "status": {"message": "still needed"}}
+            bad = request["object"].get("data", {}).get("k") == "bad"
+            return {"allowed": not bad, "status": {"message": "rejected value", "code": 418}} if bad else {}
 
-        async with endpoint(judge) as heard, configured(api, "Validating", heard.url, heard.authority):
-            await _in_force(api, heard)
+        async with (
+            endpoint(respond) as webhook,
+            webhook_configuration(api, "Validating", webhook.url, webhook.ca_bundle),
+        ):
+            await _wait_until_called(api, webhook)
             (await api.post(api.path("configmaps"), config_map("a", {"k": "good"}))).ok(201)
-            words = 'admission webhook "judge.gpufleet.example" denied the request: not this'
+            words = 'admission webhook "test.example.com" denied the request: rejected value'
             (await api.post(api.path("configmaps"), config_map("b", {"k": "bad"}))).refused(418, words)
             (await api.patch(api.path("configmaps", "a"), {"data": {"k": "bad"}})).refused(418)
-            assert heard.asked[-1]["oldObject"]["data"] == {"k": "good"}
-            (await api.delete(api.path("configmaps", "a"))).refused(400, "it is needed")
-            assert heard.asked[-1]["object"] is None
+            assert webhook.requests[-1]["oldObject"]["data"] == {"k": "good"}
+            (await api.delete(api.path("configmaps", "a"))).refused(400, "still needed")
+            assert webhook.requests[-1]["object"] is None
             assert (await api.get(api.path("configmaps", "a"))).ok()["data"] == {"k": "good"}
 
     async def test_selectors_and_conditions_limit_the_calls(self, api: Api) -> None:
@@ -195,10 +211,10 @@ class Hooks:
             ],
         }
         async with (
-            endpoint(lambda _asked: {}) as heard,
-            configured(api, "Validating", heard.url, heard.authority, **options),
+            endpoint(lambda _request: {}) as webhook,
+            webhook_configuration(api, "Validating", webhook.url, webhook.ca_bundle, **options),
         ):
-            await _in_force(api, heard)
+            await _wait_until_called(api, webhook)
             (await api.post(api.path("configmaps"), config_map("a"))).ok(201)
             (
                 await api.post(
@@ -206,12 +222,12 @@ class Hooks:
                 )
             ).ok(201)
             (await api.post(api.path("configmaps"), config_map("c", labels={"watched": "yes"}))).ok(201)
-            assert [asked["name"] for asked in heard.asked] == ["c"]
+            assert [request["name"] for request in webhook.requests] == ["c"]
 
     async def test_a_webhook_that_does_not_answer_fails_or_is_ignored(self, api: Api) -> None:
-        async with endpoint(lambda _asked: {}) as heard:
-            url, authority = heard.url, heard.authority
-        async with configured(api, "Validating", url, authority, failurePolicy="Fail"):
+        async with endpoint(lambda _request: {}) as webhook:
+            url, ca_bundle = webhook.url, webhook.ca_bundle
+        async with webhook_configuration(api, "Validating", url, ca_bundle, failurePolicy="Fail"):
 
             async def refused() -> bool:
                 return (
@@ -224,12 +240,12 @@ class Hooks:
             )
             assert body["reason"] == "InternalError"
             (await api.get(api.path("configmaps", "a"))).refused(404)
-        async with configured(api, "Mutating", url, authority, failurePolicy="Ignore"):
+        async with webhook_configuration(api, "Mutating", url, ca_bundle, failurePolicy="Ignore"):
 
             async def accepted() -> bool:
                 return (
                     await api.post(api.path("configmaps"), config_map("probe"), dryRun="All")
                 ).status == 201
 
-            await api.until("the failing configuration is out of force", accepted)
+            await api.until("the failing configuration is inactive", accepted)
             (await api.post(api.path("configmaps"), config_map("a"))).ok(201)

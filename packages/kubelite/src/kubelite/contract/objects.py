@@ -1,13 +1,13 @@
-"""Reading and writing: names, versions, patches, selectors, pages, deletion."""
+"""Reading and writing objects: names, versions, patches, selectors, pages, deletion."""
 
-from e2e.contract.server import JSON_PATCH, STRATEGIC, Api
-from e2e.contract.things import config_map, owner, pod
+from kubelite.contract.client import JSON_PATCH, STRATEGIC, Api
+from kubelite.contract.resources import config_map, owner, pod
 
 
-class Objects:
-    """Every object keeps to these."""
+class TestObjects:
+    """Behaviour common to all kinds."""
 
-    async def test_a_created_object_has_what_the_server_adds(self, api: Api) -> None:
+    async def test_the_server_completes_a_created_object(self, api: Api) -> None:
         made = (await api.post(api.path("configmaps"), config_map("a", {"k": "v"}))).ok(201)
         metadata = made["metadata"]
         assert metadata["namespace"] == api.namespace
@@ -18,26 +18,26 @@ class Objects:
         assert metadata["managedFields"][0]["fieldsV1"] == {"f:data": {".": {}, "f:k": {}}}
         assert (await api.get(api.path("configmaps", "a"))).ok() == made
 
-    async def test_a_second_object_of_the_name_is_refused(self, api: Api) -> None:
+    async def test_a_second_object_with_the_same_name_is_refused(self, api: Api) -> None:
         (await api.post(api.path("configmaps"), config_map("a"))).ok(201)
         body = (await api.post(api.path("configmaps"), config_map("a"))).refused(
             409, 'configmaps "a" already exists'
         )
         assert body["reason"] == "AlreadyExists"
 
-    async def test_what_is_not_there_is_not_found(self, api: Api) -> None:
+    async def test_a_missing_object_is_not_found(self, api: Api) -> None:
         body = (await api.get(api.path("pods", "none"))).refused(404, 'pods "none" not found')
         assert body["details"] == {"name": "none", "kind": "pods"}
         (await api.get("/api/v1/nothing")).refused(404, "could not find the requested resource")
         body = (await api.get(api.path("deployments", "none", version="apps/v1"))).refused(404)
         assert body["message"] == 'deployments.apps "none" not found'
 
-    async def test_a_namespace_must_be_there(self, api: Api) -> None:
+    async def test_the_namespace_must_exist(self, api: Api) -> None:
         path = "/api/v1/namespaces/not-there/configmaps"
         (await api.post(path, config_map("a"))).refused(404, 'namespaces "not-there" not found')
         assert (await api.get(path)).ok()["items"] == []
 
-    async def test_a_name_keeps_to_the_rules(self, api: Api) -> None:
+    async def test_an_invalid_name_is_refused(self, api: Api) -> None:
         body = (await api.post(api.path("configmaps"), config_map("Not_Good"))).refused(
             422, "metadata.name: Invalid value"
         )
@@ -129,11 +129,11 @@ class Objects:
             ("b", "b:2"),
             ("c", "c:1"),
         ]
-        gone = {"spec": {"template": {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}}}}
-        found = (await api.patch(path, gone, STRATEGIC)).ok()["spec"]["template"]["spec"]["containers"]
+        removed = {"spec": {"template": {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}}}}
+        found = (await api.patch(path, removed, STRATEGIC)).ok()["spec"]["template"]["spec"]["containers"]
         assert sorted(one["name"] for one in found) == ["b", "c"]
 
-    async def test_a_selector_of_a_deployment_can_not_change(self, api: Api) -> None:
+    async def test_the_selector_of_a_deployment_is_immutable(self, api: Api) -> None:
         template = {
             "metadata": {"labels": {"app": "d", "x": "y"}},
             "spec": {"containers": [{"name": "a", "image": "a:1"}]},
@@ -156,17 +156,17 @@ class Objects:
         )
 
     async def test_unknown_fields_warn_or_are_refused(self, api: Api) -> None:
-        body = {**config_map("a"), "surprise": 1}
-        answer = await api.post(api.path("configmaps"), body, fieldValidation="Warn")
-        assert "surprise" not in answer.ok(201)
-        assert 'unknown field \\"surprise\\"' in answer.warnings[0]
-        body = {**config_map("b"), "surprise": 1}
+        body = {**config_map("a"), "unknown": 1}
+        response = await api.post(api.path("configmaps"), body, fieldValidation="Warn")
+        assert "unknown" not in response.ok(201)
+        assert 'unknown field \\"unknown\\"' in response.warnings[0]
+        body = {**config_map("b"), "unknown": 1}
         (await api.post(api.path("configmaps"), body, fieldValidation="Strict")).refused(
-            400, 'strict decoding error: unknown field "surprise"'
+            400, 'strict decoding error: unknown field "unknown"'
         )
-        answer = await api.post(api.path("configmaps"), body, fieldValidation="Ignore")
-        assert answer.ok(201)["metadata"]["name"] == "b"
-        assert answer.warnings == []
+        response = await api.post(api.path("configmaps"), body, fieldValidation="Ignore")
+        assert response.ok(201)["metadata"]["name"] == "b"
+        assert response.warnings == []
 
     async def test_a_value_of_the_wrong_type_is_refused(self, api: Api) -> None:
         (await api.post(api.path("configmaps"), config_map("a", {"k": 1}))).refused(
@@ -185,7 +185,7 @@ class Objects:
         (await api.delete(api.path("configmaps", "a"), dryRun="All")).ok()
         assert (await api.get(api.path("configmaps", "a"))).ok()["data"] == {"k": "v"}
 
-    async def test_label_selectors_choose(self, api: Api) -> None:
+    async def test_label_selectors_filter_a_list(self, api: Api) -> None:
         for name, labels in (("a", {"app": "x", "tier": "1"}), ("b", {"app": "y"}), ("c", {})):
             (
                 await api.post(
@@ -211,7 +211,7 @@ class Objects:
             400, "found '=', expected: ',' or 'end of string'"
         )
 
-    async def test_field_selectors_choose(self, api: Api) -> None:
+    async def test_field_selectors_filter_a_list(self, api: Api) -> None:
         for name in ("a", "b"):
             (await api.post(api.path("pods"), pod(name))).ok(201)
         found = (await api.get(api.path("pods"), fieldSelector="metadata.name=b,status.phase!=Running")).ok()[
@@ -223,7 +223,7 @@ class Objects:
             400, "field label not supported: spec.foo"
         )
 
-    async def test_pages_belong_to_one_moment(self, api: Api) -> None:
+    async def test_pages_show_one_snapshot(self, api: Api) -> None:
         for number in range(7):
             (await api.post(api.path("configmaps"), config_map(f"c{number}", labels={"mine": "yes"}))).ok(201)
         path = api.path("configmaps")
@@ -242,7 +242,7 @@ class Objects:
         (await api.get(path, limit="3", **{"continue": "nonsense"})).refused(400)
         (await api.get(path, limit="x")).refused(400, 'strconv.ParseInt: parsing "x": invalid syntax')
 
-    async def test_deletion_keeps_to_preconditions(self, api: Api) -> None:
+    async def test_deletion_checks_preconditions(self, api: Api) -> None:
         made = (await api.post(api.path("configmaps"), config_map("a"))).ok(201)
         path = api.path("configmaps", "a")
         (await api.delete(path, {"preconditions": {"uid": "other"}})).refused(
@@ -251,29 +251,25 @@ class Objects:
         (await api.patch(path, {"data": {"k": "v"}})).ok()
         old = {"preconditions": {"resourceVersion": made["metadata"]["resourceVersion"]}}
         (await api.delete(path, old)).refused(409, "the ResourceVersion in the precondition")
-        answer = (await api.delete(path, {"preconditions": {"uid": made["metadata"]["uid"]}})).ok()
-        assert answer["status"] == "Success"
-        assert answer["details"] == {"name": "a", "kind": "configmaps", "uid": made["metadata"]["uid"]}
+        response = (await api.delete(path, {"preconditions": {"uid": made["metadata"]["uid"]}})).ok()
+        assert response["status"] == "Success"
+        assert response["details"] == {"name": "a", "kind": "configmaps", "uid": made["metadata"]["uid"]}
         (await api.delete(path)).refused(404)
 
-    async def test_a_finalizer_holds_an_object(self, api: Api) -> None:
-        (await api.post(api.path("configmaps"), config_map("a", finalizers=["gpufleet.example/hold"]))).ok(
-            201
-        )
+    async def test_a_finalizer_delays_deletion(self, api: Api) -> None:
+        (await api.post(api.path("configmaps"), config_map("a", finalizers=["example.com/hold"]))).ok(201)
         path = api.path("configmaps", "a")
-        going = (await api.delete(path)).ok()
-        assert going["metadata"]["deletionTimestamp"]
-        assert going["metadata"]["deletionGracePeriodSeconds"] == 0
+        deleting = (await api.delete(path)).ok()
+        assert deleting["metadata"]["deletionTimestamp"]
+        assert deleting["metadata"]["deletionGracePeriodSeconds"] == 0
         (
-            await api.patch(
-                path, {"metadata": {"finalizers": ["gpufleet.example/hold", "gpufleet.example/more"]}}
-            )
+            await api.patch(path, {"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}})
         ).refused(422, "no new finalizers can be added")
         (await api.patch(path, {"data": {"still": "here"}})).ok()
         (await api.patch(path, {"metadata": {"finalizers": None}})).ok()
         (await api.get(path)).refused(404)
 
-    async def test_a_collection_is_deleted_by_label(self, api: Api) -> None:
+    async def test_deletecollection_takes_a_label_selector(self, api: Api) -> None:
         for name, label in (("a", "go"), ("b", "go"), ("c", "stay")):
             (await api.post(api.path("configmaps"), config_map(name, labels={"do": label}))).ok(201)
         (await api.delete(api.path("configmaps"), labelSelector="do=go")).ok()
@@ -290,7 +286,7 @@ class Objects:
         assert table["rows"][0]["cells"][:3] == ["a", "0/1", "Pending"]
         assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
 
-    async def test_a_lease_is_updated_only_from_a_version_seen(self, api: Api) -> None:
+    async def test_updating_a_lease_needs_its_resource_version(self, api: Api) -> None:
         version = "coordination.k8s.io/v1"
         body = {
             "metadata": {"name": "l"},
@@ -308,25 +304,25 @@ class Objects:
         bad = {"metadata": {"name": "m"}, "spec": {"leaseDurationSeconds": 0}}
         (await api.post(api.path("leases", version=version), bad)).refused(422, "must be greater than 0")
 
-    async def test_events_are_one_thing_in_two_groups(self, api: Api) -> None:
+    async def test_both_event_groups_serve_the_same_events(self, api: Api) -> None:
         made = (await api.post(api.path("pods"), pod("a"))).ok(201)
         about = {**owner({**made, "apiVersion": "v1", "kind": "Pod"}), "namespace": api.namespace}
         event = {
             "metadata": {"name": "e"},
             "involvedObject": about,
             "reason": "Tried",
-            "message": "so it is",
+            "message": "it works",
             "type": "Normal",
         }
         (await api.post(api.path("events"), event)).ok(201)
         other = (await api.get(api.path("events", "e", version="events.k8s.io/v1"))).ok()
         assert (other["regarding"]["name"], other["note"], other["apiVersion"]) == (
             "a",
-            "so it is",
+            "it works",
             "events.k8s.io/v1",
         )
         found = (await api.get(api.path("events"), fieldSelector="involvedObject.name=a")).ok()["items"]
-        assert [item["message"] for item in found] == ["so it is"]
+        assert [item["message"] for item in found] == ["it works"]
 
     async def test_a_scale_changes_replicas(self, api: Api) -> None:
         template = {
@@ -344,7 +340,7 @@ class Objects:
         assert (scale["kind"], scale["spec"], scale["status"]["selector"]) == ("Scale", {}, "app=d")
         assert (await api.patch(path, {"spec": {"replicas": 0}})).ok()["kind"] == "Scale"
 
-    async def test_secrets_are_written_in_plain_text_and_read_coded(self, api: Api) -> None:
+    async def test_string_data_of_a_secret_is_returned_as_base64(self, api: Api) -> None:
         made = (
             await api.post(api.path("secrets"), {"metadata": {"name": "s"}, "stringData": {"k": "v"}})
         ).ok(201)

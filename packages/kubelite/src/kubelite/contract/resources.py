@@ -1,13 +1,13 @@
-"""The objects that the suite makes."""
+"""Builders for the objects that the suite creates."""
 
 from typing import Any
 
 Json = dict[str, Any]
-GROUP = "contract.gpufleet.example"
+GROUP = "contract.example.com"
 
 
 def config_map(name: str, data: Json | None = None, **metadata: Any) -> Json:
-    """A ConfigMap."""
+    """Return a ConfigMap."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -17,18 +17,18 @@ def config_map(name: str, data: Json | None = None, **metadata: Any) -> Json:
 
 
 def pod(name: str, **spec: Any) -> Json:
-    """A pod that no scheduler will take."""
+    """Return a pod that no scheduler takes."""
     container = {"name": "main", "image": "busybox:1", "env": [{"name": "A", "value": "1"}]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name},
-        "spec": {"schedulerName": "nobody", "containers": [container], **spec},
+        "spec": {"schedulerName": "none", "containers": [container], **spec},
     }
 
 
 def owner(item: Json, *, block: bool = False) -> Json:
-    """A reference to an owner."""
+    """Return an owner reference to an object."""
     reference = {
         "apiVersion": item["apiVersion"],
         "kind": item["kind"],
@@ -39,7 +39,7 @@ def owner(item: Json, *, block: bool = False) -> Json:
 
 
 def definition(plural: str, kind: str, *, scope: str = "Namespaced") -> Json:
-    """A definition with a default, limits, rules, a status, a scale and columns."""
+    """Return a definition with a default, limits, CEL rules, status, scale and printer columns."""
     spec = {
         "type": "object",
         "required": ["count"],

@@ -1,11 +1,11 @@
-"""Server-side apply: who owns what, conflicts, and what goes when it is no longer wanted."""
+"""Server-side apply: field ownership, conflicts, and removal of fields no longer applied."""
 
-from e2e.contract.server import APPLY, Api
-from e2e.contract.things import config_map
+from kubelite.contract.client import APPLY, Api
+from kubelite.contract.resources import config_map
 
 
-class Applying:
-    """Apply keeps to these."""
+class TestServerSideApply:
+    """Server-side apply."""
 
     async def test_apply_creates_and_repeats(self, api: Api) -> None:
         path = api.path("configmaps", "a")
@@ -31,7 +31,7 @@ class Applying:
         assert forced["data"] == {"k": "w", "mine": "1"}
         (await api.apply(path, config_map("a", {"k": "v", "mine": "1"}), "one")).refused(409, '"two"')
 
-    async def test_the_same_value_is_shared(self, api: Api) -> None:
+    async def test_managers_share_a_field_with_the_same_value(self, api: Api) -> None:
         path = api.path("configmaps", "a")
         (await api.apply(path, config_map("a", {"k": "v"}), "one")).ok(201)
         (await api.apply(path, config_map("a", {"k": "v"}), "two")).ok()
@@ -40,7 +40,7 @@ class Applying:
         left = (await api.apply(path, config_map("a", {"second": "y"}), "two")).ok()
         assert left["data"] == {"other": "x", "second": "y"}
 
-    async def test_what_is_no_longer_stated_goes(self, api: Api) -> None:
+    async def test_a_field_no_longer_applied_is_removed(self, api: Api) -> None:
         path = api.path("configmaps", "a")
         (await api.apply(path, config_map("a", {"k": "v", "l": "w"}, labels={"x": "y"}), "one")).ok(201)
         left = (await api.apply(path, config_map("a", {"l": "w"}), "one")).ok()
@@ -83,5 +83,5 @@ class Applying:
 
     async def test_yaml_is_applied(self, api: Api) -> None:
         text = b'apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n  when: "2026-01-02"\n'
-        answer = await api.call("PATCH", api.path("configmaps", "a"), text, APPLY, fieldManager="one")
-        assert answer.ok(201)["data"] == {"when": "2026-01-02"}
+        response = await api.call("PATCH", api.path("configmaps", "a"), text, APPLY, fieldManager="one")
+        assert response.ok(201)["data"] == {"when": "2026-01-02"}

@@ -1,4 +1,4 @@
-"""The real kubectl, doing what people do with it."""
+"""The real kubectl and its everyday commands."""
 
 import asyncio
 import json
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from e2e.contract.customs import defined, thing
-from e2e.contract.server import Api
-from e2e.contract.things import GROUP, config_map, definition, pod
+from kubelite.contract.client import Api
+from kubelite.contract.custom_resources import custom_object, installed_definition
+from kubelite.contract.resources import GROUP, config_map, definition, pod
 
 _DEPLOYMENT = """
 apiVersion: apps/v1
@@ -26,8 +26,8 @@ spec:
 """
 
 
-class Commands:
-    """kubectl works."""
+class TestKubectl:
+    """kubectl commands."""
 
     async def test_get_prints_tables_yaml_and_jsonpath(self, api: Api) -> None:
         await api.kubectl("create", "-f", "-", stdin=json.dumps(pod("a")))
@@ -36,8 +36,7 @@ class Commands:
         assert lines[1].split()[:4] == ["a", "0/1", "Pending", "0"]
         assert (await api.kubectl("get", "po", "-o", "wide")).splitlines()[0].split()[5:7] == ["IP", "NODE"]
         assert (
-            yaml.safe_load(await api.kubectl("get", "pod/a", "-o", "yaml"))["spec"]["schedulerName"]
-            == "nobody"
+            yaml.safe_load(await api.kubectl("get", "pod/a", "-o", "yaml"))["spec"]["schedulerName"] == "none"
         )
         assert (
             await api.kubectl("get", "pod", "a", "-o", "jsonpath={.spec.containers[0].image}") == "busybox:1"
@@ -76,7 +75,7 @@ class Commands:
         assert code != 0
         assert 'unknown field "spec.replcas"' in errors
 
-    async def test_apply_on_the_server_tells_conflicts(self, api: Api) -> None:
+    async def test_server_side_apply_reports_conflicts(self, api: Api) -> None:
         text = json.dumps(config_map("a", {"k": "1"}))
         assert "serverside-applied" in await api.kubectl("apply", "--server-side", "-f", "-", stdin=text)
         await api.kubectl("patch", "cm", "a", "--type=merge", "-p", '{"data":{"k":"2"}}')
@@ -86,7 +85,7 @@ class Commands:
         await api.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
         assert await api.kubectl("get", "cm", "a", "-o", "jsonpath={.data.k}") == "1"
 
-    async def test_a_client_side_applied_object_moves_to_the_server_side(self, api: Api) -> None:
+    async def test_server_side_apply_takes_over_a_client_side_applied_object(self, api: Api) -> None:
         await api.kubectl("apply", "-f", "-", stdin=_DEPLOYMENT)
         changed = _DEPLOYMENT.replace("nginx:1", "nginx:2")
         await api.kubectl("apply", "--server-side", "-f", "-", stdin=changed)
@@ -103,7 +102,7 @@ class Commands:
         assert code == 1
         assert "+        image: nginx:9" in out or "+      - image: nginx:9" in out
 
-    async def test_watching_prints_changes_as_they_come(self, api: Api) -> None:
+    async def test_get_watch_prints_changes_as_they_happen(self, api: Api) -> None:
         process = await api.kubectl_process("get", "pods", "-w", "--no-headers")
         assert process.stdout is not None
         try:
@@ -118,7 +117,7 @@ class Commands:
             process.terminate()
             await process.communicate()
 
-    async def test_describe_tells_about_pods_nodes_and_deployments(self, api: Api) -> None:
+    async def test_describe_shows_pods_nodes_and_deployments(self, api: Api) -> None:
         (await api.post(api.path("pods"), pod("a"))).ok(201)
         about = {"kind": "Pod", "name": "a", "namespace": api.namespace}
         made = (await api.get(api.path("pods", "a"))).ok()
@@ -133,9 +132,9 @@ class Commands:
             "count": 1,
         }
         (await api.post(api.path("events"), event)).ok(201)
-        told = await api.kubectl("describe", "pod", "a")
-        assert "busybox:1" in told
-        assert "Looked" in told
+        output = await api.kubectl("describe", "pod", "a")
+        assert "busybox:1" in output
+        assert "Looked" in output
         node = f"node-{api.namespace}"
         (await api.post("/api/v1/nodes", {"metadata": {"name": node}})).ok(201)
         assert node in await api.kubectl("describe", "node", node)
@@ -162,7 +161,7 @@ class Commands:
         assert "deleted" in await api.kubectl("delete", "cm", "-l", "team=x")
         await api.until_gone(api.path("configmaps", "a"))
 
-    async def test_wait_sees_conditions_and_deletion(self, api: Api) -> None:
+    async def test_wait_returns_on_conditions_and_deletion(self, api: Api) -> None:
         (await api.post(api.path("pods"), pod("a"))).ok(201)
         waiting = asyncio.create_task(api.kubectl("wait", "pod/a", "--for=condition=Ready", "--timeout=30s"))
         await asyncio.sleep(0.3)
@@ -174,10 +173,10 @@ class Commands:
         await api.kubectl("delete", "pod", "a", "--wait=false")
         assert "condition met" in await waiting
 
-    async def test_explain_knows_fields(self, api: Api) -> None:
-        told = await api.kubectl("explain", "pod.spec.containers.env")
-        assert "valueFrom" in told
-        assert "FIELD: env" in told
+    async def test_explain_shows_fields(self, api: Api) -> None:
+        output = await api.kubectl("explain", "pod.spec.containers.env")
+        assert "valueFrom" in output
+        assert "FIELD: env" in output
         assert "replicas" in await api.kubectl("explain", "deployment.spec")
         code, _, errors = await api.kubectl_result("explain", "pod.spec.nothing")
         assert code != 0
@@ -189,9 +188,9 @@ class Commands:
         assert ["poddisruptionbudgets", "pdb", "policy/v1", "true", "PodDisruptionBudget"] in lines
         assert "apps/v1" in (await api.kubectl("api-versions")).splitlines()
 
-    async def test_custom_resources_are_at_home_in_kubectl(self, api: Api) -> None:
-        async with defined(api) as (plural, kind):
-            await api.kubectl("apply", "-f", "-", stdin=json.dumps(thing(kind, "a", count=2)))
+    async def test_kubectl_handles_custom_resources(self, api: Api) -> None:
+        async with installed_definition(api) as (plural, kind):
+            await api.kubectl("apply", "-f", "-", stdin=json.dumps(custom_object(kind, "a", count=2)))
             lines = (await api.kubectl("get", plural)).splitlines()
             assert lines[0].split() == ["NAME", "COUNT", "PHASE", "AGE"]
             assert lines[1].split()[:2] == ["a", "2"]
@@ -213,16 +212,16 @@ class Commands:
                 )
             ) == "3/Bound"
             assert "configured" in await api.kubectl(
-                "apply", "-f", "-", stdin=json.dumps(thing(kind, "a", count=4))
+                "apply", "-f", "-", stdin=json.dumps(custom_object(kind, "a", count=4))
             )
             code, _, errors = await api.kubectl_result(
-                "apply", "-f", "-", stdin=json.dumps(thing(kind, "a", count=99))
+                "apply", "-f", "-", stdin=json.dumps(custom_object(kind, "a", count=99))
             )
             assert code != 0
             assert "spec.count" in errors
             await api.kubectl("delete", plural, "a")
 
-    async def test_a_definition_and_wait_for_it(self, api: Api) -> None:
+    async def test_wait_returns_when_a_definition_is_established(self, api: Api) -> None:
         plural = "d" + api.namespace.replace("-", "")[-8:]
         name = f"{plural}.{GROUP}"
         await api.kubectl("apply", "-f", "-", stdin=json.dumps(definition(plural, plural.capitalize())))
