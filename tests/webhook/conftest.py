@@ -11,12 +11,13 @@ import pytest
 
 from gpufleet.kubernetes import KubeClient, load_connection
 from gpufleet.kubernetes.crds.generate import definitions
+from gpufleet.runtime.listening import bind
 from gpufleet.runtime.settings import WebhookSettings
-from gpufleet.webhook.certificate_store import SharedKeys, serving_context
+from gpufleet.webhook.certificate_store import SharedCertificates, serving_context
+from gpufleet.webhook.claim_lookup import ClaimLookup
 from gpufleet.webhook.configuration import configurations
 from gpufleet.webhook.pod_admission import PodRules
-from gpufleet.webhook.server import Webhook, serving
-from gpufleet.webhook.watched_claims import WatchedClaims
+from gpufleet.webhook.server import Webhook
 from kubelite import KubeLite
 
 Json = dict[str, Any]
@@ -46,16 +47,18 @@ class Cluster:
         self, settings: WebhookSettings = SETTINGS, rules: PodRules = RULES, *, clock: Callable[[], float] | None = None
     ) -> AsyncIterator["Running"]:  # fmt: skip
         context = serving_context()
-        keys = SharedKeys(self.client, settings, context, **({"clock": clock} if clock else {}))
+        keys = SharedCertificates(self.client, settings, context, **({"clock": clock} if clock else {}))
         async with AsyncExitStack() as closing:
-            await keys.look()
-            webhook = Webhook(WatchedClaims(self.client), rules)
-            port = await closing.enter_async_context(serving(webhook, "127.0.0.1", 0, context, drain=0))
+            await keys.refresh()
+            webhook = Webhook(ClaimLookup(self.client), rules)
+            listening = bind("127.0.0.1", 0)
+            await closing.enter_async_context(webhook.listener().serving(listening, tls=context))
+            port = listening.getsockname()[1]
             for manifest in configurations({"url": f"https://127.0.0.1:{port}"}):
                 plural = manifest["kind"].lower() + "s"
                 await self.send("DELETE", f"{HOOKS}/{plural}/gpufleet-webhook")
                 await self.client.write_json("POST", f"{HOOKS}/{plural}", manifest)
-            await keys.look()
+            await keys.refresh()
             yield Running(keys, port)
 
     async def claim(self, name: str = "two", **spec: Any) -> None:
@@ -70,7 +73,7 @@ class Cluster:
 
 @dataclass
 class Running:
-    keys: SharedKeys
+    keys: SharedCertificates
     port: int
 
 

@@ -19,7 +19,14 @@ from tests.webhook.conftest import HOOKS, PODS, SETTINGS, Cluster, pod
 
 from gpufleet.errors import SettingsError
 from gpufleet.runtime.settings import WebhookSettings
-from gpufleet.webhook.certificate_store import SECRETS, FileKeys, SharedKeys, load, names_of, serving_context
+from gpufleet.webhook.certificate_store import (
+    SECRETS,
+    FileCertificates,
+    SharedCertificates,
+    load,
+    names_of,
+    serving_context,
+)
 from gpufleet.webhook.certificates import Keyring, new_keyring, renewed
 from gpufleet.webhook.configuration import configurations
 
@@ -84,8 +91,8 @@ def test_the_names_are_those_of_the_service() -> None:
 
 
 async def test_replicas_that_start_together_share_one_authority(cluster: Cluster) -> None:
-    replicas = [SharedKeys(cluster.client, SETTINGS, serving_context()) for _ in range(6)]
-    await asyncio.gather(*(replica.look() for replica in replicas))
+    replicas = [SharedCertificates(cluster.client, SETTINGS, serving_context()) for _ in range(6)]
+    await asyncio.gather(*(replica.refresh() for replica in replicas))
     rings = {replica.ring for replica in replicas}
     assert len(rings) == 1
     secret = await cluster.client.get(SECRETS, SETTINGS.secret, "gpufleet")
@@ -95,8 +102,8 @@ async def test_replicas_that_start_together_share_one_authority(cluster: Cluster
 async def test_replicas_that_start_together_all_come_up_and_are_trusted(cluster: Cluster) -> None:
     for manifest in configurations({"url": "https://127.0.0.1:1"}):
         await cluster.client.write_json("POST", f"{HOOKS}/{manifest['kind'].lower()}s", manifest)
-    replicas = [SharedKeys(cluster.client, SETTINGS, serving_context()) for _ in range(4)]
-    await asyncio.gather(*(replica.look() for replica in replicas))
+    replicas = [SharedCertificates(cluster.client, SETTINGS, serving_context()) for _ in range(4)]
+    await asyncio.gather(*(replica.refresh() for replica in replicas))
     assert replicas[0].ring is not None
     found = await cluster.client.read_json(f"{HOOKS}/mutatingwebhookconfigurations/gpufleet-webhook")
     bundles = {base64.b64decode(hook["clientConfig"]["caBundle"]) for hook in found["webhooks"]}
@@ -105,23 +112,25 @@ async def test_replicas_that_start_together_all_come_up_and_are_trusted(cluster:
 
 async def test_replicas_that_renew_together_agree(cluster: Cluster) -> None:
     now = time.time()
-    replicas = [SharedKeys(cluster.client, SETTINGS, serving_context(), lambda: now) for _ in range(4)]
-    await asyncio.gather(*(replica.look() for replica in replicas))
+    replicas = [
+        SharedCertificates(cluster.client, SETTINGS, serving_context(), lambda: now) for _ in range(4)
+    ]
+    await asyncio.gather(*(replica.refresh() for replica in replicas))
     first = replicas[0].ring
     now += 0.7 * SETTINGS.lifetime
-    await asyncio.gather(*(replica.look() for replica in replicas))
+    await asyncio.gather(*(replica.refresh() for replica in replicas))
     rings = {replica.ring for replica in replicas}
     assert len(rings) == 1
     assert replicas[0].ring != first
 
 
 async def test_a_broken_secret_is_made_anew_and_foreign_entries_stay(cluster: Cluster) -> None:
-    keys = SharedKeys(cluster.client, SETTINGS, serving_context())
-    await keys.look()
+    keys = SharedCertificates(cluster.client, SETTINGS, serving_context())
+    await keys.refresh()
     secret = await cluster.client.get(SECRETS, SETTINGS.secret, "gpufleet")
     bent = {**secret.data, "tls.crt": base64.b64encode(b"nonsense").decode(), "note": "eA=="}
     await cluster.client.replace(SECRETS, structs.replace(secret, data=bent))
-    await keys.look()
+    await keys.refresh()
     found = await cluster.client.get(SECRETS, SETTINGS.secret, "gpufleet")
     assert found.data["note"] == "eA=="
     assert keys.ring is not None
@@ -134,7 +143,7 @@ async def test_the_ca_bundle_is_put_right(cluster: Cluster) -> None:
         found = await cluster.client.read_json(path)
         found["webhooks"][1]["clientConfig"]["caBundle"] = ""
         await cluster.client.write_json("PUT", path, found)
-        await running.keys.look()
+        await running.keys.refresh()
         found = await cluster.client.read_json(path)
         assert running.keys.ring is not None
         bundles = {base64.b64decode(hook["clientConfig"]["caBundle"]) for hook in found["webhooks"]}
@@ -178,9 +187,9 @@ def structs_replace(group: WebhookSettings, **changes: Any) -> WebhookSettings:
 async def test_files_of_others_are_served_and_read_again(tmp_path: Path) -> None:
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     context = serving_context()
-    files = FileKeys(WebhookSettings(certificate_file=certificate, key_file=key, check=0.05), context)
+    files = FileCertificates(WebhookSettings(certificate_file=certificate, key_file=key, check=0.05), context)
     with pytest.raises(SettingsError, match=r"tls.crt: No such file"):
-        await files.look()
+        await files.refresh()
     first, second = (new_keyring(("127.0.0.1",), time.time(), 1000) for _ in range(2))
 
     async def served(trusted: Keyring) -> bool:
@@ -197,20 +206,20 @@ async def test_files_of_others_are_served_and_read_again(tmp_path: Path) -> None
 
     certificate.write_bytes(first.certificate)
     key.write_bytes(first.key)
-    await files.look()
+    await files.refresh()
     assert await served(first)
     certificate.write_bytes(second.certificate)
-    with pytest.raises(SettingsError, match="don't fit together"):
-        await files.look()
+    with pytest.raises(SettingsError, match="do not belong together"):
+        await files.refresh()
     key.write_bytes(second.key)
-    await files.look()
+    await files.refresh()
     assert await served(second)
     assert not await served(first)
 
 
 def test_one_file_of_two_is_refused() -> None:
     with pytest.raises(SettingsError, match="give both"):
-        FileKeys(WebhookSettings(certificate_file=Path("x")), serving_context())
+        FileCertificates(WebhookSettings(certificate_file=Path("x")), serving_context())
 
 
 async def test_the_port_refuses_what_is_no_review(cluster: Cluster) -> None:

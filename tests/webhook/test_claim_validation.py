@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.webhook.conftest import CLAIMS, HOOKS, Cluster
 
-from gpufleet.webhook.claim_validation import judge_claim
+from gpufleet.webhook.claim_validation import validate_claim
 from gpufleet.webhook.wire import AdmissionRequest
 from kubelite.json import Json
 
@@ -44,12 +44,14 @@ def claim(**spec: Any) -> Json:
     ],
 )
 def test_a_claim_is_judged_in_words_that_name_the_field(spec: Json, words: str) -> None:
-    refusal = judge_claim(AdmissionRequest(uid="u", object=claim(**spec))).refusal
+    refusal = validate_claim(AdmissionRequest(uid="u", object=claim(**spec))).refusal
     assert (words in refusal) if words else refusal == ""
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
-    refusal = judge_claim(AdmissionRequest(uid="u", object=claim(devices={"count": 0, "share": 2.0}))).refusal
+    refusal = validate_claim(
+        AdmissionRequest(uid="u", object=claim(devices={"count": 0, "share": 2.0}))
+    ).refusal
     assert refusal.count("spec.devices.") == 3
 
 
@@ -57,11 +59,13 @@ def test_a_stored_claim_that_breaks_newer_rules_can_be_let_go_of() -> None:
     stored = claim(devices={"count": 65})
     released = {**stored, "metadata": {**stored["metadata"], "finalizers": []}}
     assert (
-        judge_claim(AdmissionRequest(uid="u", operation="UPDATE", object=released, old_object=stored)).refusal
+        validate_claim(
+            AdmissionRequest(uid="u", operation="UPDATE", object=released, old_object=stored)
+        ).refusal
         == ""
     )
     changed = claim(devices={"count": 66})
-    assert judge_claim(
+    assert validate_claim(
         AdmissionRequest(uid="u", operation="UPDATE", object=changed, old_object=stored)
     ).refusal
 
@@ -97,7 +101,7 @@ async def test_the_webhook_and_the_definition_agree_on_every_claim(cluster: Clus
     verdicts = set()
     for spec in cases:
         stored = await cluster.send("POST", f"{CLAIMS}?dryRun=All", claim(**spec))
-        ours = judge_claim(AdmissionRequest(uid="u", object=claim(**spec)))
+        ours = validate_claim(AdmissionRequest(uid="u", object=claim(**spec)))
         assert bool(ours.refusal) == ("refused" in stored), (spec, stored, ours.refusal)
         verdicts.add(bool(ours.refusal))
     assert verdicts == {True, False}

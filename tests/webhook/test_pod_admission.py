@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.webhook.conftest import PODS, Cluster, Json, pod
 
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
-from gpufleet.webhook.pod_admission import PodRules, admit_change, admit_new
-from gpufleet.webhook.wire import AdmissionRequest, AdmissionVerdict, UserInfo, write_review
+from gpufleet.webhook.pod_admission import PodRules, admit_create, admit_update
+from gpufleet.webhook.wire import AdmissionRequest, AdmissionResponse, UserInfo, encode_review
 from kubelite.patch.json_patch import json_patch
 
 REFERENCE = {
@@ -70,7 +70,7 @@ async def test_forged_annotations_do_not_survive(cluster: Cluster) -> None:
         changed = await cluster.send("PATCH", f"{PODS}/train", late, "application/merge-patch+json")
         assert changed["metadata"]["annotations"] == {CLAIM: "two", "note": "x"}
         assert cluster.warnings == [
-            f"annotation {VISIBLE} was kept as it was: only the scheduler says which GPUs a pod gets"
+            f"annotation {VISIBLE} was not changed: only the scheduler decides which GPUs a pod gets"
         ]
 
 
@@ -139,7 +139,7 @@ def asked(thing: Json, user: str = "ann", **more: Any) -> AdmissionRequest:
     return AdmissionRequest(uid="u", namespace="jobs", user_info=UserInfo(user), object=thing, **more)
 
 
-def after(thing: Json, verdict: AdmissionVerdict) -> Json:
+def after(thing: Json, verdict: AdmissionResponse) -> Json:
     assert not verdict.refusal
     return json_patch(thing, [dict(operation) for operation in verdict.patch])
 
@@ -149,16 +149,18 @@ BOUND = pod(annotations={ALLOCATED: "node-a:0,1"}, nodeName="node-a")
 
 def test_a_pod_that_a_scheduler_has_bound_gets_the_literal_value() -> None:
     rules = PodRules(schedulers={TRUSTED})
-    found = after(BOUND, admit_new(asked(BOUND, TRUSTED), None, rules))
+    found = after(BOUND, admit_create(asked(BOUND, TRUSTED), None, rules))
     assert variables(found) == [dict.fromkeys(NAMES, "0,1")] * 2
     assert found["metadata"]["annotations"][ALLOCATED] == "node-a:0,1"
-    forged = after(BOUND, admit_new(asked(BOUND, "ann"), None, rules))
+    forged = after(BOUND, admit_create(asked(BOUND, "ann"), None, rules))
     assert ALLOCATED not in forged["metadata"]["annotations"]
     assert variables(forged)[0] == dict.fromkeys(NAMES, REFERENCE)
     elsewhere = pod(annotations={ALLOCATED: "node-b:0,1"}, nodeName="node-a")
     assert (
         ALLOCATED
-        not in after(elsewhere, admit_new(asked(elsewhere, TRUSTED), None, rules))["metadata"]["annotations"]
+        not in after(elsewhere, admit_create(asked(elsewhere, TRUSTED), None, rules))["metadata"][
+            "annotations"
+        ]
     )
 
 
@@ -166,13 +168,13 @@ def test_a_container_for_debugging_sees_the_gpus_of_its_pod() -> None:
     old = pod(ephemeralContainers=[{"name": "first", "image": "i"}])
     new = pod(ephemeralContainers=[{"name": "first", "image": "i"}, {"name": "second", "image": "i"}])
     review = asked(new, operation="UPDATE", sub_resource="ephemeralcontainers", old_object=old)
-    found = after(new, admit_change(review, PodRules()))
+    found = after(new, admit_update(review, PodRules()))
     assert variables(found, "ephemeralContainers") == [{}, dict.fromkeys(NAMES, REFERENCE)]
 
 
 def test_a_second_call_changes_nothing_more() -> None:
-    once = after(pod(), admit_new(asked(pod()), None, PodRules()))
-    again = admit_new(asked(once), None, PodRules())
+    once = after(pod(), admit_create(asked(pod()), None, PodRules()))
+    again = admit_create(asked(once), None, PodRules())
     assert again.patch == []
 
 
@@ -199,7 +201,7 @@ def test_no_pod_of_a_user_ever_says_its_gpus_itself(
         "metadata": {"name": "p", "annotations": notes},
         "spec": {"containers": containers, "initContainers": init, "nodeName": node},
     }
-    verdict = admit_new(asked(thing), None, PodRules(schedulers={TRUSTED}))
+    verdict = admit_create(asked(thing), None, PodRules(schedulers={TRUSTED}))
     if verdict.refusal:
         assert notes.get(CLAIM) == ""
         return
@@ -216,7 +218,7 @@ def test_no_pod_of_a_user_ever_says_its_gpus_itself(
 def test_the_answer_is_an_admission_review() -> None:
     import json
 
-    answer = json.loads(write_review("u", AdmissionVerdict([{"op": "remove", "path": "/a"}], ["w"])))
+    answer = json.loads(encode_review("u", AdmissionResponse([{"op": "remove", "path": "/a"}], ["w"])))
     assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     assert json.loads(base64.b64decode(answer["response"].pop("patch"))) == [{"op": "remove", "path": "/a"}]
     assert answer["response"] == {"uid": "u", "allowed": True, "patchType": "JSONPatch", "warnings": ["w"]}

@@ -9,16 +9,16 @@ import asyncio
 from pathlib import Path
 
 from gpufleet.kubernetes import KubeClient
-from gpufleet.kubernetes.client.connection import connection_from_settings
+from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.settings import KubernetesSettings, SchedulerSettings, StoreSettings, WebhookSettings
-from gpufleet.scheduler.process import Replica
+from gpufleet.scheduler.process import Replica, scheduler_client
 from gpufleet.server.wiring.components import Components
-from gpufleet.webhook.certificate_store import SharedKeys, serving_context
+from gpufleet.webhook.certificate_store import SharedCertificates, serving_context
+from gpufleet.webhook.claim_lookup import ClaimLookup
 from gpufleet.webhook.configuration import configurations
 from gpufleet.webhook.pod_admission import PodRules
-from gpufleet.webhook.server import Webhook, serving
-from gpufleet.webhook.watched_claims import WatchedClaims
-from kubelite.storage.direct import Storage
+from gpufleet.webhook.server import Webhook
+from kubelite.storage.direct import DirectStorage
 
 TRIAL = "trial.yaml"
 """The name of the example."""
@@ -54,7 +54,7 @@ spec:
 """
 
 
-async def open_trial(parts: Components, storage: Storage) -> None:
+async def open_trial(parts: Components, storage: DirectStorage) -> None:
     """Schedule pods and admit them, in the background."""
     kubernetes = parts.settings[KubernetesSettings]
     parts.background.start("scheduler", lambda: _schedule(kubernetes))
@@ -64,31 +64,22 @@ async def open_trial(parts: Components, storage: Storage) -> None:
 
 async def _schedule(kubernetes: KubernetesSettings) -> None:
     settings = SchedulerSettings(standalone=True)
-    client = KubeClient(
-        connection_from_settings(kubernetes),
-        requests_per_second=settings.requests_per_second,
-        burst=settings.burst,
-        timeout=kubernetes.timeout,
-        field_manager="gpufleet-scheduler",
-    )
-    async with client:
+    async with scheduler_client(settings, kubernetes) as client:
         await Replica(client, settings, kubernetes.lease_namespace, "demo").run()
 
 
-async def _admit(parts: Components, kubernetes: KubernetesSettings, storage: Storage) -> None:
+async def _admit(parts: Components, kubernetes: KubernetesSettings, storage: DirectStorage) -> None:
     settings = WebhookSettings(names=(_HOST,))
     client = await parts.closing.enter_async_context(KubeClient.from_settings(kubernetes))
     context = serving_context()
-    keys = SharedKeys(client, settings, context)
-    await keys.look()
-    claims = WatchedClaims(client)
-    webhook = Webhook(
-        claims,
-        PodRules(settings.variables, frozenset(settings.schedulers), settings.device_requests == "refuse"),
-    )
-    port = await parts.closing.enter_async_context(serving(webhook, _HOST, 0, context, drain=0.0))
-    storage.put(configurations({"url": f"https://{_HOST}:{port}"}))
-    await keys.look()
+    keys = SharedCertificates(client, settings, context)
+    await keys.refresh()
+    claims = ClaimLookup(client)
+    webhook = Webhook(claims, PodRules.from_settings(settings))
+    listening = bind(_HOST, 0)
+    await parts.closing.enter_async_context(webhook.listener().serving(listening, tls=context))
+    storage.put(configurations({"url": address_of(listening, "https")}))
+    await keys.refresh()
     parts.background.start("claims of the webhook", claims.watch.run)
     parts.background.start("certificates of the webhook", keys.run)
 

@@ -1,1 +1,1 @@
-"""The admission webhook: tells pods which GPUs are theirs, checks claims, looks after its own certificates."""
+"""The admission webhook: sets the GPU variables of pods, validates claims, renews its certificates."""

@@ -1,12 +1,11 @@
-"""The certificates that the webhook serves with: from a Secret that replicas share, or from files.
+"""Load the webhook's certificates: from a Secret that replicas share, or from files.
 
-Replicas need no leader. Whoever finds the Secret missing creates it, whoever finds a step due writes it
-under the version that it has read; of two the second gets a conflict and reads what the first wrote.
-The SSL context stays the same object: connections made after a change get the new certificate, those
-that stand go on undisturbed.
+Replicas need no leader. A replica that finds the Secret missing creates it; one that finds a renewal due
+writes it with the resourceVersion it has read. If two do so, the second gets a conflict and reads again.
+The SSL context stays the same object: new connections get the new certificate, open ones continue.
 
-What the API server trusts is changed before what it is shown: a keyring is served only after its
-`caBundle` stands in the webhook configurations.
+The trust of the API server changes first: a keyring is served only after its `caBundle` is in the webhook
+configurations.
 """
 
 import asyncio
@@ -38,9 +37,9 @@ from gpufleet.webhook.certificates import Keyring, new_keyring, renewed
 _log = get_logger("webhook")
 _KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 _PATH = "/apis/admissionregistration.k8s.io/v1"
-_LONGEST_SETTLE = 300.0
+_MAX_SETTLE = 300.0
 _TRIES = 5
-"""To write a configuration that others change meanwhile."""
+"""Attempts to patch a configuration that others change at the same time."""
 
 
 class Secret(KubeObject, frozen=True):
@@ -54,14 +53,14 @@ SECRETS = Resource("", "v1", "secrets", "Secret", Secret, whole=True)
 
 
 def serving_context() -> ssl.SSLContext:
-    """A context for the webhook's port, without a certificate yet."""
+    """Return a TLS context for the webhook's port, without a certificate yet."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
-class SharedKeys:
+class SharedCertificates:
     """Makes, shares and renews the webhook's own certificates."""
 
     def __init__(
@@ -72,7 +71,7 @@ class SharedKeys:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.ring: Keyring | None = None
-        """What is served now."""
+        """The keyring that is served."""
         self._client = client
         self._settings = settings
         self._context = context
@@ -80,33 +79,33 @@ class SharedKeys:
         self._names = names_of(settings)
 
     async def run(self) -> None:
-        """Keep certificates and `caBundle` right until cancelled."""
+        """Keep certificates and `caBundle` up to date until cancelled."""
         while True:
             try:
-                await self.look()
+                await self.refresh()
             except (KubernetesUnavailable, KubernetesRefused) as error:
-                _log.warning("certificates not looked at", error=str(error))
+                _log.warning("certificates_not_refreshed", error=str(error))
             await asyncio.sleep(self._settings.check)
 
-    async def look(self) -> None:
-        """Take every step that is due: share, tell the API server whom to trust, then serve."""
+    async def refresh(self) -> None:
+        """Renew what is due, publish the CAs, then serve with the result."""
         ring = await self._shared()
         await trust(self._client, self._settings.configurations, ring.bundle)
         if ring != self.ring:
             load(self._context, ring.certificate, ring.key)
             self.ring = ring
             _log.info(
-                "certificate in use", authorities=len(ring.authorities), until=_end_of(ring.certificate)
+                "certificate_loaded", authorities=len(ring.authorities), until=_expiry(ring.certificate)
             )
 
     async def _shared(self) -> Keyring:
-        """The keyring of all replicas, after the steps that are due."""
+        """Return the keyring in the Secret, after all steps that are due."""
         settings = self._settings
-        settle = min(_LONGEST_SETTLE, settings.lifetime / 10)
+        settle = min(_MAX_SETTLE, settings.lifetime / 10)
         while True:
             try:
                 secret = await self._client.get(SECRETS, settings.secret, settings.namespace)
-                ring = _read(secret)
+                ring = _parse_keyring(secret)
                 if ring is None:
                     changed = new_keyring(self._names, self._clock(), settings.lifetime)
                 else:
@@ -114,12 +113,12 @@ class SharedKeys:
                     if step is None:
                         return ring
                     changed = step
-                data = {**secret.data, **_written(changed)}
+                data = {**secret.data, **_secret_data(changed)}
                 await self._client.replace(SECRETS, msgspec.structs.replace(secret, data=data))
             except ObjectNotFound:
                 await self._create()
             except Conflict:
-                continue  # another replica was faster: read what it wrote
+                continue  # another replica was faster: read again
 
     async def _create(self) -> None:
         ring = new_keyring(self._names, self._clock(), self._settings.lifetime)
@@ -129,13 +128,13 @@ class SharedKeys:
             labels={"app.kubernetes.io/managed-by": "gpufleet-webhook"},
         )
         try:
-            await self._client.create(SECRETS, Secret(metadata=meta, data=_written(ring)))
+            await self._client.create(SECRETS, Secret(metadata=meta, data=_secret_data(ring)))
         except AlreadyExists:
             pass
 
 
-class FileKeys:
-    """Serves what others put into files, and looks every now and then whether they changed it."""
+class FileCertificates:
+    """Serves a certificate from files that another tool writes, and reloads them when they change."""
 
     def __init__(self, settings: WebhookSettings, context: ssl.SSLContext) -> None:
         if settings.certificate_file is None or settings.key_file is None:
@@ -143,42 +142,42 @@ class FileKeys:
         self._files = (settings.certificate_file, settings.key_file)
         self._check = settings.check
         self._context = context
-        self._seen: tuple[bytes, ...] = ()
+        self._loaded: tuple[bytes, ...] = ()
 
     async def run(self) -> None:
-        """Load anew what changed until cancelled."""
+        """Reload changed files until cancelled."""
         while True:
             try:
-                await self.look()
+                await self.refresh()
             except SettingsError as error:
-                _log.warning("certificate not loaded anew", error=str(error))
+                _log.warning("certificate_not_reloaded", error=str(error))
             await asyncio.sleep(self._check)
 
-    async def look(self) -> None:
-        """Load the files if they are not what they were."""
+    async def refresh(self) -> None:
+        """Load the files if they have changed."""
         try:
             found = tuple(path.read_bytes() for path in self._files)
         except OSError as error:
             raise SettingsError(f"certificate file {error.filename}: {error.strerror}") from error
-        if found == self._seen:
+        if found == self._loaded:
             return
         try:
             load(self._context, *found)
         except ssl.SSLError as error:
-            # cert-manager replaces both at once, other tools one after the other.
+            # Some tools replace the two files one after the other.
             raise SettingsError(
-                f"{self._files[0]} and {self._files[1]} don't fit together: {error}"
+                f"{self._files[0]} and {self._files[1]} do not belong together: {error}"
             ) from error
-        self._seen = found
-        _log.info("certificate in use", file=str(self._files[0]), until=_end_of(found[0]))
+        self._loaded = found
+        _log.info("certificate_loaded", file=str(self._files[0]), until=_expiry(found[0]))
 
 
 async def trust(client: KubeClient, names: Sequence[str], bundle: bytes) -> None:
-    """Make the API server trust `bundle` in these webhook configurations, where they are there."""
-    wanted = base64.b64encode(bundle).decode()
+    """Set `caBundle` in those of the named webhook configurations that exist."""
+    encoded = base64.b64encode(bundle).decode()
     for kind in _KINDS:
         for name in names:
-            await _trust_in(client, f"{_PATH}/{kind}/{name}", wanted)
+            await _trust_in(client, f"{_PATH}/{kind}/{name}", encoded)
 
 
 async def _trust_in(client: KubeClient, path: str, bundle: str) -> None:
@@ -195,7 +194,7 @@ async def _trust_in(client: KubeClient, path: str, bundle: str) -> None:
         except (Conflict, Invalid):
             if not tries_left:
                 raise
-            continue  # another replica was faster, most likely with the same: read what it wrote
+            continue  # another replica was faster: read again
         return
 
 
@@ -211,22 +210,22 @@ def _bundle_patch(configuration: dict[str, Any], bundle: str) -> list[dict[str, 
 
 
 def names_of(settings: WebhookSettings) -> tuple[str, ...]:
-    """The names that the API server may call the webhook by."""
+    """Return the host names by which the API server may call the webhook."""
     service = f"{settings.service}.{settings.namespace}"
     return (f"{service}.svc", f"{service}.svc.cluster.local", service, *settings.names)
 
 
 def load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Serve new connections with this certificate."""
-    # OpenSSL takes files only. This one is in memory: a pod's root is read-only, and a key belongs on no disk.
+    """Use this certificate for new connections."""
+    # OpenSSL only reads files. This one is in memory: a pod's root may be read-only, and keys stay off disks.
     with os.fdopen(os.memfd_create("certificate"), "wb") as file:
         file.write(certificate + b"\n" + key)
         file.flush()
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
 
 
-def _read(secret: Secret) -> Keyring | None:
-    """The keyring in a Secret; None if it is not there or not whole."""
+def _parse_keyring(secret: Secret) -> Keyring | None:
+    """Return the keyring in a Secret, or None if it is missing or incomplete."""
     try:
         parts = {
             name: base64.b64decode(secret.data[name]) for name in ("ca.crt", "ca.key", "tls.crt", "tls.key")
@@ -239,7 +238,7 @@ def _read(secret: Secret) -> Keyring | None:
     return Keyring(pems, parts["ca.key"], parts["tls.crt"], parts["tls.key"])
 
 
-def _written(ring: Keyring) -> dict[str, str]:
+def _secret_data(ring: Keyring) -> dict[str, str]:
     parts = {
         "ca.crt": ring.bundle,
         "ca.key": ring.authority_key,
@@ -249,5 +248,5 @@ def _written(ring: Keyring) -> dict[str, str]:
     return {name: base64.b64encode(value).decode() for name, value in parts.items()}
 
 
-def _end_of(certificate: bytes) -> str:
+def _expiry(certificate: bytes) -> str:
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.isoformat()

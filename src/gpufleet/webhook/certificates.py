@@ -1,15 +1,15 @@
-"""Certificates for the webhook: an authority of its own, a serving certificate, and when each is renewed.
+"""Make and renew the webhook's own CA and serving certificate.
 
-A keyring is what replicas share: the authorities to trust (the newest first), the key of the newest, and
-the serving certificate with its key. `renewed` takes one step at a time, decided by the certificates
-alone, so that any replica may take it and none needs to remember anything:
+Replicas share a keyring: the CAs to trust (newest first), the key of the newest CA, and the serving
+certificate with its key. `renewed` takes one step at a time. Each step depends on the certificates alone, so
+any replica may take it:
 
-1. the serving certificate has lived two thirds of its life, or lacks a name: make another;
-2. the newest authority has lived two thirds of its life: make another, trust both, serve as before;
-3. everybody had time to hear of the new authority: let it sign the serving certificate;
-4. an authority has expired: trust it no longer.
+1. The serving certificate has passed two thirds of its lifetime, or lacks a name: make another.
+2. The newest CA has passed two thirds of its lifetime: make another, trust both, keep serving as before.
+3. All API servers have had time to load the new CA: sign the serving certificate with it.
+4. A CA has expired: stop trusting it.
 
-The API server trusts old and new throughout, so no call fails for the change. Keys are P-256.
+The API server trusts old and new CA during the change, so no call fails. Keys are P-256.
 """
 
 import datetime
@@ -24,14 +24,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 Seconds = float
 _SKEW = 300.0
-"""Certificates begin a little before they are made, for clocks that are late."""
-_AUTHORITIES = 10.0
-"""An authority lives that many times as long as a serving certificate."""
+"""Seconds by which certificates are backdated, for clocks that are slow."""
+_CA_LIFETIMES = 10.0
+"""Lifetime of a CA, in lifetimes of a serving certificate."""
 
 
 @dataclass(frozen=True)
 class Keyring:
-    """All in PEM."""
+    """CAs, serving certificate and keys, all in PEM."""
 
     authorities: tuple[bytes, ...]
     authority_key: bytes
@@ -40,12 +40,12 @@ class Keyring:
 
     @property
     def bundle(self) -> bytes:
-        """The authorities to trust, for `caBundle`."""
+        """Return the CAs to trust, for `caBundle`."""
         return b"".join(self.authorities)
 
 
 def new_keyring(names: Sequence[str], now: Seconds, lifetime: Seconds) -> Keyring:
-    """An authority and a serving certificate for `names`."""
+    """Return a keyring with a new CA and a serving certificate for `names`."""
     authority, authority_key = _authority(now, lifetime)
     certificate, key = _serving(authority, authority_key, names, now, lifetime)
     return Keyring((authority,), authority_key, certificate, key)
@@ -54,22 +54,22 @@ def new_keyring(names: Sequence[str], now: Seconds, lifetime: Seconds) -> Keyrin
 def renewed(
     ring: Keyring, names: Sequence[str], now: Seconds, lifetime: Seconds, settle: Seconds
 ) -> Keyring | None:
-    """The keyring after the next step that is due; None if nothing is. `settle` is the time to hear of a CA."""
+    """Return the keyring after the next step that is due, or None. `settle` is the time to distribute a CA."""
     newest = x509.load_pem_x509_certificate(ring.authorities[0])
     serving = x509.load_pem_x509_certificate(ring.certificate)
     signed = _signed_by(serving, newest)
-    # Certificates tell whole seconds, so one may be a second younger than it says.
-    heard = signed or _age(newest, now) > settle + 1 or _left(serving, now) <= settle
-    worn = _age(serving, now) > 2 / 3 * _life(serving) or not set(names) <= _names(serving)
-    if heard and (worn or not signed):
+    # Certificates hold whole seconds, so a CA may be a second younger than its date says.
+    distributed = signed or _age(newest, now) > settle + 1 or _remaining(serving, now) <= settle
+    due = _age(serving, now) > 2 / 3 * _lifetime(serving) or not set(names) <= _names(serving)
+    if distributed and (due or not signed):
         certificate, key = _serving(ring.authorities[0], ring.authority_key, names, now, lifetime)
         return replace(ring, certificate=certificate, key=key)
-    if _age(newest, now) > 2 / 3 * _life(newest):
+    if _age(newest, now) > 2 / 3 * _lifetime(newest):
         authority, key = _authority(now, lifetime)
         return replace(ring, authorities=(authority, *ring.authorities), authority_key=key)
-    alive = tuple(pem for pem in ring.authorities if _left(x509.load_pem_x509_certificate(pem), now) > 0)
-    if alive and alive != ring.authorities:
-        return replace(ring, authorities=alive)
+    valid = tuple(pem for pem in ring.authorities if _remaining(x509.load_pem_x509_certificate(pem), now) > 0)
+    if valid and valid != ring.authorities:
+        return replace(ring, authorities=valid)
     return None
 
 
@@ -88,7 +88,7 @@ def _authority(now: Seconds, lifetime: Seconds) -> tuple[bytes, bytes]:
         decipher_only=False,
     )
     made = (
-        _builder(name, name, key.public_key(), now, _AUTHORITIES * lifetime)
+        _builder(name, name, key.public_key(), now, _CA_LIFETIMES * lifetime)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -104,12 +104,12 @@ def _serving(
     signer = serialization.load_pem_private_key(authority_key, None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    # A common name has at most 64 characters; clients look at the alternative names only.
+    # A common name has at most 64 characters; clients only check the alternative names.
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpufleet webhook")])
     identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     made = (
         _builder(name, issuer.subject, key.public_key(), now, lifetime)
-        .add_extension(x509.SubjectAlternativeName([_general(each) for each in names]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(each) for each in names]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(
@@ -144,7 +144,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def _general(name: str) -> x509.GeneralName:
+def _general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
@@ -158,18 +158,18 @@ def _names(certificate: x509.Certificate) -> set[str]:
 
 def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
-    said = certificate.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
-    return own == said
+    issuer = certificate.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
+    return own == issuer
 
 
 def _age(certificate: x509.Certificate, now: Seconds) -> Seconds:
     return now - certificate.not_valid_before_utc.timestamp() - _SKEW
 
 
-def _life(certificate: x509.Certificate) -> Seconds:
-    whole = certificate.not_valid_after_utc - certificate.not_valid_before_utc
-    return whole.total_seconds() - _SKEW
+def _lifetime(certificate: x509.Certificate) -> Seconds:
+    span = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    return span.total_seconds() - _SKEW
 
 
-def _left(certificate: x509.Certificate, now: Seconds) -> Seconds:
+def _remaining(certificate: x509.Certificate, now: Seconds) -> Seconds:
     return certificate.not_valid_after_utc.timestamp() - now

@@ -1,7 +1,7 @@
-"""Check claims by the rules of their definition, for servers too old to check CEL themselves.
+"""Validate claims with the CEL rules of their CustomResourceDefinition.
 
-The rules are read from the same types that the CustomResourceDefinition is made of, and evaluated as the
-API server does it, so that both say the same. Of a claim that breaks several rules all are told.
+This serves API servers that are too old to evaluate CEL themselves. The rules come from the types that the
+CustomResourceDefinition is generated from, so both give the same result. All broken rules are reported.
 """
 
 from collections.abc import Iterator
@@ -13,27 +13,26 @@ import msgspec
 
 from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, GpuClaim
 from gpufleet.kubernetes.crds.schema import Rule
-from gpufleet.webhook.wire import AdmissionRequest, AdmissionVerdict
+from gpufleet.webhook.wire import AdmissionRequest, AdmissionResponse
 
 
-def judge_claim(asked: AdmissionRequest) -> AdmissionVerdict:
-    """Whether the claim may be stored."""
-    claim, before = asked.object, asked.old_object
+def validate_claim(request: AdmissionRequest) -> AdmissionResponse:
+    """Allow the claim to be stored, or refuse it with every broken rule."""
+    claim, before = request.object, request.old_object
     if claim is None or (before is not None and before.get("spec") == claim.get("spec")):
-        return (
-            AdmissionVerdict()
-        )  # what is stored stays, however rules have changed: it has to be let go of, too
+        # A stored claim may break rules that are newer; removing its finalizers must still work.
+        return AdmissionResponse()
     try:
         msgspec.convert(claim, GpuClaim, strict=True)
     except msgspec.ValidationError as error:
-        return AdmissionVerdict(refusal=f"GpuClaim: {error}")
-    problems = list(_broken(claim["spec"]))
-    return AdmissionVerdict(refusal="GpuClaim: " + "; ".join(problems)) if problems else AdmissionVerdict()
+        return AdmissionResponse(refusal=f"GpuClaim: {error}")
+    problems = list(_broken_rules(claim["spec"]))
+    return AdmissionResponse(refusal="GpuClaim: " + "; ".join(problems)) if problems else AdmissionResponse()
 
 
-def _broken(spec: dict[str, Any]) -> Iterator[str]:
+def _broken_rules(spec: dict[str, Any]) -> Iterator[str]:
     devices = spec["devices"]
-    if "share" in devices:  # JSON's 1 is CEL's int, which is not compared with a double
+    if "share" in devices:  # JSON's 1 becomes a CEL int, which does not compare with a double
         devices = {**devices, "share": float(devices["share"])}
     for path, rules, value in (
         ("spec.devices", ClaimDevices.rules, devices),

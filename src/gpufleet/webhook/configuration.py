@@ -1,9 +1,9 @@
-"""The webhook configurations to apply: what the API server asks the webhook about.
+"""The webhook configurations to apply: which requests the API server sends to the webhook.
 
-Objects can't be selected by annotation, so match conditions do it, within the API server: a pod without
-our annotations is never sent, and an outage of the webhook never holds it up. For pods that have them the
-policy is Fail, since a pod with a claim and without its variables would see GPUs of others. Changes of
-existing pods are asked about only if they touch what the scheduler wrote.
+Objects can't be selected by annotation, so match conditions do that inside the API server. A pod without
+our annotations is never sent, so an outage of the webhook does not affect it. For pods with them the
+failure policy is Fail: a pod with a claim but without its variables could see GPUs of other pods. Updates
+of pods are sent only if they change what the scheduler wrote.
 """
 
 from typing import Any
@@ -12,31 +12,30 @@ from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, VISIBLE
 from gpufleet.kubernetes.crds.generate import GROUP, VERSION
 
 NAME = "gpufleet-webhook"
-_NOTES = "has(object.metadata.annotations)"
 
 
-def _carries(*keys: str) -> str:
+def _has_annotation(*keys: str) -> str:
     any_of = " || ".join(f"{key!r} in object.metadata.annotations" for key in keys)
-    return f"{_NOTES} && ({any_of})"
+    return f"has(object.metadata.annotations) && ({any_of})"
 
 
 def _value(state: str, key: str) -> str:
-    notes = f"{state}.metadata.annotations"
-    return f"(has({notes}) && {key!r} in {notes} ? {notes}[{key!r}] : '')"
+    annotations = f"{state}.metadata.annotations"
+    return f"(has({annotations}) && {key!r} in {annotations} ? {annotations}[{key!r}] : '')"
 
 
-CONCERNED = _carries(CLAIM, ALLOCATED, VISIBLE)
-"""CEL: a new pod that names a claim or carries what only the scheduler may write."""
+CONCERNED = _has_annotation(CLAIM, ALLOCATED, VISIBLE)
+"""CEL: a new pod that names a claim or has annotations reserved for the scheduler."""
 TAMPERED = " || ".join(
     f"{_value('object', key)} != {_value('oldObject', key)}" for key in (ALLOCATED, VISIBLE)
 )
-"""CEL: a change of what the scheduler wrote."""
+"""CEL: an update of annotations reserved for the scheduler."""
 
 
 def configurations(
     client: dict[str, Any], *, name: str = NAME, namespaces: dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Both manifests; `client` is a clientConfig with a `url` or a `service`, without path and caBundle."""
+    """Return both manifests; `client` is a clientConfig with `url` or `service`, without path and caBundle."""
     pods = {"apiGroups": [""], "apiVersions": ["v1"], "scope": "Namespaced"}
     claims = {"apiGroups": [GROUP], "apiVersions": [VERSION], "scope": "Namespaced"}
     common: dict[str, Any] = {"namespaceSelector": namespaces} if namespaces else {}
@@ -46,7 +45,7 @@ def configurations(
             name,
             _hook(
                 "pods",
-                _at(client, "/mutate"),
+                _with_path(client, "/mutate"),
                 {**pods, "operations": ["CREATE"], "resources": ["pods"]},
                 ("concerned", CONCERNED),
                 reinvocationPolicy="IfNeeded",
@@ -54,16 +53,16 @@ def configurations(
             ),
             _hook(
                 "bound-pods",
-                _at(client, "/mutate"),
+                _with_path(client, "/mutate"),
                 {**pods, "operations": ["UPDATE"], "resources": ["pods"]},
                 ("tampered", TAMPERED),
                 **common,
             ),
             _hook(
                 "debugged-pods",
-                _at(client, "/mutate"),
+                _with_path(client, "/mutate"),
                 {**pods, "operations": ["UPDATE"], "resources": ["pods/ephemeralcontainers"]},
-                ("claims", _carries(CLAIM)),
+                ("claims", _has_annotation(CLAIM)),
                 **common,
             ),
         ),
@@ -72,17 +71,17 @@ def configurations(
             name,
             _hook(
                 "claims",
-                _at(client, "/validate"),
+                _with_path(client, "/validate"),
                 {**claims, "operations": ["CREATE", "UPDATE"], "resources": ["gpuclaims"]},
                 None,
-                failurePolicy="Ignore",  # newer servers have checked the same rules themselves
+                failurePolicy="Ignore",  # newer API servers evaluate the same rules themselves
                 **common,
             ),
         ),
     ]
 
 
-def _at(client: dict[str, Any], path: str) -> dict[str, Any]:
+def _with_path(client: dict[str, Any], path: str) -> dict[str, Any]:
     if "service" in client:
         return {**client, "service": {**client["service"], "path": path}}
     return {**client, "url": client["url"] + path}

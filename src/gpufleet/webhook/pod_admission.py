@@ -1,124 +1,130 @@
-"""What becomes of a pod at admission.
+"""Mutate pods at admission, so that their containers see the GPUs of their claim.
 
-The GPUs of a pod are known when it is bound, and its environment can't change any more then. So every
-container gets its variables at creation as a reference to an annotation that comes with the binding;
-until then, and for ever on a pod that no scheduler of ours has bound, the reference is empty and CUDA
-sees no GPU. Whoever could write that annotation could take anybody's GPUs. It is therefore stripped
-from new pods and kept as it is on existing ones: bindings don't pass by here, all else does.
+The GPUs of a pod are known when it is bound, but its environment is fixed at creation. So every container
+gets its variables as a reference to an annotation that the binding brings. Before that, and on pods that
+our scheduler never binds, the reference is empty and CUDA sees no GPU.
 
-Only users that the settings name as schedulers are believed outside of a binding.
+A user who could write that annotation could take the GPUs of other pods. It is therefore removed from new
+pods and protected on existing ones; bindings do not pass through this webhook. Only users that the settings
+list as schedulers may write it outside of a binding.
 """
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from gpufleet.kubernetes.allocation import parse_allocation
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
-from gpufleet.webhook.wire import AdmissionRequest, AdmissionVerdict, Json
+from gpufleet.runtime.settings import WebhookSettings
+from gpufleet.webhook.wire import AdmissionRequest, AdmissionResponse, Json
 
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""HIP reads either of the two, so the same value in both is harmless. ROCR_VISIBLE_DEVICES is not:
-it hides and renumbers GPUs before HIP counts them, and the same numbers would be applied twice."""
-RENUMBERS = "ROCR_VISIBLE_DEVICES"
+RENUMBERING_VARIABLE = "ROCR_VISIBLE_DEVICES"
+"""Hides and renumbers GPUs before HIP counts them, so its ids and those of HIP_VISIBLE_DEVICES would both apply."""
 
-_SEALED = (ALLOCATED, VISIBLE)
+_SCHEDULER_ANNOTATIONS = (ALLOCATED, VISIBLE)
 _PLUGIN_RESOURCES = re.compile(r"(nvidia\.com/(gpu|mig-.+)(\.shared)?|amd\.com/gpu.*|gpu\.intel\.com/.+)")
 _KINDS = ("initContainers", "containers")
 
 
 @dataclass(frozen=True)
 class PodRules:
-    """What an operator decides."""
+    """The operator's choices for pods."""
 
-    variables: Sequence[str] = VARIABLES
+    variables: Sequence[str] = WebhookSettings.variables
     schedulers: Collection[str] = ()
     refuse_device_requests: bool = True
 
+    @classmethod
+    def from_settings(cls, settings: WebhookSettings) -> Self:
+        """Return the rules that the settings describe."""
+        return cls(settings.variables, frozenset(settings.schedulers), settings.device_requests == "refuse")
 
-def claim_named(asked: AdmissionRequest) -> str | None:
-    """The claim that a new pod names; None if it names none."""
-    if asked.object is None:
+
+def claim_name(request: AdmissionRequest) -> str | None:
+    """Return the name of the claim in the pod's annotation, or None."""
+    if request.object is None:
         return None
-    name = _annotations(asked.object).get(CLAIM)
+    name = _annotations(request.object).get(CLAIM)
     return None if name is None else str(name)
 
 
-def admit_new(asked: AdmissionRequest, claim: GpuClaim | None, rules: PodRules) -> AdmissionVerdict:
-    """What becomes of a pod that is created; `claim` is the one that it names, if there is one."""
-    pod = asked.object or {}
-    name = claim_named(asked)
-    bound = asked.user_info.username in rules.schedulers and _bound_to(pod) is not None
+def admit_create(request: AdmissionRequest, claim: GpuClaim | None, rules: PodRules) -> AdmissionResponse:
+    """Review a new pod; `claim` is the claim it names, if that exists."""
+    pod = request.object or {}
+    name = claim_name(request)
+    trusted = request.user_info.username in rules.schedulers
+    allocated = _allocated_ids(pod) if trusted else None
     patch: list[Json] = []
     warnings: list[str] = []
-    if not bound:
-        for key in _SEALED:
+    if allocated is None:
+        for key in _SCHEDULER_ANNOTATIONS:
             if key in _annotations(pod):
                 patch.append({"op": "remove", "path": f"/metadata/annotations/{_escaped(key)}"})
                 warnings.append(
-                    f"annotation {key} was removed: only the scheduler says which GPUs a pod gets"
+                    f"annotation {key} was removed: only the scheduler decides which GPUs a pod gets"
                 )
-    if name is None and not bound:
-        return AdmissionVerdict(patch, warnings)
+    if name is None and allocated is None:
+        return AdmissionResponse(patch, warnings)
     if name == "":
-        return AdmissionVerdict(
-            refusal=f"annotation {CLAIM} is empty: it takes the name of a GpuClaim in the namespace"
+        return AdmissionResponse(
+            refusal=f"annotation {CLAIM} is empty: set it to the name of a GpuClaim in this namespace"
         )
     if requests := sorted(set(_device_requests(pod))):
-        sentence = (
+        problem = (
             f"the pod has the claim {name} and also requests {', '.join(requests)}: it would hold GPUs twice; "
-            "take the request out, or the annotation"
+            "remove the request or the annotation"
         )
         if rules.refuse_device_requests:
-            return AdmissionVerdict(refusal=sentence)
-        warnings.append(sentence)
-    value = _bound_to(pod) if bound else None
-    patch += _inject(pod, _KINDS, rules, value, warnings)
-    if not bound:
-        patch += _prepare(pod, name or "", claim, warnings)
-    return AdmissionVerdict(patch, warnings)
+            return AdmissionResponse(refusal=problem)
+        warnings.append(problem)
+    patch += _set_variables(pod, _KINDS, rules, allocated, warnings)
+    if allocated is None:
+        patch += _for_scheduler(pod, name or "", claim, warnings)
+    return AdmissionResponse(patch, warnings)
 
 
-def admit_change(asked: AdmissionRequest, rules: PodRules) -> AdmissionVerdict:
-    """What becomes of a change of an existing pod: its GPUs stay what the binding said."""
-    new, old = asked.object or {}, asked.old_object or {}
-    if asked.sub_resource == "ephemeralcontainers":
+def admit_update(request: AdmissionRequest, rules: PodRules) -> AdmissionResponse:
+    """Review an update of a pod; its GPUs stay those of the binding."""
+    new, old = request.object or {}, request.old_object or {}
+    if request.sub_resource == "ephemeralcontainers":
         return _admit_ephemeral(new, old, rules)
-    if asked.user_info.username in rules.schedulers:
-        return AdmissionVerdict()
+    if request.user_info.username in rules.schedulers:
+        return AdmissionResponse()
     patch: list[Json] = []
     warnings: list[str] = []
-    kept, wanted = _annotations(old), _annotations(new)
-    for key in _SEALED:
-        if wanted.get(key) == kept.get(key):
+    before, after = _annotations(old), _annotations(new)
+    for key in _SCHEDULER_ANNOTATIONS:
+        if after.get(key) == before.get(key):
             continue
         path = f"/metadata/annotations/{_escaped(key)}"
-        if key in kept:
-            if not wanted and not patch:
+        if key in before:
+            if not after and not patch:
                 patch.append({"op": "add", "path": "/metadata/annotations", "value": {}})
-            patch.append({"op": "add", "path": path, "value": kept[key]})
+            patch.append({"op": "add", "path": path, "value": before[key]})
         else:
             patch.append({"op": "remove", "path": path})
-        warnings.append(f"annotation {key} was kept as it was: only the scheduler says which GPUs a pod gets")
-    return AdmissionVerdict(patch, warnings)
+        warnings.append(f"annotation {key} was not changed: only the scheduler decides which GPUs a pod gets")
+    return AdmissionResponse(patch, warnings)
 
 
-def _admit_ephemeral(new: Json, old: Json, rules: PodRules) -> AdmissionVerdict:
-    """A container for debugging sees the GPUs of its pod and no others."""
+def _admit_ephemeral(new: Json, old: Json, rules: PodRules) -> AdmissionResponse:
+    """Let a debug container see the GPUs of its pod and no others."""
     if CLAIM not in _annotations(new):
-        return AdmissionVerdict()
-    there = {each.get("name") for each in (old.get("spec") or {}).get("ephemeralContainers") or ()}
+        return AdmissionResponse()
+    existing = {each.get("name") for each in (old.get("spec") or {}).get("ephemeralContainers") or ()}
     warnings: list[str] = []
-    return AdmissionVerdict(_inject(new, ("ephemeralContainers",), rules, None, warnings, there), warnings)
+    return AdmissionResponse(
+        _set_variables(new, ("ephemeralContainers",), rules, None, warnings, existing), warnings
+    )
 
 
-def _prepare(pod: Json, name: str, claim: GpuClaim | None, warnings: list[str]) -> Iterator[Json]:
-    """What the scheduler needs on the pod."""
+def _for_scheduler(pod: Json, name: str, claim: GpuClaim | None, warnings: list[str]) -> Iterator[Json]:
+    """Yield patches for what the scheduler needs on the pod."""
     spec = pod.get("spec") or {}
     if spec.get("nodeName"):
-        warnings.append("the pod names its node and so bypasses the scheduler: it will see no GPU")
+        warnings.append("the pod sets nodeName and bypasses the scheduler: it will see no GPU")
         return
     if claim is None:
         warnings.append(
@@ -129,41 +135,41 @@ def _prepare(pod: Json, name: str, claim: GpuClaim | None, warnings: list[str]) 
         gates = spec.get("schedulingGates") or []
         if not any(gate.get("name") == GANG_GATE for gate in gates):
             yield {"op": "add", "path": "/spec/schedulingGates", "value": [*gates, {"name": GANG_GATE}]}
-    wanted = claim.spec.scheduler_name
-    if wanted and spec.get("schedulerName") in (None, "", "default-scheduler"):
-        yield {"op": "add", "path": "/spec/schedulerName", "value": wanted}
+    scheduler = claim.spec.scheduler_name
+    if scheduler and spec.get("schedulerName") in (None, "", "default-scheduler"):
+        yield {"op": "add", "path": "/spec/schedulerName", "value": scheduler}
 
 
-def _inject(
+def _set_variables(
     pod: Json,
     kinds: Sequence[str],
     rules: PodRules,
     value: str | None,
     warnings: list[str],
-    not_these: Collection[object] = (),
+    skip: Collection[object] = (),
 ) -> list[Json]:
-    """Set the variables in every container: to `value`, or else to what the binding will say."""
+    """Set the variables in every container: to `value`, or to the annotation that the binding brings."""
     patch = []
     spec = pod.get("spec") or {}
     for kind in kinds:
         for number, container in enumerate(spec.get(kind) or ()):
-            if container.get("name") in not_these:
+            if container.get("name") in skip:
                 continue
             before = container.get("env") or []
             ours = [_variable(name, value) for name in rules.variables]
-            env = [*ours, *_without(before, rules, ours, container.get("name", ""), warnings)]
+            env = [*ours, *_other_variables(before, rules, ours, container.get("name", ""), warnings)]
             if env != before:
                 patch.append({"op": "add", "path": f"/spec/{kind}/{number}/env", "value": env})
     return patch
 
 
-def _without(
+def _other_variables(
     env: Sequence[Json], rules: PodRules, ours: Sequence[Json], container: str, warnings: list[str]
 ) -> Iterator[Json]:
-    """The user's variables but those that say which GPUs are visible."""
+    """Yield the user's variables, without those that select GPUs."""
     for entry in env:
         name = entry.get("name")
-        if name not in rules.variables and name != RENUMBERS:
+        if name not in rules.variables and name != RENUMBERING_VARIABLE:
             yield entry
         elif entry not in ours:
             warnings.append(
@@ -180,13 +186,13 @@ def _variable(name: str, value: str | None) -> Json:
     return {"name": name, "valueFrom": {"fieldRef": field}}
 
 
-def _bound_to(pod: Json) -> str | None:
-    """What a pod that comes with its allocation will see; None if that doesn't fit its node."""
-    notes = _annotations(pod)
-    allocated = parse_allocation(str(notes.get(ALLOCATED, "")))
+def _allocated_ids(pod: Json) -> str | None:
+    """Return the GPU ids of a pod that is created with an allocation for its node, or None."""
+    annotations = _annotations(pod)
+    allocated = parse_allocation(str(annotations.get(ALLOCATED, "")))
     if allocated is None or allocated.node != (pod.get("spec") or {}).get("nodeName"):
         return None
-    return str(notes.get(VISIBLE) or ",".join(map(str, allocated.gpus)))
+    return str(annotations.get(VISIBLE) or ",".join(map(str, allocated.gpus)))
 
 
 def _device_requests(pod: Json) -> Iterator[str]:
@@ -200,8 +206,8 @@ def _device_requests(pod: Json) -> Iterator[str]:
                         yield name
 
 
-def _annotations(thing: Json) -> Mapping[str, Any]:
-    return (thing.get("metadata") or {}).get("annotations") or {}
+def _annotations(pod: Json) -> Mapping[str, Any]:
+    return (pod.get("metadata") or {}).get("annotations") or {}
 
 
 def _escaped(key: str) -> str:

@@ -1,8 +1,8 @@
-"""AdmissionReview (admission.k8s.io/v1): what the API server asks, and what it is told."""
+"""AdmissionReview (admission.k8s.io/v1): decode requests of the API server, encode responses."""
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -10,18 +10,18 @@ import msgspec
 from gpufleet.errors import InvalidRequest
 
 Json = dict[str, Any]
-MOST_BYTES = 8 * 1024 * 1024
-"""Largest review: an object and its former state, each as large as etcd takes it, and some."""
+MAX_REVIEW_BYTES = 8 * 1024 * 1024
+"""Room for an object and its previous state, each up to etcd's limit of 1.5 MiB, with a margin."""
 
 
 class UserInfo(msgspec.Struct, frozen=True):
-    """Who wants the change."""
+    """The user that sends the change."""
 
     username: str = ""
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """The change that is asked about."""
+    """A change to review."""
 
     uid: str
     operation: str = "CREATE"
@@ -37,39 +37,39 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class AdmissionVerdict:
+class AdmissionResponse:
     """Allowed with a patch and warnings, or refused with a sentence and a status code."""
 
     patch: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[str] = ()
     refusal: str = ""
     code: int = 422
-    reason: str = field(default="Invalid")
+    reason: str = "Invalid"
 
 
-def read_review(body: bytes) -> AdmissionRequest:
-    """The question in a request's body; InvalidRequest if there is none."""
+def decode_review(body: bytes) -> AdmissionRequest:
+    """Return the request in an AdmissionReview; raise InvalidRequest for anything else."""
     try:
         return _decoder.decode(body).request
     except msgspec.MsgspecError as error:
         raise InvalidRequest(f"not an AdmissionReview of admission.k8s.io/v1: {error}") from error
 
 
-def write_review(uid: str, verdict: AdmissionVerdict) -> bytes:
-    """The answer as the API server reads it."""
-    response: Json = {"uid": uid, "allowed": not verdict.refusal}
-    if verdict.refusal:
+def encode_review(uid: str, answer: AdmissionResponse) -> bytes:
+    """Return an AdmissionReview with the response."""
+    response: Json = {"uid": uid, "allowed": not answer.refusal}
+    if answer.refusal:
         response["status"] = {
             "status": "Failure",
-            "code": verdict.code,
-            "reason": verdict.reason,
-            "message": verdict.refusal,
+            "code": answer.code,
+            "reason": answer.reason,
+            "message": answer.refusal,
         }
-    elif verdict.patch:
+    elif answer.patch:
         response["patchType"] = "JSONPatch"
-        response["patch"] = base64.b64encode(msgspec.json.encode(verdict.patch)).decode()
-    if verdict.warnings:
-        response["warnings"] = list(verdict.warnings)
+        response["patch"] = base64.b64encode(msgspec.json.encode(answer.patch)).decode()
+    if answer.warnings:
+        response["warnings"] = list(answer.warnings)
     return msgspec.json.encode(
         {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
     )

@@ -1,0 +1,36 @@
+"""Run the webhook: watch claims, keep certificates valid, answer the API server."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from gpufleet.kubernetes import KubeClient
+from gpufleet.runtime.background import Background
+from gpufleet.runtime.listening import address_of, bind
+from gpufleet.runtime.settings import KubernetesSettings, Settings, WebhookSettings
+from gpufleet.webhook.certificate_store import FileCertificates, SharedCertificates, serving_context
+from gpufleet.webhook.claim_lookup import ClaimLookup
+from gpufleet.webhook.pod_admission import PodRules
+from gpufleet.webhook.server import Webhook
+
+
+async def run_webhook(settings: Settings, on_started: Callable[[str], None]) -> None:
+    """Serve until cancelled; `on_started` gets the URL. Calls are answered while `drain` lasts."""
+    own = settings[WebhookSettings]
+    async with AsyncExitStack() as closing:
+        listening = closing.enter_context(bind(own.host, own.port))
+        client = await closing.enter_async_context(KubeClient.from_settings(settings[KubernetesSettings]))
+        context = serving_context()
+        from_files = own.certificate_file is not None or own.key_file is not None
+        certificates = (
+            FileCertificates(own, context) if from_files else SharedCertificates(client, own, context)
+        )
+        await certificates.refresh()
+        claims = ClaimLookup(client)
+        background = await closing.enter_async_context(Background())
+        background.start("claims", claims.watch.run)
+        background.start("certificates", certificates.run)
+        webhook = Webhook(claims, PodRules.from_settings(own))
+        async with webhook.listener().serving(listening, tls=context, drain=own.drain):
+            on_started(address_of(listening, "https"))
+            await asyncio.Event().wait()
