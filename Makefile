@@ -1,22 +1,31 @@
-# One target a job, the same for people and CI. `make help` lists them.
+# One target per job, the same for people and CI. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PYTHON ?= python3
 PORT ?= 8080
-# One more than the least machine has cores: some tests wait for a process most of the time.
+# Test processes. One more than the smallest machine has cores, because some tests mostly wait.
 WORKERS ?= 3
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/gpufleet/__init__.py)
 IMAGE ?= gpufleet:v$(VERSION)
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpufleet
 VENV := .venv
 BIN := $(VENV)/bin
-# Networks with certificates of their own: trust what the machine trusts.
+# Use the system's certificates, for networks with their own certificate authority.
 export UV_SYSTEM_CERTS := true
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python
+LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-header
+WHEEL = $(UV) build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir dist
 PAGE := src/gpufleet/server/dashboard/static/index.html
 PAGE_SOURCES = $(shell find dashboard -path dashboard/node_modules -prune -o -type f -print 2>/dev/null)
+NODE_MODULES := dashboard/node_modules/.package-lock.json
+HAVE_NODE := node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null && command -v npm >/dev/null
+ACTIONLINT_VERSION := v1.7.7
+ACTIONLINT := $(CACHE)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 
-.PHONY: help run test check e2e e2e-load chaos bench build image sbom lock docs clean dashboard page-if-node browser-if-root
+.PHONY: help run test test-wheel check e2e e2e-load chaos bench build charts image sbom lock docs clean dashboard \
+	page-if-node browser-if-root check-dashboard check-workflows test-dashboard
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,60 +33,64 @@ help: ## List the targets
 run: $(VENV)/.run page-if-node ## Set everything up and start the demo on 127.0.0.1:$PORT
 	@PORT=$(PORT) $(BIN)/gpufleet demo $(ARGS)
 
-test: $(VENV)/.dev page-if-node browser-if-root ## Run the tests (ARGS="-k lease" for some)
+test: $(VENV)/.dev page-if-node browser-if-root test-dashboard ## Run the tests (some of them: ARGS="-k lease")
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
-check: $(VENV)/.dev ## Lint, types and layers
+test-wheel: $(VENV)/.dev page-if-node ## Install the wheels into fresh environments and start the demo (part of e2e)
+	@$(BIN)/pytest e2e/test_wheel.py $(ARGS)
+
+check: $(VENV)/.dev ## Run the linters and type checkers
 	@echo "==> ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "==> mypy"; $(BIN)/mypy
-	@echo "==> import-linter"; $(BIN)/lint-imports --no-cache >/tmp/gpufleet-lint-imports.$$$$ 2>&1 \
-		&& tail -n 3 /tmp/gpufleet-lint-imports.$$$$; s=$$?; \
-		[ $$s -eq 0 ] || cat /tmp/gpufleet-lint-imports.$$$$; rm -f /tmp/gpufleet-lint-imports.$$$$; exit $$s
+	@echo "==> import-linter"; output=$$($(BIN)/lint-imports --no-cache 2>&1) \
+		&& tail -n 3 <<<"$$output" || { echo "$$output"; exit 1; }
+	@$(MAKE) --no-print-directory check-workflows check-dashboard
 
-e2e: $(VENV)/.dev page-if-node ## Run the end-to-end tests on a real control plane
+e2e: $(VENV)/.dev page-if-node ## Run the end-to-end tests against a real control plane
 	@$(BIN)/pytest e2e $(ARGS)
 
-e2e-load: $(VENV)/.dev ## Bind 2,000 claim pods at once on 1,000 nodes, beside plain kube-scheduler
+e2e-load: $(VENV)/.dev ## Bind 2,000 claim pods on 1,000 nodes and compare with plain kube-scheduler
 	@$(BIN)/python -m e2e.load $(ARGS)
 
-chaos: $(VENV)/.dev ## Kill, pause and cut off every part under load for CHAOS_SECONDS (600)
+chaos: $(VENV)/.dev ## Kill, pause and disconnect components under load for CHAOS_SECONDS (600)
 	@$(BIN)/python -m e2e.chaos $(ARGS)
 
 bench: $(VENV)/.dev ## Measure against the budgets; writes bench/results/*.json
 	@$(BIN)/python -m bench $(ARGS)
 
-build: $(VENV)/.dev page-if-node ## Build the wheel into dist/
-	@$(UV) build --quiet --wheel --no-build-isolation --python $(BIN)/python && ls -l dist
+build: $(VENV)/.dev page-if-node ## Build the wheels of gpufleet and kubelite into dist/
+	@$(WHEEL) . && $(WHEEL) packages/kubelite && ls -l dist/*.whl
 
-dashboard: $(PAGE) ## Build the web page (needs Node.js 20 or newer)
+charts: $(VENV)/.dev ## Package the Helm charts into dist/
+	@$(BIN)/helm package --destination dist charts/gpufleet charts/gpu-scheduler
+
+dashboard: $(PAGE) ## Build the dashboard (needs Node.js 20 or newer)
 
 image: ## Build the container image (needs docker or podman; IMAGE=registry/name:tag)
 	@engine=$$(command -v docker || command -v podman) && $$engine info >/dev/null 2>&1 \
 		|| { echo "make image needs a running docker or podman"; exit 1; }; \
 	$$engine build --build-arg SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) -t $(IMAGE) .
 
-sbom: $(VENV)/.dev ## Write what is in the image into dist/*.cdx.json (CycloneDX)
+sbom: $(VENV)/.dev ## Write the locked dependencies as CycloneDX into dist/*.cdx.json
 	@mkdir -p dist
 	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON \
 		-o dist/gpufleet.cdx.json requirements/runtime.txt 2>/dev/null
-	@if [ ! -f dashboard/package-lock.json ]; then echo "==> no dashboard/: its part is left out"; \
-	elif ! command -v npm >/dev/null; then echo "==> no npm: the dashboard's part is left out"; \
+	@if ! command -v npm >/dev/null; then echo "==> no npm: skipping the SBOM of the dashboard"; \
 	else (cd dashboard && npm sbom --sbom-format cyclonedx --package-lock-only --omit dev) > dist/dashboard.cdx.json; fi
 	@ls -l dist/*.cdx.json
 
-docs: $(VENV)/.dev ## Regenerate what docs/ takes from the code
+docs: $(VENV)/.dev ## Regenerate the pages and tables that come from the code
 	@$(BIN)/python -m gpufleet.runtime.settings.reference > docs/settings.md
 	@$(BIN)/python -m charts.reference
 
-lock: $(UV) ## Pin the newest dependencies, with hashes
-	$(UV) pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-		pyproject.toml requirements/build.in -o requirements/runtime.txt
-	$(UV) pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-		pyproject.toml requirements/dev.in -c requirements/runtime.txt -o requirements/dev.txt
-	$(UV) pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-		requirements/uv.in -o requirements/uv.txt
+# kubelite is installed from packages/, so the lock files hold only what it depends on.
+lock: $(UV) ## Update the lock files to the newest versions, with hashes
+	$(LOCK) --all-extras --no-emit-package kubelite pyproject.toml requirements/build.in -o requirements/runtime.txt
+	$(LOCK) --all-extras --no-emit-package kubelite pyproject.toml requirements/dev.in \
+		-c requirements/runtime.txt -o requirements/dev.txt
+	$(LOCK) requirements/uv.in -o requirements/uv.txt
 
-clean: ## Remove what the other targets made (not the data of a server)
+clean: ## Remove everything the other targets created, except server data
 	rm -rf $(VENV) .uv dist .mypy_cache .ruff_cache .pytest_cache bench/results dashboard/node_modules $(dir $(PAGE))
 
 .uv/bin/uv:
@@ -90,39 +103,60 @@ $(BIN)/python: | $(UV)
 	@echo "==> creating $(VENV)"
 	@$(UV) venv --quiet --python "$$(command -v $(PYTHON))" $(VENV)
 
-$(VENV)/.run: requirements/runtime.txt pyproject.toml | $(BIN)/python
+$(VENV)/.run: requirements/runtime.txt pyproject.toml packages/kubelite/pyproject.toml | $(BIN)/python
 	@echo "==> installing gpufleet and its dependencies"
 	@$(INSTALL) --require-hashes -r requirements/runtime.txt
 	@$(INSTALL) --no-deps --no-build-isolation -e packages/kubelite -e .
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
-	@echo "==> installing gpufleet and what its tests use"
+$(VENV)/.dev: requirements/dev.txt pyproject.toml packages/kubelite/pyproject.toml | $(BIN)/python
+	@echo "==> installing gpufleet with development dependencies"
 	@$(INSTALL) --require-hashes -r requirements/dev.txt
 	@$(INSTALL) --no-deps --no-build-isolation -e packages/kubelite -e .
 	@touch $@ $(VENV)/.run
 
-# Without Node.js everything else works, so that is said and no reason to stop.
+# Everything but the dashboard works without Node.js, so the targets below only print a line when it is missing.
 page-if-node:
-	@if node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null && command -v npm >/dev/null; then \
-		$(MAKE) --no-print-directory $(PAGE) || echo "==> the dashboard could not be built; going on without it"; \
+	@if $(HAVE_NODE); then \
+		$(MAKE) --no-print-directory $(PAGE) || echo "==> the dashboard build failed; continuing without it"; \
 	elif [ ! -f $(PAGE) ]; then \
-		echo "==> Node.js 20 or newer is not here: the dashboard is left out"; \
+		echo "==> no Node.js 20 or newer: skipping the dashboard"; \
 	fi
 
-# The page is tested in a browser, which only root can install; without one those tests say so and are skipped.
+check-dashboard:
+	@if ! $(HAVE_NODE); then echo "==> no Node.js 20 or newer: skipping the dashboard's checks"; \
+	elif ! $(MAKE) --no-print-directory $(NODE_MODULES); then echo "==> npm ci failed: skipping the dashboard's checks"; \
+	else echo "==> dashboard: types, lint, format"; cd dashboard && npm run --silent check \
+		&& npm run --silent --if-present lint && npm run --silent --if-present format:check; fi
+
+test-dashboard:
+	@if ! $(HAVE_NODE); then echo "==> no Node.js 20 or newer: skipping the dashboard's unit tests"; \
+	elif ! $(MAKE) --no-print-directory $(NODE_MODULES); then echo "==> npm ci failed: skipping the dashboard's unit tests"; \
+	else cd dashboard && npm test --silent --if-present; fi
+
+# The actionlint package on PyPI downloads a binary during the build; the Go module needs only the Go toolchain.
+check-workflows:
+	@if [ -x $(ACTIONLINT) ] || $(MAKE) --no-print-directory $(ACTIONLINT); then \
+		echo "==> actionlint"; $(ACTIONLINT) .github/workflows/*.yml; \
+	else echo "==> no actionlint (install Go to build it): skipping the workflows"; fi
+
+$(ACTIONLINT):
+	@command -v go >/dev/null && echo "==> building actionlint $(ACTIONLINT_VERSION)" \
+		&& GOBIN=$(dir $@) go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION) 2>/dev/null
+
+# Only root can install a browser; without one, the browser tests are skipped with a message.
 browser-if-root:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v chromium chromium-browser google-chrome >/dev/null; then \
-		echo "==> installing Chromium, in which the page is tested"; \
+		echo "==> installing Chromium for the browser tests"; \
 		install="env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium"; \
 		{ $$install || { apt-get update -qq && $$install; }; } >/dev/null 2>&1 \
-			|| echo "==> Chromium could not be installed; the tests of the page are skipped"; \
+			|| echo "==> Chromium could not be installed; the browser tests are skipped"; \
 	fi
 
-$(PAGE): $(PAGE_SOURCES) dashboard/node_modules/.package-lock.json
+$(PAGE): $(PAGE_SOURCES) $(NODE_MODULES)
 	@echo "==> building the dashboard"
 	@cd dashboard && npm run --silent build -- --logLevel warn && touch ../$@
 
-dashboard/node_modules/.package-lock.json: dashboard/package-lock.json
-	@echo "==> installing what the dashboard is built with"
+$(NODE_MODULES): dashboard/package-lock.json
+	@echo "==> installing the dashboard's dependencies"
 	@cd dashboard && npm ci --silent --no-audit --no-fund && touch node_modules/.package-lock.json
