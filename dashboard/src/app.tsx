@@ -1,4 +1,4 @@
-// The frame around every page: navigation, cluster, theme, how live the data is, login.
+// The application shell: navigation, cluster, theme, connection state, login.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { live, useLive } from "./api/events";
 import type { ClusterNames, Health } from "./api/types";
@@ -14,9 +14,9 @@ import { useResource } from "./state/resource";
 import { hrefOf, link, useRoute, type Route } from "./state/route";
 import { session, useSession } from "./state/session";
 import { Icon, type IconName } from "./ui/icons";
-import { Empty, Select } from "./ui/parts";
+import { Empty, Select } from "./ui/components";
 
-const PLACES: [string, string, IconName][] = [
+const PAGES: [string, string, IconName][] = [
   ["", "Overview", "overview"],
   ["nodes", "Nodes", "nodes"],
   ["workloads", "Workloads", "workloads"],
@@ -35,9 +35,9 @@ export function App() {
   return (
     <div class="shell">
       <a class="skip" href="#main" onClick={skip}>
-        Skip to the content
+        Skip to content
       </a>
-      <Side route={route} />
+      <Sidebar route={route} />
       <main class="main" id="main" tabIndex={-1}>
         <Banners />
         <Page key={`${route.path.join("/")} ${cluster}`} route={route} />
@@ -47,7 +47,7 @@ export function App() {
 }
 
 function skip(event: Event): void {
-  event.preventDefault(); // the part behind # is the page's place
+  event.preventDefault(); // the fragment is the route
   document.getElementById("main")?.focus();
 }
 
@@ -70,13 +70,13 @@ function Page(props: { route: Route }) {
   if (place === "usage") return <UsagePage query={props.route.query} />;
   if (place === "scheduling") return <SchedulingPage query={props.route.query} />;
   return (
-    <Empty title="There is no such page">
+    <Empty title="Page not found">
       <a href={link([])}>Back to the overview</a>
     </Empty>
   );
 }
 
-function Side(props: { route: Route }) {
+function Sidebar(props: { route: Route }) {
   const { theme, zone, token } = useSession();
   const place = props.route.path[0] ?? "";
   return (
@@ -87,7 +87,7 @@ function Side(props: { route: Route }) {
       <ClusterSwitch route={props.route} />
       <nav aria-label="Pages">
         <ul>
-          {PLACES.map(([path, words, name]) => (
+          {PAGES.map(([path, words, name]) => (
             <li key={path}>
               <a href={link(path ? [path] : [])} aria-current={path === place ? "page" : undefined}>
                 <Icon name={name} /> {words}
@@ -168,12 +168,12 @@ function Banners() {
       {data?.simulated && (
         <p class="banner" role="status">
           <Icon name="flask" /> <strong>Simulated fleet.</strong>{" "}
-          <span>Nothing here is real hardware.</span>
+          <span>No real hardware is behind these numbers.</span>
         </p>
       )}
       {down.map(([name, health]) => (
         <p class="banner bad" role="alert" key={name}>
-          <Icon name="alert" /> <strong>{WORDS[name] ?? name} is away.</strong>{" "}
+          <Icon name="alert" /> <strong>{WORDS[name] ?? name} is unavailable.</strong>{" "}
           <span>{health.message}</span>
         </p>
       ))}
@@ -224,13 +224,13 @@ function Login(props: { reason: string }) {
         <button class="button primary">
           <Icon name="key" /> Log in
         </button>
-        <p class="muted small">Your operator makes tokens with gpufleet serve --new-token.</p>
+        <p class="muted small">An operator creates tokens with: gpufleet serve --new-token NAME</p>
       </form>
     </main>
   );
 }
 
-/** `/` goes to the search field; g and a letter to a page. */
+/** Keyboard shortcuts: `/` focuses the search field, `g` and a letter open a page. */
 function useKeys(): void {
   useEffect(() => {
     let gone = 0;
@@ -251,7 +251,7 @@ function useKeys(): void {
         }
       } else if (event.key === "g") gone = Date.now();
       else if (Date.now() - gone < 1000) {
-        const place = PLACES.find(([, words]) => words[0]?.toLowerCase() === event.key);
+        const place = PAGES.find(([, words]) => words[0]?.toLowerCase() === event.key);
         if (place) location.hash = link(place[0] ? [place[0]] : []);
       }
     };
@@ -262,7 +262,7 @@ function useKeys(): void {
 
 function useTitle(route: Route): void {
   const [place = "", name] = route.path;
-  const words = PLACES.find(([path]) => path === place)?.[1] ?? "gpufleet";
+  const words = PAGES.find(([path]) => path === place)?.[1] ?? "gpufleet";
   useEffect(() => {
     document.title = `${name ?? words} · gpufleet`;
   }, [name, words]);

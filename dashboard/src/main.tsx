@@ -4,12 +4,12 @@ import { session } from "./state/session";
 import "./styles/tokens.css";
 import "./styles/base.css";
 import "./styles/shell.css";
-import "./styles/parts.css";
+import "./styles/components.css";
 import "./styles/charts.css";
 import "./styles/pages.css";
 
 document.documentElement.dataset.theme = session.theme;
-// Paper is white whatever the screen is.
+// Print in the light theme.
 addEventListener("beforeprint", () => (document.documentElement.dataset.theme = "light"));
 addEventListener("afterprint", () => (document.documentElement.dataset.theme = session.theme));
 render(<App />, document.getElementById("app") as HTMLElement);

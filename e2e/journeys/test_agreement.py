@@ -171,7 +171,7 @@ def hours(system: System, users: Users, began: datetime) -> Facts:
 def shown(system: System, users: Users) -> Facts:
     with dashboard(system) as page:
         held, total = re.findall(r"\d+", page.get_by_text(re.compile(r"^\d+ of \d+ GPUs$")).inner_text())
-        used = page.locator(".stat", has_text="Utilization of what is allocated").locator(".stat-value")
+        used = page.locator(".stat", has_text="Utilization (allocated GPUs)").locator(".stat-value")
         busy = float(used.inner_text().rstrip("%\u202f\u00a0 "))
         page.goto(f"{system.server.url}/#/workloads?namespace={users.namespace}")
         page.get_by_role("link", name="train", exact=True).wait_for()

@@ -33,7 +33,7 @@ def test_every_page_has_something_to_show(demo: Demo, page: Page) -> None:
         f"nodes/{node}": ["GPUs", "History", "Processes", "Labels"],
         "workloads": ["Workloads"],
         f"workloads/{workload}": ["GPUs over time", "Training", "Made of", "Pods"],
-        "usage": ["GPUs held", "GPU hours by namespace", "Held and idle"],
+        "usage": ["GPUs held", "GPU hours by namespace", "Idle while allocated"],
         "scheduling": ["Would it fit now?", "Claims", "Gangs", "Leases"],
     }
     for place, headings in shown.items():

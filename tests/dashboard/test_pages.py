@@ -148,7 +148,7 @@ def test_the_room_that_scheduling_tells_is_there(site: Site, page: Page) -> None
 @pytest.mark.parametrize("place", ["usage", "scheduling"])
 def test_a_page_whose_routes_are_not_there_says_so(site: Site, page: Page, place: str) -> None:
     page.goto(f"{site.address}#/{place}")
-    words = "This server keeps no hourly statistics" if place == "usage" else "This server knows no claims"
+    words = "This server has no hourly statistics" if place == "usage" else "This server has no Kubernetes cluster with claims"
     expect(page.get_by_text(words).first).to_be_visible()
 
 
@@ -176,7 +176,7 @@ def test_a_fault_of_the_server_is_told_with_its_trace(site: Site, page: Page) ->
     expect(alert).to_contain_text("abcdef012345")
     page.unroute(hours)
     alert.get_by_role("button", name="Try again").click()
-    expect(page.get_by_text("This server keeps no hourly statistics").first).to_be_visible()
+    expect(page.get_by_text("This server has no hourly statistics").first).to_be_visible()
     expect(alert).to_have_count(0)
 
 
@@ -201,7 +201,7 @@ def test_pages_are_reached_by_keys_alone(site: Site, page: Page) -> None:
     page.goto(site.address)
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
     page.keyboard.press("Tab")
-    expect(page.get_by_text("Skip to the content")).to_be_focused()
+    expect(page.get_by_text("Skip to content")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator("main")).to_be_focused()
     page.keyboard.press("g")
@@ -380,7 +380,7 @@ def test_gpus_that_nobody_names_are_not_called_free(site: Site, page: Page) -> N
     try:
         page.goto(f"{site.address}#/nodes/{name}")
         expect(page.locator(".gpu")).to_have_count(8)
-        expect(page.locator(".gpu-holder").first).to_have_text("3 of these are held, nobody says which")
+        expect(page.locator(".gpu-holder").first).to_have_text("3 of these are allocated, not known which")
     finally:
         site.change(lambda: fleet.drop_pod("somewhere", 0.0))
 

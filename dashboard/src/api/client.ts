@@ -1,9 +1,9 @@
-// Ask the API: one function for all three envelopes, with the login token and entity tags.
+// API client: one function for all three envelopes, with bearer token and ETags.
 import { session } from "../state/session";
 
 export type Params = Record<string, string | number | undefined>;
 
-/** A refusal or fault, in the server's own words. */
+/** An API error with the message of the server. */
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -13,7 +13,7 @@ export class ApiError extends Error {
     super(message);
   }
 
-  /** Whether the server has no such route or object. */
+  /** Whether the route or object does not exist. */
   get missing(): boolean {
     return this.status === 404;
   }
@@ -31,11 +31,11 @@ interface Kept {
 }
 
 const MOST_KEPT = 60;
-/** Milliseconds after which a server that says nothing counts as away. */
+/** Request timeout in milliseconds. */
 const LONGEST = 30_000;
 const kept = new Map<string, Kept>();
 
-/** The address of an API path relative to the page, so that a prefix of a proxy stays in place. */
+/** Return an API URL relative to the page, so that it works under any proxy prefix. */
 export function addressOf(path: string, params: Params = {}): string {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
@@ -49,7 +49,7 @@ export function authorization(): Record<string, string> {
   return session.token ? { authorization: `Bearer ${session.token}` } : {};
 }
 
-/** The data at an address; the very same object while the server says that nothing changed. */
+/** Fetch data; returns the identical object while the server answers 304. */
 export async function read<T>(address: string, signal?: AbortSignal): Promise<T> {
   const known = kept.get(address);
   const headers = { ...authorization(), ...(known ? { "if-none-match": known.etag } : {}) };
@@ -85,18 +85,18 @@ export async function read<T>(address: string, signal?: AbortSignal): Promise<T>
   return data as T;
 }
 
-/** An answer that is in no envelope, such as a CSV file. */
+/** Fetch a response without envelope, such as a CSV file. */
 export async function readText(address: string): Promise<string> {
   const response = await fetch(address, { headers: authorization(), cache: "no-store" }).catch(
     () => {
       throw new ApiError(0, "the server can't be reached");
     },
   );
-  if (!response.ok) await unwrapped(response); // says why in the family's envelope
+  if (!response.ok) await unwrapped(response); // throws the error in the envelope
   return response.text();
 }
 
-/** Send a body and get the data of the answer. */
+/** POST a body and return the data of the response. */
 export async function send<T>(address: string, body: unknown): Promise<T> {
   const headers = { ...authorization(), "content-type": "application/json" };
   const response = await fetch(address, {
@@ -111,7 +111,7 @@ export async function send<T>(address: string, body: unknown): Promise<T> {
 
 async function unwrapped(response: Response): Promise<unknown> {
   const body = (await response.json().catch((error: unknown) => {
-    if (error instanceof SyntaxError) return null; // not ours, such as the page of a proxy
+    if (error instanceof SyntaxError) return null; // not from gpufleet, for example an error page of a proxy
     throw error;
   })) as Envelope | null;
   if (response.status === 401) session.needLogin(body?.message ?? body?.error ?? "");

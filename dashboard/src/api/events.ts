@@ -1,17 +1,17 @@
-// Follow /api/events. Read with fetch, since EventSource can't send the login token.
+// Follow /api/events with fetch, because EventSource can't send the bearer token.
 import { useEffect, useState } from "preact/hooks";
 import { addressOf, authorization } from "./client";
-import { splitEvents } from "./split";
+import { splitEvents } from "./sse";
 import type { Change } from "./types";
 
 export type LiveState = "connecting" | "live" | "lost";
 const KEPT = 200;
-const SILENCE = 40_000; // the server says something every 15 s
+const SILENCE = 40_000; // the server sends a keep-alive every 15 s
 const LONGEST_WAIT = 30_000;
 
 type Listener = (change: Change) => void;
 
-/** The stream of one cluster, with what it told lately. */
+/** The event stream of one cluster, with its latest events. */
 class Live {
   state: LiveState = "connecting";
   recent: Change[] = [];
@@ -20,7 +20,7 @@ class Live {
   private hearing = new Set<Listener>();
   private watching = new Set<() => void>();
 
-  /** Listen to a cluster; a second call with another one changes over. */
+  /** Follow a cluster; replaces the one followed before. */
   follow(cluster: string): void {
     if (this.cluster === cluster) return;
     this.stop?.abort();
@@ -30,7 +30,7 @@ class Live {
     void this.keep(cluster, this.stop.signal);
   }
 
-  /** Try at once, for one who has just logged in. */
+  /** Reconnect immediately, after a login. */
   again(): void {
     const cluster = this.cluster ?? "";
     this.cluster = null;
@@ -100,7 +100,7 @@ class Live {
   private take(name: string, data: string, known: Set<string>): void {
     if (name === "lost") return this.become("live");
     const change = JSON.parse(data) as Change;
-    if (known.delete(keyOf(change))) return; // told before the connection broke
+    if (known.delete(keyOf(change))) return; // already received before the connection broke
     this.recent = [change, ...this.recent].slice(0, KEPT);
     for (const listener of [...this.hearing]) listener(change);
     this.become("live");
@@ -113,11 +113,11 @@ function keyOf(change: Change): string {
 
 export const live = new Live();
 
-/** The stream, drawn anew when its state or its news change. */
+/** Return the stream and re-render when its state or events change. */
 export function useLive(): Live {
   const [, draw] = useState(0);
   useEffect(() => {
-    draw((count) => count + 1); // it may have changed between the first drawing and now
+    draw((count) => count + 1); // it may have changed since the first render
     return live.watch(() => draw((count) => count + 1));
   }, []);
   return live;

@@ -1,4 +1,4 @@
-// The words of the API, from the description that the server makes of itself.
+// API types, generated from /openapi.json.
 import type { components } from "./schema";
 
 type Schemas = components["schemas"];
@@ -24,7 +24,7 @@ export type ClaimPage = Schemas["ClaimPage"];
 export type LeasePage = Schemas["LeasePage"];
 export type WhyWaiting = Schemas["WhyWaiting"];
 export type Health = Schemas["Health"];
-/** Rates of what is accounted are 0–100. */
+/** Rates of the accounting API are 0–100. */
 export type ClusterHour = Schemas["ClusterStatistics"];
 export type Report = Schemas["Report"];
 export type ReportRow = Schemas["ReportRow"];

@@ -3,7 +3,7 @@
 export interface Line {
   name: string;
   points: readonly (readonly [number, number])[];
-  /** Not of interest by itself: drawn in a colour that stands back. */
+  /** Draw in a muted colour. */
   quiet?: boolean;
 }
 
@@ -25,7 +25,7 @@ export function align(lines: readonly Line[]): Columns {
   return { times: times.map((at) => at / 1000), values };
 }
 
-/** Each column added to those before it, so that areas stand on each other; gaps count as nothing. */
+/** Add each column to those before it for stacked areas; gaps count as zero. */
 export function stack(values: readonly (readonly (number | null)[])[]): number[][] {
   const sum: number[] = [];
   return values.map((column) =>
@@ -36,7 +36,7 @@ export function stack(values: readonly (readonly (number | null)[])[]): number[]
   );
 }
 
-/** The places of values without a neighbour, of which no line tells. */
+/** Return the positions of isolated values, which no line shows. */
 export function alone(column: ArrayLike<number | null | undefined>): number[] {
   const found: number[] = [];
   for (let place = 0; place < column.length; place++)

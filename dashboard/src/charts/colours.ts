@@ -1,5 +1,5 @@
-// Colour scales that people with colour-blindness can read: viridis and inferno, as a few anchors
-// with straight lines between them, and eight separate colours after Okabe and Ito.
+// Colour scales for colour-blind readers: viridis and inferno, interpolated between a few anchors,
+// and eight distinct colours after Okabe and Ito.
 
 export type Rgb = readonly [number, number, number];
 export type Scale = (rate: number) => Rgb;
@@ -12,7 +12,7 @@ export function parseHex(hex: string): Rgb {
   return [(value >> 16) & 255, (value >> 8) & 255, value & 255];
 }
 
-/** A scale over the part `from`–`to` of some anchors, for rates of 0–1. */
+/** Return a scale over the part `from`–`to` of the anchors, for rates of 0–1. */
 export function scaleOf(anchors: string, from: number, to: number): Scale {
   const colours = anchors.split(" ").map(parseHex);
   return (rate) => {
@@ -38,7 +38,7 @@ const SEPARATE = {
   light: ["#1f63d6", "#c25e00", "#0b7f5f", "#9a3fb0", "#8a7400", "#0d7f9d", "#c62f4a", "#5b6b3a"],
 };
 
-/** A colour for each of `count` lines: separate ones for a few, a scale for many. */
+/** Return a colour for each of `count` lines: distinct ones for a few, a scale for many. */
 export function lineColours(count: number, theme: "dark" | "light"): string[] {
   const separate = SEPARATE[theme];
   if (count <= separate.length) return separate.slice(0, count);
@@ -48,7 +48,7 @@ export function lineColours(count: number, theme: "dark" | "light"): string[] {
   );
 }
 
-/** A colour variable of the theme in force. */
+/** Return a colour variable of the current theme. */
 export function themeColour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }

@@ -1,5 +1,5 @@
-// Lines or stacked areas over time, drawn by uPlot. The legend is ours: it shows the values under the
-// cursor, and takes names as text.
+// Lines or stacked areas over time, drawn by uPlot. Our own legend shows the values under the cursor
+// and escapes names.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
@@ -17,15 +17,15 @@ interface Props {
   label: string;
   height?: number;
   stacked?: boolean;
-  /** Bars instead of areas, for sums of days. */
+  /** Bars instead of areas, for daily sums. */
   bars?: boolean | undefined;
   format?: (value: number) => string;
   min?: number;
   max?: number;
-  /** The span of the time axis in seconds; as far as the lines go if not given. */
+  /** Range of the time axis in seconds; the range of the data by default. */
   from?: number;
   to?: number;
-  /** Show the part of the axis where the lines are, and not all of it from nothing on. */
+  /** Fit the value axis to the data instead of starting at zero. */
   loose?: boolean;
 }
 
@@ -118,7 +118,7 @@ function written(value: number | null | undefined, format: (value: number) => st
   return value == null ? "–" : format(value);
 }
 
-/** Stacked areas are painted from the top one down, so that each covers its own part. */
+/** Paint stacked areas from the top down, so that each covers its own part. */
 function data(times: number[], drawn: (number | null)[][], stacked = false): unknown[] {
   return [times, ...(stacked ? [...drawn].reverse() : drawn)];
 }
@@ -202,13 +202,13 @@ function options(
   };
 }
 
-/** How wide the axis must be for its words. */
+/** Return the width of the axis for its labels. */
 function roomFor(words: string[] | null): number {
   const longest = Math.max(0, ...(words ?? []).map((word) => word.length));
   return Math.max(40, Math.ceil(longest * 6.7) + 14);
 }
 
-/** Times along the axis: the date where a new day begins, with the year where another one does, else the hour. */
+/** Format axis times: the date at the start of a day, with the year at the start of a year, else the hour. */
 function ticks(splits: number[], days = false): string[] {
   const where = days ? "UTC" : session.zone;
   const zone = where === "UTC" ? { timeZone: "UTC" } : {};
@@ -217,7 +217,7 @@ function ticks(splits: number[], days = false): string[] {
   const [first, last] = [splits[0] ?? 0, splits.at(-1) ?? 0].map((seconds) =>
     date.format(seconds * 1000),
   );
-  let day = first === last ? first : ""; // a chart within one day tells the hours alone
+  let day = first === last ? first : ""; // a chart within one day shows only hours
   let year = yearOf(Date.now(), where);
   return splits.map((seconds) => {
     const here = date.format(seconds * 1000);

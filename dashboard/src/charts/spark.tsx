@@ -1,4 +1,4 @@
-// A line small enough to stand beside a number.
+// A sparkline.
 
 export function sparkPath(values: readonly number[], width: number, height: number): string {
   if (values.length < 2) return "";

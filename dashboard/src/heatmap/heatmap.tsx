@@ -1,4 +1,4 @@
-// The map of every GPU: a canvas to pan and zoom by mouse, touch or keyboard.
+// The map of all GPUs: a canvas with pan and zoom by mouse, touch and keyboard.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { GpuMap } from "../api/types";
 import { css } from "../charts/colours";
@@ -20,7 +20,7 @@ import {
 } from "./paint";
 
 const LARGEST_CELL = 44;
-/** Cells of a small fleet are this large at most before anybody zooms. */
+/** Maximum initial cell size. */
 const LARGEST_FIT = 21;
 const HEIGHT = 420;
 const MARKS: Record<string, string> = {
@@ -112,12 +112,12 @@ export function HeatMap(props: { map: GpuMap }) {
     const element = canvas.current;
     if (!element) return;
     const wheel = (event: WheelEvent) => {
-      // A page that scrolls past must not zoom the map: that takes Ctrl, or a map that was clicked.
+      // Scrolling the page must not zoom the map: zooming needs Ctrl or a focused map.
       if (!event.ctrlKey && !event.metaKey && document.activeElement !== element) return;
       event.preventDefault();
       zoom(Math.exp(-event.deltaY / 300), event.offsetX, event.offsetY);
     };
-    // One finger scrolls the page while all of the map is in sight; two are ours, and so is one on a zoomed map.
+    // One finger scrolls the page unless the map is zoomed; two fingers zoom the map.
     const touch = (event: TouchEvent) => {
       if (event.touches.length > 1 || view.current.scale > fit * 1.01) event.preventDefault();
     };
@@ -152,11 +152,11 @@ export function HeatMap(props: { map: GpuMap }) {
     const gpu = drag.current && !drag.current.moved && fingers.size === 1 ? at(event) : -1;
     fingers.delete(event.pointerId);
     const left = [...fingers.values()][0];
-    drag.current = left ? { ...left, moved: true } : null; // one finger of a pinch goes on panning
+    drag.current = left ? { ...left, moved: true } : null; // the remaining finger of a pinch continues to pan
     if (gpu >= 0) open(gpu);
   };
 
-  /** Two fingers zoom about their middle and pan with it. */
+  /** Zoom around the midpoint of two fingers and pan with it. */
   const pinch = (event: PointerEvent) => {
     const before = [...fingers.values()] as [Point, Point];
     fingers.set(event.pointerId, { x: event.offsetX, y: event.offsetY });

@@ -1,5 +1,5 @@
-// Where each GPU stands on the map. A node is a block two cells high; blocks flow in rows like words.
-// Places are in the pixels of the bitmap that holds the whole map: a cell is 3 wide with a gap of 1.
+// Lay out the map. A node is a block two cells high; blocks flow in rows like words. Positions are in
+// pixels of the bitmap: a cell is 3 wide with a gap of 1.
 
 export const PITCH = 4;
 export const GAP = 4;
@@ -8,19 +8,18 @@ export const ROW = 2 * PITCH + GAP;
 export interface Layout {
   width: number;
   height: number;
-  /** Place of each node's block. */
+  /** Position of each node's block. */
   x: Int32Array;
   y: Int32Array;
-  /** Cells in each of the block's two rows. */
+  /** Cells per row of the block. */
   columns: Int32Array;
-  /** The number of the first GPU of each node, and one more at the end. */
+  /** Index of the first GPU of each node, plus the total at the end. */
   first: Int32Array;
-  /** The first node of each row, and one more at the end. */
+  /** Index of the first node of each row, plus the total at the end. */
   rows: number[];
 }
 
-/** How large a pixel of the bitmap is on a screen of this width: legible for a few GPUs, and for many
- * as large as a map of `height` allows. */
+/** Return the initial zoom: legible cells for a few GPUs, the largest that fits `height` for many. */
 export function scaleFor(
   counts: readonly number[],
   width: number,
@@ -32,7 +31,7 @@ export function scaleFor(
   return area ? Math.min(largest, Math.sqrt((width * height) / area)) : largest;
 }
 
-/** Lay out nodes with `counts` GPUs in rows at most `room` wide. */
+/** Lay out nodes with `counts` GPUs in rows of at most `room` pixels. */
 export function layOut(counts: readonly number[], room: number): Layout {
   const nodes = counts.length;
   const columns = Int32Array.from(counts, (count) => Math.max(1, Math.ceil(count / 2)));
@@ -60,7 +59,7 @@ export function layOut(counts: readonly number[], room: number): Layout {
   return { width, height: Math.max(ROW, top + ROW), x, y, columns, first, rows };
 }
 
-/** The place of a GPU in the bitmap. */
+/** Return the position of a GPU in the bitmap. */
 export function placeOf(layout: Layout, node: number, gpu: number): [number, number] {
   const at = gpu - (layout.first[node] as number);
   const columns = layout.columns[node] as number;
@@ -70,7 +69,7 @@ export function placeOf(layout: Layout, node: number, gpu: number): [number, num
   ];
 }
 
-/** The node that a GPU is on. */
+/** Return the node of a GPU. */
 export function nodeOf(layout: Layout, gpu: number): number {
   let low = 0;
   let high = layout.x.length - 1;
@@ -82,7 +81,7 @@ export function nodeOf(layout: Layout, gpu: number): number {
   return low;
 }
 
-/** The GPU at a place of the bitmap; -1 between them. */
+/** Return the GPU at a position of the bitmap, or -1. */
 export function gpuAt(layout: Layout, px: number, py: number): number {
   const row = Math.floor(py / ROW);
   if (px < 0 || py < 0 || row >= layout.rows.length - 1) return -1;

@@ -1,6 +1,6 @@
-// Colour the map. The whole fleet is painted into one bitmap, a few pixels for each GPU, whenever its
-// data changes; a frame is then one scaled copy of it. From some size of the cells on, those in
-// sight are drawn one by one with islands and marks instead: there are few of them then.
+// Paint the map. When data changes, the whole fleet is painted into one bitmap with a few pixels per
+// GPU; a frame is one scaled copy of it. When cells are large enough, the visible ones are drawn
+// individually with islands and marks instead.
 import type { GpuMap } from "../api/types";
 import {
   css,
@@ -16,9 +16,9 @@ import { placeOf, PITCH, ROW, type Layout } from "./layout";
 export type Quantity = "utilization" | "temperature" | "power" | "memory";
 
 export const BROKEN = "#ff5d73";
-/** Width of a cell on the screen from which cells are drawn one by one. */
+/** Cell width on screen from which cells are drawn individually. */
 export const CLOSE = 9;
-/** Size of a cell from which its corners are seen to be round. */
+/** Cell size from which corners are rounded. */
 const ROUND = 14;
 
 export interface Palette {
@@ -51,7 +51,7 @@ export function paletteOf(map: GpuMap): Palette {
   };
 }
 
-/** What is shown of a GPU: its place on the scale, or one of three states without one. */
+/** Return the colour of a GPU: a position on the scale, or one of three states without a value. */
 export function rateOf(
   map: GpuMap,
   gpu: number,
@@ -77,7 +77,7 @@ function colourOf(rate: number | "broken" | "free" | "none", palette: Palette): 
   return rate === "none" ? palette.none : palette.scale(rate);
 }
 
-/** The map as pixels. */
+/** Paint the map as pixels. */
 export function paintBitmap(map: GpuMap, layout: Layout, palette: Palette): ImageData {
   const image = new ImageData(layout.width, layout.height);
   const pixels = new Uint32Array(image.data.buffer);
@@ -109,7 +109,7 @@ function packed([red, green, blue]: Rgb): number {
   return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-/** A window onto the map: screen = (bitmap + offset) * scale. */
+/** The viewport: screen = (bitmap + offset) * scale. */
 export interface View {
   scale: number;
   x: number;
@@ -188,7 +188,7 @@ export function drawClose(
   }
 }
 
-/** A plate under the GPUs of a block, cut where the island changes between its two rows. */
+/** Draw the background of a node, split where the island changes between its two rows. */
 function drawIslands(
   context: CanvasRenderingContext2D,
   map: GpuMap,

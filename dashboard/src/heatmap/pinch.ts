@@ -1,4 +1,4 @@
-// Two fingers on the map: how far apart they went, and where their middle moved to.
+// Pinch gesture: scale and translation of two fingers.
 
 export interface Point {
   x: number;
@@ -6,9 +6,9 @@ export interface Point {
 }
 
 export interface Pinch {
-  /** How much larger everything becomes. */
+  /** Zoom factor. */
   factor: number;
-  /** The middle of the fingers now, and how far it came. */
+  /** Midpoint of the fingers, and its translation. */
   middle: Point;
   moved: Point;
 }

@@ -1,26 +1,26 @@
-// Why a claim waits, in words, and what would make it fit.
+// Explain why a claim waits and what would make it fit.
 import type { WhyWaiting, WorkloadDetail } from "../api/types";
 import { useResource } from "../state/resource";
 import { setQuery } from "../state/route";
 import { count } from "../ui/format";
-import { Badge, Card, Shown } from "../ui/parts";
+import { Badge, Card, Loaded } from "../ui/components";
 
 const CLAIM = "gpu.scheduling/claim";
 
-/** The claim that a workload names, explained; nothing for one that names none. */
+/** Explain the claim that a workload names; nothing if it names none. */
 export function ClaimOf(props: { workload: WorkloadDetail; cluster: string | undefined }) {
   const claim = props.workload.annotations[CLAIM] ?? props.workload.labels[CLAIM];
   if (!claim) return null;
   return (
     <div class="grid">
       <Card title="Claim" note={claim}>
-        <Explained namespace={props.workload.namespace} name={claim} cluster={props.cluster} />
+        <Explanation namespace={props.workload.namespace} name={claim} cluster={props.cluster} />
       </Card>
     </div>
   );
 }
 
-/** Opens the explanation of a claim on the page of the scheduler. */
+/** Open the explanation of a claim on the scheduling page. */
 export function Explain(props: { claim: { namespace: string; name: string } }) {
   const { namespace, name } = props.claim;
   return (
@@ -33,14 +33,18 @@ export function Explain(props: { claim: { namespace: string; name: string } }) {
   );
 }
 
-export function Explained(props: { namespace: string; name: string; cluster: string | undefined }) {
+export function Explanation(props: {
+  namespace: string;
+  name: string;
+  cluster: string | undefined;
+}) {
   const explanation = useResource<WhyWaiting>(
     `api/claims/${encodeURIComponent(props.namespace)}/${encodeURIComponent(props.name)}/explain`,
     { cluster: props.cluster },
     { every: 15_000, on: ["claim", "node", "gpu"] },
   );
   return (
-    <Shown of={explanation} missing="This server does not explain claims">
+    <Loaded of={explanation} missing="This server can't explain claims">
       {(told) => (
         <div>
           <p class="soft">
@@ -62,7 +66,7 @@ export function Explained(props: { namespace: string; name: string; cluster: str
           )}
           {told.remedies.length > 0 && (
             <div class="verdict">
-              <h3>What would help</h3>
+              <h3>Ways to make it fit</h3>
               <ul class="bullets">
                 {told.remedies.map((remedy) => (
                   <li key={remedy}>{remedy}</li>
@@ -72,6 +76,6 @@ export function Explained(props: { namespace: string; name: string; cluster: str
           )}
         </div>
       )}
-    </Shown>
+    </Loaded>
   );
 }

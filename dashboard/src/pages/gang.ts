@@ -1,4 +1,4 @@
-// Claims that belong together: a gang starts with all of its pods or not at all.
+// Group claims into gangs: a gang starts with all of its pods or none.
 import type { ClaimPage } from "../api/types";
 
 type Claim = ClaimPage["data"][number];
@@ -7,16 +7,16 @@ export interface Gang {
   namespace: string;
   name: string;
   claims: Claim[];
-  /** Pods that have their GPUs. */
+  /** Pods with allocated GPUs. */
   placed: number;
-  /** Pods that it needs; null where no claim says so. */
+  /** Number of pods in the gang; null if no claim specifies it. */
   size: number | null;
   gpus: number;
   nodes: string[];
   phase: "Bound" | "Partly placed" | "Pending";
 }
 
-/** The gangs of some claims: those that wait first, then the largest. */
+/** Return the gangs of some claims: waiting ones first, then the largest. */
 export function gangsOf(claims: readonly Claim[]): Gang[] {
   const found = new Map<string, Claim[]>();
   for (const claim of claims) {

@@ -1,10 +1,10 @@
-// The gangs of a cluster: how many of their pods have GPUs, and where.
+// The gangs of a cluster with their placed pods and nodes.
 import { useMemo } from "preact/hooks";
 import type { ClaimPage } from "../api/types";
 import { useResource } from "../state/resource";
 import { link } from "../state/route";
 import { NONE, count } from "../ui/format";
-import { Badge, Card, Shown } from "../ui/parts";
+import { Badge, Card, Loaded } from "../ui/components";
 import { Explain } from "./claim";
 import { gangsOf, type Gang } from "./gang";
 
@@ -12,7 +12,7 @@ const MOST_CLAIMS = 1000;
 const SHOWN = 12;
 const NODES = 4;
 
-/** A card with the gangs; nothing for a cluster without. */
+/** A card with the gangs; nothing if there are none. */
 export function Gangs(props: { cluster: string | undefined }) {
   const claims = useResource<ClaimPage>(
     "api/claims",
@@ -26,10 +26,10 @@ export function Gangs(props: { cluster: string | undefined }) {
     <div class="grid">
       <Card
         title="Gangs"
-        note={`${waiting ? `${count(waiting)} of ${count(gangs.length)} wait` : "all are whole"}; a gang starts with all of its pods or not at all`}
+        note={`${waiting ? `${count(waiting)} of ${count(gangs.length)} waiting` : "all complete"}; a gang starts with all of its pods or none`}
         flush
       >
-        <Shown of={claims}>{() => <Table gangs={gangs.slice(0, SHOWN)} />}</Shown>
+        <Loaded of={claims}>{() => <Table gangs={gangs.slice(0, SHOWN)} />}</Loaded>
         {gangs.length > SHOWN && (
           <p class="muted small more">and {count(gangs.length - SHOWN)} more</p>
         )}
@@ -48,8 +48,8 @@ function Table(props: { gangs: Gang[] }) {
             <th>State</th>
             <th class="right">Pods placed</th>
             <th class="right">GPUs</th>
-            <th>Where</th>
-            <th>Why</th>
+            <th>Node</th>
+            <th>Reason</th>
           </tr>
         </thead>
         <tbody>

@@ -1,10 +1,10 @@
-// Graphs as the API hands them out: each with its unit and one line for each GPU.
+// Graphs of the API: each with its unit and one line per GPU.
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Graph } from "../api/types";
 import type { Line } from "../charts/align";
 import { Lines } from "../charts/lines";
 import { short } from "../ui/format";
-import { Empty } from "../ui/parts";
+import { Empty } from "../ui/components";
 
 export const SPANS = [
   ["1h", "1 h"],
@@ -17,7 +17,7 @@ const SECONDS: Record<Span, number> = { "1h": 3600, "6h": 21_600, "24h": 86_400,
 const POINTS = 240;
 const TRAINING = "TrainingPerformance";
 
-/** Start, end and step of a span that ends now (or at `end` of what is over), in seconds. */
+/** Return start, end and step in seconds of a range that ends now, or at `end` if given. */
 export function spanOf(
   span: Span,
   nowMs: number,
@@ -29,7 +29,7 @@ export function spanOf(
   return { start: until - length, end: until, step };
 }
 
-/** A span that moves on with the time while somebody looks, unless what it shows is over. */
+/** Return a range that advances with time unless the workload has ended. */
 export function useSpan(span: Span, over = 0): { start: number; end: number; step: number } {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {
@@ -47,7 +47,7 @@ export function useSpan(span: Span, over = 0): { start: number; end: number; ste
 
 export function Graphs(props: { graphs: Record<string, Graph>; from: number; to: number }) {
   const shown = Object.entries(props.graphs)
-    .filter(([title]) => title !== TRAINING) // numbers of several units, which have a card of their own
+    .filter(([title]) => title !== TRAINING) // shown in a card of its own
     .filter(([, graph]) => graph.series.some((series) => series.points.length))
     .sort(([, a], [, b]) => a.serial - b.serial);
   if (!shown.length) return <Empty icon="clock" title="No readings in this span" />;

@@ -1,11 +1,11 @@
-// One node: its GPUs by island, who holds them, what runs on them, and how they did.
+// Node page: GPUs by island, holders, processes, history.
 import type { Graph, NodeDetail, NodeGpu } from "../api/types";
 import { css, viridis } from "../charts/colours";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { count, decimal, percent, shortModel } from "../ui/format";
 import { Icon } from "../ui/icons";
-import { Ago, Badge, Card, Choice, Empty, Facts, PageHead, Shown } from "../ui/parts";
+import { Ago, Badge, Card, Choice, Empty, KeyValues, PageHead, Loaded } from "../ui/components";
 import { Graphs, SPANS, useSpan, type Span } from "./graphs";
 import { STATE_WORDS } from "./nodes";
 
@@ -21,9 +21,9 @@ export function NodePage(props: { name: string; query: Record<string, string> })
       <a class="crumb" href={link(["nodes"])}>
         <Icon name="left" /> Nodes
       </a>
-      <Shown of={node} missing={`There is no node ${props.name} in this cluster`} bones={8}>
+      <Loaded of={node} missing={`No node ${props.name} in this cluster`} lines={8}>
         {(data) => <Detail node={data} query={props.query} />}
-      </Shown>
+      </Loaded>
     </>
   );
 }
@@ -44,7 +44,7 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
             {node.cordoned && <Badge word="cordoned" />}
           </span>
         }
-        sub={`${node.gpuAllocated} of ${node.gpuTotal} GPUs held · ${shortModel(node.gpuModel)} · ${percent(node.utilization)} utilized · ${node.source}`}
+        sub={`${node.gpuAllocated} of ${node.gpuTotal} GPUs allocated · ${shortModel(node.gpuModel)} · ${percent(node.utilization)} utilized · ${node.source}`}
       />
       {node.fault && (
         <p class="banner bad" role="alert">
@@ -52,8 +52,8 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
         </p>
       )}
       <div class="grid">
-        <Card title="GPUs" note="by island: GPUs that share fast links">
-          <Islands gpus={node.gpus} chosen={chosen} unnamed={unnamedOf(node)} />
+        <Card title="GPUs" note="grouped by island: GPUs with fast links to each other">
+          <Islands gpus={node.gpus} chosen={chosen} unnamed={unknownHolderText(node)} />
         </Card>
       </div>
       <div class="grid">
@@ -64,26 +64,28 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
           <Processes node={node} />
         </Card>
         <Card title="Labels">
-          <Facts of={node.labels} />
+          <KeyValues of={node.labels} />
         </Card>
       </div>
     </>
   );
 }
 
-/** What a GPU is of which nobody says who holds it: pods may hold GPUs without anybody telling which. */
-function unnamedOf(node: NodeDetail): string {
+/** Return the text for a GPU without a known holder: a pod may hold GPUs without reporting which. */
+function unknownHolderText(node: NodeDetail): string {
   const named = node.gpus.filter((gpu) => gpu.holders?.length).length;
   if (node.gpuAllocated <= named) return "free";
   return node.gpuAllocated >= node.gpuTotal
-    ? "held, nobody says by whom"
-    : `${node.gpuAllocated - named} of these are held, nobody says which`;
+    ? "allocated, holder unknown"
+    : `${node.gpuAllocated - named} of these are allocated, not known which`;
 }
 
 function Islands(props: { gpus: NodeGpu[]; chosen: number | null; unnamed: string }) {
   if (!props.gpus.length)
     return (
-      <Empty title="No GPU was looked at">The agent of this node tells its GPUs one by one.</Empty>
+      <Empty title="No GPU details">
+        Install the agent on this node to see its GPUs one by one.
+      </Empty>
     );
   const islands = new Map<string, NodeGpu[]>();
   for (const gpu of props.gpus) islands.set(gpu.island, [...(islands.get(gpu.island) ?? []), gpu]);
@@ -184,16 +186,20 @@ function History(props: { name: string; query: Record<string, string> }) {
         />
       }
     >
-      <Shown of={graphs} missing="This server has no history of nodes" bones={6}>
+      <Loaded of={graphs} missing="This server has no node history" lines={6}>
         {(data) => <Graphs graphs={data} from={asked.start} to={asked.end} />}
-      </Shown>
+      </Loaded>
     </Card>
   );
 }
 
 function Processes(props: { node: NodeDetail }) {
   if (!props.node.processes.length)
-    return <Empty title="No processes seen">Nothing runs on these GPUs, or nobody tells.</Empty>;
+    return (
+      <Empty title="No processes">
+        No process uses these GPUs, or no exporter reports processes.
+      </Empty>
+    );
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label="Processes">
       <table>

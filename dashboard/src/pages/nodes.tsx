@@ -1,23 +1,33 @@
-// Every GPU node, filtered by state and name.
+// Node list, filtered by state and name.
 import type { NodePage, NodeRow } from "../api/types";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
 import { count, shortModel } from "../ui/format";
-import { Badge, Card, Choice, Empty, Meter, PageHead, Pager, Search, Shown } from "../ui/parts";
+import {
+  Badge,
+  Card,
+  Choice,
+  Empty,
+  Meter,
+  PageHead,
+  Pager,
+  Search,
+  Loaded,
+} from "../ui/components";
 import { SortHead } from "../ui/sort";
 
 const SIZE = 25;
 const STATES = [
   ["", "All"],
   ["busy", "Full"],
-  ["partial", "Part free"],
+  ["partial", "Partly free"],
   ["idle", "Free"],
   ["faulty", "Faulty"],
 ] as const;
 export const STATE_WORDS: Record<string, string> = {
   busy: "full",
-  partial: "part free",
+  partial: "partly free",
   idle: "free",
   faulty: "faulty",
 };
@@ -52,7 +62,7 @@ export function NodesPage(props: { query: Record<string, string> }) {
         />
       </div>
       <Card flush>
-        <Shown of={nodes} bones={10}>
+        <Loaded of={nodes} lines={10}>
           {(rows) => (
             <>
               {rows.data.length ? (
@@ -68,13 +78,13 @@ export function NodesPage(props: { query: Record<string, string> }) {
               />
             </>
           )}
-        </Shown>
+        </Loaded>
       </Card>
     </>
   );
 }
 
-/** The order as the server takes it: most and busiest first, unless turned round. */
+/** Return the sort parameters of the API: most free and busiest first unless reversed. */
 function orderOf(sort: Sort): { sort?: string; reverse?: string } {
   const upwards = sort.field === "name" || sort.field === "state";
   if (!["name", "state", "free", "utilization"].includes(sort.field)) return {};
@@ -96,7 +106,7 @@ function NodeTable(props: { rows: NodeRow[]; sort: Sort }) {
             <SortHead field="free" words="GPUs" down {...head} />
             <th>Model</th>
             <SortHead field="utilization" words="Utilization" down right {...head} />
-            <th>What is the matter</th>
+            <th>Problem</th>
           </tr>
         </thead>
         <tbody>
@@ -113,7 +123,7 @@ function NodeTable(props: { rows: NodeRow[]; sort: Sort }) {
                 {node.cordoned && <Badge word="cordoned" />}
               </td>
               <td>
-                <Pips total={node.gpuTotal} held={node.gpuAllocated} />
+                <GpuSquares total={node.gpuTotal} held={node.gpuAllocated} />
               </td>
               <td class="soft">{shortModel(node.gpuModel)}</td>
               <td class="right">
@@ -135,11 +145,11 @@ const TONE: Record<string, "good" | "info" | "idle" | "bad"> = {
   faulty: "bad",
 };
 
-/** One small square a GPU, filled if it is held. */
-export function Pips(props: { total: number; held: number }) {
+/** One square per GPU, filled if allocated. */
+export function GpuSquares(props: { total: number; held: number }) {
   if (props.total > 16) return <span>{`${props.held} / ${props.total}`}</span>;
   return (
-    <span class="pips" role="img" aria-label={`${props.held} of ${props.total} GPUs held`}>
+    <span class="pips" role="img" aria-label={`${props.held} of ${props.total} GPUs allocated`}>
       {Array.from({ length: props.total }, (_, place) => (
         <span key={place} class={place < props.held ? "on" : ""} />
       ))}

@@ -1,4 +1,4 @@
-// The fleet at a glance.
+// Overview page.
 import { useMemo } from "preact/hooks";
 import { useLive } from "../api/events";
 import type {
@@ -18,7 +18,7 @@ import type { Quantity } from "../heatmap/paint";
 import { useResource, type Resource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { count, decimal, percent, shortModel } from "../ui/format";
-import { Ago, Card, Choice, Empty, Meter, PageHead, Shown, type Tone } from "../ui/parts";
+import { Ago, Card, Choice, Empty, Meter, PageHead, Loaded, type Tone } from "../ui/components";
 import { hourAt, lastDays, lastHours, spanOf } from "./period";
 
 const QUANTITIES = [
@@ -83,24 +83,24 @@ export function OverviewPage(props: { query: Record<string, string> }) {
             />
           }
         >
-          <Shown of={map} bones={7}>
+          <Loaded of={map} lines={7}>
             {(data) =>
               data.values.length ? (
                 <HeatMap map={data} />
               ) : (
                 <Empty title="No GPUs yet">
-                  Nodes with GPUs appear here as soon as a source tells of them.
+                  GPU nodes appear here as soon as a source reports them.
                 </Empty>
               )
             }
-          </Shown>
+          </Loaded>
         </Card>
       </div>
       <div class="grid wide-left">
         <Card title="Allocation and utilization" note="last 7 days, by hour">
-          <Shown of={week} missing="This server keeps no hourly statistics" bones={6}>
+          <Loaded of={week} missing="This server has no hourly statistics" lines={6}>
             {(hours) => <Week hours={hours} />}
-          </Shown>
+          </Loaded>
         </Card>
         <Card
           title="Faults"
@@ -111,7 +111,7 @@ export function OverviewPage(props: { query: Record<string, string> }) {
             </a>
           }
         >
-          <Shown of={faults}>{(page) => <Faults page={page} />}</Shown>
+          <Loaded of={faults}>{(page) => <Faults page={page} />}</Loaded>
         </Card>
       </div>
       <div class="grid two">
@@ -120,7 +120,7 @@ export function OverviewPage(props: { query: Record<string, string> }) {
       </div>
       <div class="grid two">
         <Hottest cluster={cluster} by={props.query["top"] ?? "power"} />
-        <Card title="What changed" flush>
+        <Card title="Recent changes" flush>
           <Feed />
         </Card>
       </div>
@@ -138,12 +138,12 @@ function Stats(props: {
   week: ClusterHour[];
 }) {
   const { data, error } = props.overview;
-  const idle = useMemo(() => heldAndIdle(props.load.data), [props.load.data]);
+  const idle = useMemo(() => idleWhileAllocated(props.load.data), [props.load.data]);
   if (!data && error) {
     return (
       <div class="grid">
         <Card>
-          <Shown of={props.overview}>{() => null}</Shown>
+          <Loaded of={props.overview}>{() => null}</Loaded>
         </Card>
       </div>
     );
@@ -162,25 +162,25 @@ function Stats(props: {
         </span>
       </div>
       <div class="card stat">
-        <span class="stat-label">Utilization of what is allocated</span>
+        <span class="stat-label">Utilization (allocated GPUs)</span>
         <span class="stat-value">{data ? percent(data.utilization) : " "}</span>
         <Spark
           values={props.week.map((hour) => hour.avg_utilization ?? 0)}
           label="Utilization over 7 days"
         />
         <span class="stat-sub">
-          {data && data.utilization == null ? "no readings" : "mean of the newest readings"}
+          {data && data.utilization == null ? "no readings" : "mean of the latest readings"}
         </span>
       </div>
       <div class="card stat">
-        <span class="stat-label">Held and idle</span>
+        <span class="stat-label">Idle while allocated</span>
         <span class="stat-value">
           {idle === null ? "–" : count(idle.idle)} <small>GPUs</small>
         </span>
         <span class="stat-sub num">
           {idle === null
             ? "no readings"
-            : `${percent(idle.held ? idle.idle / idle.held : 0)} of what is held is below ${IDLE_BELOW}%`}
+            : `${percent(idle.held ? idle.idle / idle.held : 0)} of allocated GPUs below ${IDLE_BELOW}%`}
         </span>
       </div>
       <div class="card stat">
@@ -196,7 +196,7 @@ function Stats(props: {
 
 const STATES = [
   ["busy", "busyNodes", "full"],
-  ["partial", "partiallyIdleNodes", "part"],
+  ["partial", "partiallyIdleNodes", "partly free"],
   ["idle", "fullyIdleNodes", "free"],
   ["faulty", "faultyNodes", "faulty"],
 ] as const;
@@ -222,7 +222,7 @@ function NodeSplit(props: { overview: ClusterOverview }) {
   );
 }
 
-function heldAndIdle(map: GpuMap | undefined): { held: number; idle: number } | null {
+function idleWhileAllocated(map: GpuMap | undefined): { held: number; idle: number } | null {
   if (!map?.takenAt) return null;
   let [held, idle] = [0, 0];
   for (let gpu = 0; gpu < map.values.length; gpu++) {
@@ -254,8 +254,8 @@ function Week(props: { hours: ClusterHour[] }) {
   );
   if (!props.hours.length)
     return (
-      <Empty icon="clock" title="No full hour yet">
-        The first hourly row appears two minutes after the hour.
+      <Empty icon="clock" title="No complete hour yet">
+        The first row appears two minutes after the end of the hour.
       </Empty>
     );
   return (
@@ -315,7 +315,7 @@ function Consumers(props: { cluster: string | undefined }) {
         </a>
       }
     >
-      <Shown of={consumers}>
+      <Loaded of={consumers}>
         {(page) =>
           page.data.length ? (
             <ul class="list">
@@ -335,15 +335,15 @@ function Consumers(props: { cluster: string | undefined }) {
               ))}
             </ul>
           ) : (
-            <Empty title="Nobody holds a GPU" />
+            <Empty title="No GPU is allocated" />
           )
         }
-      </Shown>
+      </Loaded>
     </Card>
   );
 }
 
-/** Who held GPUs for nothing lately, and what that cost where prices are set. */
+/** Workloads with the most idle GPU hours, with their cost if prices are configured. */
 function WasteList(props: { cluster: string | undefined }) {
   const days = lastDays(7);
   const waste = useResource<WastePage>(
@@ -354,7 +354,7 @@ function WasteList(props: { cluster: string | undefined }) {
   return (
     <Card
       title="Waste"
-      note="held and idle in 7 days"
+      note="idle while allocated, last 7 days"
       flush
       aside={
         <a class="small muted" href={link(["usage"])}>
@@ -362,7 +362,7 @@ function WasteList(props: { cluster: string | undefined }) {
         </a>
       }
     >
-      <Shown of={waste} missing="This server keeps no hourly statistics">
+      <Loaded of={waste} missing="This server has no hourly statistics">
         {(page) =>
           page.data.length ? (
             <ul class="list">
@@ -386,23 +386,23 @@ function WasteList(props: { cluster: string | undefined }) {
               ))}
               <li class="muted small list-foot">
                 {page.data[0]?.idle_cost
-                  ? "idle GPU hours, and what they cost"
-                  : "idle GPU hours, and their part of what was held"}
+                  ? "idle GPU hours and their cost"
+                  : "idle GPU hours and their share of the allocated hours"}
               </li>
             </ul>
           ) : (
-            <Empty title="Nothing was held and idle" />
+            <Empty title="No idle allocations" />
           )
         }
-      </Shown>
+      </Loaded>
     </Card>
   );
 }
 
 const TOPS = [
   ["power", "Power"],
-  ["temperature", "Heat"],
-  ["utilization", "Load"],
+  ["temperature", "Temperature"],
+  ["utilization", "Utilization"],
 ] as const;
 
 function Hottest(props: { cluster: string | undefined; by: string }) {
@@ -425,7 +425,7 @@ function Hottest(props: { cluster: string | undefined; by: string }) {
         />
       }
     >
-      <Shown of={tops}>
+      <Loaded of={tops}>
         {(heatmaps) =>
           heatmaps[by].data.length ? (
             <ul class="list">
@@ -450,7 +450,7 @@ function Hottest(props: { cluster: string | undefined; by: string }) {
             <Empty title="No readings" />
           )
         }
-      </Shown>
+      </Loaded>
     </Card>
   );
 }
@@ -470,8 +470,8 @@ function Feed() {
   const { recent } = useLive();
   if (!recent.length)
     return (
-      <Empty icon="clock" title="Nothing changed lately">
-        Changes of nodes, GPUs and workloads appear as they happen.
+      <Empty icon="clock" title="No recent changes">
+        Changes to nodes, GPUs and workloads appear here as they happen.
       </Empty>
     );
   return (

@@ -1,9 +1,9 @@
-// Spans of time as the aggregation API takes them: whole hours or days in UTC.
+// Time ranges of the aggregation API: whole hours or days in UTC.
 
 const HOUR = 3_600_000;
 const DAY = 24 * HOUR;
 
-/** The last `hours` whole hours. Stable within an hour, so that the address is too. */
+/** Return the last `hours` whole hours. Constant within an hour, and so is the URL. */
 export function lastHours(
   hours: number,
   now = Date.now(),
@@ -12,36 +12,36 @@ export function lastHours(
   return { start_time: iso(end - hours * HOUR), end_time: iso(end) };
 }
 
-/** Whole days in UTC, the first and the last of them as 2026-11-09. */
+/** First and last day in UTC, such as 2026-11-09. */
 export interface Days {
   first: string;
   last: string;
 }
 
-/** The last `days` days with today as one of them. */
+/** Return the last `days` days including today. */
 export function lastDays(days: number, now = Date.now()): Days {
   return { first: day(now - (days - 1) * DAY), last: day(now) };
 }
 
-/** A month, given as 2026-11; the present one for anything else, such as one that is still being typed. */
+/** Return the days of a month such as 2026-11; the current month for invalid input. */
 export function monthOf(month: string, now = Date.now()): Days {
   const asked = /^\d{4}-(0[1-9]|1[0-2])$/.test(month) ? month : day(now).slice(0, 7);
   const [year = 1970, number = 1] = asked.split("-").map(Number);
   return { first: day(Date.UTC(year, number - 1, 1)), last: day(Date.UTC(year, number, 1) - DAY) };
 }
 
-/** Days as a report takes them. */
+/** Format days for the report API. */
 export function periodOf(days: Days): string {
   return `${days.first}..${days.last}`;
 }
 
-/** Days as the list of what is wasted takes them. */
+/** Format days for the waste API. */
 export function spanOf(days: Days): { start_time: string; end_time: string } {
   return { start_time: `${days.first}T00:00:00Z`, end_time: `${days.last}T23:59:59Z` };
 }
 
-/** Days in words: 9–15 Nov 2026. */
-export function daysInWords(days: Days): string {
+/** Format days: 9–15 Nov 2026. */
+export function formatDays(days: Days): string {
   const format = new Intl.DateTimeFormat("en-GB", {
     day: "numeric",
     month: "short",

@@ -1,15 +1,15 @@
-// Who waits for GPUs and why, who holds leases, and what room there is.
+// Scheduling page: pending claims with reasons, gangs, leases, free capacity.
 import { useMemo } from "preact/hooks";
 import type { ClaimPage, GpuMap, LeasePage } from "../api/types";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { NONE, count, percent, shortModel } from "../ui/format";
-import { Ago, Badge, Card, Choice, Empty, PageHead, Pager, Select, Shown } from "../ui/parts";
-import { Explain, Explained } from "./claim";
+import { Ago, Badge, Card, Choice, Empty, PageHead, Pager, Select, Loaded } from "../ui/components";
+import { Explain, Explanation } from "./claim";
 import { Gangs } from "./gangs";
-import { byFree, fitting, roomOf, type NodeRoom, type Together } from "./room";
+import { byFree, fittingNodes, capacityOf, type NodeCapacity, type Grouping } from "./capacity";
 
-const NOT_THERE = "This server knows no claims";
+const UNAVAILABLE = "This server has no Kubernetes cluster with claims";
 const TOGETHER = [
   ["any", "Any GPUs"],
   ["contiguous", "Contiguous"],
@@ -32,23 +32,23 @@ export function SchedulingPage(props: { query: Record<string, string> }) {
     { cluster },
     { every: 15_000, on: ["gpu", "node"] },
   );
-  const rooms = useMemo(() => (map.data ? roomOf(map.data) : []), [map.data]);
+  const rooms = useMemo(() => (map.data ? capacityOf(map.data) : []), [map.data]);
   const [namespace = "", name = ""] = (claim ?? "").split("/");
   return (
     <>
-      <PageHead title="Scheduling" sub="Who waits for GPUs and why, and what room there is" />
+      <PageHead title="Scheduling" sub="Pending claims, gangs, leases and free capacity" />
       <div class="grid wide-left">
         <Card title="Would it fit now?">
-          <Shown of={map}>{() => <WhatIf rooms={rooms} query={props.query} />}</Shown>
+          <Loaded of={map}>{() => <WhatIf rooms={rooms} query={props.query} />}</Loaded>
         </Card>
         <Card title="Free GPUs by node" note="fragmentation">
-          <Shown of={map}>{() => <Fragments rooms={rooms} />}</Shown>
+          <Loaded of={map}>{() => <Fragments rooms={rooms} />}</Loaded>
         </Card>
       </div>
       {claim && (
         <div class="grid">
           <Card
-            title={`Why ${name}?`}
+            title={`Why is ${name} waiting?`}
             note={namespace}
             aside={
               <button class="button" onClick={() => setQuery({ claim: undefined })}>
@@ -56,7 +56,7 @@ export function SchedulingPage(props: { query: Record<string, string> }) {
               </button>
             }
           >
-            <Explained namespace={namespace} name={name} cluster={cluster} />
+            <Explanation namespace={namespace} name={name} cluster={cluster} />
           </Card>
         </div>
       )}
@@ -71,16 +71,16 @@ export function SchedulingPage(props: { query: Record<string, string> }) {
   );
 }
 
-function WhatIf(props: { rooms: NodeRoom[]; query: Record<string, string> }) {
+function WhatIf(props: { rooms: NodeCapacity[]; query: Record<string, string> }) {
   const asked = Math.min(64, Math.max(1, Number(props.query["count"] ?? "4") || 1));
-  const together = (props.query["together"] ?? "contiguous") as Together;
+  const together = (props.query["together"] ?? "contiguous") as Grouping;
   const model = props.query["model"] ?? "";
   const models = useMemo(
     () => [...new Set(props.rooms.map((room) => room.model))].filter(Boolean).sort(),
     [props.rooms],
   );
   const fits = useMemo(
-    () => fitting(props.rooms, asked, together, model),
+    () => fittingNodes(props.rooms, asked, together, model),
     [props.rooms, asked, together, model],
   );
   return (
@@ -105,7 +105,7 @@ function WhatIf(props: { rooms: NodeRoom[]; query: Record<string, string> }) {
           onChange={(value) => setQuery({ model: value || undefined })}
         />
         <Choice
-          label="Together"
+          label="Grouping"
           value={together}
           options={TOGETHER}
           onChange={(value) => setQuery({ together: value })}
@@ -137,25 +137,25 @@ function WhatIf(props: { rooms: NodeRoom[]; query: Record<string, string> }) {
         )}
       </div>
       <p class="muted small form-note">
-        Looks at free, healthy GPUs on nodes that take pods; not at taints, CPU or memory.
+        Considers free, healthy GPUs on schedulable nodes. Ignores taints, CPU and memory.
       </p>
     </>
   );
 }
 
-function refusal(rooms: NodeRoom[], asked: number, model: string): string {
+function refusal(rooms: NodeCapacity[], asked: number, model: string): string {
   const fit = rooms.filter((room) => !model || room.model === model);
   const free = fit.reduce((sum, room) => sum + room.free, 0);
   const most = Math.max(0, ...fit.map((room) => room.free));
   return free < asked
-    ? `${free} ${free === 1 ? "is" : "are"} free in all, ${asked} asked for.`
-    : `${count(free)} are free in all, but no node has ${asked} together; the most on one node is ${most}.`;
+    ? `${free} ${free === 1 ? "is" : "are"} free in total, ${asked} requested.`
+    : `${count(free)} are free in total, but no node has ${asked} together. The most on one node is ${most}.`;
 }
 
-function Fragments(props: { rooms: NodeRoom[] }) {
+function Fragments(props: { rooms: NodeCapacity[] }) {
   const groups = byFree(props.rooms);
   const most = Math.max(1, ...groups.map(([, nodes]) => nodes));
-  if (!groups.length) return <Empty title="No GPU is free" />;
+  if (!groups.length) return <Empty title="No free GPUs" />;
   return (
     <ul class="bars">
       {groups.map(([free, nodes]) => (
@@ -193,7 +193,7 @@ function Claims(props: { query: Record<string, string> }) {
         />
       }
     >
-      <Shown of={claims} missing={NOT_THERE}>
+      <Loaded of={claims} missing={UNAVAILABLE}>
         {(data) =>
           data.total ? (
             <>
@@ -211,8 +211,8 @@ function Claims(props: { query: Record<string, string> }) {
                 phase === "all"
                   ? "No claims"
                   : phase === "Pending"
-                    ? "Nobody waits"
-                    : `No claim is ${phase}`
+                    ? "No pending claims"
+                    : `No claims in phase ${phase}`
               }
             >
               {phase === "Pending"
@@ -221,7 +221,7 @@ function Claims(props: { query: Record<string, string> }) {
             </Empty>
           )
         }
-      </Shown>
+      </Loaded>
     </Card>
   );
 }
@@ -235,10 +235,10 @@ function ClaimTable(props: { page: ClaimPage }) {
             <th>Claim</th>
             <th>Phase</th>
             <th class="right">GPUs</th>
-            <th>Asks for</th>
-            <th>Where</th>
+            <th>Request</th>
+            <th>Node</th>
             <th>Gang</th>
-            <th>Why</th>
+            <th>Reason</th>
           </tr>
         </thead>
         <tbody>
@@ -291,8 +291,8 @@ function Leases(props: { query: Record<string, string> }) {
     { every: 20_000, on: ["claim"], keep: true },
   );
   return (
-    <Card title="Leases" note="one for each GPU that is booked" flush>
-      <Shown of={leases} missing={NOT_THERE}>
+    <Card title="Leases" note="one per allocated GPU" flush>
+      <Loaded of={leases} missing={UNAVAILABLE}>
         {(data) =>
           data.total ? (
             <>
@@ -305,10 +305,10 @@ function Leases(props: { query: Record<string, string> }) {
               />
             </>
           ) : (
-            <Empty title="No leases">Nothing is booked through claims.</Empty>
+            <Empty title="No leases">No GPU is allocated through claims.</Empty>
           )
         }
-      </Shown>
+      </Loaded>
     </Card>
   );
 }
@@ -331,7 +331,7 @@ function LeaseTable(props: { page: LeasePage }) {
             <tr key={lease.name}>
               <td class="name">
                 <a href={link(["nodes", lease.node], { gpu: String(lease.gpu) })}>{lease.node}</a>{" "}
-                {lease.foreign && <Badge word="not ours" tone="warn" />}
+                {lease.foreign && <Badge word="external" tone="warn" />}
               </td>
               <td class="right">{lease.gpu}</td>
               <td>

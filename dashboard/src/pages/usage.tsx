@@ -1,4 +1,4 @@
-// Who used how many GPU hours, how well and at what cost: any days, by namespace, label, annotation or workload.
+// Usage page: GPU hours, utilization and cost of any days by namespace, label, annotation or workload.
 import { useMemo, useState } from "preact/hooks";
 import { addressOf, readText, type ApiError, type Params } from "../api/client";
 import type { Report, ReportRow } from "../api/types";
@@ -8,14 +8,14 @@ import { link, setQuery } from "../state/route";
 import { parseSort, sorted, type Sort } from "../state/sort";
 import { NONE, count, decimal, percent, short } from "../ui/format";
 import { Icon } from "../ui/icons";
-import { Card, Choice, Empty, PageHead, Pager, Select, Shown } from "../ui/parts";
+import { Card, Choice, Empty, PageHead, Pager, Select, Loaded } from "../ui/components";
 import { SortHead } from "../ui/sort";
-import { heldBy, save, shareOf, stackOf } from "./books";
-import { daysInWords, lastDays, monthOf, periodOf, type Days } from "./period";
+import { allocatedRows, save, shareOf, stackedLines } from "./report";
+import { formatDays, lastDays, monthOf, periodOf, type Days } from "./period";
 import { Waste } from "./waste";
 
 const LINES = 7;
-const GROUPS_TOLD = 500;
+const MAX_GROUPS = 500;
 const SIZE = 20;
 const REPORT = "api/v1/gpu-aggregation/report";
 const PERIODS = [
@@ -33,12 +33,12 @@ const GROUPS = [
   ["workload", "Workload"],
 ] as const;
 type Group = (typeof GROUPS)[number][0];
-const NOT_THERE = "This server keeps no hourly statistics";
+const UNAVAILABLE = "This server has no hourly statistics";
 
 export function UsagePage(props: { query: Record<string, string> }) {
   const { query } = props;
   const { cluster, by = "namespace" } = query;
-  const days = daysOf(query); // anew each time: today is another day after midnight
+  const days = daysOf(query); // on every render: the day changes at midnight
   const labelled = by === "label" || by === "annotation";
   const keys = useResource<string[]>(labelled ? "api/v1/gpu-aggregation/dimension-keys" : null, {
     cluster,
@@ -48,7 +48,7 @@ export function UsagePage(props: { query: Record<string, string> }) {
   const asked = { cluster, period: periodOf(days), group_by: labelled ? `${by}:${key}` : by };
   const report = useResource<Report>(
     labelled && !key ? null : REPORT,
-    { ...asked, series: LINES, groups: GROUPS_TOLD },
+    { ...asked, series: LINES, groups: MAX_GROUPS },
     { every: 300_000 },
   );
   return (
@@ -78,20 +78,20 @@ export function UsagePage(props: { query: Record<string, string> }) {
       </PageHead>
       {labelled && keys.data?.length === 0 ? (
         <Card>
-          <Empty title={`No ${by} is accounted for`}>
-            The settings say which keys are; the first hour after that has rows.
+          <Empty title={`No ${by} keys are configured`}>
+            Add keys to the accounting settings. Rows appear after the next full hour.
           </Empty>
         </Card>
       ) : (
-        <Shown
+        <Loaded
           of={labelled && keys.error ? { ...report, error: keys.error } : report}
-          missing={NOT_THERE}
-          bones={9}
+          missing={UNAVAILABLE}
+          lines={9}
         >
           {(data) => (
-            <Books report={data} heading={labelled ? key : by} asked={asked} query={query} />
+            <UsageReport report={data} heading={labelled ? key : by} asked={asked} query={query} />
           )}
-        </Shown>
+        </Loaded>
       )}
       {report.data && report.data.totals.allocated_gpu_hours > 0 && (
         <Waste days={days} query={query} priced={report.data.totals.cost > 0} />
@@ -160,22 +160,22 @@ function subtitle(days: Days, report: Report | undefined): string {
     report && report.hours_accounted < report.hours_in_period
       ? ` · ${count(report.hours_accounted)} of ${count(report.hours_in_period)} hours accounted`
       : "";
-  return `${daysInWords(days)}, UTC${told}`;
+  return `${formatDays(days)}, UTC${told}`;
 }
 
-function Books(props: {
+function UsageReport(props: {
   report: Report;
   heading: string;
   asked: Params;
   query: Record<string, string>;
 }) {
   const { report, heading } = props;
-  const lines = useMemo(() => stackOf(report), [report]);
+  const lines = useMemo(() => stackedLines(report), [report]);
   if (!report.hours_accounted) {
     return (
       <Card>
-        <Empty icon="clock" title="No hour was accounted in these days">
-          Hourly rows appear two minutes after the hour's end.
+        <Empty icon="clock" title="No statistics for these days">
+          Hourly rows appear two minutes after the end of the hour.
         </Empty>
       </Card>
     );
@@ -186,14 +186,14 @@ function Books(props: {
       <Totals report={report} />
       <div class="grid">
         <Card
-          title={daily ? "GPU hours a day" : "GPUs held"}
-          note={daily ? "days in UTC" : "mean of each hour"}
+          title={daily ? "GPU hours per day" : "Allocated GPUs"}
+          note={daily ? "days in UTC" : "hourly mean"}
         >
           <Lines
             lines={lines}
             stacked
             bars={daily}
-            label={`GPUs held by ${heading}`}
+            label={`GPUs allocated by ${heading}`}
             height={280}
             format={short}
           />
@@ -223,27 +223,27 @@ function Totals(props: { report: Report }) {
   return (
     <div class="grid stats">
       <Stat
-        label="GPU hours held"
+        label="Allocated GPU hours"
         value={count(totals.allocated_gpu_hours)}
-        sub={`${decimal(totals.allocation_rate)}% of ${count(totals.capacity_gpu_hours)} that there were`}
+        sub={`${decimal(totals.allocation_rate)}% of ${count(totals.capacity_gpu_hours)} available`}
       />
       <Stat
-        label="Utilization of what was held"
+        label="Utilization (allocated GPUs)"
         value={percent(rate(totals.avg_utilization))}
         sub="weighted by GPU hours"
       />
       <Stat
-        label="GPU hours held and idle"
+        label="Idle GPU hours"
         value={count(totals.idle_gpu_hours)}
-        sub={`${percent(share, 1)} of what was held`}
+        sub={`${percent(share, 1)} of allocated GPU hours`}
       />
       <Stat
         label="Cost"
         value={totals.cost > 0 ? count(totals.cost) : NONE}
         sub={
           totals.cost > 0
-            ? `${decimal(totals.cost / totals.allocated_gpu_hours, 2)} for a GPU hour held`
-            : "no prices are set"
+            ? `${decimal(totals.cost / totals.allocated_gpu_hours, 2)} per allocated GPU hour`
+            : "no prices configured"
         }
       />
     </div>
@@ -302,7 +302,7 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
   const { totals } = report;
   const priced = totals.cost > 0;
   const rows = useMemo(() => {
-    const held = heldBy(report);
+    const held = allocatedRows(report);
     return [
       ...sorted(
         held.filter((row) => row.row === "group"),
@@ -312,7 +312,7 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
       ...held.filter((row) => row.row !== "group"),
     ];
   }, [report, sort.field, sort.down]);
-  const page = Math.max(1, Math.min(props.page || 1, Math.ceil(rows.length / SIZE))); // other days may have fewer rows
+  const page = Math.max(1, Math.min(props.page || 1, Math.ceil(rows.length / SIZE))); // another period may have fewer rows
   const head = { sort, otherwise: "-hours", right: true, down: true };
   return (
     <>
@@ -373,7 +373,7 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
 
 function RowName(props: { row: ReportRow }) {
   const { row } = props;
-  if (row.row === "unattributed") return <span class="muted">in no group</span>;
+  if (row.row === "unattributed") return <span class="muted">unattributed</span>;
   if (row.row === "others") return <span class="muted">{row.name}</span>;
   if (!row.kind) return <>{row.name || <span class="muted">none</span>}</>;
   return (

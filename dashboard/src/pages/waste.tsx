@@ -1,9 +1,9 @@
-// Who holds GPUs and does not use them, the worst first.
+// Workloads with idle allocated GPUs, most wasteful first.
 import type { WastePage } from "../api/types";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { decimal, percent } from "../ui/format";
-import { Card, Empty, Pager, Shown } from "../ui/parts";
+import { Card, Empty, Pager, Loaded } from "../ui/components";
 import { spanOf, type Days } from "./period";
 
 const SIZE = 10;
@@ -18,11 +18,11 @@ export function Waste(props: { days: Days; query: Record<string, string>; priced
   return (
     <div class="grid">
       <Card
-        title="Held and idle"
-        note="workloads whose GPUs did next to nothing for whole hours, the worst first"
+        title="Idle while allocated"
+        note="workloads whose GPUs were idle for whole hours, most wasteful first"
         flush
       >
-        <Shown of={found}>
+        <Loaded of={found}>
           {(data) =>
             data.total ? (
               <>
@@ -37,10 +37,10 @@ export function Waste(props: { days: Days; query: Record<string, string>; priced
                 />
               </>
             ) : (
-              <Empty title="Nothing was held and idle" />
+              <Empty title="No idle allocations" />
             )
           }
-        </Shown>
+        </Loaded>
       </Card>
     </div>
   );
@@ -48,7 +48,7 @@ export function Waste(props: { days: Days; query: Record<string, string>; priced
 
 function Table(props: { page: WastePage; priced: boolean }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Held and idle">
+    <div class="scroll" tabIndex={0} role="region" aria-label="Idle while allocated">
       <table>
         <thead>
           <tr>
@@ -56,9 +56,9 @@ function Table(props: { page: WastePage; priced: boolean }) {
             <th>Namespace</th>
             <th>Kind</th>
             <th class="right">Idle GPU hours</th>
-            <th class="right">Of what it held</th>
+            <th class="right">Share idle</th>
             <th class="right">Utilization</th>
-            {props.priced && <th class="right">Cost of idling</th>}
+            {props.priced && <th class="right">Idle cost</th>}
           </tr>
         </thead>
         <tbody>

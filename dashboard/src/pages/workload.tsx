@@ -1,4 +1,4 @@
-// One workload: how its GPUs do, how its training goes, what it is made of.
+// Workload page: GPU metrics, training metrics, hierarchy, pods.
 import { useMemo } from "preact/hooks";
 import type { Graph, HierarchyItem, TrainingRow, WorkloadDetail } from "../api/types";
 import { Lines } from "../charts/lines";
@@ -6,7 +6,17 @@ import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { count, percent, shortModel, short, span } from "../ui/format";
 import { Icon } from "../ui/icons";
-import { Badge, Card, Choice, Empty, Facts, PageHead, Shown, When, useNow } from "../ui/parts";
+import {
+  Badge,
+  Card,
+  Choice,
+  Empty,
+  KeyValues,
+  PageHead,
+  Loaded,
+  When,
+  useNow,
+} from "../ui/components";
 import { ClaimOf } from "./claim";
 import { Graphs, SPANS, useSpan, type Span } from "./graphs";
 
@@ -21,9 +31,9 @@ export function WorkloadPage(props: { uid: string; query: Record<string, string>
       <a class="crumb" href={link(["workloads"])}>
         <Icon name="left" /> Workloads
       </a>
-      <Shown of={workload} missing="There is no such workload in this cluster" bones={8}>
+      <Loaded of={workload} missing="No such workload in this cluster" lines={8}>
         {(data) => <Detail workload={data} query={props.query} />}
-      </Shown>
+      </Loaded>
     </>
   );
 }
@@ -54,10 +64,10 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
       </div>
       <div class="grid two">
         <Card title="Labels">
-          <Facts of={workload.labels} />
+          <KeyValues of={workload.labels} />
         </Card>
         <Card title="Annotations">
-          <Facts of={workload.annotations} />
+          <KeyValues of={workload.annotations} />
         </Card>
       </div>
     </>
@@ -87,23 +97,23 @@ function Summary(props: { workload: WorkloadDetail; query: Record<string, string
   return (
     <div class="grid stats">
       <Stat
-        label={running ? "GPUs held" : "GPUs held last"}
+        label={running ? "Allocated GPUs" : "Last allocated GPUs"}
         value={count(held)}
         sub={models || "none"}
       />
       <Stat
-        label="Utilization now"
+        label="Current utilization"
         value={percent(mean)}
         sub={read.length ? "mean over its GPUs" : "no readings"}
       />
       <Stat
-        label="Held and idle"
+        label="Idle while allocated"
         value={read.length ? count(idle) : "–"}
         sub={
           read.length
             ? idle
-              ? `GPUs below 5%: ${percent(idle / read.length)} of what it holds`
-              : "every GPU is at work"
+              ? `GPUs below 5%: ${percent(idle / read.length)} of its GPUs`
+              : "all GPUs in use"
             : "no readings"
         }
       />
@@ -158,9 +168,9 @@ function GpuGraphs(props: { workload: WorkloadDetail; query: Record<string, stri
         />
       }
     >
-      <Shown of={graphs} bones={6}>
+      <Loaded of={graphs} lines={6}>
         {(data) => <Graphs graphs={data} from={asked.start} to={asked.end} />}
-      </Shown>
+      </Loaded>
     </Card>
   );
 }
@@ -176,9 +186,9 @@ const TITLES: Record<string, string> = {
   grad_norm: "Gradient norm",
 };
 const ORDER = Object.keys(TITLES);
-/** Counts the steps that the others are drawn over. */
+/** The step counter; not drawn as a curve of its own. */
 const STEP = "step";
-/** Curves whose shape matters more than their distance from nothing. */
+/** Curves whose axis need not start at zero. */
 const LOOSE = new Set(["loss", "learning_rate", "grad_norm"]);
 
 function placeOf(name: string): number {
@@ -197,9 +207,9 @@ function Training(props: { workload: WorkloadDetail; query: Record<string, strin
   );
   return (
     <Card title="Training">
-      <Shown of={rows} bones={4}>
+      <Loaded of={rows} lines={4}>
         {(data) => <Curves rows={data} from={start} to={end} />}
-      </Shown>
+      </Loaded>
     </Card>
   );
 }
@@ -221,8 +231,8 @@ function Curves(props: { rows: TrainingRow[]; from: number; to: number }) {
   }, [props.rows]);
   if (!curves.length) {
     return (
-      <Empty icon="usage" title="Nothing reported in this span">
-        A job reports loss and speed by pushing them, through Prometheus, or in its log.
+      <Empty icon="usage" title="No training metrics in this time range">
+        Jobs report loss and throughput by pushing them, through Prometheus, or in their logs.
       </Empty>
     );
   }
@@ -255,8 +265,8 @@ function Tree(props: { workload: WorkloadDetail; query: Record<string, string> }
     { every: 30_000, on: ["workload"] },
   );
   return (
-    <Card title="Made of">
-      <Shown of={tree}>
+    <Card title="Hierarchy">
+      <Loaded of={tree}>
         {(root) => (
           <div class="tree">
             <ul>
@@ -264,7 +274,7 @@ function Tree(props: { workload: WorkloadDetail; query: Record<string, string> }
             </ul>
           </div>
         )}
-      </Shown>
+      </Loaded>
     </Card>
   );
 }
@@ -314,7 +324,7 @@ function Pods(props: { workload: WorkloadDetail }) {
                     {pod.nodeName ? (
                       <a href={link(["nodes", pod.nodeName])}>{pod.nodeName}</a>
                     ) : (
-                      <span class="muted">waits</span>
+                      <span class="muted">waiting</span>
                     )}
                   </td>
                 </tr>

@@ -1,4 +1,4 @@
-// What people run: filters in the address, a page at a time, newest first.
+// Workload list: filters in the URL, paged, newest first.
 import type { WorkloadMetadata, WorkloadPage, WorkloadRow } from "../api/types";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
@@ -12,10 +12,10 @@ import {
   Pager,
   Search,
   Select,
-  Shown,
+  Loaded,
   When,
   useNow,
-} from "../ui/parts";
+} from "../ui/components";
 import { SortHead } from "../ui/sort";
 
 const SIZE = 25;
@@ -64,7 +64,7 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
         title="Workloads"
         sub={
           rows.data
-            ? `${count(rows.data.total)} ${filtered ? "match" : "that ask or asked for GPUs"}`
+            ? `${count(rows.data.total)} ${filtered ? "match" : "that request or requested GPUs"}`
             : " "
         }
       />
@@ -110,7 +110,7 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
         )}
       </div>
       <Card flush>
-        <Shown of={rows} bones={10}>
+        <Loaded of={rows} lines={10}>
           {(data) => (
             <>
               {data.data.length ? (
@@ -119,7 +119,7 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
                 <Empty title={filtered ? "No workload matches" : "No workloads yet"}>
                   {filtered
                     ? "Clear a filter to see more."
-                    : "Whatever asks for a GPU appears here."}
+                    : "Workloads that request a GPU appear here."}
                 </Empty>
               )}
               <Pager
@@ -130,7 +130,7 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
               />
             </>
           )}
-        </Shown>
+        </Loaded>
       </Card>
     </>
   );
@@ -151,7 +151,7 @@ function Table(props: { rows: WorkloadRow[]; sort: Sort }) {
             <th>Kind</th>
             <SortHead field="start" words="Started" down {...head} />
             <SortHead field="end" words="Ended" down {...head} />
-            <th class="right">Ran for</th>
+            <th class="right">Duration</th>
             <th>Source</th>
           </tr>
         </thead>
@@ -173,7 +173,7 @@ function Table(props: { rows: WorkloadRow[]; sort: Sort }) {
               <td>{row.startAt ? <When at={row.startAt * 1000} /> : NONE}</td>
               <td>{row.endAt ? <When at={row.endAt * 1000} /> : NONE}</td>
               <td class="right">
-                {row.status === "Pending" && <span class="muted">waits </span>}
+                {row.status === "Pending" && <span class="muted">waiting </span>}
                 {row.startAt ? span((row.endAt || now) - row.startAt) : NONE}
               </td>
               <td class="muted">{row.source}</td>
@@ -185,7 +185,7 @@ function Table(props: { rows: WorkloadRow[]; sort: Sort }) {
   );
 }
 
-/** The order as the server takes it: newest and most first, unless turned round. */
+/** Return the sort parameters of the API: newest and largest first unless reversed. */
 function orderOf(sort: Sort): { orderBy?: string; sort?: string; reverse?: string } {
   const field = ["start", "end", "gpus", "name"].includes(sort.field) ? sort.field : "start";
   const reverse = (field === "name") === sort.down ? { reverse: "true" } : {};

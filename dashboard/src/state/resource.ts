@@ -1,5 +1,5 @@
-// Data that a part of the page shows: asked for, asked again in time and after events, and kept on
-// show with its age when the server does not answer.
+// Fetch data for a component, refresh it periodically and after events, and keep stale data visible
+// with its age when the server does not answer.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, addressOf, read, type Params } from "../api/client";
 import { live } from "../api/events";
@@ -9,25 +9,25 @@ import { session } from "./session";
 export interface Resource<T> {
   data: T | undefined;
   error: ApiError | undefined;
-  /** When the data on show was last confirmed, in milliseconds; 0 for never. */
+  /** When the data was last confirmed, in milliseconds; 0 for never. */
   at: number;
   reload: () => void;
 }
 
 interface Options {
-  /** Milliseconds between two questions. */
+  /** Refresh interval in milliseconds. */
   every?: number;
-  /** Events after which to ask again soon. */
+  /** Events that trigger a refresh. */
   on?: Change["subject"][];
-  /** Show what the last address had until the new one answers: a list that is sorted anew keeps its place and the focus. */
+  /** Keep the old data until the new URL answers, so that a re-sorted list keeps scroll position and focus. */
   keep?: boolean;
-  /** What is asked for, where the address of the same thing moves on with the time: what is on show stays. */
+  /** Identity of the data if its URL changes with time: data stays visible while the identity is equal. */
   same?: string;
 }
 
 const SOON = 1200;
 
-/** The data at `path` (null: nothing yet). A new address drops what the old one had, unless it is kept meanwhile. */
+/** Fetch `path` (null: nothing yet). A new URL clears the data unless `keep` is set. */
 export function useResource<T>(
   path: string | null,
   params: Params = {},
@@ -66,7 +66,7 @@ export function useResource<T>(
       if (options.every && !stop.signal.aborted) timer = window.setTimeout(tick, options.every);
     };
     const tick = () => {
-      if (document.hidden) return; // asked for when the page is looked at again
+      if (document.hidden) return; // refreshed when the page becomes visible
       void go();
     };
     const seen = () => {

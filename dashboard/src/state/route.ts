@@ -1,9 +1,9 @@
-// Where in the page we are: `#/workloads/abc?namespace=ml`. Filters live here and nowhere else, so
-// that an address can be sent to a colleague and the back button undoes a filter.
+// The route in the URL fragment: `#/workloads/abc?namespace=ml`. Filters are kept only here, so that a
+// URL can be shared.
 import { useEffect, useState } from "preact/hooks";
 
 export interface Route {
-  /** Parts of the path, decoded. */
+  /** Decoded path segments. */
   path: string[];
   query: Record<string, string>;
 }
@@ -20,7 +20,7 @@ function decoded(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {
-    return part; // a stray % in a hand-written address
+    return part; // invalid percent encoding
   }
 }
 
@@ -31,17 +31,17 @@ export function hrefOf(path: string[], query: Record<string, string | undefined>
   return `#/${path.map(encodeURIComponent).join("/")}${tail ? `?${tail}` : ""}`;
 }
 
-/** The cluster that the page looks at; empty for the default one. */
+/** Return the current cluster; empty for the default one. */
 export function clusterNow(): string {
   return parseRoute(location.hash).query["cluster"] ?? "";
 }
 
-/** A link that stays in the same cluster. */
+/** Return a link within the current cluster. */
 export function link(path: string[], query: Record<string, string | undefined> = {}): string {
   return hrefOf(path, { ...query, cluster: clusterNow() || undefined });
 }
 
-/** Change filters where we are. A change of a filter is no new step for the back button. */
+/** Change query parameters; adds a history entry only if `step` is set. */
 export function setQuery(changes: Record<string, string | undefined>, step = false): void {
   const route = parseRoute(location.hash);
   const href = hrefOf(route.path, { ...route.query, ...changes });

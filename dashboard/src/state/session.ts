@@ -1,4 +1,4 @@
-// What belongs to this browser and not to a place in the page: token, theme, time zone.
+// Browser-wide state: token, theme, time zone.
 import { useEffect, useState } from "preact/hooks";
 
 export type Theme = "dark" | "light";
@@ -8,7 +8,7 @@ function remembered(key: string): string {
   try {
     return localStorage.getItem(key) ?? "";
   } catch {
-    return ""; // a browser that keeps nothing still shows the page
+    return ""; // storage may be disabled
   }
 }
 
@@ -27,7 +27,7 @@ class Session {
     (remembered("gpufleet.theme") as Theme) ||
     (matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark");
   zone: Zone = remembered("gpufleet.zone") === "UTC" ? "UTC" : "local";
-  /** Why the server wants a token; null while it does not. */
+  /** The reason for the login form; null while no login is needed. */
   loginReason: string | null = null;
   private listeners = new Set<() => void>();
 
@@ -78,7 +78,7 @@ class Session {
 
 export const session = new Session();
 
-/** The session, drawn anew when it changes. */
+/** Return the session and re-render when it changes. */
 export function useSession(): Session {
   const [, draw] = useState(0);
   useEffect(() => session.listen(() => draw((count) => count + 1)), []);

@@ -1,4 +1,4 @@
-// The order of a list, kept in the address as `sort=name` or, the other way round, `sort=-name`.
+// Sort order in the URL: `sort=name`, or `sort=-name` for descending.
 
 export interface Sort {
   field: string;
@@ -18,7 +18,7 @@ export function sortText(sort: Sort): string {
 
 type Value = string | number | null | undefined;
 
-/** Rows in order; those without a value come last either way, and equal ones keep their places. */
+/** Sort rows stably; rows without a value come last in either direction. */
 export function sorted<T>(
   rows: readonly T[],
   sort: Sort,

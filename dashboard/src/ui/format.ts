@@ -1,4 +1,4 @@
-// Numbers and times in words. Every function is pure; `now` and the zone come in.
+// Format numbers and times. All functions are pure; `now` and the time zone are arguments.
 import type { Zone } from "../state/session";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
@@ -11,7 +11,7 @@ export function count(value: number | null | undefined): string {
   return value == null ? NONE : whole.format(value);
 }
 
-/** A rate of 0–1 as percent. */
+/** Format a rate of 0–1 as percent. */
 export function percent(rate: number | null | undefined, digits = 0): string {
   return rate == null ? NONE : `${digits ? one.format(rate * 100) : whole.format(rate * 100)}%`;
 }
@@ -21,7 +21,7 @@ export function decimal(value: number | null | undefined, digits: 0 | 1 | 2 = 1)
   return digits === 0 ? whole.format(value) : digits === 1 ? one.format(value) : two.format(value);
 }
 
-/** A number for an axis or a reading that may be of any size: 41,200 → 41.2k. */
+/** Format a number of any size in a few characters: 41,200 → 41.2k. */
 export function short(value: number): string {
   const size = Math.abs(value);
   if (size >= 1e9) return `${trim(value / 1e9)}G`;
@@ -44,7 +44,7 @@ const SPANS: [number, string][] = [
   [60, "m"],
 ];
 
-/** A length of time in its two largest units: 2d 4h. */
+/** Format a duration in its two largest units: 2d 4h. */
 export function span(seconds: number): string {
   if (seconds < 60) return `${Math.max(0, Math.floor(seconds))}s`;
   const place = SPANS.findIndex(([size]) => seconds >= size);
@@ -65,7 +65,7 @@ export function yearOf(at: number, zone: Zone): number {
   return zone === "UTC" ? date.getUTCFullYear() : date.getFullYear();
 }
 
-/** A moment (milliseconds) as a date and time in a zone; with the year, unless it is this one. */
+/** Format a time (milliseconds) in a zone, with the year unless it is the current one. */
 export function moment(at: number, zone: Zone, seconds = false, now = Date.now()): string {
   return new Intl.DateTimeFormat("en-GB", {
     day: "2-digit",
@@ -78,12 +78,12 @@ export function moment(at: number, zone: Zone, seconds = false, now = Date.now()
   }).format(at);
 }
 
-/** Both zones, for a tooltip. */
+/** Format a time in both zones, for a tooltip. */
 export function bothZones(at: number): string {
   return `${moment(at, "local", true)} local · ${moment(at, "UTC", true)} UTC`;
 }
 
-/** A model's name without what everybody knows, and the same whoever tells it: NVIDIA-A100-SXM4-80GB → A100 SXM4 80GB. */
+/** Shorten a model name, the same for every source: NVIDIA-A100-SXM4-80GB → A100 SXM4 80GB. */
 export function shortModel(model: string): string {
   return model.replace(/[_-]/g, " ").replace(/^(NVIDIA|AMD Instinct|AMD|Intel)\s+/i, "") || NONE;
 }

@@ -1,4 +1,4 @@
-// A few line icons of our own, drawn on a grid of 16.
+// Line icons on a 16 px grid.
 const PATHS = {
   overview: "M2.5 2.5h4.5v6H2.5zM9 2.5h4.5v3.5H9zM9 8h4.5v5.5H9zM2.5 10.5h4.5v3H2.5z",
   nodes: "M2.5 3h11v4h-11zM2.5 9h11v4h-11zM5 5h.01M5 11h.01",

@@ -1,4 +1,4 @@
-// The head of a column that sorts its list.
+// A table header that sorts the table.
 import { setQuery } from "../state/route";
 import { sortText, type Sort } from "../state/sort";
 
@@ -6,12 +6,12 @@ interface Props {
   field: string;
   words: string;
   sort: Sort;
-  /** The order of the list if the address says nothing. */
+  /** The default order. */
   otherwise: string;
-  /** Whether the first click puts the largest on top. */
+  /** Whether the first click sorts in descending order. */
   down?: boolean;
   right?: boolean;
-  /** The page number in the address, which a new order begins anew. */
+  /** The query parameter of the page number, reset by a new order. */
   page?: string;
 }
 

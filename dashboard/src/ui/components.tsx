@@ -1,4 +1,4 @@
-// The small parts that pages are made of.
+// Components shared by all pages.
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError } from "../api/client";
@@ -56,13 +56,13 @@ export function Empty(props: { icon?: IconName; title: string; children?: Compon
   );
 }
 
-export function Failed(props: { error: ApiError; reload?: () => void; missing?: string }) {
+export function LoadError(props: { error: ApiError; reload?: () => void; missing?: string }) {
   const { error } = props;
   if (error.missing && props.missing) return <Empty icon="plug" title={props.missing} />;
   return (
     <div class="empty failed" role="alert">
       <Icon name="alert" />
-      <p class="empty-title">This could not be loaded</p>
+      <p class="empty-title">Loading failed</p>
       <p class="muted small">
         {error.message}
         {error.trace && (
@@ -81,11 +81,11 @@ export function Failed(props: { error: ApiError; reload?: () => void; missing?: 
   );
 }
 
-/** What a resource has to show: data, or bones while it loads, or why there is none. */
-export function Shown<T>(props: {
+/** Show the data of a resource, a skeleton while it loads, or the error. */
+export function Loaded<T>(props: {
   of: Resource<T>;
   missing?: string;
-  bones?: number;
+  lines?: number;
   children: (data: T) => ComponentChildren;
 }) {
   const { data, error, at, reload } = props.of;
@@ -99,35 +99,35 @@ export function Shown<T>(props: {
   }
   if (error)
     return (
-      <Failed
+      <LoadError
         error={error}
         reload={reload}
         {...(props.missing ? { missing: props.missing } : {})}
       />
     );
-  return <Bones lines={props.bones ?? 4} />;
+  return <Skeleton lines={props.lines ?? 4} />;
 }
 
 export function StaleNote(props: { at: number; error: ApiError }) {
   const now = useNow(5000);
   return (
     <p class="stale" role="status">
-      <Icon name="clock" /> Shown as of {ago(props.at, now)}: {props.error.message}
+      <Icon name="clock" /> Last updated {ago(props.at, now)}: {props.error.message}
     </p>
   );
 }
 
-export function Bones(props: { lines: number }) {
+export function Skeleton(props: { lines: number }) {
   return (
-    <div class="bones" aria-busy="true" aria-label="Loading">
+    <div class="skeleton" aria-busy="true" aria-label="Loading">
       {Array.from({ length: props.lines }, (_, line) => (
-        <div key={line} class="bone" />
+        <div key={line} class="skeleton-line" />
       ))}
     </div>
   );
 }
 
-/** The time, told again every `period` milliseconds. */
+/** Return the current time, updated every `period` milliseconds. */
 export function useNow(period: number): number {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {
@@ -137,7 +137,7 @@ export function useNow(period: number): number {
   return now;
 }
 
-/** A moment in milliseconds: how long ago, with both zones on hover. */
+/** Show how long ago a time in milliseconds was, with both time zones on hover. */
 export function Ago(props: { at: number }) {
   const now = useNow(10_000);
   return (
@@ -182,7 +182,7 @@ export function Badge(props: { word: string; tone?: Tone }) {
   return <span class={`badge ${props.tone ?? TONES[props.word] ?? "idle"}`}>{props.word}</span>;
 }
 
-/** A bar from 0 to 1 with its number in front. */
+/** Show a rate of 0–1 as a number and a bar. */
 export function Meter(props: { rate: number | null | undefined; label?: string }) {
   const rate = props.rate;
   const words = rate == null ? "–" : `${Math.round(rate * 100)}%`;
@@ -254,7 +254,7 @@ export function Select(props: {
   );
 }
 
-/** A text filter that waits until the typing pauses. */
+/** A text filter, debounced while typing. */
 export function Search(props: { label: string; value: string; onChange: (value: string) => void }) {
   const [text, setText] = useState(props.value);
   useEffect(() => setText(props.value), [props.value]);
@@ -313,7 +313,7 @@ export function Pager(props: {
   );
 }
 
-export function Facts(props: { of: Record<string, string> }) {
+export function KeyValues(props: { of: Record<string, string> }) {
   const rows = Object.entries(props.of);
   if (!rows.length) return <p class="muted small">None.</p>;
   return (

@@ -1,21 +1,21 @@
-// What room there is on the map: which nodes could take some GPUs together right now. It looks at
-// free, healthy, schedulable GPUs and their islands; taints, CPU and memory it does not know.
+// Free capacity by node, from the map: which nodes could take some GPUs together now. Considers free,
+// healthy, schedulable GPUs and their islands; ignores taints, CPU and memory.
 import type { GpuMap } from "../api/types";
 
-export type Together = "any" | "contiguous" | "island";
+export type Grouping = "any" | "contiguous" | "island";
 
-export interface NodeRoom {
+export interface NodeCapacity {
   node: string;
   model: string;
   free: number;
-  /** Most free GPUs with neighbouring indexes. */
+  /** Longest run of free GPUs with adjacent indexes. */
   run: number;
-  /** Most free GPUs on one island. */
+  /** Largest number of free GPUs on one island. */
   island: number;
 }
 
-export function roomOf(map: GpuMap): NodeRoom[] {
-  const rooms: NodeRoom[] = [];
+export function capacityOf(map: GpuMap): NodeCapacity[] {
+  const rooms: NodeCapacity[] = [];
   let gpu = 0;
   for (let node = 0; node < map.nodes.length; node++) {
     const end = gpu + (map.counts[node] ?? 0);
@@ -43,22 +43,22 @@ export function roomOf(map: GpuMap): NodeRoom[] {
   return rooms;
 }
 
-/** The nodes that could take `count` GPUs, the fullest first, so that whole nodes stay free. */
-export function fitting(
-  rooms: NodeRoom[],
+/** Return the nodes that could take `count` GPUs, the fullest first so that whole nodes stay free. */
+export function fittingNodes(
+  rooms: NodeCapacity[],
   count: number,
-  together: Together,
+  together: Grouping,
   model: string,
-): NodeRoom[] {
-  const size = (room: NodeRoom) =>
+): NodeCapacity[] {
+  const size = (room: NodeCapacity) =>
     together === "any" ? room.free : together === "contiguous" ? room.run : room.island;
   return rooms
     .filter((room) => (!model || room.model === model) && size(room) >= count)
     .sort((a, b) => a.free - b.free || a.node.localeCompare(b.node));
 }
 
-/** How many nodes have 1, 2, … free GPUs. */
-export function byFree(rooms: NodeRoom[]): [number, number][] {
+/** Count the nodes by their number of free GPUs. */
+export function byFree(rooms: NodeCapacity[]): [number, number][] {
   const found = new Map<number, number>();
   for (const room of rooms) if (room.free) found.set(room.free, (found.get(room.free) ?? 0) + 1);
   return [...found].sort(([a], [b]) => a - b);

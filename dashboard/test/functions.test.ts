@@ -1,13 +1,13 @@
 import { describe, expect, test } from "vitest";
-import { splitEvents } from "../src/api/split";
+import { splitEvents } from "../src/api/sse";
 import { align, alone, stack } from "../src/charts/align";
 import { GAP, gpuAt, layOut, nodeOf, placeOf } from "../src/heatmap/layout";
 import type { Report, ReportRow } from "../src/api/types";
 import { pinchOf } from "../src/heatmap/pinch";
 import { gangsOf } from "../src/pages/gang";
-import { heldBy, stackOf } from "../src/pages/books";
-import { byFree, fitting, roomOf } from "../src/pages/room";
-import { daysInWords, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
+import { allocatedRows, stackedLines } from "../src/pages/report";
+import { byFree, fittingNodes, capacityOf } from "../src/pages/capacity";
+import { formatDays, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
 import { hrefOf, parseRoute } from "../src/state/route";
 import { parseSort, sorted } from "../src/state/sort";
 import { moment, short, shortModel, span } from "../src/ui/format";
@@ -85,9 +85,9 @@ describe("the books", () => {
   };
 
   test("the stack of the chart is the total of the table", () => {
-    const lines = stackOf(report);
+    const lines = stackedLines(report);
     const top = stack(align(lines).values).at(-1) ?? [];
-    const held = heldBy(report);
+    const held = allocatedRows(report);
     expect(top.reduce((sum, value) => sum + value, 0)).toBe(report.totals.allocated_gpu_hours);
     expect(held.reduce((sum, each) => sum + each.gpu_hours, 0)).toBe(
       report.totals.allocated_gpu_hours,
@@ -96,7 +96,7 @@ describe("the books", () => {
   });
 
   test("what nobody held is no row, what belongs to no group is one", () => {
-    expect(heldBy(report).map((each) => each.row)).toEqual([
+    expect(allocatedRows(report).map((each) => each.row)).toEqual([
       "group",
       "group",
       "group",
@@ -208,14 +208,14 @@ test("room is counted by runs and islands of free GPUs", () => {
     marks: "fhffffcx",
     islands: "00110000",
   };
-  const rooms = roomOf(map);
+  const rooms = capacityOf(map);
   expect(rooms.map((room) => [room.free, room.run, room.island])).toEqual([
     [3, 2, 2],
     [2, 2, 2],
   ]);
-  expect(fitting(rooms, 3, "any", "").map((room) => room.node)).toEqual(["n1"]);
-  expect(fitting(rooms, 3, "contiguous", "")).toEqual([]);
-  expect(fitting(rooms, 2, "island", "H200").map((room) => room.node)).toEqual(["n2", "n1"]);
+  expect(fittingNodes(rooms, 3, "any", "").map((room) => room.node)).toEqual(["n1"]);
+  expect(fittingNodes(rooms, 3, "contiguous", "")).toEqual([]);
+  expect(fittingNodes(rooms, 2, "island", "H200").map((room) => room.node)).toEqual(["n2", "n1"]);
   expect(byFree(rooms)).toEqual([
     [2, 1],
     [3, 1],
@@ -240,7 +240,7 @@ test("periods are whole hours and days in UTC", () => {
   });
   expect(periodOf(monthOf("2026-02"))).toBe("2026-02-01..2026-02-28");
   expect(periodOf(lastDays(7, Date.UTC(2026, 0, 2, 3, 40)))).toBe("2025-12-27..2026-01-02");
-  expect(daysInWords(monthOf("2026-02"))).toMatch(/^1\s?\u2013\s?28 Feb 2026$/u);
+  expect(formatDays(monthOf("2026-02"))).toMatch(/^1\s?\u2013\s?28 Feb 2026$/u);
 });
 
 test("what is no month is the present one", () => {

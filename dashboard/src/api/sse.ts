@@ -1,6 +1,6 @@
-// The form of server-sent events.
+// Parse server-sent events.
 
-/** Events in what has arrived so far, and the rest that is not whole yet. */
+/** Return the complete events in a buffer, and the incomplete rest. */
 export function splitEvents(text: string): {
   events: { name: string; data: string }[];
   rest: string;

@@ -1,17 +1,16 @@
-// What a report becomes on the page. The table shows its rows and the chart its lines; the server
-// makes both from the same sums, so that they agree to the digit.
+// Turn a usage report into table rows and chart lines. The server computes both from the same sums.
 import type { Report, ReportRow } from "../api/types";
 import type { Line } from "../charts/align";
 
-/** Those who held GPUs: groups, others together, and what belongs to no group. */
-export function heldBy(report: Report): ReportRow[] {
+/** Return the rows with allocated hours: groups, others combined, and unattributed. */
+export function allocatedRows(report: Report): ReportRow[] {
   return report.rows.filter(
     (row) => row.row !== "unallocated" && (row.row !== "unattributed" || row.gpu_hours !== 0),
   );
 }
 
-/** Lines for a stacked chart: the largest groups, and all others as one. */
-export function stackOf(report: Report): Line[] {
+/** Return the lines of a stacked chart: the largest groups, and all others as one. */
+export function stackedLines(report: Report): Line[] {
   const series = report.series;
   if (!series) return [];
   const times = series.times.map((time) => Date.parse(time));
@@ -28,13 +27,13 @@ export function stackOf(report: Report): Line[] {
   });
 }
 
-/** What of the hours was held, 0–1. */
+/** Return the share of a row of all allocated hours, 0–1. */
 export function shareOf(row: ReportRow, report: Report): number {
   const held = report.totals.allocated_gpu_hours;
   return held ? row.gpu_hours / held : 0;
 }
 
-/** Let the browser save a text as a file. */
+/** Download a text as a file. */
 export function save(name: string, text: string): void {
   const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
   const anchor = document.createElement("a");
