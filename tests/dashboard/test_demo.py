@@ -32,8 +32,8 @@ def test_every_page_has_something_to_show(demo: Demo, page: Page) -> None:
         "nodes": ["Nodes"],
         f"nodes/{node}": ["GPUs", "History", "Processes", "Labels"],
         "workloads": ["Workloads"],
-        f"workloads/{workload}": ["GPUs over time", "Training", "Made of", "Pods"],
-        "usage": ["GPUs held", "GPU hours by namespace", "Idle while allocated"],
+        f"workloads/{workload}": ["GPUs over time", "Training", "Hierarchy", "Pods"],
+        "usage": ["Allocated GPUs", "GPU hours by namespace", "Idle while allocated"],
         "scheduling": ["Would it fit now?", "Claims", "Gangs", "Leases"],
     }
     for place, headings in shown.items():
