@@ -1,7 +1,9 @@
-# One image for every command. The page and the program are built in stages of their own, so that the
-# last one holds Python, the locked dependencies and nothing to build with. Give the base images by
-# digest for files that can be repeated to the byte; their times in the layers are the builder's affair
-# (BuildKit: --output type=image,rewrite-timestamp=true).
+# One image for `gpufleet serve`, `agent`, `scheduler` and `webhook`. It does not contain the demo: kubelite, its
+# API server for tests, has no place in production. Use `uvx` or `make run` for the demo.
+#
+# The page and the program are built in their own stages, so the final stage holds Python and the locked dependencies
+# but no build tools. For a reproducible image, pass the base images by digest and let BuildKit rewrite the timestamps
+# (--output type=image,rewrite-timestamp=true).
 ARG NODE_IMAGE=node:20-bookworm-slim
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
@@ -17,26 +19,26 @@ ARG SOURCE_DATE_EPOCH=315532800
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1
 WORKDIR /build
 COPY requirements/runtime.txt ./requirements/
-# Wheels only: what a source distribution needs to be built would come without a hash.
+# Wheels only: the build requirements of a source distribution would be installed without a hash check.
 RUN python -m venv /opt/gpufleet \
     && /opt/gpufleet/bin/pip install --no-compile --only-binary :all: --require-hashes -r requirements/runtime.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
 COPY --from=page /build/src/gpufleet/server/dashboard/static ./src/gpufleet/server/dashboard/static
-# What is only there to build goes; bytecode is checked by nothing that a clock has written, so that it can be
-# repeated, and a container with a read-only root need not compile at each start.
+# Remove the build tools and what only kubelite needs. Compile the bytecode here, because the root file system is
+# read-only at run time; hash-based bytecode does not depend on file times, so the build stays reproducible.
 RUN /opt/gpufleet/bin/pip install --no-compile --no-deps --no-build-isolation . \
     && /opt/gpufleet/bin/pip uninstall --yes \
-       editables hatchling packaging pathspec pluggy tomlkit trove-classifiers setuptools pip \
+       editables hatchling jsonschema-rs packaging pathspec pluggy tomlkit trove-classifiers setuptools pip \
     && /opt/gpufleet/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/gpufleet/lib
 
 FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="gpufleet" \
-      org.opencontainers.image.description="Shows, accounts for and hands out the GPUs of a fleet." \
+      org.opencontainers.image.description="Shows, accounts for and allocates the GPUs of a fleet." \
       org.opencontainers.image.licenses="Apache-2.0"
 ARG SOURCE_DATE_EPOCH=315532800
-# pip and its like are of no use in a container that nobody may change. The base comes without the bytecode of the
-# standard library, which would be compiled at each start, in time and memory.
+# Remove pip: nothing is installed at run time. The base image ships the standard library without bytecode; compiling
+# it here saves time and memory at every start.
 RUN python -m pip uninstall --yes --quiet --root-user-action=ignore setuptools wheel pip \
     && python -m compileall -q --invalidation-mode unchecked-hash -x 'ensurepip|idlelib|lib2to3|site-packages|tkinter|turtledemo' \
        "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
