@@ -389,28 +389,3 @@ def test_go_tool_pprof_opens_a_profile_of_the_server(tmp_path: Path, postgres_ur
 def _go_candidates() -> list[Path]:
     folders = [*os.environ.get("PATH", "").split(os.pathsep), "/usr/local/go/bin"]
     return [Path(folder) / "go" for folder in folders]
-
-
-LATE_SIGNALS = """
-import asyncio, os, signal, uvloop
-from gpufleet.server.http.server import stop_on_signals
-
-async def work():
-    with stop_on_signals():
-        os.kill(os.getpid(), signal.SIGINT)
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            pass
-
-with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-    runner.run(work())
-    os.kill(os.getpid(), signal.SIGTERM)
-os.kill(os.getpid(), signal.SIGINT)
-print("ended")
-"""
-
-
-def test_who_asks_again_when_all_is_closed_does_not_make_it_look_like_a_kill() -> None:
-    done = subprocess.run([sys.executable, "-c", LATE_SIGNALS], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")

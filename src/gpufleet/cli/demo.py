@@ -1,16 +1,15 @@
-"""Try gpufleet out on a fleet that is not there.
+"""Try gpufleet on a simulated fleet.
 
-A simulated fleet is written into an embedded Kubernetes-shaped API and an embedded PostgreSQL, and
-the ordinary server reads it from there: everything you see works the same on real machines. It begins
-with a week of history and then lives in real time. Ctrl-C stops it; the next start goes on where it
-was, --fresh begins anew. It never touches another cluster, database or Prometheus.
+The fleet is written into an embedded Kubernetes-shaped API and an embedded PostgreSQL, and the ordinary
+server reads it from there: everything you see works the same on real machines. It starts with a week of
+history and then runs in real time. Ctrl-C stops it; the next start continues, --fresh starts over. It never
+touches another cluster, database or Prometheus.
 
   gpufleet demo                   # 32 nodes with 8 GPUs each, on 127.0.0.1:8080
   gpufleet demo --nodes 500 --port 9000
 """
 
 import argparse
-import asyncio
 import shutil
 import sys
 import time
@@ -33,6 +32,7 @@ from gpufleet.runtime.settings import (
 from gpufleet.runtime.settings.groups import GROUPS as ALL_GROUPS
 
 if TYPE_CHECKING:
+    from gpufleet.runtime.process import Stopper
     from gpufleet.server.http.server import Server
 
 GROUPS: tuple[type, ...] = (DemoSettings, ServerSettings, AuthSettings, StoreSettings)
@@ -44,44 +44,46 @@ _PRICES = {
     "NVIDIA_L40S": 0.9,
     "AMD_Instinct_MI300X": 2.6,
 }
-"""What a GPU-hour costs in the simulated fleet, so that reports have something to add up."""
+"""Price of a GPU-hour in the simulated fleet, so that reports show costs."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flag that forgets what was."""
+    """Add the flag that deletes stored data."""
     parser.add_argument(
-        "--fresh", action="store_true", help="Forget what earlier demos with these numbers have stored."
+        "--fresh", action="store_true", help="Delete the stored data of earlier demos of this size and seed."
     )
 
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Play until a signal says stop."""
+    """Run the demo until a signal arrives."""
     import uvloop
 
     from gpufleet.runtime.logs import configure_logs
+    from gpufleet.runtime.process import run_until_stopped
 
     log = settings[LogSettings]
     if log.level == "info":
-        # The terminal belongs to what the demo itself has to say; --log-level debug shows all.
+        # Keep the terminal for the demo's own output; --log-level debug shows everything.
         configure_logs("warning", "console" if sys.stderr.isatty() else "json")
     own = demo_settings(settings)
     if arguments.fresh:
-        _forget(own[StoreSettings])
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_play(own))
+        _delete_data(own[StoreSettings])
+    return run_until_stopped(lambda stopper: _run(own, stopper), uvloop.new_event_loop)
 
 
-def _forget(store: StoreSettings) -> None:
+def _delete_data(store: StoreSettings) -> None:
     from gpufleet.errors import OperationRefused
     from gpufleet.store.postgres.embedded import running_server
 
     if running_server(store):
-        raise OperationRefused(f"a demo is running on {store.data}: stop it before --fresh deletes its data")
+        raise OperationRefused(
+            f"a demo is running on {store.data}: stop it before you delete its data with --fresh"
+        )
     shutil.rmtree(store.data, ignore_errors=True)
 
 
 def demo_settings(settings: Settings) -> Settings:
-    """The settings with everything outside this process taken away, and one cluster, `demo`."""
+    """Return settings that use nothing outside this process, with one cluster, `demo`."""
     demo, store = settings[DemoSettings], settings[StoreSettings]
     folder = store.data / "demo" / f"{demo.nodes}x{demo.gpus}-seed{demo.seed}"
     own = settings.replace(
@@ -96,34 +98,37 @@ def demo_settings(settings: Settings) -> Settings:
     return own.with_clusters({CLUSTER: own.with_clusters({})})
 
 
-async def _play(settings: Settings) -> int:
-    from gpufleet.cli.serve import serve_until_told
+async def _run(settings: Settings, stopper: "Stopper") -> None:
+    from gpufleet.server.http.server import run_server
+    from gpufleet.server.wiring.assemble import refuse_strangers
 
-    began = time.monotonic()
+    refuse_strangers(settings)
+    server, progress, started = settings[ServerSettings], Progress(), time.monotonic()
 
-    def started(address: str) -> None:
-        said.done(f"ready in {time.monotonic() - began:.1f} s")
-        print(_welcome(settings, address), flush=True)
+    def on_started(url: str) -> None:
+        progress.done(f"ready in {time.monotonic() - started:.1f} s")
+        print(_welcome(settings, url), flush=True)
 
-    said = Progress()
-    return await serve_until_told(settings, lambda closing: _put_together(settings, closing, said), started)
+    await run_server(
+        server.host, server.port, lambda closing: _build(settings, closing, progress), on_started, stopper
+    )
 
 
-async def _put_together(settings: Settings, closing: AsyncExitStack, said: "Progress") -> "Server":
+async def _build(settings: Settings, closing: AsyncExitStack, progress: "Progress") -> "Server":
     from gpufleet.demo.control_plane import open_trial
     from gpufleet.demo.demo_fleet import DemoFleet
     from gpufleet.server.wiring.assemble import http_server, open_parts
     from gpufleet.server.wiring.components import Components
 
     demo = settings[DemoSettings]
-    said.step(f"simulating {demo.nodes} nodes with {demo.gpus} GPUs each (seed {demo.seed})")
+    progress.step(f"simulating {demo.nodes} nodes with {demo.gpus} GPUs each (seed {demo.seed})")
     show = await closing.enter_async_context(DemoFleet(settings, CLUSTER))
-    await show.begin(said.count)
-    said.step(f"starting PostgreSQL in {settings[StoreSettings].data}")
+    await show.begin(progress.count)
+    progress.step(f"starting PostgreSQL in {settings[StoreSettings].data}")
 
     async def prepare(parts: Components) -> None:
-        await show.write_past(parts.store, said.count)
-        said.step("reading the fleet")
+        await show.write_past(parts.store, progress.count)
+        progress.step("reading the fleet")
 
     parts = await open_parts(show.settings, closing, simulated=True, prepare=prepare)
     await show.go_on(parts)
@@ -132,32 +137,32 @@ async def _put_together(settings: Settings, closing: AsyncExitStack, said: "Prog
 
 
 class Progress:
-    """What is being done, a line each; counts are shown in place at a terminal."""
+    """Prints one line per step; counts are updated in place at a terminal."""
 
     def __init__(self) -> None:
-        self._moving = sys.stdout.isatty()
+        self._in_place = sys.stdout.isatty()
         self._counting = False
         self._last = ""
 
-    def step(self, words: str) -> None:
-        """Something new begins."""
+    def step(self, text: str) -> None:
+        """Print the step that starts."""
         self._end_count()
         self._last = ""
-        print(f"==> {words}", flush=True)
+        print(f"==> {text}", flush=True)
 
     def count(self, what: str, done: int, of: int) -> None:
-        """Some of it is done."""
-        if self._moving:
+        """Show how much of the step is done."""
+        if self._in_place:
             self._counting = True
             print(f"\r    {done:,} of {of:,} {what}", end="", flush=True)
         elif done == of and what != self._last:
             self._last = what
             print(f"    {of:,} {what}", flush=True)
 
-    def done(self, words: str) -> None:
-        """All is done."""
+    def done(self, text: str) -> None:
+        """Print the last line."""
         self._end_count()
-        print(f"==> {words}", flush=True)
+        print(f"==> {text}", flush=True)
 
     def _end_count(self) -> None:
         if self._counting:
@@ -165,7 +170,7 @@ class Progress:
             self._counting = False
 
 
-def _welcome(settings: Settings, address: str) -> str:
+def _welcome(settings: Settings, url: str) -> str:
     from gpufleet.demo.control_plane import TRIAL
 
     kubeconfig = _short(settings[KubernetesSettings].kubeconfig)
@@ -173,17 +178,17 @@ def _welcome(settings: Settings, address: str) -> str:
     return f"""
 gpufleet demo: the fleet is simulated, everything else is real.
 
-  Dashboard          {address}/
-  API documentation  {address}/docs
-  Health             {address}/api/healthz
+  Dashboard          {url}/
+  API documentation  {url}/docs
+  Health             {url}/api/healthz
 
 Try:
-  curl '{address}/api/clusters/overview'
-  curl '{address}/api/workloads?status=Running&pageSize=5'
+  curl '{url}/api/clusters/overview'
+  curl '{url}/api/workloads?status=Running&pageSize=5'
   KUBECONFIG={kubeconfig} kubectl get gns
   KUBECONFIG={kubeconfig} kubectl get pods,gclaim -A
 
-Ask for GPUs yourself; the scheduler and the webhook are real:
+Request GPUs yourself; the scheduler and the webhook are real:
   KUBECONFIG={kubeconfig} kubectl apply -f {trial}
   KUBECONFIG={kubeconfig} kubectl get gclaim,pod trial
 

@@ -1,17 +1,13 @@
 """Run the server: fleet, accounting, REST API and dashboard.
 
-It listens on 127.0.0.1:8080 unless told otherwise. On any other address it wants a login: give
---tokens-file or --token-review, or --insecure. To make a token:
+It listens on 127.0.0.1:8080 by default. Any address that other machines can reach needs a login:
+give --tokens-file or --token-review, or --insecure. To create a token:
 
-  gpufleet serve --new-token grafana >> tokens    # the token on the terminal, its line in the file
+  gpufleet serve --new-token grafana >> tokens    # shows the token, adds its hash to the file
 """
 
 import argparse
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
 
 from gpufleet.runtime.settings import (
     AccountingSettings,
@@ -27,9 +23,6 @@ from gpufleet.runtime.settings import (
     StoreSettings,
     TrainingSettings,
 )
-
-if TYPE_CHECKING:
-    from gpufleet.server.http.server import Server
 
 GROUPS: tuple[type, ...] = (
     ServerSettings,
@@ -47,9 +40,9 @@ GROUPS: tuple[type, ...] = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the making of tokens."""
+    """Add the flags that create tokens."""
     parser.add_argument(
-        "--new-token", metavar="NAME", help="Make a bearer token for NAME, print its line, and exit."
+        "--new-token", metavar="NAME", help="Create a bearer token for NAME, print its line, and exit."
     )
     parser.add_argument(
         "--role",
@@ -60,52 +53,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Serve until a signal says stop."""
+    """Serve until a signal arrives."""
     if arguments.new_token is not None:
         return _print_new_token(arguments.new_token, arguments.role)
     import uvloop
 
+    from gpufleet.runtime.process import run_until_stopped
+    from gpufleet.server.http.server import run_server
+    from gpufleet.server.wiring.assemble import assemble, refuse_strangers
     from gpufleet.training.user_patterns import compile_user_patterns
 
-    # The agents read logs with them; a fault in the file that both share is told where it is noticed first.
+    # Only agents use them, but a mistake in the shared file is reported here too.
     compile_user_patterns(settings[TrainingSettings].patterns)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings))
-
-
-async def _serve(settings: Settings) -> int:
-    from gpufleet.server.wiring.assemble import assemble
-
-    return await serve_until_told(
-        settings,
-        lambda closing: assemble(settings, closing),
-        lambda address: print(f"gpufleet serves on {address}", flush=True),
-    )
-
-
-async def serve_until_told(
-    settings: Settings,
-    put_together: "Callable[[AsyncExitStack], Awaitable[Server]]",
-    started: "Callable[[str], None]",
-) -> int:
-    """Listen, put the server together and run it until a signal says stop; `started` gets its address."""
-    from gpufleet.runtime.listening import address_of, bind
-    from gpufleet.server.http.server import stop_on_signals
-    from gpufleet.server.wiring.assemble import refuse_strangers
-
-    server_settings = settings[ServerSettings]
     refuse_strangers(settings)
-    with bind(server_settings.host, server_settings.port) as listening, stop_on_signals() as stopper:
-        try:
-            async with AsyncExitStack() as closing:
-                server = await put_together(closing)
-                server.on_started = lambda: started(address_of(listening))
-                stopper.server = server
-                await server.serve(sockets=[listening])
-        except asyncio.CancelledError:
-            if not stopper.asked:
-                raise
-    return 0
+    server = settings[ServerSettings]
+    return run_until_stopped(
+        lambda stopper: run_server(
+            server.host,
+            server.port,
+            lambda closing: assemble(settings, closing),
+            lambda url: print(f"gpufleet serves on {url}", flush=True),
+            stopper,
+        ),
+        uvloop.new_event_loop,
+    )
 
 
 def _print_new_token(name: str, role: str) -> int:
@@ -115,6 +86,6 @@ def _print_new_token(name: str, role: str) -> int:
     from gpufleet.server.auth.tokens import new_token
 
     token, line = new_token(name, cast(Role, role))
-    print(f"token of {name}, shown this once: {token}", file=sys.stderr)
+    print(f"token of {name}, shown only once: {token}", file=sys.stderr)
     print(line)
     return 0

@@ -6,10 +6,10 @@ one component does not stop the process. All tasks are cancelled and awaited whe
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from gpufleet.runtime.logs import get_logger
 
@@ -27,16 +27,20 @@ class Background:
         self._first_backoff = first_backoff
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    def start(self, name: str, work: Callable[[], Awaitable[None]], *, cluster: str = "") -> None:
         """Run `work`, and run it again whenever it fails or returns."""
-        self._tasks[name] = asyncio.create_task(self._restart(name, work), name=name)
+        self._add(name, cluster, self._restart(work, _fields(name, cluster)))
 
-    def once(self, name: str, work: Awaitable[None]) -> None:
+    def once(self, name: str, work: Awaitable[None], *, cluster: str = "") -> None:
         """Run `work` once and log it if it fails."""
-        self._tasks[name] = asyncio.create_task(self._run_once(name, work), name=name)
+        self._add(name, cluster, self._run_once(work, _fields(name, cluster)))
+
+    def _add(self, name: str, cluster: str, work: Coroutine[Any, Any, None]) -> None:
+        name = f"{name}/{cluster}" if cluster else name
+        self._tasks[name] = asyncio.create_task(work, name=name)
 
     def running(self) -> list[str]:
-        """Return the names of the tasks that have not ended."""
+        """Return the tasks that have not ended: `name`, or `name/cluster`."""
         return sorted(name for name, task in self._tasks.items() if not task.done())
 
     async def __aenter__(self) -> Self:
@@ -51,22 +55,26 @@ class Background:
             with suppress(asyncio.CancelledError):
                 await task
 
-    async def _restart(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _restart(self, work: Callable[[], Awaitable[None]], fields: Mapping[str, str]) -> None:
         backoff = self._first_backoff
         while True:
             started = time.monotonic()
             try:
                 await work()
-                _log.warning("task_ended", task=name, restart_in_s=backoff)
+                _log.warning("task_ended", **fields, restart_in_s=backoff)
             except Exception:  # noqa: BLE001  (no fault of a task may stop the process)
-                _log.exception("task_failed", task=name, restart_in_s=backoff)
+                _log.exception("task_failed", **fields, restart_in_s=backoff)
             if time.monotonic() - started > STEADY:
                 backoff = self._first_backoff
             await asyncio.sleep(backoff)
             backoff = min(2 * backoff, MAX_BACKOFF)
 
-    async def _run_once(self, name: str, work: Awaitable[None]) -> None:
+    async def _run_once(self, work: Awaitable[None], fields: Mapping[str, str]) -> None:
         try:
             await work
         except Exception:  # noqa: BLE001  (as above)
-            _log.exception("task_failed", task=name)
+            _log.exception("task_failed", **fields)
+
+
+def _fields(name: str, cluster: str) -> dict[str, str]:
+    return {"task": name, "cluster": cluster} if cluster else {"task": name}

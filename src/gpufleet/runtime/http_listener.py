@@ -46,8 +46,7 @@ class HttpListener:
         self._metrics = metrics
         self._ready = ready
         self._stopping = False
-        self._app = web.Application(client_max_size=max_body)
-        self._app.on_response_prepare.append(self._close_when_stopping)
+        self._app = web.Application(client_max_size=max_body, middlewares=[self._close_when_stopping])
         self._app.router.add_get("/metrics", self._serve_metrics)
         for path, probe in (("/livez", alive), ("/healthz", alive), ("/readyz", self._not_ready)):
             self._app.router.add_get(path, _probe_handler(probe))
@@ -83,9 +82,12 @@ class HttpListener:
     async def _serve_metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._metrics(), headers={"Content-Type": METRICS_CONTENT_TYPE})
 
-    async def _close_when_stopping(self, _request: web.Request, response: web.StreamResponse) -> None:
+    @web.middleware
+    async def _close_when_stopping(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
         if self._stopping:
             response.force_close()
+        return response
 
 
 def _probe_handler(probe: Probe) -> Handler:

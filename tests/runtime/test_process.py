@@ -1,0 +1,79 @@
+"""Signals: the first stops the main task in an orderly way, later ones do no harm."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAD = """
+import asyncio, os, signal, uvloop
+from gpufleet.runtime.process import run_until_stopped, stop_on_signals
+"""
+
+SIGNALS_AFTER_THE_END = """
+async def work():
+    with stop_on_signals():
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+
+with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    runner.run(work())
+    os.kill(os.getpid(), signal.SIGTERM)
+os.kill(os.getpid(), signal.SIGINT)
+print("ended")
+"""
+
+SIGNAL_DURING_CLEANUP = """
+async def work(stopper):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(60)
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(0.1)
+        print("closed")
+
+print(run_until_stopped(work))
+"""
+
+GENTLE_STOP = """
+async def work(stopper):
+    stops = []
+    second = asyncio.Event()
+    stopper.on_stop = lambda: (stops.append(1), len(stops) == 2 and second.set())
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await second.wait()
+    print(len(stops))
+
+print(run_until_stopped(work, uvloop.new_event_loop))
+"""
+
+CANCELLED_WITHOUT_A_SIGNAL = """
+async def work(stopper):
+    asyncio.current_task().cancel()
+    await asyncio.sleep(60)
+
+try:
+    run_until_stopped(work)
+except asyncio.CancelledError:
+    print("cancelled")
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [
+        pytest.param(SIGNALS_AFTER_THE_END, "ended\n", id="after the end they do not look like a kill"),
+        pytest.param(SIGNAL_DURING_CLEANUP, "closed\n0\n", id="a second one does not interrupt cleanup"),
+        pytest.param(GENTLE_STOP, "2\n0\n", id="each one calls on_stop"),
+        pytest.param(CANCELLED_WITHOUT_A_SIGNAL, "cancelled\n", id="other cancellations are not hidden"),
+    ],
+)
+def test_signals(code: str, output: str) -> None:
+    done = subprocess.run([sys.executable, "-c", HEAD + code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
