@@ -65,7 +65,7 @@ def test_a_replicaset_deleted_before_its_pods_makes_no_workload_of_its_own(fleet
     fleet.put_pod(pod("p", owner=REPLICASET))
     fleet.drop_owner("r")
     assert list(fleet.workloads()) == ["d"]
-    assert [branch.kind for branch in fleet.tree("d").children] == ["ReplicaSet"]
+    assert [branch.kind for branch in fleet.object_tree("d").children] == ["ReplicaSet"]
 
 
 def test_what_stands_between_a_workload_and_its_pods_is_told(fleet: Fleet) -> None:
@@ -84,7 +84,7 @@ def test_owners_in_a_circle_are_one_workload(fleet: Fleet) -> None:
     fleet.put_owner(FleetOwner(uid="y", kind="B", name="y", parent=OwnerRef("x", "A", "x")))
     fleet.put_pod(pod("p", owner=OwnerRef("y", "B", "y")))
     assert list(fleet.workloads()) == ["x"]
-    assert fleet.tree("x").children[0].children[0].uid == "p"
+    assert fleet.object_tree("x").children[0].children[0].uid == "p"
 
 
 def test_a_finished_pod_holds_nothing_and_a_waiting_one_neither(fleet: Fleet) -> None:
@@ -111,9 +111,9 @@ def test_shared_pods_without_a_named_gpu_are_counted_by_their_shares(fleet: Flee
 def test_who_holds_which_gpu_is_left_open_where_nobody_says(fleet: Fleet) -> None:
     fleet.put_pod(pod("p"))
     view = fleet.views()["a"]
-    assert (view.allocated, view.holders, view.held) == (4, {}, frozenset())
+    assert (view.allocated, view.holders, view.allocated_indices) == (4, {}, frozenset())
     fleet.put_pod(pod("q"))
-    assert fleet.views()["a"].held == frozenset(range(8))
+    assert fleet.views()["a"].allocated_indices == frozenset(range(8))
 
 
 def test_leases_name_the_gpus_of_a_pod_without_annotation(fleet: Fleet) -> None:
@@ -256,7 +256,7 @@ def test_where_an_agent_looks_its_word_counts(fleet: Fleet) -> None:
 def test_what_changed_is_told_with_its_reason(fleet: Fleet) -> None:
     fleet.refresh()
     heard: list[str] = []
-    stop = fleet.changes.listen(
+    stop = fleet.changes.subscribe(
         lambda change: heard.append(f"{change.subject} {change.was} -> {change.now}: {change.reason}")
     )
     fleet.put_node(FleetNode(name="a", gpu_count=8, ready=False, not_ready_reason="kubelet stopped"))
@@ -283,7 +283,7 @@ def test_a_cron_job_does_not_remember_every_job_that_it_ever_had(fleet: Fleet) -
         FleetOwner(uid="idle", kind="Job", name="idle", parent=OwnerRef("cron", "CronJob", "nightly"))
     )
     fleet.drop_owner("idle")
-    remembered = [branch.name for branch in fleet.tree("cron").children]
+    remembered = [branch.name for branch in fleet.object_tree("cron").children]
     assert remembered == [f"job-{number:04}" for number in range(1_000 - KEPT_GONE_PODS, 1_000)]
     assert len(fleet.ownership.owners) == KEPT_GONE_PODS + 1
 
@@ -301,7 +301,7 @@ def test_an_address_goes_from_one_node_to_the_next(fleet: Fleet) -> None:
     fleet.put_node(FleetNode(name="new", gpu_count=8, aliases=("10.0.0.5",)))
     fleet.put_node(msgspec.structs.replace(old, ready=False))
     fleet.drop_node("old")
-    assert fleet.node_name("10.0.0.5") == "new"
+    assert fleet.node_names.resolve("10.0.0.5") == "new"
     fleet.put_node(FleetNode(name="new", gpu_count=8, aliases=("10.0.0.6",)))
-    assert fleet.node_name("10.0.0.5") == "10.0.0.5"
-    assert fleet.node_name("10.0.0.6") == "new"
+    assert fleet.node_names.resolve("10.0.0.5") == "10.0.0.5"
+    assert fleet.node_names.resolve("10.0.0.6") == "new"

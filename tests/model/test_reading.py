@@ -31,9 +31,8 @@ def test_a_value_that_the_source_does_not_have_is_none_and_zero_stays_zero() -> 
 def test_gpus_are_found_by_name_by_node_and_by_uuid() -> None:
     readings = two_gpus()
     assert readings.rows[GpuRef("b", 1)] == 1
-    assert list(readings.of_node("b")) == [1]
-    assert list(readings.of_node("nowhere")) == []
-    assert readings.rows_by_uuid["GPU-1"] == 1
+    assert list(readings.rows_of("b")) == [1]
+    assert list(readings.rows_of("nowhere")) == []
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,14 @@
-"""Opens and closes the periods during which pods hold GPUs.
+"""Open and close the periods during which pods hold GPUs.
 
-The fleet tells the ledger what each pod holds whenever that may have changed; the ledger
-compares and writes down what began and what ended. Accounting drains it. A period that was
-drained open comes again when it is closed or corrected, with the same pod and start, so that
-storing is an upsert.
+The fleet passes in what a pod holds whenever that may have changed. Accounting drains what began
+and what ended. An open period is drained again when it is closed or corrected, with the same pod
+and start, so that storing it is an upsert.
 
-Watches of different kinds race: a pod may be seen moments before its owner. So what is learned
-of a period within `SETTLING` seconds of opening it corrects the period instead of splitting it.
+Watches of different kinds race: a pod may be seen moments before its owner. So a change within
+`SETTLING` seconds of opening a period corrects the period instead of splitting it.
 
-A pod that is gone and comes back (a source that missed it once, a claim that was made anew) goes on behind
-the period that was closed: nothing is told twice.
+A pod may disappear and come back: a source missed it once, or its claim was recreated. Its next
+period then starts where the closed one ended, so that no second is counted twice.
 """
 
 from collections.abc import Iterable
@@ -19,21 +18,25 @@ import msgspec
 from gpufleet.model.periods import AllocationPeriod
 
 SETTLING = 30.0
-KEPT_CLOSED = 100_000
-"""Pods whose last closed period is remembered."""
+MAX_CLOSED = 100_000
+"""Pods whose last closed period is kept in memory."""
 
 
 class AllocationPeriods:
-    """Open periods by pod, and what was not drained yet."""
+    """Open periods by pod, and the changes that were not drained yet."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[AllocationPeriod, float]] = {}
+        """With the time at which the period was opened here."""
         self._closed: dict[str, AllocationPeriod] = {}
-        """The last closed period of a pod, the newest pods last."""
-        self._news: dict[tuple[str, float], AllocationPeriod] = {}
+        """The last closed period of each pod, the newest last."""
+        self._changed: dict[tuple[str, float], AllocationPeriod] = {}
 
-    def note(self, pod_uid: str, now: AllocationPeriod | None, at: float) -> None:
-        """At `at` the pod holds `now` (whose start counts only if a stretch begins), or nothing."""
+    def update(self, pod_uid: str, now: AllocationPeriod | None, at: float) -> None:
+        """Record that the pod holds `now` at `at`, or nothing.
+
+        The start of `now` counts only if the pod held nothing before.
+        """
         before, opened = self._open.get(pod_uid, (None, at))
         if before is not None and now is not None:
             same = msgspec.structs.replace(now, start=before.start)
@@ -54,34 +57,34 @@ class AllocationPeriods:
             self._begin(now, at)
 
     def drain(self) -> list[AllocationPeriod]:
-        """Every period that began, ended or was corrected since the last call."""
-        news, self._news = list(self._news.values()), {}
-        return news
+        """Return every period that began, ended or was corrected since the last call."""
+        changed, self._changed = list(self._changed.values()), {}
+        return changed
 
     def open(self) -> list[AllocationPeriod]:
-        """The periods that last."""
+        """Return the periods that have not ended."""
         return [period for period, _ in self._open.values()]
 
     def adopt(self, periods: Iterable[AllocationPeriod]) -> None:
-        """Go on with these periods, which an earlier life began, where the pods still hold something."""
+        """Continue these periods of an earlier run, for pods that still hold GPUs."""
         for period in periods:
             if period.pod_uid in self._open:
                 self._open[period.pod_uid] = (period, self._open[period.pod_uid][1])
 
     def _close(self, period: AllocationPeriod, at: float) -> None:
         ended = msgspec.structs.replace(period, end=max(at, period.start))
-        self._news[period.pod_uid, period.start] = ended
+        self._changed[period.pod_uid, period.start] = ended
         self._closed.pop(period.pod_uid, None)
         self._closed[period.pod_uid] = ended
-        if len(self._closed) > KEPT_CLOSED:
+        if len(self._closed) > MAX_CLOSED:
             del self._closed[next(iter(self._closed))]
 
     def _shorten(self, pod_uid: str, split: float, at: float) -> None:
-        """A pod that was over at `at`, before its period was split, had nothing from then on."""
+        """Close the period before `split` at `at`, if the pod turns out to have ended before the split."""
         last = self._closed.get(pod_uid)
         if last is not None and last.end == split and at < split:
             self._close(last, at)
 
     def _begin(self, period: AllocationPeriod, opened: float) -> None:
         self._open[period.pod_uid] = (period, opened)
-        self._news[period.pod_uid, period.start] = period
+        self._changed[period.pod_uid, period.start] = period

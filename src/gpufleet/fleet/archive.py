@@ -1,6 +1,7 @@
-"""Workloads that are gone from their source: the newest are remembered for lists, all go to the store.
+"""Workloads that were deleted at their source.
 
-Whoever follows workloads hears of those that come into the archive and of those that it forgets.
+The newest are kept for lists; all of them are drained into the store. Watchers of workloads are
+notified of those that enter the archive and of those that drop out of it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,12 +10,12 @@ from typing import NamedTuple
 from gpufleet.fleet.hierarchy import ObjectTree
 from gpufleet.fleet.workload_summary import Workload
 
-KEPT_ENDED = 20_000
-"""WorkloadRecord workloads that are remembered for lists; all of them are in the store."""
+MAX_ARCHIVED = 20_000
+"""Ended workloads kept in memory for lists; the store has all of them."""
 
 
 class WorkloadRecord(NamedTuple):
-    """A workload that is gone from its source, as it was last."""
+    """A workload, the objects below it, and its GPUs by model."""
 
     workload: Workload
     tree: ObjectTree
@@ -22,41 +23,41 @@ class WorkloadRecord(NamedTuple):
 
 
 class Archive:
-    """WorkloadRecord workloads, the oldest first; `tell` hears the uid of each that comes or goes."""
+    """Ended workloads, the oldest first. `notify` is called with the uid of each that changes."""
 
-    def __init__(self, keep: int, tell: Callable[[str], None]) -> None:
-        self._keep = keep
-        self._tell = tell
+    def __init__(self, size: int, notify: Callable[[str], None]) -> None:
+        self._size = size
+        self._notify = notify
         self._records: dict[str, WorkloadRecord] = {}
         self._new: list[WorkloadRecord] = []
 
     @property
     def records(self) -> Mapping[str, WorkloadRecord]:
-        """What is remembered, by uid."""
+        """The archived workloads by uid."""
         return self._records
 
     def put(self, record: WorkloadRecord) -> None:
-        """A workload is gone."""
+        """Add a workload that ended, and drop the oldest if the archive is full."""
         uid = record.workload.uid
         self._records.pop(uid, None)
         self._records[uid] = record
         self._new.append(record)
-        while len(self._records) > self._keep:
+        while len(self._records) > self._size:
             oldest = next(iter(self._records))
             del self._records[oldest]
-            self._tell(oldest)
+            self._notify(oldest)
 
-    def remember(self, ended: Iterable[WorkloadRecord]) -> None:
-        """Take ended workloads over from an earlier life, the oldest first."""
+    def restore(self, ended: Iterable[WorkloadRecord]) -> None:
+        """Add workloads of an earlier run, the oldest first."""
         for record in ended:
             self._records.setdefault(record.workload.uid, record)
-            self._tell(record.workload.uid)
+            self._notify(record.workload.uid)
 
     def drain(self) -> list[WorkloadRecord]:
-        """Those that came since the last call."""
+        """Return the workloads that were put since the last call."""
         ended, self._new = self._new, []
         return ended
 
-    def undrain(self, ended: Iterable[WorkloadRecord]) -> None:
-        """Give back what was drained and could not be stored."""
+    def requeue(self, ended: Iterable[WorkloadRecord]) -> None:
+        """Put back drained workloads that could not be stored."""
         self._new[:0] = ended

@@ -1,4 +1,7 @@
-"""Opens and closes the periods during which nodes have GPUs, as `ledger` does for those who hold them."""
+"""Open and close the periods during which nodes have GPUs.
+
+Works like `allocation_periods`, for nodes instead of pods.
+"""
 
 from collections.abc import Iterable
 
@@ -8,39 +11,41 @@ from gpufleet.model.periods import CapacityPeriod
 
 
 class CapacityPeriods:
-    """Open periods by node, and what was not drained yet."""
+    """Open periods by node, and the changes that were not drained yet."""
 
     def __init__(self) -> None:
         self._open: dict[str, CapacityPeriod] = {}
-        self._news: dict[tuple[str, float], CapacityPeriod] = {}
-        self._ended: dict[str, float] = {}
-        """When the last closed period of a node ended."""
+        self._changed: dict[tuple[str, float], CapacityPeriod] = {}
+        self._last_end: dict[str, float] = {}
 
-    def note(self, node: str, now: CapacityPeriod | None, at: float) -> None:
-        """At `at` the node has `now` (whose start counts only if it had no GPUs before), or none."""
+    def update(self, node: str, now: CapacityPeriod | None, at: float) -> None:
+        """Record that the node has `now` GPUs at `at`, or none.
+
+        The start of `now` counts only if the node had no GPUs before.
+        """
         before = self._open.get(node)
         if before is not None:
             if now is not None and msgspec.structs.replace(now, start=before.start) == before:
                 return
             del self._open[node]
-            end = self._ended[node] = max(at, before.start)
-            self._news[node, before.start] = msgspec.structs.replace(before, end=end)
+            end = self._last_end[node] = max(at, before.start)
+            self._changed[node, before.start] = msgspec.structs.replace(before, end=end)
         if now is not None:
-            if node in self._ended:
-                now = msgspec.structs.replace(now, start=max(at, self._ended[node]))
-            self._open[node] = self._news[node, now.start] = now
+            if node in self._last_end:
+                now = msgspec.structs.replace(now, start=max(at, self._last_end[node]))
+            self._open[node] = self._changed[node, now.start] = now
 
     def drain(self) -> list[CapacityPeriod]:
-        """Every period that began or ended since the last call."""
-        news, self._news = list(self._news.values()), {}
-        return news
+        """Return every period that began or ended since the last call."""
+        changed, self._changed = list(self._changed.values()), {}
+        return changed
 
     def open(self) -> list[CapacityPeriod]:
-        """The periods that last."""
+        """Return the periods that have not ended."""
         return list(self._open.values())
 
     def adopt(self, periods: Iterable[CapacityPeriod]) -> None:
-        """Go on with these periods, which an earlier life began, where the nodes still have GPUs."""
+        """Continue these periods of an earlier run, for nodes that still have GPUs."""
         for period in periods:
             if period.node in self._open:
                 self._open[period.node] = period

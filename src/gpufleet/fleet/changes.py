@@ -1,4 +1,4 @@
-"""What changed lately, for people who watch: kept for a while and told to whoever listens."""
+"""Recent changes of nodes, GPUs and workloads, kept for a while and published to listeners."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -8,11 +8,11 @@ import msgspec
 from gpufleet.fleet.node_view import NodeState, NodeView
 from gpufleet.fleet.workload_summary import Workload
 
-KEPT = 500
+MAX_RECENT = 500
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that became different."""
+    """One change of state."""
 
     at: float
     subject: str
@@ -26,19 +26,19 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changes:
-    """The newest changes, and the listeners that hear of each."""
+    """The newest changes, and the listeners that receive each of them."""
 
     def __init__(self) -> None:
-        self.recent: deque[Change] = deque(maxlen=KEPT)
+        self.recent: deque[Change] = deque(maxlen=MAX_RECENT)
         self._listeners: list[Callable[[Change], None]] = []
 
-    def listen(self, listener: Callable[[Change], None]) -> Callable[[], None]:
-        """Call `listener` with every change from now on; what is returned ends that."""
+    def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Call `listener` with every change from now on. Return a function that unsubscribes it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def tell(self, changes: Iterable[Change]) -> None:
-        """Write changes down and pass them on."""
+    def publish(self, changes: Iterable[Change]) -> None:
+        """Keep the changes and pass them to the listeners."""
         for change in changes:
             self.recent.append(change)
             for listener in list(self._listeners):
@@ -46,7 +46,7 @@ class Changes:
 
 
 def node_changes(name: str, before: NodeView | None, after: NodeView | None, at: float) -> Iterator[Change]:
-    """What a second look at a node found to be different, for the node and its GPUs."""
+    """Yield what differs between two views of a node, for the node and its GPUs."""
     was, now = _condition(before), _condition(after)
     if was != now:
         reason = after.fault if after else ""
@@ -67,7 +67,7 @@ def node_changes(name: str, before: NodeView | None, after: NodeView | None, at:
 
 
 def workload_changes(before: Workload | None, after: Workload, at: float) -> Iterator[Change]:
-    """Whether a workload came, went or took another status."""
+    """Yield a change if a workload appeared, was deleted or changed its status."""
     was = before.status.value if before else ""
     now = "Deleted" if after.gone and not after.status.ended else after.status.value
     if was != now:

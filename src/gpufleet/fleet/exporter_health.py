@@ -1,7 +1,7 @@
-"""The health of a GPU that no agent looks at, from what its exporter reports as wrong.
+"""Judge the health of a GPU without an agent, from the faults that its exporter reports.
 
-Exporters report states and counts that may never clear by themselves, so a fault stands for as long
-as it is reported. Where an agent looks at the GPU itself, it knows better, and this is not asked.
+Exporters report states and counts that may never clear by themselves, so a fault stands for as
+long as it is reported. Where an agent runs on the node, its verdict is used instead.
 """
 
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ _REASONS = {
 }
 
 
-def reason_out(faults: Iterable[Fault], vendor: str) -> str:
-    """Why the GPU must not be used; empty if nothing reported says so."""
+def unusable_reason(faults: Iterable[Fault], vendor: str) -> str:
+    """Return why the GPU must not be used, or an empty string."""
     reasons = sorted(filter(None, (_reason(fault, vendor) for fault in faults)))
     return "; ".join(reasons)
 
@@ -30,7 +30,7 @@ def _reason(fault: Fault, vendor: str) -> str:
         finding = judge_xid(fault.code)
         return finding.reason if finding is not None and finding.severity is Severity.OUT else ""
     if fault.kind is FaultKind.ECC_UNCORRECTED:
-        # On NVIDIA the XIDs decide, since a count may be of errors that were contained.
+        # On NVIDIA the XIDs decide, because the count includes contained errors.
         return f"{fault.count:g} uncorrectable memory errors" if vendor.lower() == "amd" else ""
     if fault.kind is FaultKind.RECOVERY_ACTION and not fault.code:
         return ""

@@ -1,22 +1,21 @@
-"""The latest reading of every GPU in columns, one slot a GPU.
+"""The latest reading of every GPU in numpy columns, one slot per GPU.
 
 Questions over 100,000 GPUs ("mean utilization of the allocated ones", "the five hottest") are a
-few numpy operations here instead of a walk over objects. A slot belongs to a (node, index) and
-is reused after the GPU is gone. Exporters and agents may number GPUs differently, so a UUID
-that both know decides before the index does.
+few numpy operations here instead of a loop over objects. A slot belongs to a (node, index) and is
+reused when the GPU is gone. Exporters and agents may number GPUs differently, so a UUID that both
+report decides before the index does.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpufleet.fleet.node_view import NodeView
-from gpufleet.model.reading import GpuIdentity, Quantity, Readings
+from gpufleet.model.reading import Column, GpuIdentity, Quantity, Readings
 
-Column = NDArray[np.float64]
-SHOWN = (
+COLUMN_QUANTITIES = (
     Quantity.UTILIZATION,
     Quantity.TEMPERATURE,
     Quantity.POWER,
@@ -24,11 +23,11 @@ SHOWN = (
     Quantity.MEMORY_TOTAL,
     Quantity.MEMORY_UTILIZATION,
 )
-"""What the questions of the fleet ask for; the rest is read from `Readings` directly."""
+"""Quantities that the fleet's questions need; the others are read from `Readings` directly."""
 
-_FIRST_SIZE = 64
-_ROWS_A_STEP = 512
-_TRIES = 3
+_INITIAL_SIZE = 64
+_ROWS_PER_STEP = 512
+_MAP_ATTEMPTS = 3
 
 
 class GpuColumns:
@@ -37,112 +36,108 @@ class GpuColumns:
     def __init__(self) -> None:
         self.keys: list[tuple[str, int] | None] = []
         self.models: list[str] = []
-        self.held: NDArray[np.bool_] = np.zeros(_FIRST_SIZE, dtype=np.bool_)
+        self.allocated: NDArray[np.bool_] = np.zeros(_INITIAL_SIZE, dtype=np.bool_)
         self.readings = Readings(taken_at=0.0)
-        self.kept: dict[tuple[Quantity, int], Any] = {}
-        """Answers that hold until the numbers, or which GPUs there are, change."""
-        self._columns = {quantity: np.full(_FIRST_SIZE, np.nan) for quantity in SHOWN}
+        self.cache: dict[tuple[Quantity, int], Any] = {}
+        """Answers that are valid until the readings or the set of GPUs change."""
+        self._columns = {quantity: np.full(_INITIAL_SIZE, np.nan) for quantity in COLUMN_QUANTITIES}
         self._nodes: dict[str, dict[int, int]] = {}
-        self._uuids: dict[str, int] = {}
-        self._uuid_of: list[str] = []
+        self._slots_by_uuid: dict[str, int] = {}
+        self._uuids: list[str] = []
         self._free: list[int] = []
+        self._layout = 0
+        """Grows whenever a GPU gets or loses its slot or changes its UUID."""
         self._mapped: tuple[tuple[GpuIdentity, ...], int] = ((), -1)
+        """The GPUs and the layout for which `_rows` and `_slots` are valid."""
         self._rows: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         self._slots: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-        self._shape = 0
 
     def column(self, quantity: Quantity) -> Column:
-        """One quantity of every slot; NaN where there is no reading or no GPU."""
+        """Return one quantity of every slot, NaN where there is no reading or no GPU."""
         return self._columns[quantity][: len(self.keys)]
 
     def slots_of(self, node: str, indices: Iterable[int]) -> list[int]:
-        """The slots of some GPUs of a node; unknown ones are left out."""
+        """Return the slots of some GPUs of a node, without the unknown ones."""
         known = self._nodes.get(node, {})
         return [known[index] for index in indices if index in known]
 
-    def put(self, view: NodeView) -> None:
-        """Give the GPUs of a node slots and say which are allocated."""
+    def put_node(self, view: NodeView) -> None:
+        """Give the GPUs of a node slots and record which are allocated."""
         name = view.node.name
-        known = self._nodes.setdefault(name, {})
-        wanted = {gpu.index: gpu for gpu in view.gpus}
-        for index in [index for index in known if index not in wanted]:
-            self._release(known.pop(index))
-        for index, gpu in wanted.items():
-            if index not in known:
-                known[index] = self._take((name, index))
-            slot = known[index]
+        slots = self._nodes.setdefault(name, {})
+        gpus = {gpu.index: gpu for gpu in view.gpus}
+        for index in [index for index in slots if index not in gpus]:
+            self._release(slots.pop(index))
+        for index, gpu in gpus.items():
+            if index not in slots:
+                slots[index] = self._acquire((name, index))
+            slot = slots[index]
             if self.models[slot] != gpu.model:
                 self.models[slot] = gpu.model
-                self.kept.clear()
-            self.held[slot] = index in view.held
-            self._rename(slot, gpu.uuid)
+                self.cache.clear()
+            self.allocated[slot] = index in view.allocated_indices
+            self._set_uuid(slot, gpu.uuid)
 
-    def drop(self, node: str) -> None:
-        """Forget the GPUs of a node."""
+    def drop_node(self, node: str) -> None:
+        """Release the slots of a node."""
         for slot in self._nodes.pop(node, {}).values():
             self._release(slot)
 
-    def take(self, readings: Readings, names: Mapping[str, str]) -> Iterator[None]:
-        """Take over new readings. `names` gives the node for each other name that it goes by.
+    def put_readings(self, readings: Readings) -> Iterator[None]:
+        """Replace the readings.
 
-        Which slot a row belongs to is found in steps; the numbers change in the last one.
+        Rows are mapped to slots in several steps; the values change together in the last one.
         """
-        for _ in range(_TRIES):
+        for _ in range(_MAP_ATTEMPTS):
             if self._is_mapped(readings.gpus):
                 break
-            yield from self._map(readings.gpus, names)
+            yield from self._map(readings.gpus)
         if not self._is_mapped(readings.gpus):  # GPUs come and go faster than the steps
-            for _ in self._map(readings.gpus, names):
+            for _ in self._map(readings.gpus):
                 pass
         self.readings = readings
-        self.kept.clear()
-        for quantity in SHOWN:
+        self.cache.clear()
+        for quantity in COLUMN_QUANTITIES:
             column = self._columns[quantity]
             column[:] = np.nan
             values = readings.values.get(quantity)
             if values is not None:
                 column[self._slots] = values[self._rows]
 
-    def row_of(self, slot: int) -> int | None:
-        """The row of `readings` that describes a slot's GPU."""
-        found = np.flatnonzero(self._slots == slot)
-        return int(self._rows[found[0]]) if len(found) else None
-
     def _is_mapped(self, gpus: tuple[GpuIdentity, ...]) -> bool:
-        return self._mapped[0] is gpus and self._mapped[1] == self._shape
+        return self._mapped[0] is gpus and self._mapped[1] == self._layout
 
-    def _map(self, gpus: tuple[GpuIdentity, ...], names: Mapping[str, str]) -> Iterator[None]:
+    def _map(self, gpus: tuple[GpuIdentity, ...]) -> Iterator[None]:
         rows: dict[int, int] = {}
-        shape = self._shape
+        layout = self._layout
         for row, gpu in enumerate(gpus):
-            if row % _ROWS_A_STEP == 0:
+            if row % _ROWS_PER_STEP == 0:
                 yield
             if gpu.ref.partition:
                 continue
-            slot = self._uuids.get(gpu.uuid) if gpu.uuid else None
+            slot = self._slots_by_uuid.get(gpu.uuid) if gpu.uuid else None
             if slot is None:
-                node = gpu.ref.node if gpu.ref.node in self._nodes else names.get(gpu.ref.node, "")
-                slot = self._nodes.get(node, {}).get(gpu.ref.index)
+                slot = self._nodes.get(gpu.ref.node, {}).get(gpu.ref.index)
             if slot is not None:
                 rows[slot] = row
         self._slots = np.fromiter(rows.keys(), dtype=np.intp, count=len(rows))
         self._rows = np.fromiter(rows.values(), dtype=np.intp, count=len(rows))
-        self._mapped = (gpus, shape)
+        self._mapped = (gpus, layout)
 
-    def _rename(self, slot: int, uuid: str) -> None:
-        old = self._uuid_of[slot]
+    def _set_uuid(self, slot: int, uuid: str) -> None:
+        old = self._uuids[slot]
         if old == uuid:
             return
-        self._shape += 1
-        self._uuid_of[slot] = uuid
-        if self._uuids.get(old) == slot:
-            del self._uuids[old]
+        self._layout += 1
+        self._uuids[slot] = uuid
+        if self._slots_by_uuid.get(old) == slot:
+            del self._slots_by_uuid[old]
         if uuid:
-            self._uuids[uuid] = slot
+            self._slots_by_uuid[uuid] = slot
 
-    def _take(self, key: tuple[str, int]) -> int:
-        self._shape += 1
-        self.kept.clear()
+    def _acquire(self, key: tuple[str, int]) -> int:
+        self._layout += 1
+        self.cache.clear()
         if self._free:
             slot = self._free.pop()
             self.keys[slot] = key
@@ -150,20 +145,20 @@ class GpuColumns:
         slot = len(self.keys)
         self.keys.append(key)
         self.models.append("")
-        self._uuid_of.append("")
-        if slot >= len(self.held):
-            self.held = np.concatenate([self.held, np.zeros_like(self.held)])
+        self._uuids.append("")
+        if slot >= len(self.allocated):
+            self.allocated = np.concatenate([self.allocated, np.zeros_like(self.allocated)])
             for quantity, column in self._columns.items():
                 self._columns[quantity] = np.concatenate([column, np.full_like(column, np.nan)])
         return slot
 
     def _release(self, slot: int) -> None:
-        self._shape += 1
-        self.kept.clear()
+        self._layout += 1
+        self.cache.clear()
         self.keys[slot] = None
         self.models[slot] = ""
-        self.held[slot] = False
+        self.allocated[slot] = False
         for column in self._columns.values():
             column[slot] = np.nan
-        self._rename(slot, "")
+        self._set_uuid(slot, "")
         self._free.append(slot)

@@ -1,4 +1,4 @@
-"""A workload's objects as a tree: what controls what, down to the pods."""
+"""The objects of a workload as a tree: what controls what, down to the pods."""
 
 from typing import NamedTuple
 
@@ -16,13 +16,16 @@ class ObjectTree(NamedTuple):
 
 
 def object_tree(ownership: Ownership, uid: str, above: frozenset[str] = frozenset()) -> ObjectTree:
-    """An object with everything that it controls, ordered by kind and name; one that is `above` itself is left out."""
+    """Return an object with everything it controls, ordered by kind and name.
+
+    Objects in `above` are left out, so that a cycle of references ends.
+    """
     children = [
         object_tree(ownership, child, above | {uid})
         for child in ownership.children_of(uid)
         if child not in above and child != uid
     ]
-    ordered = tuple(sorted(children, key=lambda b: (b.kind, b.name, b.uid)))
+    ordered = tuple(sorted(children, key=lambda tree: (tree.kind, tree.name, tree.uid)))
     found = ownership.pods.get(uid) or ownership.owners.get(uid)
     if found is not None:
         return ObjectTree(uid, found.kind, found.name, found.namespace, ordered)

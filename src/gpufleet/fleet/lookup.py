@@ -1,4 +1,4 @@
-"""One workload by its uid, living or ended, with what both have in common."""
+"""Find one workload by uid, running or ended, and the GPUs that it holds or held."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from gpufleet.model.reading import GpuRef
 
 
 class AllocatedGpu(NamedTuple):
-    """A GPU that a workload holds or held, from when to when (0: still), in Unix seconds."""
+    """A GPU that a workload holds or held from `start` to `end` (0: still), in Unix seconds."""
 
     gpu: GpuRef
     start: float
@@ -19,10 +19,10 @@ class AllocatedGpu(NamedTuple):
 
 
 def find_workload(fleet: Fleet, uid: str) -> WorkloadRecord:
-    """The workload of that uid; NotFound if the fleet does not know it."""
+    """Return the workload with that uid. Raise NotFound if the fleet does not know it."""
     workload = fleet.workloads().get(uid)
     if workload is not None:
-        return WorkloadRecord(workload, fleet.tree(uid), fleet.models(workload.counted))
+        return WorkloadRecord(workload, fleet.object_tree(uid), fleet.gpu_models(workload.counted))
     ended = fleet.ended().get(uid)
     if ended is None:
         raise NotFound(f"Workload with UID '{uid[:64]}' not found")
@@ -30,13 +30,13 @@ def find_workload(fleet: Fleet, uid: str) -> WorkloadRecord:
 
 
 def controllers(tree: ObjectTree) -> list[str]:
-    """The uids of what stands between a workload and its pods, such as the ReplicaSets of a Deployment."""
-    found = [branch for branch in tree.children if branch.kind != "Pod"]
-    return [uid for branch in found for uid in (branch.uid, *controllers(branch))]
+    """Return the uids of the objects between a workload and its pods, such as ReplicaSets."""
+    found = [child for child in tree.children if child.kind != "Pod"]
+    return [uid for child in found for uid in (child.uid, *controllers(child))]
 
 
 def workload_uid(fleet: Fleet, name: str) -> str:
-    """The uid of the workload that `name` means: its own uid, a pod's uid, or `slurm:JOBID`."""
+    """Return the uid of the workload that `name` refers to: its own uid, a pod's uid, or `slurm:JOBID`."""
     uid = name
     if name.startswith("slurm:"):
         uid = _slurm_pod(fleet, name.removeprefix("slurm:")) or name
@@ -51,10 +51,9 @@ def _slurm_pod(fleet: Fleet, job: str) -> str | None:
 
 
 def allocated_gpus(fleet: Fleet, workload: Workload) -> list[AllocatedGpu]:
-    """The GPUs of a workload's pods, where they are known, in order of node and index."""
-    held = [
+    """Return the known GPUs of a workload's pods, ordered by node and index."""
+    return sorted(
         AllocatedGpu(GpuRef(pod.node, index), pod.bound, pod.ended)
         for pod in workload.counted
         for index in fleet.gpus_of(pod)
-    ]
-    return sorted(held)
+    )

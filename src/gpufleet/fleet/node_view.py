@@ -1,10 +1,10 @@
-"""One node as the fleet sees it: its GPUs, who holds them, and what state that makes.
+"""One node as the fleet sees it: its GPUs, who holds them, and its state.
 
-`look` is pure and sees one node at a time; the fleet calls it again for the nodes that changed.
+`node_view` is pure and works on one node; the fleet calls it for each node that changed.
 
-Who holds which GPU is taken from the first of these that knows, per pod: the scheduler's
-annotation, its leases, the agent, the exporter's labels; a pod that has a whole node to itself
-has all of its GPUs. Where none of that tells, the pod's GPUs are counted and no GPU is named.
+Who holds which GPU is decided per pod, by the first of these that names GPUs: the scheduler's
+annotation, its leases, the agent, the exporter's labels. A pod that fills a whole node holds all of
+its GPUs. Otherwise the pod's GPUs are counted without naming them.
 """
 
 import math
@@ -21,7 +21,7 @@ Holders = Mapping[int, tuple[str, ...]]
 
 
 class NodeState(StrEnum):
-    """The bucket that a GPU node is counted in."""
+    """The state that a GPU node is counted under."""
 
     FAULTY = "faulty"
     IDLE = "idle"
@@ -30,87 +30,88 @@ class NodeState(StrEnum):
 
 
 class NodeView(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What one look at a node found."""
+    """A node, its GPUs and their holders."""
 
     node: FleetNode
     gpus: tuple[FleetGpu, ...]
     total: int
     allocated: int
-    """GPUs promised to pods, named or not."""
+    """GPUs allocated to pods, whether or not their indices are known."""
     holders: dict[int, tuple[str, ...]]
-    held: frozenset[int]
-    """Indices of the GPUs that are certainly allocated: named, or all of a full node."""
+    allocated_indices: frozenset[int]
+    """The GPUs that are certainly allocated: those with a named holder, or all of a full node."""
     usable: int
     """GPUs that count as capacity: healthy, and neither they nor the node cordoned or faulty."""
     usable_allocated: int
     state: NodeState
     fault: str
-    """Why the node is faulty, in words; empty if it is not."""
+    """Why the node is faulty; empty if it is not."""
 
 
 class GpuReports(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What was said of a node's GPUs by others than the node itself."""
+    """What agent, scheduler and exporters report about the GPUs of one node."""
 
     devices: NodeDevices | None = None
+    """From the agent."""
     discovered: tuple[FleetGpu, ...] = ()
-    """GPUs that only readings know of."""
-    leases: Holders = {}
-    exporter: Holders = {}
+    """From the exporters' readings."""
+    lease_holders: Holders = {}
+    exporter_holders: Holders = {}
 
 
-def look(node: FleetNode, evidence: GpuReports, pods: Iterable[FleetPod]) -> NodeView:
-    """Join what is known of one node. `pods` are those that hold GPUs on it."""
-    gpus, total = _gpus(node, evidence)
+def node_view(node: FleetNode, reports: GpuReports, pods: Iterable[FleetPod]) -> NodeView:
+    """Combine what is known about one node. `pods` are those that hold GPUs on it."""
+    gpus, total = _gpus(node, reports)
     present = sorted(pods, key=lambda pod: pod.uid)
-    holders, unnamed = _holders(present, evidence)
+    holders, unnamed = _holders(present, reports)
     if unnamed and len(present) == 1 and present[0].gpus == total == len(gpus):
         holders, unnamed = {gpu.index: (present[0].uid,) for gpu in gpus}, 0
     named = frozenset(holders)
     allocated = min(total, len(named) + unnamed)
-    held = frozenset(gpu.index for gpu in gpus) if total and allocated == total else named
+    full = total and allocated == total
     fault = _fault(node, gpus)
-    barred = {g.index for g in gpus if g.health is not Health.HEALTHY or g.cordoned}
-    usable = 0 if fault or node.cordoned else max(0, total - len(barred))
+    unusable = {g.index for g in gpus if g.health is not Health.HEALTHY or g.cordoned}
+    usable = 0 if fault or node.cordoned else max(0, total - len(unusable))
     return NodeView(
         node=node,
         gpus=gpus,
         total=total,
         allocated=allocated,
         holders=holders,
-        held=held,
+        allocated_indices=frozenset(gpu.index for gpu in gpus) if full else named,
         usable=usable,
-        usable_allocated=min(usable, len(named - barred) + unnamed),
+        usable_allocated=min(usable, len(named - unusable) + unnamed),
         state=_state(fault, allocated, total),
         fault=fault,
     )
 
 
-def _gpus(node: FleetNode, evidence: GpuReports) -> tuple[tuple[FleetGpu, ...], int]:
-    if evidence.devices is not None:
-        known = {gpu.index: gpu for gpu in evidence.devices.gpus}
-        total = max(evidence.devices.total, len(known))
+def _gpus(node: FleetNode, reports: GpuReports) -> tuple[tuple[FleetGpu, ...], int]:
+    if reports.devices is not None:
+        known = {gpu.index: gpu for gpu in reports.devices.gpus}
+        total = max(reports.devices.total, len(known))
     else:
         known, total = {}, node.gpu_count
         for index in range(node.gpu_count):
             known[index] = FleetGpu(index=index, model=node.gpu_model, vendor=node.vendor)
-    # A node's label names one model, also where its GPUs are of several.
-    mixed = evidence.devices is None and len({gpu.model for gpu in evidence.discovered if gpu.model}) > 1
+    # The node label names one model even if the node has several.
+    mixed = reports.devices is None and len({gpu.model for gpu in reports.discovered if gpu.model}) > 1
     if total:
-        for gpu in evidence.discovered:
-            known[gpu.index] = _merge(known.get(gpu.index), gpu, seen_model_first=mixed)
-    if evidence.devices is None and len(known) > total:
-        # Exporters may number GPUs otherwise than from 0; then theirs are the true indices.
-        seen = {gpu.index for gpu in evidence.discovered}
+        for gpu in reports.discovered:
+            known[gpu.index] = _merge(known.get(gpu.index), gpu, prefer_seen_model=mixed)
+    if reports.devices is None and len(known) > total:
+        # Exporters may not count from 0; theirs are then the true indices.
+        seen = {gpu.index for gpu in reports.discovered}
         for index in [i for i in known if i not in seen]:
             if len(known) > total:
                 del known[index]
     return tuple(known[index] for index in sorted(known)), max(total, len(known)) if total else 0
 
 
-def _merge(known: FleetGpu | None, seen: FleetGpu, *, seen_model_first: bool) -> FleetGpu:
+def _merge(known: FleetGpu | None, seen: FleetGpu, *, prefer_seen_model: bool) -> FleetGpu:
     if known is None:
         return seen
-    models = (seen.model, known.model) if seen_model_first else (known.model, seen.model)
+    models = (seen.model, known.model) if prefer_seen_model else (known.model, seen.model)
     return msgspec.structs.replace(
         known,
         uuid=known.uuid or seen.uuid,
@@ -122,13 +123,16 @@ def _merge(known: FleetGpu | None, seen: FleetGpu, *, seen_model_first: bool) ->
     )
 
 
-def _holders(pods: Sequence[FleetPod], evidence: GpuReports) -> tuple[dict[int, tuple[str, ...]], int]:
-    agent = {gpu.index: gpu.in_use_by for gpu in (evidence.devices.gpus if evidence.devices else ())}
+def _holders(pods: Sequence[FleetPod], reports: GpuReports) -> tuple[dict[int, tuple[str, ...]], int]:
+    agent = {gpu.index: gpu.in_use_by for gpu in (reports.devices.gpus if reports.devices else ())}
     holders: dict[int, tuple[str, ...]] = {}
     unnamed = 0.0
     for pod in pods:
         indices = (
-            pod.held or _named(pod, evidence.leases) or _named(pod, agent) or _named(pod, evidence.exporter)
+            pod.held
+            or _named(pod, reports.lease_holders)
+            or _named(pod, agent)
+            or _named(pod, reports.exporter_holders)
         )
         for index in indices:
             holders[index] = (*holders.get(index, ()), pod.uid)
@@ -136,8 +140,8 @@ def _holders(pods: Sequence[FleetPod], evidence: GpuReports) -> tuple[dict[int, 
     return dict(sorted(holders.items())), math.ceil(unnamed - 1e-9)
 
 
-def _named(pod: FleetPod, said: Holders) -> tuple[int, ...]:
-    return tuple(sorted(index for index, uids in said.items() if pod.uid in uids))[: pod.gpus]
+def _named(pod: FleetPod, holders: Holders) -> tuple[int, ...]:
+    return tuple(sorted(index for index, uids in holders.items() if pod.uid in uids))[: pod.gpus]
 
 
 def _fault(node: FleetNode, gpus: tuple[FleetGpu, ...]) -> str:

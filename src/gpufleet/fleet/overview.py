@@ -1,4 +1,4 @@
-"""How the cluster is doing as a whole: nodes by state, allocation, utilization, the hottest GPUs."""
+"""Summarise a cluster: nodes by state, allocation, utilization, the hottest GPUs."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from gpufleet.fleet.node_view import NodeState
 from gpufleet.fleet.state import Fleet
 from gpufleet.model.reading import Quantity
 
-_KEPT = 64
+_MAX_CACHED = 64
 
 
 class Overview(NamedTuple):
@@ -32,7 +32,7 @@ class Overview(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HotGpu:
-    """A GPU near the top of a quantity."""
+    """A GPU with a high value of a quantity."""
 
     node: str
     index: int
@@ -41,12 +41,12 @@ class HotGpu:
 
 
 def overview(fleet: Fleet) -> Overview:
-    """Count the cluster."""
+    """Return the counts and rates of the cluster."""
     fleet.refresh()
     totals = fleet.totals
     faulty = totals.states[NodeState.FAULTY]
-    gpu_columns = fleet.gpu_columns
-    utilization = gpu_columns.column(Quantity.UTILIZATION)[gpu_columns.held[: len(gpu_columns.keys)]]
+    columns = fleet.gpu_columns
+    utilization = columns.column(Quantity.UTILIZATION)[columns.allocated[: len(columns.keys)]]
     known = utilization[~np.isnan(utilization)]
     return Overview(
         nodes=totals.nodes,
@@ -63,33 +63,34 @@ def overview(fleet: Fleet) -> Overview:
 
 
 def hottest(fleet: Fleet, quantity: Quantity, count: int) -> list[HotGpu]:
-    """The `count` GPUs of the whole cluster with the most of a quantity, highest first, then by name."""
+    """Return the `count` GPUs with the highest values of a quantity, highest first, then by name."""
     fleet.refresh()
-    kept: list[HotGpu] | None = fleet.gpu_columns.kept.get((quantity, count))
-    if kept is None:
-        if len(fleet.gpu_columns.kept) >= _KEPT:
-            fleet.gpu_columns.kept.clear()
-        kept = fleet.gpu_columns.kept[quantity, count] = _hottest(fleet.gpu_columns, quantity, count)
-    return kept
+    cache = fleet.gpu_columns.cache
+    found: list[HotGpu] | None = cache.get((quantity, count))
+    if found is None:
+        if len(cache) >= _MAX_CACHED:
+            cache.clear()
+        found = cache[quantity, count] = _hottest(fleet.gpu_columns, quantity, count)
+    return found
 
 
-def _hottest(gpu_columns: GpuColumns, quantity: Quantity, count: int) -> list[HotGpu]:
-    column = gpu_columns.column(quantity)
+def _hottest(columns: GpuColumns, quantity: Quantity, count: int) -> list[HotGpu]:
+    column = columns.column(quantity)
     known = np.flatnonzero(~np.isnan(column))
     if len(known) > count:
-        # Ties at the edge must be kept until the names decide.
-        edge = np.partition(column[known], len(known) - count)[len(known) - count]
-        known = known[column[known] >= edge]
+        # Keep ties at the threshold until the names decide.
+        threshold = np.partition(column[known], len(known) - count)[len(known) - count]
+        known = known[column[known] >= threshold]
     found = [
-        HotGpu(key[0], key[1], gpu_columns.models[slot], float(column[slot]))
+        HotGpu(key[0], key[1], columns.models[slot], float(column[slot]))
         for slot in known.tolist()
-        if (key := gpu_columns.keys[slot]) is not None
+        if (key := columns.keys[slot]) is not None
     ]
     return sorted(found, key=lambda gpu: (-gpu.value, gpu.node, gpu.index))[:count]
 
 
 def utilization_of(fleet: Fleet, gpus: list[tuple[str, int]]) -> float | None:
-    """Mean utilization of some GPUs, 0 to 1; None if none of them has a reading."""
+    """Return the mean utilization of some GPUs, 0 to 1, or None if none of them has a reading."""
     slots = [slot for node, index in gpus for slot in fleet.gpu_columns.slots_of(node, [index])]
     values = fleet.gpu_columns.column(Quantity.UTILIZATION)[slots]
     known = values[~np.isnan(values)]

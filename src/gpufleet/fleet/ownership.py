@@ -1,27 +1,26 @@
-"""Ownership and pods by uid, and the chains between them.
+"""Owners and pods by uid, and the chains of controller references between them.
 
-A workload is the top of a chain of controller references. Any link may be out of sight (no
-rights to read its kind, deleted before its pods): then the reference itself stands in for it.
-An object that is deleted stays as `gone` while relatives of it live, so that a ReplicaSet that
-the garbage collector took first doesn't make its last pods look like a workload of their own. One
-below which nothing is left goes at once: a CronJob lives for years, and its Jobs come and go.
-Cycles, which Kubernetes does not forbid, end at the smallest uid of the cycle.
+A workload is the top of a chain. Any link may be missing (no permission to read its kind, deleted
+before its pods); then the reference to it is used instead.
+
+A deleted object is kept as `gone` while other objects of its workload exist. Otherwise the last pods
+of a ReplicaSet that was garbage-collected first would look like workloads of their own. A deleted
+object with nothing below it is removed immediately: a CronJob lives for years while its Jobs come
+and go. Cycles, which Kubernetes does not forbid, end at the smallest uid of the cycle.
 """
-
-from collections.abc import Iterator
 
 import msgspec
 
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef
 
 KEPT_GONE_PODS = 200
-"""Deleted pods that a living workload remembers; older ones are only in the store."""
+"""Deleted pods kept per existing workload; older ones are only in the store."""
 
 
 class Ownership:
-    """The owner chains of one cluster, kept up to date object by object.
+    """The owner chains of one cluster.
 
-    Every change returns the uids of the workloads that it touched.
+    Every change returns the uids of the workloads that it affects.
     """
 
     def __init__(self) -> None:
@@ -31,7 +30,7 @@ class Ownership:
         self._children: dict[str, dict[str, None]] = {}
         self._members: dict[str, dict[str, None]] = {}
         self._root: dict[str, str] = {}
-        self._named: dict[tuple[str, str], str] = {}
+        self._uids_by_name: dict[tuple[str, str], str] = {}
 
     def put_owner(self, owner: FleetOwner) -> set[str]:
         """Add or replace an owner."""
@@ -41,7 +40,7 @@ class Ownership:
         touched = {self.root_of(owner.uid)}
         if before is None or before.parent != owner.parent:
             self._link(owner.uid, before.parent if before else None, owner.parent)
-            touched |= self._settle(owner.uid)
+            touched |= self._reassign_pods(owner.uid)
         return touched
 
     def put_pod(self, pod: FleetPod) -> set[str]:
@@ -51,23 +50,23 @@ class Ownership:
         self._gone.pop(pod.uid, None)
         if before is not None and _name(before) != _name(pod):
             self._unname(before)
-        self._named[_name(pod)] = pod.uid
+        self._uids_by_name[_name(pod)] = pod.uid
         if before is None or before.owner != pod.owner:
             self._link(pod.uid, before.owner if before else None, pod.owner)
-            return self._settle(pod.uid)
+            return self._reassign_pods(pod.uid)
         return {self._root[pod.uid]}
 
     def drop_owner(self, uid: str) -> set[str]:
-        """An owner was deleted."""
+        """Mark a deleted owner as gone."""
         if uid not in self.owners:
             return set()
         self._gone[uid] = None
         root = self.root_of(uid)
-        self._clear_away(uid)
+        self._prune(uid)
         return {root}
 
     def drop_pod(self, uid: str, at: float) -> set[str]:
-        """A pod was deleted; it ended then, unless it had before."""
+        """Mark a deleted pod as gone. It ended at `at`, unless it had ended before."""
         pod = self.pods.get(uid)
         if pod is None:
             return set()
@@ -80,26 +79,26 @@ class Ownership:
         return {root}
 
     def uid_of(self, namespace: str, name: str) -> str | None:
-        """The pod that an exporter names, if it is there."""
-        return self._named.get((namespace, name))
+        """Return the pod of that name, if it exists."""
+        return self._uids_by_name.get((namespace, name))
 
     def uid_of_job(self, node: str, alias: str) -> str | None:
-        """The part of a job on a node that an exporter names, if it is there."""
-        return self._named.get((node, f"job {alias}"))
+        """Return the pod of a Slurm job or container on a node, if it exists."""
+        return self._uids_by_name.get((node, f"job {alias}"))
 
     def is_gone(self, uid: str) -> bool:
-        """Whether the object was deleted and is only remembered."""
+        """Return whether the object was deleted."""
         return uid in self._gone
 
     def parent_of(self, uid: str) -> OwnerRef | None:
-        """The controller that the object names."""
+        """Return the controller that the object refers to."""
         if pod := self.pods.get(uid):
             return pod.owner
         owner = self.owners.get(uid)
         return owner.parent if owner else None
 
     def root_of(self, uid: str) -> str:
-        """The uid of the workload that the object belongs to."""
+        """Return the uid of the workload that the object belongs to."""
         seen = [uid]
         while (ref := self.parent_of(seen[-1])) is not None:
             if ref.uid in seen:
@@ -107,37 +106,33 @@ class Ownership:
             seen.append(ref.uid)
         return seen[-1]
 
-    def roots(self) -> Iterator[str]:
-        """The workloads that have, or had, a pod."""
-        return iter(self._members)
-
     def pods_of(self, root: str) -> list[FleetPod]:
-        """The pods of a workload, deleted ones that are remembered included."""
+        """Return the pods of a workload, including deleted ones that are kept."""
         return [self.pods[uid] for uid in self._members.get(root, ())]
 
     def live_pods_of(self, root: str) -> list[FleetPod]:
-        """The pods of a workload that have not been deleted."""
+        """Return the pods of a workload that are not deleted."""
         return [self.pods[uid] for uid in self._members.get(root, ()) if uid not in self._gone]
 
     def children_of(self, uid: str) -> list[str]:
-        """The uids of the objects that name this one as their controller."""
+        """Return the uids of the objects whose controller this is."""
         return list(self._children.get(uid, ()))
 
     def reference_to(self, uid: str) -> OwnerRef | None:
-        """What the children of an unseen owner say of it."""
+        """Return the reference of a child to an owner that is not known itself."""
         for child in self._children.get(uid, ()):
             if (ref := self.parent_of(child)) is not None:
                 return ref
         return None
 
-    def lives(self, root: str) -> bool:
-        """Whether anything of the workload is still there."""
+    def exists(self, root: str) -> bool:
+        """Return whether any object of the workload still exists."""
         return any(
             uid not in self._gone for uid in self._tree(root) if uid in self.owners or uid in self.pods
         )
 
     def forget(self, root: str) -> None:
-        """Drop a workload with everything below it."""
+        """Remove a workload with everything below it."""
         for uid in self._tree(root):
             self._remove(uid)
         self._members.pop(root, None)
@@ -159,8 +154,8 @@ class Ownership:
         if new is not None:
             self._children.setdefault(new.uid, {})[uid] = None
 
-    def _settle(self, uid: str) -> set[str]:
-        """Give every pod below `uid` its workload anew."""
+    def _reassign_pods(self, uid: str) -> set[str]:
+        """Recompute the workload of every pod below `uid`."""
         touched = set()
         for below in self._tree(uid):
             if below not in self.pods:
@@ -189,12 +184,12 @@ class Ownership:
             above = self.parent_of(uid)
             self._remove(uid)
             if above is not None:
-                self._clear_away(above.uid)
+                self._prune(above.uid)
 
-    def _clear_away(self, uid: str) -> None:
-        """Remove a deleted owner that has nothing below it, and what so loses its last child above it.
+    def _prune(self, uid: str) -> None:
+        """Remove a deleted owner without children, and deleted owners above it that lose their last child.
 
-        The top of a chain stays: it is forgotten with its workload.
+        The top of a chain stays until its workload is forgotten.
         """
         while uid in self._gone and uid not in self._children and (above := self.parent_of(uid)) is not None:
             self._remove(uid)
@@ -210,8 +205,8 @@ class Ownership:
         self._gone.pop(uid, None)
 
     def _unname(self, pod: FleetPod) -> None:
-        if self._named.get(_name(pod)) == pod.uid:
-            del self._named[_name(pod)]
+        if self._uids_by_name.get(_name(pod)) == pod.uid:
+            del self._uids_by_name[_name(pod)]
 
 
 def _name(pod: FleetPod) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Counts over all GPU nodes, kept by adding and taking away one node at a time."""
+"""Counts over all GPU nodes, updated one node at a time."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ from gpufleet.fleet.node_view import NodeState, NodeView
 
 
 class Totals:
-    """How many nodes are in each state, and how many GPUs are there, usable and allocated."""
+    """Nodes by state, and GPUs in total, usable and allocated."""
 
     def __init__(self) -> None:
         self.states: Counter[NodeState] = Counter()
@@ -21,7 +21,7 @@ class Totals:
         return self.states.total()
 
     def replace(self, old: NodeView | None, new: NodeView | None) -> None:
-        """Count `new` instead of `old`. A node without GPUs is not a GPU node and counts nothing."""
+        """Count `new` instead of `old`. A node without GPUs does not count."""
         self._add(old, -1)
         self._add(new, 1)
 

@@ -1,14 +1,14 @@
-"""A workload in one row: what it is, how it is doing, since when, with how many GPUs.
+"""A workload in one row: its kind, status, times and number of GPUs.
 
-`summarise` is pure: it sees the owner (or what the pods say of it) and the pods.
+`summarise` is pure: it takes the owner (or the pods' reference to it) and the pods.
 
-- Status: the owner's own word where its kind has one, else its pods': any Running, then any
-  Pending, then any Failed, else Completed. What was deleted while it ran is Unknown: nobody can
-  say whether it had done its work.
-- Start: when its first pod started; its creation before that. End: when its last pod ended, once
-  it has ended or was deleted.
-- GPUs: those that its pods hold now. For an ended workload, those of the pods whose lives
-  overlap that of the pod which ended last, so that a retried job does not count twice.
+- Status: the owner's own status if its kind has one, else that of its pods: any Running, then any
+  Pending, then any Failed, else Completed. A workload that was deleted while it ran is Unknown,
+  because its result is not known.
+- Start: when its first pod started, or its creation before that. End: when its last pod ended, once
+  the workload has ended or was deleted.
+- GPUs: those that its pods hold now. For an ended workload, those of the pods that overlap with the
+  pod that ended last, so that a retried job does not count twice.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 
 
 class Workload(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A top-level owner with its pods, summed up. Times are Unix seconds, 0 for not yet."""
+    """A top-level owner with its pods. Times are Unix seconds, 0 for not yet."""
 
     uid: str
     kind: str
@@ -31,21 +31,21 @@ class Workload(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     started: float
     ended: float
     gpus: int
-    """Held now, or held last for an ended workload."""
+    """Held now, or last held by an ended workload."""
     requested: int
-    """GPUs that its living pods ask for, placed or not."""
+    """GPUs that its existing pods request, bound or not."""
     labels: dict[str, str]
     annotations: dict[str, str]
     pods: tuple[FleetPod, ...]
-    """Its pods, living ones first choice; those it had last if none lives."""
+    """Its existing pods, or its last pods if none exists."""
     counted: tuple[FleetPod, ...]
     """The pods whose GPUs `gpus` counts."""
     gone: bool
-    """Deleted from its source; only remembered."""
+    """Deleted at its source."""
 
     @property
-    def asks_for_gpus(self) -> bool:
-        """Whether it is a GPU workload at all."""
+    def uses_gpus(self) -> bool:
+        """Whether any of its pods requests GPUs."""
         return any(pod.gpus for pod in self.pods)
 
 
@@ -57,28 +57,20 @@ def summarise(
     past: Sequence[FleetPod],
     gone: bool,
 ) -> Workload:
-    """Sum a workload up from its owner, or from what its pods say of an unseen one."""
+    """Summarise a workload from its owner, or from its pods if the owner is not known."""
     pods = tuple(sorted(live or past, key=lambda pod: (pod.namespace, pod.name, pod.uid)))
     first = pods[0] if pods else None
     status = _status(owner, live or [pod for pod in past if gone or pod.phase.ended], gone)
     over = gone or status.ended
-    counted = _held_last(pods) if over else tuple(pod for pod in pods if live and pod.holds)
-    top = owner or first
+    counted = _last_holders(pods) if over else tuple(pod for pod in pods if live and pod.holds)
+    top, named = owner or first, owner or reference or first
     labels, annotations = (top.labels, top.annotations) if top else ({}, {})
     return Workload(
         uid=uid,
-        kind=_kind(owner, reference, first),
-        name=owner.name if owner else reference.name if reference else first.name if first else uid,
-        namespace=owner.namespace if owner else first.namespace if first else "",
-        api_version=(
-            owner.api_version
-            if owner
-            else reference.api_version
-            if reference
-            else first.api_version
-            if first
-            else ""
-        ),
+        kind=named.kind if named else "",
+        name=named.name if named else uid,
+        namespace=top.namespace if top else "",
+        api_version=named.api_version if named else "",
         source=top.source if top else "",
         status=status,
         started=_start(owner, [*live, *past]),
@@ -93,17 +85,9 @@ def summarise(
     )
 
 
-def _kind(owner: FleetOwner | None, reference: OwnerRef | None, pod: FleetPod | None) -> str:
-    if owner is not None:
-        return owner.kind
-    if reference is not None:
-        return reference.kind
-    return pod.kind if pod is not None else ""
-
-
 def _status(owner: FleetOwner | None, pods: Sequence[FleetPod], gone: bool) -> Status:
-    said = owner.status if owner is not None and owner.status is not None else _pods_status(pods)
-    return Status.UNKNOWN if gone and not said.ended else said
+    status = owner.status if owner is not None and owner.status is not None else _pods_status(pods)
+    return Status.UNKNOWN if gone and not status.ended else status
 
 
 def _pods_status(pods: Sequence[FleetPod]) -> Status:
@@ -128,7 +112,7 @@ def _end(owner: FleetOwner | None, pods: Sequence[FleetPod]) -> float:
     return max((pod.ended for pod in pods), default=0.0)
 
 
-def _held_last(pods: Sequence[FleetPod]) -> tuple[FleetPod, ...]:
+def _last_holders(pods: Sequence[FleetPod]) -> tuple[FleetPod, ...]:
     holders = [pod for pod in pods if pod.gpus and pod.node]
     if not holders:
         return ()

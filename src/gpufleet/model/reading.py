@@ -6,7 +6,8 @@ two numpy columns, the values and the time at which each value was sampled. NaN 
 means that the source has no such value; whoever asks for a single one gets None, never 0.
 """
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -141,11 +142,6 @@ class Readings:
         """Where each GPU stands."""
         return {gpu.ref: row for row, gpu in enumerate(self.gpus)}
 
-    @cached_property
-    def rows_by_uuid(self) -> Mapping[str, int]:
-        """Where each whole GPU with a known UUID stands."""
-        return {gpu.uuid: row for row, gpu in enumerate(self.gpus) if gpu.uuid and not gpu.ref.partition}
-
     def value(self, row: int, quantity: Quantity) -> float | None:
         """One value, or None where the source has none."""
         return _present(self.values, row, quantity)
@@ -159,16 +155,14 @@ class Readings:
         times = [time for quantity in self.times if (time := self.time(row, quantity)) is not None]
         return max(times, default=None)
 
-    def of_node(self, node: str) -> Iterator[int]:
-        """The rows of one node's GPUs, in order."""
-        yield from self._rows_by_node.get(node, ())
+    def rows_of(self, node: str) -> range:
+        """Return the rows of one node's GPUs."""
+        first = bisect_left(self.gpus, node, key=_node_of)
+        return range(first, bisect_right(self.gpus, node, lo=first, key=_node_of))
 
-    @cached_property
-    def _rows_by_node(self) -> Mapping[str, list[int]]:
-        rows: dict[str, list[int]] = {}
-        for row, gpu in enumerate(self.gpus):
-            rows.setdefault(gpu.ref.node, []).append(row)
-        return rows
+
+def _node_of(gpu: GpuIdentity) -> str:
+    return gpu.ref.node
 
 
 def _present(columns: Mapping[Quantity, Column], row: int, quantity: Quantity) -> float | None:

@@ -52,7 +52,7 @@ class FleetMetrics(Collector):
 def _idle(cluster: Cluster) -> int:
     """GPUs that are certainly allocated and do nothing; those without a reading don't count."""
     gpu_columns = cluster.fleet.gpu_columns
-    utilization = gpu_columns.column(Quantity.UTILIZATION)[gpu_columns.held[: len(gpu_columns.keys)]]
+    utilization = gpu_columns.column(Quantity.UTILIZATION)[gpu_columns.allocated[: len(gpu_columns.keys)]]
     return int(np.count_nonzero(utilization < IDLE_BELOW))
 
 

@@ -122,11 +122,11 @@ async def test_arrays_and_heterogeneous_jobs_are_one_workload_each(slurm: Slurm)
         await source.look()
         sweep, pair = named(fleet, "sweep"), named(fleet, "pair")
         assert (sweep.kind, sweep.gpus, sweep.requested) == ("SlurmJobArray", 4, 8)
-        names = [branch.name for branch in fleet.tree(sweep.uid).children]
+        names = [branch.name for branch in fleet.object_tree(sweep.uid).children]
         assert names == ["sweep_0", "sweep_1", "sweep_[2-3%2]"]
         assert (pair.kind, pair.gpus, pair.status) == ("SlurmHetJob", 3, Status.RUNNING)
         assert pair.annotations["slurm/job-id"] == het.strip()
-        assert [branch.name for branch in fleet.tree(pair.uid).children] == ["pair+0", "pair+1"]
+        assert [branch.name for branch in fleet.object_tree(pair.uid).children] == ["pair+0", "pair+1"]
 
 
 async def test_a_job_that_waits_asks_for_its_gpus_and_holds_none(slurm: Slurm) -> None:

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 import msgspec
-from litestar.response import Stream
+from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
 
 from gpufleet.fleet.changes import Change
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.server.health import Lifecycle
-from gpufleet.server.http.errors import Problem
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import InCluster
 
@@ -32,12 +32,12 @@ def event_routes(clusters: Clusters, lifecycle: Lifecycle, heartbeat: float = HE
     listening = 0
 
     @get("/api/events", media_type="text/event-stream")
-    async def events(query: InCluster) -> Stream:
+    async def events(query: InCluster) -> StreamingResponse:
         """Changes of workloads, nodes, GPU health and claims, as they happen (server-sent events)."""
         nonlocal listening
         cluster = clusters.get(query.cluster)
         if listening >= MOST_LISTENERS:
-            raise Problem(503, f"{MOST_LISTENERS} listeners are connected already", ((b"retry-after", b"5"),))
+            raise HTTPException(503, f"{MOST_LISTENERS} listeners are connected already", {"retry-after": "5"})
 
         async def told() -> AsyncIterator[bytes]:
             nonlocal listening
@@ -48,7 +48,7 @@ def event_routes(clusters: Clusters, lifecycle: Lifecycle, heartbeat: float = HE
             finally:
                 listening -= 1
 
-        return Stream(told(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        return StreamingResponse(told(), media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     return [events]
 
@@ -65,7 +65,7 @@ async def _tell(cluster: Cluster, lifecycle: Lifecycle, heartbeat: float) -> Asy
         news.set()
 
     before = list(cluster.fleet.changes.recent)[-REPLAYED:]
-    stop = cluster.fleet.changes.listen(hear)
+    stop = cluster.fleet.changes.subscribe(hear)
     stay = lifecycle.when_stopping(news.set)
     try:
         yield b": changes of cluster " + cluster.name.encode("ascii", "replace") + b"\n\n"

@@ -153,7 +153,7 @@ def _model(view: NodeView) -> str:
 def _marks(view: NodeView) -> str:
     if view.state is NodeState.FAULTY and not view.node.ready:
         return "x" * len(view.gpus)
-    held, cordoned = view.held, view.node.cordoned
+    held, cordoned = view.allocated_indices, view.node.cordoned
     marks = "".join(
         [
             "x"

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Meta
 
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.model.reading import GpuIdentity, GpuProcess, Processes, Quantity, Readings
+from gpufleet.model.reading import GpuProcess, Quantity, Readings
 from gpufleet.server.http.answers import Answer, Prepared
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterName
@@ -80,7 +80,6 @@ def gpu_routes(clusters: Clusters) -> list[Route]:
     """The routes under `/api/v1/gpu`."""
     kept: dict[str, tuple[Readings, Prepared[list[GpuMetrics]]]] = {}
     making = asyncio.Lock()
-    by_node = RowsByNode()
 
     @get("/api/v1/gpu/metrics", example=[_GPU])
     async def gpu_metrics(query: GpusAsked) -> Prepared[list[GpuMetrics]] | Answer[list[GpuMetrics]]:
@@ -89,17 +88,17 @@ def gpu_routes(clusters: Clusters) -> list[Route]:
         readings = cluster.fleet.gpu_columns.readings
         message = _message("GPU metrics retrieved successfully", readings.errors)
         if query.node or query.namespace or query.workload:
-            chosen = _chosen(cluster, readings, by_node.of(cluster.name, readings), query)
+            chosen = _chosen(cluster, readings, query)
             if len(chosen) > FEW_ROWS:
-                return await asyncio.to_thread(_prepared, cluster, readings, message, chosen)
-            return Answer(_rows(cluster, readings, chosen), message)
+                return await asyncio.to_thread(_prepared, readings, message, chosen)
+            return Answer(_rows(readings, chosen), message)
         known = kept.get(cluster.name)
         if known is None or known[0] is not readings:
             async with making:
                 known = kept.get(cluster.name)
                 if known is None or known[0] is not readings:
                     everything = range(len(readings))
-                    prepared = await asyncio.to_thread(_prepared, cluster, readings, message, everything)
+                    prepared = await asyncio.to_thread(_prepared, readings, message, everything)
                     known = kept[cluster.name] = (readings, prepared)
         return known[1]
 
@@ -107,13 +106,8 @@ def gpu_routes(clusters: Clusters) -> list[Route]:
     async def gpu_processes(query: ProcessesAsked) -> Answer[list[GpuProcessRow]]:
         """The processes on the GPUs."""
         cluster = clusters.get(query.cluster)
-        found: Processes = await cluster.metrics.processes()
-        name = cluster.fleet.node_name
-        rows = [
-            _process(row, node)
-            for row in found.rows
-            if (node := name(row.gpu.node)) == query.node or not query.node
-        ]
+        found = await cluster.processes()
+        rows = [_process(row) for row in found.rows if query.node in ("", row.gpu.node)]
         rows.sort(key=lambda row: (row.node_name, row.gpu_index, row.pid))
         return Answer(rows, _message("GPU processes retrieved successfully", found.errors))
 
@@ -127,42 +121,18 @@ def _message(success: str, errors: Mapping[str, str]) -> str:
     return f"{success}, but not everything could be read now ({parts})"
 
 
-class RowsByNode:
-    """The rows of each node, by the name that exporters have for it; found once for the same GPUs."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, tuple[tuple[GpuIdentity, ...], dict[str, list[int]]]] = {}
-
-    def of(self, cluster: str, readings: Readings) -> Mapping[str, list[int]]:
-        """Where the GPUs of each node stand in `readings`."""
-        kept = self._kept.get(cluster)
-        if kept is None or kept[0] is not readings.gpus:
-            found: dict[str, list[int]] = {}
-            for row, gpu in enumerate(readings.gpus):
-                found.setdefault(gpu.ref.node, []).append(row)
-            kept = self._kept[cluster] = (readings.gpus, found)
-        return kept[1]
-
-
-def _prepared(
-    cluster: Cluster, readings: Readings, message: str, chosen: Sequence[int]
-) -> Prepared[list[GpuMetrics]]:
+def _prepared(readings: Readings, message: str, chosen: Sequence[int]) -> Prepared[list[GpuMetrics]]:
     """Rows, encoded. Readings never change, so that a thread may look at them."""
-    return Prepared.of(_rows(cluster, readings, chosen), message)
+    return Prepared.of(_rows(readings, chosen), message)
 
 
-def _chosen(
-    cluster: Cluster, readings: Readings, rows: Mapping[str, list[int]], query: GpusAsked
-) -> list[int]:
-    name = cluster.fleet.node_name
+def _chosen(cluster: Cluster, readings: Readings, query: GpusAsked) -> Sequence[int]:
     if not query.namespace and not query.workload:
-        return sorted(row for node, mine in rows.items() if name(node) == query.node for row in mine)
-    held = _held(cluster, query)
+        return readings.rows_of(query.node)
     return sorted(
         row
-        for node, mine in rows.items()
-        if (indices := held.get(name(node)))
-        for row in mine
+        for node, indices in _held(cluster, query).items()
+        for row in readings.rows_of(node)
         if readings.gpus[row].ref.index in indices
     )
 
@@ -184,16 +154,13 @@ def _held(cluster: Cluster, query: GpusAsked) -> dict[str, set[int]]:
     return held
 
 
-def _rows(cluster: Cluster, readings: Readings, chosen: Sequence[int]) -> list[GpuMetrics]:
+def _rows(readings: Readings, chosen: Sequence[int]) -> list[GpuMetrics]:
     wanted = np.asarray(chosen, dtype=np.intp)
     columns = {quantity: values[wanted].tolist() for quantity, values in readings.values.items()}
     times = [values[wanted].tolist() for values in readings.times.values()]
-    name = cluster.fleet.node_name
-    rows, renamed = [], False
+    rows = []
     for row, place in enumerate(chosen):
         gpu = readings.gpus[place]
-        node = name(gpu.ref.node)
-        renamed = renamed or node != gpu.ref.node
         sampled = max((column[row] for column in times if column[row] == column[row]), default=None)
         if gpu.ref.partition or sampled is None:
             continue
@@ -203,7 +170,7 @@ def _rows(cluster: Cluster, readings: Readings, chosen: Sequence[int]) -> list[G
             share = used / total * 100
         rows.append(
             GpuMetrics(
-                node_name=node,
+                node_name=gpu.ref.node,
                 gpu_index=gpu.ref.index,
                 gpu_name=gpu.model,
                 utilization=_rounded(_value(columns, row, Quantity.UTILIZATION)),
@@ -217,8 +184,6 @@ def _rows(cluster: Cluster, readings: Readings, chosen: Sequence[int]) -> list[G
                 uuid=gpu.uuid,
             )
         )
-    if renamed:  # readings are in the order of the names that exporters have
-        rows.sort(key=lambda row: (row.node_name, row.gpu_index))
     return rows
 
 
@@ -234,9 +199,9 @@ def _rounded(value: float | None, unit: float = 1.0) -> float | None:
     return None if value is None else round(value / unit, 4)
 
 
-def _process(row: GpuProcess, node: str) -> GpuProcessRow:
+def _process(row: GpuProcess) -> GpuProcessRow:
     return GpuProcessRow(
-        node_name=node,
+        node_name=row.gpu.node,
         gpu_index=row.gpu.index,
         pid=row.pid,
         process_name=row.name,

@@ -180,8 +180,7 @@ def _row(view: NodeView, utilization: float | None) -> NodeRow:
 
 
 async def _detail(cluster: Cluster, view: NodeView) -> NodeDetail:
-    processes = await cluster.metrics.processes()
-    name = cluster.fleet.node_name
+    processes = await cluster.processes()
     return NodeDetail(
         **msgspec.structs.asdict(_row(view, _utilization(cluster)(view))),
         labels=view.node.labels,
@@ -189,7 +188,7 @@ async def _detail(cluster: Cluster, view: NodeView) -> NodeDetail:
         processes=[
             NodeProcess(row.gpu.index, row.pid, row.name, row.user, _scaled(row.gpu_memory_bytes, 1024**2))
             for row in processes.rows
-            if name(row.gpu.node) == view.node.name
+            if row.gpu.node == view.node.name
         ],
     )
 

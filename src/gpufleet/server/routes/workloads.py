@@ -160,7 +160,7 @@ def _row(cluster: Cluster, workload: Workload) -> WorkloadRow:
         namespace=workload.namespace,
         uid=workload.uid,
         gpu_allocated=workload.gpus,
-        gpu_allocation=ended.models if ended else cluster.fleet.models(workload.counted),
+        gpu_allocation=ended.models if ended else cluster.fleet.gpu_models(workload.counted),
         status=workload.status.value,
         status_color=COLORS[workload.status],
         start_at=int(workload.started),
