@@ -38,10 +38,10 @@ async def serve_api(kubeconfig: Path) -> None:
     """A cluster of 5,000 nodes on the embedded API, until killed."""
     from gpufleet.kubernetes.crds.generate import definitions
     from kubelite import KubeLite
-    from kubelite.storage.direct import Storage
+    from kubelite.storage.direct import DirectStorage
 
     async with KubeLite(window=100_000) as server:
-        storage = Storage(server)
+        storage = DirectStorage(server)
         storage.put(definitions())
         storage.put(map(_node, range(NODES)))
         storage.put(map(_report, range(NODES)))

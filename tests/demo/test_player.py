@@ -22,7 +22,7 @@ from gpufleet.sources.docker import DockerSource
 from gpufleet.sources.kubernetes import KubernetesSource
 from gpufleet.sources.slurm import SlurmSource
 from kubelite import KubeLite
-from kubelite.storage.direct import Storage
+from kubelite.storage.direct import DirectStorage
 
 NOW = BUILT + 300 * DAY + 12_345.0
 SIMULATION = Simulation(seed=3, nodes=32, gpus=8)
@@ -32,7 +32,7 @@ SIMULATION = Simulation(seed=3, nodes=32, gpus=8)
 async def shown(at: float, keep: float = DAY) -> AsyncIterator[tuple[KubeLite, Player]]:
     """An API that shows the fleet at a moment."""
     async with KubeLite() as server:
-        storage = Storage(server)
+        storage = DirectStorage(server)
         storage.put(definitions())
         player = Player(SIMULATION, storage, keep=keep)
         await player.begin(at)
@@ -66,7 +66,7 @@ async def followed(server: KubeLite, at: float) -> AsyncIterator[Fleet]:
 def contents(server: KubeLite) -> dict[tuple[str, str, str], Any]:
     """Every object but for what the server itself notes."""
     found = {}
-    for shelf, objects in server.store.shelves():
+    for shelf, objects in server.store.collections():
         for (namespace, name), entry in objects.entries.items():
             metadata = {k: v for k, v in entry.object["metadata"].items() if k != "resourceVersion"}
             found[shelf, namespace, name] = {**entry.object, "metadata": metadata}
@@ -159,11 +159,11 @@ async def test_what_a_user_changes_stays() -> None:
 async def test_odd_fleets_are_shown_too(size: tuple[int, int]) -> None:
     simulation = Simulation(5, *size)
     async with KubeLite() as server:
-        storage = Storage(server)
+        storage = DirectStorage(server)
         storage.put(definitions())
         player = Player(simulation, storage, keep=DAY)
         await player.begin(NOW)
         await player.show(NOW + 40 * DAY)
-        assert len(server.store.shelf("nodes").entries) == sum(
+        assert len(server.store.collection("nodes").entries) == sum(
             machine.source == "k8s" for machine in simulation.hardware.machines
         )

@@ -22,7 +22,7 @@ from gpufleet.kubernetes.leases import LeaseHolder, new_lease, read_lease
 from gpufleet.kubernetes.objects import Lease
 from gpufleet.model.reading import GpuRef, Quantity
 from kubelite import KubeLite
-from kubelite.storage.direct import Storage
+from kubelite.storage.direct import DirectStorage
 
 NOW = BUILT + 300 * DAY + 12_345.0
 SIMULATION = Simulation(seed=5, nodes=16, gpus=4)
@@ -37,7 +37,7 @@ class Stage:
         self.server = server
         self.player = player
         self.client = client
-        self.storage = Storage(server)
+        self.storage = DirectStorage(server)
 
     async def until(self, at: float, step: float = 15.0) -> None:
         while self.at < at:
@@ -83,7 +83,7 @@ class Stage:
             await self.client.write_json("DELETE", path, {})
 
     def leases(self) -> dict[tuple[str, int], str]:
-        entries = self.server.store.shelf("coordination.k8s.io/leases").entries.values()
+        entries = self.server.store.collection("coordination.k8s.io/leases").entries.values()
         found = [read_lease(msgspec.convert(entry.object, Lease)) for entry in entries]
         return {(lease.node, lease.gpu): next(iter(lease.holders)) for lease in found if lease}
 
@@ -107,7 +107,7 @@ class Stage:
 @asynccontextmanager
 async def stage() -> AsyncIterator[Stage]:
     async with KubeLite() as server, KubeClient(Connection(server.url)) as client:
-        storage = Storage(server)
+        storage = DirectStorage(server)
         storage.put(definitions())
         player = Player(SIMULATION, storage, keep=DAY)
         await player.begin(NOW)

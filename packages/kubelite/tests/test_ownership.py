@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubelite.errors import ApiError
-from kubelite.patch.field_sets import common, difference_of, fields_of, leaves, minus, union
+from kubelite.patch.field_sets import compare, field_set, intersect, leaf_paths, subtract, union
 from kubelite.patch.json_patch import json_patch, merge_patch
 from kubelite.selectors import parse_labels
 
@@ -16,7 +16,7 @@ _values: st.SearchStrategy[Any] = st.recursive(
     st.integers(0, 2), lambda inner: st.dictionaries(_names, inner, min_size=1, max_size=3), max_leaves=8
 )
 _objects = st.dictionaries(_names, _values, max_size=3)
-_sets = _objects.map(lambda item: fields_of(None, item))
+_sets = _objects.map(lambda item: field_set(None, item))
 _quick = settings(max_examples=150, deadline=None)
 
 
@@ -29,25 +29,25 @@ def _paths(item: Any, path: str = "") -> set[str]:
 @_quick
 @given(_objects)
 def test_the_fields_of_an_object_are_its_leaves(item: dict[str, Any]) -> None:
-    assert set(leaves(fields_of(None, item))) == (_paths(item) if item else set())
+    assert set(leaf_paths(field_set(None, item))) == (_paths(item) if item else set())
 
 
 @_quick
 @given(_sets, _sets)
 def test_what_is_left_and_what_is_common_make_the_whole(a: dict[str, Any], b: dict[str, Any]) -> None:
-    assert union(minus(a, b), common(a, b)) == a
-    assert minus(a, a) == {}
-    assert common(a, a) == a
+    assert union(subtract(a, b), intersect(a, b)) == a
+    assert subtract(a, a) == {}
+    assert intersect(a, a) == a
 
 
 @_quick
 @given(_objects, _objects)
 def test_a_difference_names_what_changed_and_nothing_else(old: dict[str, Any], new: dict[str, Any]) -> None:
-    changed, removed = difference_of(None, old, new)
+    changed, removed = compare(None, old, new)
     assert (changed, removed) == ({}, {}) if old == new else changed or removed
-    for path in leaves(changed):
+    for path in leaf_paths(changed):
         assert _at(old, path) != _at(new, path)
-    for path in leaves(removed):
+    for path in leaf_paths(removed):
         assert _at(new, path) is None
 
 

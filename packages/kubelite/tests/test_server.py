@@ -17,10 +17,10 @@ from kubelite.contract.webhooks import self_signed_certificate
 from kubelite.errors import ApiError
 from kubelite.json import Json
 from kubelite.kinds import Kind
-from kubelite.objects.context import Asking
-from kubelite.objects.garbage_collector import Collector
+from kubelite.objects.context import WriteContext
+from kubelite.objects.garbage_collector import GarbageCollector
 from kubelite.objects.objects import Objects
-from kubelite.storage.direct import Storage
+from kubelite.storage.direct import DirectStorage
 
 _MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -126,11 +126,11 @@ async def test_a_body_too_large_is_refused() -> None:
 
 
 async def test_old_events_go_from_a_server_that_never_rests(kubelite: KubeLite) -> None:
-    soon = Collector(
+    soon = GarbageCollector(
         kubelite.objects, kubelite.deletion, kubelite.registry, timedelta(seconds=-5), sweep_seconds=0.05
     )
-    events = kubelite.store.shelf("events").entries
-    storage = Storage(kubelite)
+    events = kubelite.store.collection("events").entries
+    storage = DirectStorage(kubelite)
     storage.put([{"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "default"}}])
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "none"}
     work = asyncio.create_task(soon.run())
@@ -188,13 +188,19 @@ async def test_nothing_is_made_in_a_namespace_that_went_while_webhooks_were_aske
     maps = kubelite.registry.find("", "v1", "configmaps")
     assert spaces is not None
     assert maps is not None
-    space = await kubelite.objects.create(spaces, "", {"metadata": {"name": "short"}}, Asking())
+    space = await kubelite.objects.create(spaces, "", {"metadata": {"name": "short"}}, WriteContext())
 
     class Slow:
         """Lets everything pass, after the namespace has gone."""
 
         async def mutate(
-            self, operation: str, kind: Kind, item: Json, old: Json | None, asking: Asking, subresource: str
+            self,
+            operation: str,
+            kind: Kind,
+            item: Json,
+            old: Json | None,
+            context: WriteContext,
+            subresource: str,
         ) -> Json:
             return item
 
@@ -204,12 +210,12 @@ async def test_nothing_is_made_in_a_namespace_that_went_while_webhooks_were_aske
             kind: Kind,
             item: Json | None,
             old: Json | None,
-            asking: Asking,
+            context: WriteContext,
             subresource: str,
         ) -> None:
             kubelite.store.remove("namespaces", space)
 
     slow = Objects(kubelite.store, kubelite.registry, Slow())
     with pytest.raises(ApiError, match='namespaces "short" not found'):
-        await slow.create(maps, "short", {"metadata": {"name": "m"}}, Asking())
-    assert ("short", "m") not in kubelite.store.shelf(maps.shelf).entries
+        await slow.create(maps, "short", {"metadata": {"name": "m"}}, WriteContext())
+    assert ("short", "m") not in kubelite.store.collection(maps.collection).entries

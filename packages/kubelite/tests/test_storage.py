@@ -9,7 +9,7 @@ from kubelite import KubeLite
 from kubelite.errors import ApiError
 from kubelite.json import Json
 from kubelite.schema.jsonpath import json_path
-from kubelite.storage.direct import Storage
+from kubelite.storage.direct import DirectStorage
 
 POD = {
     "apiVersion": "v1",
@@ -27,7 +27,7 @@ POD = {
 
 async def test_uid_age_and_status_stay_and_defaults_are_filled_in() -> None:
     async with KubeLite() as server, KubeClient(Connection(server.url)) as client:
-        Storage(server).put([POD])
+        DirectStorage(server).put([POD])
         found = await client.read_json("/api/v1/namespaces/default/pods/old")
         assert found["metadata"]["uid"] == "11111111-2222-4333-8444-555555555555"
         assert found["metadata"]["creationTimestamp"] == "2026-01-02T03:04:05Z"
@@ -37,7 +37,7 @@ async def test_uid_age_and_status_stay_and_defaults_are_filled_in() -> None:
 
 async def test_watchers_hear_of_what_is_put_and_dropped() -> None:
     async with KubeLite() as server, KubeClient(Connection(server.url)) as client:
-        storage = Storage(server)
+        storage = DirectStorage(server)
         version = (await client.list(PODS)).resource_version
         heard: list[str] = []
         stands = asyncio.Event()
@@ -53,17 +53,17 @@ async def test_watchers_hear_of_what_is_put_and_dropped() -> None:
         await asyncio.wait_for(stands.wait(), 10)
         storage.put([POD])
         storage.put([{**POD, "status": {"phase": "Succeeded"}}])
-        storage.drop([POD])
+        storage.remove([POD])
         await asyncio.wait_for(listening, 10)
         assert heard == ["Added", "Modified", "Deleted"]
 
 
-async def test_who_follows_a_kind_hears_of_what_is_there_and_of_each_change() -> None:
+async def test_a_subscriber_sees_existing_objects_and_every_change() -> None:
     async with KubeLite() as server, KubeClient(Connection(server.url)) as client:
-        storage = Storage(server)
+        storage = DirectStorage(server)
         storage.put([POD])
         heard: list[tuple[str, bool]] = []
-        storage.follow("v1", "Pod", lambda item, gone: heard.append((item["status"]["phase"], gone)))
+        storage.subscribe("v1", "Pod", lambda item, gone: heard.append((item["status"]["phase"], gone)))
         assert heard == [("Running", False)]
         storage.put([{**POD, "status": {"phase": "Succeeded"}}])
         await client.write_json("DELETE", "/api/v1/namespaces/default/pods/old", {})
@@ -72,14 +72,14 @@ async def test_who_follows_a_kind_hears_of_what_is_there_and_of_each_change() ->
 
 async def test_an_object_that_somebody_made_anew_is_not_dropped() -> None:
     async with KubeLite() as server:
-        storage = Storage(server)
+        storage = DirectStorage(server)
         storage.put([POD])
         other = {**POD, "metadata": {**POD["metadata"], "uid": "another"}}  # type: ignore[dict-item]
-        storage.drop([other])
-        assert len(server.store.shelf("pods").entries) == 1
-        storage.drop([POD])
-        storage.drop([POD])
-        assert len(server.store.shelf("pods").entries) == 0
+        storage.remove([other])
+        assert len(server.store.collection("pods").entries) == 1
+        storage.remove([POD])
+        storage.remove([POD])
+        assert len(server.store.collection("pods").entries) == 0
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ async def test_an_object_that_somebody_made_anew_is_not_dropped() -> None:
 async def test_what_the_api_could_not_hold_is_refused(change: dict[str, object]) -> None:
     async with KubeLite() as server:
         with pytest.raises(ApiError):
-            Storage(server).put([{**POD, **change}])
+            DirectStorage(server).put([{**POD, **change}])
         with pytest.raises(LookupError, match="no kind Pad in v1"):
-            Storage(server).put([{**POD, "kind": "Pad"}])
+            DirectStorage(server).put([{**POD, "kind": "Pad"}])
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ async def test_a_follower_that_fails_keeps_nobody_from_a_change(kubelite: KubeLi
         raise RuntimeError("not my day")
 
     heard: list[str] = []
-    storage = Storage(kubelite)
+    storage = DirectStorage(kubelite)
     for told in (fail, lambda item, gone: heard.append(item["metadata"]["name"]), fail):
-        storage.follow("v1", "Secret", told)
+        storage.subscribe("v1", "Secret", told)
     storage.put([{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "default"}}])
     assert heard == ["s"]

@@ -70,14 +70,14 @@ async def _schedule(kubernetes: KubernetesSettings) -> None:
 
 async def _admit(parts: Components, kubernetes: KubernetesSettings, storage: DirectStorage) -> None:
     settings = WebhookSettings(names=(_HOST,))
-    client = await parts.closing.enter_async_context(KubeClient.from_settings(kubernetes))
+    client = await parts.exit_stack.enter_async_context(KubeClient.from_settings(kubernetes))
     context = serving_context()
     keys = SharedCertificates(client, settings, context)
     await keys.refresh()
     claims = ClaimLookup(client)
     webhook = Webhook(claims, PodRules.from_settings(settings))
     listening = bind(_HOST, 0)
-    await parts.closing.enter_async_context(webhook.listener().serving(listening, tls=context))
+    await parts.exit_stack.enter_async_context(webhook.listener().serving(listening, tls=context))
     storage.put(configurations({"url": address_of(listening, "https")}))
     await keys.refresh()
     parts.background.start("claims of the webhook", claims.watch.run)

@@ -44,7 +44,7 @@ from gpufleet.runtime.settings import (
 from gpufleet.server.wiring.components import Components
 from gpufleet.store import Store
 from kubelite import KubeLite
-from kubelite.storage.direct import Storage
+from kubelite.storage.direct import DirectStorage
 
 _TOGETHER = 0.2
 """Seconds in which the kubelets gather changes."""
@@ -76,7 +76,7 @@ class DemoFleet:
         self.simulation = Simulation(demo.seed, demo.nodes, demo.gpus)
         self._server = KubeLite(port=demo.kube_port)
         self._doors = FakeServers(self.simulation, clock)
-        self.storage = Storage(self._server)
+        self.storage = DirectStorage(self._server)
         self._player = Player(
             self.simulation,
             self.storage,

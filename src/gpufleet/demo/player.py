@@ -20,7 +20,7 @@ from gpufleet.demo.objects.owners import cron_job
 from gpufleet.demo.simulation.identities import Json, Phase, phase_at, pods_of
 from gpufleet.demo.simulation.simulation import Simulation
 from gpufleet.demo.simulation.timeline import Run
-from gpufleet.demo.user_pods import Storage, UserPods
+from gpufleet.demo.user_pods import DirectStorage, UserPods
 
 _BATCH = 200
 Progress = Callable[[str, int, int], None]
@@ -37,7 +37,7 @@ class Player:
     """Keeps an API as the simulation has it."""
 
     def __init__(
-        self, simulation: Simulation, storage: Storage, *, keep: float, leases_in: str = "default"
+        self, simulation: Simulation, storage: DirectStorage, *, keep: float, leases_in: str = "default"
     ) -> None:
         """`keep` is how many seconds ended runs stay in the API."""
         self._simulation = simulation
@@ -204,12 +204,12 @@ class Player:
         """
         again = {item["metadata"]["name"] for item in put if item["kind"] == "Lease"}
         later = [i for i in drop if i["kind"] == "Lease" and i["metadata"]["name"] not in again]
-        self._storage.drop(i for i in drop if i["kind"] != "Lease" or i["metadata"]["name"] in again)
+        self._storage.remove(i for i in drop if i["kind"] != "Lease" or i["metadata"]["name"] in again)
         for start in range(0, len(put), _BATCH):
             self._storage.put(put[start : start + _BATCH])
             progress("objects", min(start + _BATCH, len(put)), len(put))
             await asyncio.sleep(0)
-        self._storage.drop(later)
+        self._storage.remove(later)
 
 
 def _key(run: Run) -> Key:

@@ -26,23 +26,23 @@ PULLING = 3.0
 _OVER = ("Succeeded", "Failed")
 
 
-class Storage(Protocol):
+class DirectStorage(Protocol):
     """Where an API keeps its objects."""
 
     def put(self, objects: Iterable[Json]) -> None:
         """Add or replace objects."""
 
-    def drop(self, objects: Iterable[Json]) -> None:
+    def remove(self, objects: Iterable[Json]) -> None:
         """Remove objects; one that is not there is no fault."""
 
-    def follow(self, api_version: str, kind: str, told: Callable[[Json, bool], None]) -> None:
+    def subscribe(self, api_version: str, kind: str, told: Callable[[Json, bool], None]) -> None:
         """Tell of every object of a kind, now and at each change; and whether it is gone."""
 
 
 class UserPods:
     """Tends the pods that are not the simulation's own; `ours` has the uids of those that are."""
 
-    def __init__(self, storage: Storage, hardware: Hardware, ours: Container[str]) -> None:
+    def __init__(self, storage: DirectStorage, hardware: Hardware, ours: Container[str]) -> None:
         self.leased: dict[tuple[int, int], tuple[str, ...]] = {}
         """Who has which GPU of which node, by the leases of guests."""
         self.touched: set[int] = set()
@@ -55,8 +55,8 @@ class UserPods:
         self._ours = ours
         self._pods: dict[str, Json] = {}
         self._since: dict[str, float] = {}
-        storage.follow("v1", "Pod", self._see_pod)
-        storage.follow("coordination.k8s.io/v1", "Lease", self._see_lease)
+        storage.subscribe("v1", "Pod", self._see_pod)
+        storage.subscribe("coordination.k8s.io/v1", "Lease", self._see_lease)
 
     def step(self, at: float) -> float | None:
         """Do what is due by now; when the next thing is, if anything is."""
@@ -110,7 +110,7 @@ class UserPods:
         meta, phase = pod["metadata"], _phase(pod)
         if meta.get("deletionTimestamp"):
             if not meta.get("finalizers"):
-                self._storage.drop([pod])
+                self._storage.remove([pod])
             return None
         if phase in _OVER:
             return None

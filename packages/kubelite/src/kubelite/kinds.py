@@ -1,8 +1,8 @@
 """What is served: one `Kind` for each resource of each version, and the registry of them.
 
 A kind is plain data. Built-in kinds come from `builtin.kinds`; a CustomResourceDefinition
-adds its own while the server runs. Objects of all versions of one resource lie on one shelf
-of the store (`Kind.shelf`).
+adds its own while the server runs. Objects of all versions of one resource lie on one collection
+of the store (`Kind.collection`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -56,7 +56,7 @@ class Kind:
     extra_subresources: tuple[str, ...] = ()
     fields: tuple[str, ...] = SELECTABLE
     columns: tuple[Column, ...] = ()
-    shelf: str = ""
+    collection: str = ""
     custom: bool = False
     unconditional_update: bool = True
     generation: bool = False
@@ -108,9 +108,9 @@ class Registry:
                 return each
         return None
 
-    def for_shelf(self, shelf: str) -> Kind | None:
-        """A kind (of any version) whose objects lie on a shelf."""
-        return next((kind for kind in self._by_path.values() if kind.shelf == shelf), None)
+    def for_collection(self, collection: str) -> Kind | None:
+        """A kind (of any version) whose objects lie on a collection."""
+        return next((kind for kind in self._by_path.values() if kind.collection == collection), None)
 
     def group_versions(self) -> dict[str, list[str]]:
         """The versions of each group, in the order in which they are served."""

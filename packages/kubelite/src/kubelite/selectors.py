@@ -42,9 +42,9 @@ class _Tokens:
         self.at += 1
         return token
 
-    def expect(self, wanted: str, words: str) -> None:
+    def expect(self, expected: str, words: str) -> None:
         token = self.take()
-        if token != wanted:
+        if token != expected:
             raise bad_request(f"found '{token}', expected: {words}")
 
 
@@ -151,7 +151,7 @@ def parse_fields(text: str, offered: Sequence[str]) -> Predicate | None:
         if path not in offered:
             raise bad_request(f"field label not supported: {path}")
         checks.append((tuple(path.split(".")), value.replace("\\,", ","), operator != "!="))
-    return lambda item: all((field_text(item, path) == value) is wanted for path, value, wanted in checks)
+    return lambda item: all((field_text(item, path) == value) is expected for path, value, expected in checks)
 
 
 def field_text(item: Object, path: Sequence[str]) -> str:
@@ -170,10 +170,10 @@ def both(labels: Callable[[Labels], bool] | None, fields: Predicate | None) -> P
     """One predicate for both selectors; None where everything matches."""
     if labels is None:
         return fields
-    wanted = labels
+    expected = labels
 
     def by_labels(item: Object) -> bool:
-        return wanted(item["metadata"].get("labels") or _EMPTY)
+        return expected(item["metadata"].get("labels") or _EMPTY)
 
     if fields is None:
         return by_labels

@@ -1,11 +1,10 @@
-"""The server itself: wiring, a loopback socket, and a kubeconfig.
+"""The server: wiring, a loopback socket, and a kubeconfig.
 
     async with KubeLite() as server:
         print(server.url)
 
-Everything runs in the caller's event loop. With `data` the objects outlive the process, see
-`journal`. Without `tokens` everybody who can connect is an administrator, so that the server
-listens on loopback unless told otherwise.
+The server runs in the caller's event loop. Without `tokens` every client is an administrator, so
+the server listens on loopback by default.
 """
 
 import asyncio
@@ -20,25 +19,29 @@ import yaml
 from aiohttp import web
 
 from kubelite.admission.webhooks import Webhooks
-from kubelite.api.handler import Api
-from kubelite.api.watch_streams import Streams
+from kubelite.api.handler import Handler
+from kubelite.api.watch_streams import WatchStreams
 from kubelite.builtin.kinds import builtin_kinds
 from kubelite.clock import Clock, utc_now
 from kubelite.custom_resources.definitions import Definitions
 from kubelite.kinds import Registry
-from kubelite.objects.context import Asking, User
+from kubelite.objects.context import User, WriteContext
 from kubelite.objects.deletion import Deletion
-from kubelite.objects.garbage_collector import Collector
+from kubelite.objects.garbage_collector import GarbageCollector
 from kubelite.objects.objects import Objects
 from kubelite.storage.store import Store
 
-_BODY_BYTES = 3 * 1024 * 1024
+_MAX_BODY_BYTES = 3 * 1024 * 1024
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
 
 
 class KubeLite:
-    """An embedded Kubernetes-shaped API server."""
+    """An embedded Kubernetes API server.
+
+    `window` is the number of changes per resource from which a watch can resume; older resource
+    versions get a 410. `event_ttl` is the age at which Events are deleted.
+    """
 
     def __init__(
         self,
@@ -60,24 +63,24 @@ class KubeLite:
         self._webhooks = Webhooks(self.store)
         self.objects = Objects(self.store, self.registry, self._webhooks, clock)
         self.deletion = Deletion(self.objects)
-        self._collector = Collector(self.objects, self.deletion, self.registry, event_ttl)
-        self._streams = Streams(self.store, clock, backlog=2 * window, bookmark_seconds=bookmark_seconds)
-        self._api = Api(self.registry, self.objects, self.deletion, self._streams, self.tokens)
+        self._garbage_collector = GarbageCollector(self.objects, self.deletion, self.registry, event_ttl)
+        self._watches = WatchStreams(self.store, clock, backlog=2 * window, bookmark_seconds=bookmark_seconds)
+        self._handler = Handler(self.registry, self.objects, self.deletion, self._watches, self.tokens)
         self._runner: web.ServerRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def url(self) -> str:
-        """Where the server listens."""
+        """The base URL of the server."""
         return f"{'https' if self._tls else 'http'}://{self._host}:{self._port}"
 
     @property
     def watches(self) -> int:
-        """How many watches are open now."""
-        return len(self._streams)
+        """The number of open watches."""
+        return len(self._watches)
 
     async def start(self) -> None:
-        """Listen, and start to clean up after what is deleted; where that fails nothing is left behind."""
+        """Start listening and garbage collection; on failure release everything."""
         try:
             await self._start()
         except BaseException:
@@ -85,10 +88,12 @@ class KubeLite:
             raise
 
     async def _start(self) -> None:
-        await self._settle_in()
-        self._tasks.append(asyncio.create_task(self._collector.run(), name="kubelite-collector"))
+        await self._create_default_objects()
+        self._tasks.append(
+            asyncio.create_task(self._garbage_collector.run(), name="kubelite-garbage-collector")
+        )
         server = web.Server(
-            self._api.answer, request_factory=_request, access_log=None, handler_cancellation=True
+            self._handler.handle, request_factory=_request, access_log=None, handler_cancellation=True
         )
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=2.0)
         await self._runner.setup()
@@ -97,8 +102,8 @@ class KubeLite:
         await web.SockSite(self._runner, listening, ssl_context=self._tls).start()
 
     async def stop(self) -> None:
-        """End every watch, close the socket, stop cleaning up."""
-        self._streams.end_all()
+        """End all watches, close the socket and stop garbage collection."""
+        self._watches.close_all()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -117,30 +122,28 @@ class KubeLite:
     ) -> None:
         await self.stop()
 
-    async def _settle_in(self) -> None:
-        """What a new cluster has from the start."""
-        asking = Asking(manager="kubelite")
-        spaces = self.registry.find("", "v1", "namespaces")
+    async def _create_default_objects(self) -> None:
+        """Create the namespaces and priority classes that every cluster has."""
+        context = WriteContext(manager="kubelite")
+        namespaces = self.registry.find("", "v1", "namespaces")
         classes = self.registry.find("scheduling.k8s.io", "v1", "priorityclasses")
-        assert spaces is not None
+        assert namespaces is not None
         assert classes is not None
         for name in _NAMESPACES:
-            if self.store.get(spaces.shelf, "", name) is None:
-                await self.objects.create(spaces, "", {"metadata": {"name": name}}, asking)
+            await self.objects.create(namespaces, "", {"metadata": {"name": name}}, context)
         for name, value in _PRIORITIES.items():
-            if self.store.get(classes.shelf, "", name) is None:
-                body = {
-                    "metadata": {"name": name},
-                    "value": value,
-                    "description": "Used for system critical pods.",
-                }
-                await self.objects.create(classes, "", body, asking)
+            body = {
+                "metadata": {"name": name},
+                "value": value,
+                "description": "Used for system critical pods.",
+            }
+            await self.objects.create(classes, "", body, context)
 
-    def write_kubeconfig(self, path: Path, *, authority: Path | None = None) -> None:
-        """Write a kubeconfig that reaches this server; `authority` is its CA certificate where it has TLS."""
+    def write_kubeconfig(self, path: Path, *, ca: Path | None = None) -> None:
+        """Write a kubeconfig for this server; `ca` is its CA certificate if it uses TLS."""
         cluster: dict[str, object] = {"server": self.url}
-        if authority is not None:
-            cluster["certificate-authority"] = str(authority)
+        if ca is not None:
+            cluster["certificate-authority"] = str(ca)
         user = {"token": next(iter(self.tokens))} if self.tokens else {}
         config = {
             "apiVersion": "v1",
@@ -154,7 +157,7 @@ class KubeLite:
         path.write_text(yaml.safe_dump(config))
 
 
-def _request(message, payload, protocol, writer, task, loop=None):  # type: ignore[no-untyped-def]  # aiohttp's own signature
+def _request(message, payload, protocol, writer, task, loop=None):  # type: ignore[no-untyped-def]  # aiohttp calls it without types
     return web.BaseRequest(
-        message, payload, protocol, writer, task, protocol._loop, client_max_size=_BODY_BYTES
+        message, payload, protocol, writer, task, protocol._loop, client_max_size=_MAX_BODY_BYTES
     )

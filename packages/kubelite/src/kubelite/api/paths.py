@@ -1,4 +1,4 @@
-"""URL paths, taken apart: `/apis/<group>/<version>/namespaces/<ns>/<plural>/<name>/<subresource>`."""
+"""Parse URL paths: `/apis/<group>/<version>/namespaces/<ns>/<plural>/<name>/<subresource>`."""
 
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 @dataclass(frozen=True)
 class Target:
-    """What a path names."""
+    """The resource, object and subresource that a path names."""
 
     group: str
     version: str
@@ -16,8 +16,8 @@ class Target:
     subresource: str = ""
 
 
-def target_of(path: str) -> Target | None:
-    """The resource that a path names; None if it names none."""
+def parse_path(path: str) -> Target | None:
+    """Return the target of a path, or None if the path names no resource."""
     parts = [unquote(part) for part in path.strip("/").split("/")]
     if parts[0] == "api" and len(parts) >= 3:
         group, version, rest = "", parts[1], parts[2:]

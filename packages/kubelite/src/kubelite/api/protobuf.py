@@ -1,9 +1,9 @@
-"""Reads bodies that typed clients (kubectl create, kubectl auth can-i) send as protobuf.
+"""Decode protobuf bodies, which typed clients such as `kubectl create` send.
 
-Only reading: what goes out is JSON, which those clients take as well. The numbers of the fields
-stand in the table of built-in kinds. Written by hand, since the protobuf library wants message
-classes generated from descriptions a hundred times the size of that table. A field that the
-table does not know is refused, not dropped: nothing that a client sent may get lost unseen.
+Responses are JSON, which those clients accept. The field numbers are in the table of built-in
+kinds. The decoder is written by hand because the protobuf library needs message classes generated
+from descriptions a hundred times the size of that table. Unknown fields are refused rather than
+dropped, so that nothing a client sends is lost silently.
 """
 
 import base64
@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
-from kubelite.builtin.fields import OF_LIST, OF_MAP, shapes
+from kubelite.builtin.fields import OF_LIST, OF_MAP, builtin_types
 from kubelite.errors import ApiError, bad_request
 from kubelite.json import Json
 
@@ -24,12 +24,12 @@ Value = int | bytes
 
 
 def read_protobuf(body: bytes, type_name: str) -> Json:
-    """The object in a body, as JSON would have it."""
+    """Return the object in a body as JSON."""
     if body[:4] != _MAGIC:
-        raise bad_request("the body does not start as Kubernetes' protobuf does")
+        raise bad_request("the body does not start with the Kubernetes protobuf prefix")
     try:
-        envelope = dict(_wire(body[4:]))
-        kind = dict(_wire(_bytes(envelope.get(1, b""))))
+        envelope = dict(_read_wire(body[4:]))
+        kind = dict(_read_wire(_bytes(envelope.get(1, b""))))
         item = _message(type_name, _bytes(envelope.get(2, b"")))
         named = {
             name: _bytes(kind[number]).decode()
@@ -41,7 +41,7 @@ def read_protobuf(body: bytes, type_name: str) -> Json:
     return {**named, **item}
 
 
-def _wire(data: bytes) -> Iterator[tuple[int, Value]]:
+def _read_wire(data: bytes) -> Iterator[tuple[int, Value]]:
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -57,7 +57,7 @@ def _wire(data: bytes) -> Iterator[tuple[int, Value]]:
         else:
             raise ValueError(f"wire type {kind}")
         if at + size > len(data):
-            raise ValueError("it ends too early")
+            raise ValueError("unexpected end")
         yield tag >> 3, data[at : at + size]
         at += size
 
@@ -72,28 +72,28 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return result, at
         shift += 7
         if shift > 63:
-            raise ValueError("a number is too long")
+            raise ValueError("varint too long")
 
 
 def _bytes(value: Value) -> bytes:
     if isinstance(value, int):
-        raise ValueError("a number where a text was expected")
+        raise ValueError("varint instead of bytes")
     return value
 
 
 def _number(value: Value) -> int:
     if not isinstance(value, int):
-        raise ValueError("a text where a number was expected")
+        raise ValueError("bytes instead of a varint")
     return value - (1 << 64) if value >> 63 else value
 
 
 @cache
 def _by_number(type_name: str) -> dict[int, Field | dict[int, Field]]:
-    """A type's fields by number; an inner message that JSON shows as part of the outer is a dict."""
-    shape = shapes()[type_name]
+    """Return the fields of a type by number. A dict stands for an inner message that JSON inlines."""
+    builtin_type = builtin_types()[type_name]
     found: dict[int, Field | dict[int, Field]] = {}
-    for name, path in shape.numbers.items():
-        field = (name, shape.fields[name].partition("=")[0])
+    for name, path in builtin_type.numbers.items():
+        field = (name, builtin_type.fields[name].partition("=")[0])
         if len(path) == 1:
             found[path[0]] = field
         else:
@@ -110,7 +110,7 @@ def _message(type_name: str, data: bytes) -> Json:
 
 
 def _read_fields(type_name: str, known: Any, data: bytes, result: Json) -> None:
-    for number, value in _wire(data):
+    for number, value in _read_wire(data):
         field = known.get(number)
         if isinstance(field, dict):
             _read_fields(type_name, field, _bytes(value), result)
@@ -125,22 +125,22 @@ def _add(result: Json, name: str, kind: str, value: Value) -> None:
     if match := OF_LIST.fullmatch(kind):
         result.setdefault(name, []).append(_value(match[1], value))
     elif match := OF_MAP.fullmatch(kind):
-        entry = dict(_wire(_bytes(value)))
+        entry = dict(_read_wire(_bytes(value)))
         inner = match[1]
         empty: Value = 0 if inner in ("int", "bool") else b""
         result.setdefault(name, {})[_bytes(entry.get(1, b"")).decode()] = _value(inner, entry.get(2, empty))
     else:
         found = _value(kind, value)
-        # An empty struct or text stands for nothing: protobuf writes it where JSON leaves it out.
+        # Go writes empty structs and strings to protobuf that it omits from JSON.
         if (
             found not in ("", {}, None)
-            or (kind not in ("str", "time") and kind not in shapes())
-            or (found == {} and value == b"" and kind in shapes() and name in _MEANT_WHEN_EMPTY)
+            or (kind not in ("str", "time") and kind not in builtin_types())
+            or (found == {} and value == b"" and kind in builtin_types() and name in _MEANINGFUL_WHEN_EMPTY)
         ):
             result[name] = found
 
 
-_MEANT_WHEN_EMPTY = frozenset(
+_MEANINGFUL_WHEN_EMPTY = frozenset(
     {"emptyDir", "securityContext", "selector", "namespaceSelector", "objectSelector"}
 )
 
@@ -150,12 +150,12 @@ def _value(kind: str, value: Value) -> Any:
     if read is not None:
         return read(value)
     if kind == "any":
-        raise _unreadable("a part that kubelite keeps as it is")
+        raise _unreadable("a field without a schema")
     return _message(kind, _bytes(value))
 
 
 def _time(value: Value) -> str | None:
-    parts = dict(_wire(_bytes(value)))
+    parts = dict(_read_wire(_bytes(value)))
     if not parts:
         return None
     moment = _EPOCH + timedelta(
@@ -166,14 +166,14 @@ def _time(value: Value) -> str | None:
 
 
 def _int_or_text(value: Value) -> int | str:
-    parts = dict(_wire(_bytes(value)))
+    parts = dict(_read_wire(_bytes(value)))
     if parts.get(1, 0) == 1:
         return _bytes(parts.get(3, b"")).decode()
     return _number(parts.get(2, 0))
 
 
 def _quantity(value: Value) -> str:
-    return _bytes(dict(_wire(_bytes(value))).get(1, b"0")).decode()
+    return _bytes(dict(_read_wire(_bytes(value))).get(1, b"0")).decode()
 
 
 _PLAIN: dict[str, Callable[[Value], Any]] = {

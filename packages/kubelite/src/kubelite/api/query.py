@@ -1,9 +1,8 @@
-"""What a request asks for besides its body: selectors, pages, options, form of the answer."""
+"""Read query parameters and the Accept header: selectors, pages, options, response form."""
 
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -14,24 +13,15 @@ from kubelite.selectors import Predicate, both, parse_fields, parse_labels
 _TRUE, _FALSE = ("1", "true", "True", "t"), ("", "0", "false", "False", "f")
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Which objects a list, watch or deletecollection is about."""
-
-    wanted: Predicate | None
-    selective: bool
-
-
-def selection(kind: Kind, query: Mapping[str, str]) -> Selection:
-    """The selectors of a request as one predicate."""
+def selectors(kind: Kind, query: Mapping[str, str]) -> Predicate | None:
+    """Return the label and field selectors as one predicate, or None if there are none."""
     labels = parse_labels(query.get("labelSelector", ""))
     fields = parse_fields(query.get("fieldSelector", ""), kind.fields)
-    wanted = both(labels, fields)
-    return Selection(wanted, wanted is not None)
+    return both(labels, fields)
 
 
-def flag(query: Mapping[str, str], name: str) -> bool:
-    """A yes or no of the query."""
+def boolean(query: Mapping[str, str], name: str) -> bool:
+    """Return a boolean parameter, False if it is absent."""
     value = query.get(name, "")
     if value in _TRUE:
         return True
@@ -40,8 +30,8 @@ def flag(query: Mapping[str, str], name: str) -> bool:
     raise bad_request(f"{name} takes true or false, not {value!r}")
 
 
-def number(query: Mapping[str, str], name: str) -> int:
-    """A whole number of the query, 0 where there is none."""
+def integer(query: Mapping[str, str], name: str) -> int:
+    """Return an integer parameter, 0 if it is absent."""
     text = query.get(name, "")
     if not text:
         return 0
@@ -51,18 +41,18 @@ def number(query: Mapping[str, str], name: str) -> int:
         raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from error
 
 
-def version_of(query: Mapping[str, str]) -> int | None:
-    """The resource version asked for; None if the newest will do."""
+def resource_version(query: Mapping[str, str]) -> int | None:
+    """Return the requested resource version, or None if any will do."""
     text = query.get("resourceVersion", "")
     if not text:
         return None
     if not text.isdigit():
-        raise bad_request(f'invalid resource version "{text}": it is a number that the server gave out')
+        raise bad_request(f'invalid resource version "{text}": use a number returned by the server')
     return int(text)
 
 
-def require_reached(version: int | None, current: int) -> None:
-    """504 for a version of the future, as a real server answers after a wait."""
+def require_known_version(version: int | None, current: int) -> None:
+    """Raise 504 for a version that does not exist yet. kube-apiserver does so after a wait."""
     if version is not None and version > current:
         cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
         message = f"Too large resource version: {version}, current: {current}"
@@ -70,7 +60,7 @@ def require_reached(version: int | None, current: int) -> None:
 
 
 def dry_run(query: Mapping[str, str]) -> bool:
-    """Whether nothing is to be stored."""
+    """Return whether the request is a dry run."""
     value = query.get("dryRun", "")
     if value not in ("", "All"):
         raise ApiError(422, f'dryRun: Unsupported value: "{value}": supported values: "All"')
@@ -78,7 +68,7 @@ def dry_run(query: Mapping[str, str]) -> bool:
 
 
 def field_validation(query: Mapping[str, str]) -> str:
-    """What to do about unknown fields."""
+    """Return how to treat unknown fields: Ignore, Warn or Strict."""
     value = query.get("fieldValidation") or "Warn"
     if value not in ("Ignore", "Warn", "Strict"):
         raise ApiError(
@@ -89,20 +79,20 @@ def field_validation(query: Mapping[str, str]) -> str:
 
 
 def manager(query: Mapping[str, str], agent: str) -> str:
-    """The field manager: named, or the program that speaks."""
+    """Return the field manager: the parameter, or the program name from the User-Agent."""
     named = query.get("fieldManager", "")
     if len(named) > 128:
         raise ApiError(422, "fieldManager: Too long: may not be more than 128 bytes")
     return named or (agent.partition("/")[0][:128] or "unknown")
 
 
-def page_token(listing: str, start: int) -> str:
-    """A continue token: which kept listing, and where in it."""
+def encode_continue(listing: str, start: int) -> str:
+    """Return a continue token: the name of a kept listing and the position in it."""
     return base64.urlsafe_b64encode(msgspec.json.encode([listing, start])).decode()
 
 
-def read_token(token: str) -> tuple[str, int]:
-    """What a continue token says."""
+def decode_continue(token: str) -> tuple[str, int]:
+    """Return the listing name and position in a continue token."""
     try:
         listing, start = msgspec.json.decode(base64.urlsafe_b64decode(token), type=tuple[str, int])
     except (ValueError, binascii.Error, msgspec.DecodeError) as error:
@@ -112,15 +102,15 @@ def read_token(token: str) -> tuple[str, int]:
     return listing, start
 
 
-def wants(accept: str, form: str) -> bool:
-    """Whether the Accept header asks for a form of the object (`Table`) before plain JSON."""
+def accepts(accept: str, form: str) -> bool:
+    """Return whether the Accept header prefers a form of the object (`Table`) to plain JSON."""
     for part in accept.split(","):
         words = [word.strip() for word in part.split(";")]
         if words[0] not in ("application/json", "*/*", "application/*", ""):
             continue
-        asked = dict(word.partition("=")[::2] for word in words[1:])
-        if "as" not in asked:
+        params = dict(word.partition("=")[::2] for word in words[1:])
+        if "as" not in params:
             return False
-        if asked["as"] == form and asked.get("v", "v1") in ("v1", "v2"):
+        if params["as"] == form and params.get("v", "v1") in ("v1", "v2"):
             return True
     return False

@@ -1,7 +1,7 @@
-"""Reviews: questions that are answered, not stored.
+"""TokenReview and the access reviews.
 
-Who a token belongs to is known; what a user may do is not restricted: kubelite authenticates,
-where tokens are set, but authorizes everything. Its reviews say exactly that.
+kubelite authenticates users if tokens are configured, and authorizes everything. The reviews
+report exactly that.
 """
 
 from collections.abc import Mapping
@@ -9,22 +9,22 @@ from collections.abc import Mapping
 from kubelite.json import Json
 from kubelite.objects.context import User
 
-_REASON = "kubelite allows everything to everyone who may connect"
+_REASON = "kubelite authorizes every request"
 
 
-def answer_review(kind: str, body: Json, asker: User, users: Mapping[str, User]) -> Json:
-    """The review with its status filled in."""
+def answer_review(kind: str, body: Json, user: User, users: Mapping[str, User]) -> Json:
+    """Return a review with its status."""
     spec = body.get("spec") or {}
     match kind:
         case "TokenReview":
-            user = users.get(str(spec.get("token", "")))
+            owner = users.get(str(spec.get("token", "")))
             status: Json = (
-                {"authenticated": True, "user": user.wire()}
-                if user
-                else {"user": {}, "error": "the token is not known here"}
+                {"authenticated": True, "user": owner.wire()}
+                if owner
+                else {"user": {}, "error": "unknown token"}
             )
         case "SelfSubjectReview":
-            status = {"userInfo": asker.wire()}
+            status = {"userInfo": user.wire()}
         case "SelfSubjectRulesReview":
             resources = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
             paths = {"verbs": ["*"], "nonResourceURLs": ["*"]}

@@ -1,4 +1,4 @@
-"""The `scale` subresource: a kind's replicas in the form that every scaler understands."""
+"""The `scale` subresource: the replicas of an object as an autoscaling/v1 Scale."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from kubelite.kinds import Kind
 from kubelite.schema.jsonpath import json_path
 
 
-def scale_of(kind: Kind, item: Json) -> Json:
-    """An object's scale."""
+def get_scale(kind: Kind, item: Json) -> Json:
+    """Return the Scale of an object."""
     paths = kind.scale
     assert paths is not None
     metadata = {
@@ -37,8 +37,8 @@ def _selector_text(selector: Json) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items()))
 
 
-def scaled(kind: Kind, item: Json, scale: Any) -> Json:
-    """The object with the replicas that a scale asks for."""
+def with_scale(kind: Kind, item: Json, scale: Any) -> Json:
+    """Return the object with the replicas of a Scale."""
     assert kind.scale is not None
     replicas = (scale.get("spec") or {}).get("replicas", 0) if isinstance(scale, dict) else None
     if not isinstance(replicas, int) or replicas < 0:

@@ -15,9 +15,9 @@ _TOLERATION_SECONDS = 300
 _AUTO_TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
-def complete(plural: str, item: Json) -> Json:
+def add_derived_fields(plural: str, item: Json) -> Json:
     """A built-in object with what its kind derives from other fields."""
-    step = _STEPS.get(plural)
+    step = _DEFAULTS.get(plural)
     return item if step is None else step(item)
 
 
@@ -62,11 +62,11 @@ def _with_tolerations(tolerations: list[Json]) -> list[Json]:
 
 def _pod(item: Json) -> Json:
     spec = pod_spec(item.get("spec") or {}, running=True)
-    status = {"phase": "Pending", "qosClass": _quality(spec), **(item.get("status") or {})}
+    status = {"phase": "Pending", "qosClass": _qos_class(spec), **(item.get("status") or {})}
     return {**item, "spec": spec, "status": status}
 
 
-def _quality(spec: Json) -> str:
+def _qos_class(spec: Json) -> str:
     containers = [*spec.get("containers", ()), *spec.get("initContainers", ())]
     seen = False
     guaranteed = True
@@ -79,7 +79,7 @@ def _quality(spec: Json) -> str:
     return "BestEffort" if not seen else "Guaranteed" if guaranteed else "Burstable"
 
 
-def _templated(item: Json) -> Json:
+def _with_template(item: Json) -> Json:
     spec = item.get("spec") or {}
     template = spec.get("template")
     if not isinstance(template, dict) or not template.get("spec"):
@@ -89,7 +89,7 @@ def _templated(item: Json) -> Json:
 
 
 def _deployment(item: Json) -> Json:
-    item = _templated(item)
+    item = _with_template(item)
     spec = dict(item.get("spec") or {})
     strategy = spec.get("strategy") or {}
     if strategy.get("type", "RollingUpdate") == "RollingUpdate":
@@ -99,7 +99,7 @@ def _deployment(item: Json) -> Json:
 
 
 def _job(item: Json) -> Json:
-    item = _templated(item)
+    item = _with_template(item)
     spec = dict(item.get("spec") or {})
     if "completions" not in spec and "parallelism" not in spec:
         spec["completions"] = 1
@@ -126,7 +126,7 @@ def _cron_job(item: Json) -> Json:
     spec = item.get("spec") or {}
     if not isinstance(spec.get("jobTemplate"), dict):
         return item
-    return {**item, "spec": {**spec, "jobTemplate": _templated(spec["jobTemplate"])}}
+    return {**item, "spec": {**spec, "jobTemplate": _with_template(spec["jobTemplate"])}}
 
 
 def _namespace(item: Json) -> Json:
@@ -150,7 +150,7 @@ def _secret(item: Json) -> Json:
     return {**done, "data": {**(item.get("data") or {}), **coded}}
 
 
-_addresses = itertools.count(1)
+_service_numbers = itertools.count(1)
 
 
 def _service(item: Json) -> Json:
@@ -160,7 +160,7 @@ def _service(item: Json) -> Json:
     if spec.get("type") == "ExternalName":
         return {**item, "spec": spec}
     if not spec.get("clusterIP"):
-        number = next(_addresses)
+        number = next(_service_numbers)
         spec["clusterIP"] = f"10.96.{number // 250 % 250}.{number % 250 + 1}"
     spec.setdefault("clusterIPs", [spec["clusterIP"]])
     spec.setdefault("ipFamilies", ["IPv4"])
@@ -168,7 +168,7 @@ def _service(item: Json) -> Json:
     return {**item, "spec": spec, "status": item.get("status") or {"loadBalancer": {}}}
 
 
-def _claim(item: Json) -> Json:
+def _volume_claim(item: Json) -> Json:
     return {**item, "status": {"phase": "Pending", **(item.get("status") or {})}}
 
 
@@ -194,18 +194,18 @@ def _binding(item: Json) -> Json:
     return {**done, "subjects": subjects} if subjects else done
 
 
-_STEPS: dict[str, Callable[[Json], Json]] = {
+_DEFAULTS: dict[str, Callable[[Json], Json]] = {
     "pods": _pod,
     "deployments": _deployment,
-    "replicasets": _templated,
-    "statefulsets": _templated,
-    "daemonsets": _templated,
+    "replicasets": _with_template,
+    "statefulsets": _with_template,
+    "daemonsets": _with_template,
     "jobs": _job,
     "cronjobs": _cron_job,
     "namespaces": _namespace,
     "secrets": _secret,
     "services": _service,
-    "persistentvolumeclaims": _claim,
+    "persistentvolumeclaims": _volume_claim,
     "customresourcedefinitions": _crd,
     "rolebindings": _binding,
     "clusterrolebindings": _binding,

@@ -33,7 +33,7 @@ OF_MAP = re.compile(r"\{(.+)\}(/atomic)?")
 
 
 @dataclass(frozen=True)
-class Shape:
+class BuiltinType:
     """One type of the table."""
 
     name: str
@@ -45,7 +45,7 @@ class Shape:
 
 
 @cache
-def shapes() -> dict[str, Shape]:
+def builtin_types() -> dict[str, BuiltinType]:
     """Every type of the table, by name."""
     text = (files(__package__) / "fields.txt").read_text("utf-8")
     found: dict[str, list[str]] = {}
@@ -57,10 +57,10 @@ def shapes() -> dict[str, Shape]:
             words = found.setdefault(line.strip(), [])
         else:
             words += line.split()
-    return {name: _shape(name, words) for name, words in found.items()}
+    return {name: _parse_type(name, words) for name, words in found.items()}
 
 
-def _shape(name: str, words: list[str]) -> Shape:
+def _parse_type(name: str, words: list[str]) -> BuiltinType:
     fields: dict[str, str] = {}
     required: list[str] = []
     numbers: dict[str, tuple[int, ...]] = {}
@@ -75,27 +75,27 @@ def _shape(name: str, words: list[str]) -> Shape:
             field = field[:-1]
             required.append(field)
         fields[field] = kind
-    return Shape(name, fields, tuple(required), "@atomic" in words, "@open" in words, numbers)
+    return BuiltinType(name, fields, tuple(required), "@atomic" in words, "@open" in words, numbers)
 
 
-def _list_marks(mark: str) -> Json:
+def _list_extensions(mark: str) -> Json:
     keep = mark.endswith("+retainKeys")
     mark = mark.removesuffix("+retainKeys")
     strategy = "merge,retainKeys" if keep else "merge"
     if not mark:
         return {"x-kubernetes-list-type": "atomic"}
     if mark in ("set", "-set"):
-        marks: Json = {"x-kubernetes-list-type": "set"}
-        return marks if mark == "-set" else {**marks, "x-kubernetes-patch-strategy": strategy}
+        extensions: Json = {"x-kubernetes-list-type": "set"}
+        return extensions if mark == "-set" else {**extensions, "x-kubernetes-patch-strategy": strategy}
     keys = mark.lstrip("-~").split(",")
-    marks = (
+    extensions = (
         {} if mark.startswith("~") else {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}
     )
     if mark == "~set":
         return {"x-kubernetes-patch-strategy": strategy}
     if not mark.startswith("-"):
-        marks |= {"x-kubernetes-patch-strategy": strategy, "x-kubernetes-patch-merge-key": keys[0]}
-    return marks
+        extensions |= {"x-kubernetes-patch-strategy": strategy, "x-kubernetes-patch-merge-key": keys[0]}
+    return extensions
 
 
 @cache
@@ -109,28 +109,28 @@ def node(kind: str) -> Node:
     if kind in PLAIN:
         return Node(PLAIN[kind])
     if match := OF_LIST.fullmatch(kind):
-        made = Node({"type": "array", **_list_marks(match[2] or "")})
+        made = Node({"type": "array", **_list_extensions(match[2] or "")})
         made.items = node(match[1])
     elif match := OF_MAP.fullmatch(kind):
         made = Node({"type": "object", **({"x-kubernetes-map-type": "atomic"} if match[2] else {})})
         made.extra = node(match[1])
     else:
-        shape = shapes()[kind]
-        made = Node(_frame(shape))
-        made.properties = {field: node(expression) for field, expression in shape.fields.items()}
+        builtin_type = builtin_types()[kind]
+        made = Node(_object_schema(builtin_type))
+        made.properties = {field: node(expression) for field, expression in builtin_type.fields.items()}
     summarise(made)
     return made
 
 
-def _frame(shape: Shape) -> Json:
-    frame: Json = {"type": "object"}
-    if shape.required:
-        frame["required"] = list(shape.required)
-    if shape.atomic:
-        frame["x-kubernetes-map-type"] = "atomic"
-    if shape.open:
-        frame["x-kubernetes-preserve-unknown-fields"] = True
-    return frame
+def _object_schema(builtin_type: BuiltinType) -> Json:
+    schema: Json = {"type": "object"}
+    if builtin_type.required:
+        schema["required"] = list(builtin_type.required)
+    if builtin_type.atomic:
+        schema["x-kubernetes-map-type"] = "atomic"
+    if builtin_type.open:
+        schema["x-kubernetes-preserve-unknown-fields"] = True
+    return schema
 
 
 def reference(name: str) -> Json:
@@ -153,7 +153,7 @@ def _expression_schema(kind: str) -> Json:
     if kind in PLAIN:
         return {**PLAIN[kind], **default}
     if match := OF_LIST.fullmatch(kind):
-        return {"type": "array", **_list_marks(match[2] or ""), "items": _expression_schema(match[1])}
+        return {"type": "array", **_list_extensions(match[2] or ""), "items": _expression_schema(match[1])}
     if match := OF_MAP.fullmatch(kind):
         return {"type": "object", "additionalProperties": _expression_schema(match[1])}
     return {"allOf": [reference(kind)], "default": {}, **default}
@@ -161,15 +161,15 @@ def _expression_schema(kind: str) -> Json:
 
 def component(name: str) -> Json:
     """One type as an OpenAPI v3 component; other types are referred to."""
-    shape = shapes()[name]
+    builtin_type = builtin_types()[name]
     properties: dict[str, Any] = {
-        field: {"description": field_words(name, field), **_expression_schema(expression)}
-        for field, expression in shape.fields.items()
+        field: {"description": field_description(name, field), **_expression_schema(expression)}
+        for field, expression in builtin_type.fields.items()
     }
-    return {"description": words_for(name), **_frame(shape), "properties": properties}
+    return {"description": type_description(name), **_object_schema(builtin_type), "properties": properties}
 
 
-def needed_by(name: str) -> set[str]:
+def referenced_types(name: str) -> set[str]:
     """The type and all types that it refers to, directly or not."""
     seen: set[str] = set()
     waiting = [name]
@@ -178,7 +178,7 @@ def needed_by(name: str) -> set[str]:
         if current in seen:
             continue
         seen.add(current)
-        for expression in shapes()[current].fields.values():
+        for expression in builtin_types()[current].fields.values():
             inner = expression.partition("=")[0]
             while match := OF_LIST.fullmatch(inner) or OF_MAP.fullmatch(inner):
                 inner = match[1]
@@ -194,15 +194,15 @@ _COMMON = {
 }
 
 
-def field_words(type_name: str, field: str) -> str:
+def field_description(type_name: str, field: str) -> str:
     """What `kubectl explain` says about a field."""
-    return _COMMON.get(field) or f"{_spaced(field)} of the {_spaced(type_name)}."
+    return _COMMON.get(field) or f"{_words(field)} of the {_words(type_name)}."
 
 
-def words_for(type_name: str) -> str:
+def type_description(type_name: str) -> str:
     """What `kubectl explain` says about a type."""
     return f"{type_name}: one of the built-in types, with the fields that kubelite knows."
 
 
-def _spaced(name: str) -> str:
+def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()

@@ -124,7 +124,7 @@ def builtin_kinds() -> Iterator[Kind]:
             scale=_SCALED.get(plural),
             extra_subresources=_SUBRESOURCES.get(plural, ()),
             fields=_selectable(api_version, plural),
-            shelf="events" if plural == "events" else f"{group}/{plural}" if group else plural,
+            collection="events" if plural == "events" else f"{group}/{plural}" if group else plural,
             unconditional_update=plural not in _CONDITIONAL,
             generation=generation,
             verbs=ALL_VERBS,

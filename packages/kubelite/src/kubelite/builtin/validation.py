@@ -26,29 +26,29 @@ _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _RESTART_POLICIES = ("Always", "OnFailure", "Never")
 
 
-def birth_faults(plural: str, item: Json) -> list[Cause]:
+def object_errors(plural: str, item: Json) -> list[Cause]:
     """What is wrong with a new (or changed) object of a kind."""
     rule = _RULES.get(plural)
     return [] if rule is None else rule(item)
 
 
-def change_faults(plural: str, old: Json, new: Json) -> list[Cause]:
+def update_errors(plural: str, old: Json, new: Json) -> list[Cause]:
     """What a change does that is not allowed."""
     if plural == "pods":
-        return _pod_change(old.get("spec") or {}, new.get("spec") or {})
-    faults: list[Cause] = []
+        return _pod_update(old.get("spec") or {}, new.get("spec") or {})
+    errors: list[Cause] = []
     for path in _IMMUTABLE.get(plural, ()):
-        before, after = _at(old, path), _at(new, path)
+        before, after = _value_at(old, path), _value_at(new, path)
         if before != after:
             text = msgspec.json.encode(after).decode()
-            faults.append(Cause(".".join(path), f"Invalid value: {text}: field is immutable"))
+            errors.append(Cause(".".join(path), f"Invalid value: {text}: field is immutable"))
     if plural in ("configmaps", "secrets") and old.get("immutable"):
-        faults += [
+        errors += [
             Cause(field, "Forbidden: field is immutable when `immutable` is set", "FieldValueForbidden")
             for field in ("data", "binaryData", "immutable")
             if old.get(field) != new.get(field)
         ]
-    return faults
+    return errors
 
 
 _IMMUTABLE: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -65,14 +65,14 @@ _IMMUTABLE: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
-def _at(item: Any, path: Iterable[str]) -> Any:
+def _value_at(item: Any, path: Iterable[str]) -> Any:
     for step in path:
         item = item.get(step) if isinstance(item, dict) else None
     return item
 
 
-def _required(field: str, words: str = "") -> Cause:
-    return Cause(field, f"Required value{': ' + words if words else ''}", _REQUIRED)
+def _required(field: str, detail: str = "") -> Cause:
+    return Cause(field, f"Required value{': ' + detail if detail else ''}", _REQUIRED)
 
 
 def _unsupported(field: str, value: str, known: Iterable[str]) -> Cause:
@@ -80,114 +80,114 @@ def _unsupported(field: str, value: str, known: Iterable[str]) -> Cause:
     return Cause(field, f'Unsupported value: "{value}": supported values: {names}', "FieldValueNotSupported")
 
 
-def pod_spec_faults(spec: Json, path: str) -> list[Cause]:
+def pod_spec_errors(spec: Json, path: str) -> list[Cause]:
     """What is wrong with a pod's spec."""
     if not spec.get("containers"):
         return [_required(f"{path}.containers")]
-    faults: list[Cause] = []
+    errors: list[Cause] = []
     names: set[str] = set()
     for field in ("initContainers", "containers"):
         for at, container in enumerate(spec.get(field) or ()):
-            faults += _container_faults(container, f"{path}.{field}[{at}]", names)
+            errors += _container_errors(container, f"{path}.{field}[{at}]", names)
     policy = spec.get("restartPolicy", "Always")
     if policy not in _RESTART_POLICIES:
-        faults.append(_unsupported(f"{path}.restartPolicy", policy, _RESTART_POLICIES))
+        errors.append(_unsupported(f"{path}.restartPolicy", policy, _RESTART_POLICIES))
     gates = [gate.get("name") for gate in spec.get("schedulingGates") or ()]
     if spec.get("nodeName") and gates:
-        faults.append(
+        errors.append(
             Cause(
                 f"{path}.nodeName",
                 "Forbidden: cannot be set until all schedulingGates have been cleared",
                 "FieldValueForbidden",
             )
         )
-    return faults
+    return errors
 
 
-def _container_faults(container: Json, path: str, names: set[str]) -> list[Cause]:
-    faults: list[Cause] = []
+def _container_errors(container: Json, path: str, names: set[str]) -> list[Cause]:
+    errors: list[Cause] = []
     name = container.get("name", "")
     if not name:
-        faults.append(_required(f"{path}.name"))
+        errors.append(_required(f"{path}.name"))
     elif name in names:
-        faults.append(Cause(f"{path}.name", f'Duplicate value: "{name}"', "FieldValueDuplicate"))
+        errors.append(Cause(f"{path}.name", f'Duplicate value: "{name}"', "FieldValueDuplicate"))
     names.add(name)
     if not container.get("image"):
-        faults.append(_required(f"{path}.image"))
+        errors.append(_required(f"{path}.image"))
     policy = container.get("imagePullPolicy", "Always")
     if policy not in _PULL_POLICIES:
-        faults.append(_unsupported(f"{path}.imagePullPolicy", policy, _PULL_POLICIES))
+        errors.append(_unsupported(f"{path}.imagePullPolicy", policy, _PULL_POLICIES))
     for at, variable in enumerate(container.get("env") or ()):
         if not variable.get("name"):
-            faults.append(_required(f"{path}.env[{at}].name"))
+            errors.append(_required(f"{path}.env[{at}].name"))
         if variable.get("value") and variable.get("valueFrom"):
-            faults.append(
+            errors.append(
                 Cause(
                     f"{path}.env[{at}].valueFrom",
                     "Invalid value: may not be specified when `value` is not empty",
                 )
             )
-    return faults + _resource_faults(container.get("resources") or {}, f"{path}.resources")
+    return errors + _resource_errors(container.get("resources") or {}, f"{path}.resources")
 
 
-def _resource_faults(resources: Json, path: str) -> list[Cause]:
+def _resource_errors(resources: Json, path: str) -> list[Cause]:
     """Extended resources, GPUs among them, can't be overcommitted: request and limit are one number."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    faults: list[Cause] = []
+    errors: list[Cause] = []
     for name in sorted({*limits, *requests}):
         if "/" not in name or name.startswith("kubernetes.io/"):
             continue
         if name not in limits:
-            faults.append(_required(f"{path}.limits", "Limit must be set for non overcommitable resources"))
+            errors.append(_required(f"{path}.limits", "Limit must be set for non overcommitable resources"))
         elif str(requests.get(name)) != str(limits[name]):
-            words = f'Invalid value: "{requests.get(name)}": must be equal to {name} limit of {limits[name]}'
-            faults.append(Cause(f"{path}.requests", words))
-    return faults
+            detail = f'Invalid value: "{requests.get(name)}": must be equal to {name} limit of {limits[name]}'
+            errors.append(Cause(f"{path}.requests", detail))
+    return errors
 
 
 def _pod(item: Json) -> list[Cause]:
-    return pod_spec_faults(item.get("spec") or {}, "spec")
+    return pod_spec_errors(item.get("spec") or {}, "spec")
 
 
-def _selected(item: Json) -> list[Cause]:
+def _with_selector(item: Json) -> list[Cause]:
     spec = item.get("spec") or {}
     template = spec.get("template") or {}
-    faults: list[Cause] = []
+    errors: list[Cause] = []
     selector = spec.get("selector")
     labels = (template.get("metadata") or {}).get("labels") or {}
     if not selector:
-        faults.append(_required("spec.selector"))
+        errors.append(_required("spec.selector"))
     elif not match_label_selector(selector, labels):
         text = msgspec.json.encode(labels).decode()
-        faults.append(
+        errors.append(
             Cause(
                 "spec.template.metadata.labels",
                 f"Invalid value: {text}: `selector` does not match template `labels`",
             )
         )
-    return faults + pod_spec_faults(template.get("spec") or {}, "spec.template.spec")
+    return errors + pod_spec_errors(template.get("spec") or {}, "spec.template.spec")
 
 
-def _always_restarting(item: Json) -> list[Cause]:
-    faults = _selected(item)
-    policy = _at(item, ("spec", "template", "spec", "restartPolicy"))
-    if not faults and policy not in (None, "Always"):
-        faults.append(_unsupported("spec.template.spec.restartPolicy", str(policy), ("Always",)))
-    return faults
+def _controller(item: Json) -> list[Cause]:
+    errors = _with_selector(item)
+    policy = _value_at(item, ("spec", "template", "spec", "restartPolicy"))
+    if not errors and policy not in (None, "Always"):
+        errors.append(_unsupported("spec.template.spec.restartPolicy", str(policy), ("Always",)))
+    return errors
 
 
 def _job_spec(spec: Json, path: str) -> list[Cause]:
     template = (spec.get("template") or {}).get("spec") or {}
-    faults = pod_spec_faults(template, f"{path}.template.spec")
-    if not faults and template.get("restartPolicy") not in ("OnFailure", "Never"):
-        faults.append(
+    errors = pod_spec_errors(template, f"{path}.template.spec")
+    if not errors and template.get("restartPolicy") not in ("OnFailure", "Never"):
+        errors.append(
             _unsupported(
                 f"{path}.template.spec.restartPolicy",
                 template.get("restartPolicy", ""),
                 ("OnFailure", "Never"),
             )
         )
-    return faults
+    return errors
 
 
 def _job(item: Json) -> list[Cause]:
@@ -196,8 +196,8 @@ def _job(item: Json) -> list[Cause]:
 
 def _cron_job(item: Json) -> list[Cause]:
     spec = item.get("spec") or {}
-    faults = [] if spec.get("schedule") else [_required("spec.schedule")]
-    return faults + _job_spec((spec.get("jobTemplate") or {}).get("spec") or {}, "spec.jobTemplate.spec")
+    errors = [] if spec.get("schedule") else [_required("spec.schedule")]
+    return errors + _job_spec((spec.get("jobTemplate") or {}).get("spec") or {}, "spec.jobTemplate.spec")
 
 
 def _service(item: Json) -> list[Cause]:
@@ -213,8 +213,8 @@ def _service(item: Json) -> list[Cause]:
 
 def _event(item: Json) -> list[Cause]:
     about = (item.get("involvedObject") or item.get("regarding") or {}).get("namespace") or "default"
-    space = item["metadata"].get("namespace")
-    if space != about:
+    namespace = item["metadata"].get("namespace")
+    if namespace != about:
         return [
             Cause("involvedObject.namespace", f'Invalid value: "{about}": does not match event.namespace')
         ]
@@ -227,45 +227,45 @@ def _role_binding(item: Json) -> list[Cause]:
 
 def _lease(item: Json) -> list[Cause]:
     spec = item.get("spec") or {}
-    faults: list[Cause] = []
+    errors: list[Cause] = []
     seconds = spec.get("leaseDurationSeconds")
     if seconds is not None and seconds <= 0:
-        faults.append(Cause("spec.leaseDurationSeconds", f"Invalid value: {seconds}: must be greater than 0"))
+        errors.append(Cause("spec.leaseDurationSeconds", f"Invalid value: {seconds}: must be greater than 0"))
     transitions = spec.get("leaseTransitions")
     if transitions is not None and transitions < 0:
-        faults.append(
+        errors.append(
             Cause(
                 "spec.leaseTransitions", f"Invalid value: {transitions}: must be greater than or equal to 0"
             )
         )
-    return faults
+    return errors
 
 
 def _crd(item: Json) -> list[Cause]:
     spec = item.get("spec") or {}
     names = spec.get("names") or {}
     name, wanted = item["metadata"].get("name"), f"{names.get('plural')}.{spec.get('group')}"
-    faults: list[Cause] = []
+    errors: list[Cause] = []
     if name != wanted:
-        faults.append(
+        errors.append(
             Cause("metadata.name", f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group')
         )
     if spec.get("scope") not in ("Namespaced", "Cluster"):
-        faults.append(_unsupported("spec.scope", str(spec.get("scope") or ""), ("Cluster", "Namespaced")))
+        errors.append(_unsupported("spec.scope", str(spec.get("scope") or ""), ("Cluster", "Namespaced")))
     versions = spec.get("versions") or []
     if sum(bool(version.get("storage")) for version in versions) != 1:
-        faults.append(
+        errors.append(
             Cause("spec.versions", "Invalid value: must have exactly one version marked as storage version")
         )
-    faults += [
+    errors += [
         _required(f"spec.versions[{at}].schema.openAPIV3Schema", "schemas are required")
         for at, version in enumerate(versions)
         if not (version.get("schema") or {}).get("openAPIV3Schema")
     ]
-    return faults
+    return errors
 
 
-def _keyed(item: Json) -> list[Cause]:
+def _config_keys(item: Json) -> list[Cause]:
     rule = (
         "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or "
         "'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
@@ -280,12 +280,12 @@ def _keyed(item: Json) -> list[Cause]:
 
 _RULES: dict[str, Callable[[Json], list[Cause]]] = {
     "pods": _pod,
-    "configmaps": _keyed,
-    "secrets": _keyed,
-    "deployments": _always_restarting,
-    "replicasets": _always_restarting,
-    "statefulsets": _always_restarting,
-    "daemonsets": _always_restarting,
+    "configmaps": _config_keys,
+    "secrets": _config_keys,
+    "deployments": _controller,
+    "replicasets": _controller,
+    "statefulsets": _controller,
+    "daemonsets": _controller,
     "jobs": _job,
     "cronjobs": _cron_job,
     "services": _service,
@@ -297,44 +297,44 @@ _RULES: dict[str, Callable[[Json], list[Cause]]] = {
 }
 
 
-def _pod_change(old: Json, new: Json) -> list[Cause]:
-    held = {gate.get("name") for gate in old.get("schedulingGates") or ()}
-    faults = [
+def _pod_update(old: Json, new: Json) -> list[Cause]:
+    gates = {gate.get("name") for gate in old.get("schedulingGates") or ()}
+    errors = [
         Cause(
             "spec.schedulingGates",
             f"Forbidden: only deletion is allowed, but found new scheduling gate '{gate.get('name')}'",
             "FieldValueForbidden",
         )
         for gate in new.get("schedulingGates") or ()
-        if gate.get("name") not in held
+        if gate.get("name") not in gates
     ]
     tolerations = new.get("tolerations") or []
     if any(one not in tolerations for one in old.get("tolerations") or ()):
-        faults.append(
+        errors.append(
             Cause(
                 "spec.tolerations",
                 "Forbidden: existing toleration can not be modified except its tolerationSeconds",
                 "FieldValueForbidden",
             )
         )
-    if faults:
-        return faults
-    if _settled(old, gated=bool(held)) != _settled(new, gated=bool(held)):
+    if errors:
+        return errors
+    if _immutable_fields(old, gated=bool(gates)) != _immutable_fields(new, gated=bool(gates)):
         return [Cause("spec", _POD_CHANGES, "FieldValueForbidden")]
     return []
 
 
-def _settled(spec: Json, *, gated: bool) -> Json:
+def _immutable_fields(spec: Json, *, gated: bool) -> Json:
     """A pod's spec without what may change; a gated pod may still choose its nodes."""
     open_fields = {"activeDeadlineSeconds", "tolerations", "schedulingGates", "ephemeralContainers"}
     if gated:
         open_fields |= {"nodeSelector", "affinity"}
-    settled = {
+    fields = {
         name: value for name, value in spec.items() if name not in open_fields and value not in (None, [], {})
     }
     for field in ("containers", "initContainers"):
-        if field in settled:
-            settled[field] = [
-                {name: value for name, value in one.items() if name != "image"} for one in settled[field]
+        if field in fields:
+            fields[field] = [
+                {name: value for name, value in one.items() if name != "image"} for one in fields[field]
             ]
-    return settled
+    return fields

@@ -37,7 +37,7 @@ class Rule:
 
     program: cel.Program
     source: str
-    about_change: bool
+    is_transition_rule: bool
     message: str
     message_program: cel.Program | None
     reason: str
@@ -91,7 +91,7 @@ def _rule(text: Json, path: str) -> Rule:
     return Rule(
         program=program,
         source=text["rule"],
-        about_change="oldSelf" in program.variables() and not text.get("optionalOldSelf"),
+        is_transition_rule="oldSelf" in program.variables() and not text.get("optionalOldSelf"),
         message=text.get("message", ""),
         message_program=message,
         reason=text.get("reason", "FieldValueInvalid"),
@@ -99,16 +99,16 @@ def _rule(text: Json, path: str) -> Rule:
     )
 
 
-def broken_rules(
+def rule_violations(
     rules: dict[int, tuple[Rule, ...]], node: Node, value: Any, old: Any, path: str = ""
 ) -> Iterator[Cause]:
     """What each rule that does not hold says."""
     if not node.rules_below or value is None:
         return
     for rule in rules.get(id(node), ()):
-        if rule.about_change and old is None:
+        if rule.is_transition_rule and old is None:
             continue
-        cause = _broken(rule, value, old, path)
+        cause = _violation(rule, value, old, path)
         if cause is not None:
             yield cause
     if isinstance(value, dict):
@@ -116,7 +116,7 @@ def broken_rules(
         for name, item in value.items():
             child = node.child(name)
             if child is not None:
-                yield from broken_rules(
+                yield from rule_violations(
                     rules, child, item, before.get(name), f"{path}.{name}" if path else name
                 )
     elif isinstance(value, list) and node.items is not None:
@@ -127,12 +127,12 @@ def broken_rules(
             else {}
         )
         for at, item in enumerate(value):
-            yield from broken_rules(
+            yield from rule_violations(
                 rules, items, item, keyed.get(item_key(node, item)) if keyed else None, f"{path}[{at}]"
             )
 
 
-def _broken(rule: Rule, value: Any, old: Any, path: str) -> Cause | None:
+def _violation(rule: Rule, value: Any, old: Any, path: str) -> Cause | None:
     variables = {"self": value} if old is None else {"self": value, "oldSelf": old}
     field = path + rule.field
     try:
@@ -140,15 +140,15 @@ def _broken(rule: Rule, value: Any, old: Any, path: str) -> Cause | None:
             return None
         message = str(evaluate(rule.message_program, variables)) if rule.message_program else rule.message
     except ValueError as error:
-        return Cause(field, f"Invalid value: {_words(value)}: rule could not be evaluated: {error}")
+        return Cause(field, f"Invalid value: {_describe(value)}: rule could not be evaluated: {error}")
     text = message or f"failed rule: {rule.source}"
     label = {"FieldValueForbidden": "Forbidden", "FieldValueRequired": "Required value"}.get(rule.reason)
     return Cause(
-        field, f"{label}: {text}" if label else f"Invalid value: {_words(value)}: {text}", rule.reason
+        field, f"{label}: {text}" if label else f"Invalid value: {_describe(value)}: {text}", rule.reason
     )
 
 
-def _words(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, dict):
         return '"object"'
     if isinstance(value, list):

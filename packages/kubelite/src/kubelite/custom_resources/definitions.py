@@ -3,13 +3,13 @@
 from datetime import datetime
 
 from kubelite.clock import Clock
-from kubelite.custom_resources.kinds import kinds_of
+from kubelite.custom_resources.kinds import kinds_from
 from kubelite.json import Json
 from kubelite.kinds import Registry
 from kubelite.objects.metadata import timestamp
 from kubelite.storage.store import Change, Store
 
-SHELF = "apiextensions.k8s.io/customresourcedefinitions"
+COLLECTION = "apiextensions.k8s.io/customresourcedefinitions"
 
 
 class Definitions:
@@ -19,11 +19,11 @@ class Definitions:
         self._store = store
         self._registry = registry
         self._clock = clock
-        store.on_commit.append(self.noticed)
+        store.on_commit.append(self.on_change)
 
-    def noticed(self, shelf: str, change: Change) -> None:
+    def on_change(self, collection: str, change: Change) -> None:
         """Follow a definition."""
-        if shelf != SHELF:
+        if collection != COLLECTION:
             return
         spec = change.entry.object["spec"]
         group, plural = spec["group"], spec["names"]["plural"]
@@ -36,13 +36,13 @@ class Definitions:
         status = _established(change.entry.object, self._clock())
         if status != change.entry.object.get("status"):
             metadata = dict(change.entry.object["metadata"])
-            self._store.put(SHELF, {**change.entry.object, "metadata": metadata, "status": status})
+            self._store.put(COLLECTION, {**change.entry.object, "metadata": metadata, "status": status})
 
     def serve(self, definition: Json) -> None:
         """Serve the kinds of a definition, in place of those that it had before."""
         spec = definition["spec"]
         self._registry.remove(spec["group"], spec["names"]["plural"])
-        for kind in kinds_of(definition):
+        for kind in kinds_from(definition):
             self._registry.add(kind)
 
 

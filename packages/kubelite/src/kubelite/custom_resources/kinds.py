@@ -12,7 +12,7 @@ import jsonschema_rs
 import msgspec
 
 from kubelite.builtin import fields
-from kubelite.custom_resources.cel_rules import broken_rules, compile_rules
+from kubelite.custom_resources.cel_rules import compile_rules, rule_violations
 from kubelite.errors import Cause
 from kubelite.json import Json
 from kubelite.kinds import SELECTABLE, Column, Kind, Scale
@@ -24,7 +24,7 @@ _SKIPPED = ("apiVersion", "kind", "metadata")
 _MAX_ERRORS = 100
 
 
-def kinds_of(definition: Json) -> list[Kind]:
+def kinds_from(definition: Json) -> list[Kind]:
     """A kind for each version that a definition serves; ValueError says what can't be read."""
     spec = definition["spec"]
     return [_kind(spec, version) for version in spec["versions"] if version.get("served")]
@@ -41,7 +41,7 @@ def _kind(spec: Json, version: Json) -> Kind:
     scale = subresources.get("scale")
     selectable = tuple(field["jsonPath"].lstrip(".") for field in version.get("selectableFields") or ())
     try:
-        validator = jsonschema_rs.Draft4Validator(_draft4(source, top=True), validate_formats=True)
+        validator = jsonschema_rs.Draft4Validator(_to_json_schema(source, top=True), validate_formats=True)
     except (ValueError, jsonschema_rs.ValidationError) as error:
         raise ValueError(f"spec.versions[{version['name']}].schema.openAPIV3Schema: {error}") from error
     return Kind(
@@ -63,7 +63,7 @@ def _kind(spec: Json, version: Json) -> Kind:
         ),
         fields=SELECTABLE + selectable,
         columns=_columns(version.get("additionalPrinterColumns")),
-        shelf=f"{spec['group']}/{names['plural']}",
+        collection=f"{spec['group']}/{names['plural']}",
         custom=True,
         unconditional_update=False,
         generation=True,
@@ -90,16 +90,18 @@ def _columns(given: list[Json] | None) -> tuple[Column, ...]:
     )
 
 
-def _draft4(schema: Mapping[str, Any], *, top: bool = False) -> Json:
+def _to_json_schema(schema: Mapping[str, Any], *, top: bool = False) -> Json:
     """A structural schema in plain JSON Schema: Kubernetes' own words spelled out."""
     plain: Json = {}
     for name, value in schema.items():
         if name in ("properties", "patternProperties"):
-            plain[name] = {key: _draft4(one) for key, one in value.items() if not (top and key in _SKIPPED)}
+            plain[name] = {
+                key: _to_json_schema(one) for key, one in value.items() if not (top and key in _SKIPPED)
+            }
         elif name in ("items", "additionalProperties", "not") and isinstance(value, Mapping):
-            plain[name] = _draft4(value)
+            plain[name] = _to_json_schema(value)
         elif name in ("allOf", "anyOf", "oneOf"):
-            plain[name] = [_draft4(one) for one in value]
+            plain[name] = [_to_json_schema(one) for one in value]
         elif not name.startswith("x-") and name not in (
             "nullable",
             "default",
@@ -123,16 +125,16 @@ def _draft4(schema: Mapping[str, Any], *, top: bool = False) -> Json:
     return plain
 
 
-def custom_faults(kind: Kind, item: Json, old: Json | None) -> list[Cause]:
+def custom_resource_errors(kind: Kind, item: Json, old: Json | None) -> list[Cause]:
     """What is wrong with a custom resource: values first, rules only where the values are sound."""
-    faults: list[Cause] = []
+    errors: list[Cause] = []
     for error in kind.validator.iter_errors(item):
-        faults.append(_in_our_words(error))
-        if len(faults) >= _MAX_ERRORS:
+        errors.append(_cause_of(error))
+        if len(errors) >= _MAX_ERRORS:
             break
-    if faults:
-        return faults
-    return list(broken_rules(kind.rules, kind.schema, item, old)) + list(_duplicates(kind, item))
+    if errors:
+        return errors
+    return list(rule_violations(kind.rules, kind.schema, item, old)) + list(_duplicates(kind, item))
 
 
 def _duplicates(kind: Kind, item: Json) -> Iterator[Cause]:
@@ -156,44 +158,47 @@ def _duplicates(kind: Kind, item: Json) -> Iterator[Cause]:
                 waiting.append((node.items, one, f"{path}[{at}]"))
 
 
-def _in_our_words(error: Any) -> Cause:
+def _cause_of(error: Any) -> Cause:
     path = "".join(
         f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path
     ).lstrip(".")
-    fault, value = error.kind, error.instance
+    violation, value = error.kind, error.instance
     shown = (
         msgspec.json.encode(value).decode()
         if not isinstance(value, dict | list)
         else f'"{_type_name(value)}"'
     )
-    match fault.name:
+    match violation.name:
         case "required":
-            return Cause(f"{path}.{fault.property}".lstrip("."), "Required value", "FieldValueRequired")
+            return Cause(f"{path}.{violation.property}".lstrip("."), "Required value", "FieldValueRequired")
         case "enum":
-            names = ", ".join(msgspec.json.encode(option).decode() for option in fault.options)
+            names = ", ".join(msgspec.json.encode(option).decode() for option in violation.options)
             return Cause(
                 path, f"Unsupported value: {shown}: supported values: {names}", "FieldValueNotSupported"
             )
         case "type":
-            wanted = ",".join(name for name in fault.types if name != "null")
+            wanted = ",".join(name for name in violation.types if name != "null")
             text = f'Invalid value: "{_type_name(value)}": {path} in body must be of type {wanted}: "{_type_name(value)}"'
             return Cause(path, text, "FieldValueTypeInvalid")
         case "minimum":
             return Cause(
                 path,
-                f"Invalid value: {shown}: {path} in body should be greater than or equal to {fault.limit}",
+                f"Invalid value: {shown}: {path} in body should be greater than or equal to {violation.limit}",
             )
         case "maximum":
             return Cause(
-                path, f"Invalid value: {shown}: {path} in body should be less than or equal to {fault.limit}"
+                path,
+                f"Invalid value: {shown}: {path} in body should be less than or equal to {violation.limit}",
             )
         case "pattern":
-            return Cause(path, f"Invalid value: {shown}: {path} in body should match '{fault.pattern}'")
+            return Cause(path, f"Invalid value: {shown}: {path} in body should match '{violation.pattern}'")
         case "maxLength":
-            return Cause(path, f"Too long: may not be more than {fault.limit} bytes", "FieldValueTooLong")
+            return Cause(path, f"Too long: may not be more than {violation.limit} bytes", "FieldValueTooLong")
         case "maxItems":
             return Cause(
-                path, f"Too many: {len(value)}: must have at most {fault.limit} items", "FieldValueTooMany"
+                path,
+                f"Too many: {len(value)}: must have at most {violation.limit} items",
+                "FieldValueTooMany",
             )
     return Cause(path, f"Invalid value: {shown}: {path} in body: {error.message}")
 

@@ -32,7 +32,7 @@ class Documents:
         if path in ("/healthz", "/livez", "/readyz"):
             return b"ok", "text/plain; charset=utf-8"
         if path in ("/api", "/apis"):
-            if query.wants(accept, "APIGroupDiscoveryList"):
+            if query.accepts(accept, "APIGroupDiscoveryList"):
                 content = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
                 return encode(discovery.aggregated(self._registry, core=path == "/api")), content
             legacy = discovery.core_versions(host) if path == "/api" else discovery.group_list(self._registry)

@@ -51,7 +51,11 @@ def _document(kinds: list[Kind]) -> Json:
     schemas: Json = {"DeleteOptions": fields.component("DeleteOptions")}
     paths: Json = {}
     for kind in kinds:
-        for needed in fields.needed_by(kind.type_name) if kind.type_name else fields.needed_by("ObjectMeta"):
+        for needed in (
+            fields.referenced_types(kind.type_name)
+            if kind.type_name
+            else fields.referenced_types("ObjectMeta")
+        ):
             schemas.setdefault(needed, fields.component(needed))
         name = component_name(kind)
         schemas[name] = _described(kind)
@@ -84,7 +88,7 @@ def _described(kind: Kind) -> Json:
     properties = {**schema.get("properties", {}), **common}
     if kind.custom:
         metadata = {
-            "description": fields.field_words(kind.kind, "metadata"),
+            "description": fields.field_description(kind.kind, "metadata"),
             "allOf": [fields.reference("ObjectMeta")],
         }
         properties["metadata"] = metadata

@@ -1,4 +1,4 @@
-"""Who writes, and with which options."""
+"""The user and the options of a write."""
 
 from dataclasses import dataclass, field
 
@@ -7,21 +7,21 @@ from kubelite.json import Json
 
 @dataclass(frozen=True)
 class User:
-    """Who asks."""
+    """An authenticated user."""
 
     name: str = "kubelite-admin"
     groups: tuple[str, ...] = ("system:masters", "system:authenticated")
     uid: str = ""
 
     def wire(self) -> Json:
-        """As reviews show it."""
+        """Return the user as a `UserInfo` object."""
         info: Json = {"username": self.name, "groups": list(self.groups)}
         return {**info, "uid": self.uid} if self.uid else info
 
 
 @dataclass(frozen=True)
-class Asking:
-    """The options of a write that are the same for all verbs; warnings collect what to tell."""
+class WriteContext:
+    """The user and options of a write, and the warnings to return with it."""
 
     user: User = field(default_factory=User)
     manager: str = "unknown"

@@ -1,9 +1,8 @@
-"""How objects go: preconditions, grace for pods, finalizers, and what their dependents have to know.
+"""Delete objects: preconditions, grace periods, finalizers and propagation policies.
 
-An object goes at once unless something holds it: finalizers, or, for a pod on a node, its
-grace period, at the end of which a kubelet deletes it again with grace 0. Until then it
-carries a deletion timestamp. Deletion in the foreground and orphaning are finalizers too,
-which the garbage collector (`collector`) works off.
+An object is deleted immediately unless it has finalizers or is a pod on a node. Such a pod keeps a
+deletion timestamp during its grace period, until a kubelet deletes it again with grace period 0.
+Foreground deletion and orphaning are finalizers too, which the garbage collector resolves.
 """
 
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 from kubelite.errors import ApiError, bad_request, conflict, forbidden
 from kubelite.json import Json
 from kubelite.kinds import Kind
-from kubelite.objects.context import Asking
+from kubelite.objects.context import WriteContext
 from kubelite.objects.metadata import timestamp
 from kubelite.objects.objects import Objects
 from kubelite.storage.store import Entry
@@ -21,12 +20,12 @@ from kubelite.storage.store import Entry
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 CRD_CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 _POLICIES = {"Background": None, "Foreground": FOREGROUND, "Orphan": ORPHAN}
-_LASTING_NAMESPACES = ("default", "kube-system", "kube-public")
+_PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")
 
 
 @dataclass(frozen=True)
 class DeleteOptions:
-    """What a client may ask of a deletion."""
+    """The options of a deletion."""
 
     grace: int | None = None
     uid: str = ""
@@ -35,7 +34,7 @@ class DeleteOptions:
 
     @classmethod
     def read(cls, body: Any, query: Any) -> "DeleteOptions":
-        """From the request's body, or else its query."""
+        """Read the options from the body, or else from the query."""
         given: Json = body if isinstance(body, dict) else {}
         conditions = given.get("preconditions") or {}
         grace = given.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
@@ -55,31 +54,31 @@ class DeleteOptions:
 
 
 class Deletion:
-    """Deletes objects, or starts to."""
+    """Delete objects or mark them for deletion."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._store = objects.store
 
     async def delete(
-        self, kind: Kind, namespace: str, name: str, options: DeleteOptions, asking: Asking
+        self, kind: Kind, namespace: str, name: str, options: DeleteOptions, context: WriteContext
     ) -> tuple[Entry, bool]:
-        """Delete, or mark as going; the last state, and whether it is gone."""
+        """Delete an object or mark it for deletion. Return its last state and whether it is deleted."""
         entry = self._objects.find(kind, namespace, name)
-        self._precheck(kind, entry, options)
-        await self._objects.admission.validate("DELETE", kind, None, entry.object, asking, "")
+        self._check_preconditions(kind, entry, options)
+        await self._objects.admission.validate("DELETE", kind, None, entry.object, context, "")
         entry = self._objects.find(kind, namespace, name)
-        self._precheck(kind, entry, options)
-        marked = self._marked(kind, entry, options)
-        if asking.dry_run:
+        self._check_preconditions(kind, entry, options)
+        marked = self._mark_deleted(kind, entry, options)
+        if context.dry_run:
             return Entry(entry.key, marked or entry.object, entry.version), marked is None
         if marked is None:
-            return self._store.remove(kind.shelf, entry), True
+            return self._store.remove(kind.collection, entry), True
         if marked is entry.object:
             return entry, False
-        return self._store.put(kind.shelf, marked), False
+        return self._store.put(kind.collection, marked), False
 
-    def _precheck(self, kind: Kind, entry: Entry, options: DeleteOptions) -> None:
+    def _check_preconditions(self, kind: Kind, entry: Entry, options: DeleteOptions) -> None:
         metadata = entry.object["metadata"]
         name = metadata["name"]
         if options.uid and options.uid != metadata["uid"]:
@@ -93,20 +92,23 @@ class Deletion:
                 f"does not match the ResourceVersion in record ({metadata['resourceVersion']})"
             )
             raise conflict("", kind.kind, name, f"{why}. The object might have been modified")
-        if kind.shelf == "namespaces" and name in _LASTING_NAMESPACES:
+        if kind.collection == "namespaces" and name in _PROTECTED_NAMESPACES:
             raise forbidden(kind.group, kind.plural, name, "this namespace may not be deleted")
 
-    def _marked(self, kind: Kind, entry: Entry, options: DeleteOptions) -> Json | None:
-        """The object with its mark of deletion; None if it can go now; itself if nothing changes."""
+    def _mark_deleted(self, kind: Kind, entry: Entry, options: DeleteOptions) -> Json | None:
+        """Return the object marked for deletion, None if it can be removed now, itself if nothing changes."""
         item = entry.object
         metadata: Json = dict(item["metadata"])
         before = list(metadata.get("finalizers") or ())
-        finalizers = _with_policy(before, options.policy)
-        if kind.shelf == "apiextensions.k8s.io/customresourcedefinitions" and CRD_CLEANUP not in finalizers:
+        finalizers = _add_policy_finalizer(before, options.policy)
+        if (
+            kind.collection == "apiextensions.k8s.io/customresourcedefinitions"
+            and CRD_CLEANUP not in finalizers
+        ):
             finalizers = [*finalizers, CRD_CLEANUP]
         grace = self._grace(kind, item, options)
-        lingering_namespace = kind.shelf == "namespaces"
-        if not grace and not finalizers and not lingering_namespace:
+        is_namespace = kind.collection == "namespaces"
+        if not grace and not finalizers and not is_namespace:
             return None
         already = metadata.get("deletionTimestamp")
         left = metadata.get("deletionGracePeriodSeconds") or 0
@@ -122,35 +124,35 @@ class Deletion:
         if not already and "generation" in metadata:
             metadata["generation"] += 1
         marked = {**item, "metadata": metadata}
-        if lingering_namespace:
+        if is_namespace:
             marked["status"] = {**(item.get("status") or {}), "phase": "Terminating"}
         return marked
 
     def _grace(self, kind: Kind, item: Json, options: DeleteOptions) -> int:
-        if kind.shelf != "pods":
+        if kind.collection != "pods":
             return 0
         spec, phase = item.get("spec") or {}, (item.get("status") or {}).get("phase")
         if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
             return 0
-        asked = spec.get("terminationGracePeriodSeconds", 30) if options.grace is None else options.grace
+        seconds = spec.get("terminationGracePeriodSeconds", 30) if options.grace is None else options.grace
         left = item["metadata"].get("deletionGracePeriodSeconds")
-        return int(asked) if left is None else min(int(asked), int(left))
+        return int(seconds) if left is None else min(int(seconds), int(left))
 
-    def drop_finalizer(self, kind: Kind, entry: Entry, finalizer: str) -> None:
-        """Take a finalizer off; the object goes if it was the last thing that held it."""
+    def remove_finalizer(self, kind: Kind, entry: Entry, finalizer: str) -> None:
+        """Remove a finalizer, and the object if nothing else delays its deletion."""
         metadata = dict(entry.object["metadata"])
         rest = [name for name in metadata.get("finalizers") or () if name != finalizer]
         if rest:
             metadata["finalizers"] = rest
         else:
             metadata.pop("finalizers", None)
-        stored = self._store.put(kind.shelf, {**entry.object, "metadata": metadata})
+        stored = self._store.put(kind.collection, {**entry.object, "metadata": metadata})
         held = rest or metadata.get("deletionGracePeriodSeconds")
         if metadata.get("deletionTimestamp") and not held:
-            self._store.remove(kind.shelf, stored)
+            self._store.remove(kind.collection, stored)
 
 
-def _with_policy(finalizers: list[str], policy: str) -> list[str]:
+def _add_policy_finalizer(finalizers: list[str], policy: str) -> list[str]:
     if not policy:
         return finalizers
     rest = [name for name in finalizers if name not in (FOREGROUND, ORPHAN)]

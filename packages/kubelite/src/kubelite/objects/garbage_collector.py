@@ -1,8 +1,8 @@
-"""The garbage collector: what has no owner left goes, and namespaces and definitions empty themselves.
+"""Garbage collection of dependents, namespace content, custom resources and old Events.
 
-It listens to the store and keeps two maps: which ids live, and which objects name an id as
-owner. A deletion puts the dependents on a list that one task works off. Events older than
-their time to live go as well, as they do on a real server.
+The collector listens to the store and keeps two maps: the live uids, and the dependents of each
+uid. A deletion enqueues the dependents, and one task processes the queue. Events are deleted after
+their time to live, as on kube-apiserver.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ from datetime import datetime, timedelta
 from kubelite.errors import ApiError
 from kubelite.json import Json
 from kubelite.kinds import Kind, Registry
-from kubelite.objects.context import Asking, User
+from kubelite.objects.context import User, WriteContext
 from kubelite.objects.deletion import CRD_CLEANUP, FOREGROUND, ORPHAN, DeleteOptions, Deletion
 from kubelite.objects.objects import Objects
 from kubelite.storage.store import Change, Entry, Key
 
-Place = tuple[str, Key]
+ObjectRef = tuple[str, Key]
 _SWEEP_SECONDS = 60.0
 _CRDS = "apiextensions.k8s.io/customresourcedefinitions"
 _log = logging.getLogger("kubelite")
 
 
-class Collector:
-    """Watches the store and cleans up."""
+class GarbageCollector:
+    """Delete objects whose owners, namespace or definition are deleted."""
 
     def __init__(
         self,
@@ -42,86 +42,86 @@ class Collector:
         self._registry = registry
         self._event_ttl = event_ttl
         self._sweep_seconds = sweep_seconds
-        self._alive: dict[str, Place] = {}
-        self._dependents: dict[str, set[Place]] = {}
-        self._waiting: deque[Place] = deque()
+        self._live: dict[str, ObjectRef] = {}
+        self._dependents: dict[str, set[ObjectRef]] = {}
+        self._queue: deque[ObjectRef] = deque()
         self._wake = asyncio.Event()
         user = User(
             "system:serviceaccount:kube-system:generic-garbage-collector", ("system:serviceaccounts",)
         )
-        self._asking = Asking(user=user, manager="garbage-collector")
-        self._store.on_commit.append(self.noticed)
+        self._context = WriteContext(user=user, manager="garbage-collector")
+        self._store.on_commit.append(self.on_change)
 
-    def noticed(self, shelf: str, change: Change) -> None:
-        """Keep the maps and put on the list what a change may concern."""
+    def on_change(self, collection: str, change: Change) -> None:
+        """Update the maps and enqueue the objects that a change may affect."""
         metadata = change.entry.object["metadata"]
-        uid, place = metadata["uid"], (shelf, change.entry.key)
-        before = _owners(change.previous.object) if change.previous else set()
-        after = set() if change.kind == "DELETED" else _owners(change.entry.object)
+        uid, ref = metadata["uid"], (collection, change.entry.key)
+        before = _owner_uids(change.previous.object) if change.previous else set()
+        after = set() if change.kind == "DELETED" else _owner_uids(change.entry.object)
         for owner in before - after:
-            places = self._dependents.get(owner)
-            if places is not None:
-                places.discard(place)
-                if not places:
+            refs = self._dependents.get(owner)
+            if refs is not None:
+                refs.discard(ref)
+                if not refs:
                     del self._dependents[owner]
-                if owner in self._alive:
-                    self._add(self._alive[owner])
+                if owner in self._live:
+                    self._enqueue(self._live[owner])
         for owner in after - before:
-            self._dependents.setdefault(owner, set()).add(place)
-            self._add(place)
+            self._dependents.setdefault(owner, set()).add(ref)
+            self._enqueue(ref)
         if change.kind == "DELETED":
-            self._alive.pop(uid, None)
+            self._live.pop(uid, None)
             for dependent in self._dependents.get(uid, ()):
-                self._add(dependent)
-            self._space_changed(change.entry.key[0])
-            if shelf not in ("pods", "events"):
-                self._definition_changed(shelf)
+                self._enqueue(dependent)
+            self._enqueue_namespace(change.entry.key[0])
+            if collection not in ("pods", "events"):
+                self._enqueue_definition(collection)
         else:
-            self._alive[uid] = place
+            self._live[uid] = ref
             if "deletionTimestamp" in metadata:
-                self._add(place)
+                self._enqueue(ref)
 
-    def _space_changed(self, namespace: str) -> None:
-        space = self._store.get("namespaces", "", namespace) if namespace else None
-        if space is not None and "deletionTimestamp" in space.object["metadata"]:
-            self._add(("namespaces", space.key))
+    def _enqueue_namespace(self, namespace: str) -> None:
+        namespace_entry = self._store.get("namespaces", "", namespace) if namespace else None
+        if namespace_entry is not None and "deletionTimestamp" in namespace_entry.object["metadata"]:
+            self._enqueue(("namespaces", namespace_entry.key))
 
-    def _definition_changed(self, shelf: str) -> None:
-        group, _, plural = shelf.partition("/")
+    def _enqueue_definition(self, collection: str) -> None:
+        group, _, plural = collection.partition("/")
         definition = self._store.get(_CRDS, "", f"{plural}.{group}")
         if definition is not None and "deletionTimestamp" in definition.object["metadata"]:
-            self._add((_CRDS, definition.key))
+            self._enqueue((_CRDS, definition.key))
 
-    def _add(self, place: Place) -> None:
-        self._waiting.append(place)
+    def _enqueue(self, ref: ObjectRef) -> None:
+        self._queue.append(ref)
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Process the queue and sweep Events until cancelled."""
         loop = asyncio.get_running_loop()
         sweep_at = loop.time() + self._sweep_seconds
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(sweep_at):
                     await self._wake.wait()
-            # By the clock, not when there is nothing else to do: a busy server never has that.
+            # Sweep by the clock: a busy server is never idle.
             if loop.time() >= sweep_at:
                 await self.sweep_events(self._objects.clock())
                 sweep_at = loop.time() + self._sweep_seconds
             self._wake.clear()
-            await self.work()
+            await self.process_queue()
 
-    async def work(self) -> None:
-        """Work off the list."""
+    async def process_queue(self) -> None:
+        """Process all queued objects."""
         done = 0
-        while self._waiting:
-            shelf, key = self._waiting.popleft()
+        while self._queue:
+            collection, key = self._queue.popleft()
             try:
-                await self._look_at(shelf, key)
+                await self._process(collection, key)
             except ApiError as error:
                 _log.warning(
                     "garbage_collection_refused collection=%s namespace=%s name=%s error=%s",
-                    shelf,
+                    collection,
                     *key,
                     error,
                 )
@@ -129,72 +129,74 @@ class Collector:
             if done % 100 == 0:
                 await asyncio.sleep(0)
 
-    async def _look_at(self, shelf: str, key: Key) -> None:
-        kind, entry = self._registry.for_shelf(shelf), self._store.get(shelf, *key)
+    async def _process(self, collection: str, key: Key) -> None:
+        kind, entry = self._registry.for_collection(collection), self._store.get(collection, *key)
         if kind is None or entry is None:
             return
         metadata = entry.object["metadata"]
         if metadata.get("deletionTimestamp"):
-            await self._help_to_go(kind, entry, metadata)
+            await self._finish_deletion(kind, entry, metadata)
         elif metadata.get("ownerReferences"):
             await self._check_owners(kind, entry, metadata["ownerReferences"])
 
     async def _check_owners(self, kind: Kind, entry: Entry, owners: list[Json]) -> None:
-        gone = [owner for owner in owners if owner.get("uid") not in self._alive]
-        going = [owner for owner in owners if self._goes_in_foreground(owner)]
-        lasting = [owner for owner in owners if owner not in gone and owner not in going]
-        if lasting:
-            if gone or going:
-                metadata = {**entry.object["metadata"], "ownerReferences": lasting}
-                self._store.put(kind.shelf, {**entry.object, "metadata": metadata})
+        deleted = [owner for owner in owners if owner.get("uid") not in self._live]
+        deleting = [owner for owner in owners if self._deletes_in_foreground(owner)]
+        remaining = [owner for owner in owners if owner not in deleted and owner not in deleting]
+        if remaining:
+            if deleted or deleting:
+                metadata = {**entry.object["metadata"], "ownerReferences": remaining}
+                self._store.put(kind.collection, {**entry.object, "metadata": metadata})
             return
         policy = (
-            "Foreground" if going and self._dependents.get(entry.object["metadata"]["uid"]) else "Background"
+            "Foreground"
+            if deleting and self._dependents.get(entry.object["metadata"]["uid"])
+            else "Background"
         )
         options = DeleteOptions(uid=entry.object["metadata"]["uid"], policy=policy)
-        await self._deletion.delete(kind, *entry.key, options, self._asking)
+        await self._deletion.delete(kind, *entry.key, options, self._context)
 
-    def _goes_in_foreground(self, owner: Json) -> bool:
-        place = self._alive.get(owner.get("uid", ""))
-        entry = self._store.get(place[0], *place[1]) if place else None
+    def _deletes_in_foreground(self, owner: Json) -> bool:
+        ref = self._live.get(owner.get("uid", ""))
+        entry = self._store.get(ref[0], *ref[1]) if ref else None
         return (
             entry is not None
             and FOREGROUND in (entry.object["metadata"].get("finalizers") or ())
             and bool(entry.object["metadata"].get("deletionTimestamp"))
         )
 
-    async def _help_to_go(self, kind: Kind, entry: Entry, metadata: Json) -> None:
+    async def _finish_deletion(self, kind: Kind, entry: Entry, metadata: Json) -> None:
         finalizers = metadata.get("finalizers") or ()
-        places = list(self._dependents.get(metadata["uid"], ()))
+        refs = list(self._dependents.get(metadata["uid"], ()))
         if ORPHAN in finalizers:
-            for shelf, key in places:
-                self._disown(shelf, key, metadata["uid"])
-            self._drop(kind, entry, ORPHAN)
+            for collection, key in refs:
+                self._remove_owner(collection, key, metadata["uid"])
+            self._remove_finalizer(kind, entry, ORPHAN)
         elif FOREGROUND in finalizers:
-            for shelf, key in places:
-                await self._look_at(shelf, key)
-            if not self._blocked(metadata["uid"]):
-                self._drop(kind, entry, FOREGROUND)
-        elif kind.shelf == "namespaces":
-            await self._empty_namespace(kind, entry)
+            for collection, key in refs:
+                await self._process(collection, key)
+            if not self._has_blocking_dependents(metadata["uid"]):
+                self._remove_finalizer(kind, entry, FOREGROUND)
+        elif kind.collection == "namespaces":
+            await self._delete_namespace_content(kind, entry)
         elif CRD_CLEANUP in finalizers:
-            await self._empty_definition(kind, entry)
+            await self._delete_custom_resources(kind, entry)
 
-    def _drop(self, kind: Kind, entry: Entry, finalizer: str) -> None:
-        current = self._store.get(kind.shelf, *entry.key)
+    def _remove_finalizer(self, kind: Kind, entry: Entry, finalizer: str) -> None:
+        current = self._store.get(kind.collection, *entry.key)
         if current is not None and finalizer in (current.object["metadata"].get("finalizers") or ()):
-            self._deletion.drop_finalizer(kind, current, finalizer)
+            self._deletion.remove_finalizer(kind, current, finalizer)
 
-    def _blocked(self, uid: str) -> bool:
-        for shelf, key in self._dependents.get(uid, ()):
-            entry = self._store.get(shelf, *key)
+    def _has_blocking_dependents(self, uid: str) -> bool:
+        for collection, key in self._dependents.get(uid, ()):
+            entry = self._store.get(collection, *key)
             owners = entry.object["metadata"].get("ownerReferences") or () if entry else ()
             if any(owner.get("uid") == uid and owner.get("blockOwnerDeletion") for owner in owners):
                 return True
         return False
 
-    def _disown(self, shelf: str, key: Key, uid: str) -> None:
-        entry = self._store.get(shelf, *key)
+    def _remove_owner(self, collection: str, key: Key, uid: str) -> None:
+        entry = self._store.get(collection, *key)
         if entry is None:
             return
         metadata = dict(entry.object["metadata"])
@@ -203,39 +205,39 @@ class Collector:
             metadata["ownerReferences"] = rest
         else:
             metadata.pop("ownerReferences", None)
-        self._store.put(shelf, {**entry.object, "metadata": metadata})
+        self._store.put(collection, {**entry.object, "metadata": metadata})
 
-    async def _empty_namespace(self, kind: Kind, space: Entry) -> None:
-        name, left = space.key[1], 0
-        for shelf, content in self._store.shelves():
-            of_shelf = self._registry.for_shelf(shelf)
-            if of_shelf is None or not of_shelf.namespaced:
+    async def _delete_namespace_content(self, kind: Kind, namespace_entry: Entry) -> None:
+        name, left = namespace_entry.key[1], 0
+        for collection, content in self._store.collections():
+            member_kind = self._registry.for_collection(collection)
+            if member_kind is None or not member_kind.namespaced:
                 continue
             for entry in [entry for entry in content.in_order() if entry.key[0] == name]:
                 if not entry.object["metadata"].get("deletionTimestamp"):
-                    await self._deletion.delete(of_shelf, *entry.key, DeleteOptions(), self._asking)
+                    await self._deletion.delete(member_kind, *entry.key, DeleteOptions(), self._context)
                 left += entry.key in content.entries
         current = self._store.get("namespaces", "", name)
         if not left and current is not None and not current.object["metadata"].get("finalizers"):
             self._store.remove("namespaces", current)
 
-    async def _empty_definition(self, kind: Kind, definition: Entry) -> None:
+    async def _delete_custom_resources(self, kind: Kind, definition: Entry) -> None:
         spec = definition.object["spec"]
-        shelf = f"{spec['group']}/{spec['names']['plural']}"
-        content, of_shelf = self._store.shelf(shelf), self._registry.for_shelf(shelf)
+        collection = f"{spec['group']}/{spec['names']['plural']}"
+        content, member_kind = self._store.collection(collection), self._registry.for_collection(collection)
         for entry in list(content.in_order()):
-            if of_shelf is not None and not entry.object["metadata"].get("deletionTimestamp"):
-                await self._deletion.delete(of_shelf, *entry.key, DeleteOptions(), self._asking)
+            if member_kind is not None and not entry.object["metadata"].get("deletionTimestamp"):
+                await self._deletion.delete(member_kind, *entry.key, DeleteOptions(), self._context)
         if not content.entries:
-            self._drop(kind, definition, CRD_CLEANUP)
+            self._remove_finalizer(kind, definition, CRD_CLEANUP)
 
     async def sweep_events(self, now: datetime) -> None:
-        """Delete events past their time to live."""
+        """Delete Events older than their time to live."""
         oldest = (now - self._event_ttl).strftime("%Y-%m-%dT%H:%M:%SZ")
-        for entry in list(self._store.shelf("events").entries.values()):
+        for entry in list(self._store.collection("events").entries.values()):
             if entry.object["metadata"]["creationTimestamp"] < oldest:
                 self._store.remove("events", entry)
 
 
-def _owners(item: Json) -> set[str]:
+def _owner_uids(item: Json) -> set[str]:
     return {owner.get("uid", "") for owner in item["metadata"].get("ownerReferences") or ()}

@@ -1,4 +1,4 @@
-"""Names, ids and times of objects: what the server itself writes into `metadata`."""
+"""Object metadata: names, uids, timestamps, and validation of labels, annotations and owners."""
 
 import re
 import secrets
@@ -32,53 +32,53 @@ VALUE_RULE = (
     "is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
 ANNOTATION_BYTES = 256 * 1024
-_ANY_NAME = {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
+_KINDS_WITH_FREE_NAMES = {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
 
 
 def timestamp(moment: datetime) -> str:
-    """RFC 3339 in UTC, to the second, as metadata carries it."""
+    """Return a time as RFC 3339 in UTC with whole seconds."""
     return moment.astimezone(UTC).isoformat(timespec="seconds")[:19] + "Z"
 
 
 def new_uid() -> str:
-    """A random object id."""
+    """Return a random uid."""
     return str(uuid.uuid4())
 
 
-def generated_name(prefix: str) -> str:
-    """A name from `generateName`, cut so that it fits."""
+def generate_name(prefix: str) -> str:
+    """Return a random name for a `generateName` prefix, truncated to the maximum length."""
     return prefix[:58] + "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))
 
 
-def metadata_faults(kind: Kind, metadata: Mapping[str, Any]) -> list[Cause]:
-    """What is wrong with names, labels, annotations and owners."""
-    faults = _name_faults(kind, metadata.get("name", ""))
+def metadata_errors(kind: Kind, metadata: Mapping[str, Any]) -> list[Cause]:
+    """Return the errors in names, labels, annotations and owner references."""
+    errors = _name_errors(kind, metadata.get("name", ""))
     for key, value in (metadata.get("labels") or {}).items():
-        faults += _key_faults("metadata.labels", key)
+        errors += _key_errors("metadata.labels", key)
         if value and (len(value) > 63 or not _QUALIFIED.fullmatch(value)):
             rule = "must be no more than 63 bytes" if len(value) > 63 else VALUE_RULE
-            faults.append(Cause("metadata.labels", f'Invalid value: "{value}": {rule}'))
+            errors.append(Cause("metadata.labels", f'Invalid value: "{value}": {rule}'))
     size = 0
     for key, value in (metadata.get("annotations") or {}).items():
-        faults += _key_faults("metadata.annotations", key.lower())
+        errors += _key_errors("metadata.annotations", key.lower())
         size += len(key) + len(value)
     if size > ANNOTATION_BYTES:
-        faults.append(
+        errors.append(
             Cause(
                 "metadata.annotations",
                 f"Too long: may not be more than {ANNOTATION_BYTES} bytes",
                 "FieldValueTooLong",
             )
         )
-    return faults + _owner_faults(metadata.get("ownerReferences") or ())
+    return errors + _owner_errors(metadata.get("ownerReferences") or ())
 
 
-def _name_faults(kind: Kind, name: str) -> list[Cause]:
+def _name_errors(kind: Kind, name: str) -> list[Cause]:
     if not name:
         return [
             Cause("metadata.name", "Required value: name or generateName is required", "FieldValueRequired")
         ]
-    if kind.kind in _ANY_NAME and not kind.custom:
+    if kind.kind in _KINDS_WITH_FREE_NAMES and not kind.custom:
         bad = name in (".", "..") or "/" in name or "%" in name
         return (
             [Cause("metadata.name", f"Invalid value: \"{name}\": may not contain '/' or '%'")] if bad else []
@@ -100,7 +100,7 @@ def _name_faults(kind: Kind, name: str) -> list[Cause]:
     )
 
 
-def _key_faults(field: str, key: str) -> list[Cause]:
+def _key_errors(field: str, key: str) -> list[Cause]:
     prefix, slash, name = key.rpartition("/")
     if slash and not (len(prefix) <= 253 and _SUBDOMAIN.fullmatch(prefix)):
         return [Cause(field, f'Invalid value: "{key}": prefix part {SUBDOMAIN_RULE}')]
@@ -114,13 +114,13 @@ def _key_faults(field: str, key: str) -> list[Cause]:
     return []
 
 
-def _owner_faults(owners: Any) -> list[Cause]:
-    faults: list[Cause] = []
+def _owner_errors(owners: Any) -> list[Cause]:
+    errors: list[Cause] = []
     controllers = [owner for owner in owners if owner.get("controller")]
-    for at, owner in enumerate(owners):
-        faults += [
+    for index, owner in enumerate(owners):
+        errors += [
             Cause(
-                f"metadata.ownerReferences[{at}].{name}",
+                f"metadata.ownerReferences[{index}].{name}",
                 "Required value: must not be empty",
                 "FieldValueRequired",
             )
@@ -128,18 +128,18 @@ def _owner_faults(owners: Any) -> list[Cause]:
             if not owner.get(name)
         ]
     if len(controllers) > 1:
-        faults.append(
+        errors.append(
             Cause(
                 "metadata.ownerReferences",
                 "Invalid value: Only one reference can have Controller set to true",
             )
         )
-    return faults
+    return errors
 
 
-def start_metadata(kind: Kind, metadata: Json, now: datetime) -> Json:
-    """The metadata of a new object: server-made fields set, those a client may not set dropped."""
-    made = {
+def new_metadata(kind: Kind, metadata: Json, now: datetime) -> Json:
+    """Return the metadata of a new object: server fields set, fields a client may not set removed."""
+    result = {
         name: value
         for name, value in metadata.items()
         if name
@@ -151,10 +151,10 @@ def start_metadata(kind: Kind, metadata: Json, now: datetime) -> Json:
             "managedFields",
         )
     }
-    made["uid"] = new_uid()
-    made["creationTimestamp"] = timestamp(now)
+    result["uid"] = new_uid()
+    result["creationTimestamp"] = timestamp(now)
     if kind.generation or kind.custom:
-        made["generation"] = 1
+        result["generation"] = 1
     else:
-        made.pop("generation", None)
-    return made
+        result.pop("generation", None)
+    return result

@@ -1,9 +1,9 @@
-"""Create, update, patch and apply: the life of objects up to their deletion.
+"""Create, update, patch and apply objects.
 
-Every write takes the same way: read the request by the schema, let mutating webhooks change
-it, fill in what the kind derives, check, ask validating webhooks, note who owns which field,
-store. Webhooks take time, so that the object may change meanwhile; then the write starts again
-from the new state, unless the client had named the version that it meant.
+Every write takes the same steps: normalize by the schema, call mutating webhooks, add derived
+fields, validate, call validating webhooks, update managed fields, store. The object may change
+while webhooks run. The write then starts again from the new state, unless the client sent a
+resource version.
 """
 
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from kubelite.clock import Clock, utc_now
 from kubelite.errors import STALE, Cause, already_exists, bad_request, conflict, forbidden, invalid, not_found
 from kubelite.json import Json
 from kubelite.kinds import Kind, Registry
-from kubelite.objects.context import Asking
-from kubelite.objects.metadata import generated_name, start_metadata, timestamp
-from kubelite.objects.validation import check, conform, finish, same_content
-from kubelite.objects.versions import in_version
-from kubelite.patch.managed_fields import Writer, apply, track
+from kubelite.objects.context import WriteContext
+from kubelite.objects.metadata import generate_name, new_metadata, timestamp
+from kubelite.objects.validation import add_derived, normalize, same_content, validate
+from kubelite.objects.versions import convert
+from kubelite.patch.managed_fields import Writer, apply, update_managed_fields
 from kubelite.storage.store import Entry, Store
 
-_ATTEMPTS = 20
-# The real server drops the status of a new object of these; a node's is kept.
-_STATUS_AT_BIRTH = {"nodes"}
+_MAX_ATTEMPTS = 20
+# kube-apiserver drops the status of new objects, except for these kinds.
+_STATUS_KEPT_ON_CREATE = {"nodes"}
 _KEPT_FROM_OLD = (
     "uid",
     "creationTimestamp",
@@ -39,12 +39,18 @@ _KEPT_FROM_OLD = (
 
 
 class Admission(Protocol):
-    """What webhooks do to a write; the door through which `admission` comes in."""
+    """The webhooks of a server, implemented by `kubelite.admission`."""
 
     async def mutate(
-        self, operation: str, kind: Kind, item: Json, old: Json | None, asking: Asking, subresource: str
+        self,
+        operation: str,
+        kind: Kind,
+        item: Json,
+        old: Json | None,
+        context: WriteContext,
+        subresource: str,
     ) -> Json:
-        """The object as mutating webhooks leave it."""
+        """Return the object after all mutating webhooks."""
 
     async def validate(
         self,
@@ -52,14 +58,14 @@ class Admission(Protocol):
         kind: Kind,
         item: Json | None,
         old: Json | None,
-        asking: Asking,
+        context: WriteContext,
         subresource: str,
     ) -> None:
-        """403 (or the webhook's own code) if a validating webhook refuses."""
+        """Raise ApiError if a validating webhook denies the write."""
 
 
 class Objects:
-    """Writes to the store, with all that a server does on the way."""
+    """Validated writes to the store."""
 
     def __init__(
         self, store: Store, registry: Registry, admission: Admission, clock: Clock = utc_now
@@ -68,49 +74,46 @@ class Objects:
         self.registry = registry
         self.admission = admission
         self.clock = clock
-        self.on_finalized: Callable[[Kind, Entry], Entry] = lambda kind, entry: store.remove(
-            kind.shelf, entry
-        )
 
     def find(self, kind: Kind, namespace: str, name: str) -> Entry:
-        """The entry; 404 if there is none."""
-        entry = self.store.get(kind.shelf, namespace, name)
+        """Return an entry. Raise 404 if it does not exist."""
+        entry = self.store.get(kind.collection, namespace, name)
         if entry is None:
             raise not_found(kind.group, kind.plural, name)
         return entry
 
     async def create(
-        self, kind: Kind, namespace: str, body: object, asking: Asking, *, applied: Json | None = None
+        self, kind: Kind, namespace: str, body: object, context: WriteContext, *, applied: Json | None = None
     ) -> Entry:
-        """Store a new object. `applied` carries the ownership of a create through apply."""
-        item = conform(kind, body, asking)
-        item = self._place(kind, namespace, item)
-        mutated = await self.admission.mutate("CREATE", kind, item, None, asking, "")
+        """Create an object. `applied` carries the managed fields of a create by apply."""
+        item = normalize(kind, body, context)
+        item = self._set_namespace(kind, namespace, item)
+        mutated = await self.admission.mutate("CREATE", kind, item, None, context, "")
         if mutated is not item:
-            item = self._place(
-                kind, namespace, conform(kind, mutated, replace(asking, field_validation="Ignore"))
+            item = self._set_namespace(
+                kind, namespace, normalize(kind, mutated, replace(context, field_validation="Ignore"))
             )
         now = self.clock()
-        item["metadata"] = self._named(kind, item["metadata"], now)
-        if kind.status and kind.plural not in _STATUS_AT_BIRTH:
+        item["metadata"] = self._complete_metadata(kind, item["metadata"], now)
+        if kind.status and kind.plural not in _STATUS_KEPT_ON_CREATE:
             item.pop("status", None)
-        item = self._with_priority(kind, finish(kind, item))
-        check(kind, item, None)
-        await self.admission.validate("CREATE", kind, item, None, asking, "")
+        item = self._with_priority(kind, add_derived(kind, item))
+        validate(kind, item, None)
+        await self.admission.validate("CREATE", kind, item, None, context, "")
         metadata = item["metadata"]
-        self._require_space(kind, metadata)  # webhooks take their time, in which the namespace may have gone
-        if self.store.get(kind.shelf, metadata.get("namespace", ""), metadata["name"]) is not None:
+        self._require_namespace(kind, metadata)  # it may have been deleted while webhooks ran
+        if self.store.get(kind.collection, metadata.get("namespace", ""), metadata["name"]) is not None:
             raise already_exists(kind.group, kind.plural, metadata["name"])
         if applied is not None:
             metadata["managedFields"] = applied["metadata"]["managedFields"]
-        elif owned := track(kind, None, item, Writer(asking.manager, timestamp(now))):
+        elif owned := update_managed_fields(kind, None, item, Writer(context.manager, timestamp(now))):
             metadata["managedFields"] = owned
-        if asking.dry_run:
+        if context.dry_run:
             return Entry((metadata.get("namespace", ""), metadata["name"]), item, 0)
-        return self.store.put(kind.shelf, item)
+        return self.store.put(kind.collection, item)
 
-    def _place(self, kind: Kind, namespace: str, item: Json) -> Json:
-        """The object in the namespace of the request, which must be there and not be going."""
+    def _set_namespace(self, kind: Kind, namespace: str, item: Json) -> Json:
+        """Put the object into the namespace of the request, which must exist and not be terminating."""
         metadata = item["metadata"]
         if not kind.namespaced:
             metadata.pop("namespace", None)
@@ -121,30 +124,30 @@ class Objects:
                 "the namespace of the provided object does not match the namespace sent on the request"
             )
         metadata["namespace"] = namespace
-        self._require_space(kind, metadata)
+        self._require_namespace(kind, metadata)
         return item
 
-    def _require_space(self, kind: Kind, metadata: Json) -> None:
+    def _require_namespace(self, kind: Kind, metadata: Json) -> None:
         if not kind.namespaced:
             return
         namespace = metadata["namespace"]
-        space = self.store.get("namespaces", "", namespace)
-        if space is None:
+        found = self.store.get("namespaces", "", namespace)
+        if found is None:
             raise not_found("", "namespaces", namespace)
-        if space.object["metadata"].get("deletionTimestamp"):
+        if found.object["metadata"].get("deletionTimestamp"):
             why = f"unable to create new content in namespace {namespace} because it is being terminated"
             raise forbidden(kind.group, kind.plural, metadata.get("name", ""), why)
 
-    def _named(self, kind: Kind, metadata: Json, now: datetime) -> Json:
+    def _complete_metadata(self, kind: Kind, metadata: Json, now: datetime) -> Json:
         if metadata.get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
-        made = start_metadata(kind, metadata, now)
-        if not made.get("name") and made.get("generateName"):
-            made["name"] = generated_name(made["generateName"])
-        return made
+        result = new_metadata(kind, metadata, now)
+        if not result.get("name") and result.get("generateName"):
+            result["name"] = generate_name(result["generateName"])
+        return result
 
     def _with_priority(self, kind: Kind, item: Json) -> Json:
-        """A pod's priority from its class."""
+        """Set the priority of a pod from its PriorityClass."""
         if kind.plural != "pods" or kind.custom:
             return item
         spec = item["spec"]
@@ -163,9 +166,15 @@ class Objects:
         return {**item, "spec": {**spec, **of_class}}
 
     async def update(
-        self, kind: Kind, namespace: str, name: str, body: object, asking: Asking, subresource: str = ""
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        body: object,
+        context: WriteContext,
+        subresource: str = "",
     ) -> Entry:
-        """Replace an object (or its status) by what the client sent."""
+        """Replace an object, or its subresource, by the body that the client sent."""
         if not isinstance(body, dict):
             raise bad_request(f"a {kind.kind} is a JSON object")
         sent = (body.get("metadata") or {}).get("resourceVersion")
@@ -173,7 +182,7 @@ class Objects:
             self.find(kind, namespace, name)
             cause = Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
             raise invalid(kind.group, kind.kind, name, [cause])
-        return await self.change(kind, namespace, name, lambda _old: body, asking, subresource)
+        return await self.change(kind, namespace, name, lambda _old: body, context, subresource)
 
     async def change(
         self,
@@ -181,31 +190,34 @@ class Objects:
         namespace: str,
         name: str,
         change: Callable[[Json], Json],
-        asking: Asking,
+        context: WriteContext,
         subresource: str = "",
         *,
-        tracked: bool = True,
+        track_fields: bool = True,
     ) -> Entry:
-        """Store what `change` makes of an object. Untracked: the change brings its managedFields along."""
-        for _ in range(_ATTEMPTS):
+        """Store the result of `change`. With `track_fields=False` the result carries its own managedFields."""
+        for _ in range(_MAX_ATTEMPTS):
             entry = self.find(kind, namespace, name)
-            old = in_version(kind, entry.object)
+            old = convert(kind, entry.object)
             proposed = change(old)
             if proposed is old:
                 return entry
-            new = self._settle(kind, old, conform(kind, proposed, asking), subresource)
-            mutated = await self.admission.mutate("UPDATE", kind, new, old, asking, subresource)
+            new = self._keep_server_fields(kind, old, normalize(kind, proposed, context), subresource)
+            mutated = await self.admission.mutate("UPDATE", kind, new, old, context, subresource)
             if mutated is not new:
-                new = self._settle(
-                    kind, old, conform(kind, mutated, replace(asking, field_validation="Ignore")), subresource
+                new = self._keep_server_fields(
+                    kind,
+                    old,
+                    normalize(kind, mutated, replace(context, field_validation="Ignore")),
+                    subresource,
                 )
             if not subresource:
-                new = finish(kind, new)
+                new = add_derived(kind, new)
             new = self._with_generation(kind, old, new)
-            check(kind, new, old, subresource)
-            await self.admission.validate("UPDATE", kind, new, old, asking, subresource)
-            if self.store.get(kind.shelf, namespace, name) is entry:
-                return self._commit(kind, entry, old, new, asking, subresource, tracked=tracked)
+            validate(kind, new, old, subresource)
+            await self.admission.validate("UPDATE", kind, new, old, context, subresource)
+            if self.store.get(kind.collection, namespace, name) is entry:
+                return self._commit(kind, entry, old, new, context, subresource, track_fields=track_fields)
         raise conflict(kind.group, kind.plural, name, STALE)
 
     def _commit(
@@ -214,28 +226,28 @@ class Objects:
         entry: Entry,
         old: Json,
         new: Json,
-        asking: Asking,
+        context: WriteContext,
         subresource: str,
         *,
-        tracked: bool,
+        track_fields: bool,
     ) -> Entry:
         metadata = new["metadata"]
-        if tracked:
-            writer = Writer(asking.manager, timestamp(self.clock()), subresource)
-            metadata["managedFields"] = track(kind, old, new, writer)
+        if track_fields:
+            writer = Writer(context.manager, timestamp(self.clock()), subresource)
+            metadata["managedFields"] = update_managed_fields(kind, old, new, writer)
         if not metadata.get("managedFields"):
             metadata.pop("managedFields", None)
         if same_content(old, new):
             return entry
-        if asking.dry_run:
+        if context.dry_run:
             return Entry(entry.key, new, entry.version)
-        if finished(metadata) and not finished(old["metadata"]):
-            stored = self.store.put(kind.shelf, new)
-            return self.on_finalized(kind, stored)
-        return self.store.put(kind.shelf, new)
+        if deletion_complete(metadata) and not deletion_complete(old["metadata"]):
+            stored = self.store.put(kind.collection, new)
+            return self.store.remove(kind.collection, stored)
+        return self.store.put(kind.collection, new)
 
-    def _settle(self, kind: Kind, old: Json, new: Json, subresource: str) -> Json:
-        """The new state with what a client can't change taken from the old one."""
+    def _keep_server_fields(self, kind: Kind, old: Json, new: Json, subresource: str) -> Json:
+        """Return the new state with the fields that a client cannot change taken from the old one."""
         before, metadata = old["metadata"], new["metadata"]
         name = before["name"]
         if metadata.get("name", name) != name:
@@ -294,41 +306,45 @@ class Objects:
         kind: Kind,
         namespace: str,
         name: str,
-        wanted: Json,
-        asking: Asking,
+        intent: Json,
+        context: WriteContext,
         subresource: str = "",
         *,
         force: bool,
     ) -> tuple[Entry, bool]:
-        """Server-side apply; the answer says whether the object is new."""
-        stated = self._stated(kind, namespace, name, wanted, asking)
-        writer = Writer(asking.manager, timestamp(self.clock()), subresource, "Apply")
-        if self.store.get(kind.shelf, namespace, name) is None:
+        """Apply an object on the server side. Return the entry and whether it was created."""
+        intent = self._read_intent(kind, namespace, name, intent, context)
+        writer = Writer(context.manager, timestamp(self.clock()), subresource, "Apply")
+        if self.store.get(kind.collection, namespace, name) is None:
             if subresource:
                 raise not_found(kind.group, kind.plural, name)
-            if stated["metadata"].get("uid"):
-                why = f"Precondition failed: UID in precondition: {stated['metadata']['uid']}, UID in object meta: "
+            if intent["metadata"].get("uid"):
+                why = f"Precondition failed: UID in precondition: {intent['metadata']['uid']}, UID in object meta: "
                 raise conflict(kind.group, kind.plural, name, why)
-            made = apply(kind, None, stated, writer, force=force)
-            return await self.create(kind, namespace, stated, asking, applied=made), True
-        quiet = replace(asking, field_validation="Ignore")
+            result = apply(kind, None, intent, writer, force=force)
+            return await self.create(kind, namespace, intent, context, applied=result), True
+        without_validation = replace(context, field_validation="Ignore")
 
         def merged(old: Json) -> Json:
-            return apply(kind, old, stated, writer, force=force)
+            return apply(kind, old, intent, writer, force=force)
 
-        return await self.change(kind, namespace, name, merged, quiet, subresource, tracked=False), False
+        return await self.change(
+            kind, namespace, name, merged, without_validation, subresource, track_fields=False
+        ), False
 
-    def _stated(self, kind: Kind, namespace: str, name: str, wanted: Json, asking: Asking) -> Json:
-        """What an apply states: pruned, but without defaults, which its manager must not own."""
-        if (wanted.get("metadata") or {}).get("managedFields"):
+    def _read_intent(
+        self, kind: Kind, namespace: str, name: str, intent: Json, context: WriteContext
+    ) -> Json:
+        """Return the applied fields, pruned but without defaults, which the manager must not own."""
+        if (intent.get("metadata") or {}).get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
-        if not wanted.get("apiVersion") or not wanted.get("kind"):
-            raise bad_request("an apply needs apiVersion and kind")
-        full = conform(kind, wanted, asking)
-        given = full["metadata"].get("name")
+        if not intent.get("apiVersion") or not intent.get("kind"):
+            raise bad_request("apiVersion and kind are required for apply")
+        normalized = normalize(kind, intent, context)
+        given = normalized["metadata"].get("name")
         if given and given != name:
             raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
-        bare = _restrict(wanted, full)
+        bare = _without_defaults(intent, normalized)
         assert isinstance(bare, dict)
         metadata = {**bare["metadata"], "name": name} if "metadata" in bare else {"name": name}
         if kind.namespaced:
@@ -340,13 +356,15 @@ class Objects:
         return {**bare, "metadata": metadata}
 
 
-def _restrict(sent: object, conformed: object) -> object:
-    """The conformed value without what defaulting added to it."""
-    if isinstance(sent, dict) and isinstance(conformed, dict):
-        return {name: _restrict(sent[name], value) for name, value in conformed.items() if name in sent}
-    if isinstance(sent, list) and isinstance(conformed, list) and len(sent) == len(conformed):
-        return [_restrict(a, b) for a, b in zip(sent, conformed, strict=True)]
-    return conformed
+def _without_defaults(sent: object, normalized: object) -> object:
+    """Return the normalized value without the defaults added to it."""
+    if isinstance(sent, dict) and isinstance(normalized, dict):
+        return {
+            name: _without_defaults(sent[name], value) for name, value in normalized.items() if name in sent
+        }
+    if isinstance(sent, list) and isinstance(normalized, list) and len(sent) == len(normalized):
+        return [_without_defaults(a, b) for a, b in zip(sent, normalized, strict=True)]
+    return normalized
 
 
 def _refuse_new_finalizers(kind: Kind, name: str, before: Json, after: Json) -> None:
@@ -359,8 +377,8 @@ def _refuse_new_finalizers(kind: Kind, name: str, before: Json, after: Json) -> 
         )
 
 
-def finished(metadata: Json) -> bool:
-    """Whether an object that is being deleted has nothing left to wait for."""
+def deletion_complete(metadata: Json) -> bool:
+    """Return whether an object being deleted has no finalizer and no grace period left."""
     return (
         bool(metadata.get("deletionTimestamp"))
         and not metadata.get("finalizers")

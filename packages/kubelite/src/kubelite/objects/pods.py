@@ -1,11 +1,11 @@
-"""What only pods have: binding to a node, and eviction."""
+"""Pod subresources: binding and eviction."""
 
 from typing import Any
 
 from kubelite.errors import ApiError, Cause, bad_request, conflict, invalid
 from kubelite.json import Json
 from kubelite.kinds import Kind
-from kubelite.objects.context import Asking
+from kubelite.objects.context import WriteContext
 from kubelite.objects.deletion import DeleteOptions, Deletion
 from kubelite.objects.metadata import timestamp
 from kubelite.objects.objects import Objects
@@ -14,8 +14,10 @@ from kubelite.selectors import match_label_selector
 _BUDGETS = "policy/poddisruptionbudgets"
 
 
-async def bind(objects: Objects, kind: Kind, namespace: str, name: str, body: Any, asking: Asking) -> Json:
-    """Put a pod on a node: sets `nodeName`, merges annotations and labels, notes PodScheduled. 409 if it is bound."""
+async def bind(
+    objects: Objects, kind: Kind, namespace: str, name: str, body: Any, context: WriteContext
+) -> Json:
+    """Bind a pod to a node: set `nodeName` and PodScheduled, merge annotations and labels. Raise 409 if bound."""
     if not isinstance(body, dict):
         raise bad_request("a Binding is a JSON object")
     target, metadata = body.get("target") or {}, body.get("metadata") or {}
@@ -23,15 +25,15 @@ async def bind(objects: Objects, kind: Kind, namespace: str, name: str, body: An
     if not node:
         raise invalid("", "Binding", name, [Cause("target.name", "Required value", "FieldValueRequired")])
     if target.get("kind", "Node") not in ("", "Node"):
-        words = f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"'
-        raise invalid("", "Binding", name, [Cause("target.kind", words, "FieldValueNotSupported")])
+        message = f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"'
+        raise invalid("", "Binding", name, [Cause("target.kind", message, "FieldValueNotSupported")])
     if metadata.get("name", name) != name:
         raise bad_request(
             f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})"
         )
     entry = objects.find(kind, namespace, name)
     pod = entry.object
-    _refuse_binding(name, pod, metadata.get("uid") or "", metadata.get("resourceVersion") or "")
+    _check_binding(name, pod, metadata.get("uid") or "", metadata.get("resourceVersion") or "")
     condition = {
         "type": "PodScheduled",
         "status": "True",
@@ -51,12 +53,12 @@ async def bind(objects: Objects, kind: Kind, namespace: str, name: str, body: An
         "spec": {**pod["spec"], "nodeName": node},
         "status": {**status, "conditions": [*others, condition]},
     }
-    if not asking.dry_run:
-        objects.store.put(kind.shelf, bound)
+    if not context.dry_run:
+        objects.store.put(kind.collection, bound)
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
-def _refuse_binding(name: str, pod: Json, uid: str, version: str) -> None:
+def _check_binding(name: str, pod: Json, uid: str, version: str) -> None:
     metadata, spec = pod["metadata"], pod["spec"]
     if uid and uid != metadata["uid"]:
         why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {metadata['uid']}"
@@ -75,14 +77,20 @@ def _refuse_binding(name: str, pod: Json, uid: str, version: str) -> None:
 
 
 async def evict(
-    objects: Objects, deletion: Deletion, kind: Kind, namespace: str, name: str, body: Any, asking: Asking
+    objects: Objects,
+    deletion: Deletion,
+    kind: Kind,
+    namespace: str,
+    name: str,
+    body: Any,
+    context: WriteContext,
 ) -> Json:
-    """Delete a pod if its disruption budgets allow it; 429 if not."""
+    """Delete a pod if its disruption budgets allow it. Raise 429 otherwise."""
     given: Json = body if isinstance(body, dict) else {}
     pod = objects.find(kind, namespace, name).object
     labels = pod["metadata"].get("labels") or {}
-    spent = []
-    for entry in list(objects.store.shelf(_BUDGETS).entries.values()):
+    budgets = []
+    for entry in list(objects.store.collection(_BUDGETS).entries.values()):
         budget = entry.object
         selector = (budget.get("spec") or {}).get("selector")
         if entry.key[0] != namespace or selector is None or not match_label_selector(selector, labels):
@@ -97,14 +105,14 @@ async def evict(
                 "Cannot evict pod as it would violate the pod's disruption budget.",
                 details={"causes": [cause]},
             )
-        spent.append(entry)
+        budgets.append(entry)
     options = DeleteOptions.read(given.get("deleteOptions"), {})
-    await deletion.delete(kind, namespace, name, options, asking)
-    if not asking.dry_run:
-        for entry in spent:
+    await deletion.delete(kind, namespace, name, options, context)
+    if not context.dry_run:
+        for entry in budgets:
             status = entry.object["status"]
-            less = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1}
+            remaining = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1}
             objects.store.put(
-                _BUDGETS, {**entry.object, "metadata": dict(entry.object["metadata"]), "status": less}
+                _BUDGETS, {**entry.object, "metadata": dict(entry.object["metadata"]), "status": remaining}
             )
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}

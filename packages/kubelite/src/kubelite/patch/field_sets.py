@@ -35,14 +35,14 @@ def item_key(node: Node, item: Any) -> str | None:
     return "k:" + _dump(keys).decode() if keys else None
 
 
-def granular(node: Node | None, value: Any) -> bool:
+def is_granular(node: Node | None, value: Any) -> bool:
     """Whether a value is owned field by field (else as a whole)."""
     if isinstance(value, dict):
         return node is None or not node.atomic
     return isinstance(value, list) and node is not None and node.list_type in ("map", "set")
 
 
-def fields_of(node: Node | None, value: Any, *, new: bool = False) -> Fields:
+def field_set(node: Node | None, value: Any, *, new: bool = False) -> Fields:
     """Every field that a value sets. A new map (labels, data) counts as set itself, too.
 
     This runs over the whole of every object created, so that it asks for classes and not for kinds.
@@ -50,7 +50,7 @@ def fields_of(node: Node | None, value: Any, *, new: bool = False) -> Fields:
     if not value:
         return _LEAF
     if value.__class__ is dict:
-        return _fields_of_map(node, value, new)
+        return _map_field_set(node, value, new)
     if value.__class__ is not list or node is None or node.list_type not in ("map", "set"):
         return _LEAF
     owned: Fields = {}
@@ -58,11 +58,11 @@ def fields_of(node: Node | None, value: Any, *, new: bool = False) -> Fields:
         key = item_key(node, item)
         if key is None:
             return _LEAF
-        owned[key] = {".": _LEAF, **fields_of(node.items, item, new=new)} if key[0] == "k" else _LEAF
+        owned[key] = {".": _LEAF, **field_set(node.items, item, new=new)} if key[0] == "k" else _LEAF
     return owned
 
 
-def _fields_of_map(node: Node | None, value: Json, new: bool) -> Fields:
+def _map_field_set(node: Node | None, value: Json, new: bool) -> Fields:
     result: Fields = {}
     if node is None:
         properties, extra = _NO_PROPERTIES, None
@@ -75,15 +75,15 @@ def _fields_of_map(node: Node | None, value: Json, new: bool) -> Fields:
     for name, item in value.items():
         kind = item.__class__
         if kind is dict or kind is list:
-            result["f:" + name] = fields_of(properties.get(name) or extra, item, new=new)
+            result["f:" + name] = field_set(properties.get(name) or extra, item, new=new)
         else:
             result["f:" + name] = _LEAF
     return result
 
 
-def difference_of(node: Node | None, old: Any, new: Any) -> tuple[Fields, Fields]:
+def compare(node: Node | None, old: Any, new: Any) -> tuple[Fields, Fields]:
     """The fields that differ between two values: (set or changed, removed)."""
-    if not (granular(node, old) and granular(node, new) and type(old) is type(new)):
+    if not (is_granular(node, old) and is_granular(node, new) and type(old) is type(new)):
         return {}, {}
     olds, news = _children(node, old), _children(node, new)
     if olds is None or news is None:
@@ -95,7 +95,7 @@ def difference_of(node: Node | None, old: Any, new: Any) -> tuple[Fields, Fields
         if before is None:
             changed[key] = _whole(key, child, value)
         elif before[1] != value:
-            deeper_changed, deeper_removed = difference_of(child, before[1], value)
+            deeper_changed, deeper_removed = compare(child, before[1], value)
             if deeper_changed:
                 changed[key] = deeper_changed
             if deeper_removed:
@@ -109,7 +109,7 @@ def difference_of(node: Node | None, old: Any, new: Any) -> tuple[Fields, Fields
 
 
 def _whole(key: str, child: Node | None, value: Any) -> Fields:
-    below = fields_of(child, value, new=True)
+    below = field_set(child, value, new=True)
     return {".": _LEAF, **below} if key[0] == "k" else below
 
 
@@ -134,7 +134,7 @@ def union(a: Fields, b: Fields) -> Fields:
     return result
 
 
-def minus(a: Fields, b: Fields) -> Fields:
+def subtract(a: Fields, b: Fields) -> Fields:
     """The fields of `a` that `b` has not. A leaf of `b` takes away all that lies below it."""
     result: Fields = {}
     for key, below in a.items():
@@ -142,7 +142,7 @@ def minus(a: Fields, b: Fields) -> Fields:
         if other is None:
             result[key] = below
         elif below and other:
-            rest = minus(below, other)
+            rest = subtract(below, other)
             if rest:
                 result[key] = rest
         elif not below and other and "." not in other:
@@ -150,7 +150,7 @@ def minus(a: Fields, b: Fields) -> Fields:
     return result
 
 
-def common(a: Fields, b: Fields) -> Fields:
+def intersect(a: Fields, b: Fields) -> Fields:
     """The fields of both. A leaf meets everything below it."""
     result: Fields = {}
     for key, below in a.items():
@@ -158,7 +158,7 @@ def common(a: Fields, b: Fields) -> Fields:
         if other is None:
             continue
         if below and other:
-            both = common(below, other)
+            both = intersect(below, other)
             if both:
                 result[key] = both
         elif other and not below:
@@ -169,14 +169,14 @@ def common(a: Fields, b: Fields) -> Fields:
     return result
 
 
-def leaves(fields: Fields, path: str = "") -> Iterator[str]:
-    """The paths of the leaves as messages show them: `.spec.containers[name="c"].image`."""
+def leaf_paths(fields: Fields, path: str = "") -> Iterator[str]:
+    """The paths of the leaf_paths as messages show them: `.spec.containers[name="c"].image`."""
     for key, below in fields.items():
         here = path if key == "." else path + _step(key)
         if key == "." and len(fields) > 1:
             continue
         if below and set(below) != {"."}:
-            yield from leaves(below, here)
+            yield from leaf_paths(below, here)
         else:
             yield here
 

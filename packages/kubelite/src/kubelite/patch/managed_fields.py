@@ -1,7 +1,7 @@
 """Server-side apply, and the bookkeeping of `metadata.managedFields` on every other write.
 
 Each writer (`fieldManager`, or the program's name from its User-Agent) owns the fields that it
-set last. A plain write takes what it changes. An apply states all that its manager wants: it
+set last. A plain write takes what it changes. An apply states all that its manager accepts: it
 conflicts where it would change a field of another manager (unless forced), and what the
 manager no longer states goes away if nobody else owns it.
 """
@@ -17,13 +17,13 @@ from kubelite.json import Json
 from kubelite.kinds import Kind
 from kubelite.patch.field_sets import (
     Fields,
-    common,
-    difference_of,
-    fields_of,
-    granular,
+    compare,
+    field_set,
+    intersect,
+    is_granular,
     item_key,
-    leaves,
-    minus,
+    leaf_paths,
+    subtract,
     union,
 )
 from kubelite.schema.tree import Node
@@ -57,7 +57,7 @@ class Writer:
 
 def owned_fields(kind: Kind, item: Json) -> Fields:
     """The fields of an object that a manager can own."""
-    return _strip(fields_of(kind.schema, item))
+    return _strip(field_set(kind.schema, item))
 
 
 def _strip(fields: Fields) -> Fields:
@@ -72,13 +72,13 @@ def _strip(fields: Fields) -> Fields:
     return result
 
 
-def track(kind: Kind, old: Json | None, new: Json, writer: Writer) -> list[Json]:
+def update_managed_fields(kind: Kind, old: Json | None, new: Json, writer: Writer) -> list[Json]:
     """The managedFields of `new` after a plain write over `old`."""
     if old is None:
-        fields = _strip(fields_of(kind.schema, new, new=True))
+        fields = _strip(field_set(kind.schema, new, new=True))
         return [_entry(kind, writer, fields)] if fields else []
-    entries = _base(old, new)
-    changed, removed = difference_of(kind.schema, _unmanaged(old), _unmanaged(new))
+    entries = _previous_entries(old, new)
+    changed, removed = compare(kind.schema, _without_managed_fields(old), _without_managed_fields(new))
     changed, removed = _strip(changed), _strip(removed)
     if not changed and not removed:
         return entries
@@ -86,10 +86,10 @@ def track(kind: Kind, old: Json | None, new: Json, writer: Writer) -> list[Json]
     result: list[Json] = []
     mine: Fields = {}
     for entry in entries:
-        if _same(entry, writer):
-            mine = minus(entry.get("fieldsV1", {}), removed)
+        if _belongs_to(entry, writer):
+            mine = subtract(entry.get("fieldsV1", {}), removed)
             continue
-        rest = minus(entry.get("fieldsV1", {}), lost)
+        rest = subtract(entry.get("fieldsV1", {}), lost)
         if rest:
             result.append(entry if rest == entry.get("fieldsV1") else {**entry, "fieldsV1": rest})
     mine = union(mine, changed)
@@ -98,7 +98,7 @@ def track(kind: Kind, old: Json | None, new: Json, writer: Writer) -> list[Json]
     return result
 
 
-def _base(old: Json, new: Json) -> list[Json]:
+def _previous_entries(old: Json, new: Json) -> list[Json]:
     """The record to go on from: a client may rewrite it, or clear it with one empty entry."""
     given = new["metadata"].get("managedFields")
     if given is None:
@@ -106,12 +106,12 @@ def _base(old: Json, new: Json) -> list[Json]:
     return [entry for entry in given if entry.get("manager")]
 
 
-def _unmanaged(item: Json) -> Json:
+def _without_managed_fields(item: Json) -> Json:
     metadata = {name: value for name, value in item["metadata"].items() if name != "managedFields"}
     return {**item, "metadata": metadata}
 
 
-def _same(entry: Json, writer: Writer) -> bool:
+def _belongs_to(entry: Json, writer: Writer) -> bool:
     return (
         entry.get("manager") == writer.manager
         and entry.get("operation") == writer.operation
@@ -133,27 +133,27 @@ def _entry(kind: Kind, writer: Writer, fields: Fields) -> Json:
     return entry
 
 
-def apply(kind: Kind, live: Json | None, wanted: Json, writer: Writer, *, force: bool) -> Json:
+def apply(kind: Kind, live: Json | None, intent: Json, writer: Writer, *, force: bool) -> Json:
     """The object after an apply, with its managedFields; 409 where it takes from others unforced."""
-    mine = owned_fields(kind, wanted)
+    mine = owned_fields(kind, intent)
     if live is None:
         entries = [_entry(kind, writer, mine)] if mine else []
-        return {**wanted, "metadata": {**wanted["metadata"], "managedFields": entries}}
+        return {**intent, "metadata": {**intent["metadata"], "managedFields": entries}}
     entries = list(live["metadata"].get("managedFields") or [])
-    others = [entry for entry in entries if not _same(entry, writer)]
-    before: Fields = next((entry["fieldsV1"] for entry in entries if _same(entry, writer)), {})
-    bare = _unmanaged(live)
-    merged: Json = _merge(kind.schema, bare, wanted)
-    changed, _ = difference_of(kind.schema, bare, merged)
+    others = [entry for entry in entries if not _belongs_to(entry, writer)]
+    before: Fields = next((entry["fieldsV1"] for entry in entries if _belongs_to(entry, writer)), {})
+    bare = _without_managed_fields(live)
+    merged: Json = _merge(kind.schema, bare, intent)
+    changed, _ = compare(kind.schema, bare, merged)
     taken = _strip(changed)
     if writer.manager == "kubectl" and not force:
-        force = _moves_to_the_server(kind, bare, others, taken)
-    others = _take(others, taken, force=force)
-    given_up = minus(before, mine)
+        force = _migrates_from_client_side(kind, bare, others, taken)
+    others = _remove_contested(others, taken, force=force)
+    abandoned = subtract(before, mine)
     for entry in others:
-        given_up = minus(given_up, entry.get("fieldsV1", {}))
-    if given_up:
-        merged = _without(kind.schema, merged, given_up)
+        abandoned = subtract(abandoned, entry.get("fieldsV1", {}))
+    if abandoned:
+        merged = _without(kind.schema, merged, abandoned)
     if mine == before and merged == bare:
         return live
     if mine:
@@ -161,7 +161,7 @@ def apply(kind: Kind, live: Json | None, wanted: Json, writer: Writer, *, force:
     return {**merged, "metadata": {**merged["metadata"], "managedFields": others}}
 
 
-def _moves_to_the_server(kind: Kind, live: Json, others: list[Json], taken: Fields) -> bool:
+def _migrates_from_client_side(kind: Kind, live: Json, others: list[Json], taken: Fields) -> bool:
     """Whether kubectl takes over what it applied itself before, on the client's side: no conflict then."""
     text = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED)
     if not text:
@@ -172,24 +172,24 @@ def _moves_to_the_server(kind: Kind, live: Json, others: list[Json], taken: Fiel
         return False
     if not isinstance(last.get("metadata"), dict):
         return False
-    changed_since, removed_since = difference_of(kind.schema, last, live)
-    own = minus(owned_fields(kind, last), removed_since)
-    own = minus(own, common(own, changed_since))
-    return not any(minus(common(entry.get("fieldsV1", {}), taken), own) for entry in others)
+    changed_since, removed_since = compare(kind.schema, last, live)
+    own = subtract(owned_fields(kind, last), removed_since)
+    own = subtract(own, intersect(own, changed_since))
+    return not any(subtract(intersect(entry.get("fieldsV1", {}), taken), own) for entry in others)
 
 
-def _take(others: list[Json], changed: Fields, *, force: bool) -> list[Json]:
+def _remove_contested(others: list[Json], changed: Fields, *, force: bool) -> list[Json]:
     """What the other managers keep; a conflict if they would lose something and it isn't forced."""
     conflicts: list[tuple[str, str]] = []
     kept: list[Json] = []
     for entry in others:
         fields = entry.get("fieldsV1", {})
-        contested = common(fields, changed)
+        contested = intersect(fields, changed)
         if not contested:
             kept.append(entry)
             continue
-        conflicts += [(_words(entry), path) for path in leaves(contested)]
-        rest = minus(fields, contested)
+        conflicts += [(_words(entry), path) for path in leaf_paths(contested)]
+        rest = subtract(fields, contested)
         if rest:
             kept.append({**entry, "fieldsV1": rest})
     if conflicts and not force:
@@ -208,24 +208,24 @@ def _words(entry: Json) -> str:
     return words
 
 
-def _merge(node: Node | None, live: Any, wanted: Any) -> Any:
-    if not (granular(node, live) and granular(node, wanted) and type(live) is type(wanted)):
-        return wanted
-    if isinstance(wanted, dict):
+def _merge(node: Node | None, live: Any, intent: Any) -> Any:
+    if not (is_granular(node, live) and is_granular(node, intent) and type(live) is type(intent)):
+        return intent
+    if isinstance(intent, dict):
         result = dict(live)
-        for name, value in wanted.items():
+        for name, value in intent.items():
             child = node.child(name) if node else None
             result[name] = _merge(child, live[name], value) if name in live else value
         return result
     assert node is not None
-    return _merge_items(node, live, wanted)
+    return _merge_items(node, live, intent)
 
 
-def _merge_items(node: Node, live: list[Any], wanted: list[Any]) -> list[Any]:
+def _merge_items(node: Node, live: list[Any], intent: list[Any]) -> list[Any]:
     olds = {item_key(node, item): item for item in live}
-    news = {item_key(node, item): item for item in wanted}
+    news = {item_key(node, item): item for item in intent}
     if None in olds or None in news:
-        return wanted
+        return intent
     order: Iterable[Any] = news if all(key in news for key in olds) else {**olds, **news}
     return [
         _merge(node.items, olds[key], news[key])

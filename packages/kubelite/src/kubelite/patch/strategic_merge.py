@@ -79,8 +79,8 @@ def _merge_list(node: Node, target: list[Any], patch: list[Any]) -> list[Any]:
 def _ordered(items: list[Any], order: list[Any], key: str) -> list[Any]:
     """Items named in the order come in that order; the others keep their places before the next named one."""
     ranks: dict[Any, int] = {}
-    for rank, wanted in enumerate(order):
-        ranks[wanted.get(key) if isinstance(wanted, dict) else wanted] = rank
+    for rank, expected in enumerate(order):
+        ranks[expected.get(key) if isinstance(expected, dict) else expected] = rank
     named = [item for item in items if _identity(item, key) in ranks]
     named.sort(key=lambda item: ranks[_identity(item, key)])
     replacements = iter(named)

@@ -69,7 +69,7 @@ def _pod(item: Json, now: datetime) -> list[Any]:
     return [
         _name(item),
         f"{ready}/{len(spec.get('containers') or ())}",
-        _pod_words(item),
+        _pod_status(item),
         str(restarts),
         _age(item, now),
         status.get("podIP") or _NONE,
@@ -79,7 +79,7 @@ def _pod(item: Json, now: datetime) -> list[Any]:
     ]
 
 
-def _pod_words(item: Json) -> str:
+def _pod_status(item: Json) -> str:
     status = _status(item)
     words = str(status.get("reason") or status.get("phase") or "Unknown")
     scheduled: Json = next(
@@ -217,12 +217,12 @@ def _service(item: Json, now: datetime) -> list[Any]:
         f"{one.get('port')}{':' + str(one['nodePort']) if one.get('nodePort') else ''}/{one.get('protocol', 'TCP')}"
         for one in spec.get("ports") or ()
     ]
-    outside = ",".join(spec.get("externalIPs") or ()) or _NONE
+    external = ",".join(spec.get("externalIPs") or ()) or _NONE
     return [
         _name(item),
         spec.get("type", ""),
         spec.get("clusterIP") or _NONE,
-        outside,
+        external,
         ",".join(ports) or _NONE,
         _age(item, now),
         _selector(item),
@@ -242,7 +242,7 @@ def _event(item: Json, now: datetime) -> list[Any]:
         or first
     )
     count = series.get("count") or item.get("count") or item.get("deprecatedCount") or 1
-    speaker = (
+    component = (
         source.get("component") or item.get("reportingComponent") or item.get("reportingController") or ""
     )
     message = str(item.get("message") or item.get("note") or "").strip()
@@ -252,7 +252,7 @@ def _event(item: Json, now: datetime) -> list[Any]:
         item.get("reason", ""),
         f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
         about.get("fieldPath", ""),
-        ", ".join(word for word in (speaker, source.get("host", "")) if word),
+        ", ".join(word for word in (component, source.get("host", "")) if word),
         message,
         age_of(first, now),
         count,
@@ -283,13 +283,13 @@ def _binding(item: Json, now: datetime) -> list[Any]:
     ]
 
 
-def _budget(item: Json, now: datetime) -> list[Any]:
+def _disruption_budget(item: Json, now: datetime) -> list[Any]:
     spec = _spec(item)
     low, high = spec.get("minAvailable", "N/A"), spec.get("maxUnavailable", "N/A")
     return [_name(item), str(low), str(high), _status(item).get("disruptionsAllowed", 0), _age(item, now)]
 
 
-def _claim(item: Json, now: datetime) -> list[Any]:
+def _volume_claim(item: Json, now: datetime) -> list[Any]:
     spec, status = _spec(item), _status(item)
     modes = {
         "ReadWriteOnce": "RWO",
@@ -392,11 +392,15 @@ _KINDS: dict[str, tuple[tuple[Column, ...], Cells]] = {
             "Name Created_At",
             lambda o, _now: [_name(o), o["metadata"].get("creationTimestamp", "")],
         ),
-        ("poddisruptionbudgets", "Name Min_Available Max_Unavailable Allowed_Disruptions:int Age", _budget),
+        (
+            "poddisruptionbudgets",
+            "Name Min_Available Max_Unavailable Allowed_Disruptions:int Age",
+            _disruption_budget,
+        ),
         (
             "persistentvolumeclaims",
             "Name Status Volume Capacity Access_Modes StorageClass VolumeAttributesClass Age | VolumeMode",
-            _claim,
+            _volume_claim,
         ),
         (
             "mutatingwebhookconfigurations",

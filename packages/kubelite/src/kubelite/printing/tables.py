@@ -24,7 +24,13 @@ def columns_of(kind: Kind) -> tuple[Column, ...]:
 
 
 def table(
-    kind: Kind, items: Iterable[Json], metadata: Json, include: str, now: datetime, *, headed: bool = True
+    kind: Kind,
+    items: Iterable[Json],
+    metadata: Json,
+    include: str,
+    now: datetime,
+    *,
+    with_header: bool = True,
 ) -> Json:
     """A `Table` of objects."""
     columns = columns_of(kind)
@@ -32,7 +38,7 @@ def table(
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": metadata,
-        "columnDefinitions": [_definition(column) for column in columns] if headed else [],
+        "columnDefinitions": [_definition(column) for column in columns] if with_header else [],
         "rows": [_row(kind, columns, item, include, now) for item in items],
     }
 
@@ -54,11 +60,11 @@ def _row(kind: Kind, columns: tuple[Column, ...], item: Json, include: str, now:
         cells = builtin_cells(kind.plural, item, now)
     row: Json = {"cells": cells}
     if include != "None":
-        row["object"] = item if include == "Object" else partial(item)
+        row["object"] = item if include == "Object" else partial_metadata(item)
     return row
 
 
-def partial(item: Json) -> Json:
+def partial_metadata(item: Json) -> Json:
     """Only the metadata of an object."""
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": item["metadata"]}
 

@@ -178,7 +178,7 @@ _GO_NAMES = {
 _JSON_NAMES = {str: "string", bool: "bool", dict: "object", list: "array", int: "number", float: "number"}
 
 
-def read_typed(node: Node, value: Json, unknown: list[str], path: str = "") -> Json:
+def decode_typed(node: Node, value: Json, unknown: list[str], path: str = "") -> Json:
     """A built-in object as a typed decoder reads it: types checked, nulls and unknown fields out, defaults in.
 
     One walk for all four, since every write of a built-in object takes it.
@@ -197,11 +197,11 @@ def read_typed(node: Node, value: Json, unknown: list[str], path: str = "") -> J
             else:
                 unknown.append(f"{path}.{name}" if path else name)
             continue
-        wanted = child.type
-        if wanted == "object" or wanted == "array":
+        expected = child.type
+        if expected == "object" or expected == "array":
             item = _read_inner(child, item, unknown, f"{path}.{name}" if path else name)
-        elif wanted and item.__class__ not in _PLAIN[wanted]:
-            raise _mismatch(wanted, item, f"{path}.{name}" if path else name)
+        elif expected and item.__class__ not in _PLAIN[expected]:
+            raise _mismatch(expected, item, f"{path}.{name}" if path else name)
         result[name] = item
     for name, default in node.defaulted:
         if name not in result:
@@ -213,7 +213,7 @@ def _read_inner(node: Node, value: Any, unknown: list[str], path: str) -> Any:
     if node.type == "object":
         if value.__class__ is not dict:
             raise _mismatch("object", value, path)
-        return read_typed(node, value, unknown, path)
+        return decode_typed(node, value, unknown, path)
     if value.__class__ is not list:
         raise _mismatch("array", value, path)
     items = node.items

@@ -1,9 +1,8 @@
-"""The storage behind the API, for whoever owns the cluster's past.
+"""Write to the store directly, past the API.
 
-A client can't choose the uid, the age or the first status of what it creates, and must not. A
-simulation must: its pods were there before the server was started. So it writes where a real
-server finds its objects when it starts, in the storage, and watchers hear of it as of any write.
-Objects are still read by their schema and checked, so that nothing gets in that the API couldn't hold.
+A client cannot choose the uid, creation time or initial status of an object. A simulation or a
+test fixture may need to: its pods existed before the server started. Objects are still validated
+against their schema, and watchers see the writes like any others.
 """
 
 import logging
@@ -12,18 +11,18 @@ from functools import lru_cache
 
 from kubelite.json import Json
 from kubelite.kinds import Kind
-from kubelite.objects.context import Asking
+from kubelite.objects.context import WriteContext
 from kubelite.objects.metadata import new_uid, timestamp
-from kubelite.objects.validation import check, conform, finish
+from kubelite.objects.validation import add_derived, normalize, validate
 from kubelite.server import KubeLite
 from kubelite.storage.store import Change
 
 _log = logging.getLogger("kubelite")
-_STRICT = Asking(manager="storage", field_validation="Strict")
+_STRICT = WriteContext(manager="storage", field_validation="Strict")
 
 
-class Storage:
-    """Puts objects into a server's storage as they are."""
+class DirectStorage:
+    """Write objects to the store of a server as they are."""
 
     def __init__(self, server: KubeLite) -> None:
         self._store = server.store
@@ -35,40 +34,40 @@ class Storage:
         """Add or replace objects."""
         for item in objects:
             kind = self._kind(item["apiVersion"], item["kind"], self._registry.changes)
-            whole = finish(kind, conform(kind, item, _STRICT))
-            metadata = whole["metadata"]
+            complete = add_derived(kind, normalize(kind, item, _STRICT))
+            metadata = complete["metadata"]
             metadata.setdefault("uid", new_uid())
             metadata.setdefault("creationTimestamp", timestamp(self._clock()))
             if kind.generation or kind.custom:
                 metadata.setdefault("generation", 1)
-            check(kind, whole, None)
-            self._store.put(kind.shelf, whole)
+            validate(kind, complete, None)
+            self._store.put(kind.collection, complete)
 
-    def drop(self, objects: Iterable[Json]) -> None:
-        """Remove objects; one that is not there, or is another by now, is no fault."""
+    def remove(self, objects: Iterable[Json]) -> None:
+        """Remove objects. Skip those that are missing or have another uid by now."""
         for item in objects:
             kind = self._kind(item["apiVersion"], item["kind"], self._registry.changes)
             metadata = item["metadata"]
-            entry = self._store.get(kind.shelf, metadata.get("namespace", ""), metadata["name"])
+            entry = self._store.get(kind.collection, metadata.get("namespace", ""), metadata["name"])
             if entry is not None and entry.object["metadata"]["uid"] == metadata.get("uid"):
-                self._store.remove(kind.shelf, entry)
+                self._store.remove(kind.collection, entry)
 
-    def follow(self, api_version: str, kind: str, told: Callable[[Json, bool], None]) -> None:
-        """Call `told` with every object of a kind, now and at each change; and whether it is gone.
+    def subscribe(self, api_version: str, kind: str, callback: Callable[[Json, bool], None]) -> None:
+        """Call `callback(object, deleted)` for every object of a kind, now and at each change.
 
-        Where it fails that is logged: the write has been done, and others have to hear of it too.
+        An exception in the callback is logged: the write is done, and other subscribers need to see it.
         """
-        shelf = self._store.shelf(self._kind(api_version, kind, self._registry.changes).shelf)
-        for entry in shelf.in_order():
-            told(entry.object, False)
+        collection = self._store.collection(self._kind(api_version, kind, self._registry.changes).collection)
+        for entry in collection.in_order():
+            callback(entry.object, False)
 
-        def tell(change: Change) -> None:
+        def notify(change: Change) -> None:
             try:
-                told(change.entry.object, change.kind == "DELETED")
-            except Exception:  # noqa: BLE001  (whatever it is, it is not the writer's fault)
+                callback(change.entry.object, change.kind == "DELETED")
+            except Exception:  # noqa: BLE001  a faulty callback must not fail the write
                 _log.exception("callback_failed kind=%s name=%s", kind, change.entry.key[1])
 
-        shelf.listeners.add(tell)
+        collection.listeners.add(notify)
 
     def _find(self, api_version: str, kind: str, _changes: int) -> Kind:
         found = self._registry.by_kind(api_version, kind)
