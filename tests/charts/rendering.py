@@ -1,4 +1,4 @@
-"""Render the charts with the real helm, as users do."""
+"""Render the charts with helm."""
 
 import copy
 import functools
@@ -20,7 +20,7 @@ def helm(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def text(chart: str, values: dict[str, Any], namespace: str = "default") -> str:
-    """What helm renders, or an AssertionError with what it said."""
+    """Return the rendered manifests. Fail with helm's error message."""
     done = _template(chart, json.dumps(values), namespace)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -32,16 +32,16 @@ def objects(chart: str, values: dict[str, Any] | None = None, namespace: str = "
 
 
 def outcome(chart: str, values: dict[str, Any]) -> str:
-    """What helm renders, or the sentence with which the chart itself (not its schema) refuses."""
+    """Return the rendered manifests, or the error if the chart calls `fail`."""
     done = _template(chart, json.dumps(values), "default")
     assert done.returncode == 0 or "execution error at" in done.stderr, done.stderr
     return done.stdout or done.stderr
 
 
 def refusal(chart: str, values: dict[str, Any]) -> str:
-    """What helm says to values that are wrong."""
+    """Return helm's error message for invalid values."""
     done = _template(chart, json.dumps(values), "default")
-    assert done.returncode != 0, "helm took these values"
+    assert done.returncode != 0, "helm accepted these values"
     return done.stderr
 
 
@@ -53,13 +53,13 @@ def _template(chart: str, values: str, namespace: str) -> subprocess.CompletedPr
 
 
 def everything(chart: str) -> dict[str, Any]:
-    """Values with every optional part on."""
+    """Return values with every optional feature on."""
     loaded: dict[str, Any] = yaml.safe_load(Path(__file__).with_name(f"everything-{chart}.yaml").read_text())
     return loaded
 
 
 def changed(values: dict[str, Any], path: tuple[str, ...], value: object) -> dict[str, Any]:
-    """`values` with another one at a path."""
+    """Return a copy of `values` with `value` at `path`."""
     result = copy.deepcopy(values)
     place = result
     for name in path[:-1]:
@@ -69,7 +69,7 @@ def changed(values: dict[str, Any], path: tuple[str, ...], value: object) -> dic
 
 
 def pod_specs(rendered: list[Object]) -> list[tuple[str, Object]]:
-    """The spec of every pod that the objects make, with a name for messages."""
+    """Return the spec of every pod and pod template, with a name for messages."""
     specs = []
     for each in rendered:
         name = f"{each['kind']} {each['metadata']['name']}"

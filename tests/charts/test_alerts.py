@@ -1,4 +1,4 @@
-"""Alerts and dashboards ask for metrics that somebody exports, in PromQL that Prometheus takes."""
+"""Alerts and dashboards use valid PromQL and metrics that gpufleet exports."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def _rules(chart: str) -> Object:
 
 
 @pytest.mark.parametrize("chart", NAMES)
-def test_prometheus_takes_the_alerts(chart: str, tmp_path: Path) -> None:
+def test_promtool_accepts_the_alerts(chart: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump(_rules(chart)))
     done = subprocess.run(
@@ -37,20 +37,20 @@ def test_prometheus_takes_the_alerts(chart: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chart", NAMES)
-def test_every_alert_says_how_bad_it_is_what_happened_and_what_it_means(chart: str) -> None:
+def test_every_alert_has_a_severity_a_summary_and_a_description(chart: str) -> None:
     for group in _rules(chart)["groups"]:
         for rule in group["rules"]:
             assert rule["labels"]["severity"] in ("critical", "warning", "info")
             assert {"summary", "description"} <= rule["annotations"].keys()
 
 
-def test_accounting_that_is_late_is_an_alert_and_one_of_two_servers_that_knows_better_is_none(
+def test_late_accounting_fires_unless_another_server_is_up_to_date(
     tmp_path: Path,
 ) -> None:
     rules = objects("gpufleet", {"prometheusRule": {"enabled": True, "snapshotsLateAfter": 900}})
     [rule] = [each for each in rules if each["kind"] == "PrometheusRule"]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rule["spec"]))
-    # a minute a step: snapshots stop after the first; hours are rolled up until the second is missed
+    # One step per minute: snapshots stop after the first; hours are rolled up until the second is missed.
     series = {
         '{source="snapshots",cluster="west",instance="a"}': "0+60x120",
         '{source="snapshots",cluster="east",instance="a"}': "0+60x120",
@@ -107,7 +107,7 @@ def test_accounting_that_is_late_is_an_alert_and_one_of_two_servers_that_knows_b
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_first_xid_of_its_kind_is_an_alert_as_the_next_is(tmp_path: Path) -> None:
+def test_the_first_and_the_next_xid_of_a_kind_fire(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(_rules("gpu-scheduler")))
     [rule] = [
         each
@@ -115,17 +115,17 @@ def test_the_first_xid_of_its_kind_is_an_alert_as_the_next_is(tmp_path: Path) ->
         for each in group["rules"]
         if each["alert"] == "GpuXid"
     ]
-    told = {
+    alert = {
         "exp_labels": {"severity": "warning", "node": "a", "gpu": "3", "xid": "48"},
         "exp_annotations": {
             "summary": "GPU 3 of a reported XID 48",
             "description": rule["annotations"]["description"].replace("{{ $labels.node }}", "a"),
         },
     }
-    # a minute a step: the agent serves a code from its first time on, about minute 30 here, and again about minute 60
+    # One step per minute: the first XID in minute 30, the second in minute 60.
     series = {"series": 'nvidia_gpu_xid_errors_total{node="a",gpu="3",xid="48"}', "values": "_x29 1x29 2x60"}
     expected = [
-        {"eval_time": f"{minute}m", "alertname": "GpuXid", "exp_alerts": [told] if fires else []}
+        {"eval_time": f"{minute}m", "alertname": "GpuXid", "exp_alerts": [alert] if fires else []}
         for minute, fires in ((20, False), (32, True), (50, False), (62, True), (90, False))
     ]
     check = {
@@ -144,20 +144,20 @@ def test_the_first_xid_of_its_kind_is_an_alert_as_the_next_is(tmp_path: Path) ->
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_alerts_and_dashboards_ask_for_metrics_that_are_exported() -> None:
+def test_alerts_and_dashboards_use_exported_metrics() -> None:
     exported = _exported()
-    asked = {name for query in _queries() for name in re.findall(r"\b(?:gpufleet|nvidia)_[a-z_]+", query)}
-    assert len(asked) > 10
-    assert asked <= exported, asked - exported
+    used = {name for query in _queries() for name in re.findall(r"\b(?:gpufleet|nvidia)_[a-z_]+", query)}
+    assert len(used) > 10
+    assert used <= exported, used - exported
 
 
-def test_dashboards_ask_only_for_data_sources_that_they_let_choose() -> None:
+def test_dashboards_use_only_data_sources_of_their_variables() -> None:
     for path in (CHARTS / "gpufleet" / "dashboards").glob("*.json"):
-        board = json.loads(path.read_text())
+        dashboard = json.loads(path.read_text())
         offered = {
-            f"${{{each['name']}}}" for each in board["templating"]["list"] if each["type"] == "datasource"
+            f"${{{each['name']}}}" for each in dashboard["templating"]["list"] if each["type"] == "datasource"
         }
-        for panel in board["panels"]:
+        for panel in dashboard["panels"]:
             assert panel["datasource"]["uid"] in offered, path.name
 
 
@@ -165,14 +165,14 @@ def _queries() -> Iterator[str]:
     for chart in NAMES:
         yield from (rule["expr"] for group in _rules(chart)["groups"] for rule in group["rules"])
     for path in (CHARTS / "gpufleet" / "dashboards").glob("*.json"):
-        board = json.loads(path.read_text())
-        yield from (each["definition"] for each in board["templating"]["list"] if each["type"] == "query")
-        for panel in board["panels"]:
+        dashboard = json.loads(path.read_text())
+        yield from (each["definition"] for each in dashboard["templating"]["list"] if each["type"] == "query")
+        for panel in dashboard["panels"]:
             yield from (target["expr"] for target in panel["targets"] if "expr" in target)
 
 
 def _exported() -> set[str]:
-    metrics = [metric.name for family in AGENT.metrics.values() for metric in family]
+    metrics = [metric.name for group in AGENT.metrics.values() for metric in group]
     metrics += [fault.name for fault in AGENT.faults] + list(AGENT.processes.values())
     names = {f"{AGENT.prefix}{name}" for name in metrics}
     fleet = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""What the charts make is safe by default, consistent, and what the contract says."""
+"""The rendered objects are secure by default, consistent, and follow the contract."""
 
 import json
 from typing import Any
@@ -16,11 +16,11 @@ BOTH = [(chart, values) for chart in NAMES for values in ({}, everything(chart))
 
 
 @pytest.mark.parametrize("chart", NAMES)
-def test_the_charts_app_version_is_the_packages(chart: str) -> None:
+def test_the_app_version_is_the_version_of_the_package(chart: str) -> None:
     assert yaml.safe_load((CHARTS / chart / "Chart.yaml").read_text())["appVersion"] == gpufleet.__version__
 
 
-def test_the_documented_set_changes_the_scheduler_and_nothing_else() -> None:
+def test_setting_the_scheduler_tag_changes_only_the_scheduler() -> None:
     before, after = (
         objects("gpu-scheduler"),
         objects("gpu-scheduler", {"scheduler": {"image": {"tag": "v0.2.0"}}}),
@@ -39,7 +39,7 @@ def test_the_documented_set_changes_the_scheduler_and_nothing_else() -> None:
 def test_every_container_is_locked_down(chart: str, values: dict[str, Any]) -> None:
     for name, spec in pod_specs(objects(chart, values)):
         assert spec["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault", name
-        root = name.startswith("DaemonSet")  # the kubelet's socket and the pods' logs belong to root
+        root = name.startswith("DaemonSet")  # the kubelet's socket and the pod logs belong to root
         assert spec["securityContext"].get("runAsNonRoot", False) is not root, name
         assert not spec.get("hostNetwork"), name
         assert not spec.get("hostPID"), name
@@ -53,7 +53,7 @@ def test_every_container_is_locked_down(chart: str, values: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(("chart", "values"), BOTH)
-def test_every_container_that_stays_is_probed(chart: str, values: dict[str, Any]) -> None:
+def test_every_long_running_container_has_probes(chart: str, values: dict[str, Any]) -> None:
     for name, spec in pod_specs(objects(chart, values)):
         if not name.startswith("Pod "):
             probes = {"startupProbe", "livenessProbe", "readinessProbe"}
@@ -61,9 +61,7 @@ def test_every_container_that_stays_is_probed(chart: str, values: dict[str, Any]
 
 
 @pytest.mark.parametrize(("chart", "values"), BOTH)
-def test_services_put_no_variables_into_pods_that_would_be_taken_for_settings(
-    chart: str, values: dict[str, Any]
-) -> None:
+def test_service_variables_cannot_be_mistaken_for_settings(chart: str, values: dict[str, Any]) -> None:
     # A Service gpufleet-server would set GPUFLEET_SERVER_PORT=tcp://10.0.0.1:80.
     for name, spec in pod_specs(objects(chart, values)):
         assert spec["enableServiceLinks"] is False, name
@@ -78,7 +76,7 @@ def test_services_put_no_variables_into_pods_that_would_be_taken_for_settings(
         ({"runtimeClassName": "nvidia"}, False, False),
     ],
 )
-def test_the_agent_gets_privileges_only_for_what_needs_them(
+def test_the_agent_is_privileged_only_if_an_option_needs_it(
     values: dict[str, Any], privileged: bool, host_pids: bool
 ) -> None:
     agent = one(objects("gpu-scheduler", {"agent": values}), "DaemonSet", "gpu-scheduler-agent")
@@ -88,7 +86,7 @@ def test_the_agent_gets_privileges_only_for_what_needs_them(
     assert spec.get("runtimeClassName", "") == values.get("runtimeClassName", "")
 
 
-def test_amds_library_and_bindings_are_those_of_the_node() -> None:
+def test_the_amd_library_and_bindings_come_from_the_node() -> None:
     values = {"agent": {"reader": "amdsmi", "hostDevices": True, "driverLibraries": "/opt/rocm"}}
     spec = one(objects("gpu-scheduler", values), "DaemonSet", "gpu-scheduler-agent")["spec"]["template"][
         "spec"
@@ -102,7 +100,7 @@ def test_amds_library_and_bindings_are_those_of_the_node() -> None:
 
 
 @pytest.mark.parametrize(("chart", "values"), BOTH)
-def test_what_objects_select_and_mount_is_there(chart: str, values: dict[str, Any]) -> None:
+def test_selected_pods_and_mounted_volumes_exist(chart: str, values: dict[str, Any]) -> None:
     rendered = objects(chart, values)
     pods = [
         each["spec"]["template"]["metadata"]["labels"]
@@ -126,7 +124,7 @@ def test_what_objects_select_and_mount_is_there(chart: str, values: dict[str, An
         assert not account or one(rendered, "ServiceAccount", account), name
 
 
-def test_two_releases_in_two_namespaces_share_no_name_of_the_whole_cluster() -> None:
+def test_releases_in_two_namespaces_share_no_cluster_scoped_name() -> None:
     for chart in NAMES:
         names = [
             {
@@ -140,7 +138,7 @@ def test_two_releases_in_two_namespaces_share_no_name_of_the_whole_cluster() -> 
         assert not names[0] & names[1]
 
 
-def test_kube_scheduler_is_told_what_the_extender_protocol_needs() -> None:
+def test_kube_scheduler_is_configured_for_the_extender_protocol() -> None:
     rendered = objects("gpu-scheduler", namespace="gpus")
     text = one(rendered, "ConfigMap", "gpu-scheduler-kube-scheduler")["data"]["config.yaml"]
     configuration = yaml.safe_load(text)
@@ -159,18 +157,18 @@ def test_kube_scheduler_is_told_what_the_extender_protocol_needs() -> None:
     assert [profile["schedulerName"] for profile in configuration["profiles"]] == ["gpu-scheduler"]
     assert configuration["leaderElection"]["resourceName"] != "kube-scheduler"
     permit = _variables(one(rendered, "Deployment", "gpu-scheduler-scheduler"))["GPUFLEET_SCHEDULER_PERMIT"]
-    assert _seconds(extender["httpTimeout"]) > _seconds(permit)  # a gang's bind waits that long
+    assert _seconds(extender["httpTimeout"]) > _seconds(permit)  # the bind of a gang member waits that long
 
 
-def test_the_api_server_asks_the_webhook_what_the_program_says() -> None:
+def test_the_webhook_configurations_are_those_of_the_program() -> None:
     rendered = objects("gpu-scheduler")
     service = {"name": "gpu-scheduler-webhook", "namespace": "default", "port": 443}
-    for told in configurations({"service": service}, name="gpu-scheduler-webhook"):
-        made = one(rendered, told["kind"], told["metadata"]["name"])
-        assert made["webhooks"] == told["webhooks"]
+    for expected in configurations({"service": service}, name="gpu-scheduler-webhook"):
+        actual = one(rendered, expected["kind"], expected["metadata"]["name"])
+        assert actual["webhooks"] == expected["webhooks"]
 
 
-def test_with_cert_manager_the_webhook_may_touch_neither_secrets_nor_configurations() -> None:
+def test_with_cert_manager_the_webhook_cannot_access_secrets_or_configurations() -> None:
     rendered = objects("gpu-scheduler", {"webhook": {"certManager": {"enabled": True}}})
     rules = one(rendered, "ClusterRole", "gpu-scheduler-webhook")["rules"]
     assert {resource for rule in rules for resource in rule["resources"]} == {"gpuclaims"}
@@ -190,19 +188,19 @@ def test_no_role_has_a_wildcard_or_reads_all_secrets(chart: str, values: dict[st
 
 
 @pytest.mark.parametrize(
-    ("database", "key", "objects_made"),
+    ("database", "key", "created"),
     [
         ({}, "url", {"gpufleet-database", "gpufleet-postgresql"}),
         ({"url": "postgresql://u:p@db/gpufleet"}, "url", {"gpufleet-database"}),
         ({"existingSecret": {"name": "mine", "key": "dsn"}}, "dsn", set()),
     ],
 )
-def test_the_database_is_bundled_given_or_in_a_secret(
-    database: dict[str, Any], key: str, objects_made: set[str]
+def test_the_database_is_bundled_or_a_url_or_in_a_secret(
+    database: dict[str, Any], key: str, created: set[str]
 ) -> None:
     rendered = objects("gpufleet", {"database": database})
-    made = {each["metadata"]["name"] for each in rendered if each["kind"] in ("Secret", "StatefulSet")}
-    assert made - {"gpufleet-workload-key"} == objects_made
+    names = {each["metadata"]["name"] for each in rendered if each["kind"] in ("Secret", "StatefulSet")}
+    assert names - {"gpufleet-workload-key"} == created
     [variable] = [
         each
         for each in _container(one(rendered, "Deployment", "gpufleet"))["env"]
@@ -210,20 +208,20 @@ def test_the_database_is_bundled_given_or_in_a_secret(
     ]
     reference = variable["valueFrom"]["secretKeyRef"]
     assert reference["key"] == key
-    assert not objects_made or one(rendered, "Secret", reference["name"])["stringData"][key]
+    assert not created or one(rendered, "Secret", reference["name"])["stringData"][key]
 
 
-def test_a_password_of_any_characters_is_the_same_in_the_url() -> None:
+def test_special_characters_in_the_password_are_escaped_in_the_url() -> None:
     password = "p a+s/s%w@rd:"
     secret = one(
         objects("gpufleet", {"database": {"bundled": {"password": password}}}), "Secret", "gpufleet-database"
     )
-    said = urlsplit(secret["stringData"]["url"]).password
-    assert said is not None
-    assert unquote(said) == secret["stringData"]["password"] == password
+    in_url = urlsplit(secret["stringData"]["url"]).password
+    assert in_url is not None
+    assert unquote(in_url) == secret["stringData"]["password"] == password
 
 
-def test_another_database_reaches_pods_that_run() -> None:
+def test_changing_the_database_restarts_the_pods() -> None:
     templates = [
         one(objects("gpufleet", {"database": {"url": url}}), "Deployment", "gpufleet")["spec"]["template"]
         for url in ("postgresql://u:p@old/gpufleet", "postgresql://u:p@new/gpufleet")
@@ -232,17 +230,17 @@ def test_another_database_reaches_pods_that_run() -> None:
     assert "postgresql://" not in json.dumps(templates)
 
 
-def test_grafana_gets_every_dashboard_as_json() -> None:
+def test_every_dashboard_is_in_a_config_map() -> None:
     rendered = objects("gpufleet", {"grafana": {"dashboards": {"enabled": True}}})
     maps = [each for each in rendered if each["metadata"].get("labels", {}).get("grafana_dashboard") == "1"]
     files = [name for each in maps for name in each["data"]]
     assert sorted(files) == sorted(path.name for path in (CHARTS / "gpufleet" / "dashboards").iterdir())
     for each in maps:
         for content in each["data"].values():
-            board = json.loads(content)
-            ids = [panel["id"] for panel in board["panels"]]
+            dashboard = json.loads(content)
+            ids = [panel["id"] for panel in dashboard["panels"]]
             assert len(set(ids)) == len(ids)
-            assert board["title"]
+            assert dashboard["title"]
 
 
 def _selectors(each: Object) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Every setting that a chart makes is one that the program knows, with a value that it takes."""
+"""Every setting that a chart passes exists and accepts its value."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ OURS = {
     "gpu-scheduler": {"scheduler": "scheduler", "webhook": "webhook", "agent": "agent"},
     "gpufleet": {"server": "serve"},
 }
-"""The containers that run gpufleet, and their command."""
+"""Containers that run gpufleet, with their command."""
 
 EXAMPLES = [
     pytest.param(chart, changed({}, path, each["examples"][0]), id=f"{chart}-{'.'.join(path)}")
@@ -31,7 +31,9 @@ EXAMPLES = [
     ("chart", "values"),
     [*((chart, values) for chart in NAMES for values in ({}, everything(chart))), *EXAMPLES],
 )
-def test_the_program_takes_what_the_chart_sets(chart: str, values: dict[str, Any], tmp_path: Path) -> None:
+def test_gpufleet_accepts_the_settings_of_the_chart(
+    chart: str, values: dict[str, Any], tmp_path: Path
+) -> None:
     found = {}
     for _, spec in pod_specs(objects(chart, values)):
         for container in spec["containers"]:
@@ -46,7 +48,7 @@ def test_the_program_takes_what_the_chart_sets(chart: str, values: dict[str, Any
 
 @pytest.mark.parametrize("pod_resources", [True, False])
 @pytest.mark.parametrize("pod_logs", [True, False])
-def test_the_agent_sees_of_the_host_what_it_reads_and_no_more(
+def test_the_agent_mounts_only_the_host_paths_that_it_reads(
     pod_resources: bool, pod_logs: bool, tmp_path: Path
 ) -> None:
     rendered = objects("gpu-scheduler", {"agent": {"podResources": pod_resources, "podLogs": pod_logs}})
@@ -63,7 +65,7 @@ def test_the_agent_sees_of_the_host_what_it_reads_and_no_more(
             assert mount["mountPath"] == host[mount["name"]]
 
 
-def test_a_variable_that_nobody_knows_would_be_noticed(tmp_path: Path) -> None:
+def test_an_unknown_variable_is_refused(tmp_path: Path) -> None:
     values = {"env": [{"name": "GPUFLEET_STORE_POOLSIZE", "value": "5"}]}
     [container] = one(objects("gpufleet", values), "Deployment", "gpufleet")["spec"]["template"]["spec"][
         "containers"
@@ -72,7 +74,7 @@ def test_a_variable_that_nobody_knows_would_be_noticed(tmp_path: Path) -> None:
         load_settings({}, _environment(container), _empty(tmp_path))
 
 
-def test_the_file_in_the_config_map_is_read_as_it_was_given(tmp_path: Path) -> None:
+def test_the_config_map_passes_the_configuration_file_unchanged(tmp_path: Path) -> None:
     config = '[store]\npool_size = 5\n[clusters.east.kubernetes]\ncontext = "east"\n'
     rendered = objects("gpufleet", {"config": config})
     file = tmp_path / "gpufleet.toml"
@@ -89,7 +91,7 @@ def test_the_file_in_the_config_map_is_read_as_it_was_given(tmp_path: Path) -> N
 
 
 def _environment(container: dict[str, Any]) -> dict[str, str]:
-    """What the container sees; what comes from elsewhere stands as some text."""
+    """Return the environment variables. Those from Secrets and fields get a placeholder."""
     return {each["name"]: each.get("value", "given-elsewhere") for each in container["env"]}
 
 

@@ -1,5 +1,6 @@
-"""Every value is documented, is checked by helm, and does something."""
+"""Every chart value is documented, validated by helm, and used."""
 
+import re
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from tests.charts.rendering import changed, everything, helm, outcome, refusal
 
 LEAVES = [(chart, leaf) for chart in NAMES for leaf in leaves(schema(chart))]
 _FIXED = (("database", "bundled", "password"), ("auth", "workloadKeySecret", "name"))
-"""Secrets that are made anew at each rendering would make every value seem to do something."""
+"""Secrets that the chart generates. Without a fixed value, every rendering would differ."""
 
 NEEDS: dict[tuple[str, ...], dict[str, Any]] = {
     ("database", "existingSecret", "key"): {"database": {"existingSecret": {"name": "given"}}},
@@ -16,11 +17,11 @@ NEEDS: dict[tuple[str, ...], dict[str, Any]] = {
         "webhook": {"certManager": {"enabled": True, "issuerRef": {"name": "given", "kind": "Issuer"}}}
     },
 }
-"""Values that act only beside others, and not in `everything`."""
+"""Values that have an effect only together with others that `everything` does not set."""
 
 
 @pytest.mark.parametrize("chart", NAMES)
-def test_helm_finds_nothing_to_criticise(chart: str) -> None:
+def test_helm_lint_passes(chart: str) -> None:
     done = helm("lint", "--strict", str(CHARTS / chart))
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -34,7 +35,13 @@ def test_every_value_has_a_default_and_every_default_a_description(chart: str) -
 
 
 @pytest.mark.parametrize("chart", NAMES)
-def test_the_table_in_the_readme_is_true(chart: str) -> None:
+def test_the_comments_in_values_yaml_are_the_descriptions_of_the_schema(chart: str) -> None:
+    expected = {".".join(path): each["description"] for path, each in leaves(schema(chart))}
+    assert _comments((CHARTS / chart / "values.yaml").read_text()) == expected
+
+
+@pytest.mark.parametrize("chart", NAMES)
+def test_the_readme_table_is_up_to_date(chart: str) -> None:
     readme = (CHARTS / chart / "README.md").read_text()
     assert with_table(readme, chart) == readme, "run `make docs`"
 
@@ -42,7 +49,7 @@ def test_the_table_in_the_readme_is_true(chart: str) -> None:
 @pytest.mark.parametrize(
     ("chart", "leaf"), LEAVES, ids=[f"{chart}-{'.'.join(leaf[0])}" for chart, leaf in LEAVES]
 )
-def test_every_value_does_something(chart: str, leaf: Leaf) -> None:
+def test_every_value_changes_the_rendered_chart(chart: str, leaf: Leaf) -> None:
     path, each = leaf
     example = each["examples"][0]
     bases = [NEEDS.get(path, everything(chart)), {}]
@@ -84,14 +91,12 @@ def test_a_wrong_value_is_refused_by_name(chart: str, path: tuple[str, ...], wro
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"auth": {"tokenReview": False}}, "nobody would have to log in"),
-        ({"database": {"bundled": {"enabled": False}}}, "give database.existingSecret.name or database.url"),
-        ({"ingress": {"enabled": True}}, "give at least one host name"),
+        ({"auth": {"tokenReview": False}}, "the API would need no login"),
+        ({"database": {"bundled": {"enabled": False}}}, "set database.existingSecret.name or database.url"),
+        ({"ingress": {"enabled": True}}, "set at least one host name"),
     ],
 )
-def test_values_that_make_no_server_are_refused_with_what_to_do(
-    values: dict[str, Any], sentence: str
-) -> None:
+def test_inconsistent_values_are_refused_with_a_remedy(values: dict[str, Any], sentence: str) -> None:
     assert sentence in refusal("gpufleet", values)
 
 
@@ -104,5 +109,23 @@ def _paths(values: dict[str, Any], above: tuple[str, ...] = ()) -> list[tuple[st
 
 
 def _within(path: tuple[str, ...], described: set[tuple[str, ...]]) -> bool:
-    """A map of the user's own (labels, resources) is described as a whole."""
+    """Return whether `path` is a described value or lies in one, such as a map of labels."""
     return any(path[: len(each)] == each for each in described)
+
+
+def _comments(values: str) -> dict[str, str]:
+    """Return the text of each `# --` comment by the path of its value."""
+    found: dict[str, str] = {}
+    above: list[tuple[int, str]] = []
+    comment = ""
+    for line in values.splitlines():
+        text = line.strip()
+        if text.startswith("#"):
+            comment += text.removeprefix("#")
+            continue
+        if key := re.match(r"( *)(\w+):", line):
+            above = [*((depth, name) for depth, name in above if depth < len(key[1])), (len(key[1]), key[2])]
+            if comment.startswith(" -- "):
+                found[".".join(name for _, name in above)] = comment.removeprefix(" -- ")
+        comment = ""
+    return found

@@ -3,7 +3,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 48 | trimSuffix "-" }}
 {{- end }}
 
-{{/* Cut at 48, so that "-kube-scheduler" still fits into the 63 characters of a label. */}}
+{{/* Truncated to 48 characters, so that "-kube-scheduler" fits into the 63 characters of a label. */}}
 {{- define "gpu-scheduler.fullname" -}}
 {{- if .Values.fullnameOverride }}
 {{- .Values.fullnameOverride | trunc 48 | trimSuffix "-" }}
@@ -13,7 +13,7 @@
 {{- end }}
 {{- end }}
 
-{{/* The name of cluster-wide objects, which two releases in two namespaces must not share. */}}
+{{/* Name of cluster-scoped objects. It differs between releases in different namespaces. */}}
 {{- define "gpu-scheduler.clusterName" -}}
 {{- $full := include "gpu-scheduler.fullname" . }}
 {{- ternary $full (printf "%s-%s" .Release.Namespace $full) (eq .Release.Namespace "default") }}
@@ -34,17 +34,17 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | quote }}
 {{- end }}
 
-{{/* The image of a component: its own repository and tag, else those of all. */}}
+{{/* Image of a component. Its own repository and tag take precedence over the common ones. */}}
 {{- define "gpu-scheduler.image" -}}
 {{- $own := .values.image }}
 {{- $all := .root.Values.image }}
 {{- printf "%s:%s" (default $all.repository $own.repository) (default (default (printf "v%s" .root.Chart.AppVersion) $all.tag) $own.tag) | quote }}
 {{- end }}
 
-{{/* What every pod has; .values are the component's. */}}
+{{/* Fields of every pod. Pass the component's values as .values. */}}
 {{- define "gpu-scheduler.podSpec" -}}
 serviceAccountName: {{ include "gpu-scheduler.fullname" .root }}-{{ .component }}
-# A Service named gpufleet-… would otherwise put variables into the pod that look like settings.
+# Variables of a Service named gpufleet-… would look like settings of gpufleet.
 enableServiceLinks: false
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
@@ -105,7 +105,7 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Variables that every container of gpufleet gets. */}}
+{{/* Environment variables of every gpufleet container. */}}
 {{- define "gpu-scheduler.env" -}}
 - name: GPUFLEET_LOG_LEVEL
   value: {{ .root.Values.log.level | quote }}
@@ -115,7 +115,7 @@ capabilities:
   value: {{ .root.Release.Namespace | quote }}
 {{- end }}
 
-{{/* Where kube-scheduler finds the scheduler that leads: only that one is Ready. */}}
+{{/* URL of the extender. The Service routes to the leader, because only the leader is Ready. */}}
 {{- define "gpu-scheduler.extenderUrl" -}}
 {{- printf "http://%s-scheduler.%s.svc:%d" (include "gpu-scheduler.fullname" .) .Release.Namespace (int .Values.scheduler.port) }}
 {{- end }}

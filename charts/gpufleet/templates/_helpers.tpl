@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 48 | trimSuffix "-" }}
 {{- end }}
 
-{{/* Cut at 48, so that "-postgresql-0" still fits into the 63 characters of a label. */}}
+{{/* Truncated to 48 characters, so that "-postgresql-0" fits into the 63 characters of a label. */}}
 {{- define "gpufleet.fullname" -}}
 {{- if .Values.fullnameOverride }}
 {{- .Values.fullnameOverride | trunc 48 | trimSuffix "-" }}
@@ -12,7 +12,7 @@
 {{- end }}
 {{- end }}
 
-{{/* The name of cluster-wide objects, which two releases in two namespaces must not share. */}}
+{{/* Name of cluster-scoped objects. It differs between releases in different namespaces. */}}
 {{- define "gpufleet.clusterName" -}}
 {{- $full := include "gpufleet.fullname" . }}
 {{- ternary $full (printf "%s-%s" .Release.Namespace $full) (eq .Release.Namespace "default") }}
@@ -53,12 +53,12 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Which database: one that a Secret names, one that the values name, or the bundled one. */}}
+{{/* Database in use: `existing` (a Secret), `url` (a value) or `bundled`. */}}
 {{- define "gpufleet.database" -}}
 {{- if .Values.database.existingSecret.name }}existing
 {{- else if .Values.database.url }}url
 {{- else if .Values.database.bundled.enabled }}bundled
-{{- else }}{{ fail "database: give database.existingSecret.name or database.url, or leave database.bundled.enabled on" }}
+{{- else }}{{ fail "database: set database.existingSecret.name or database.url, or turn on database.bundled.enabled" }}
 {{- end }}
 {{- end }}
 
@@ -68,9 +68,9 @@ capabilities:
 {{- end }}
 {{- end }}
 
-{{/* Refuse what the server would refuse at its start. */}}
+{{/* Fail here instead of at the start of the server. */}}
 {{- define "gpufleet.checkLogin" -}}
 {{- if not (or .Values.auth.tokenReview .Values.auth.tokensSecret.name .Values.auth.insecure) }}
-{{- fail "auth: nobody would have to log in; turn on auth.tokenReview, give auth.tokensSecret.name, or set auth.insecure" }}
+{{- fail "auth: the API would need no login; turn on auth.tokenReview, set auth.tokensSecret.name, or turn on auth.insecure" }}
 {{- end }}
 {{- end }}
