@@ -1,10 +1,9 @@
-"""The kubelet's word on the GPUs of device plugins, asked of a real gRPC server."""
+"""PodResources of the kubelet, from a real gRPC server."""
 
 import asyncio
 import contextlib
 import socket
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from tests.agent.pod_resources import Devices, kubelet, response
 from tests.agent.test_pod_logs import pod
 
 from gpufleet.agent.gpu_holders import by_gpu
-from gpufleet.agent.grpc_client import CallFailed
-from gpufleet.agent.pod_resources import decode, plugged
+from gpufleet.agent.pod_resources import decode, list_plugin_devices
 from gpufleet.errors import KubernetesUnavailable
 from gpufleet.model.device import Device, MigInstance, Vendor
 
@@ -30,35 +28,26 @@ DEVICES = (
 NAMES = st.text(st.characters(codec="utf-8"), max_size=20)
 
 
-async def test_devices_are_told_by_pod(tmp_path: Path) -> None:
-    told: Devices = {
+async def test_devices_are_listed_by_pod(tmp_path: Path) -> None:
+    devices: Devices = {
         ("jobs", "train-0"): ["GPU-a", "MIG-1"],
         ("jobs", "train-1"): ["GPU-b::3"],
         ("x", "y"): [],
     }
-    with kubelet(tmp_path / "s", lambda _context: response(told)):
-        found = await plugged(tmp_path / "s")
+    with kubelet(tmp_path / "s", lambda _context: response(devices)):
+        found = await list_plugin_devices(tmp_path / "s")
     assert found == {("jobs", "train-0"): {"GPU-a", "MIG-1"}, ("jobs", "train-1"): {"GPU-b::3"}}
 
 
-async def test_an_answer_much_longer_than_a_window_of_http2_comes_whole(tmp_path: Path) -> None:
-    told: Devices = {("jobs", f"train-{i}"): [f"GPU-{i}-{j}" for j in range(8)] for i in range(5000)}
-    assert response(told).ByteSize() > 1_000_000
-    with kubelet(tmp_path / "s", lambda _context: response(told)):
-        found = await plugged(tmp_path / "s", seconds=60)
-    assert found == {name: set(ids) for name, ids in told.items()}
+async def test_a_response_longer_than_the_http2_window_is_complete(tmp_path: Path) -> None:
+    devices: Devices = {("jobs", f"train-{i}"): [f"GPU-{i}-{j}" for j in range(8)] for i in range(5000)}
+    assert response(devices).ByteSize() > 1_000_000
+    with kubelet(tmp_path / "s", lambda _context: response(devices)):
+        found = await list_plugin_devices(tmp_path / "s", deadline=60)
+    assert found == {name: set(ids) for name, ids in devices.items()}
 
 
-async def test_an_answer_without_bounds_is_not_taken(tmp_path: Path) -> None:
-    told: Devices = {("jobs", "train"): ["x" * (17 * 2**20)]}
-    with (
-        kubelet(tmp_path / "s", lambda _context: response(told)),
-        pytest.raises(KubernetesUnavailable, match="longer than 16 MiB"),
-    ):
-        await plugged(tmp_path / "s", seconds=60)
-
-
-async def test_a_refusal_is_told_in_the_kubelets_words(tmp_path: Path) -> None:
+async def test_an_error_has_the_kubelets_message(tmp_path: Path) -> None:
     def refuse(context: Any) -> None:
         context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit, 100%")
 
@@ -66,10 +55,10 @@ async def test_a_refusal_is_told_in_the_kubelets_words(tmp_path: Path) -> None:
         kubelet(tmp_path / "s", refuse),
         pytest.raises(KubernetesUnavailable, match=r"gRPC status 8: rejected by rate limit, 100%"),
     ):
-        await plugged(tmp_path / "s")
+        await list_plugin_devices(tmp_path / "s")
 
 
-async def test_a_kubelet_that_hangs_is_left_after_the_deadline(tmp_path: Path) -> None:
+async def test_a_kubelet_that_hangs_is_given_up_after_the_timeout(tmp_path: Path) -> None:
     done = threading.Event()
 
     def hang(_context: Any) -> Any:
@@ -79,66 +68,55 @@ async def test_a_kubelet_that_hangs_is_left_after_the_deadline(tmp_path: Path) -
     with kubelet(tmp_path / "s", hang):
         try:
             with pytest.raises(KubernetesUnavailable, match=r"within 0\.3 s|gRPC status 4"):
-                await plugged(tmp_path / "s", seconds=0.3)
+                await list_plugin_devices(tmp_path / "s", deadline=0.3)
         finally:
             done.set()
 
 
-async def test_a_kubelet_that_ends_answers_first(tmp_path: Path) -> None:
-    """It says goodbye as soon as it is told to end, before the answer that it still owes."""
-    servers: list[grpc.Server] = []
-
-    def end(_context: Any) -> Any:
-        servers[0].stop(grace=30)
-        time.sleep(0.3)  # for the goodbye to be on its way
-        return response({("jobs", "train-0"): ["GPU-a"]})
-
-    with kubelet(tmp_path / "s", end) as server:
-        servers.append(server)
-        assert await plugged(tmp_path / "s", seconds=20) == {("jobs", "train-0"): {"GPU-a"}}
-
-
 @pytest.mark.parametrize(
-    ("goodbye", "says"),
+    "frame",
     [
-        (GoAwayFrame(0, last_stream_id=2**31 - 1), "closed before the answer"),
-        (GoAwayFrame(0, last_stream_id=0), "ended: NO_ERROR"),
-        (GoAwayFrame(0, last_stream_id=2**31 - 1, error_code=11), "closed before the answer"),
-        (GoAwayFrame(0, last_stream_id=0, error_code=11), "ended: ENHANCE_YOUR_CALM"),
-        (DataFrame(1, b"x" * 20_000), "HTTP/2"),
+        GoAwayFrame(0, last_stream_id=2**31 - 1),
+        GoAwayFrame(0, last_stream_id=0, error_code=11),
+        DataFrame(1, b"x" * 20_000),
     ],
 )
-async def test_a_goodbye_instead_of_an_answer_is_a_failed_call(
-    tmp_path: Path, goodbye: Frame, says: str
+async def test_a_connection_that_ends_before_the_response_is_a_failed_call(
+    tmp_path: Path, frame: Frame
 ) -> None:
+    left = asyncio.Event()
+
     async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(64 * 1024)
-        for byte in SettingsFrame(0).serialize() + goodbye.serialize():
+        for byte in SettingsFrame(0).serialize() + frame.serialize():
             writer.write(bytes([byte]))
         writer.write_eof()
         await reader.read()
         writer.close()
+        await writer.wait_closed()
+        left.set()
 
     async with await asyncio.start_unix_server(leave, tmp_path / "s"):
-        with pytest.raises(KubernetesUnavailable, match=says):
-            await plugged(tmp_path / "s")
+        with pytest.raises(KubernetesUnavailable, match="Connection lost"):
+            await list_plugin_devices(tmp_path / "s")
+        await left.wait()
 
 
-async def test_a_service_that_is_not_there_is_said(tmp_path: Path) -> None:
+async def test_a_missing_service_is_reported(tmp_path: Path) -> None:
     server = await asyncio.start_unix_server(_close, tmp_path / "closing")
     async with server:
-        with pytest.raises(KubernetesUnavailable, match="closed before the answer"):
-            await plugged(tmp_path / "closing")
+        with pytest.raises(KubernetesUnavailable, match="Connection lost"):
+            await list_plugin_devices(tmp_path / "closing")
     server = await asyncio.start_unix_server(_speak_nonsense, tmp_path / "nonsense")
     async with server:
-        with pytest.raises(KubernetesUnavailable, match="HTTP/2"):
-            await plugged(tmp_path / "nonsense")
+        with pytest.raises(KubernetesUnavailable, match="Connection lost"):
+            await list_plugin_devices(tmp_path / "nonsense")
     with pytest.raises(KubernetesUnavailable, match=r"nothing: No such file"):
-        await plugged(tmp_path / "nothing")
-    with socket.socket(socket.AF_UNIX) as nobody:
-        nobody.bind(str(tmp_path / "left"))
+        await list_plugin_devices(tmp_path / "nothing")
+    with socket.socket(socket.AF_UNIX) as closed:
+        closed.bind(str(tmp_path / "left"))
     with pytest.raises(KubernetesUnavailable, match="refused"):
-        await plugged(tmp_path / "left")
+        await list_plugin_devices(tmp_path / "left")
 
 
 async def _close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -155,22 +133,22 @@ async def _speak_nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWr
 
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.tuples(NAMES, NAMES), st.lists(NAMES, max_size=4), max_size=5))
-def test_what_protobufs_own_library_writes_is_read(told: Devices) -> None:
-    wanted = {name: set(ids) for name, ids in told.items() if ids}
-    assert decode(response(told).SerializeToString()) == wanted
+def test_messages_of_the_protobuf_library_are_decoded(devices: Devices) -> None:
+    wanted = {name: set(ids) for name, ids in devices.items() if ids}
+    assert decode(response(devices).SerializeToString()) == wanted
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 400))
-def test_a_broken_answer_is_a_failed_call_and_nothing_worse(noise: bytes, cut: int) -> None:
+def test_a_malformed_response_raises_value_error(noise: bytes, cut: int) -> None:
     whole = response({("jobs", "a"): ["GPU-a"], ("jobs", "b"): ["GPU-b"]}).SerializeToString()
     for broken in (noise, whole[:cut], whole[:cut] + noise):
-        with contextlib.suppress(CallFailed):
+        with contextlib.suppress(ValueError):
             assert all(isinstance(ids, set) for ids in decode(broken).values())
 
 
 def test_gpus_shared_by_replicas_and_instances_are_found_and_pods_that_are_over_are_not() -> None:
-    told = {
+    devices = {
         ("jobs", "a"): {"GPU-a", "MIG-1"},
         ("jobs", "b"): {"GPU-b::3", "0000:c1:00.0"},
         ("jobs", "over"): {"GPU-a"},
@@ -178,4 +156,4 @@ def test_gpus_shared_by_replicas_and_instances_are_found_and_pods_that_are_over_
         ("other", "a"): {"c0ffee"},
     }
     pods = [pod("a", "u1"), pod("b", "u2"), pod("c", "u3")]
-    assert by_gpu(told, pods, DEVICES) == {0: ("u1",), 1: ("u1", "u2"), 2: ("u2",)}
+    assert by_gpu(devices, pods, DEVICES) == {0: ("u1",), 1: ("u1", "u2"), 2: ("u2",)}

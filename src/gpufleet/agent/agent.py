@@ -22,7 +22,7 @@ from gpufleet.agent.memory import give_back
 from gpufleet.agent.monitor import Monitor
 from gpufleet.agent.node_status import memory_of, report
 from gpufleet.agent.pod_logs import PodLogs
-from gpufleet.agent.pod_resources import plugged
+from gpufleet.agent.pod_resources import list_plugin_devices
 from gpufleet.agent.status_publisher import StatusPublisher
 from gpufleet.errors import DevicesUnavailable
 from gpufleet.gpus.drivers.deadline_reader import DeadlineReader
@@ -100,7 +100,7 @@ class Agent:
             lease_namespace,
             lambda: self.lookout.sight.devices,
             check=self._settings.lease_check,
-            plugin=partial(plugged, self._settings.kubelet) if self._settings.kubelet else None,
+            plugin=partial(list_plugin_devices, self._settings.kubelet) if self._settings.kubelet else None,
             changed=self.publisher.wake,
         )
         if self._settings.pod_logs is not None:

@@ -50,7 +50,7 @@ class HealthEvents:
             well = change.after.health is Health.HEALTHY
             type: Literal["Normal", "Warning"] = "Normal" if well else "Warning"
             reason = f"Gpu{change.after.health.value}"
-            await self._recorder.say(about, reason, sentence(*change), type=type, action="HealthChanged")
+            await self._recorder.record(about, reason, sentence(*change), type=type, action="HealthChanged")
 
 
 def sentence(device: Device, before: HealthVerdict, after: HealthVerdict) -> str:

@@ -45,7 +45,7 @@ REFILL = 10.0
 Compose = Callable[[frozenset[int]], NodeGpus | None]
 """Makes the report, given which GPUs are cordoned; None while there is nothing to say yet."""
 
-_BACKOFF = Backoff(first=0.5, most=60.0)
+_BACKOFF = Backoff(initial=0.5, maximum=60.0)
 _log = get_logger("agent")
 
 
