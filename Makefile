@@ -79,9 +79,10 @@ sbom: $(VENV)/.dev ## Write the locked dependencies as CycloneDX into dist/*.cdx
 	else (cd dashboard && npm sbom --sbom-format cyclonedx --package-lock-only --omit dev) > dist/dashboard.cdx.json; fi
 	@ls -l dist/*.cdx.json
 
-docs: $(VENV)/.dev ## Regenerate the pages and tables that come from the code
+docs: $(VENV)/.dev ## Regenerate the pages, chart tables and CRDs that come from the code
 	@$(BIN)/python -m gpufleet.runtime.settings.reference > docs/settings.md
 	@$(BIN)/python -m charts.reference
+	@$(BIN)/python -m gpufleet.kubernetes.crds.generate charts/gpu-scheduler/crds
 
 # kubelite is installed from packages/, so the lock files hold only what it depends on.
 lock: $(UV) ## Update the lock files to the newest versions, with hashes
