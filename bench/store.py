@@ -1,9 +1,9 @@
-"""The store: bulk writes, reads of a page, and a day of readings in the embedded source.
+"""Measure the store: bulk writes, reads of a page, and a day of readings.
 
-Everything runs on a PostgreSQL of our own with fsync on, as the server starts it. A day of
-readings is written through the same `append` and `tidy` as a live one; the readings are a
-random walk with the resolution that drivers report (whole percent and degrees, milliwatts,
-millijoules, MiB), not constants, so that they are as hard to pack as real ones.
+The embedded PostgreSQL runs with fsync on, as in production. A day of readings is written with the
+same `append` and `compact_and_prune` as live readings. The values are a
+random walk with the resolution of drivers (whole percent and degrees, milliwatts,
+millijoules, MiB), so that they compress like real ones.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings
 from gpufleet.runtime.settings import MetricsSettings, StoreSettings
 from gpufleet.store import Store, open_store
-from gpufleet.store.postgres.bulk import merge
+from gpufleet.store.postgres.bulk import bulk_upsert
 
 T0 = 1_800_000_000.0
 STEP, DAY = 15.0, 86_400.0
@@ -38,7 +38,7 @@ async def _all(folder: Path) -> list[Result]:
     async with open_store(StoreSettings(data=folder / "data")) as store:
         first = time.perf_counter() - started
         results = [
-            Result("embedded PostgreSQL made and started", first, "s"),
+            Result("embedded PostgreSQL created and started", first, "s"),
             *[result async for result in _rows(store)],
             *[result async for result in _readings(store, "day", 256, DAY)],
             *[result async for result in _large(store)],
@@ -70,10 +70,12 @@ async def _rows(store: Store) -> AsyncIterator[Result]:
         await database.transaction(work)
         seconds[name] = time.perf_counter() - started
     yield Result("COPY", len(rows) / seconds["copy"], "rows/s")
-    yield Result("COPY beside INSERT", seconds["insert"] / seconds["copy"], "times", at_least=2)
+    yield Result("COPY versus INSERT", seconds["insert"] / seconds["copy"], "times", at_least=2)
     started = time.perf_counter()
-    await database.transaction(lambda connection: merge(connection, "fact", columns, ("hour", "id"), rows))
-    yield Result("upsert of rows that are there", len(rows) / (time.perf_counter() - started), "rows/s")
+    await database.transaction(
+        lambda connection: bulk_upsert(connection, "fact", columns, ("hour", "id"), rows)
+    )
+    yield Result("upsert of existing rows", len(rows) / (time.perf_counter() - started), "rows/s")
     page = "SELECT * FROM fact WHERE hour = $1 ORDER BY id LIMIT 1000"
     yield Result(
         "read of 1,000 rows", 1000 * await _median(lambda: database.fetch(page, 7)), "ms", at_most=10
@@ -84,7 +86,7 @@ async def _readings(store: Store, cluster: str, gpus: int, span: float) -> Async
     moments = iter(_moments(gpus, T0, span))
     while quarter := list(itertools.islice(moments, round(900 / STEP))):
         await asyncio.gather(*(store.readings.append(cluster, readings) for readings in quarter))
-        await store.readings.tidy(cluster, quarter[-1].taken_at + STEP, DAY)
+        await store.readings.compact_and_prune(cluster, quarter[-1].taken_at + STEP, DAY)
     await store.database.execute("CHECKPOINT")
     size = await store.database.fetchval(
         "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname LIKE 'reading%' AND relkind = 'r'"
@@ -120,49 +122,49 @@ async def _large(store: Store) -> AsyncIterator[Result]:
         f"one refresh of {gpus:,} GPUs stored", 1000 * (time.perf_counter() - started) / len(moments), "ms"
     )
     started = time.perf_counter()
-    await store.readings.tidy("large", T0 + 1800, DAY)
-    yield Result(f"a quarter of an hour of {gpus:,} GPUs tidied", (time.perf_counter() - started) / 2, "s")
+    await store.readings.compact_and_prune("large", T0 + 1800, DAY)
+    yield Result(f"a quarter of an hour of {gpus:,} GPUs compacted", (time.perf_counter() - started) / 2, "s")
 
 
-async def _median(ask: object, times: int = 7) -> float:
+async def _median(action: object, times: int = 7) -> float:
     taken = []
     for _ in range(times):
         started = time.perf_counter()
-        await ask()  # type: ignore[operator]
+        await action()  # type: ignore[operator]
         taken.append(time.perf_counter() - started)
     return statistics.median(taken)
 
 
 def _moments(gpus: int, start: float, span: float) -> Iterable[Readings]:
-    """A random walk of a fleet."""
-    dice = np.random.default_rng(7)
+    """Yield a random walk of a fleet."""
+    rng = np.random.default_rng(7)
     refs = tuple(
         GpuIdentity(
             GpuRef(f"node-{number // 8:04d}", number % 8), f"GPU-{number:032x}", "NVIDIA H100 80GB HBM3"
         )
         for number in range(gpus)
     )
-    busy = dice.random(gpus) < 0.8
+    busy = rng.random(gpus) < 0.8
     load = np.where(busy, 90.0, 0.0)
-    energy = dice.uniform(1e6, 1e9, gpus)
-    memory = np.where(busy, dice.uniform(20e3, 78e3, gpus), 4.0)
+    energy = rng.uniform(1e6, 1e9, gpus)
+    memory = np.where(busy, rng.uniform(20e3, 78e3, gpus), 4.0)
     total = np.full(gpus, 81_559.0 * 2**20)
     for at in np.arange(start, start + span, STEP):
-        load = np.clip(np.where(busy, load + dice.normal(0, 6, gpus), 0), 0, 100)
-        memory = np.where(dice.random(gpus) < 0.2, memory + dice.normal(0, 64, gpus).round() * busy, memory)
-        power = np.round(70 + 6.2 * load + dice.normal(0, 4, gpus), 3)
+        load = np.clip(np.where(busy, load + rng.normal(0, 6, gpus), 0), 0, 100)
+        memory = np.where(rng.random(gpus) < 0.2, memory + rng.normal(0, 64, gpus).round() * busy, memory)
+        power = np.round(70 + 6.2 * load + rng.normal(0, 4, gpus), 3)
         energy = np.round(energy + power * STEP, 3)
         used = np.clip(memory.round(), 0, 81_000) * 2**20
         values = {
             Quantity.UTILIZATION: load.round(),
             Quantity.MEMORY_USED: used,
             Quantity.MEMORY_TOTAL: total,
-            Quantity.TEMPERATURE: (30 + 0.4 * load + dice.normal(0, 0.5, gpus)).round(),
+            Quantity.TEMPERATURE: (30 + 0.4 * load + rng.normal(0, 0.5, gpus)).round(),
             Quantity.POWER: power,
             Quantity.ENERGY: energy,
-            Quantity.TENSOR_ACTIVITY: np.round(load / 250 + dice.uniform(0, 0.01, gpus), 6) * busy,
-            Quantity.SM_ACTIVITY: np.round(load / 120 + dice.uniform(0, 0.01, gpus), 6) * busy,
+            Quantity.TENSOR_ACTIVITY: np.round(load / 250 + rng.uniform(0, 0.01, gpus), 6) * busy,
+            Quantity.SM_ACTIVITY: np.round(load / 120 + rng.uniform(0, 0.01, gpus), 6) * busy,
         }
-        # each node's exporter is scraped at a moment of its own
+        # each node's exporter is scraped at another time
         times = np.round(at - (np.arange(gpus) // 8 * 0.37) % STEP, 3)
         yield Readings(float(at), refs, values, dict.fromkeys(values, times))

@@ -138,7 +138,7 @@ async def _until_ready(cluster: DataDirectory) -> None:
             await asyncio.sleep(0.1)
         else:
             return
-    raise RuntimeError(f"PostgreSQL did not start:\n{cluster.last_words()}")
+    raise RuntimeError(f"PostgreSQL did not start:\n{cluster.log_tail()}")
 
 
 async def _execute(cluster: DataDirectory, statement: str) -> None:

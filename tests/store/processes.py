@@ -1,4 +1,4 @@
-"""Which PostgreSQL processes serve a data directory."""
+"""Find the PostgreSQL processes of a data directory."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ import psutil
 
 
 def servers_of(data: Path) -> list[psutil.Process]:
-    """The servers (not their workers) of a data directory; one that has ended and waits to be reaped is none."""
-    wanted = str(data / "postgres")
+    """Return the servers (not their workers) of a data directory, without zombies."""
+    path = str(data / "postgres")
     return [
         process
         for process in psutil.process_iter(["cmdline", "status"])
-        if wanted in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE
+        if path in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE
     ]

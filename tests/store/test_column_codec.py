@@ -9,14 +9,14 @@ from gpufleet.store.column_codec import Matrix, pack, unpack
 SHAPES = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=12)
 
 
-def through(values: Matrix) -> Matrix:
+def round_trip(values: Matrix) -> Matrix:
     return unpack(pack(values), *values.shape)
 
 
 @given(hnp.arrays(np.float64, SHAPES, elements=st.floats(allow_nan=True, allow_infinity=True)))
 @settings(max_examples=200, deadline=None)
 def test_any_numbers_come_back_exactly(values: Matrix) -> None:
-    np.testing.assert_array_equal(through(values), values)
+    np.testing.assert_array_equal(round_trip(values), values)
 
 
 @given(
@@ -24,17 +24,17 @@ def test_any_numbers_come_back_exactly(values: Matrix) -> None:
     st.randoms(use_true_random=False),
 )
 @settings(max_examples=100, deadline=None)
-def test_decimal_fractions_with_gaps_come_back_exactly(values: Matrix, dice: np.random.Generator) -> None:
-    values[np.vectorize(lambda _: dice.random() < 0.3)(values)] = np.nan
-    np.testing.assert_array_equal(through(values), values)
+def test_decimal_fractions_with_gaps_come_back_exactly(values: Matrix, rng: np.random.Generator) -> None:
+    values[np.vectorize(lambda _: rng.random() < 0.3)(values)] = np.nan
+    np.testing.assert_array_equal(round_trip(values), values)
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 5), (3, 0)])
 def test_nothing_comes_back_as_nothing(shape: tuple[int, int]) -> None:
-    assert through(np.empty(shape)).shape == shape
+    assert round_trip(np.empty(shape)).shape == shape
 
 
 def test_slow_decimal_readings_take_about_a_byte_each() -> None:
-    dice = np.random.default_rng(1)
-    watts = np.round(300 + np.cumsum(dice.normal(0, 0.5, (8, 60)), axis=1), 1)
+    rng = np.random.default_rng(1)
+    watts = np.round(300 + np.cumsum(rng.normal(0, 0.5, (8, 60)), axis=1), 1)
     assert len(pack(watts)) < watts.size * 1.2

@@ -9,7 +9,7 @@ from gpufleet.errors import OperationRefused
 from gpufleet.store.postgres.data_directory import DataDirectory, prepare
 
 
-async def test_a_test_gets_a_database_of_its_own(postgres_url: str) -> None:
+async def test_a_test_gets_its_own_database(postgres_url: str) -> None:
     connection = await asyncpg.connect(postgres_url)
     try:
         assert await connection.fetchval("SELECT current_setting('server_version_num')::int") >= 140000
@@ -32,7 +32,7 @@ def test_the_data_and_the_socket_are_closed_to_others(postgres: DataDirectory) -
 def test_a_directory_that_holds_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres" / "thesis.tex").write_text("years of work")
-    with pytest.raises(OperationRefused, match="is no PostgreSQL database; move it away or choose another"):
+    with pytest.raises(OperationRefused, match="not a PostgreSQL database; move it away or choose another"):
         prepare(tmp_path / "postgres", tmp_path / "run", tmp_path / "log")
     assert (tmp_path / "postgres" / "thesis.tex").read_text() == "years of work"
 
@@ -40,5 +40,7 @@ def test_a_directory_that_holds_something_else_is_refused_and_left_alone(tmp_pat
 def test_a_directory_of_another_version_is_refused_with_its_version(tmp_path: Path) -> None:
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres" / "PG_VERSION").write_text("9\n")
-    with pytest.raises(OperationRefused, match=r"was written by PostgreSQL 9, this gpufleet brings \d+"):
+    with pytest.raises(
+        OperationRefused, match=r"was created by PostgreSQL 9, but this gpufleet contains \d+"
+    ):
         prepare(tmp_path / "postgres", tmp_path / "run", tmp_path / "log")

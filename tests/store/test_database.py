@@ -8,18 +8,18 @@ import structlog
 from gpufleet.errors import OperationRefused, SettingsError, StoreUnavailable
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import Store
-from gpufleet.store.postgres.bulk import merge
-from gpufleet.store.postgres.database import Database, open_database, refuse_old
+from gpufleet.store.postgres.bulk import bulk_upsert
+from gpufleet.store.postgres.database import Database, check_server_version, open_database
 
 
 @pytest.fixture
 async def database(store: Store) -> Database:
-    await store.database.execute("CREATE TABLE kept (id int PRIMARY KEY, text text)")
+    await store.database.execute("CREATE TABLE item (id int PRIMARY KEY, text text)")
     return store.database
 
 
 async def _drop_connections(settings: StoreSettings) -> None:
-    """End every other session, as a restart or a firewall does."""
+    """Terminate all other sessions, as a restart or a firewall does."""
     connection = await asyncpg.connect(settings.url)
     try:
         await connection.execute(
@@ -30,34 +30,32 @@ async def _drop_connections(settings: StoreSettings) -> None:
         await connection.close()
 
 
-async def test_what_a_transaction_returned_is_stored(database: Database) -> None:
+async def test_a_transaction_commits_and_returns_its_result(database: Database) -> None:
     async def work(connection: asyncpg.Connection) -> str:
-        await connection.execute("INSERT INTO kept VALUES (1, 'one')")
+        await connection.execute("INSERT INTO item VALUES (1, 'one')")
         return "done"
 
     assert await database.transaction(work) == "done"
-    assert await database.fetchval("SELECT text FROM kept WHERE id = 1") == "one"
+    assert await database.fetchval("SELECT text FROM item WHERE id = 1") == "one"
 
 
 async def test_a_transaction_that_fails_leaves_nothing(database: Database) -> None:
     async def work(connection: asyncpg.Connection) -> None:
-        await connection.execute("INSERT INTO kept VALUES (1, 'one')")
+        await connection.execute("INSERT INTO item VALUES (1, 'one')")
         raise LookupError("changed my mind")
 
     with pytest.raises(LookupError):
         await database.transaction(work)
-    assert await database.fetch("SELECT * FROM kept") == []
+    assert await database.fetch("SELECT * FROM item") == []
 
 
-async def test_idle_connections_that_were_cut_are_not_noticed(
-    database: Database, store_settings: StoreSettings
-) -> None:
+async def test_lost_idle_connections_are_replaced(database: Database, store_settings: StoreSettings) -> None:
     await asyncio.gather(*(database.fetchval("SELECT pg_sleep(0.05)") for _ in range(4)))
     await _drop_connections(store_settings)
     assert await asyncio.gather(*(database.fetchval("SELECT 1") for _ in range(8))) == [1] * 8
 
 
-async def test_a_connection_cut_inside_a_transaction_repeats_all_of_it(
+async def test_a_connection_lost_in_a_transaction_repeats_the_whole_transaction(
     database: Database, store_settings: StoreSettings
 ) -> None:
     runs = 0
@@ -65,37 +63,37 @@ async def test_a_connection_cut_inside_a_transaction_repeats_all_of_it(
     async def work(connection: asyncpg.Connection) -> None:
         nonlocal runs
         runs += 1
-        await connection.execute("INSERT INTO kept VALUES ($1, 'x')", runs)
+        await connection.execute("INSERT INTO item VALUES ($1, 'x')", runs)
         if runs == 1:
             await _drop_connections(store_settings)
-        await connection.execute("INSERT INTO kept VALUES ($1, 'y')", runs + 100)
+        await connection.execute("INSERT INTO item VALUES ($1, 'y')", runs + 100)
 
     await database.transaction(work)
-    assert [row["id"] for row in await database.fetch("SELECT id FROM kept ORDER BY id")] == [2, 102]
+    assert [row["id"] for row in await database.fetch("SELECT id FROM item ORDER BY id")] == [2, 102]
     assert database.counts.repeats == 1
 
 
 async def test_two_transactions_that_deadlock_both_succeed(database: Database) -> None:
-    await database.execute("INSERT INTO kept VALUES (1, ''), (2, '')")
+    await database.execute("INSERT INTO item VALUES (1, ''), (2, '')")
     met = asyncio.Barrier(2)
     first_round = {1, 2}
 
     async def cross(connection: asyncpg.Connection, first: int, second: int) -> None:
-        await connection.execute("UPDATE kept SET text = text || 'a' WHERE id = $1", first)
+        await connection.execute("UPDATE item SET text = text || 'a' WHERE id = $1", first)
         if first in first_round:
             first_round.discard(first)
             await met.wait()
-        await connection.execute("UPDATE kept SET text = text || 'b' WHERE id = $1", second)
+        await connection.execute("UPDATE item SET text = text || 'b' WHERE id = $1", second)
 
     await asyncio.gather(
         database.transaction(lambda connection: cross(connection, 1, 2)),
         database.transaction(lambda connection: cross(connection, 2, 1)),
     )
-    rows = await database.fetch("SELECT text FROM kept")
+    rows = await database.fetch("SELECT text FROM item")
     assert [sorted(row["text"]) for row in rows] == [["a", "b"], ["a", "b"]]
 
 
-async def test_a_slow_query_is_stopped_and_the_message_names_the_setting(
+async def test_a_slow_query_is_canceled_and_the_message_names_the_setting(
     store_settings: StoreSettings,
 ) -> None:
     settings = dataclasses.replace(store_settings, query_timeout=0.2)
@@ -105,7 +103,7 @@ async def test_a_slow_query_is_stopped_and_the_message_names_the_setting(
         assert await database.fetchval("SELECT 1") == 1
 
 
-async def test_a_pool_in_full_use_says_so(store_settings: StoreSettings) -> None:
+async def test_an_exhausted_pool_is_reported(store_settings: StoreSettings) -> None:
     settings = dataclasses.replace(store_settings, pool_size=2, query_timeout=0.3)
     async with open_database(settings.url, settings) as database:
         hold = asyncio.Event()
@@ -115,13 +113,15 @@ async def test_a_pool_in_full_use_says_so(store_settings: StoreSettings) -> None
 
         busy = [asyncio.create_task(database.transaction(occupy)) for _ in range(2)]
         await asyncio.sleep(0.05)
-        with pytest.raises(StoreUnavailable, match=r"no connection .* became free .*pool_size is 2"):
+        with pytest.raises(StoreUnavailable, match=r"no database connection became free .*pool_size is 2"):
             await database.fetchval("SELECT 1")
         hold.set()
         await asyncio.gather(*busy)
 
 
-async def test_a_server_that_is_not_there_is_told_after_the_start_time(store_settings: StoreSettings) -> None:
+async def test_an_unreachable_server_is_reported_after_the_start_timeout(
+    store_settings: StoreSettings,
+) -> None:
     settings = dataclasses.replace(store_settings, start_timeout=1.2)
     with structlog.testing.capture_logs() as lines, pytest.raises(StoreUnavailable) as raised:
         async with open_database("postgresql://nobody:hunter2@127.0.0.1:1/none", settings):
@@ -129,30 +129,30 @@ async def test_a_server_that_is_not_there_is_told_after_the_start_time(store_set
     assert "does not answer" in str(raised.value)
     assert "127.0.0.1" in str(raised.value)
     assert "(store.start_timeout); is DATABASE_URL right?" in str(raised.value)
-    assert [line["event"] for line in lines] == ["waiting for the database"], "one line, not one for each try"
+    assert [line["event"] for line in lines] == ["waiting_for_database"], "one line, not one per attempt"
     assert "hunter2" not in f"{raised.value} {lines}"
 
 
-async def test_a_database_that_is_not_there_is_refused_at_once(store_settings: StoreSettings) -> None:
+async def test_a_missing_database_is_refused_immediately(store_settings: StoreSettings) -> None:
     url = store_settings.url.replace("/test_", "/not_there_")
-    with pytest.raises(OperationRefused, match="make it with createdb"):
+    with pytest.raises(OperationRefused, match="create it with createdb"):
         async with open_database(url, store_settings):
             pass
 
 
-async def test_an_address_that_is_none_is_a_wrong_setting(store_settings: StoreSettings) -> None:
+async def test_an_invalid_url_is_a_settings_error(store_settings: StoreSettings) -> None:
     with pytest.raises(SettingsError, match=r"store\.url"):
         async with open_database("mysql://secret:word@host/db", store_settings):
             pass
 
 
-async def test_a_database_turned_read_only_is_written_again_once_it_is_not(
+async def test_writes_to_a_read_only_database_wait_until_it_is_writable(
     database: Database, store_settings: StoreSettings
 ) -> None:
     name = await database.fetchval("SELECT current_database()")
     await database.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     await _drop_connections(store_settings)
-    writing = asyncio.create_task(database.execute("INSERT INTO kept VALUES (1, 'at last')"))
+    writing = asyncio.create_task(database.execute("INSERT INTO item VALUES (1, 'at last')"))
     await asyncio.sleep(0.3)
     assert not writing.done()
     connection = await asyncpg.connect(
@@ -163,29 +163,31 @@ async def test_a_database_turned_read_only_is_written_again_once_it_is_not(
     finally:
         await connection.close()
     await writing
-    assert await database.fetchval("SELECT text FROM kept") == "at last"
+    assert await database.fetchval("SELECT text FROM item") == "at last"
 
 
-async def test_rows_sent_in_bulk_twice_are_there_once_with_the_newest_values(database: Database) -> None:
+async def test_a_repeated_bulk_upsert_stores_each_row_once_with_the_newest_values(database: Database) -> None:
     async def send(text: str) -> None:
         rows = [(number, text) for number in range(1000)]
         await database.transaction(
-            lambda connection: merge(connection, "kept", ("id", "text"), ("id",), rows)
+            lambda connection: bulk_upsert(connection, "item", ("id", "text"), ("id",), rows)
         )
 
     await send("old")
     await send("new")
-    row = await database.fetchrow("SELECT count(*) AS rows, min(text) AS least FROM kept")
+    row = await database.fetchrow("SELECT count(*) AS rows, min(text) AS least FROM item")
     assert row is not None
     assert (row["rows"], row["least"]) == (1000, "new")
 
 
-async def test_a_table_name_that_is_none_never_reaches_the_database(database: Database) -> None:
-    with pytest.raises(ValueError, match="not a name"):
-        await database.transaction(lambda connection: merge(connection, "kept; DROP", ("id",), ("id",), []))
+async def test_an_invalid_table_name_never_reaches_the_database(database: Database) -> None:
+    with pytest.raises(ValueError, match="not a table or column name"):
+        await database.transaction(
+            lambda connection: bulk_upsert(connection, "item; DROP", ("id",), ("id",), [])
+        )
 
 
-async def test_a_closed_store_says_so(store_settings: StoreSettings) -> None:
+async def test_a_closed_store_is_reported(store_settings: StoreSettings) -> None:
     async with open_database(store_settings.url, store_settings) as database:
         pass
     with pytest.raises(StoreUnavailable, match="server is stopping"):
@@ -193,6 +195,6 @@ async def test_a_closed_store_says_so(store_settings: StoreSettings) -> None:
 
 
 def test_a_postgresql_that_is_too_old_is_refused() -> None:
-    refuse_old(14)
+    check_server_version(14)
     with pytest.raises(OperationRefused, match="PostgreSQL 13; gpufleet needs 14 or newer"):
-        refuse_old(13)
+        check_server_version(13)

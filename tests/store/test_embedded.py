@@ -16,7 +16,7 @@ def settings_for(data: Path) -> StoreSettings:
     return StoreSettings(data=data, pool_size=2, start_timeout=30.0, retry_timeout=20.0)
 
 
-async def test_what_was_stored_is_there_after_a_clean_stop(data: Path) -> None:
+async def test_data_survives_a_clean_stop(data: Path) -> None:
     settings = settings_for(data)
     async with open_store(settings) as store:
         assert await store.database.fetchval("SHOW fsync") == "on"
@@ -31,7 +31,7 @@ async def test_what_was_stored_is_there_after_a_clean_stop(data: Path) -> None:
     assert "was not properly shut down" not in (data / "postgres.log").read_text()
 
 
-async def test_of_two_starts_at_once_one_is_refused_with_the_pid_of_the_other(data: Path) -> None:
+async def test_of_two_simultaneous_starts_one_is_refused_with_the_pid_of_the_other(data: Path) -> None:
     ready, done = asyncio.Event(), asyncio.Event()
 
     async def start() -> None:
@@ -48,23 +48,23 @@ async def test_of_two_starts_at_once_one_is_refused_with_the_pid_of_the_other(da
     assert f"another gpufleet (pid {os.getpid()}) uses the data directory" in str(refusals[0])
 
 
-async def test_a_pid_file_that_names_a_stranger_does_not_stop_the_start(data: Path) -> None:
+async def test_a_stale_pid_file_of_another_process_does_not_prevent_the_start(data: Path) -> None:
     async with embedded_server(settings_for(data)):
-        noted = (data / "postgres" / "postmaster.pid").read_text().splitlines()
-    with subprocess.Popen(["sleep", "60"]) as stranger:  # noqa: ASYNC220
+        lines = (data / "postgres" / "postmaster.pid").read_text().splitlines()
+    with subprocess.Popen(["sleep", "60"]) as other:  # noqa: ASYNC220
         try:
-            stale = "\n".join([str(stranger.pid), *noted[1:]]) + "\n"
+            stale = "\n".join([str(other.pid), *lines[1:]]) + "\n"
             (data / "postgres" / "postmaster.pid").write_text(stale)
             async with embedded_server(settings_for(data)):
-                assert stranger.poll() is None
+                assert other.poll() is None
         finally:
-            stranger.kill()
+            other.kill()
 
 
-async def test_a_server_left_behind_by_a_killed_one_is_replaced(data: Path) -> None:
+async def test_an_orphaned_server_is_replaced(data: Path) -> None:
     async with embedded_server(settings_for(data)) as server:
         cluster = server.cluster
-    orphan = cluster.spawn({})  # as if the keeper had been killed too
+    orphan = cluster.spawn({})  # as if the wrapper had been killed too
     try:
         while cluster.postmaster() is None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -77,14 +77,14 @@ async def test_a_server_left_behind_by_a_killed_one_is_replaced(data: Path) -> N
         orphan.wait(30)
 
 
-async def test_a_data_directory_with_a_very_long_name_works(empty_data: Path) -> None:
+async def test_a_data_directory_with_a_long_path_works(empty_data: Path) -> None:
     async with open_store(settings_for(empty_data / ("long-" * 20))) as store:
         assert await store.database.fetchval("SELECT 1") == 1
         where = await store.database.fetchval("SHOW unix_socket_directories")
     assert not os.path.exists(where)  # noqa: ASYNC240
 
 
-async def test_a_corrupt_database_says_why_it_does_not_start(data: Path) -> None:
+async def test_the_error_for_a_corrupt_database_contains_the_server_log(data: Path) -> None:
     async with embedded_server(settings_for(data)):
         pass
     control = data / "postgres" / "global" / "pg_control"
@@ -95,7 +95,7 @@ async def test_a_corrupt_database_says_why_it_does_not_start(data: Path) -> None
     assert servers_of(data) == []
 
 
-def test_a_data_directory_that_can_not_be_made_is_said(data: Path) -> None:
+def test_a_data_directory_that_cannot_be_created_is_reported(data: Path) -> None:
     (data / "file").write_text("")
     with pytest.raises(OperationRefused, match="can't use the data directory"):
         asyncio.run(_start(data / "file" / "data"))
@@ -106,7 +106,7 @@ async def _start(data: Path) -> None:
         pass
 
 
-async def test_an_interrupted_initdb_is_begun_anew(empty_data: Path) -> None:
+async def test_an_interrupted_initdb_is_repeated(empty_data: Path) -> None:
     (empty_data / "postgres.unfinished").mkdir()
     (empty_data / "postgres.unfinished" / "PG_VERSION").write_text("half")
     async with embedded_server(settings_for(empty_data)) as server:

@@ -1,4 +1,4 @@
-"""Faults on purpose: what was acknowledged stays, and nobody has to lend a hand."""
+"""Fault injection: acknowledged data survives, and the store recovers by itself."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ TABLE = "CREATE TABLE IF NOT EXISTS written (number bigint, part int, text text,
 
 
 async def write(store: Store, number: int, text: str = "") -> None:
-    """One transaction of several rows."""
+    """Write several rows in one transaction."""
 
     async def work(connection: asyncpg.Connection) -> None:
         for part in range(PARTS):
@@ -35,18 +35,18 @@ async def write(store: Store, number: int, text: str = "") -> None:
     await store.database.transaction(work)
 
 
-async def whole_and_half(store: Store) -> tuple[set[int], set[int]]:
-    """The transactions that are there in full, and those that are there in part."""
+async def complete_and_partial(store: Store) -> tuple[set[int], set[int]]:
+    """Return the complete and the incomplete transactions."""
     rows = await store.database.fetch("SELECT number, count(*) AS parts FROM written GROUP BY number")
-    whole = {row["number"] for row in rows if row["parts"] == PARTS}
-    return whole, {row["number"] for row in rows} - whole
+    complete = {row["number"] for row in rows if row["parts"] == PARTS}
+    return complete, {row["number"] for row in rows} - complete
 
 
 def postmaster(data: Path) -> int:
     return int((data / "postgres" / "postmaster.pid").read_text().splitlines()[0])
 
 
-async def test_a_database_killed_under_load_comes_back_with_all_that_was_acknowledged(data: Path) -> None:
+async def test_a_database_killed_under_load_keeps_all_acknowledged_data(data: Path) -> None:
     settings = StoreSettings(data=data, pool_size=4, retry_timeout=60.0)
     acknowledged: set[int] = set()
     stop = asyncio.Event()
@@ -70,9 +70,9 @@ async def test_a_database_killed_under_load_comes_back_with_all_that_was_acknowl
                     await asyncio.sleep(0.05)
         stop.set()
         await asyncio.gather(*workers)
-        whole, half = await whole_and_half(store)
-        assert acknowledged <= whole
-        assert half == set()
+        complete, partial = await complete_and_partial(store)
+        assert acknowledged <= complete
+        assert partial == set()
         assert store.database.counts.repeats > 0
 
 
@@ -97,9 +97,9 @@ asyncio.run(main())
 """
 
 
-async def test_a_server_killed_at_any_point_of_writing_loses_nothing_it_acknowledged(data: Path) -> None:
+async def test_a_server_killed_while_writing_keeps_all_acknowledged_data(data: Path) -> None:
     root = str(Path(__file__).parents[2])
-    dice = random.Random(3)
+    rng = random.Random(3)
     acknowledged: set[int] = set()
     for round_ in range(2):
         command = [sys.executable, "-c", WRITER, str(data), str(round_ * 1_000_000), root]
@@ -109,33 +109,33 @@ async def test_a_server_killed_at_any_point_of_writing_loses_nothing_it_acknowle
         assert writer.stdout is not None
         while not (first := await asyncio.wait_for(writer.stdout.readline(), 60)).strip().isdigit():
             assert first
-        await asyncio.sleep(dice.uniform(0.0, 0.2))
+        await asyncio.sleep(rng.uniform(0.0, 0.2))
         writer.kill()
         rest, _ = await writer.communicate()
         _gone, left = psutil.wait_procs(servers_of(data), timeout=30)
-        assert left == []  # the database stops with us
-        # the last line may be cut off in the middle of a number; others are of the log
+        assert left == []  # the database stops with its server
+        # the last line may be cut off in the middle of a number; other lines are log output
         acknowledged |= {int(line) for line in (first + rest).split(b"\n")[:-1] if line.isdigit()}
     async with open_store(StoreSettings(data=data)) as store:
-        whole, half = await whole_and_half(store)
+        complete, partial = await complete_and_partial(store)
     assert acknowledged
-    assert acknowledged <= whole
-    assert half == set()
+    assert acknowledged <= complete
+    assert partial == set()
 
 
 @pytest.fixture
 def small_disk(data: Path) -> Iterator[Path]:
-    """A file system of 192 MB."""
+    """Mount a file system of 192 MB."""
     folder = data / "small"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=192m,mode=0755", "tmpfs", str(folder)]
     if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("this user can't mount a small file system to fill up")
+        pytest.skip("this user cannot mount a small file system")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 
 
-async def test_a_full_disk_is_said_and_once_there_is_space_all_goes_on(small_disk: Path) -> None:
+async def test_a_full_disk_is_reported_and_writes_continue_when_there_is_space(small_disk: Path) -> None:
     settings = StoreSettings(data=small_disk / "data", pool_size=2, retry_timeout=1.0)
     acknowledged: set[int] = set()
     async with open_store(settings) as store:
@@ -144,7 +144,7 @@ async def test_a_full_disk_is_said_and_once_there_is_space_all_goes_on(small_dis
         with pytest.raises(OSError, match="No space"):
             _fill(filler)
         with pytest.raises(StoreUnavailable, match=r"disk is full|does not answer"):
-            await _write_much(store, acknowledged)
+            await _write_until_full(store, acknowledged)
         filler.unlink()
         async with asyncio.timeout(60):
             while True:
@@ -154,9 +154,9 @@ async def test_a_full_disk_is_said_and_once_there_is_space_all_goes_on(small_dis
                 except StoreUnavailable:
                     await asyncio.sleep(0.2)
         acknowledged.add(1000)
-        whole, half = await whole_and_half(store)
-        assert acknowledged <= whole
-        assert half == set()
+        complete, partial = await complete_and_partial(store)
+        assert acknowledged <= complete
+        assert partial == set()
 
 
 def _fill(path: Path) -> None:
@@ -165,7 +165,7 @@ def _fill(path: Path) -> None:
             file.write(b"\0" * (1 << 16))
 
 
-async def _write_much(store: Store, acknowledged: set[int]) -> None:
+async def _write_until_full(store: Store, acknowledged: set[int]) -> None:
     noise = os.urandom(200_000).hex()
     for number in range(500):
         await write(store, number, noise)

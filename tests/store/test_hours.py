@@ -1,4 +1,4 @@
-"""Hours of several clusters at once, and of months of which a part is gone."""
+"""Hours of several clusters at the same time, and of months with dropped partitions."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ NUMBER = 450_000
 
 
 def hour_of(kinds: list[str]) -> Hour:
-    """An hour in which a workload of each kind held a GPU."""
+    """Return an hour in which one workload of each kind held a GPU."""
     usage = Usage(allocated=GPU_HOUR, idle=0, utilization=Distribution(), workloads=1, cost=0.0)
     whole = msgspec.structs.replace(usage, allocated=GPU_HOUR * len(kinds))
     workload = WorkloadHour(
@@ -59,7 +59,7 @@ async def rows(store: Store) -> int:
     return int(await store.database.fetchval("SELECT count(*) FROM workload_hour"))
 
 
-async def test_clusters_that_meet_a_new_kind_at_the_same_time_do_not_trip_over_each_other(
+async def test_clusters_can_insert_the_same_new_kind_at_the_same_time(
     store: Store,
 ) -> None:
     clusters = [f"c{number}" for number in range(40)]
@@ -67,12 +67,12 @@ async def test_clusters_that_meet_a_new_kind_at_the_same_time_do_not_trip_over_e
         await store.accounted.open(cluster, 0.0)
     await save(store, clusters[0], None)
 
-    async def begin(place: int, cluster: str) -> None:
-        await asyncio.sleep(place * 0.004)
-        # each brings a kind of its own, and those that its neighbours bring
-        await save(store, cluster, hour_of([f"Kind{place + near}" for near in range(4)]))
+    async def insert(index: int, cluster: str) -> None:
+        await asyncio.sleep(index * 0.004)
+        # each cluster inserts a new kind and those of the next clusters
+        await save(store, cluster, hour_of([f"Kind{index + offset}" for offset in range(4)]))
 
-    await asyncio.gather(*(begin(place, cluster) for place, cluster in enumerate(clusters)))
+    await asyncio.gather(*(insert(index, cluster) for index, cluster in enumerate(clusters)))
     assert await rows(store) == 160
 
 
@@ -85,7 +85,7 @@ async def test_an_hour_of_a_month_whose_workloads_were_dropped_is_stored_again(s
 
 
 async def sums(store: Store) -> dict[str, float]:
-    """GPU-hours of the day, by what they are grouped by."""
+    """Return the GPU-hours of the day by grouping."""
     found = await store.database.fetch(
         "SELECT grouping, sum(allocated) AS allocated FROM usage_day WHERE hour = $1 GROUP BY grouping",
         NUMBER - NUMBER % 24,
@@ -93,7 +93,7 @@ async def sums(store: Store) -> dict[str, float]:
     return {row["grouping"]: float(row["allocated"]) / GPU_HOUR for row in found}
 
 
-async def test_the_sums_of_a_day_do_not_shrink_when_its_hours_are_forgotten(store: Store) -> None:
+async def test_the_sums_of_a_day_do_not_shrink_when_its_hours_are_pruned(store: Store) -> None:
     await store.accounted.open("prod", 0.0)
     for number in range(NUMBER, NUMBER + 3):
         assert await save(store, "prod", hour_of(["Job", "Pod"]), number)
@@ -103,9 +103,9 @@ async def test_the_sums_of_a_day_do_not_shrink_when_its_hours_are_forgotten(stor
     await prune_accounting(store, RetentionSettings(settings, {}), (NUMBER + 31 * 24) * 3600.0)
     assert await rows(store) == 0
     await store.hours.mark_stale("prod", NUMBER)
-    assert not await save(store, "prod", hour_of(["Job"]), NUMBER + 1)  # learned late
+    assert not await save(store, "prod", hour_of(["Job"]), NUMBER + 1)  # late data
     assert await sums(store) == whole
     assert not (await store.hours.states("prod", NUMBER))[NUMBER + 1].stale
     for _ in range(2):
-        await save(store, "prod", hour_of(["Job"]), NUMBER + 3)  # missed until now
+        await save(store, "prod", hour_of(["Job"]), NUMBER + 3)  # was missing until now
     assert await sums(store) == {"cluster": 7.0, "namespace": 7.0, "workload": 7.0}

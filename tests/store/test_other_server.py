@@ -1,4 +1,4 @@
-"""The same store on a server that somebody else runs: the PostgreSQL of the distribution, over TCP."""
+"""The store on an external server: the distribution's PostgreSQL, over TCP."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ def _installed() -> Path | None:
 async def url(empty_data: Path) -> AsyncIterator[str]:
     folder = _installed()
     if folder is None:
-        pytest.skip("no PostgreSQL of 14 or newer is installed in /usr/lib/postgresql")
+        pytest.skip("no PostgreSQL 14 or newer is installed in /usr/lib/postgresql")
     cluster = prepare(
         empty_data / "postgres", empty_data / "run", empty_data / "log", durable=False, folder=folder
     )
@@ -51,7 +51,7 @@ async def url(empty_data: Path) -> AsyncIterator[str]:
         await asyncio.to_thread(process.wait, 30)
 
 
-async def test_readings_are_kept_and_two_servers_share_a_database(url: str) -> None:
+async def test_two_servers_share_a_database(url: str) -> None:
     settings = StoreSettings(url=url, pool_size=2)
     gpus = tuple(GpuIdentity(GpuRef("a", index)) for index in range(3))
     column = np.array([1.0, 2.0, np.nan])
@@ -61,14 +61,16 @@ async def test_readings_are_kept_and_two_servers_share_a_database(url: str) -> N
             await one.readings.append(
                 "here", Readings(at, gpus, {Quantity.POWER: column}, {Quantity.POWER: column * 0 + at})
             )
-        await asyncio.gather(*(store.readings.tidy("here", at + 15, 86400) for store in (one, two)))
+        await asyncio.gather(
+            *(store.readings.compact_and_prune("here", at + 15, 86400) for store in (one, two))
+        )
         found = await two.readings.samples("here", Quantity.POWER, at - 3600, at)
         assert [np.count_nonzero(~np.isnan(series.values)) for series in found] == [120, 120, 0]
         async with one.leadership("aggregator") as leader:
             assert leader.held
 
 
-async def test_a_wrong_password_is_refused_at_once_and_never_shown(url: str) -> None:
+async def test_a_wrong_password_is_refused_immediately_and_never_shown(url: str) -> None:
     with pytest.raises(OperationRefused, match="refuses the user name or password") as refused:
         async with open_store(StoreSettings(url=url.replace("right", "wrong"))):
             pass

@@ -1,4 +1,4 @@
-"""What is kept of a period when it is told of again by somebody who knows less, or more."""
+"""Storing a period again, from a source that knows less or more about it."""
 
 import msgspec
 
@@ -25,25 +25,25 @@ SEEN = AllocationPeriod(
 )
 
 
-async def told(store: Store, period: AllocationPeriod) -> list[AllocationPeriod]:
+async def save(store: Store, period: AllocationPeriod) -> list[AllocationPeriod]:
     await store.accounted.open("prod", 0.0)
     await store.allocation_periods.save("prod", [period])
     return await store.allocation_periods.overlapping("prod", 0.0, 10_000.0)
 
 
-async def test_gpus_that_were_seen_stay_when_a_database_that_only_counts_tells_the_end(store: Store) -> None:
-    await told(store, SEEN)
+async def test_a_period_keeps_its_gpus_when_a_later_version_only_counts_them(store: Store) -> None:
+    await save(store, SEEN)
     counted = msgspec.structs.replace(SEEN, held=(), models=(), end=1500.0)
-    assert await told(store, counted) == [msgspec.structs.replace(SEEN, end=1500.0)]
+    assert await save(store, counted) == [msgspec.structs.replace(SEEN, end=1500.0)]
 
 
-async def test_other_gpus_replace_those_that_were_seen(store: Store) -> None:
-    await told(store, SEEN)
+async def test_other_gpus_replace_the_stored_ones(store: Store) -> None:
+    await save(store, SEEN)
     other = msgspec.structs.replace(SEEN, held=(0, 1))
-    assert await told(store, other) == [other]
+    assert await save(store, other) == [other]
 
 
-async def test_another_number_of_gpus_leaves_open_which_they_were(store: Store) -> None:
-    await told(store, SEEN)
+async def test_another_gpu_count_discards_the_stored_gpus(store: Store) -> None:
+    await save(store, SEEN)
     other = msgspec.structs.replace(SEEN, held=(), models=(), gpus=3)
-    assert await told(store, other) == [other]
+    assert await save(store, other) == [other]

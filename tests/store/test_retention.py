@@ -1,4 +1,4 @@
-"""Several clusters in one database: what one keeps briefly, another keeps long."""
+"""Clusters with different retention in one database."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings, Trai
 from gpufleet.runtime.settings import AccountingSettings
 from gpufleet.store import Store
 from gpufleet.store.partitions import MONTHLY
-from gpufleet.store.prune import Kept, apply, find, tell
+from gpufleet.store.prune import RetentionSettings, find_expired, prune_accounting, publish_retention
 
 T0 = 1_800_000_000.0
 HOUR, DAY = 3600.0, 86_400.0
@@ -35,51 +35,53 @@ async def _measure(store: Store, cluster: str, at: float) -> None:
     await store.readings.put_state(cluster, "processes", at, b"{}")
 
 
-async def _kept(store: Store, cluster: str) -> list[float]:
+async def _stored(store: Store, cluster: str) -> list[float]:
     found = await store.readings.samples(cluster, POWER, T0 - 1, T0 + 100 * DAY)
     return sorted(float(time) for series in found for time in series.times)
 
 
-async def test_no_cluster_loses_readings_because_another_keeps_them_shorter(store: Store) -> None:
+async def test_readings_survive_the_shorter_retention_of_another_cluster(store: Store) -> None:
     keep = {"brief": HOUR, "long": 10 * DAY}
     for cluster in keep:
         await _measure(store, cluster, T0)
-        await store.readings.tidy(cluster, T0 + HOUR, keep[cluster])
+        await store.readings.compact_and_prune(cluster, T0 + HOUR, keep[cluster])
         await _measure(store, cluster, T0 + 2 * DAY)
     for now in (T0 + 2 * DAY, T0 + 2 * DAY + HOUR):
-        await asyncio.gather(*(store.readings.tidy(cluster, now, keep[cluster]) for cluster in keep))
-    assert await _kept(store, "long") == [T0, T0 + 2 * DAY]
-    assert await _kept(store, "brief") == [T0 + 2 * DAY]
-    await store.readings.tidy("long", T0 + 11 * DAY, keep["long"])
-    assert await _kept(store, "long") == [T0 + 2 * DAY]
-    assert await _kept(store, "brief") == []  # its own server is down: another one forgets for it
+        await asyncio.gather(
+            *(store.readings.compact_and_prune(cluster, now, keep[cluster]) for cluster in keep)
+        )
+    assert await _stored(store, "long") == [T0, T0 + 2 * DAY]
+    assert await _stored(store, "brief") == [T0 + 2 * DAY]
+    await store.readings.compact_and_prune("long", T0 + 11 * DAY, keep["long"])
+    assert await _stored(store, "long") == [T0 + 2 * DAY]
+    assert await _stored(store, "brief") == []  # its own server is down: another one prunes for it
     parts = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'reading_chunk'::regclass"
     assert await store.database.fetchval(parts) == 1
 
 
-async def test_states_and_gpus_are_kept_as_long_as_their_cluster_wants(store: Store) -> None:
+async def test_states_and_layouts_follow_the_retention_of_their_cluster(store: Store) -> None:
     for cluster in ("brief", "long"):
         await _measure(store, cluster, T0)
-    await store.readings.tidy("long", T0 + 1, 10 * DAY)
-    await store.readings.tidy("brief", T0 + DAY, HOUR)
+    await store.readings.compact_and_prune("long", T0 + 1, 10 * DAY)
+    await store.readings.compact_and_prune("brief", T0 + DAY, HOUR)
     assert await store.readings.state("long", "processes") is not None
     assert await store.readings.latest("long") is not None
     assert await store.readings.state("brief", "processes") is None
     assert await store.readings.latest("brief") is None
 
 
-async def test_a_cluster_that_is_gone_makes_nobody_keep_longer(store: Store) -> None:
+async def test_the_retention_of_a_removed_cluster_expires(store: Store) -> None:
     await _measure(store, "gone", T0)
-    await store.readings.tidy("gone", T0 + HOUR, 10 * DAY)
+    await store.readings.compact_and_prune("gone", T0 + HOUR, 10 * DAY)
     for day in (1, 12):
         await _measure(store, "here", T0 + day * DAY)
-        await store.readings.tidy("here", T0 + day * DAY + HOUR, 2 * DAY)
-    assert await _kept(store, "gone") == []
+        await store.readings.compact_and_prune("here", T0 + day * DAY + HOUR, 2 * DAY)
+    assert await _stored(store, "gone") == []
     assert await store.database.fetchval("SELECT array_agg(cluster) FROM retention") == ["here"]
 
 
-async def _books(store: Store, cluster: str) -> None:
-    """An hour of books, of a pod that has ended since."""
+async def _account(store: Store, cluster: str) -> None:
+    """Roll up an hour with a pod that has ended since."""
     start = histories.HOUR
     world = World({"a": FleetNode(name="a", gpu_count=4, gpu_model="H200", created=start - 9000.0)})
     world.pods["p"] = pod("p", "a", 2, start + 0.0, held=(0, 1), labels={"team": "nlp"})
@@ -94,39 +96,39 @@ async def _books(store: Store, cluster: str) -> None:
 
 
 async def _rows(store: Store, cluster: str) -> dict[str, int]:
-    """How many rows a cluster has in each table that is pruned, but for nodes, which are there still."""
-    number = await store.accounted.number(cluster)
+    """Count the rows of a cluster in each pruned table, except nodes, which still exist."""
+    cluster_id = await store.accounted.id_of(cluster)
     found = {}
     for table in (*MONTHLY, "accounted_hour", "holding", "ended_workload"):
-        whose = cluster if table == "ended_workload" else number
-        found[table] = await store.database.fetchval(
-            f"SELECT count(*) FROM {table} WHERE cluster = $1", whose
-        )
+        key = cluster if table == "ended_workload" else cluster_id
+        found[table] = await store.database.fetchval(f"SELECT count(*) FROM {table} WHERE cluster = $1", key)
     return found
 
 
-async def test_no_cluster_loses_books_because_another_keeps_them_shorter(store: Store) -> None:
+async def test_accounting_survives_the_shorter_retention_of_another_cluster(store: Store) -> None:
     for cluster in ("brief", "long"):
-        await _books(store, cluster)
+        await _account(store, cluster)
     before = await _rows(store, "long")
     assert all(before.values())
-    await tell(store, Kept(BRIEF, {"long": LONG}), NOW)  # by a server that does not prune
-    kept = Kept(BRIEF, {"brief": BRIEF})
-    expected = await find(store, kept, NOW)
-    assert {old.cluster for old in expected} == {"brief"}
-    assert await apply(store, kept, NOW) == expected
+    await publish_retention(
+        store, RetentionSettings(BRIEF, {"long": LONG}), NOW
+    )  # by a server that does not prune
+    retention = RetentionSettings(BRIEF, {"brief": BRIEF})
+    expected = await find_expired(store, retention, NOW)
+    assert {expired.cluster for expired in expected} == {"brief"}
+    assert await prune_accounting(store, retention, NOW) == expected
     assert await _rows(store, "long") == before
     assert not any((await _rows(store, "brief")).values())
-    assert await find(store, kept, NOW) == []
+    assert await find_expired(store, retention, NOW) == []
 
 
-async def test_months_that_no_cluster_wants_any_more_go_as_a_whole(store: Store) -> None:
+async def test_partitions_that_expired_for_all_clusters_are_dropped(store: Store) -> None:
     for cluster in ("one", "two"):
-        await _books(store, cluster)
-    await tell(store, Kept(BRIEF, {"one": LONG}), NOW)
-    await apply(
-        store, Kept(BRIEF, {"one": BRIEF}), NOW
-    )  # it wants less now; of the other nobody said anything
+        await _account(store, cluster)
+    await publish_retention(store, RetentionSettings(BRIEF, {"one": LONG}), NOW)
+    await prune_accounting(
+        store, RetentionSettings(BRIEF, {"one": BRIEF}), NOW
+    )  # "one" has a shorter retention now; "two" never published one
     for cluster in ("one", "two"):
         assert not any((await _rows(store, cluster)).values())
     assert await store.database.fetchval("SELECT to_regclass('snapshot_2021_05')") is None
@@ -140,7 +142,7 @@ async def _train(store: Store, cluster: str, uid: str, *times: float) -> None:
     await store.training.append(cluster, uid, [TrainingPoint("loss", 1.0, time) for time in times])
 
 
-async def test_training_numbers_are_kept_as_long_as_their_cluster_wants(store: Store) -> None:
+async def test_training_points_follow_the_retention_of_their_cluster(store: Store) -> None:
     for cluster in ("brief", "long", "silent"):
         await _train(store, cluster, f"job of {cluster}", T0, T0 + 4 * DAY)
     await store.training.prune({"long": 10 * DAY}, T0 + 1)
@@ -151,13 +153,13 @@ async def test_training_numbers_are_kept_as_long_as_their_cluster_wants(store: S
     assert await store.database.fetchval("SELECT count(*) FROM training_series") == 0
 
 
-async def test_numbers_that_come_late_are_forgotten_with_the_others(store: Store) -> None:
+async def test_late_training_points_are_pruned_too(store: Store) -> None:
     await _train(store, "here", "job", T0)
     await store.training.prune({"here": DAY}, T0 + 1)
     await _train(store, "here", "job", T0 - 5 * DAY, T0 - HOUR)
     await store.training.prune({"here": DAY}, T0 + 1)
     assert await _losses(store, "job") == [T0 - HOUR, T0]
-    # as rows from before clusters were written down, or of a server that does not know of them yet
+    # like rows of an older version that did not store the cluster
     await store.database.execute("UPDATE training_series SET cluster = '', oldest = '-infinity'")
     await store.training.prune({"here": DAY}, T0 + DAY - 1)
     assert await _losses(store, "job") == [T0]
@@ -166,17 +168,17 @@ async def test_numbers_that_come_late_are_forgotten_with_the_others(store: Store
     assert await store.database.fetchval("SELECT count(*) FROM training_series") == 0
 
 
-async def test_a_job_that_reports_while_its_old_numbers_go_loses_nothing_new(store: Store) -> None:
+async def test_a_job_that_reports_during_pruning_keeps_its_new_points(store: Store) -> None:
     async def report(uid: str, later: int) -> None:
         await _train(store, "here", uid, T0 + 10 * DAY + later)
 
-    async def forget() -> None:
+    async def prune() -> None:
         await store.training.prune({"here": DAY}, T0 + 10 * DAY)
 
     for number in range(20):
         uid = f"job {number}"
         await _train(store, "here", uid, T0)
-        await asyncio.gather(*(report(uid, later) for later in range(3)), forget())
+        await asyncio.gather(*(report(uid, later) for later in range(3)), prune())
         assert {T0 + 10 * DAY + later for later in range(3)} <= set(await _losses(store, uid))
     for days in (30, 31):
         await store.training.prune({"here": DAY}, T0 + days * DAY)

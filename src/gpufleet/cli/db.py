@@ -17,14 +17,14 @@ from collections.abc import Awaitable, Callable
 from gpufleet.errors import SettingsError
 from gpufleet.runtime.settings import AccountingSettings, MetricsSettings, Settings, StoreSettings
 from gpufleet.store.postgres.migrate import check, upgrade
-from gpufleet.store.store import server
+from gpufleet.store.store import open_server
 
 GROUPS: tuple[type, ...] = (StoreSettings, MetricsSettings, AccountingSettings)
 
 
 async def _upgrade(settings: Settings, _arguments: argparse.Namespace) -> int:
     store = settings[StoreSettings]
-    async with server(store, share=True) as dsn:
+    async with open_server(store, share=True) as dsn:
         done = await upgrade(dsn, store)
     for step in done:
         print(f"applied {step.number:04d} {step.name}")
@@ -37,7 +37,7 @@ async def _check(settings: Settings, _arguments: argparse.Namespace) -> int:
     if not store.url and not (store.data / "postgres").exists():
         print(f"there is no database in {store.data} yet; gpufleet db upgrade makes it")
         return 1
-    async with server(store, share=True) as dsn:
+    async with open_server(store, share=True) as dsn:
         state = await check(dsn, store)
     for step in state.pending:
         print(f"missing {step.number:04d} {step.name}")

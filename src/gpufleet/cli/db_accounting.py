@@ -11,22 +11,22 @@ from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.exporters.prometheus.source import PrometheusSource
 from gpufleet.model.metric_source import MetricSource
 from gpufleet.runtime.settings import AccountingSettings, MetricsSettings, Settings, StoreSettings
-from gpufleet.server.wiring.accounting import kept_of, plan_of, shelf_of, step_of
+from gpufleet.server.wiring.accounting import retention_settings, rollup_plan, shelf_of, snapshot_step
 from gpufleet.store import Store
 from gpufleet.store.postgres.database import open_database
 from gpufleet.store.postgres.migrate import check
-from gpufleet.store.prune import apply, find
-from gpufleet.store.store import server
+from gpufleet.store.prune import find_expired, prune_accounting
+from gpufleet.store.store import open_server
 
 
 async def prune(settings: Settings, *, dry_run: bool) -> int:
     """Forget what is older than its retention, or say what that would be."""
     async with _store(settings[StoreSettings]) as store:
-        found = await (find if dry_run else apply)(store, kept_of(settings), time.time())
+        found = await (find_expired if dry_run else prune_accounting)(store, retention_settings(settings), time.time())
     verb = "would go" if dry_run else "gone"
     for old in found:
-        rows = f"{old.rows:,} rows of {old.part or old.table}, cluster {old.cluster},"
-        what = rows if old.cluster else f"{old.part} (about {old.rows:,} rows)"
+        rows = f"{old.rows:,} rows of {old.partition or old.table}, cluster {old.cluster},"
+        what = rows if old.cluster else f"{old.partition} (about {old.rows:,} rows)"
         print(f"{what} {verb}")
     if not found:
         print("nothing is older than its retention")
@@ -61,7 +61,7 @@ async def _backfill_one(
         metrics = await closing.enter_async_context(PrometheusSource(metrics_settings))
     else:
         metrics = EmbeddedMetrics(name, store.readings, store.training, metrics_settings)
-    plan, step, shelf = plan_of(accounting), step_of(accounting), shelf_of(store)
+    plan, step, shelf = rollup_plan(accounting), snapshot_step(accounting), shelf_of(store)
     for hour in hours:
         rolled = await roll(name, hour, step, shelf, metrics, plan, lambda _uid: None, known_since)
         if rolled.kept:
@@ -75,7 +75,7 @@ async def _backfill_one(
 async def _store(settings: StoreSettings) -> AsyncIterator[Store]:
     if not settings.url and not (settings.data / "postgres").exists():
         raise OperationRefused(f"there is no database in {settings.data} yet; gpufleet db upgrade makes it")
-    async with server(settings, share=True) as dsn:
+    async with open_server(settings, share=True) as dsn:
         if (await check(dsn, settings)).pending:
             raise OperationRefused(
                 "the database lacks tables of this version; gpufleet db upgrade makes them"

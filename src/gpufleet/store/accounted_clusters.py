@@ -1,4 +1,4 @@
-"""The clusters whose use is accounted for, and until when each is known."""
+"""The clusters with accounting, and the span for which each has stored records."""
 
 from typing import NamedTuple
 
@@ -12,51 +12,51 @@ RETURNING id, since, seen_at
 """
 
 
-class Known(NamedTuple):
-    """From when until when the holders of a cluster are known, in Unix seconds."""
+class AccountedSpan(NamedTuple):
+    """The span for which the allocations of a cluster are stored, in Unix seconds."""
 
     since: float
     until: float
 
 
 class AccountedClusters:
-    """Names and numbers of clusters."""
+    """Names and ids of clusters with accounting."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._numbers: dict[str, int] = {}
+        self._ids: dict[str, int] = {}
 
-    async def open(self, name: str, since: float) -> Known:
-        """Account for a cluster, if not done before, from `since` on."""
+    async def open(self, name: str, since: float) -> AccountedSpan:
+        """Start accounting for a cluster at `since`, unless it started earlier."""
         row = await self._database.fetchrow(_OPEN, name, since)
         assert row is not None
-        self._numbers[name] = row["id"]
-        return Known(row["since"], row["seen_at"])
+        self._ids[name] = row["id"]
+        return AccountedSpan(row["since"], row["seen_at"])
 
-    async def seen(self, name: str, until: float) -> None:
-        """Everything of the cluster up to `until` is stored."""
+    async def set_stored_until(self, name: str, until: float) -> None:
+        """Record that everything of the cluster up to `until` is stored."""
         await self._database.execute(
-            # not the greatest: a clock that was ahead is set right
+            # not greatest(): the writer's clock may have been ahead and corrected since
             "UPDATE accounted_cluster SET seen_at = $2, since = least(since, $2) WHERE name = $1",
             *(name, until),
         )
 
-    async def known(self, name: str) -> Known | None:
-        """From when until when everything of the cluster is stored; None if it is not accounted for."""
+    async def span(self, name: str) -> AccountedSpan | None:
+        """Return the span for which the cluster is stored; None for a cluster without accounting."""
         row = await self._database.fetchrow(
             "SELECT since, seen_at FROM accounted_cluster WHERE name = $1", name
         )
-        return Known(row["since"], row["seen_at"]) if row is not None else None
+        return AccountedSpan(row["since"], row["seen_at"]) if row is not None else None
 
     async def names(self) -> list[str]:
-        """Every cluster that was ever accounted for."""
+        """Return the names of all clusters that ever had accounting."""
         return [row["name"] for row in await self._database.fetch("SELECT name FROM accounted_cluster")]
 
-    async def number(self, name: str) -> int:
-        """The number of a cluster; NotFound if nothing is known of it."""
-        if name not in self._numbers:
+    async def id_of(self, name: str) -> int:
+        """Return the id of a cluster; raise NotFound if it never had accounting."""
+        if name not in self._ids:
             found = await self._database.fetchval("SELECT id FROM accounted_cluster WHERE name = $1", name)
             if found is None:
-                raise NotFound(f"nothing is accounted for cluster {name!r}")
-            self._numbers[name] = found
-        return self._numbers[name]
+                raise NotFound(f"cluster {name!r} has no accounting data")
+            self._ids[name] = found
+        return self._ids[name]

@@ -1,9 +1,8 @@
-"""Readings as they lie in the store: ticks as they come in, chunks once they are some minutes old.
+"""The stored forms of readings: ticks when they arrive, chunks once they are some minutes old.
 
-A tick is one quantity of the whole fleet at one moment, good to write; a chunk is one
-quantity of one node over a quarter of an hour, good to read and small. Both hold values with
-the times at which they were sampled. Turning ticks into chunks is a matter of stacking them
-into a matrix of GPUs by moments and cutting it by node.
+A tick is one quantity of all GPUs at one moment, which is fast to write. A chunk is one quantity of one
+node over a quarter of an hour, which is fast to read and small. Both hold values with their sample
+times. To turn ticks into chunks, stack them into a matrix of GPUs by moments and split it by node.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -19,7 +18,7 @@ from gpufleet.store.column_codec import Matrix, pack, unpack
 
 class _Packed(msgspec.Struct, array_like=True, frozen=True):
     gpus: list[tuple[int, str]]
-    """Index and partition of each row; empty in a tick, whose layout says it."""
+    """Index and partition of each row; empty in a tick, which refers to a layout."""
     size: tuple[int, int]
     moments: bytes
     times: bytes
@@ -28,7 +27,7 @@ class _Packed(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True)
 class ReadingGrid:
-    """`values[g, m]` of `gpus[g]`, sampled at `times[g, m]`, seen at `moments[m]`; NaN: not there."""
+    """`values[g, m]` of `gpus[g]`, sampled at `times[g, m]`, collected at `moments[m]`; NaN: missing."""
 
     gpus: tuple[GpuRef, ...]
     moments: Column
@@ -37,7 +36,7 @@ class ReadingGrid:
 
 
 def pack_tick(taken_at: float, times: Column, values: Column) -> bytes:
-    """The bytes of one quantity of all GPUs at one moment."""
+    """Encode one quantity of all GPUs at one moment."""
     moments = pack(np.array([[taken_at]]))
     return msgspec.msgpack.encode(
         _Packed([], (1, len(values)), moments, pack(times[None, :]), pack(values[None, :]))
@@ -45,7 +44,7 @@ def pack_tick(taken_at: float, times: Column, values: Column) -> bytes:
 
 
 def unpack_tick(gpus: tuple[GpuRef, ...], packed: bytes) -> ReadingGrid:
-    """A tick as a grid of one moment."""
+    """Decode a tick into a grid of one moment."""
     raw = msgspec.msgpack.decode(packed, type=_Packed)
     return ReadingGrid(
         gpus,
@@ -56,9 +55,9 @@ def unpack_tick(gpus: tuple[GpuRef, ...], packed: bytes) -> ReadingGrid:
 
 
 def pack_chunks(grid: ReadingGrid) -> Iterator[tuple[str, bytes]]:
-    """Cut a grid, whose GPUs are in order, by node; nodes without any value are left out."""
+    """Split a grid with sorted GPUs by node and encode each part; skip nodes without values."""
     moments = pack(grid.moments[None, :])
-    same: dict[bytes, bytes] = {}
+    packed_times: dict[bytes, bytes] = {}
     first = 0
     for node, members in groupby(grid.gpus, key=lambda gpu: gpu.node):
         gpus = [(gpu.index, gpu.partition) for gpu in members]
@@ -66,16 +65,16 @@ def pack_chunks(grid: ReadingGrid) -> Iterator[tuple[str, bytes]]:
         first += len(gpus)
         if not np.isnan(grid.values[rows]).all():
             size = (len(gpus), len(grid.moments))
-            # Most nodes are read at the same times.
+            # Most nodes have the same sample times.
             times = grid.times[rows].tobytes()
-            if times not in same:
-                same[times] = pack(grid.times[rows])
-            packed = _Packed(gpus, size, moments, same[times], pack(grid.values[rows]))
+            if times not in packed_times:
+                packed_times[times] = pack(grid.times[rows])
+            packed = _Packed(gpus, size, moments, packed_times[times], pack(grid.values[rows]))
             yield node, msgspec.msgpack.encode(packed)
 
 
 def unpack_chunk(node: str, packed: bytes) -> ReadingGrid:
-    """A chunk as a grid of its node's GPUs."""
+    """Decode a chunk into a grid of its node's GPUs."""
     raw = msgspec.msgpack.decode(packed, type=_Packed)
     return ReadingGrid(
         tuple(GpuRef(node, index, partition) for index, partition in raw.gpus),
@@ -86,7 +85,7 @@ def unpack_chunk(node: str, packed: bytes) -> ReadingGrid:
 
 
 def stack(ticks: Sequence[ReadingGrid]) -> ReadingGrid:
-    """Ticks in order of time, side by side, over all GPUs that any of them has."""
+    """Join ticks, sorted by time, into one grid over all GPUs that occur in any of them."""
     gpus = tuple(sorted({gpu for tick_gpus in {tick.gpus for tick in ticks} for gpu in tick_gpus}))
     rows = {gpu: row for row, gpu in enumerate(gpus)}
     places = {layout: np.array([rows[gpu] for gpu in layout], int) for layout in {t.gpus for t in ticks}}
@@ -99,18 +98,18 @@ def stack(ticks: Sequence[ReadingGrid]) -> ReadingGrid:
 
 
 def as_series(
-    grids: Sequence[ReadingGrid], wanted: Collection[GpuRef] | None, start: float, end: float
+    grids: Sequence[ReadingGrid], selected: Collection[GpuRef] | None, start: float, end: float
 ) -> list[GpuSeries]:
-    """Each GPU's samples from `start` to `end` in order of time, each once.
+    """Return the samples of each GPU from `start` to `end`, sorted by time and without duplicates.
 
-    NaN in `values` says that the GPU was looked at then and had no such value any more.
+    NaN in `values` means that the GPU was read at that time and had no value.
     """
     pieces: dict[GpuRef, list[tuple[Column, Column]]] = {}
     for grid in grids:
-        # without a sample, the moment at which it was missed counts
+        # a missing sample gets the time of the collection
         times = np.where(np.isnan(grid.values) | np.isnan(grid.times), grid.moments, grid.times)
         for row, gpu in enumerate(grid.gpus):
-            if wanted is None or gpu in wanted:
+            if selected is None or gpu in selected:
                 pieces.setdefault(gpu, []).append((times[row], grid.values[row]))
     return [
         series
@@ -122,7 +121,7 @@ def as_series(
 def _join(gpu: GpuRef, parts: Sequence[tuple[Column, Column]], start: float, end: float) -> GpuSeries:
     times = np.concatenate([part[0] for part in parts])
     values = np.concatenate([part[1] for part in parts])
-    # of two at one time the sample counts, not the remark that there is none
+    # at equal times a value takes precedence over NaN
     order = np.lexsort((np.isnan(values), times))
     times, values = times[order], values[order]
     kept = (times >= start) & (times <= end)

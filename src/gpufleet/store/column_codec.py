@@ -1,14 +1,14 @@
-"""Pack columns of numbers into few bytes, and get exactly the same numbers back.
+"""Compress matrices of readings without loss.
 
-Readings are decimal fractions (312.457 W, 0.48) that move slowly. Where every value is a
-whole number of some power of ten, that whole number is kept as the difference to the one
-before, in the narrowest integer that holds them all; otherwise the eight bytes of each
-value are kept. Bytes of equal weight are put side by side before zlib, since those are what
-repeats. Missing values are a bit mask. No codec on PyPI does this without loss for float64
-and without a compiled dependency more; PostgreSQL's own compression does not see the pattern.
+Readings are decimal fractions (312.457 W, 0.48) that change slowly. If all values are multiples of one
+negative power of ten, the codec stores them as integers: differences between neighbours, in the
+narrowest width that fits. Otherwise it stores float64. It groups bytes of equal significance before
+zlib, because those repeat, and stores missing values as a bit mask. No codec on PyPI does this
+losslessly for float64 without another compiled dependency, and PostgreSQL's compression misses the
+pattern.
 
-Packed are: kind, whether there is a mask, for integers the power of ten and their width;
-then, compressed, the mask and the data. Rows are GPUs, columns are moments.
+Format: kind, mask flag, for integers the power of ten and the width; then, compressed, the mask and the
+data. Rows are GPUs, columns are moments.
 """
 
 import zlib
@@ -26,11 +26,11 @@ _LARGEST = 2.0**53
 _WIDTHS = tuple(np.dtype(name) for name in ("i1", "<i2", "<i4", "<i8"))
 _WIDEST = _WIDTHS[-1]
 _LEVEL = 1
-"""Level 6 saves a tenth of the space and takes twice the time."""
+"""Level 6 saves 10% of the space but doubles the time."""
 
 
 def pack(values: Matrix) -> bytes:
-    """The bytes of a matrix; NaN stands for a value that is missing."""
+    """Encode a matrix; NaN marks a missing value."""
     missing = np.isnan(values)
     mask = np.packbits(missing).tobytes() if missing.any() else b""
     filled = _fill(values, missing) if mask else values
@@ -47,7 +47,7 @@ def pack(values: Matrix) -> bytes:
 
 
 def unpack(packed: bytes, rows: int, columns: int) -> Matrix:
-    """The matrix that was packed."""
+    """Decode a matrix of the given size."""
     kind, masked = packed[0], packed[1]
     data = zlib.decompress(packed[4:] if kind == _INTEGERS else packed[2:])
     size = (rows * columns + 7) // 8 if masked else 0
@@ -65,7 +65,7 @@ def unpack(packed: bytes, rows: int, columns: int) -> Matrix:
 
 
 def _fill(values: Matrix, missing: NDArray[np.bool_]) -> Matrix:
-    """Put the value before it in the place of each missing one, so that it costs nothing."""
+    """Replace each missing value with the one before it, which makes the difference zero."""
     places = np.where(missing, 0, np.arange(values.shape[1]))
     np.maximum.accumulate(places, axis=1, out=places)
     filled = np.take_along_axis(values, places, axis=1)
@@ -77,7 +77,7 @@ def _whole_numbers(values: Matrix) -> tuple[NDArray[np.int64], int] | None:
     for power, scale in enumerate(_SCALES):
         if not largest * scale < _LARGEST:
             return None
-        # the first row tells most of the time that a scale is too coarse
+        # the first row usually suffices to reject a scale
         if _is_whole(values[:1], scale) and _is_whole(values, scale):
             return np.rint(values * scale).astype(np.int64), power
     return None

@@ -1,12 +1,12 @@
-"""Workloads that are gone from their source, as they were last: pods, GPUs, labels, end."""
+"""Workloads that were deleted from their source, in their last state: pods, GPUs, labels, end."""
 
 from collections.abc import Sequence
 
 import asyncpg
 import msgspec
 
-from gpufleet.fleet.archive import Ended
-from gpufleet.store.postgres.bulk import merge
+from gpufleet.fleet.archive import WorkloadRecord
+from gpufleet.store.postgres.bulk import bulk_upsert
 from gpufleet.store.postgres.database import Database
 from gpufleet.store.postgres.jsonb import jsonb
 
@@ -14,14 +14,14 @@ _NEWEST = "SELECT record FROM ended_workload WHERE cluster = $1 ORDER BY ended_a
 
 
 class EndedWorkloads:
-    """The part of the store for workloads that are over."""
+    """Store workloads that have ended."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._decode = msgspec.json.Decoder(Ended).decode
+        self._decode = msgspec.json.Decoder(WorkloadRecord).decode
 
-    async def save(self, cluster: str, ended: Sequence[Ended]) -> None:
-        """Keep workloads; one that is sent again replaces itself."""
+    async def save(self, cluster: str, ended: Sequence[WorkloadRecord]) -> None:
+        """Upsert workloads by uid."""
         rows = {
             record.workload.uid: (
                 cluster,
@@ -33,7 +33,7 @@ class EndedWorkloads:
         }
 
         async def work(connection: asyncpg.Connection) -> None:
-            await merge(
+            await bulk_upsert(
                 connection,
                 "ended_workload",
                 ("cluster", "uid", "ended_at", "record"),
@@ -44,13 +44,13 @@ class EndedWorkloads:
         if rows:
             await self._database.transaction(work)
 
-    async def newest(self, cluster: str, count: int) -> list[Ended]:
-        """The workloads that ended last, the oldest of them first."""
+    async def newest(self, cluster: str, count: int) -> list[WorkloadRecord]:
+        """Return the `count` workloads that ended last, sorted by end."""
         rows = await self._database.fetch(_NEWEST, cluster, count)
         return [self._decode(row["record"]) for row in reversed(rows)]
 
     async def statuses(self, cluster: str, uids: Sequence[str]) -> dict[str, str]:
-        """How each of these workloads ended, where that is known."""
+        """Return the last status of each of these workloads, where it is known."""
         rows = await self._database.fetch(
             "SELECT uid, record #>> '{0,status}' AS status FROM ended_workload"
             " WHERE cluster = $1 AND uid = ANY($2::text[])",

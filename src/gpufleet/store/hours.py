@@ -1,8 +1,8 @@
-"""Store the statistics of an hour: all of its rows, the counts of pages, and the sums of its day.
+"""Store the statistics of an hour: its rows, the row counts for paging, and the sums of its day.
 
-An hour is replaced as a whole in one transaction, so that a second run leaves exactly what it
-computed. The sums of the day are made anew from the day's hours. Where the hours of its workloads are
-forgotten by now that would lose them: there an hour that is stored stays, and a missing one is added.
+One transaction replaces the whole hour, so a second run leaves exactly what it computed, and then sums
+the hours of the day again. Once the workload rows of that day were pruned, this would lose them: then a
+stored hour stays as it is, and a missing hour is added to the sums.
 """
 
 from collections import Counter
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
-from gpufleet.accounting.hours import Hour, Usage, WorkloadHour
+from gpufleet.model.hours import Hour, Usage, WorkloadHour
 from gpufleet.store.accounted_clusters import AccountedClusters
-from gpufleet.store.name_ids import Names
+from gpufleet.store.name_ids import NameIds
 from gpufleet.store.partitions import ensure_month
 from gpufleet.store.postgres.database import Database
-from gpufleet.store.postgres.leadership import lock_of
+from gpufleet.store.postgres.leadership import advisory_lock
 
 _USAGE = (
     "allocated",
@@ -44,7 +44,7 @@ _WORKLOAD = (
     "status",
 )
 _TABLES = ("cluster_hour", "namespace_hour", "label_hour", "workload_hour", "workload_count")
-_DONE = """
+_SET_ROLLED_UP = """
 INSERT INTO accounted_hour (cluster, hour, measured) VALUES ($1, $2, $3)
 ON CONFLICT (cluster, hour) DO UPDATE SET measured = excluded.measured, stale = false, updated_at = now()
 """
@@ -59,10 +59,12 @@ ON CONFLICT (cluster, grouping, hour, member) DO UPDATE SET
     cost = usage_day.cost + excluded.cost, measured = usage_day.measured + excluded.measured,
     used = usage_day.used + excluded.used
 """
-_FORGOTTEN = "SELECT workloads_from > $2 FROM accounted_cluster WHERE id = $1"
-_FORGET = "UPDATE accounted_cluster SET workloads_from = $2 WHERE id = $1 AND workloads_from < $2"
-_STORED = "SELECT EXISTS (SELECT FROM cluster_hour WHERE cluster = $1 AND hour = $2)"
-_SETTLE = "UPDATE accounted_hour SET stale = false WHERE cluster = $1 AND hour = $2"
+_WORKLOADS_PRUNED = "SELECT workloads_from > $2 FROM accounted_cluster WHERE id = $1"
+_SET_WORKLOADS_PRUNED = (
+    "UPDATE accounted_cluster SET workloads_from = $2 WHERE id = $1 AND workloads_from < $2"
+)
+_HOUR_EXISTS = "SELECT EXISTS (SELECT FROM cluster_hour WHERE cluster = $1 AND hour = $2)"
+_CLEAR_STALE = "UPDATE accounted_hour SET stale = false WHERE cluster = $1 AND hour = $2"
 _GROUPINGS = (
     ("cluster", "cluster_hour", "cluster"),
     ("namespace", "namespace_hour", "namespace"),
@@ -71,61 +73,61 @@ _GROUPINGS = (
 )
 
 
-class Done(NamedTuple):
-    """How an hour was rolled up."""
+class HourState(NamedTuple):
+    """The state of an hour that was rolled up."""
 
     measured: bool
     """Whether the metric source answered."""
     stale: bool
-    """Whether something was learned of it since."""
+    """Whether its data changed since."""
 
 
-class KeptHours:
-    """The part of the store that hours are written to."""
+class HourStore:
+    """Write hourly statistics."""
 
     def __init__(self, database: Database, clusters: AccountedClusters) -> None:
         self._database = database
         self._clusters = clusters
-        self._names: dict[str, Names] = {}
-        """By cluster: what one is about to store, the others must not refer to yet."""
+        self._names: dict[str, NameIds] = {}
+        """By cluster, because clusters must not use ids of each other's uncommitted transactions."""
 
-    async def done(self, cluster: str, since: int) -> dict[int, Done]:
-        """The hours that were rolled up, from hour number `since` on."""
+    async def states(self, cluster: str, since: int) -> dict[int, HourState]:
+        """Return the state of each hour from `since` on that was rolled up."""
         rows = await self._database.fetch(
             "SELECT hour, measured, stale FROM accounted_hour WHERE cluster = $1 AND hour >= $2",
-            await self._clusters.number(cluster),
+            await self._clusters.id_of(cluster),
             since,
         )
-        return {row["hour"]: Done(row["measured"], row["stale"]) for row in rows}
+        return {row["hour"]: HourState(row["measured"], row["stale"]) for row in rows}
 
     async def has_samples(self, cluster: str, hour: int) -> bool:
-        """Whether the stored hour was measured at all."""
+        """Return whether the stored hour has any utilization samples."""
         found = await self._database.fetchval(
             "SELECT samples FROM cluster_hour WHERE cluster = $1 AND hour = $2",
-            await self._clusters.number(cluster),
+            await self._clusters.id_of(cluster),
             hour,
         )
         return bool(found)
 
     async def statuses(self, cluster: str, hour: int) -> dict[str, str]:
-        """What the stored hour says of its workloads, by uid."""
+        """Return the workload statuses of a stored hour, by uid."""
         rows = await self._database.fetch(
             "SELECT uid, status FROM workload_hour AS h JOIN workload AS w ON w.id = h.workload"
             " WHERE h.cluster = $1 AND hour = $2",
-            await self._clusters.number(cluster),
+            await self._clusters.id_of(cluster),
             hour,
         )
         return {row["uid"]: row["status"] for row in rows}
 
-    async def settle(self, cluster: str, hour: int) -> None:
-        """The stored hour stays as it is, although something was learned of it."""
-        await self._database.execute(_SETTLE, await self._clusters.number(cluster), hour)
+    async def clear_stale(self, cluster: str, hour: int) -> None:
+        """Keep the stored hour as it is, although its data changed."""
+        await self._database.execute(_CLEAR_STALE, await self._clusters.id_of(cluster), hour)
 
-    async def doubt(self, cluster: str, since: int) -> None:
-        """Hours from number `since` on were done before they were over."""
+    async def mark_stale(self, cluster: str, since: int) -> None:
+        """Mark the hours from `since` on as stale, for example because they were rolled up before their end."""
         await self._database.execute(
             "UPDATE accounted_hour SET stale = true WHERE cluster = $1 AND hour >= $2",
-            await self._clusters.number(cluster),
+            await self._clusters.id_of(cluster),
             since,
         )
 
@@ -138,102 +140,102 @@ class KeptHours:
         measured: bool,
         status: Callable[[WorkloadHour], str],
     ) -> bool:
-        """Replace hour number `hour`; None for one of which nothing is known. False if what is stored must stay."""
-        number = await self._clusters.number(cluster)
-        names = self._names.setdefault(cluster, Names())
-        # Known numbers may come from a transaction that was rolled back; a repeat asks again.
-        tries = iter((False,))
+        """Replace an hour (None: without data). Return False if the stored hour must stay instead."""
+        cluster_id = await self._clusters.id_of(cluster)
+        names = self._names.setdefault(cluster, NameIds())
+        # After a rollback the cached ids may not exist, so clear the cache before a retry.
+        retries = iter((False,))
 
         async def work(connection: asyncpg.Connection) -> bool:
-            if next(tries, True):
-                names.forget()
-            await _alone(connection, cluster)
+            if next(retries, True):
+                names.clear()
+            await _lock_hours(connection, cluster)
             day = hour - hour % 24
-            forgotten = await connection.fetchval(_FORGOTTEN, number, day)
-            if forgotten and await connection.fetchval(_STORED, number, hour):
-                await connection.execute(_SETTLE, number, hour)
+            pruned = await connection.fetchval(_WORKLOADS_PRUNED, cluster_id, day)
+            if pruned and await connection.fetchval(_HOUR_EXISTS, cluster_id, hour):
+                await connection.execute(_CLEAR_STALE, cluster_id, hour)
                 return False
             await ensure_month(connection, hour)
             await ensure_month(connection, day)
             for table in _TABLES:
                 await connection.execute(
                     f"DELETE FROM {table} WHERE cluster = $1 AND hour = $2",  # noqa: S608
-                    *(number, hour),
+                    *(cluster_id, hour),
                 )
             if rolled is not None:
-                await _write(connection, names, number, hour, rolled, status)
-            if forgotten:
-                await _add(connection, number, day, range(hour, hour + 1))
+                await _write(connection, names, cluster_id, hour, rolled, status)
+            if pruned:
+                await _add_to_day(connection, cluster_id, day, range(hour, hour + 1))
             else:
                 await connection.execute(
-                    "DELETE FROM usage_day WHERE cluster = $1 AND hour = $2", number, day
+                    "DELETE FROM usage_day WHERE cluster = $1 AND hour = $2", cluster_id, day
                 )
-                await _add(connection, number, day, range(day, day + 24))
-            await connection.execute(_DONE, number, hour, measured)
+                await _add_to_day(connection, cluster_id, day, range(day, day + 24))
+            await connection.execute(_SET_ROLLED_UP, cluster_id, hour, measured)
             return True
 
         try:
             return await self._database.transaction(work)
         except BaseException:
-            names.forget()
+            names.clear()
             raise
 
-    async def forget_workloads(self, cluster: str, before: int) -> None:
-        """From now on the rows of workloads may be missing in hours before hour number `before`."""
-        number = await self._clusters.number(cluster)
+    async def set_workloads_pruned(self, cluster: str, before: int) -> None:
+        """Record that workload rows may be missing in hours before `before`."""
+        cluster_id = await self._clusters.id_of(cluster)
 
         async def work(connection: asyncpg.Connection) -> None:
-            await _alone(connection, cluster)  # who sums a day up right now does it of whole hours
-            await connection.execute(_FORGET, number, before)
+            await _lock_hours(connection, cluster)  # let a running `save` finish with complete hours
+            await connection.execute(_SET_WORKLOADS_PRUNED, cluster_id, before)
 
-        if not await self._database.fetchval(_FORGOTTEN, number, before - 1):
+        if not await self._database.fetchval(_WORKLOADS_PRUNED, cluster_id, before - 1):
             await self._database.transaction(work)
 
-    async def forget_done(self, cluster: str, before: int) -> None:
-        """Forget that hours were done whose rows are gone."""
+    async def delete_states(self, cluster: str, before: int) -> None:
+        """Delete the states of hours whose rows were pruned."""
         await self._database.execute(
             "DELETE FROM accounted_hour WHERE cluster = $1 AND hour < $2",
-            await self._clusters.number(cluster),
+            await self._clusters.id_of(cluster),
             before,
         )
 
 
-async def _alone(connection: asyncpg.Connection, cluster: str) -> None:
-    """Let nobody else change the hours of the cluster until the transaction ends."""
-    await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock_of(f"hours of {cluster}"))
+async def _lock_hours(connection: asyncpg.Connection, cluster: str) -> None:
+    """Lock the hours of the cluster until the transaction ends."""
+    await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *advisory_lock(f"hours of {cluster}"))
 
 
 async def _write(
     connection: asyncpg.Connection,
-    names: Names,
-    number: int,
+    names: NameIds,
+    cluster_id: int,
     hour: int,
     rolled: Hour,
     status: Callable[[WorkloadHour], str],
 ) -> None:
-    spaces = await names.namespaces(
+    namespaces = await names.namespaces(
         connection,
-        number,
+        cluster_id,
         sorted({row.namespace for row in rolled.namespaces} | {row.namespace for row in rolled.workloads}),
     )
     kinds = await names.kinds(connection, sorted({row.kind for row in rolled.workloads}))
-    labels = await names.labels(connection, number, rolled.labels)
-    places = [(spaces[row.namespace], kinds[row.kind]) for row in rolled.workloads]
-    workloads = await names.workloads(connection, number, rolled.workloads, places)
-    whole = rolled.cluster
-    key = (number, hour)
+    labels = await names.labels(connection, cluster_id, rolled.labels)
+    groups = [(namespaces[row.namespace], kinds[row.kind]) for row in rolled.workloads]
+    workloads = await names.workloads(connection, cluster_id, rolled.workloads, groups)
+    total = rolled.cluster
+    key = (cluster_id, hour)
     await _copy(
         connection,
         "cluster_hour",
         ("capacity", *_USAGE, "workloads"),
-        [(*key, whole.capacity_gpu_hours, *_amounts(whole.usage), whole.usage.workloads)],
+        [(*key, total.capacity_gpu_hours, *_amounts(total.usage), total.usage.workloads)],
     )
     await _copy(
         connection,
         "namespace_hour",
         ("namespace", *_USAGE, "workloads"),
         [
-            (*key, spaces[row.namespace], *_amounts(row.usage), row.usage.workloads)
+            (*key, namespaces[row.namespace], *_amounts(row.usage), row.usage.workloads)
             for row in rolled.namespaces
         ],
     )
@@ -242,8 +244,8 @@ async def _write(
         "label_hour",
         ("label", *_USAGE, "workloads"),
         [
-            (*key, labels[place], *_amounts(row.usage), row.usage.workloads)
-            for place, row in enumerate(rolled.labels)
+            (*key, labels[index], *_amounts(row.usage), row.usage.workloads)
+            for index, row in enumerate(rolled.labels)
         ],
     )
     await _copy(
@@ -251,15 +253,15 @@ async def _write(
         "workload_hour",
         _WORKLOAD,
         [
-            (*key, workloads[n], *places[n], *_workload(row), status(row))
-            for n, row in enumerate(rolled.workloads)
+            (*key, workloads[index], *groups[index], *_workload(row), status(row))
+            for index, row in enumerate(rolled.workloads)
         ],
     )
     await _copy(
         connection,
         "workload_count",
         ("namespace", "kind", "rows"),
-        [(*key, *place, count) for place, count in _counts(places).items()],
+        [(*key, *group, count) for group, count in _row_counts(groups).items()],
     )
 
 
@@ -269,32 +271,32 @@ async def _copy(
     await connection.copy_records_to_table(table, records=rows, columns=("cluster", "hour", *columns))
 
 
-async def _add(connection: asyncpg.Connection, cluster: int, day: int, hours: range) -> None:
-    """Add hours to the sums of their day."""
+async def _add_to_day(connection: asyncpg.Connection, cluster_id: int, day: int, hours: range) -> None:
     for grouping, table, member in _GROUPINGS:
         query = _DAY.format(grouping=grouping, table=table, member=member)
-        await connection.execute(query, cluster, day, hours.start, hours.stop)
+        await connection.execute(query, cluster_id, day, hours.start, hours.stop)
 
 
-def _counts(places: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], int]:
+def _row_counts(groups: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], int]:
+    """Count rows by namespace and kind; id 0 stands for all."""
     counts: Counter[tuple[int, int]] = Counter()
-    for namespace, kind in places:
+    for namespace, kind in groups:
         counts.update(((namespace, kind), (namespace, 0), (0, kind), (0, 0)))
     return counts
 
 
 def _amounts(usage: Usage) -> tuple[Any, ...]:
-    spread = usage.utilization
+    utilization = usage.utilization
     return (
         usage.allocated,
         usage.idle,
         usage.cost,
-        spread.samples,
-        spread.mean,
-        spread.highest,
-        spread.lowest,
-        spread.p50,
-        spread.p95,
+        utilization.samples,
+        utilization.mean,
+        utilization.highest,
+        utilization.lowest,
+        utilization.p50,
+        utilization.p95,
     )
 
 

@@ -1,7 +1,7 @@
-"""Numbers for names: namespaces, kinds, labels and workloads are written once and referred to.
+"""Map the names of namespaces, kinds, labels and workloads to ids, so that rows refer to them by id.
 
-What is known stays in memory; what is not is inserted and read back, all of an hour in one statement
-each. A transaction that is rolled back forgets what it learned (`Names.forget`).
+Known ids are cached in memory. Missing names are inserted and read back, with one statement per hour and
+type. After a rollback, call `NameIds.clear`: the cache may contain ids that were never committed.
 """
 
 import hashlib
@@ -11,11 +11,11 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from gpufleet.accounting.hours import LabelHour, WorkloadHour
+from gpufleet.model.hours import LabelHour, WorkloadHour
 from gpufleet.store.postgres.jsonb import jsonb
 
-MOST_KEPT = 200_000
-"""Workloads whose numbers are kept in memory."""
+MAX_CACHED = 200_000
+"""Ids cached in memory."""
 
 _NAMESPACES = (
     "INSERT INTO namespace_name (cluster, name) SELECT $1, * FROM unnest($2::text[]) ON CONFLICT DO NOTHING"
@@ -27,7 +27,7 @@ SELECT $1, * FROM unnest($2::text[], $3::text[], $4::text[]) ON CONFLICT DO NOTH
 """
 _LABEL_IDS = """
 SELECT id, type, key, value FROM label_name
-JOIN unnest($2::text[], $3::text[], $4::text[]) AS asked (type, key, value) USING (type, key, value)
+JOIN unnest($2::text[], $3::text[], $4::text[]) AS wanted (type, key, value) USING (type, key, value)
 WHERE cluster = $1
 """
 _WORKLOADS = """
@@ -39,112 +39,111 @@ SELECT $1, * FROM unnest(
 _WORKLOAD_IDS = """
 SELECT id, namespace, kind, name, uid, digest FROM workload
 JOIN unnest($2::int[], $3::smallint[], $4::text[], $5::text[], $6::bytea[])
-    AS asked (namespace, kind, name, uid, digest) USING (namespace, kind, name, uid, digest)
+    AS wanted (namespace, kind, name, uid, digest) USING (namespace, kind, name, uid, digest)
 WHERE cluster = $1
 """
 Key = tuple[Any, ...]
 
 
-class Names:
-    """Numbers by name, for every cluster."""
+class NameIds:
+    """Ids by name."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, int] = {}
+        self._ids: dict[Key, int] = {}
 
-    def forget(self) -> None:
-        """Ask the database again for everything."""
-        self._known.clear()
+    def clear(self) -> None:
+        """Clear the cache."""
+        self._ids.clear()
 
     async def namespaces(
         self, connection: asyncpg.Connection, cluster: int, names: Iterable[str]
     ) -> dict[str, int]:
-        """The number of each namespace."""
+        """Return the id of each namespace."""
 
-        async def learn(missing: Sequence[Key]) -> None:
-            wanted = [key[2] for key in missing]
-            await connection.execute(_NAMESPACES, cluster, wanted)
+        async def insert(missing: Sequence[Key]) -> None:
+            new_names = [key[2] for key in missing]
+            await connection.execute(_NAMESPACES, cluster, new_names)
             found = await connection.fetch(
                 "SELECT id, name FROM namespace_name WHERE cluster = $1 AND name = ANY($2::text[])",
-                *(cluster, wanted),
+                *(cluster, new_names),
             )
-            self._known.update({("namespace", cluster, row["name"]): row["id"] for row in found})
+            self._ids.update({("namespace", cluster, row["name"]): row["id"] for row in found})
 
         keys = {name: ("namespace", cluster, name) for name in names}
-        return await self._numbers(keys, learn)
+        return await self._lookup(keys, insert)
 
     async def kinds(self, connection: asyncpg.Connection, names: Iterable[str]) -> dict[str, int]:
-        """The number of each kind."""
+        """Return the id of each kind."""
 
-        async def learn(missing: Sequence[Key]) -> None:
-            wanted = [key[1] for key in missing]
-            await connection.execute(_KINDS, wanted)
+        async def insert(missing: Sequence[Key]) -> None:
+            new_names = [key[1] for key in missing]
+            await connection.execute(_KINDS, new_names)
             found = await connection.fetch(
-                "SELECT id, name FROM kind_name WHERE name = ANY($1::text[])", wanted
+                "SELECT id, name FROM kind_name WHERE name = ANY($1::text[])", new_names
             )
-            self._known.update({("kind", row["name"]): row["id"] for row in found})
+            self._ids.update({("kind", row["name"]): row["id"] for row in found})
 
-        return await self._numbers({name: ("kind", name) for name in names}, learn)
+        return await self._lookup({name: ("kind", name) for name in names}, insert)
 
     async def labels(
         self, connection: asyncpg.Connection, cluster: int, rows: Sequence[LabelHour]
     ) -> dict[int, int]:
-        """The number of the label of each row, by the row's place."""
+        """Return the id of the label of each row, by row index."""
 
-        async def learn(missing: Sequence[Key]) -> None:
-            wanted = [list(column) for column in zip(*(key[2:] for key in missing), strict=True)]
-            await connection.execute(_LABELS, cluster, *wanted)
-            for row in await connection.fetch(_LABEL_IDS, cluster, *wanted):
-                self._known["label", cluster, row["type"], row["key"], row["value"]] = row["id"]
+        async def insert(missing: Sequence[Key]) -> None:
+            columns = [list(column) for column in zip(*(key[2:] for key in missing), strict=True)]
+            await connection.execute(_LABELS, cluster, *columns)
+            for row in await connection.fetch(_LABEL_IDS, cluster, *columns):
+                self._ids["label", cluster, row["type"], row["key"], row["value"]] = row["id"]
 
         keys = {
-            place: ("label", cluster, row.dimension_type, row.dimension_key, row.dimension_value)
-            for place, row in enumerate(rows)
+            index: ("label", cluster, row.dimension_type, row.dimension_key, row.dimension_value)
+            for index, row in enumerate(rows)
         }
-        return await self._numbers(keys, learn)
+        return await self._lookup(keys, insert)
 
     async def workloads(
         self,
         connection: asyncpg.Connection,
         cluster: int,
         rows: Sequence[WorkloadHour],
-        places: Sequence[tuple[int, int]],
+        groups: Sequence[tuple[int, int]],
     ) -> dict[int, int]:
-        """The number of the workload of each row, by the row's place; `places` are namespace and kind."""
-        digests = [_digest(row) for row in rows]
-        of_key: dict[Key, WorkloadHour] = {}
+        """Return the id of the workload of each row, by row index; `groups` are (namespace id, kind id)."""
+        row_of: dict[Key, WorkloadHour] = {}
         keys: dict[int, Key] = {}
-        for place, row in enumerate(rows):
-            key = ("workload", cluster, *places[place], row.name, row.uid, digests[place])
-            keys[place], of_key[key] = key, row
+        for index, row in enumerate(rows):
+            key = ("workload", cluster, *groups[index], row.name, row.uid, _digest(row))
+            keys[index], row_of[key] = key, row
 
-        async def learn(missing: Sequence[Key]) -> None:
-            wanted = [list(column) for column in zip(*(key[2:] for key in missing), strict=True)]
-            described = [of_key[key] for key in missing]
+        async def insert(missing: Sequence[Key]) -> None:
+            columns = [list(column) for column in zip(*(key[2:] for key in missing), strict=True)]
+            new = [row_of[key] for key in missing]
             await connection.execute(
                 _WORKLOADS,
                 cluster,
-                *wanted,
-                [row.source for row in described],
-                [jsonb(row.labels) for row in described],
-                [jsonb(row.annotations) for row in described],
+                *columns,
+                [row.source for row in new],
+                [jsonb(row.labels) for row in new],
+                [jsonb(row.annotations) for row in new],
             )
-            for row in await connection.fetch(_WORKLOAD_IDS, cluster, *wanted):
-                place = (row["namespace"], row["kind"], row["name"], row["uid"], row["digest"])
-                self._known["workload", cluster, *place] = row["id"]
+            for row in await connection.fetch(_WORKLOAD_IDS, cluster, *columns):
+                key = (row["namespace"], row["kind"], row["name"], row["uid"], row["digest"])
+                self._ids["workload", cluster, *key] = row["id"]
 
-        return await self._numbers(keys, learn)
+        return await self._lookup(keys, insert)
 
-    async def _numbers(self, keys: dict[Any, Key], learn: Callable[[Sequence[Key]], Any]) -> dict[Any, int]:
-        missing = sorted({key for key in keys.values() if key not in self._known})
+    async def _lookup(self, keys: dict[Any, Key], insert: Callable[[Sequence[Key]], Any]) -> dict[Any, int]:
+        missing = sorted({key for key in keys.values() if key not in self._ids})
         if missing:
-            if len(self._known) + len(missing) > MOST_KEPT:
-                self.forget()
+            if len(self._ids) + len(missing) > MAX_CACHED:
+                self.clear()
                 missing = sorted(set(keys.values()))
-            await learn(missing)
-        return {name: self._known[key] for name, key in keys.items()}
+            await insert(missing)
+        return {name: self._ids[key] for name, key in keys.items()}
 
 
 def _digest(row: WorkloadHour) -> bytes:
-    """What the description of a workload is known by."""
-    described = (row.source, sorted(row.labels.items()), sorted(row.annotations.items()))
-    return hashlib.blake2b(msgspec.json.encode(described), digest_size=16).digest()
+    """Hash the description of a workload: the same workload with new labels gets a new id."""
+    description = (row.source, sorted(row.labels.items()), sorted(row.annotations.items()))
+    return hashlib.blake2b(msgspec.json.encode(description), digest_size=16).digest()

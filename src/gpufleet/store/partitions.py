@@ -1,7 +1,7 @@
-"""Tables with a partition a month: made when first written to, dropped whole when they are too old.
+"""Monthly partitions: created on the first write, dropped when they expire.
 
-All are partitioned by `hour`, a count of hours since 1970. Dropping a partition gives its space back
-at once, where deleting millions of rows would leave the work to vacuum.
+The tables are partitioned by `hour`, the number of hours since 1970. Dropping a partition frees its
+space immediately, whereas deleting millions of rows would leave that to vacuum.
 """
 
 import re
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import asyncpg
 
-from gpufleet.store.postgres.leadership import lock_of
+from gpufleet.store.postgres.leadership import advisory_lock
 
 MONTHLY = (
     "cluster_hour",
@@ -20,36 +20,36 @@ MONTHLY = (
     "usage_day",
     "snapshot",
 )
-_PART = re.compile(r"^(?P<table>\w+)_(?P<year>\d{4})_(?P<month>\d{2})$")
-_ALL_THERE = "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest($1::text[]) AS name"
-_PARTS = """
+_PARTITION = re.compile(r"^(?P<table>\w+)_(?P<year>\d{4})_(?P<month>\d{2})$")
+_ALL_EXIST = "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest($1::text[]) AS name"
+_PARTITIONS = """
 SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
 WHERE inhparent = $1::text::regclass ORDER BY relname
 """
 
 
 def month_of(hour: int) -> tuple[int, int]:
-    """Year and month of an hour."""
+    """Return year and month of an hour."""
     moment = datetime.fromtimestamp(hour * 3600, UTC)
     return moment.year, moment.month
 
 
 def first_hour(year: int, month: int) -> int:
-    """The first hour of a month; month 13 is the next January."""
+    """Return the first hour of a month; month 13 is the next January."""
     return int(datetime(year + (month - 1) // 12, (month - 1) % 12 + 1, 1, tzinfo=UTC).timestamp()) // 3600
 
 
 async def ensure_month(connection: asyncpg.Connection, hour: int) -> None:
-    """Make the partitions that `hour` belongs into. Needs a transaction."""
+    """Create the partitions that contain `hour`. Call it in a transaction."""
     year, month = month_of(hour)
     suffix = f"{year:04d}_{month:02d}"
     names = [f"{table}_{suffix}" for table in MONTHLY]  # some may have been dropped before others
-    if await connection.fetchval(_ALL_THERE, names):
+    if await connection.fetchval(_ALL_EXIST, names):
         return
-    await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock_of("months"))
+    await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *advisory_lock("months"))
     for table, name in zip(MONTHLY, names, strict=True):
         if await connection.fetchval("SELECT to_regclass($1)", name) is None:
-            # made apart and then attached, which does not block readers
+            # create, then attach: this does not block readers
             await connection.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
             await connection.execute(
                 f"ALTER TABLE {table} ATTACH PARTITION {name} "
@@ -58,10 +58,10 @@ async def ensure_month(connection: asyncpg.Connection, hour: int) -> None:
 
 
 async def months_before(connection: asyncpg.Connection, table: str, hour: int) -> list[str]:
-    """The partitions of `table` in which everything is older than `hour`."""
+    """Return the partitions of `table` in which all rows are older than `hour`."""
     found = []
-    for row in await connection.fetch(_PARTS, table):
-        part = _PART.match(row["relname"])
-        if part and first_hour(int(part["year"]), int(part["month"]) + 1) <= hour:
+    for row in await connection.fetch(_PARTITIONS, table):
+        match = _PARTITION.match(row["relname"])
+        if match and first_hour(int(match["year"]), int(match["month"]) + 1) <= hour:
             found.append(row["relname"])
     return found

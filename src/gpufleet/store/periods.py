@@ -1,8 +1,9 @@
-"""Holding and capacity periods: who held which GPUs when, which node had how many.
+"""Allocation and capacity periods: which pod held which GPUs when, and which node had how many.
 
-A period is known by its holder and its start; storing it again replaces it, but for the GPUs that it had
-where the new one doesn't name any (Slurm's accounting database counts them only). What is learned of an
-hour after it was rolled up marks the hour stale in the same transaction, so that it is rolled up again.
+The key of a period is its holder and its start. Storing a period again replaces it, except that it keeps
+its GPUs when the new version does not name any (Slurm's accounting database only counts them). A change
+to an hour that was already rolled up marks the hour stale in the same transaction, so that it is rolled
+up again.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,19 +12,19 @@ from typing import Generic, TypeVar
 import asyncpg
 import msgspec
 
-from gpufleet.model.periods import CapacityPeriod, HoldingPeriod
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.store.accounted_clusters import AccountedClusters
-from gpufleet.store.postgres.bulk import merge
+from gpufleet.store.postgres.bulk import bulk_upsert
 from gpufleet.store.postgres.database import Database
 from gpufleet.store.postgres.jsonb import jsonb
 
-Period = TypeVar("Period", HoldingPeriod, CapacityPeriod)
+Period = TypeVar("Period", AllocationPeriod, CapacityPeriod)
 _FOREVER = float("inf")
 _STALE = "UPDATE accounted_hour SET stale = true WHERE cluster = $1 AND (hour + 1) * 3600.0 > $2"
 
 
-class KeptPeriods(Generic[Period]):
-    """The periods of one kind; `holder` names the column and the field that say whose they are."""
+class PeriodStore(Generic[Period]):
+    """Store periods of one kind; `holder` is the column and the attribute that identify the holder."""
 
     def __init__(
         self, database: Database, clusters: AccountedClusters, table: str, holder: str, type_: type[Period]
@@ -39,53 +40,53 @@ class KeptPeriods(Generic[Period]):
             f" AND (ended_at = 'infinity' OR {holder} = ANY($2::text[]))) AS found"
             " ORDER BY holder, started_at DESC"
         )
-        self._within = f"{columns} WHERE cluster = $1 AND ended_at > $2 AND started_at < $3"
-        self._same = f"{columns} WHERE cluster = $1 AND {holder} = ANY($2::text[])"
+        self._overlapping = f"{columns} WHERE cluster = $1 AND ended_at > $2 AND started_at < $3"
+        self._of_holders = f"{columns} WHERE cluster = $1 AND {holder} = ANY($2::text[])"
 
     async def newest(self, cluster: str, holders: Collection[str]) -> dict[str, Period]:
-        """The last period of each holder that is named or has an open one."""
-        rows = await self._database.fetch(self._newest, await self._clusters.number(cluster), list(holders))
+        """Return the last period of each holder in `holders` and of each holder with an open period."""
+        rows = await self._database.fetch(self._newest, await self._clusters.id_of(cluster), list(holders))
         return {row["holder"]: self._period(row) for row in rows}
 
-    async def within(self, cluster: str, start: float, end: float) -> list[Period]:
-        """Every period that overlaps with `start` to `end`."""
-        number = await self._clusters.number(cluster)
-        return [self._period(row) for row in await self._database.fetch(self._within, number, start, end)]
+    async def overlapping(self, cluster: str, start: float, end: float) -> list[Period]:
+        """Return all periods that overlap with `start` to `end`."""
+        cluster_id = await self._clusters.id_of(cluster)
+        rows = await self._database.fetch(self._overlapping, cluster_id, start, end)
+        return [self._period(row) for row in rows]
 
     async def save(self, cluster: str, periods: Sequence[Period]) -> None:
-        """Store periods, and mark the hours that they change."""
-        number = await self._clusters.number(cluster)
+        """Upsert periods and mark the hours that they change as stale."""
+        cluster_id = await self._clusters.id_of(cluster)
 
         async def work(connection: asyncpg.Connection) -> None:
-            known = await self._known(connection, number, periods)
-            complete = [_completed(period, known.get((self._of(period), period.start))) for period in periods]
-            rows = self._rows(number, complete)
-            changed = self._changed_from(known, complete)
-            await merge(
+            stored = await self._stored(connection, cluster_id, periods)
+            complete = [_with_gpus(period, stored.get(self._key(period))) for period in periods]
+            rows = {self._key(period): self._row(cluster_id, period) for period in complete}
+            await bulk_upsert(
                 connection,
                 self._table,
                 ("cluster", self._holder, "started_at", "ended_at", "facts"),
                 ("cluster", self._holder, "started_at"),
                 rows.values(),
             )
-            await connection.execute(_STALE, number, changed)
+            await connection.execute(_STALE, cluster_id, self._changed_from(stored, complete))
 
         if periods:
             await self._database.transaction(work)
 
-    async def _known(
-        self, connection: asyncpg.Connection, number: int, periods: Sequence[Period]
+    async def _stored(
+        self, connection: asyncpg.Connection, cluster_id: int, periods: Sequence[Period]
     ) -> dict[tuple[str, float], Period]:
-        """What is stored of the holders of these periods, by holder and start."""
-        holders = list({self._of(period) for period in periods})
-        rows = await connection.fetch(self._same, number, holders)
+        """Return the stored periods of the same holders, by key."""
+        holders = list({self._key(period)[0] for period in periods})
+        rows = await connection.fetch(self._of_holders, cluster_id, holders)
         return {(row["holder"], row["started_at"]): self._period(row) for row in rows}
 
-    def _changed_from(self, known: dict[tuple[str, float], Period], periods: Sequence[Period]) -> float:
-        """The first moment of which the stored periods say something else than the new ones."""
+    def _changed_from(self, stored: dict[tuple[str, float], Period], periods: Sequence[Period]) -> float:
+        """Return the first moment at which the new periods differ from the stored ones."""
         first = _FOREVER
         for period in periods:
-            before = known.get((self._of(period), period.start))
+            before = stored.get(self._key(period))
             if before == period:
                 continue
             if before is None or msgspec.structs.replace(before, end=period.end) != period:
@@ -94,17 +95,12 @@ class KeptPeriods(Generic[Period]):
                 first = min(first, before.end or _FOREVER, period.end or _FOREVER)
         return first
 
-    def _rows(
-        self, number: int, periods: Sequence[Period]
-    ) -> dict[tuple[str, float], tuple[int, str, float, float, str]]:
-        return {(self._of(period), period.start): self._row(number, period) for period in periods}
+    def _key(self, period: Period) -> tuple[str, float]:
+        return str(getattr(period, self._holder)), period.start
 
-    def _of(self, period: Period) -> str:
-        return str(getattr(period, self._holder))
-
-    def _row(self, number: int, period: Period) -> tuple[int, str, float, float, str]:
+    def _row(self, cluster_id: int, period: Period) -> tuple[int, str, float, float, str]:
         facts = jsonb(msgspec.structs.replace(period, end=0.0))
-        return number, self._of(period), period.start, period.end or _FOREVER, facts
+        return cluster_id, *self._key(period), period.end or _FOREVER, facts
 
     def _period(self, row: asyncpg.Record) -> Period:
         ended = row["ended_at"]
@@ -112,11 +108,11 @@ class KeptPeriods(Generic[Period]):
         return period if ended == _FOREVER else msgspec.structs.replace(period, end=ended)
 
 
-def _completed(period: Period, before: Period | None) -> Period:
-    """The period with the GPUs that it is known to have had: whoever tells of it later may not know them."""
+def _with_gpus(period: Period, before: Period | None) -> Period:
+    """Return `period` with the GPUs of its stored version, if it only counts them itself."""
     if (
-        isinstance(period, HoldingPeriod)
-        and isinstance(before, HoldingPeriod)
+        isinstance(period, AllocationPeriod)
+        and isinstance(before, AllocationPeriod)
         and before.held
         and not period.held
         and before.gpus == period.gpus

@@ -1,7 +1,8 @@
-"""Forget what is older than its cluster's retention: months that nobody wants are dropped, the rest is deleted.
+"""Delete accounting data that is older than the retention of its cluster.
 
-`find` says what would go without touching it; `apply` does it. What clusters of other servers want is in the
-database (`tell` puts it there); clusters of which nobody ever said it want what `settings` says for all.
+Monthly partitions that expired for every cluster are dropped; in all others, rows are deleted by cluster.
+`find_expired` is a dry run of `prune_accounting`. The retention of clusters that belong to other servers
+is in the database, where `publish_retention` puts it. Clusters without one use the default settings.
 """
 
 from collections.abc import Mapping
@@ -11,8 +12,8 @@ import asyncpg
 
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import AccountingSettings
-from gpufleet.store import retention
 from gpufleet.store.partitions import first_hour, month_of, months_before
+from gpufleet.store.retention_requests import record_retention, requested_retention
 from gpufleet.store.store import Store
 
 _MONTHLY = {
@@ -29,108 +30,116 @@ _BY_END = {
     "capacity": "holding_retention",
     "ended_workload": "ended_retention",
 }
-"""Tables whose rows go by when they ended."""
+"""Tables whose rows expire by their end."""
 
 _SETTINGS = tuple(dict.fromkeys((*_MONTHLY.values(), *_BY_END.values())))
-_AT_ONCE = 100_000
+_ROWS_PER_DELETE = 100_000
+"""Few enough that one statement stays below the query timeout."""
 _log = get_logger("store")
 
 
-class Kept(NamedTuple):
-    """How long accounting keeps what it has."""
+class RetentionSettings(NamedTuple):
+    """How long to keep accounting data."""
 
-    settings: AccountingSettings
-    """For clusters of which nobody has said it."""
+    default: AccountingSettings
+    """For clusters without a published retention."""
     clusters: Mapping[str, AccountingSettings]
     """For the clusters of this server."""
 
 
-class Old(NamedTuple):
-    """Something that is too old."""
+class Expired(NamedTuple):
+    """A partition or a set of rows to delete."""
 
     table: str
-    part: str
-    """The partition that goes, or in which rows are deleted; empty where there are none."""
+    partition: str
+    """The partition to drop or to delete rows from; empty for a table without partitions."""
     cluster: str
-    """Whose rows are deleted; empty where a partition goes as a whole."""
+    """The cluster whose rows to delete; empty for a partition to drop."""
     rows: int
-    """About how many rows; exact where they are deleted."""
+    """The number of rows; an estimate for a partition to drop."""
 
 
 class _Cluster(NamedTuple):
     name: str
-    number: int
+    id: int
     seconds: Mapping[str, float]
-    """How long it keeps what each setting names."""
+    """Retention by name of the setting."""
 
 
-async def tell(store: Store, kept: Kept, now: float) -> None:
-    """Let all servers of the database know what the clusters of this one want."""
+async def publish_retention(store: Store, retention: RetentionSettings, now: float) -> None:
+    """Record the retention of this server's clusters for all servers of the database."""
 
     async def work(connection: asyncpg.Connection) -> None:
         for name in _SETTINGS:
-            wanted = {cluster: getattr(settings, name) for cluster, settings in kept.clusters.items()}
-            await retention.tell(connection, _key(name), wanted, now)
+            seconds = {cluster: getattr(settings, name) for cluster, settings in retention.clusters.items()}
+            await record_retention(connection, _key(name), seconds, now)
 
     await store.database.transaction(work)
 
 
-async def find(store: Store, kept: Kept, now: float) -> list[Old]:
-    """What is too old."""
-    return await store.database.transaction(lambda connection: _find(connection, kept, now))
+async def find_expired(store: Store, retention: RetentionSettings, now: float) -> list[Expired]:
+    """Return what `prune_accounting` would delete."""
+    return await store.database.transaction(lambda connection: _find(connection, retention, now))
 
 
-async def apply(store: Store, kept: Kept, now: float) -> list[Old]:
-    """Let go what is too old, and say what that was."""
-    await tell(store, kept, now)
-    found = await find(store, kept, now)
+async def prune_accounting(store: Store, retention: RetentionSettings, now: float) -> list[Expired]:
+    """Delete expired data and return what was deleted."""
+    await publish_retention(store, retention, now)
+    found = await find_expired(store, retention, now)
 
-    async def drop(connection: asyncpg.Connection) -> None:
-        for old in found:
-            if not old.cluster:
-                await connection.execute(f"DROP TABLE IF EXISTS {old.part}")
+    async def drop_partitions(connection: asyncpg.Connection) -> None:
+        for expired in found:
+            if not expired.cluster:
+                await connection.execute(f"DROP TABLE IF EXISTS {expired.partition}")
 
-    clusters = await store.database.transaction(lambda connection: _clusters(connection, kept))
+    clusters = await store.database.transaction(lambda connection: _clusters(connection, retention))
     for cluster in clusters:
-        first = first_hour(*month_of(_hour(cluster, "workload_retention", now)))
-        await store.hours.forget_workloads(cluster.name, first)
-    await store.database.transaction(drop)
-    for old in found:
-        if old.cluster:
-            await _delete(store, old, next(each for each in clusters if each.name == old.cluster), now)
-        _log.info("old books dropped", table=old.table, part=old.part, cluster=old.cluster, rows=old.rows)
+        first = first_hour(*month_of(_oldest_hour(cluster, "workload_retention", now)))
+        await store.hours.set_workloads_pruned(cluster.name, first)
+    await store.database.transaction(drop_partitions)
+    by_name = {cluster.name: cluster for cluster in clusters}
+    for expired in found:
+        if expired.cluster:
+            await _delete(store, expired, by_name[expired.cluster], now)
+        _log.info("accounting_pruned", **expired._asdict())
     for cluster in clusters:
-        await store.hours.forget_done(cluster.name, _hour(cluster, "hour_retention", now) - 24 * 31)
+        before = _oldest_hour(cluster, "hour_retention", now) - 24 * 31
+        await store.hours.delete_states(cluster.name, before)
     return found
 
 
-async def _find(connection: asyncpg.Connection, kept: Kept, now: float) -> list[Old]:
-    clusters = await _clusters(connection, kept)
+async def _find(connection: asyncpg.Connection, retention: RetentionSettings, now: float) -> list[Expired]:
+    clusters = await _clusters(connection, retention)
     found = []
     for table, name in _MONTHLY.items():
-        last = min((_hour(cluster, name, now) for cluster in clusters), default=0)
-        unwanted = await months_before(connection, table, last)
-        found += [Old(table, part, "", await _about(connection, part)) for part in unwanted]
+        oldest = min((_oldest_hour(cluster, name, now) for cluster in clusters), default=0)
+        dropped = await months_before(connection, table, oldest)
+        found += [
+            Expired(table, partition, "", await _estimated_rows(connection, partition))
+            for partition in dropped
+        ]
         for cluster in clusters:
-            parts = await months_before(connection, table, _hour(cluster, name, now))
-            found += [Old(table, part, cluster.name, 0) for part in parts if part not in unwanted]
-    found += [Old(table, "", cluster.name, 0) for table in _BY_END for cluster in clusters]
+            partitions = await months_before(connection, table, _oldest_hour(cluster, name, now))
+            found += [Expired(table, each, cluster.name, 0) for each in partitions if each not in dropped]
+    found += [Expired(table, "", cluster.name, 0) for table in _BY_END for cluster in clusters]
     by_name = {cluster.name: cluster for cluster in clusters}
     counted = [
-        old._replace(rows=await _count(connection, old, by_name[old.cluster], now)) if old.cluster else old
-        for old in found
+        each._replace(rows=await _count(connection, each, by_name[each.cluster], now))
+        if each.cluster
+        else each
+        for each in found
     ]
-    return [old for old in counted if old.rows or not old.cluster]
+    return [each for each in counted if each.rows or not each.cluster]
 
 
-async def _clusters(connection: asyncpg.Connection, kept: Kept) -> list[_Cluster]:
-    """Every cluster there are books of, and how long it keeps them."""
-    wanted = {name: await retention.told(connection, _key(name)) for name in _SETTINGS}
+async def _clusters(connection: asyncpg.Connection, retention: RetentionSettings) -> list[_Cluster]:
+    """Return all clusters with accounting data and their retention."""
+    requested = {name: await requested_retention(connection, _key(name)) for name in _SETTINGS}
 
     def seconds(cluster: str, name: str) -> float:
-        own = kept.clusters.get(cluster)
-        fallback: float = getattr(own or kept.settings, name)
-        return fallback if own else wanted[name].get(cluster, fallback)
+        own = retention.clusters.get(cluster)
+        fallback: float = getattr(own or retention.default, name)
+        return fallback if own else requested[name].get(cluster, fallback)
 
     return [
         _Cluster(row["name"], row["id"], {name: seconds(row["name"], name) for name in _SETTINGS})
@@ -142,36 +151,33 @@ def _key(name: str) -> str:
     return f"accounting.{name}"
 
 
-def _hour(cluster: _Cluster, name: str, now: float) -> int:
-    """The number of the oldest hour that a cluster wants; nothing is from before 1970."""
+def _oldest_hour(cluster: _Cluster, name: str, now: float) -> int:
+    """Return the oldest hour that a cluster keeps."""
     return int(max(0.0, now - cluster.seconds[name]) // 3600)
 
 
-def _rows(old: Old, cluster: _Cluster, now: float) -> tuple[str, list[object]]:
-    """Which rows are meant, as a condition with its values."""
-    if old.part:
-        return f"{old.part} WHERE cluster = $1", [cluster.number]
-    whose = cluster.name if old.table == "ended_workload" else cluster.number
-    return f"{old.table} WHERE cluster = $1 AND ended_at < $2", [
-        whose,
-        now - cluster.seconds[_BY_END[old.table]],
-    ]
+def _from_where(expired: Expired, cluster: _Cluster, now: float) -> tuple[str, list[object]]:
+    """Return the table with the condition that selects the rows, and the parameters of the condition."""
+    if expired.partition:
+        return f"{expired.partition} WHERE cluster = $1", [cluster.id]
+    key = cluster.name if expired.table == "ended_workload" else cluster.id
+    before = now - cluster.seconds[_BY_END[expired.table]]
+    return f"{expired.table} WHERE cluster = $1 AND ended_at < $2", [key, before]
 
 
-async def _about(connection: asyncpg.Connection, part: str) -> int:
+async def _estimated_rows(connection: asyncpg.Connection, partition: str) -> int:
     query = "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = $1::text::regclass"
-    return int(await connection.fetchval(query, part))
+    return int(await connection.fetchval(query, partition))
 
 
-async def _count(connection: asyncpg.Connection, old: Old, cluster: _Cluster, now: float) -> int:
-    rows, values = _rows(old, cluster, now)
-    return int(await connection.fetchval(f"SELECT count(*) FROM {rows}", *values))  # noqa: S608
+async def _count(connection: asyncpg.Connection, expired: Expired, cluster: _Cluster, now: float) -> int:
+    rows, params = _from_where(expired, cluster, now)
+    return int(await connection.fetchval(f"SELECT count(*) FROM {rows}", *params))  # noqa: S608
 
 
-async def _delete(store: Store, old: Old, cluster: _Cluster, now: float) -> None:
-    """Some at a time, each in time before its query is given up."""
-    rows, values = _rows(old, cluster, now)
-    some = f"SELECT ctid FROM {rows} LIMIT {_AT_ONCE}"  # noqa: S608
-    query = f"DELETE FROM {old.part or old.table} WHERE ctid = ANY (ARRAY({some}))"  # noqa: S608
-    for _ in range(0, old.rows, _AT_ONCE):
-        await store.database.execute(query, *values)
+async def _delete(store: Store, expired: Expired, cluster: _Cluster, now: float) -> None:
+    rows, params = _from_where(expired, cluster, now)
+    batch = f"SELECT ctid FROM {rows} LIMIT {_ROWS_PER_DELETE}"  # noqa: S608
+    query = f"DELETE FROM {expired.partition or expired.table} WHERE ctid = ANY (ARRAY({batch}))"  # noqa: S608
+    for _ in range(0, expired.rows, _ROWS_PER_DELETE):
+        await store.database.execute(query, *params)

@@ -1,11 +1,10 @@
-"""Recent readings of all GPUs, kept small: written as ticks, read as chunks.
+"""Recent readings of all GPUs, written as ticks and compacted into chunks.
 
-Each refresh is stored when `append` returns: one row a quantity (a tick). Every quarter of an
-hour `tidy` turns the ticks of past quarters into rows of one node each (chunks), in one
-transaction, and forgets what is older than its cluster's retention: chunks lie in partitions of
-six hours, so that forgetting is a DROP, once no cluster wants them, and the space is free at once.
-Reading joins both; ticks are read first, so that those which become chunks meanwhile are seen
-twice, never missed.
+`append` stores each refresh as one row per quantity (a tick). Every quarter of an hour,
+`compact_and_prune` turns the ticks of past quarters into one row per node (a chunk), in one transaction,
+and deletes readings that exceed the retention of their cluster. Chunks have partitions of six hours:
+dropping one that expired for all clusters frees its space immediately. Reads join both and fetch ticks
+first, so that ticks compacted in the meantime are seen twice rather than missed.
 """
 
 import asyncio
@@ -37,15 +36,15 @@ from gpufleet.store.chunks import (
     unpack_tick,
 )
 from gpufleet.store.postgres.database import Database
-from gpufleet.store.postgres.leadership import lock_of
-from gpufleet.store.retention import forget_gone, tell, told
+from gpufleet.store.postgres.leadership import advisory_lock
+from gpufleet.store.retention_requests import delete_outdated, record_retention, requested_retention
 
-QUARTER = 900.0
-"""Seconds that one chunk spans at most."""
+CHUNK_SECONDS = 900.0
+"""Maximum span of a chunk."""
 
 _PARTITION = 6 * 3600
-_SLACK = 300.0
-"""How far the time of a sample may lie from the moment at which it was seen, in seconds."""
+_MAX_SAMPLE_AGE = 300.0
+"""Maximum seconds between the time of a sample and the refresh that contains it."""
 
 _LAYOUTS_CACHED = 64
 _MARKS = "holders and faults"
@@ -66,7 +65,7 @@ _PUT_STATE = """
 INSERT INTO reading_state (cluster, kind, taken_at, state) VALUES ($1, $2, $3, $4)
 ON CONFLICT (cluster, kind) DO UPDATE SET taken_at = excluded.taken_at, state = excluded.state
 WHERE reading_state.taken_at <= excluded.taken_at
-    OR reading_state.taken_at > excluded.taken_at + 60 -- a clock was ahead
+    OR reading_state.taken_at > excluded.taken_at + 60 -- the writer's clock was ahead
 """
 _TICKS = """
 SELECT layout, columns FROM reading_tick
@@ -88,16 +87,16 @@ _PARTITIONS = """
 SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
 WHERE inhparent = 'reading_chunk'::regclass ORDER BY relname
 """
-_FORGET = """
+_DELETE_EXPIRED = """
 DELETE FROM {table} AS kept WHERE {seen} < $1 - coalesce(
     (SELECT seconds FROM retention WHERE what = 'metrics.retention' AND retention.cluster = kept.cluster), $2)
 """
-_FORGET_LAYOUTS = _FORGET + "AND NOT EXISTS (SELECT FROM reading_tick WHERE layout = kept.id)"
-_FORGET_CHUNKS = "DELETE FROM reading_chunk WHERE cluster = $1 AND start < $2"
+_DELETE_LAYOUTS = _DELETE_EXPIRED + "AND NOT EXISTS (SELECT FROM reading_tick WHERE layout = kept.id)"
+_DELETE_CHUNKS = "DELETE FROM reading_chunk WHERE cluster = $1 AND start < $2"
 
 
-class KeptReadings:
-    """The part of the store for readings of GPUs."""
+class ReadingStore:
+    """Store readings of GPUs."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -105,12 +104,12 @@ class KeptReadings:
         self._refs: dict[int, tuple[GpuRef, ...]] = {}
 
     async def append(self, cluster: str, readings: Readings) -> None:
-        """Store one refresh; the same one again changes nothing."""
+        """Store one refresh; storing it again changes nothing."""
         layout, digest, ticks, marks = await asyncio.to_thread(_packed, readings)
 
         async def work(connection: asyncpg.Connection) -> None:
-            number = await connection.fetchval(_PUT_LAYOUT, cluster, digest, layout, readings.taken_at)
-            rows = [(cluster, quantity, readings.taken_at, number, columns) for quantity, columns in ticks]
+            layout_id = await connection.fetchval(_PUT_LAYOUT, cluster, digest, layout, readings.taken_at)
+            rows = [(cluster, quantity, readings.taken_at, layout_id, columns) for quantity, columns in ticks]
             await connection.executemany(_PUT_TICK, rows)
             await connection.execute(_PUT_STATE, cluster, _MARKS, readings.taken_at, marks)
 
@@ -118,7 +117,7 @@ class KeptReadings:
             await self._database.transaction(work)
 
     async def append_past(self, cluster: str, past: Sequence[tuple[Quantity, ReadingGrid]]) -> None:
-        """Store what was read long ago, in grids of at most a quarter of an hour; stored twice, it counts once."""
+        """Store old readings as grids of at most `CHUNK_SECONDS`; reads drop duplicates."""
 
         def pack() -> list[tuple[str, str, str, float, bytes]]:
             return [
@@ -139,7 +138,7 @@ class KeptReadings:
         await self._database.transaction(work)
 
     async def latest(self, cluster: str, until: float = math.inf) -> Readings | None:
-        """The newest refresh that was taken until then, or None if there is none."""
+        """Return the newest refresh up to `until`; None if there is none."""
         rows = await self._database.fetch(_NEWEST, cluster, until)
         if not rows:
             return None
@@ -148,14 +147,14 @@ class KeptReadings:
         grids = {Quantity(row["quantity"]): unpack_tick(refs, row["columns"]) for row in rows}
         state = await self.state(cluster, _MARKS)
         marks = msgspec.msgpack.decode(zlib.decompress(state[1]), type=list[_Mark]) if state else []
-        places = {ref: row for row, ref in enumerate(refs)}
+        rows_by_ref = {ref: row for row, ref in enumerate(refs)}
         return Readings(
             rows[0]["taken_at"],
             gpus,
             {quantity: grid.values[:, 0] for quantity, grid in grids.items()},
             {quantity: grid.times[:, 0] for quantity, grid in grids.items()},
-            {places[ref]: holders for ref, holders, _ in marks if holders and ref in places},
-            {places[ref]: faults for ref, _, faults in marks if faults and ref in places},
+            {rows_by_ref[ref]: holders for ref, holders, _ in marks if holders and ref in rows_by_ref},
+            {rows_by_ref[ref]: faults for ref, _, faults in marks if faults and ref in rows_by_ref},
         )
 
     async def samples(
@@ -166,10 +165,10 @@ class KeptReadings:
         end: float,
         gpus: Collection[GpuRef] | None = None,
     ) -> Sequence[GpuSeries]:
-        """What was sampled from `start` to `end`, of all GPUs or those named (see `as_series`)."""
-        span = (start - _SLACK, end + _SLACK)
+        """Return the samples of all or some GPUs from `start` to `end` (see `as_series`)."""
+        span = (start - _MAX_SAMPLE_AGE, end + _MAX_SAMPLE_AGE)
         ticks = await self._database.fetch(_TICKS, cluster, quantity, *span)
-        since = (start - _SLACK - QUARTER, end + _SLACK)
+        since = (start - _MAX_SAMPLE_AGE - CHUNK_SECONDS, end + _MAX_SAMPLE_AGE)
         if gpus is None:
             chunks = await self._database.fetch(_CHUNKS, cluster, quantity, *since)
         else:
@@ -186,30 +185,30 @@ class KeptReadings:
         return await asyncio.to_thread(assemble)
 
     async def put_state(self, cluster: str, kind: str, taken_at: float, state: bytes) -> None:
-        """Keep the newest state of a kind."""
+        """Store a state, unless a newer one of its kind is stored."""
         await self._database.execute(_PUT_STATE, cluster, kind, taken_at, state)
 
     async def state(self, cluster: str, kind: str) -> tuple[float, bytes] | None:
-        """The newest state of a kind and its time."""
+        """Return the time and content of the newest state of a kind."""
         row = await self._database.fetchrow(
             "SELECT taken_at, state FROM reading_state WHERE cluster = $1 AND kind = $2", cluster, kind
         )
         return (row["taken_at"], row["state"]) if row else None
 
-    async def tidy(self, cluster: str, now: float, keep: float) -> None:
-        """Turn ticks of past quarters into chunks and forget what is too old: after `keep` seconds here."""
-        before = now - now % QUARTER
+    async def compact_and_prune(self, cluster: str, now: float, keep: float) -> None:
+        """Compact ticks of past quarters into chunks and delete readings older than `keep` seconds."""
+        before = now - now % CHUNK_SECONDS
         while await self._database.transaction(lambda connection: self._compact(connection, cluster, before)):
             pass
-        await self._database.transaction(lambda connection: _forget(connection, {cluster: keep}, now))
+        await self._database.transaction(lambda connection: _prune(connection, {cluster: keep}, now))
 
     async def _compact(self, connection: asyncpg.Connection, cluster: str, before: float) -> bool:
-        await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock_of("tidy readings"))
+        await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *advisory_lock("tidy readings"))
         oldest = await connection.fetchrow(_OLDEST_QUARTER, cluster, before)
         if oldest is None:
             return False
-        start = oldest["taken_at"] - oldest["taken_at"] % QUARTER
-        quarter = (cluster, oldest["quantity"], start, start + QUARTER)
+        start = oldest["taken_at"] - oldest["taken_at"] % CHUNK_SECONDS
+        quarter = (cluster, oldest["quantity"], start, start + CHUNK_SECONDS)
         ticks = await connection.fetch(_TICKS, *quarter)
         refs = await self._refs_of(ticks, connection)
 
@@ -234,15 +233,15 @@ class KeptReadings:
         self, ticks: Sequence[asyncpg.Record], connection: asyncpg.Connection | None = None
     ) -> dict[int, tuple[GpuRef, ...]]:
         identities = await self._identities({row["layout"] for row in ticks}, connection)
-        for number in identities.keys() - self._refs.keys():
-            self._refs[number] = tuple(gpu.ref for gpu in identities[number])
-        return {number: self._refs[number] for number in identities}
+        for layout_id in identities.keys() - self._refs.keys():
+            self._refs[layout_id] = tuple(gpu.ref for gpu in identities[layout_id])
+        return {layout_id: self._refs[layout_id] for layout_id in identities}
 
     async def _identities(
-        self, numbers: set[int], connection: asyncpg.Connection | None = None
+        self, layout_ids: set[int], connection: asyncpg.Connection | None = None
     ) -> dict[int, tuple[GpuIdentity, ...]]:
-        found = {number: self._layouts[number] for number in numbers & self._layouts.keys()}
-        if missing := numbers - found.keys():
+        found = {layout_id: self._layouts[layout_id] for layout_id in layout_ids & self._layouts.keys()}
+        if missing := layout_ids - found.keys():
             rows = await (connection or self._database).fetch(
                 "SELECT id, gpus FROM reading_layout WHERE id = ANY($1::int[])", sorted(missing)
             )
@@ -277,7 +276,7 @@ async def _ensure_partition(connection: asyncpg.Connection, start: float) -> Non
     number = int(start // _PARTITION)
     name = f"reading_chunk_{number}"
     if await connection.fetchval("SELECT to_regclass($1)", name) is None:
-        # made apart and then attached, which does not block readers
+        # create, then attach: this does not block readers
         await connection.execute(f"CREATE TABLE {name} (LIKE reading_chunk INCLUDING ALL)")
         await connection.execute(
             f"ALTER TABLE reading_chunk ATTACH PARTITION {name} "
@@ -285,23 +284,23 @@ async def _ensure_partition(connection: asyncpg.Connection, start: float) -> Non
         )
 
 
-async def _forget(connection: asyncpg.Connection, keep: Mapping[str, float], now: float) -> None:
-    await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock_of("tidy readings"))
-    await tell(connection, _RETENTION, keep, now)
-    kept = await told(connection, _RETENTION)
-    longest = max(kept.values())
-    # Parts are dropped before rows are deleted: the other way round, the lock on the table would have to grow.
+async def _prune(connection: asyncpg.Connection, keep: Mapping[str, float], now: float) -> None:
+    await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *advisory_lock("tidy readings"))
+    await record_retention(connection, _RETENTION, keep, now)
+    retention = await requested_retention(connection, _RETENTION)
+    longest = max(retention.values())
+    # Drop partitions before deleting rows: the reverse order would need to upgrade the table lock.
     for row in await connection.fetch(_PARTITIONS):
         number = int(row["relname"].rsplit("_", 1)[1])
         if (number + 1) * _PARTITION < now - longest:
             await connection.execute(f"DROP TABLE {row['relname']}")
-            _log.info("old_readings_dropped", partition=row["relname"])
-    # a cluster that nobody speaks for keeps as the longest
-    await connection.execute(_FORGET.format(table="reading_tick", seen="taken_at"), now, longest)
-    await connection.execute(_FORGET.format(table="reading_state", seen="taken_at"), now, longest)
-    await connection.execute(_FORGET_LAYOUTS.format(table="reading_layout", seen="seen_at"), now, longest)
-    for cluster, seconds in kept.items():
+            _log.info("readings_pruned", partition=row["relname"])
+    # clusters without a recorded retention use the longest one
+    await connection.execute(_DELETE_EXPIRED.format(table="reading_tick", seen="taken_at"), now, longest)
+    await connection.execute(_DELETE_EXPIRED.format(table="reading_state", seen="taken_at"), now, longest)
+    await connection.execute(_DELETE_LAYOUTS.format(table="reading_layout", seen="seen_at"), now, longest)
+    for cluster, seconds in retention.items():
         if seconds < longest:
             before = now - seconds
-            await connection.execute(_FORGET_CHUNKS, cluster, before - before % _PARTITION)
-    await forget_gone(connection, _RETENTION, now - _PARTITION)
+            await connection.execute(_DELETE_CHUNKS, cluster, before - before % _PARTITION)
+    await delete_outdated(connection, _RETENTION, now - _PARTITION)

@@ -1,7 +1,7 @@
-"""Snapshots: what was allocated at a moment, and the readings of the GPUs then.
+"""Snapshots: the allocations at one moment, and the GPU readings at that moment.
 
-The readings are kept beside the details, so that an hour that the metric source has lost can be
-rolled up from its snapshots. They are read only for that.
+The readings are stored separately from the details. They are only read to roll up an hour for which the
+metric source has no data.
 """
 
 import math
@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 import asyncpg
 import msgspec
 
-from gpufleet.accounting.statistics import Snapshot
 from gpufleet.errors import NotFound
+from gpufleet.model.statistics import Snapshot
 from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.partitions import ensure_month
 from gpufleet.store.postgres.database import Database
-from gpufleet.store.postgres.jsonb import storable
+from gpufleet.store.postgres.jsonb import replace_nuls
 
 _PUT = """
 INSERT INTO snapshot (cluster, hour, taken_at, capacity, allocated, utilization, details, readings)
@@ -24,14 +24,14 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT (cluster, hour, taken_at) DO UPDATE SET
     capacity = excluded.capacity, allocated = excluded.allocated, utilization = excluded.utilization,
     details = excluded.details, readings = excluded.readings, created_at = now()
-WHERE extract(epoch FROM snapshot.created_at) < snapshot.taken_at - 60 -- a clock was ahead
+WHERE extract(epoch FROM snapshot.created_at) < snapshot.taken_at - 60 -- the writer's clock was ahead
 """
 _LATEST = """
 SELECT taken_at, capacity, allocated, utilization, details, created_at FROM snapshot
 WHERE cluster = $1 AND hour <= $2 AND taken_at <= $3 ORDER BY hour DESC, taken_at DESC LIMIT 1
 """
 _FIRST, _LAST = -(2**31), 2**31 - 1
-"""What a column of whole seconds takes."""
+"""The range of an integer column."""
 _NEWEST = """
 SELECT taken_at FROM snapshot
 WHERE cluster = $1 AND hour <= $2 AND taken_at <= $3 ORDER BY hour DESC, taken_at DESC LIMIT 1
@@ -45,8 +45,8 @@ _COUNT = "SELECT count(*) FROM snapshot WHERE cluster = $1 AND hour BETWEEN $2 A
 _READINGS = "SELECT taken_at, readings FROM snapshot WHERE cluster = $1 AND hour = $2 ORDER BY taken_at"
 
 
-class KeptSnapshots:
-    """The part of the store for snapshots."""
+class SnapshotStore:
+    """Store snapshots."""
 
     def __init__(self, database: Database, clusters: AccountedClusters) -> None:
         self._database = database
@@ -62,16 +62,16 @@ class KeptSnapshots:
         details: bytes,
         readings: bytes,
     ) -> None:
-        """Keep a snapshot; the first of a moment stays, unless it was taken before that moment."""
-        number = await self._clusters.number(cluster)
+        """Store a snapshot unless its moment has one that was not written ahead of time."""
+        cluster_id = await self._clusters.id_of(cluster)
         row = (
-            number,
+            cluster_id,
             taken_at // 3600,
             taken_at,
             capacity,
             allocated,
             utilization,
-            storable(details.decode()),
+            replace_nuls(details.decode()),
             readings,
         )
 
@@ -82,55 +82,55 @@ class KeptSnapshots:
         await self._database.transaction(work)
 
     async def latest(self, cluster: str, now: float) -> Snapshot:
-        """The newest snapshot; NotFound if there is none yet.
+        """Return the newest snapshot; raise NotFound if there is none.
 
-        One that a clock dated in the future, before it was set right, counts only where there is no other.
+        A snapshot with a time in the future, written while the clock was ahead, is only a last resort.
         """
-        number = await self._clusters.number(cluster)
+        cluster_id = await self._clusters.id_of(cluster)
         for last in (math.floor(now), _LAST):
-            row = await self._database.fetchrow(_LATEST, number, last // 3600, last)
+            row = await self._database.fetchrow(_LATEST, cluster_id, last // 3600, last)
             if row is not None:
                 break
         else:
-            raise NotFound(f"there is no snapshot of cluster {cluster!r} yet; one is taken every few minutes")
-        return _snapshot(cluster, number, row)
+            raise NotFound(f"cluster {cluster!r} has no snapshot yet; one is taken every few minutes")
+        return _snapshot(cluster, cluster_id, row)
 
     async def between(
         self, cluster: str, start: float, end: float, limit: int, offset: int, *, details: bool
     ) -> Sequence[Snapshot]:
-        """Snapshots taken from `start` to `end`, both inclusive, in order; without `details` theirs are empty."""
-        number = await self._clusters.number(cluster)
-        rows = await self._database.fetch(_BETWEEN, number, *_span(start, end), limit, offset, details)
-        return [_snapshot(cluster, number, row) for row in rows]
+        """Return the snapshots from `start` to `end`, both inclusive; details are empty without `details`."""
+        cluster_id = await self._clusters.id_of(cluster)
+        rows = await self._database.fetch(_BETWEEN, cluster_id, *_span(start, end), limit, offset, details)
+        return [_snapshot(cluster, cluster_id, row) for row in rows]
 
     async def count(self, cluster: str, start: float, end: float) -> int:
-        """How many there are from `start` to `end`."""
-        number = await self._clusters.number(cluster)
-        return int(await self._database.fetchval(_COUNT, number, *_span(start, end)))
+        """Count the snapshots from `start` to `end`."""
+        cluster_id = await self._clusters.id_of(cluster)
+        return int(await self._database.fetchval(_COUNT, cluster_id, *_span(start, end)))
 
     async def readings(self, cluster: str, hour: int) -> list[tuple[int, bytes]]:
-        """The readings of each snapshot of an hour, with its time."""
-        rows = await self._database.fetch(_READINGS, await self._clusters.number(cluster), hour)
+        """Return the time and the readings of each snapshot of an hour."""
+        rows = await self._database.fetch(_READINGS, await self._clusters.id_of(cluster), hour)
         return [(row["taken_at"], row["readings"]) for row in rows]
 
     async def newest(self, cluster: str, now: float) -> int | None:
-        """When the newest was taken; None if there is none but in the future."""
-        number, last = await self._clusters.number(cluster), math.floor(now)
-        taken: int | None = await self._database.fetchval(_NEWEST, number, last // 3600, last)
+        """Return the time of the newest snapshot that is not in the future; None if there is none."""
+        cluster_id, last = await self._clusters.id_of(cluster), math.floor(now)
+        taken: int | None = await self._database.fetchval(_NEWEST, cluster_id, last // 3600, last)
         return taken
 
 
 def _span(start: float, end: float) -> tuple[int, int, int, int]:
-    # whoever asks for the year 230 or 9999 means from the first, or to the last, that there is
+    # clamp: a query may start in the year 230 or end in 9999
     first, last = (max(_FIRST, min(_LAST, moment)) for moment in (math.ceil(start), math.floor(end)))
     return first // 3600, last // 3600, first, last
 
 
-def _snapshot(cluster: str, number: int, row: asyncpg.Record) -> Snapshot:
+def _snapshot(cluster: str, cluster_id: int, row: asyncpg.Record) -> Snapshot:
     allocated: float = row["allocated"]
     return Snapshot(
-        # made of what it is known by, so that it stays the same
-        id=row["taken_at"] << 16 | number,
+        # derived from the key, so that it never changes
+        id=row["taken_at"] << 16 | cluster_id,
         cluster_name=cluster,
         snapshot_time=datetime.fromtimestamp(row["taken_at"], UTC),
         total_gpu_capacity=row["capacity"],

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from gpufleet.accounting.hours import GPU_HOUR
-from gpufleet.accounting.statistics import (
+from gpufleet.model.hours import GPU_HOUR
+from gpufleet.model.statistics import (
     ClusterStatistics,
-    HoursWanted,
+    HoursQuery,
     LabelStatistics,
     NamespaceStatistics,
 )
@@ -60,124 +60,121 @@ WHERE cluster = $1 AND type = $4 AND ($5::text IS NULL OR key = $5) AND EXISTS (
 )
 """
 T = TypeVar("T")
-_ROWS_A_STEP = 1000
+_ROWS_PER_BATCH = 1000
 _DIRECTION = {False: "ASC", True: "DESC"}
 
 
-class KeptStatistics:
-    """The part of the store that answers for clusters, namespaces and labels."""
+class StatisticsStore:
+    """Read hourly statistics of clusters, namespaces and labels."""
 
     def __init__(self, database: Database, clusters: AccountedClusters) -> None:
         self._database = database
         self._clusters = clusters
 
-    async def cluster_hours(self, wanted: HoursWanted) -> list[ClusterStatistics]:
-        """Hours of a cluster."""
-        number = await self._clusters.number(wanted.cluster)
-        query = _CLUSTER.format(direction=_DIRECTION[wanted.descending])
-        return await _made(await self._fetch(query, number, wanted), partial(_cluster, wanted.cluster))
+    async def cluster_hours(self, query: HoursQuery) -> list[ClusterStatistics]:
+        """Return one page of the hours of a cluster."""
+        cluster_id = await self._clusters.id_of(query.cluster)
+        sql = _CLUSTER.format(direction=_DIRECTION[query.descending])
+        return await _convert(await self._fetch(sql, cluster_id, query), partial(_cluster, query.cluster))
 
-    async def count_cluster_hours(self, wanted: HoursWanted) -> int:
-        """How many there are on all pages."""
+    async def count_cluster_hours(self, query: HoursQuery) -> int:
+        """Count the rows of all pages."""
         return int(
             await self._database.fetchval(
                 "SELECT count(*) FROM cluster_hour WHERE cluster = $1 AND hour BETWEEN $2 AND $3",
-                await self._clusters.number(wanted.cluster),
-                wanted.first,
-                wanted.last,
+                await self._clusters.id_of(query.cluster),
+                query.first,
+                query.last,
             )
         )
 
-    async def namespace_hours(self, wanted: HoursWanted, namespace: str) -> list[NamespaceStatistics]:
-        """Hours of a namespace, or of all without a name."""
-        number = await self._clusters.number(wanted.cluster)
-        query = _NAMESPACE.format(direction=_DIRECTION[wanted.descending])
-        rows = await self._fetch(query, number, wanted, namespace)
-        return await _made(rows, partial(_namespace, wanted.cluster))
+    async def namespace_hours(self, query: HoursQuery, namespace: str) -> list[NamespaceStatistics]:
+        """Return one page of the hours of a namespace, or of all with an empty name."""
+        cluster_id = await self._clusters.id_of(query.cluster)
+        sql = _NAMESPACE.format(direction=_DIRECTION[query.descending])
+        rows = await self._fetch(sql, cluster_id, query, namespace)
+        return await _convert(rows, partial(_namespace, query.cluster))
 
-    async def count_namespace_hours(self, wanted: HoursWanted, namespace: str) -> int:
-        """How many there are on all pages."""
-        number = await self._clusters.number(wanted.cluster)
+    async def count_namespace_hours(self, query: HoursQuery, namespace: str) -> int:
+        """Count the rows of all pages."""
+        cluster_id = await self._clusters.id_of(query.cluster)
         return int(
-            await self._database.fetchval(_NAMESPACE_COUNT, number, wanted.first, wanted.last, namespace)
+            await self._database.fetchval(_NAMESPACE_COUNT, cluster_id, query.first, query.last, namespace)
         )
 
-    async def label_hours(
-        self, wanted: HoursWanted, type_: str, key: str, value: str
-    ) -> list[LabelStatistics]:
-        """Hours of a value of a label or annotation, or of all values of the key."""
-        number = await self._clusters.number(wanted.cluster)
-        labels = await self._label_ids(number, type_, key, value)
-        query = _LABEL.format(direction=_DIRECTION[wanted.descending])
-        rows = await self._fetch(query, number, wanted, labels)
-        return await _made(rows, partial(_label, wanted.cluster))
+    async def label_hours(self, query: HoursQuery, type_: str, key: str, value: str) -> list[LabelStatistics]:
+        """Return one page of the hours of a label or annotation value, or of all values of the key."""
+        cluster_id = await self._clusters.id_of(query.cluster)
+        labels = await self._label_ids(cluster_id, type_, key, value)
+        sql = _LABEL.format(direction=_DIRECTION[query.descending])
+        rows = await self._fetch(sql, cluster_id, query, labels)
+        return await _convert(rows, partial(_label, query.cluster))
 
-    async def count_label_hours(self, wanted: HoursWanted, type_: str, key: str, value: str) -> int:
-        """How many there are on all pages."""
-        number = await self._clusters.number(wanted.cluster)
-        labels = await self._label_ids(number, type_, key, value)
+    async def count_label_hours(self, query: HoursQuery, type_: str, key: str, value: str) -> int:
+        """Count the rows of all pages."""
+        cluster_id = await self._clusters.id_of(query.cluster)
+        labels = await self._label_ids(cluster_id, type_, key, value)
         return int(
             await self._database.fetchval(
                 "SELECT count(*) FROM label_hour"
                 " WHERE cluster = $1 AND hour BETWEEN $2 AND $3 AND label = ANY($4::int[])",
-                *(number, wanted.first, wanted.last, labels),
+                *(cluster_id, query.first, query.last, labels),
             )
         )
 
     async def namespaces(self, cluster: str, first: int, last: int) -> list[str]:
-        """Namespaces with statistics in a span of hours, sorted."""
-        number = await self._clusters.number(cluster)
-        rows = await self._database.fetch(_NAMESPACES, number, first, last)
+        """Return the namespaces with statistics in a span of hours, sorted."""
+        cluster_id = await self._clusters.id_of(cluster)
+        rows = await self._database.fetch(_NAMESPACES, cluster_id, first, last)
         return sorted(row["name"] for row in rows)
 
     async def dimension_keys(self, cluster: str, first: int, last: int, type_: str) -> list[str]:
-        """Keys of labels or annotations with statistics in a span of hours, sorted."""
-        number = await self._clusters.number(cluster)
-        rows = await self._database.fetch(_LABELS.format(column="key"), *(number, first, last, type_, None))
+        """Return the label or annotation keys with statistics in a span of hours, sorted."""
+        cluster_id = await self._clusters.id_of(cluster)
+        rows = await self._database.fetch(
+            _LABELS.format(column="key"), *(cluster_id, first, last, type_, None)
+        )
         return sorted(row["name"] for row in rows)
 
     async def dimension_values(self, cluster: str, first: int, last: int, type_: str, key: str) -> list[str]:
-        """Values of one key with statistics in a span of hours, sorted."""
-        number = await self._clusters.number(cluster)
-        rows = await self._database.fetch(_LABELS.format(column="value"), *(number, first, last, type_, key))
+        """Return the values of a key with statistics in a span of hours, sorted."""
+        cluster_id = await self._clusters.id_of(cluster)
+        rows = await self._database.fetch(
+            _LABELS.format(column="value"), *(cluster_id, first, last, type_, key)
+        )
         return sorted(row["name"] for row in rows)
 
-    async def _label_ids(self, number: int, type_: str, key: str, value: str) -> list[int]:
-        return [row["id"] for row in await self._database.fetch(_LABEL_IDS, number, type_, key, value)]
+    async def _label_ids(self, cluster_id: int, type_: str, key: str, value: str) -> list[int]:
+        return [row["id"] for row in await self._database.fetch(_LABEL_IDS, cluster_id, type_, key, value)]
 
     async def _fetch(
-        self, query: str, number: int, wanted: HoursWanted, *more: Any
+        self, sql: str, cluster_id: int, query: HoursQuery, *params: Any
     ) -> Sequence[asyncpg.Record]:
         return await self._database.fetch(
-            query, number, wanted.first, wanted.last, wanted.limit, wanted.offset, *more
+            sql, cluster_id, query.first, query.last, query.limit, query.offset, *params
         )
 
 
-async def _made(rows: Sequence[asyncpg.Record], make: Callable[[asyncpg.Record], T]) -> list[T]:
-    """Something of each row; of many in steps, between which others are served."""
-    made: list[T] = []
-    for first in range(0, len(rows), _ROWS_A_STEP):
+async def _convert(rows: Sequence[asyncpg.Record], convert: Callable[[asyncpg.Record], T]) -> list[T]:
+    """Convert all rows, and yield to the event loop after each batch."""
+    converted: list[T] = []
+    for first in range(0, len(rows), _ROWS_PER_BATCH):
         if first:
             await asyncio.sleep(0)
-        made += map(make, rows[first : first + _ROWS_A_STEP])
-    return made
-
-
-def stat_hour(hour: int) -> datetime:
-    """The beginning of hour number `hour`."""
-    return datetime.fromtimestamp(hour * 3600, UTC)
+        converted += map(convert, rows[first : first + _ROWS_PER_BATCH])
+    return converted
 
 
 def row_id(hour: int, member: int) -> int:
-    """A row's id: made of what it is known by, so that computing an hour again does not change it."""
+    """Derive the id of a row from its key, so that rolling up the hour again does not change it."""
     return hour << 32 | member
 
 
 def usage_fields(row: asyncpg.Record) -> dict[str, Any]:
-    """What rows of every kind have."""
+    """Return the fields that rows of all kinds share."""
     allocated = row["allocated"] / GPU_HOUR
     return {
-        "stat_hour": stat_hour(row["hour"]),
+        "stat_hour": datetime.fromtimestamp(row["hour"] * 3600, UTC),
         "allocated_gpu_count": allocated,
         "allocated_gpu_hours": allocated,
         "idle_gpu_hours": row["idle"] / GPU_HOUR,

@@ -1,11 +1,11 @@
-"""Sums over days, for reports and for the list of what is wasted."""
+"""Sum usage over days, for reports and for the list of idle workloads."""
 
 from typing import Any
 
 import asyncpg
 
-from gpufleet.accounting.hours import HOUR_MS, PPM
-from gpufleet.accounting.statistics import UsageSum, UsageTotals
+from gpufleet.model.hours import HOUR_MS, PPM
+from gpufleet.model.statistics import UsageSum, UsageTotals
 from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.postgres.database import Database
 
@@ -23,7 +23,7 @@ _LABELS = f"""
 SELECT value AS name, s.* FROM ({_SUM.format(grouping="label")}) AS s JOIN label_name ON id = member
 WHERE type = $4 AND key = $5 ORDER BY allocated DESC, value
 """  # noqa: S608
-# A workload whose labels changed has several members; here it is one.
+# A workload whose labels changed has several members; merge them.
 _WORKLOADS = f"""
 SELECT w.name, n.name AS namespace, k.name AS kind, uid, sum(allocated) AS allocated, sum(idle) AS idle,
     sum(cost) AS cost, sum(measured) AS measured, sum(used) AS used
@@ -34,7 +34,7 @@ GROUP BY n.name, k.name, w.name, uid
 """  # noqa: S608
 _BY_ALLOCATED = f"{_WORKLOADS} ORDER BY sum(allocated) DESC, n.name, k.name, w.name, uid"
 _BY_IDLE = f"{_WORKLOADS} HAVING sum(idle) > 0 ORDER BY sum(idle) DESC, n.name, k.name, w.name, uid"
-# An hour's capacity is a whole number of GPU-milliseconds; as such it adds up without a rest.
+# The capacity of an hour is an integer of GPU-milliseconds, so the sum is exact.
 _TOTALS = f"""
 SELECT s.*, (SELECT sum(round(capacity * {HOUR_MS})::numeric) FROM cluster_hour
     WHERE cluster = $1 AND hour >= $2 AND hour < $3) AS capacity,
@@ -44,51 +44,51 @@ FROM ({_SUM.format(grouping="cluster")}) AS s
 
 
 class UsageSums:
-    """The part of the store that adds days up. Days are given by the number of their first hour."""
+    """Sum usage over days. A day is identified by its first hour."""
 
     def __init__(self, database: Database, clusters: AccountedClusters) -> None:
         self._database = database
         self._clusters = clusters
 
     async def totals(self, cluster: str, first: int, after: int) -> UsageTotals:
-        """The whole cluster from day `first` to before day `after`."""
-        row = await self._database.fetchrow(_TOTALS, await self._clusters.number(cluster), first, after)
+        """Return the totals of a cluster from day `first` until before day `after`."""
+        row = await self._database.fetchrow(_TOTALS, await self._clusters.id_of(cluster), first, after)
         if row is None:
             return UsageTotals()
         capacity = int(row["capacity"] or 0) * PPM
         return UsageTotals(hours=row["hours"], capacity=capacity, **_amounts(row))
 
     async def by_namespace(self, cluster: str, first: int, after: int) -> list[UsageSum]:
-        """Each namespace, the largest first."""
+        """Return the sums of each namespace, the largest first."""
         return await self._sums(_NAMESPACES, cluster, first, after)
 
     async def by_label(self, cluster: str, first: int, after: int, type_: str, key: str) -> list[UsageSum]:
-        """Each value of a label or annotation, the largest first."""
+        """Return the sums of each value of a label or annotation, the largest first."""
         return await self._sums(_LABELS, cluster, first, after, type_, key)
 
     async def by_workload(self, cluster: str, first: int, after: int) -> list[UsageSum]:
-        """Each workload, the largest first."""
+        """Return the sums of each workload, the largest first."""
         return await self._sums(_BY_ALLOCATED, cluster, first, after)
 
     async def idle_workloads(
         self, cluster: str, first: int, after: int, limit: int, offset: int
     ) -> tuple[int, list[UsageSum]]:
-        """How many workloads held GPUs that they did not use, and some of them, the worst first."""
+        """Return how many workloads held idle GPUs, and one page of them, the most idle first."""
         query = f"SELECT *, count(*) OVER () AS total FROM ({_BY_IDLE}) AS found LIMIT $4 OFFSET $5"  # noqa: S608
-        number = await self._clusters.number(cluster)
+        number = await self._clusters.id_of(cluster)
         rows = await self._database.fetch(query, number, first, after, limit, offset)
         if not rows and offset:
             return (await self.idle_workloads(cluster, first, after, 1, 0))[0], []
         return (rows[0]["total"] if rows else 0), [_sum(row) for row in rows]
 
-    async def _sums(self, query: str, cluster: str, first: int, after: int, *more: Any) -> list[UsageSum]:
-        rows = await self._database.fetch(query, await self._clusters.number(cluster), first, after, *more)
+    async def _sums(self, query: str, cluster: str, first: int, after: int, *params: Any) -> list[UsageSum]:
+        rows = await self._database.fetch(query, await self._clusters.id_of(cluster), first, after, *params)
         return [_sum(row) for row in rows]
 
 
 def _sum(row: asyncpg.Record) -> UsageSum:
-    facts = {name: row[name] for name in ("namespace", "kind", "uid") if name in row}
-    return UsageSum(name=row["name"], **facts, **_amounts(row))
+    owner = {name: row[name] for name in ("namespace", "kind", "uid") if name in row}
+    return UsageSum(name=row["name"], **owner, **_amounts(row))
 
 
 def _amounts(row: asyncpg.Record) -> dict[str, Any]:

@@ -1,19 +1,19 @@
-"""What some groups held in each hour or on each day, for charts that agree with a report.
+"""Allocated GPU time per hour or day and group, for charts that add up to the totals of a report.
 
-Hours come from the table of the grouping, days from the sums that reports are made of: both are whole
-numbers of GPU time, so that what is drawn adds up to what is told.
+Hours come from the table of the grouping, days from the daily sums that reports use. Both are integers
+of GPU time, so a chart always adds up to its report.
 """
 
 from collections.abc import Sequence
 from typing import Literal
 
-from gpufleet.accounting.statistics import UsageSum
+from gpufleet.model.statistics import UsageSum
 from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.postgres.database import Database
 
 Step = Literal["hour", "day"]
 GroupKey = tuple[str, str, str, str]
-"""Namespace, kind, name and uid; empty where a grouping has none."""
+"""Namespace, kind, name and uid; empty strings where a grouping has none."""
 
 _DAYS = "usage_day WHERE grouping = '{grouping}' AND cluster = $1 AND hour >= $2 AND hour < $3"
 _HOURS = "{grouping}_hour WHERE cluster = $1 AND hour >= $2 AND hour < $3"
@@ -28,7 +28,7 @@ SELECT hour, '' AS namespace, '' AS kind, value AS name, '' AS uid, allocated
 FROM (SELECT hour, {member} AS member, allocated FROM {rows}) AS r
 JOIN label_name ON id = member WHERE cluster = $1 AND value = ANY($4::text[]) AND type = $5 AND key = $6
 """
-# A workload whose labels changed has several members; here it is one.
+# A workload whose labels changed has several members; merge them.
 _WORKLOAD = """
 SELECT hour, n.name AS namespace, k.name AS kind, w.name, uid, sum(allocated) AS allocated
 FROM (SELECT hour, {member} AS member, allocated FROM {rows}) AS r
@@ -40,15 +40,15 @@ GROUP BY hour, n.name, k.name, w.name, uid
 
 
 class UsageSeries:
-    """The part of the store that tells how usage went over time."""
+    """Read usage over time."""
 
     def __init__(self, database: Database, clusters: AccountedClusters) -> None:
         self._database = database
         self._clusters = clusters
 
     async def of_cluster(self, cluster: str, first: int, after: int, step: Step) -> dict[int, int]:
-        """GPU time allocated in each hour or day that is accounted, by its (first) hour."""
-        number = await self._clusters.number(cluster)
+        """Return the GPU time allocated in the cluster in each hour or day, by (first) hour."""
+        number = await self._clusters.id_of(cluster)
         rows = await self._database.fetch(_CLUSTER.format(rows=_rows("cluster", step)), number, first, after)
         return {row["hour"]: int(row["allocated"]) for row in rows}
 
@@ -62,23 +62,23 @@ class UsageSeries:
         key: str,
         groups: Sequence[UsageSum],
     ) -> dict[GroupKey, dict[int, int]]:
-        """The same for each of some groups of a report."""
+        """Return the same for each of `groups`."""
         names = [group.name for group in groups]
-        more: list[list[str] | str]
-        span = (await self._clusters.number(cluster), first, after)
+        params: list[list[str] | str]
+        span = (await self._clusters.id_of(cluster), first, after)
         if by == "namespace":
-            query, more = _NAMESPACE, [names]
+            query, params = _NAMESPACE, [names]
         elif by == "workload":
-            query, more = _WORKLOAD, [names, [group.uid for group in groups]]
+            query, params = _WORKLOAD, [names, [group.uid for group in groups]]
         else:
-            query, more = _LABEL, [names, by, key]
+            query, params = _LABEL, [names, by, key]
         table = by if by in ("namespace", "workload") else "label"
         member = "member" if step == "day" else table
-        found = await self._database.fetch(query.format(rows=_rows(table, step), member=member), *span, *more)
+        query = query.format(rows=_rows(table, step), member=member)
         series: dict[GroupKey, dict[int, int]] = {}
-        for row in found:
-            place = (row["namespace"], row["kind"], row["name"], row["uid"])
-            series.setdefault(place, {})[row["hour"]] = int(row["allocated"])
+        for row in await self._database.fetch(query, *span, *params):
+            group = (row["namespace"], row["kind"], row["name"], row["uid"])
+            series.setdefault(group, {})[row["hour"]] = int(row["allocated"])
         return series
 
 

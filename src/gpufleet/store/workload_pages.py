@@ -1,25 +1,24 @@
-"""Pages of hourly workload statistics, quick on tens of millions of rows whatever is asked for.
+"""Page through hourly workload statistics, fast even with tens of millions of rows.
 
-Three steps. The total is a sum of small counts kept per hour for each way of narrowing the rows. Then
-the keys of the page are found in an index alone, on the way that reads the fewest entries. Then
-only the rows of the page are fetched.
+A page takes three steps. The total is a sum of row counts that are stored per hour for each combination
+of filters. Then an index-only query finds the keys of the page, in the way that reads the fewest index
+entries. Finally only the rows of the page are fetched.
 
-- Ordered by time, every filter has an index that ends in (hour, workload). A namespace without
-  a kind is the merge of its kinds, of which there are few.
-- Ordered by utilization, there are two ways: walk the index of the order and skip what does not
-  match, or collect what matches and sort it. The total says beforehand which of them is shorter.
+- Sorted by time, every filter has an index that ends in (hour, workload). A namespace without a kind is
+  a merge over its kinds, of which there are few.
+- Sorted by utilization, there are two ways: walk the index on utilization and skip rows that do not
+  match, or collect the matching rows and sort them. The total tells which one is cheaper.
 
-A row without a reading comes last in either direction. Ties are broken by hour and workload, in the
-direction of the order.
+Rows without utilization come last in both directions. Ties are sorted by hour and workload.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import asyncpg
 import msgspec
 
-from gpufleet.accounting.statistics import WorkloadHoursWanted, WorkloadStatistics
+from gpufleet.model.statistics import WorkloadHoursQuery, WorkloadStatistics
 from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.partitions import first_hour, month_of
 from gpufleet.store.postgres.database import Database
@@ -46,127 +45,118 @@ WHERE cluster = $1 AND name = $2 AND ($3 = 0 OR namespace = $3) AND ($4 = 0 OR k
 """
 _SPAN = "cluster = $1 AND hour BETWEEN $2 AND $3"
 _EARLIEST, _LATEST = first_hour(1970, 1), first_hour(9999, 12) - 1
-"""Whoever asks from the year 1, or to 9999, means from the first month, or to the last, that there is."""
+"""Bounds for queries that start in the year 1 or end in 9999."""
 _SORT_COST = 2.0
-"""Collecting and sorting a row, in steps of walking an index."""
-
-
-class _Narrowed(NamedTuple):
-    """The filters by number; 0 stands for all, None for one that matches nothing."""
-
-    namespace: int | None
-    kind: int | None
+"""Cost to collect and sort a row, relative to a step in an index."""
 
 
 class WorkloadPages:
-    """The part of the store that answers for workloads."""
+    """Read pages of hourly workload statistics."""
 
     def __init__(self, database: Database, clusters: AccountedClusters) -> None:
         self._database = database
         self._clusters = clusters
 
-    async def page(self, wanted: WorkloadHoursWanted) -> tuple[int, list[WorkloadStatistics]]:
-        """How many rows there are on all pages, and those of one."""
-        number = await self._clusters.number(wanted.cluster)
+    async def page(self, query: WorkloadHoursQuery) -> tuple[int, list[WorkloadStatistics]]:
+        """Return the total number of rows and the rows of one page."""
+        cluster_id = await self._clusters.id_of(query.cluster)
 
         async def work(connection: asyncpg.Connection) -> tuple[int, list[WorkloadStatistics]]:
-            # A plan made for any values would take a short span or a first page for the average.
+            # A generic plan would treat a short span or a first page like the average.
             await connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
-            return await _Search(connection).page(number, wanted)
+            return await _PageQuery(connection, cluster_id, query).page()
 
         return await self._database.transaction(work)
 
 
-class _Search:
-    """One question, on one connection."""
+class _PageQuery:
+    """One query on one connection. Namespace and kind are ids; 0 means all."""
 
-    def __init__(self, connection: asyncpg.Connection) -> None:
-        self._database = connection
+    def __init__(self, connection: asyncpg.Connection, cluster_id: int, query: WorkloadHoursQuery) -> None:
+        self._connection = connection
+        self._cluster_id = cluster_id
+        self._query = query
+        self._span = (cluster_id, query.first, query.last)
+        self._slice = (query.limit, query.offset)
 
-    async def page(self, number: int, wanted: WorkloadHoursWanted) -> tuple[int, list[WorkloadStatistics]]:
-        narrowed = await self._narrow(number, wanted)
-        if narrowed.namespace is None or narrowed.kind is None:
+    async def page(self) -> tuple[int, list[WorkloadStatistics]]:
+        query = self._query
+        namespace = await self._namespace_id() if query.namespace else 0
+        kind = await self._kind_id() if query.kind else 0
+        if namespace is None or kind is None:
             return 0, []
-        if wanted.name:
-            total, keys = await self._of_name(number, wanted, narrowed.namespace, narrowed.kind)
+        if query.name:
+            total, keys = await self._of_name(namespace, kind)
         else:
-            total = await self._total(number, wanted.first, wanted.last, narrowed.namespace, narrowed.kind)
-            if wanted.offset >= total:
+            total = await self._count(query.first, query.last, namespace, kind)
+            if query.offset >= total:
                 return total, []
-            find = self._by_utilization if wanted.by_utilization else self._by_time
-            keys = await find(number, wanted, narrowed.namespace, narrowed.kind, total)
-        return total, await self._rows(number, wanted.cluster, keys)
+            if query.by_utilization:
+                keys = await self._by_utilization(namespace, kind, total)
+            else:
+                keys = await self._by_time(namespace, kind)
+        return total, await self._rows(keys)
 
-    async def _narrow(self, number: int, wanted: WorkloadHoursWanted) -> _Narrowed:
-        namespace: int | None = 0
-        kind: int | None = 0
-        if wanted.namespace:
-            namespace = await self._database.fetchval(
-                "SELECT id FROM namespace_name WHERE cluster = $1 AND name = $2", number, wanted.namespace
-            )
-        if wanted.kind:
-            kind = await self._database.fetchval("SELECT id FROM kind_name WHERE name = $1", wanted.kind)
-        return _Narrowed(namespace, kind)
+    async def _namespace_id(self) -> int | None:
+        sql = "SELECT id FROM namespace_name WHERE cluster = $1 AND name = $2"
+        found: int | None = await self._connection.fetchval(sql, self._cluster_id, self._query.namespace)
+        return found
 
-    async def _total(self, number: int, first: int, last: int, namespace: int, kind: int) -> int:
-        return int(await self._database.fetchval(_COUNT, number, first, last, namespace, kind))
+    async def _kind_id(self) -> int | None:
+        sql = "SELECT id FROM kind_name WHERE name = $1"
+        found: int | None = await self._connection.fetchval(sql, self._query.kind)
+        return found
 
-    async def _of_name(
-        self, number: int, wanted: WorkloadHoursWanted, namespace: int, kind: int
-    ) -> tuple[int, Sequence[asyncpg.Record]]:
-        rows = await self._database.fetch(_IDS, number, wanted.name, namespace, kind)
+    async def _count(self, first: int, last: int, namespace: int, kind: int) -> int:
+        return int(await self._connection.fetchval(_COUNT, self._cluster_id, first, last, namespace, kind))
+
+    async def _of_name(self, namespace: int, kind: int) -> tuple[int, Sequence[asyncpg.Record]]:
+        rows = await self._connection.fetch(_IDS, self._cluster_id, self._query.name, namespace, kind)
         ids = [row["id"] for row in rows]
-        total = await self._database.fetchval(
+        total = await self._connection.fetchval(
             f"SELECT count(*) FROM workload_hour WHERE {_SPAN} AND workload = ANY($4::int[])",  # noqa: S608
-            *(number, wanted.first, wanted.last, ids),
+            *(*self._span, ids),
         )
-        order = _order("utilization + 0", wanted)
-        keys = await self._database.fetch(
+        order = _order("utilization + 0", self._query)
+        keys = await self._connection.fetch(
             f"SELECT hour, workload FROM workload_hour WHERE {_SPAN} AND workload = ANY($4::int[])"  # noqa: S608
             f" ORDER BY {order} LIMIT $5 OFFSET $6",
-            *(number, wanted.first, wanted.last, ids, wanted.limit, wanted.offset),
+            *(*self._span, ids, *self._slice),
         )
         return total, keys
 
-    async def _by_time(
-        self, number: int, wanted: WorkloadHoursWanted, namespace: int, kind: int, _total: int
-    ) -> Sequence[asyncpg.Record]:
-        order = _order("", wanted)
-        page = (wanted.limit, wanted.offset)
-        span = (number, wanted.first, wanted.last)
+    async def _by_time(self, namespace: int, kind: int) -> Sequence[asyncpg.Record]:
+        order = _order("", self._query)
         if namespace and not kind:
-            query = f"""
+            sql = f"""
             SELECT hour, workload FROM kind_name AS k CROSS JOIN LATERAL (
                 SELECT hour, workload FROM workload_hour
-                WHERE {_SPAN} AND namespace = $4 AND kind = k.id ORDER BY {order} LIMIT $5::int + $6::int
-            ) AS found ORDER BY {order} LIMIT $5 OFFSET $6"""  # noqa: S608
-            return await self._keys(query, *span, namespace, *page)
+                WHERE {_SPAN} AND namespace = $6 AND kind = k.id ORDER BY {order} LIMIT $4::int + $5::int
+            ) AS found ORDER BY {order} LIMIT $4 OFFSET $5"""  # noqa: S608
+            return await self._keys(sql, namespace)
         filters, values = _filters(namespace, kind, first=6)
-        query = f"""
+        sql = f"""
         SELECT hour, workload FROM workload_hour WHERE {_SPAN}{filters}
         ORDER BY {order} LIMIT $4 OFFSET $5"""  # noqa: S608
-        return await self._keys(query, *span, *page, *values)
+        return await self._keys(sql, *values)
 
-    async def _by_utilization(
-        self, number: int, wanted: WorkloadHoursWanted, namespace: int, kind: int, total: int
-    ) -> Sequence[asyncpg.Record]:
-        low, high = month_of(max(wanted.first, _EARLIEST)), month_of(min(wanted.last, _LATEST))
-        months = (first_hour(*low), first_hour(high[0], high[1] + 1) - 1)
-        everything = await self._total(number, *months, 0, 0)
-        walked = (wanted.offset + wanted.limit) * everything / max(1, total)
+    async def _by_utilization(self, namespace: int, kind: int, total: int) -> Sequence[asyncpg.Record]:
+        query = self._query
+        low, high = month_of(max(query.first, _EARLIEST)), month_of(min(query.last, _LATEST))
+        in_months = await self._count(first_hour(*low), first_hour(high[0], high[1] + 1) - 1, 0, 0)
+        walked = (query.offset + query.limit) * in_months / max(1, total)
         filters, values = _filters(namespace, kind, first=6)
-        span = (number, wanted.first, wanted.last, wanted.limit, wanted.offset)
         if walked > _SORT_COST * total:
-            # "+ 0" keeps the planner from walking the index of the order
-            query = f"""
+            # "+ 0" keeps the planner from using the index on utilization
+            sql = f"""
             SELECT hour, workload FROM workload_hour WHERE {_SPAN}{filters}
-            ORDER BY {_order("utilization + 0", wanted)} LIMIT $4 OFFSET $5"""  # noqa: S608
-        elif not wanted.descending:
-            query = f"""
+            ORDER BY {_order("utilization + 0", query)} LIMIT $4 OFFSET $5"""  # noqa: S608
+        elif not query.descending:
+            sql = f"""
             SELECT hour, workload FROM workload_hour WHERE {_SPAN}{filters}
-            ORDER BY {_order("utilization", wanted)} LIMIT $4 OFFSET $5"""  # noqa: S608
+            ORDER BY {_order("utilization", query)} LIMIT $4 OFFSET $5"""  # noqa: S608
         else:
-            query = f"""
+            sql = f"""
             SELECT hour, workload FROM (
                 (SELECT hour, workload, utilization FROM workload_hour
                  WHERE {_SPAN}{filters} AND utilization IS NOT NULL
@@ -175,25 +165,24 @@ class _Search:
                 (SELECT hour, workload, utilization FROM workload_hour
                  WHERE {_SPAN}{filters} AND utilization IS NULL
                  ORDER BY utilization DESC, hour DESC, workload DESC LIMIT $4::int + $5::int)
-            ) AS found ORDER BY {_order("utilization", wanted)} LIMIT $4 OFFSET $5"""  # noqa: S608
-        return await self._keys(query, *span, *values)
+            ) AS found ORDER BY {_order("utilization", query)} LIMIT $4 OFFSET $5"""  # noqa: S608
+        return await self._keys(sql, *values)
 
-    async def _keys(self, query: str, *values: int) -> Sequence[asyncpg.Record]:
-        found: list[asyncpg.Record] = await self._database.fetch(query, *values)
+    async def _keys(self, sql: str, *values: int) -> Sequence[asyncpg.Record]:
+        """Run `sql` with the span as $1 to $3, limit and offset as $4 and $5, and `values` from $6 on."""
+        found: list[asyncpg.Record] = await self._connection.fetch(sql, *self._span, *self._slice, *values)
         return found
 
-    async def _rows(
-        self, number: int, cluster: str, keys: Sequence[asyncpg.Record]
-    ) -> list[WorkloadStatistics]:
+    async def _rows(self, keys: Sequence[asyncpg.Record]) -> list[WorkloadStatistics]:
         if not keys:
             return []
         hours, workloads = [row["hour"] for row in keys], [row["workload"] for row in keys]
-        rows = await self._database.fetch(_ROWS, number, hours, workloads)
-        return [_workload(cluster, row) for row in rows]
+        rows = await self._connection.fetch(_ROWS, self._cluster_id, hours, workloads)
+        return [_workload(self._query.cluster, row) for row in rows]
 
 
 def _filters(namespace: int, kind: int, first: int) -> tuple[str, list[int]]:
-    """Conditions with parameters from `first` on, and their values."""
+    """Return SQL conditions with parameters from `first` on, and the parameter values."""
     text = ""
     values: list[int] = []
     for column, value in (("namespace", namespace), ("kind", kind)):
@@ -203,9 +192,9 @@ def _filters(namespace: int, kind: int, first: int) -> tuple[str, list[int]]:
     return text, values
 
 
-def _order(utilization: str, wanted: WorkloadHoursWanted) -> str:
-    direction = "DESC" if wanted.descending else "ASC"
-    by = f"{utilization} {direction} NULLS LAST, " if wanted.by_utilization and utilization else ""
+def _order(utilization: str, query: WorkloadHoursQuery) -> str:
+    direction = "DESC" if query.descending else "ASC"
+    by = f"{utilization} {direction} NULLS LAST, " if query.by_utilization and utilization else ""
     return f"{by}hour {direction}, workload {direction}"
 
 

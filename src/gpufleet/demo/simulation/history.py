@@ -16,7 +16,7 @@ from gpufleet.demo.simulation.simulation import TICK, Simulation
 from gpufleet.demo.simulation.training import training_points
 from gpufleet.model.reading import Column, Quantity, TrainingPoint
 from gpufleet.store.chunks import ReadingGrid
-from gpufleet.store.readings import QUARTER
+from gpufleet.store.readings import CHUNK_SECONDS
 
 NEEDED = frozenset({Quantity.UTILIZATION})
 """What accounting asks for; a demonstration does not begin before it is there."""
@@ -87,7 +87,7 @@ async def write_training(
 def _quarters(start: float, end: float) -> Iterator[tuple[float, float]]:
     first = start
     while first < end:
-        after = min(first - first % QUARTER + QUARTER, end)
+        after = min(first - first % CHUNK_SECONDS + CHUNK_SECONDS, end)
         yield first, after
         first = after
 

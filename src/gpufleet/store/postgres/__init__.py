@@ -1,1 +1,1 @@
-"""PostgreSQL itself: the embedded server, connections, migrations, leadership."""
+"""Access to PostgreSQL: the embedded server, connections, migrations, leadership."""

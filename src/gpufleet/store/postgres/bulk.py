@@ -1,8 +1,7 @@
-"""Many rows at once: COPY into a passing table, then one upsert from there.
+"""Upsert many rows: COPY into a temporary table, then INSERT … ON CONFLICT from there.
 
-COPY is several times faster than INSERT, but knows no ON CONFLICT. The passing table has
-the columns of the target and is gone at the end of the transaction. Rows that are there
-already get the new values, so the same rows may be sent any number of times.
+COPY is several times faster than INSERT but has no ON CONFLICT. The temporary table has the columns of
+the target. Existing rows get the new values, so an upsert may be repeated.
 """
 
 import re
@@ -14,32 +13,32 @@ import asyncpg
 _NAME = re.compile(r"^[a-z_][a-z0-9_]*$")
 
 
-async def merge(
+async def bulk_upsert(
     connection: asyncpg.Connection,
     table: str,
     columns: Sequence[str],
     key: Sequence[str],
     rows: Iterable[Sequence[Any]],
 ) -> None:
-    """Insert `rows` into `table`, or update those whose `key` is there. Needs a transaction."""
+    """Insert `rows` into `table`, or update those whose `key` exists. Call it in a transaction."""
     names = [_checked(name) for name in columns]
-    passing = f"passing_{_checked(table)}"
+    temporary = f"new_{_checked(table)}"
     await connection.execute(
-        f"CREATE TEMPORARY TABLE {passing} ON COMMIT DROP AS SELECT {', '.join(names)} FROM {table} WITH NO DATA"  # noqa: S608
+        f"CREATE TEMPORARY TABLE {temporary} ON COMMIT DROP AS SELECT {', '.join(names)} FROM {table} WITH NO DATA"  # noqa: S608
     )
-    await connection.copy_records_to_table(passing, records=rows, columns=names)
+    await connection.copy_records_to_table(temporary, records=rows, columns=names)
     changed = [name for name in names if name not in key]
     action = (
         "UPDATE SET " + ", ".join(f"{name} = excluded.{name}" for name in changed) if changed else "NOTHING"
     )
     await connection.execute(
-        f"INSERT INTO {table} ({', '.join(names)}) SELECT {', '.join(names)} FROM {passing} "  # noqa: S608
+        f"INSERT INTO {table} ({', '.join(names)}) SELECT {', '.join(names)} FROM {temporary} "  # noqa: S608
         f"ON CONFLICT ({', '.join(_checked(name) for name in key)}) DO {action}"
     )
-    await connection.execute(f"DROP TABLE {passing}")
+    await connection.execute(f"DROP TABLE {temporary}")
 
 
 def _checked(name: str) -> str:
     if not _NAME.match(name):
-        raise ValueError(f"not a name of a table or column: {name!r}")
+        raise ValueError(f"not a table or column name: {name!r}")
     return name

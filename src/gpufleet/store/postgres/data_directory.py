@@ -1,8 +1,8 @@
-"""A database directory on disk: made once, then started with the settings that we want.
+"""The PostgreSQL data directory: created with `initdb`, then served by a child process.
 
-`initdb` works in a folder beside the final one, which is renamed when everything is there:
-a start that was killed half-way leaves nothing that looks like a database. What is in the
-place already is used only if it is a database of the right version; nothing is overwritten.
+`initdb` runs in a temporary directory that is renamed at the end, so an interrupted start never leaves an
+incomplete database. An existing directory is used only if it is a database of the right version; nothing
+is ever overwritten.
 """
 
 import os
@@ -14,19 +14,25 @@ from pathlib import Path
 from urllib.parse import quote
 
 from gpufleet.errors import OperationRefused, StoreUnavailable
-from gpufleet.store.postgres.programs import SystemUser, account_for, open_programs, open_the_way, programs
+from gpufleet.store.postgres.programs import (
+    SystemUser,
+    grant_search,
+    make_readable,
+    programs,
+    system_user_for,
+)
 
 DATABASE = "gpufleet"
-"""The database, and the role that owns it."""
+"""The name of the database and of the role that owns it."""
 
 _INITDB_SECONDS = 120
-_KEEPER = '"$@" </dev/null & server=$!; (read -r _; kill -INT "$server" 2>/dev/null) <&3 & exec 3<&-; wait "$server"'
-"""Ends the server when our end of the pipe on its standard input closes: also after a kill -9 of ours."""
+_WRAPPER = '"$@" </dev/null & server=$!; (read -r _; kill -INT "$server" 2>/dev/null) <&3 & exec 3<&-; wait "$server"'
+"""A shell script that stops the server when its stdin closes, which happens even if our process is killed."""
 
 
 @dataclass(frozen=True)
 class DataDirectory:
-    """What PostgreSQL calls a database cluster: one directory that one server serves."""
+    """One data directory, which PostgreSQL calls a database cluster."""
 
     pgdata: Path
     sockets: Path
@@ -36,27 +42,27 @@ class DataDirectory:
 
     @property
     def dsn(self) -> str:
-        """How to connect, for the one database that is ours."""
+        """The DSN of the gpufleet database."""
         return self.dsn_of(DATABASE)
 
     def dsn_of(self, database: str) -> str:
-        """How to connect to a database of this server."""
+        """Return the DSN of a database of this server."""
         return dsn_at(self.sockets, database)
 
     def spawn(self, options: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-        """Start the server under its keeper; closing `stdin` of the process stops it cleanly."""
+        """Start the server under its wrapper; closing `stdin` of the process stops it cleanly."""
         settings = {
             "listen_addresses": "",
             "unix_socket_directories": str(self.sockets),
             "unix_socket_permissions": "0700",
             **options,
         }
-        words = [str(self.programs / "postgres"), "-D", str(self.pgdata)]
+        command = [str(self.programs / "postgres"), "-D", str(self.pgdata)]
         for name, value in settings.items():
-            words += ["-c", f"{name}={value}"]
+            command += ["-c", f"{name}={value}"]
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                ["/bin/sh", "-c", f"exec 3<&0; {_KEEPER}", "postgres", *words],
+                ["/bin/sh", "-c", f"exec 3<&0; {_WRAPPER}", "postgres", *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -65,19 +71,19 @@ class DataDirectory:
                 user=self.account.uid,
                 group=self.account.gid,
                 extra_groups=None if self.account.uid is None else [],
-                # a Ctrl-C at the terminal is for us: we stop the database last
+                # keep Ctrl-C from reaching the server: we stop it last
                 start_new_session=True,
             )
 
-    def last_words(self, lines: int = 5) -> str:
-        """The end of the server's log, for a message that says why it does not start."""
+    def log_tail(self, lines: int = 5) -> str:
+        """Return the last lines of the server's log, for error messages."""
         try:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except OSError:
             return ""
 
     def postmaster(self) -> int | None:
-        """The pid that the server noted of itself, if it is there and alive."""
+        """Return the pid in the server's pid file if that process is alive."""
         try:
             pid = int((self.pgdata / "postmaster.pid").read_text().split("\n", 1)[0])
             os.kill(pid, 0)
@@ -87,21 +93,21 @@ class DataDirectory:
 
 
 def dsn_at(sockets: Path, database: str) -> str:
-    """How to connect to the server whose socket is in a folder."""
+    """Return the DSN of a server whose socket is in `sockets`."""
     return f"postgresql://{DATABASE}@/{database}?host={quote(str(sockets))}"
 
 
 def prepare(
     pgdata: Path, sockets: Path, log: Path, *, durable: bool = True, folder: Path | None = None
 ) -> DataDirectory:
-    """The cluster in `pgdata`, made if there is none.
+    """Return the data directory in `pgdata`; create it if it does not exist.
 
-    `durable=False` (nothing is synced) and other programs, in `folder`, are for tests.
+    `durable=False` (no fsync) and `folder`, with other PostgreSQL programs, are for tests.
     """
     folder = folder or programs()
-    account = account_for(pgdata)
-    open_the_way(account, folder / "postgres", pgdata, sockets)
-    open_programs(account, folder)
+    account = system_user_for(pgdata)
+    grant_search(account, folder / "postgres", pgdata, sockets)
+    make_readable(account, folder)
     cluster = DataDirectory(pgdata, sockets, log, account, folder)
     sockets.mkdir(mode=0o700, exist_ok=True)
     account.own(sockets)
@@ -117,11 +123,11 @@ def _create(cluster: DataDirectory, durable: bool) -> None:
         shutil.rmtree(unfinished)
     unfinished.mkdir(mode=0o700, parents=True)
     cluster.account.own(unfinished)
-    words = [str(cluster.programs / "initdb"), "-D", str(unfinished), "-U", DATABASE, "-A", "trust"]
-    words += ["-E", "UTF8", "--locale=C", "--no-instructions"]
+    command = [str(cluster.programs / "initdb"), "-D", str(unfinished), "-U", DATABASE, "-A", "trust"]
+    command += ["-E", "UTF8", "--locale=C", "--no-instructions"]
     try:
         done = subprocess.run(
-            [*words] if durable else [*words, "--no-sync"],
+            command if durable else [*command, "--no-sync"],
             capture_output=True,
             text=True,
             errors="replace",
@@ -134,12 +140,12 @@ def _create(cluster: DataDirectory, durable: bool) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise StoreUnavailable(f"initdb did not finish in {_INITDB_SECONDS} s at {unfinished}") from None
+        raise StoreUnavailable(f"initdb did not finish within {_INITDB_SECONDS} s in {unfinished}") from None
     if done.returncode != 0:
         shutil.rmtree(unfinished, ignore_errors=True)
-        said = done.stderr.splitlines() or ["no reason was given"]
-        why = next((line for line in said if "could not" in line or "FATAL" in line), said[-1])
-        raise StoreUnavailable(f"can't make a database at {cluster.pgdata}: {why.strip()}")
+        output = done.stderr.splitlines() or ["initdb gave no reason"]
+        reason = next((line for line in output if "could not" in line or "FATAL" in line), output[-1])
+        raise StoreUnavailable(f"can't create a database in {cluster.pgdata}: {reason.strip()}")
     if cluster.pgdata.exists():
         cluster.pgdata.rmdir()
     unfinished.rename(cluster.pgdata)
@@ -150,7 +156,7 @@ def _check_version(cluster: DataDirectory) -> None:
         found = (cluster.pgdata / "PG_VERSION").read_text().strip()
     except FileNotFoundError:
         raise OperationRefused(
-            f"{cluster.pgdata} is not empty and is no PostgreSQL database; "
+            f"{cluster.pgdata} is not empty and not a PostgreSQL database; "
             "move it away or choose another directory with --data"
         ) from None
     ours = subprocess.run(
@@ -162,11 +168,11 @@ def _check_version(cluster: DataDirectory) -> None:
     ).stdout.split()[2]
     if found != ours.split(".")[0]:
         raise OperationRefused(
-            f"{cluster.pgdata} was written by PostgreSQL {found}, this gpufleet brings {ours}; "
-            "move the data over with pg_dump and psql of both versions, or use DATABASE_URL"
+            f"{cluster.pgdata} was created by PostgreSQL {found}, but this gpufleet contains {ours}; "
+            "migrate the data with pg_dump and psql of both versions, or use DATABASE_URL"
         )
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "TZ", "LD_LIBRARY_PATH") if name in os.environ}
-    return {**kept, "LC_ALL": "C"}
+    names = ("PATH", "TZ", "LD_LIBRARY_PATH")
+    return {name: os.environ[name] for name in names if name in os.environ} | {"LC_ALL": "C"}

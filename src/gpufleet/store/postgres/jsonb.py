@@ -1,7 +1,7 @@
-"""Text for columns of type jsonb, which take every JSON but one: a string with a NUL in it.
+"""Encode values for jsonb columns, which accept all JSON except strings with a NUL character.
 
-Kubernetes lets users put NULs into annotations. One of them must not keep the books of a whole cluster
-from being written, so that it is stored as the character for what can't be shown.
+Kubernetes allows NULs in annotations. One of them must not block the accounting of a whole cluster, so
+they are replaced with U+FFFD, the replacement character.
 """
 
 import re
@@ -13,10 +13,10 @@ _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def jsonb(value: Any) -> str:
-    """The JSON of a value."""
-    return storable(msgspec.json.encode(value).decode())
+    """Encode a value as JSON without NULs."""
+    return replace_nuls(msgspec.json.encode(value).decode())
 
 
-def storable(text: str) -> str:
-    """JSON text without NULs."""
+def replace_nuls(text: str) -> str:
+    """Replace NULs in JSON text."""
     return _NUL.sub(r"\1\\ufffd", text) if r"\u0000" in text else text

@@ -1,11 +1,10 @@
-"""One of several servers does a job, and knows when it no longer may.
+"""Leader election: one of several servers does a job, and notices when it loses the job.
 
-Servers on one database are replicas; what only one of them should do (aggregating, pruning)
-is done by whoever holds a session's advisory lock. PostgreSQL gives the lock back when the
-session ends, however it ends. The holder finds out in two ways: its socket closes, or a
-heartbeat fails; `lost` is set then. The server's side gives a silent client up after
-`tcp_user_timeout`, which is longer than our heartbeat: the old leader stops before
-another can start.
+Servers on one database are replicas. A job that only one of them should do (aggregating, pruning)
+belongs to the holder of a session-level advisory lock. PostgreSQL releases the lock when the session
+ends. The holder notices because its socket closes or a heartbeat fails, and sets `lost`. PostgreSQL drops
+a silent client after `tcp_user_timeout`, which is longer than the heartbeat, so the old leader stops
+before a new one starts.
 """
 
 import asyncio
@@ -19,81 +18,83 @@ import asyncpg
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store.postgres.database import connection_options
-from gpufleet.store.postgres.errors import BROKEN
-from gpufleet.store.postgres.migrate import LOCK
+from gpufleet.store.postgres.errors import DATABASE_ERRORS
+from gpufleet.store.postgres.migrate import MIGRATION_LOCK
 
-_HEARTBEAT, _HEARTBEAT_TIMEOUT, _ASK_EVERY = 3.0, 5.0, 2.0
-_SERVER_GIVES_UP_MS = 20_000
+_HEARTBEAT, _HEARTBEAT_TIMEOUT, _RETRY_INTERVAL = 3.0, 5.0, 2.0
+_TCP_USER_TIMEOUT_MS = 20_000
 _log = get_logger("store")
 
 
 class Leadership:
-    """`async with store.leadership("aggregator") as lead:` waits until the job is ours."""
+    """`async with store.leadership("aggregator"):` waits until this process leads the job."""
 
     def __init__(
-        self, dsn: str, settings: StoreSettings, name: str, *, ask_every: float = _ASK_EVERY
+        self, dsn: str, settings: StoreSettings, name: str, *, retry_interval: float = _RETRY_INTERVAL
     ) -> None:
         self.name = name
         self.lost = asyncio.Event()
-        """Set once the job may be somebody else's."""
+        """Set as soon as another process may lead the job."""
         self._dsn = dsn
         self._settings = settings
-        self._ask_every = ask_every
+        self._retry_interval = retry_interval
         self._connection: asyncpg.Connection | None = None
-        self._heart: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
 
     @property
     def held(self) -> bool:
-        """Whether the job is ours."""
+        """Whether this process leads the job."""
         return self._connection is not None and not self.lost.is_set()
 
     async def __aenter__(self) -> Self:
         try:
-            while not await self._try():  # noqa: ASYNC110 - another machine holds it; there is no event here
-                await asyncio.sleep(self._ask_every * random.uniform(0.5, 1.5))  # noqa: S311
+            while not await self._try_lock():  # noqa: ASYNC110 - another machine holds the lock: no event to wait for
+                await asyncio.sleep(self._retry_interval * random.uniform(0.5, 1.5))  # noqa: S311
         except BaseException:
-            # one who stops waiting must not leave the connection behind
-            await self._hang_up()
+            # do not leak the connection when the wait is cancelled
+            await self._disconnect()
             raise
-        self._heart = asyncio.create_task(self._beat(), name=f"leadership {self.name}")
-        _log.info("leadership_taken", job=self.name)
+        self._heartbeat = asyncio.create_task(self._send_heartbeats(), name=f"leadership {self.name}")
+        _log.info("leadership_acquired", job=self.name)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.lost.set()
-        if self._heart is not None:
-            self._heart.cancel()
-            await asyncio.gather(self._heart, return_exceptions=True)
-        await self._hang_up()
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            await asyncio.gather(self._heartbeat, return_exceptions=True)
+        await self._disconnect()
 
-    async def _try(self) -> bool:
+    async def _try_lock(self) -> bool:
         try:
             if self._connection is None or self._connection.is_closed():
                 self._connection = await self._connect()
             return bool(
-                await self._connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", *lock_of(self.name))
+                await self._connection.fetchval(
+                    "SELECT pg_try_advisory_lock($1, $2)", *advisory_lock(self.name)
+                )
             )
-        except BROKEN as error:
-            _log.warning("leadership_not_reachable", job=self.name, reason=type(error).__name__)
-            await self._hang_up()
+        except DATABASE_ERRORS as error:
+            _log.warning("leadership_unavailable", job=self.name, error=type(error).__name__)
+            await self._disconnect()
             return False
         except BaseException:
-            await self._hang_up()
+            await self._disconnect()
             raise
 
     async def _connect(self) -> asyncpg.Connection:
         options = connection_options(self._settings, statement_seconds=_HEARTBEAT_TIMEOUT)
         options["server_settings"] |= {
-            "tcp_user_timeout": str(_SERVER_GIVES_UP_MS),
+            "tcp_user_timeout": str(_TCP_USER_TIMEOUT_MS),
             "tcp_keepalives_idle": "5",
             "tcp_keepalives_interval": "5",
             "tcp_keepalives_count": "3",
         }
         connection = await asyncpg.connect(self._dsn, **options)
-        connection.add_termination_listener(lambda _: self.lost.set() if self._heart else None)
+        connection.add_termination_listener(lambda _: self.lost.set() if self._heartbeat else None)
         return connection
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         assert self._connection is not None
         try:
             while not self.lost.is_set():
@@ -103,37 +104,37 @@ class Leadership:
                         await self.lost.wait()
                 except TimeoutError:
                     continue
-        except BROKEN as error:
-            _log.warning("leadership_lost", job=self.name, reason=type(error).__name__)
+        except DATABASE_ERRORS as error:
+            _log.warning("leadership_lost", job=self.name, error=type(error).__name__)
         finally:
             self.lost.set()
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed():
             try:
                 await connection.close(timeout=2)
-            except BROKEN:
+            except DATABASE_ERRORS:
                 connection.terminate()
 
 
-def lock_of(name: str) -> tuple[int, int]:
-    """The advisory lock of a job: never that of the migrations."""
+def advisory_lock(name: str) -> tuple[int, int]:
+    """Return the advisory lock key of a job; it never equals that of the migrations."""
     digest = hashlib.sha256(name.encode()).digest()
-    return LOCK[0], 1 + int.from_bytes(digest[:4], "big") % (2**31 - 1)
+    return MIGRATION_LOCK[0], 1 + int.from_bytes(digest[:4], "big") % (2**31 - 1)
 
 
-async def lead(take: Callable[[], Leadership], work: Callable[[], Awaitable[None]]) -> None:
-    """Do `work` whenever the job is ours, stop it when it is lost, and stand for it again. Never returns."""
+async def lead(candidate: Callable[[], Leadership], work: Callable[[], Awaitable[None]]) -> None:
+    """Run `work` while this process leads, cancel it when leadership is lost, and campaign again; never return."""
     while True:
-        async with take() as leadership:
-            doing = asyncio.ensure_future(work())
+        async with candidate() as leadership:
+            working = asyncio.ensure_future(work())
             losing = asyncio.ensure_future(leadership.lost.wait())
             try:
-                await asyncio.wait({doing, losing}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({working, losing}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 losing.cancel()
-                doing.cancel()
-                done = await asyncio.gather(doing, return_exceptions=True)
-            if leadership.held and isinstance(done[0], Exception):
-                raise done[0]
+                working.cancel()
+                (outcome,) = await asyncio.gather(working, return_exceptions=True)
+            if leadership.held and isinstance(outcome, Exception):
+                raise outcome

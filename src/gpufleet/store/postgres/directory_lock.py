@@ -1,8 +1,7 @@
-"""One server for one data directory.
+"""Lock the data directory, so that only one server uses it.
 
-The lock is a `flock` on a file in the directory. The kernel gives it back when the process
-ends, however it ends, so there is nothing to clean up by hand; the pid written into the file
-is only for the message that a second server prints.
+The lock is a `flock` on a file in the directory. The kernel releases it when the process ends, even
+after a crash, so there is never a stale lock. The pid in the file is only for error messages.
 """
 
 import fcntl
@@ -15,8 +14,8 @@ from gpufleet.errors import OperationRefused
 
 
 @contextmanager
-def sole_user(data: Path) -> Iterator[None]:
-    """Hold `data` for this process alone; another process that tries is refused with our pid."""
+def lock_data_directory(data: Path) -> Iterator[None]:
+    """Lock `data` for this process; raise OperationRefused if another process holds the lock."""
     path = data / "server.lock"
     try:
         data.mkdir(parents=True, exist_ok=True)
@@ -32,7 +31,7 @@ def sole_user(data: Path) -> Iterator[None]:
             pid = os.pread(file, 32, 0).decode(errors="replace").strip() or "unknown"
             raise OperationRefused(
                 f"another gpufleet (pid {pid}) uses the data directory {data}; "
-                "stop it, or give this one a directory of its own with --data"
+                "stop it, or choose another directory with --data"
             ) from None
         os.ftruncate(file, 0)
         os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
