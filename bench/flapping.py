@@ -31,7 +31,7 @@ from gpufleet.exporters.prometheus.source import PrometheusSource
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
-from gpufleet.kubernetes import Backoff, Connection, KubeClient, Pace
+from gpufleet.kubernetes import Backoff, Connection, KubeClient, WatchTimings
 from gpufleet.kubernetes.crds.generate import definitions
 from gpufleet.model.reading import Quantity
 from gpufleet.runtime.logs import configure_logs
@@ -99,9 +99,9 @@ async def _flap(direct: str, url: str, proxy: Proxy, prometheus: str, mood: list
     ):
         world = World(session)
         await world.begin()
-        pace = Pace(backoff=Backoff(first=0.1, most=1.0))
-        source = KubernetesSource(client, fleet, pace=pace)
-        cluster = Cluster("flapping", fleet, Listing(fleet, patience=0.05), metrics)
+        timings = WatchTimings(backoff=Backoff(initial=0.1, maximum=1.0))
+        source = KubernetesSource(client, fleet, timings=timings)
+        cluster = Cluster("flapping", fleet, Listing(fleet, max_staleness=0.05), metrics)
         tasks = [
             asyncio.create_task(source.run()),
             asyncio.create_task(cluster.refresh_readings(1.0)),

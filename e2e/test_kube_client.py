@@ -20,13 +20,13 @@ from gpufleet.kubernetes import (
     PODS,
     Backoff,
     Discovery,
+    ElectionTimings,
     EventRecorder,
     KubeClient,
     LeaderElection,
-    Pace,
     Reflector,
     Selection,
-    Terms,
+    WatchTimings,
     load_connection,
 )
 from gpufleet.kubernetes.client import patch
@@ -44,7 +44,7 @@ from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus
 from gpufleet.kubernetes.objects import KubeObject, Lease, LeaseSpec, ObjectMeta, ObjectReference, Owner
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
-PACE = Pace(backoff=Backoff(first=0.1, most=1.0), idle=3.0, watch=60.0)
+PACE = WatchTimings(backoff=Backoff(initial=0.1, maximum=1.0), idle_timeout=3.0, duration=60.0)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ async def test_claims_read_well_in_kubectl(cluster: Cluster, namespace: str) -> 
         assert (read.status.allocated, read.spec) == ("node-a:0,1", made.spec), "only the status is written"
         about = ObjectReference("gpu.scheduling/v1", "GpuClaim", namespace, "two", read.metadata.uid)
         recorder = EventRecorder(client, "gpu-scheduler", "e2e")
-        await recorder.say(about, "Bound", "GPUs 0 and 1 of node-a")
+        await recorder.record(about, "Bound", "GPUs 0 and 1 of node-a")
     assert "GPUs 0 and 1 of node-a" in cluster.kubectl("describe", "gclaim", "two", namespace=namespace)
     assert "adjacent ids" in cluster.kubectl("explain", "gclaim.spec.devices.policy")
     assert "two" in cluster.kubectl("get", "gpu", "-o", "name", namespace=namespace)
@@ -201,7 +201,7 @@ async def test_a_reflector_survives_all_that_happens_to_a_server(cluster: Cluste
             await asyncio.gather(
                 *(writer.create(LEASES, lease(namespace, f"gpu-{n:03}")) for n in range(250))
             )
-            reflector = Reflector(watcher, LEASES, Selection(namespace), page_size=100, pace=PACE)
+            reflector = Reflector(watcher, LEASES, Selection(namespace), page_size=100, timings=PACE)
             task = asyncio.create_task(reflector.run())
 
             async def converges() -> None:
@@ -315,7 +315,7 @@ async def test_a_service_account_may_do_what_rbac_says_and_its_new_token_is_take
 async def test_a_leader_that_is_cut_off_gives_way_to_one_that_is_not(
     cluster: Cluster, namespace: str
 ) -> None:
-    terms = Terms(duration=3.0, renew_within=2.0, retry=0.2)
+    timings = ElectionTimings(lease_duration=3.0, renew_deadline=2.0, retry_period=0.2)
     leading: set[str] = set()
 
     def lead(name: str) -> Callable[[], Any]:
@@ -332,8 +332,8 @@ async def test_a_leader_that_is_cut_off_gives_way_to_one_that_is_not(
     with cluster.proxy() as (proxy, admin):
         async with connected(admin.kubeconfig, timeout=1.0) as cut_off, connected(cluster.kubeconfig) as well:
             a, b = (
-                LeaderElection(cut_off, namespace, "leader", "a", terms),
-                LeaderElection(well, namespace, "leader", "b", terms),
+                LeaderElection(cut_off, namespace, "leader", "a", timings),
+                LeaderElection(well, namespace, "leader", "b", timings),
             )
             first = asyncio.create_task(a.run(lead("a")))
             await until("a leads", lambda: leading == {"a"})

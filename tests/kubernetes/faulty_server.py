@@ -16,10 +16,12 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from gpufleet.kubernetes import Backoff, Connection, KubeClient, Pace, Retries
+from gpufleet.kubernetes import Backoff, Connection, KubeClient, Retries, WatchTimings
 
-FAST = Pace(backoff=Backoff(first=0.002, most=0.02), watch=30.0, idle=20.0, steady=0.5)
-QUICK = Retries(tries=4, backoff=Backoff(first=0.002, most=0.01))
+FAST = WatchTimings(
+    backoff=Backoff(initial=0.002, maximum=0.02), duration=30.0, idle_timeout=20.0, healthy_after=0.5
+)
+QUICK = Retries(attempts=4, backoff=Backoff(initial=0.002, maximum=0.01))
 
 Object = dict[str, Any]
 Fault = Callable[["FaultyServer", web.Request], Awaitable[web.StreamResponse]]

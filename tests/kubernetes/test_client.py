@@ -245,11 +245,11 @@ async def test_an_event_is_written_once_and_then_counted() -> None:
         async with KubeClient(Connection(server.url), timing=timing) as client:
             recorder = EventRecorder(client, "gpu-scheduler", "host-1")
             for _ in range(100):
-                await recorder.say(about, "Waiting", "0/4 nodes fit", type="Warning")
+                await recorder.record(about, "Waiting", "0/4 nodes fit", type="Warning")
             assert len(server.sent) == 1
             time = 31.0
-            await recorder.say(about, "Waiting", "0/4 nodes fit", type="Warning")
-            await recorder.say(about, "Placed", "on node-a")
+            await recorder.record(about, "Waiting", "0/4 nodes fit", type="Warning")
+            await recorder.record(about, "Placed", "on node-a")
     first, counted, other = server.sent
     assert first[:2] == ("POST", "/apis/events.k8s.io/v1/namespaces/team-a/events?fieldManager=gpufleet")
     event = msgspec.convert({**first[3], "metadata": {}}, EVENTS.type, strict=False)
@@ -263,7 +263,7 @@ async def test_an_event_is_written_once_and_then_counted() -> None:
 async def test_an_event_that_can_not_be_written_stops_nobody() -> None:
     server = Recorder({"kind": "Status", "code": 403, "reason": "Forbidden"}, code=403)
     async with server.serving(), server.client() as client:
-        await EventRecorder(client, "c", "i").say(ObjectReference(kind="Pod", name="p"), "R", "note")
+        await EventRecorder(client, "c", "i").record(ObjectReference(kind="Pod", name="p"), "R", "note")
     assert len(server.sent) == 1
 
 

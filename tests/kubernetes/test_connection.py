@@ -118,7 +118,7 @@ def test_an_exec_plugin_keeps_all_that_it_was_given(tmp_path: Path, version: Any
         (
             config(users=user(exec={"apiVersion": "client.authentication.k8s.io/v1alpha1", "command": "x"})),
             "",
-            "v1 and v1beta1 of client.authentication.k8s.io work",
+            "only client.authentication.k8s.io/v1 and v1beta1 are supported",
         ),
         (
             config(
@@ -131,7 +131,7 @@ def test_an_exec_plugin_keeps_all_that_it_was_given(tmp_path: Path, version: Any
                 )
             ),
             "",
-            "insists on a terminal",
+            "needs a terminal",
         ),
         (config(users=user(**{"auth-provider": {"name": "gcp"}})), "", "use an exec plugin"),
         (config(users=user(exec={"apiVersion": "client.authentication.k8s.io/v1"})), "", "has no 'command'"),
@@ -151,7 +151,7 @@ def test_an_exec_plugin_keeps_all_that_it_was_given(tmp_path: Path, version: Any
             "",
             "No such file",
         ),
-        (config(contexts=["main"]), "", "contexts has an entry that is no context"),
+        (config(contexts=["main"]), "", "contexts has an entry that is not a context"),
         ("[", "", "is not YAML"),
         ("", "", "is empty"),
     ],

@@ -9,11 +9,19 @@ from aiohttp import web
 from tests.kubernetes.faulty_server import FaultyServer, hang, status
 from tests.kubernetes.test_reflector import until
 
-from gpufleet.kubernetes import LEASES, Connection, KubeClient, LeaderElection, Retries, Terms, Timing
+from gpufleet.kubernetes import (
+    LEASES,
+    Connection,
+    ElectionTimings,
+    KubeClient,
+    LeaderElection,
+    Retries,
+    Timing,
+)
 from gpufleet.kubernetes.client.errors import ObjectNotFound
 
 # A lease counts its duration in whole seconds, so one second is the shortest there is.
-TERMS = Terms(duration=1.0, renew_within=0.6, retry=0.05)
+TERMS = ElectionTimings(lease_duration=1.0, renew_deadline=0.6, retry_period=0.05)
 
 
 class Reign:
@@ -39,7 +47,7 @@ class Reign:
 def candidate(server: FaultyServer, name: str, *, ahead: float = 0.0) -> tuple[KubeClient, LeaderElection]:
     timing = Timing(now=lambda: datetime.now(UTC) + timedelta(seconds=ahead))
     client = KubeClient(
-        Connection(server.url, token=name), timeout=0.3, retries=Retries(tries=1), timing=timing
+        Connection(server.url, token=name), timeout=0.3, retries=Retries(attempts=1), timing=timing
     )
     return client, LeaderElection(client, "default", "one-lease", name, TERMS)
 

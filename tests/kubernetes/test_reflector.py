@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from tests.kubernetes import faulty_server as faults
 from tests.kubernetes.faulty_server import FAST, Fault, FaultyServer, answer
 
-from gpufleet.kubernetes import LEASES, CacheChange, Connection, KubeClient, Pace, Reflector, Selection
+from gpufleet.kubernetes import (
+    LEASES,
+    CacheChange,
+    Connection,
+    KubeClient,
+    Reflector,
+    Selection,
+    WatchTimings,
+)
 from gpufleet.kubernetes.objects import Lease
 from kubelite import KubeLite
 
@@ -82,10 +90,10 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 @asynccontextmanager
 async def following(
-    server: FaultyServer, *, page_size: int = 500, within: float = 5.0, pace: Pace = FAST
+    server: FaultyServer, *, page_size: int = 500, within: float = 5.0, timings: WatchTimings = FAST
 ) -> AsyncIterator[Followed]:
     async with server.serving(), server.client(within) as client:
-        reflector = Reflector(client, LEASES, page_size=page_size, pace=pace)
+        reflector = Reflector(client, LEASES, page_size=page_size, timings=timings)
         replica = Replica()
         reflector.subscribe(replica)
         task = asyncio.create_task(reflector.run())
@@ -197,7 +205,7 @@ async def test_a_watch_that_falls_silent_is_given_up_after_the_idle_time() -> No
     server = FaultyServer()
     await server.put("a")
     server.faults["WATCH"].append(faults.fall_silent)
-    async with following(server, pace=dataclasses.replace(FAST, idle=0.5)) as followed:
+    async with following(server, timings=dataclasses.replace(FAST, idle_timeout=0.5)) as followed:
         await until(lambda: followed.reflector.state.watching)
         await server.put("a")
         await followed.converges()
@@ -210,7 +218,7 @@ async def test_a_server_that_restarts_on_its_port_is_found_again_without_a_new_l
     async with server.serving() as url:
         port = int(url.rpartition(":")[2])
     async with server.client() as client:
-        reflector = Reflector(client, LEASES, pace=FAST)
+        reflector = Reflector(client, LEASES, timings=FAST)
         task = asyncio.create_task(reflector.run())
         async with server.serving(port=port):
             await until(lambda: reflector.state.watching)
@@ -232,7 +240,7 @@ async def test_a_server_that_comes_back_without_its_past_is_listed_anew() -> Non
         client = KubeClient(Connection(server.url))
         for name in "abcdefgh":
             await client.write_json("POST", path, {**made, "metadata": {"name": name}})
-        reflector = Reflector(client, LEASES, Selection(namespace="default"), pace=FAST)
+        reflector = Reflector(client, LEASES, Selection(namespace="default"), timings=FAST)
         task = asyncio.create_task(reflector.run())
         await until(lambda: reflector.state.watching)
     async with KubeLite(port=port), client:

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.kubernetes.client.timing import Backoff, RequestRate, Timing
+from gpufleet.kubernetes.client.timing import Backoff, RateLimiter, Timing
 
 
 class Clock:
@@ -32,7 +32,7 @@ def test_no_stretch_of_time_has_more_requests_than_rate_and_burst_allow(
 ) -> None:
     async def play() -> list[float]:
         clock, sent = Clock(), []
-        rate = RequestRate(per_second, burst, clock.timing)
+        rate = RateLimiter(per_second, burst, clock.timing)
         for pause in pauses:
             clock.time += pause
             await rate.acquire()
@@ -48,7 +48,7 @@ def test_no_stretch_of_time_has_more_requests_than_rate_and_burst_allow(
 
 async def test_a_burst_goes_out_at_once_and_the_rest_at_the_rate() -> None:
     clock = Clock()
-    rate = RequestRate(10, 5, clock.timing)
+    rate = RateLimiter(10, 5, clock.timing)
     times = []
     for _ in range(8):
         await rate.acquire()
@@ -57,7 +57,7 @@ async def test_a_burst_goes_out_at_once_and_the_rest_at_the_rate() -> None:
 
 
 async def test_those_who_wait_keep_their_order() -> None:
-    rate = RequestRate(200, 1, Timing())
+    rate = RateLimiter(200, 1, Timing())
     order: list[int] = []
 
     async def one(number: int) -> None:
@@ -72,6 +72,6 @@ async def test_those_who_wait_keep_their_order() -> None:
 def test_a_wait_is_between_half_and_the_whole_of_its_step_and_never_beyond_the_cap(
     failures: int, chance: float
 ) -> None:
-    backoff = Backoff(first=0.2, most=30.0)
+    backoff = Backoff(initial=0.2, maximum=30.0)
     step = min(30.0, 0.2 * 2 ** min(failures - 1, 60))
     assert step / 2 <= backoff.delay(failures, chance) <= step

@@ -31,7 +31,7 @@ from gpufleet.kubernetes.client.errors import (
     TooManyRequests,
     Unanswered,
     Unauthorized,
-    UndecodableAnswer,
+    UndecodableResponse,
     Unreachable,
 )
 from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta, Pod
@@ -57,7 +57,7 @@ async def test_a_read_gives_up_after_its_tries() -> None:
     async with server.serving(), server.client() as client:
         with pytest.raises(ServerFault, match=r"GET .*one-a: InternalError on demand"):
             await client.get(LEASES, "one-a", "default")
-    assert len(server.requests) == faults.QUICK.tries
+    assert len(server.requests) == faults.QUICK.attempts
 
 
 async def test_a_write_whose_answer_is_lost_is_not_sent_twice_and_says_so() -> None:
@@ -138,7 +138,7 @@ async def test_a_server_that_never_answers_costs_the_time_limit_and_no_more() ->
     server = FaultyServer()
     server.faults["PUT"].append(faults.hang)
     async with server.serving(), server.client(within=0.1) as client:
-        with pytest.raises(Unanswered, match=r"gave no answer in 0\.1 s"):
+        with pytest.raises(Unanswered, match=r"did not respond in 0\.1 s"):
             await client.replace(LEASES, LEASE)
     assert len(server.requests) == 1
 
@@ -187,7 +187,7 @@ async def test_a_page_of_a_proxy_is_not_taken_for_an_answer_of_kubernetes() -> N
 
     server.faults["GET"].extend([login_page, bad_gateway])
     async with server.serving(), server.client() as client:
-        with pytest.raises(UndecodableAnswer):
+        with pytest.raises(UndecodableResponse):
             await client.get(LEASES, "one-a", "default")
         with pytest.raises(ObjectNotFound) as raised:
             await client.get(LEASES, "one-a", "default")
@@ -196,7 +196,7 @@ async def test_a_page_of_a_proxy_is_not_taken_for_an_answer_of_kubernetes() -> N
 
 async def test_only_whole_types_are_written_back() -> None:
     async with KubeClient(Connection("http://127.0.0.1:1")) as client:
-        with pytest.raises(TypeError, match="Pod holds only a part of a Pod: patch it instead"):
+        with pytest.raises(TypeError, match="Pod has only some fields of a Pod: patch it instead"):
             await client.replace(PODS, Pod(metadata=ObjectMeta(name="p", namespace="default")))
 
 
@@ -343,11 +343,11 @@ async def test_an_exec_plugin_is_asked_again_before_its_token_expires(tmp_path: 
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("exit 3", "ended with status 3; run it by hand to see why .*brew install it"),
+        ("exit 3", "exited with status 3; run it in a shell to see why .*brew install it"),
         ("echo nonsense", "printed no ExecCredential"),
         (
             'echo \'{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential"}\'',
-            "answers in",
+            "but the kubeconfig says",
         ),
         (
             'echo \'{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential"}\'',
@@ -383,7 +383,7 @@ async def test_a_new_authority_is_taken_up_when_the_server_comes_back_with_it(tm
     ca.write_bytes(old.pem)
     async with server.serving(old.serve(tmp_path)) as url:
         port = int(url.rpartition(":")[2])
-        client = KubeClient(Connection(url, ca=ca), retries=Retries(tries=1))
+        client = KubeClient(Connection(url, ca=ca), retries=Retries(attempts=1))
         await client.get(LEASES, "one-a", "default")
     async with server.serving(new.serve(tmp_path), port), client:
         with pytest.raises(Unreachable, match="certificate is not trusted"):

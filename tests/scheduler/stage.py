@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from gpufleet.kubernetes import LEASES, PODS, Connection, KubeClient, Selection, Terms
+from gpufleet.kubernetes import LEASES, PODS, Connection, ElectionTimings, KubeClient, Selection
 from gpufleet.kubernetes.client.resources import GPU_CLAIMS
 from gpufleet.kubernetes.crds.generate import definitions
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
@@ -202,8 +202,8 @@ async def open_stage(server: KubeLite, **settings: Any) -> AsyncIterator[Stage]:
     """A replica of its own on a server."""
     async with KubeClient(Connection(server.url), requests_per_second=5000, burst=5000) as client:
         chosen = SchedulerSettings(**{"grace": 1.0, "hold": 5.0, "permit": 2.0, **settings})
-        terms = Terms(duration=2.0, renew_within=1.5, retry=0.1)
-        replica = Replica(client, chosen, "default", f"replica-{id(client)}", terms)
+        timings = ElectionTimings(lease_duration=2.0, renew_deadline=1.5, retry_period=0.1)
+        replica = Replica(client, chosen, "default", f"replica-{id(client)}", timings)
         work = asyncio.ensure_future(replica.run())
         stage = Stage(client, replica)
         try:

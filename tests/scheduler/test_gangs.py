@@ -222,8 +222,8 @@ async def test_a_gang_with_a_member_that_may_go_nowhere_waits_and_says_why(stage
     await stage.pod("p1", "of-g", nodeSelector={"disk": "fast"})
     await stage.until(lambda: stage.desk.gangs.notes)
     assert stage.desk.gangs.notes["default", "g"] == (
-        "gang g: 0 of 2 members fit; for the next: "
-        "2 nodes are closed to it by its node selector, its affinity or taints"
+        "gang g: 0 of 2 members fit; next member: "
+        "2 nodes are excluded by its node selector, affinity or taints"
     )
     why = explain(stage.desk.ledger, "default", "of-g")
     assert "2 nodes are closed to it" in why.sentence

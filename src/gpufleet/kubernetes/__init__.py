@@ -1,4 +1,4 @@
-"""The only code that speaks to a Kubernetes API: client, reflector, leader election, discovery, events."""
+"""Client, reflectors, leader election, events and CRD types: the only code that talks to a Kubernetes API."""
 
 from gpufleet.kubernetes.cache import Cache, CacheChange
 from gpufleet.kubernetes.client.client import ALL, KubeClient, Page, Selection
@@ -18,8 +18,8 @@ from gpufleet.kubernetes.client.resources import (
 from gpufleet.kubernetes.client.timing import Backoff, Timing
 from gpufleet.kubernetes.client.transport import Retries
 from gpufleet.kubernetes.events import EventRecorder
-from gpufleet.kubernetes.leader_election import LeaderElection, Terms
-from gpufleet.kubernetes.reflector import Pace, Reflector, ReflectorState
+from gpufleet.kubernetes.leader_election import ElectionTimings, LeaderElection
+from gpufleet.kubernetes.reflector import Reflector, ReflectorState, WatchTimings
 
 __all__ = [
     "ALL",
@@ -36,17 +36,17 @@ __all__ = [
     "CacheChange",
     "Connection",
     "Discovery",
+    "ElectionTimings",
     "EventRecorder",
     "KubeClient",
     "LeaderElection",
-    "Pace",
     "Page",
     "Reflector",
     "ReflectorState",
     "Resource",
     "Retries",
     "Selection",
-    "Terms",
     "Timing",
+    "WatchTimings",
     "load_connection",
 ]

@@ -1,27 +1,30 @@
-"""The names that pods, claims and leases carry between user, webhook and scheduler."""
+"""Names of the annotations and gates that users, webhook and scheduler exchange on pods, claims and leases."""
 
 CLAIM = "gpu.scheduling/claim"
-"""On a pod, by its user: the GpuClaim in the pod's namespace that it wants served."""
+"""On a pod, set by its user: the GpuClaim in the pod's namespace."""
 
 ALLOCATED = "gpu.scheduling/allocated"
-"""On a pod, by the scheduler with the binding: node and GPU ids, as in `node-a:0,1`."""
+"""On a pod, set by the scheduler with the Binding: node and GPU ids (see `allocation`)."""
 
 VISIBLE = "gpu.scheduling/visible-devices"
-"""On a pod, with the binding: bare ids, or UUIDs of MIG instances; for CUDA_VISIBLE_DEVICES by the downward API."""
+"""On a pod, set with the Binding: GPU ids or MIG UUIDs, read by CUDA_VISIBLE_DEVICES through the downward API."""
 
 NUDGE = "gpu.scheduling/nudge"
-"""On a waiting pod: changed to make kube-scheduler look at the pod again, and to outdate bindings under way."""
+"""On a pending pod: changed to make kube-scheduler retry the pod and to invalidate Bindings in flight."""
 
 GANG_GATE = "gpu.scheduling/gang"
-"""The schedulingGate that holds a member back until its gang is planned."""
+"""The schedulingGate that holds a member until its gang is planned."""
 
 GANG_SIZE = "gpu.scheduling/gang-size"
 GANG_TIMEOUT = "gpu.scheduling/gang-timeout-seconds"
-"""On a claim with gangRef, where the PodGroup CRD is absent: `minMember` and `scheduleTimeoutSeconds`."""
+"""On a claim with gangRef, where the PodGroup CRD is not installed: `minMember` and `scheduleTimeoutSeconds`."""
 
 HOLDERS = "gpu.scheduling/holders"
-"""On a lease: who holds how much of the GPU, as JSON."""
+"""On a lease, as JSON: the pods that hold the GPU and how much of it each has."""
 
 LEASE_NODE = "gpu.scheduling/node"
 LEASE_GPU = "gpu.scheduling/gpu"
-"""On a lease: node and GPU id, also where the lease's name had to be cut."""
+"""On a lease: node and GPU id, because long node names are cut in the lease's name."""
+
+LEASE_MODEL = "gpu.scheduling/model"
+"""On a lease: the GPU's product name."""

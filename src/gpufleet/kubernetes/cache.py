@@ -1,8 +1,8 @@
-"""The objects of one kind as the server last showed them, and who wants to hear of changes.
+"""A local cache of the objects of one kind, with listeners for changes.
 
-Listeners are called in the order of the changes, with all that one step of the reflector
-brought at once. They are plain functions and must be quick: a slow consumer puts what it
-gets into a queue of its own. One that raises is logged and does not keep others from theirs.
+Listeners are plain functions. They get the changes in order, in the batches in which the
+reflector received them. They must return quickly; slow consumers put the changes into a queue of
+their own. If a listener raises, the error is logged and the other listeners still run.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,18 +16,18 @@ from gpufleet.runtime.logs import get_logger
 _log = get_logger("kube")
 
 Key = tuple[str, str]
-"""Namespace (empty for kinds without) and name."""
+"""Namespace (empty for cluster-scoped kinds) and name."""
 
 
 class CacheChange(msgspec.Struct, Generic[T], frozen=True, gc=False):
-    """What became of one object: added without `before`, deleted without `after`, else updated."""
+    """One changed object: added if `before` is None, deleted if `after` is None, else updated."""
 
     before: T | None
     after: T | None
 
     @property
     def object(self) -> T:
-        """The object as it is now, or as it was last."""
+        """Return the object's latest state."""
         found = self.after if self.after is not None else self.before
         assert found is not None
         return found
@@ -37,7 +37,7 @@ Listener = Callable[[Sequence[CacheChange[T]]], None]
 
 
 def key_of(item: T) -> Key:
-    """Under which key the cache holds the object."""
+    """Return the cache key of an object."""
     return item.metadata.namespace, item.metadata.name
 
 
@@ -55,22 +55,22 @@ class Cache(Generic[T]):
         return iter(self._items.values())
 
     def get(self, name: str, namespace: str = "") -> T | None:
-        """The object of that name, if there is one."""
+        """Return an object by name, or None."""
         return self._items.get((namespace, name))
 
     def keys(self) -> set[Key]:
-        """The keys of all objects."""
+        """Return the keys of all objects."""
         return set(self._items)
 
     def subscribe(self, listener: Listener[T]) -> Callable[[], None]:
-        """Tell `listener` of what is there now and of every change after; call the result to end that."""
+        """Call `listener` with the current objects and then with every change; return a function that unsubscribes."""
         self._listeners.append(listener)
         if self._items:
-            _tell(listener, [CacheChange(None, item) for item in self._items.values()])
+            _notify(listener, [CacheChange(None, item) for item in self._items.values()])
         return lambda: self._listeners.remove(listener)
 
     def put(self, items: Iterable[T]) -> list[CacheChange[T]]:
-        """Take up new and changed objects; those already known at that version are no change."""
+        """Store objects and return the changes; an object at a known version is no change."""
         changes: list[CacheChange[T]] = []
         for item in items:
             key = key_of(item)
@@ -78,7 +78,7 @@ class Cache(Generic[T]):
             if before is None:
                 changes.append(CacheChange(None, item))
             elif before.metadata.uid != item.metadata.uid:
-                # Deleted and made anew while nobody watched: whoever counts by uid must see both.
+                # Deleted and recreated between two lists: listeners that count by UID must see both.
                 changes += (CacheChange(before, None), CacheChange(None, item))
             elif before.metadata.resource_version != item.metadata.resource_version:
                 changes.append(CacheChange(before, item))
@@ -88,19 +88,19 @@ class Cache(Generic[T]):
         return changes
 
     def remove(self, keys: Iterable[Key]) -> list[CacheChange[T]]:
-        """Drop objects; keys that are not there are no change."""
-        gone = (self._items.pop(key, None) for key in keys)
-        return [CacheChange(item, None) for item in gone if item is not None]
+        """Remove objects and return the changes; unknown keys are ignored."""
+        removed = (self._items.pop(key, None) for key in keys)
+        return [CacheChange(item, None) for item in removed if item is not None]
 
-    def tell(self, changes: Sequence[CacheChange[T]]) -> None:
+    def notify(self, changes: Sequence[CacheChange[T]]) -> None:
         """Call the listeners."""
         if changes:
             for listener in tuple(self._listeners):
-                _tell(listener, changes)
+                _notify(listener, changes)
 
 
-def _tell(listener: Listener[T], changes: Sequence[CacheChange[T]]) -> None:
+def _notify(listener: Listener[T], changes: Sequence[CacheChange[T]]) -> None:
     try:
         listener(changes)
-    except Exception:  # noqa: BLE001  one listener's fault must not stop the cache for all others
-        _log.exception("listener failed", listener=getattr(listener, "__qualname__", repr(listener)))
+    except Exception:  # noqa: BLE001  a failing listener must not stop the cache for the others
+        _log.exception("listener_failed", listener=getattr(listener, "__qualname__", repr(listener)))

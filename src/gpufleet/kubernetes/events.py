@@ -1,8 +1,8 @@
-"""Events on objects, said once.
+"""Kubernetes Events, with repetitions counted in the event's series.
 
-What is repeated is counted on the first event (its series) and written at most every half
-minute, so that a pod that waits for an hour has one line in `kubectl describe`, not
-thousands. Events are a courtesy: one that can't be written is logged, and work goes on.
+A repeated event only raises the count of the first one, written at most every half minute, so a
+pod that waits for an hour has one line in `kubectl describe` and not thousands. Events are best
+effort: a failed write is logged and ignored.
 """
 
 from collections import OrderedDict
@@ -22,86 +22,90 @@ from gpufleet.runtime.logs import get_logger
 
 _log = get_logger("kube")
 
-QUIET = 30.0
+WRITE_INTERVAL = 30.0
 """Seconds between two writes of the same event."""
 
-_REMEMBERED = 4096
-_LONGEST_NOTE = 1024
+_MAX_REMEMBERED = 4096
+_MAX_NOTE_LENGTH = 1024
 
 _Key = tuple[str, str, str, str, str]
 
 
 @dataclass
-class _Said:
+class _WrittenEvent:
     name: str
     count: int
     written_at: float
 
 
 class EventRecorder:
-    """Writes events in the name of one component."""
+    """Writes events on behalf of one component."""
 
     def __init__(self, client: KubeClient, component: str, instance: str) -> None:
         self._client = client
         self._component = component
         self._instance = instance
-        self._said: OrderedDict[_Key, _Said] = OrderedDict()
+        self._written: OrderedDict[_Key, _WrittenEvent] = OrderedDict()
 
-    async def say(
+    async def record(
         self,
-        about: ObjectReference,
+        regarding: ObjectReference,
         reason: str,
         note: str,
         *,
         type: Literal["Normal", "Warning"] = "Normal",
         action: str = "Scheduling",
     ) -> None:
-        """Write the event, or count it if it was said before."""
-        key = (about.kind, about.namespace, about.uid or about.name, reason, note)
-        said = self._said.get(key)
+        """Write the event, or count it if it repeats an earlier one."""
+        key = (regarding.kind, regarding.namespace, regarding.uid or regarding.name, reason, note)
+        earlier = self._written.get(key)
         now = self._client.timing.monotonic()
-        if said is not None:
-            said.count += 1
-            self._said.move_to_end(key)
-            if now - said.written_at < QUIET:
+        if earlier is not None:
+            earlier.count += 1
+            self._written.move_to_end(key)
+            if now - earlier.written_at < WRITE_INTERVAL:
                 return
         try:
-            if said is None or not await self._count(about, said):
-                self._said[key] = await self._write(about, reason, note, type, action)
-                if len(self._said) > _REMEMBERED:
-                    self._said.popitem(last=False)
+            if earlier is None or not await self._update_series(regarding, earlier):
+                self._written[key] = await self._create(regarding, reason, note, type, action)
+                if len(self._written) > _MAX_REMEMBERED:
+                    self._written.popitem(last=False)
             else:
-                said.written_at = now
+                earlier.written_at = now
         except GpufleetError as error:
             _log.warning(
-                "event not written", reason=reason, about=f"{about.kind} {about.name}", error=str(error)
+                "event_not_written", reason=reason, kind=regarding.kind, name=regarding.name, error=str(error)
             )
 
     def _now(self) -> datetime:
         return micro_time(self._client.timing.now())
 
-    async def _write(self, about: ObjectReference, reason: str, note: str, type: str, action: str) -> _Said:
+    async def _create(
+        self, regarding: ObjectReference, reason: str, note: str, type: str, action: str
+    ) -> _WrittenEvent:
         event = Event(
-            metadata=ObjectMeta(generate_name=f"{about.name[:200]}-", namespace=about.namespace or "default"),
+            metadata=ObjectMeta(
+                generate_name=f"{regarding.name[:200]}-", namespace=regarding.namespace or "default"
+            ),
             event_time=self._now(),
             reporting_controller=self._component,
             reporting_instance=self._instance[:128],
             action=action,
             reason=reason,
-            note=note if len(note) <= _LONGEST_NOTE else note[: _LONGEST_NOTE - 1] + "…",
+            note=note if len(note) <= _MAX_NOTE_LENGTH else note[: _MAX_NOTE_LENGTH - 1] + "…",
             type=type,
-            regarding=about,
+            regarding=regarding,
         )
-        written = await self._client.create(EVENTS, event)
-        return _Said(written.metadata.name, 1, self._client.timing.monotonic())
+        created = await self._client.create(EVENTS, event)
+        return _WrittenEvent(created.metadata.name, 1, self._client.timing.monotonic())
 
-    async def _count(self, about: ObjectReference, said: _Said) -> bool:
-        series = {"count": said.count, "lastObservedTime": msgspec.to_builtins(self._now())}
+    async def _update_series(self, regarding: ObjectReference, earlier: _WrittenEvent) -> bool:
+        """Write the count; return False if the event has expired, which happens after an hour."""
+        series = {"count": earlier.count, "lastObservedTime": msgspec.to_builtins(self._now())}
         try:
             await self._client.patch(
-                EVENTS, said.name, patch.merge({"series": series}), about.namespace or "default"
+                EVENTS, earlier.name, patch.merge({"series": series}), regarding.namespace or "default"
             )
         except ObjectNotFound:
-            # Events expire after an hour.
             return False
         return True

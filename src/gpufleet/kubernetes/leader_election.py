@@ -1,10 +1,10 @@
-"""Leader election on a Lease, by the rules that Kubernetes' own components follow.
+"""Leader election on a Lease, by the same rules as Kubernetes' own components.
 
-Who holds the lease renews it; who doesn't takes it over once it has not changed for its
-duration *by the candidate's own clock*, so that clocks that disagree do no harm. Every
-write carries the version that was read: of two candidates one gets a conflict. A leader
-that can't renew in time stops leading before anybody else can start, and one that ends
-gives the lease back, so that the next need not wait.
+The leader renews the lease. A candidate takes it over when the lease has not changed for its
+duration, measured by the candidate's own clock, so clock skew does no harm. Every write carries
+the version that was read, so of two candidates one gets a conflict. A leader that can't renew in
+time stops leading before another can start. A leader that shuts down releases the lease, so that
+the next one need not wait.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from gpufleet.runtime.logs import get_logger
 
 _log = get_logger("kube")
 
-_GIVE_BACK = 2.0
-"""Seconds that a leader which ends takes at most to give its lease back."""
+_RELEASE_TIMEOUT = 2.0
+"""Seconds that a leader spends at most on releasing its lease."""
 
 
 @dataclass(frozen=True)
-class Terms:
-    """Seconds: how long a lease is good for, how long the leader tries to renew it, how long between tries."""
+class ElectionTimings:
+    """Durations in seconds, named as in kube-scheduler's leader election."""
 
-    duration: float = 15.0
-    renew_within: float = 10.0
-    retry: float = 2.0
+    lease_duration: float = 15.0
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
 
 
 class LeaderElection:
-    """One candidate for the lease `name`; `identity` must be this process's alone."""
+    """One candidate for the lease `name`; `identity` must be unique to this process."""
 
     def __init__(
         self,
@@ -45,15 +45,15 @@ class LeaderElection:
         namespace: str,
         name: str,
         identity: str,
-        terms: Terms = Terms(),  # noqa: B008  (frozen)
+        timings: ElectionTimings = ElectionTimings(),  # noqa: B008  (frozen)
     ) -> None:
         self.identity = identity
         self.leader = ""
-        # A thousand binds that wait for their turn must not cost the leader its lease.
-        self._client = client.apart()
+        # Own rate limit: renewals must not queue behind a thousand Bindings.
+        self._client = client.clone()
         self._namespace = namespace
         self._name = name
-        self._terms = terms
+        self._timings = timings
         self._timing = client.timing
         self._seen: LeaseSpec | None = None
         self._seen_at = 0.0
@@ -62,12 +62,12 @@ class LeaderElection:
 
     @property
     def leading(self) -> bool:
-        """Whether this process leads; false as soon as it could not renew in time, whatever else happens."""
+        """Return whether this process leads; False as soon as the renew deadline has passed."""
         age = self._timing.monotonic() - self._renewed_at
-        return self.leader == self.identity and age < self._terms.renew_within
+        return self.leader == self.identity and age < self._timings.renew_deadline
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """Wait for leadership and run `lead` while it lasts, again and again; ends when `lead` does.
+        """Run `lead` whenever this process is elected; return when `lead` returns.
 
         `lead` is cancelled when leadership is lost.
         """
@@ -77,12 +77,10 @@ class LeaderElection:
                 _log.info("leading", lease=self._name, identity=self.identity)
                 if await self._lead_while_elected(lead):
                     return
-                _log.warning(
-                    "no longer leading", lease=self._name, identity=self.identity, leader=self.leader
-                )
+                _log.warning("leadership_lost", lease=self._name, identity=self.identity, leader=self.leader)
         finally:
             try:
-                await self._give_back()
+                await self._release()
             finally:
                 await self._client.close()
 
@@ -91,7 +89,7 @@ class LeaderElection:
             await self._pause()
 
     async def _lead_while_elected(self, lead: Callable[[], Awaitable[None]]) -> bool:
-        """Whether `lead` came to its own end."""
+        """Run `lead` and renew; return True if `lead` returned, False if leadership was lost."""
         work = asyncio.ensure_future(lead())
         try:
             while await self._renewed_in_time():
@@ -110,7 +108,7 @@ class LeaderElection:
 
     async def _renewed_in_time(self) -> bool:
         while True:
-            left = self._renewed_at + self._terms.renew_within - self._timing.monotonic()
+            left = self._renewed_at + self._timings.renew_deadline - self._timing.monotonic()
             if left <= 0:
                 return False
             with suppress(TimeoutError):
@@ -122,26 +120,26 @@ class LeaderElection:
                     await self._pause()
 
     async def _pause(self) -> None:
-        await self._timing.sleep(self._terms.retry * (1 + 0.2 * self._timing.random()))
+        await self._timing.sleep(self._timings.retry_period * (1 + 0.2 * self._timing.random()))
 
     async def _try(self) -> bool:
-        """Take or renew the lease; whether that worked."""
-        asked_at = self._timing.monotonic()
+        """Take or renew the lease; return whether this process holds it."""
+        started_at = self._timing.monotonic()
         try:
             lease = await self._read()
             if lease is None:
-                taken = await self._client.create(LEASES, self._fresh())
+                taken = await self._client.create(LEASES, self._new_lease())
             elif self._held_by_another(lease.spec):
                 return False
             else:
-                taken = await self._client.replace(LEASES, self._mine(lease))
+                taken = await self._client.replace(LEASES, self._renewed(lease))
         except Conflict:
             return False
         except (KubernetesUnavailable, KubernetesRefused) as error:
-            _log.warning("lease not renewed", lease=self._name, error=str(error))
+            _log.warning("lease_not_renewed", lease=self._name, error=str(error))
             return False
-        self._lease, self.leader, self._renewed_at = taken, self.identity, asked_at
-        self._seen, self._seen_at = taken.spec, asked_at
+        self._lease, self.leader, self._renewed_at = taken, self.identity, started_at
+        self._seen, self._seen_at = taken.spec, started_at
         return True
 
     async def _read(self) -> Lease | None:
@@ -156,58 +154,61 @@ class LeaderElection:
         self.leader = spec.holder_identity or ""
         if not self.leader or self.leader == self.identity:
             return False
-        duration = spec.lease_duration_seconds or self._terms.duration
+        duration = spec.lease_duration_seconds or self._timings.lease_duration
         return self._timing.monotonic() < self._seen_at + duration
 
-    def _fresh(self) -> Lease:
+    def _new_lease(self) -> Lease:
         now = micro_time(self._timing.now())
-        meta = ObjectMeta(name=self._name, namespace=self._namespace)
-        return Lease(metadata=meta, spec=self._spec(acquire_time=now, renew_time=now, lease_transitions=0))
+        return Lease(
+            metadata=ObjectMeta(name=self._name, namespace=self._namespace),
+            spec=LeaseSpec(
+                holder_identity=self.identity,
+                lease_duration_seconds=self._duration_seconds,
+                acquire_time=now,
+                renew_time=now,
+                lease_transitions=0,
+            ),
+        )
 
-    def _mine(self, lease: Lease) -> Lease:
+    def _renewed(self, lease: Lease) -> Lease:
         now = micro_time(self._timing.now())
         ours = lease.spec.holder_identity == self.identity
-        transitions = (lease.spec.lease_transitions or 0) + (not ours)
         spec = structs.replace(
             lease.spec,
             holder_identity=self.identity,
-            lease_duration_seconds=max(1, round(self._terms.duration)),
+            lease_duration_seconds=self._duration_seconds,
             acquire_time=micro_time(lease.spec.acquire_time or now) if ours else now,
             renew_time=now,
-            lease_transitions=transitions,
+            lease_transitions=(lease.spec.lease_transitions or 0) + (not ours),
         )
         return structs.replace(lease, spec=spec)
 
-    def _spec(self, **fields: object) -> LeaseSpec:
-        held = LeaseSpec(
-            holder_identity=self.identity, lease_duration_seconds=max(1, round(self._terms.duration))
-        )
-        return structs.replace(held, **fields)
+    @property
+    def _duration_seconds(self) -> int:
+        return max(1, round(self._timings.lease_duration))
 
-    async def _give_back(self) -> None:
+    async def _release(self) -> None:
         lease, led = self._lease, self.leading
         self.leader, self._renewed_at = "", float("-inf")
         if lease is None or not led:
             return
         with suppress(KubernetesUnavailable, KubernetesRefused, TimeoutError):
-            async with asyncio.timeout(_GIVE_BACK):
+            async with asyncio.timeout(_RELEASE_TIMEOUT):
                 try:
-                    await self._client.replace(LEASES, _freed(lease))
+                    await self._client.replace(LEASES, _released(lease))
                 except Conflict:
-                    # A renewal that was under way when this process was told to end has been done.
+                    # A renewal in flight at shutdown has gone through: release the version that it wrote.
                     now = await self._read()
                     if now is not None and now.spec.holder_identity == self.identity:
-                        await self._client.replace(LEASES, _freed(now))
+                        await self._client.replace(LEASES, _released(now))
 
 
-def _freed(lease: Lease) -> Lease:
-    free = structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1)
-    return structs.replace(lease, spec=_sendable(free))
-
-
-def _sendable(spec: LeaseSpec) -> LeaseSpec:
-    return structs.replace(
-        spec,
-        acquire_time=spec.acquire_time and micro_time(spec.acquire_time),
-        renew_time=spec.renew_time and micro_time(spec.renew_time),
+def _released(lease: Lease) -> Lease:
+    spec = structs.replace(
+        lease.spec,
+        holder_identity="",
+        lease_duration_seconds=1,
+        acquire_time=lease.spec.acquire_time and micro_time(lease.spec.acquire_time),
+        renew_time=lease.spec.renew_time and micro_time(lease.spec.renew_time),
     )
+    return structs.replace(lease, spec=spec)

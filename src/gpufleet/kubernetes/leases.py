@@ -1,10 +1,11 @@
-"""Leases of GPUs: one object for each GPU that somebody holds, named `gpu-{node}-{id}`.
+"""GPU leases: one Lease object named `gpu-{node}-{id}` for each GPU in use.
 
-Its name is the lock: of two schedulers that create it one gets a conflict. `holderIdentity`
-names the pods by UID, separated by commas; an annotation says of each who it is, how much of
-the GPU it has and by which attempt. The attempt's stamp changes with every write for that pod,
-so that whoever wants to take a holding back sees whether it was renewed meanwhile.
-A lease without that annotation was made by hand or by another program; its GPU is taken.
+The name is the lock: if two schedulers create the same lease, one of them gets a conflict.
+`holderIdentity` lists the UIDs of the pods, separated by commas. An annotation describes each
+holder: its pod, its share of the GPU, and the stamp of the attempt that wrote it. Every write
+for a pod changes the stamp, so a process that wants to release a holder sees whether another
+process has renewed it. A lease without that annotation was made by hand or by another program;
+its GPU counts as taken.
 """
 
 import hashlib
@@ -16,17 +17,17 @@ from datetime import datetime
 import msgspec
 from msgspec import structs
 
-from gpufleet.kubernetes.annotations import HOLDERS, LEASE_GPU, LEASE_NODE
+from gpufleet.kubernetes.annotations import HOLDERS, LEASE_GPU, LEASE_MODEL, LEASE_NODE
 from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta, micro_time
 from gpufleet.placement.request import WHOLE
 
 LABELS: Mapping[str, str] = {"app.kubernetes.io/managed-by": "gpufleet-scheduler"}
-_NAME = re.compile(r"gpu-(?P<node>.+)-(?P<gpu>\d{1,4})")
-_LONGEST_NAME = 253
+_NAME = re.compile(r"gpu-(?P<node>.+)-(?P<gpu>[0-9]{1,4})")
+_MAX_NAME_LENGTH = 253
 
 
 class LeaseHolder(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One pod's part of a GPU: thousandths, or MIG instances; `stamp` is the attempt that wrote it."""
+    """A pod's share of one GPU: thousandths of it, or MIG instances."""
 
     namespace: str = ""
     pod: str = ""
@@ -34,22 +35,24 @@ class LeaseHolder(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     milli: int = 0
     instances: tuple[str, ...] = ()
     stamp: str = ""
+    """Identifies the attempt that wrote this entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLease:
-    """A lease as placement reads it."""
+    """A decoded GPU lease."""
 
     node: str
     gpu: int
     holders: Mapping[str, LeaseHolder]
+    """By UID of the pod."""
     foreign: bool
-    """Made by hand or by another program: respected, and never changed while its pod may live."""
+    """Made by hand or by another program: never changed while its pod may be running."""
     object: Lease
 
     @property
     def name(self) -> str:
-        """The name of the object."""
+        """Return the name of the Lease object."""
         return self.object.metadata.name
 
 
@@ -57,45 +60,45 @@ _holders = msgspec.json.Decoder(dict[str, LeaseHolder])
 
 
 def lease_name(node: str, gpu: int) -> str:
-    """The name of a GPU's lease; the node's name is cut where the whole would be too long for an object."""
+    """Return the name of a GPU's lease; long node names are cut and marked with a hash."""
     name = f"gpu-{node}-{gpu}"
-    if len(name) <= _LONGEST_NAME:
+    if len(name) <= _MAX_NAME_LENGTH:
         return name
-    mark = hashlib.sha256(node.encode()).hexdigest()[:12]
-    return f"gpu-{node[:200].rstrip('.-')}-{mark}-{gpu}"
+    digest = hashlib.sha256(node.encode()).hexdigest()[:12]
+    return f"gpu-{node[:200].rstrip('.-')}-{digest}-{gpu}"
 
 
 def read_lease(lease: Lease) -> GpuLease | None:
-    """The lease of a GPU, or None if this lease is about something else."""
-    named = _NAME.fullmatch(lease.metadata.name)
-    if named is None:
+    """Decode a GPU lease; return None if the lease is for something else."""
+    match = _NAME.fullmatch(lease.metadata.name)
+    if match is None:
         return None
-    notes = lease.metadata.annotations
-    gpu = notes.get(LEASE_GPU, "")
-    node = notes.get(LEASE_NODE) or named["node"]
-    number = int(gpu) if gpu.isascii() and gpu.isdigit() else int(named["gpu"])
+    annotations = lease.metadata.annotations
+    gpu = annotations.get(LEASE_GPU, "")
+    node = annotations.get(LEASE_NODE) or match["node"]
+    number = int(gpu) if gpu.isascii() and gpu.isdigit() else int(match["gpu"])
     uids = [uid for uid in (lease.spec.holder_identity or "").split(",") if uid]
     try:
-        told = _holders.decode(notes.get(HOLDERS, "{}"))
+        described = _holders.decode(annotations.get(HOLDERS, "{}"))
     except msgspec.MsgspecError:
-        told = {}
-    if uids and set(uids) == told.keys():
-        return GpuLease(node, number, told, False, lease)
+        described = {}
+    if uids and set(uids) == described.keys():
+        return GpuLease(node, number, described, False, lease)
     unknown = LeaseHolder(milli=WHOLE)
-    holders = {uid: told.get(uid, unknown) for uid in uids} or {f"lease {lease.metadata.name}": unknown}
+    holders = {uid: described.get(uid, unknown) for uid in uids} or {f"lease {lease.metadata.name}": unknown}
     return GpuLease(node, number, holders, True, lease)
 
 
 def new_lease(
     namespace: str, node: str, gpu: int, holders: Mapping[str, LeaseHolder], model: str, now: datetime
 ) -> Lease:
-    """The object to create for the first holders of a GPU."""
-    notes = {LEASE_NODE: node, LEASE_GPU: str(gpu), HOLDERS: _text(holders)}
+    """Return the object to create for the first holders of a GPU."""
+    annotations = {LEASE_NODE: node, LEASE_GPU: str(gpu), HOLDERS: _encode(holders)}
     if model:
-        notes["gpu.scheduling/model"] = model
+        annotations[LEASE_MODEL] = model
     return Lease(
         metadata=ObjectMeta(
-            name=lease_name(node, gpu), namespace=namespace, labels=dict(LABELS), annotations=notes
+            name=lease_name(node, gpu), namespace=namespace, labels=dict(LABELS), annotations=annotations
         ),
         spec=LeaseSpec(
             holder_identity=",".join(holders), acquire_time=micro_time(now), renew_time=micro_time(now)
@@ -104,12 +107,12 @@ def new_lease(
 
 
 def with_holders(lease: Lease, holders: Mapping[str, LeaseHolder], now: datetime) -> Lease:
-    """The same lease with other holders, to be written back under its version."""
-    notes = {**lease.metadata.annotations, HOLDERS: _text(holders)}
+    """Return the lease with other holders, to replace it at the version that was read."""
+    annotations = {**lease.metadata.annotations, HOLDERS: _encode(holders)}
     acquired = lease.spec.acquire_time
     return structs.replace(
         lease,
-        metadata=structs.replace(lease.metadata, annotations=notes),
+        metadata=structs.replace(lease.metadata, annotations=annotations),
         spec=structs.replace(
             lease.spec,
             holder_identity=",".join(holders),
@@ -119,5 +122,5 @@ def with_holders(lease: Lease, holders: Mapping[str, LeaseHolder], now: datetime
     )
 
 
-def _text(holders: Mapping[str, LeaseHolder]) -> str:
+def _encode(holders: Mapping[str, LeaseHolder]) -> str:
     return msgspec.json.encode(dict(holders)).decode()

@@ -1,13 +1,12 @@
-"""The fields of Kubernetes objects that gpufleet reads, and no others.
+"""The fields of Kubernetes objects that gpufleet reads.
 
-A pod on the wire is 5 to 20 kB; what is kept of it here is a few hundred bytes. Decoders
-skip unknown fields without building them, which is where both the speed and the small
-memory come from. Every field has a default, so that an object from an older or a thinner
-server decodes as well. The structs are frozen, hold tuples instead of lists, share their
-empty defaults and are invisible to the garbage collector: they can't form cycles.
+A pod is 5 to 20 kB on the wire and a few hundred bytes here: decoders skip unknown fields without
+building them, which saves both time and memory. Every field has a default, so objects of older
+servers decode too. The structs are frozen, use tuples, share their empty defaults, and are
+invisible to the garbage collector, because they can't form cycles.
 
-A type that holds only part of its kind must never be written back whole: `Resource.whole`
-says which may.
+Types with only some fields of their kind must never be used to replace an object; see
+`Resource.complete`.
 """
 
 from collections.abc import Mapping
@@ -19,15 +18,15 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 EMPTY: Mapping[str, str] = MappingProxyType({})
-"""The one empty mapping that all objects without labels, annotations or requests share."""
+"""The empty mapping shared by all objects without labels, annotations or requests."""
 
 
 class Fields(Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """A part of a Kubernetes object: camelCase on the wire, defaults left out."""
+    """Base of all structs: camelCase on the wire, defaults left out."""
 
 
 class OwnerReference(Fields, frozen=True):
-    """Who an object belongs to; the one with `controller` manages it."""
+    """An owner of an object; the one with `controller` manages it."""
 
     api_version: str = ""
     kind: str = ""
@@ -38,7 +37,7 @@ class OwnerReference(Fields, frozen=True):
 
 
 class ObjectMeta(Fields, frozen=True):
-    """What every object has; complete but for `managedFields`, which the server keeps by itself."""
+    """Object metadata; complete except for `managedFields`, which the server maintains."""
 
     name: str = ""
     generate_name: str = ""
@@ -55,18 +54,18 @@ class ObjectMeta(Fields, frozen=True):
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The owner that manages this object, if there is one."""
+        """Return the owner that manages this object, if any."""
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 
 class KubeObject(Fields, frozen=True):
-    """An object of any kind, of which only the metadata is read."""
+    """An object of any kind; only its metadata is read."""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
 
 
 class Condition(Fields, frozen=True):
-    """One of an object's conditions; `status` is True, False or Unknown."""
+    """A condition of an object; `status` is True, False or Unknown."""
 
     type: str = ""
     status: str = ""
@@ -76,7 +75,7 @@ class Condition(Fields, frozen=True):
 
 
 class Taint(Fields, frozen=True):
-    """What keeps pods off a node."""
+    """A taint of a node."""
 
     key: str = ""
     value: str = ""
@@ -84,21 +83,21 @@ class Taint(Fields, frozen=True):
 
 
 class NodeSpec(Fields, frozen=True):
-    """Whether the node takes pods."""
+    """The spec of a node."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
 class NodeAddress(Fields, frozen=True):
-    """A name or an address under which the node is reached."""
+    """A name or address of a node."""
 
     type: str = ""
     address: str = ""
 
 
 class NodeStatusFields(Fields, frozen=True):
-    """What the kubelet reports of its node; amounts are Kubernetes quantities."""
+    """The status that the kubelet reports; amounts are Kubernetes quantities."""
 
     capacity: Mapping[str, str] = EMPTY
     allocatable: Mapping[str, str] = EMPTY
@@ -114,7 +113,7 @@ class Node(KubeObject, frozen=True):
 
 
 class Resources(Fields, frozen=True):
-    """What a container asks for and may use, as Kubernetes quantities."""
+    """The requests and limits of a container, as Kubernetes quantities."""
 
     requests: Mapping[str, str] = EMPTY
     limits: Mapping[str, str] = EMPTY
@@ -137,7 +136,7 @@ class Container(Fields, frozen=True):
 
 
 class Toleration(Fields, frozen=True):
-    """A taint that the pod puts up with."""
+    """A toleration of a pod."""
 
     key: str = ""
     operator: str = ""
@@ -145,47 +144,47 @@ class Toleration(Fields, frozen=True):
     effect: str = ""
 
 
-class NodeRequirement(Fields, frozen=True):
-    """What a label (or field) of a node has to be."""
+class NodeSelectorRequirement(Fields, frozen=True):
+    """A requirement on a label or field of a node."""
 
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] = ()
 
 
-class NodeTerm(Fields, frozen=True):
-    """Requirements that a node has to meet all of."""
+class NodeSelectorTerm(Fields, frozen=True):
+    """Requirements that must all be met."""
 
-    match_expressions: tuple[NodeRequirement, ...] = ()
-    match_fields: tuple[NodeRequirement, ...] = ()
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
-class NodeTerms(Fields, frozen=True):
-    """A node has to meet one of these."""
+class NodeSelector(Fields, frozen=True):
+    """Terms of which one must be met."""
 
-    node_selector_terms: tuple[NodeTerm, ...] = ()
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
 class NodeAffinity(Fields, frozen=True):
-    """Where the pod must run; what it would merely like is kube-scheduler's to weigh."""
+    """The required node affinity; kube-scheduler weighs preferences."""
 
-    required: NodeTerms | None = field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+    required: NodeSelector | None = field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
 
 
 class Affinity(Fields, frozen=True):
-    """Which nodes the pod goes to; of affinity between pods nothing is read."""
+    """The affinity of a pod; affinity between pods is not read."""
 
     node_affinity: NodeAffinity | None = None
 
 
 class SchedulingGate(Fields, frozen=True):
-    """A reason for which the pod must not be scheduled yet."""
+    """A gate that keeps a pod from being scheduled."""
 
     name: str = ""
 
 
 class PodSpec(Fields, frozen=True):
-    """What a pod asks for, and where it runs."""
+    """The spec of a pod."""
 
     node_name: str = ""
     scheduler_name: str = ""
@@ -202,12 +201,12 @@ class PodSpec(Fields, frozen=True):
 
     def __post_init__(self) -> None:
         if self.node_name and self.affinity is not None:
-            # Of use until the pod has a node; each pod of a DaemonSet has one, half as large as all else of it.
+            # Not needed once the pod is bound, and in DaemonSet pods half as large as everything else.
             force_setattr(self, "affinity", None)
 
 
 class ContainerTerminated(Fields, frozen=True):
-    """How a container ended."""
+    """How a container terminated."""
 
     exit_code: int = 0
     reason: str = ""
@@ -216,13 +215,13 @@ class ContainerTerminated(Fields, frozen=True):
 
 
 class ContainerWaiting(Fields, frozen=True):
-    """Why a container does not run yet."""
+    """Why a container is not running yet."""
 
     reason: str = ""
 
 
 class ContainerRunning(Fields, frozen=True):
-    """Since when a container runs."""
+    """When a container started."""
 
     started_at: datetime | None = None
 
@@ -239,7 +238,7 @@ _NO_STATE = ContainerState()
 
 
 class ContainerStatus(Fields, frozen=True):
-    """How one container of a pod is."""
+    """The status of a container."""
 
     name: str = ""
     container_id: str = field(default="", name="containerID")
@@ -249,7 +248,7 @@ class ContainerStatus(Fields, frozen=True):
 
 
 class PodStatus(Fields, frozen=True):
-    """How a pod is."""
+    """The status of a pod."""
 
     phase: str = ""
     reason: str = ""
@@ -270,12 +269,12 @@ class Pod(KubeObject, frozen=True):
 
     @property
     def finished(self) -> bool:
-        """Whether the pod has ended for good and holds nothing any more."""
+        """Return whether the pod has ended permanently and holds no resources."""
         return self.status.phase in ("Succeeded", "Failed")
 
 
 class OwnerSpec(Fields, frozen=True):
-    """How many replicas an owner wants, for the kinds that count them."""
+    """The desired replicas of a workload, by the field names of several kinds."""
 
     replicas: int | None = None
     parallelism: int | None = None
@@ -284,7 +283,7 @@ class OwnerSpec(Fields, frozen=True):
 
 
 class OwnerStatus(Fields, frozen=True):
-    """How an owner says it is: conditions, counts, times, by whichever name its kind has."""
+    """The status of a workload: conditions, counts and times, by the field names of several kinds."""
 
     conditions: tuple[Condition, ...] | None = ()
     phase: Any = ""
@@ -302,14 +301,14 @@ class OwnerStatus(Fields, frozen=True):
 
 
 class Owner(KubeObject, frozen=True):
-    """A workload of any kind (Job, Deployment, PyTorchJob, RayJob, …), as its status shows it."""
+    """A workload of any kind (Job, Deployment, PyTorchJob, RayJob, …)."""
 
     spec: OwnerSpec = field(default_factory=OwnerSpec)
     status: OwnerStatus = field(default_factory=OwnerStatus)
 
 
 class LeaseSpec(Fields, frozen=True):
-    """Who holds a lease, and since when; complete."""
+    """The spec of a lease; complete."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -321,18 +320,18 @@ class LeaseSpec(Fields, frozen=True):
 
 
 class Lease(KubeObject, frozen=True):
-    """A lease of coordination.k8s.io; times go out through `micro_time`."""
+    """A lease of coordination.k8s.io; write its times with `micro_time`."""
 
     spec: LeaseSpec = field(default_factory=LeaseSpec)
 
 
 def micro_time(moment: datetime) -> datetime:
-    """`moment` fit for a MicroTime field: servers before 1.35 insist on six decimals, which a full second lacks."""
+    """Return `moment` for a MicroTime field: servers before 1.35 need six decimals, which a full second lacks."""
     return moment if moment.microsecond else moment.replace(microsecond=1)
 
 
 class ObjectReference(Fields, frozen=True):
-    """Which object an event is about."""
+    """The object that an event is about."""
 
     api_version: str = ""
     kind: str = ""
@@ -343,7 +342,7 @@ class ObjectReference(Fields, frozen=True):
 
 
 class EventSeries(Fields, frozen=True):
-    """How often an event has happened again, and when last."""
+    """How often an event was repeated, and when last."""
 
     count: int = 0
     last_observed_time: datetime | None = None
@@ -364,13 +363,13 @@ class Event(KubeObject, frozen=True):
 
 
 class PodGroupSpec(Fields, frozen=True):
-    """How many pods make a gang, and how long it may take to place them."""
+    """The size of a gang and the time it may take to schedule."""
 
     min_member: int = 1
     schedule_timeout_seconds: int | None = None
 
 
 class PodGroup(KubeObject, frozen=True):
-    """A gang, as scheduling.x-k8s.io/v1alpha1 has it."""
+    """A gang (scheduling.x-k8s.io/v1alpha1)."""
 
     spec: PodGroupSpec = field(default_factory=PodGroupSpec)

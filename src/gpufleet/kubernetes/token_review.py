@@ -1,4 +1,4 @@
-"""Ask Kubernetes whom a bearer token belongs to (`authentication.k8s.io/v1` TokenReview)."""
+"""Ask Kubernetes which user a bearer token belongs to (`authentication.k8s.io/v1` TokenReview)."""
 
 from dataclasses import dataclass
 
@@ -10,18 +10,18 @@ from gpufleet.kubernetes.client.errors import KubernetesRefused
 from gpufleet.runtime.logs import get_logger
 
 _log = get_logger("auth")
-_POD = "authentication.kubernetes.io/pod-uid"
+_POD_UID = "authentication.kubernetes.io/pod-uid"
 _PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 
 
 @dataclass(frozen=True)
-class Reviewed:
-    """The owner of a token, as Kubernetes knows them."""
+class TokenOwner:
+    """The user that a token authenticates."""
 
     user: str
     groups: tuple[str, ...] = ()
     pod_uid: str = ""
-    """The pod that a service account's token was made for; empty for any other token."""
+    """The pod that a service account token was issued for; empty for other tokens."""
 
 
 class _User(msgspec.Struct):
@@ -40,25 +40,23 @@ class _Review(msgspec.Struct):
 
 
 class TokenReviews:
-    """Reviews tokens through one client, whose identity needs the right to create TokenReviews."""
+    """Reviews tokens; the client's identity needs the right to create TokenReviews."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
-    async def review(self, token: str) -> Reviewed | None:
-        """The owner of `token`, or None if Kubernetes does not know it."""
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+    async def review(self, token: str) -> TokenOwner | None:
+        """Return the owner of `token`, or None if Kubernetes does not accept it."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
         try:
-            status = msgspec.convert(await self._client.write_json("POST", _PATH, asked), _Review).status
+            status = msgspec.convert(await self._client.write_json("POST", _PATH, body), _Review).status
         except KubernetesRefused as error:
-            # Its words name our own identity, which is nothing for a stranger's eyes.
-            _log.error(
-                "Kubernetes reviews no tokens for this server, which needs that right", reason=str(error)
-            )
+            # The server's message names our own identity: log it, but don't show it to the caller.
+            _log.error("token_reviews_forbidden", error=str(error))
             raise KubernetesUnavailable(
-                "Kubernetes does not let this server ask whose token that is; its log says why"
+                "Kubernetes does not allow this server to review tokens; see the server's log"
             ) from None
         if not status.authenticated or not status.user.username:
             return None
-        pod = status.user.extra.get(_POD, [""])
-        return Reviewed(status.user.username, tuple(status.user.groups), pod[0] if len(pod) == 1 else "")
+        pod = status.user.extra.get(_POD_UID, [""])
+        return TokenOwner(status.user.username, tuple(status.user.groups), pod[0] if len(pod) == 1 else "")

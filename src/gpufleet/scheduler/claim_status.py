@@ -11,9 +11,9 @@ from typing import Any, Literal
 import msgspec
 
 from gpufleet.errors import GpufleetError
+from gpufleet.kubernetes import GPU_CLAIMS
 from gpufleet.kubernetes.allocation import allocated_gpus, format_allocation
 from gpufleet.kubernetes.client.timing import Timing
-from gpufleet.kubernetes.crds import generate
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import ObjectReference, Pod
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
@@ -69,9 +69,10 @@ class ClaimStatuses:
         meta = pod.metadata
         about = [ObjectReference("v1", "Pod", meta.namespace, meta.name, meta.uid)]
         if claim := self._ledger.claim_of(pod):
-            version = f"{generate.GROUP}/{generate.VERSION}"
             name = claim.metadata
-            about.append(ObjectReference(version, "GpuClaim", name.namespace, name.name, name.uid))
+            about.append(
+                ObjectReference(GPU_CLAIMS.api_version, "GpuClaim", name.namespace, name.name, name.uid)
+            )
         if len(self._events) < _MOST_EVENTS:
             for each in about:
                 self._events[each.uid, reason] = (each, reason, note, type)

@@ -115,4 +115,4 @@ class KubeApi:
         self, about: ObjectReference, reason: str, note: str, type: Literal["Normal", "Warning"]
     ) -> None:
         """Write an event, or count it."""
-        await self._events.say(about, reason, note, type=type)
+        await self._events.record(about, reason, note, type=type)

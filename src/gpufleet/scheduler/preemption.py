@@ -89,7 +89,7 @@ class Preemption:
         least = min(pods, key=priority_of)
         trial, places, victims = among.copy(), dict[int, Fits](), list[Victim]()
         nodes = open_to(self._ledger.nodes.values(), pods)
-        areas = {some: trial.directory().places(some)[0] for some in set(nodes)}
+        areas = {some: trial.index().places(some)[0] for some in set(nodes)}
         for at in order_of(requests, nodes):
             verdict = trial.place(requests[at], areas[nodes[at]])
             if not isinstance(verdict, Fits):

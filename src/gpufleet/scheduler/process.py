@@ -17,11 +17,11 @@ from gpufleet.kubernetes import (
     NODES,
     POD_GROUPS,
     PODS,
+    ElectionTimings,
     KubeClient,
     LeaderElection,
     Reflector,
     Selection,
-    Terms,
 )
 from gpufleet.kubernetes.client.connection import connection_from_settings
 from gpufleet.runtime.listening import address_of, bind
@@ -50,10 +50,10 @@ class Replica:
         settings: SchedulerSettings,
         namespace: str,
         identity: str,
-        terms: Terms = Terms(),  # noqa: B008  (frozen)
+        timings: ElectionTimings = ElectionTimings(),  # noqa: B008  (frozen)
     ) -> None:
         self._settings = settings
-        self.election = LeaderElection(client, namespace, ELECTION, identity, terms)
+        self.election = LeaderElection(client, namespace, ELECTION, identity, timings)
         self.scheduler = Scheduler(
             KubeApi(client, namespace, identity),
             settings,

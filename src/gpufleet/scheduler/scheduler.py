@@ -277,7 +277,7 @@ class Scheduler:
         if request is None:
             return
         for _ in range(pods):
-            self._demand.saw(request, self._timing.monotonic())
+            self._demand.observe(request, self._timing.monotonic())
 
     def _claim_came(self, key: tuple[str, str]) -> None:
         """The claim is there, or asks for something else: whoever was refused for it is looked at again."""

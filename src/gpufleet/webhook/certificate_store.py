@@ -49,7 +49,7 @@ class Secret(KubeObject, frozen=True):
     type: str = "Opaque"
 
 
-SECRETS = Resource("", "v1", "secrets", "Secret", Secret, whole=True)
+SECRETS = Resource("", "v1", "secrets", "Secret", Secret, complete=True)
 
 
 def serving_context() -> ssl.SSLContext:

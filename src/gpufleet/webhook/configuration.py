@@ -9,7 +9,7 @@ of pods are sent only if they change what the scheduler wrote.
 from typing import Any
 
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, VISIBLE
-from gpufleet.kubernetes.crds.generate import GROUP, VERSION
+from gpufleet.kubernetes.crds import GROUP, VERSION
 
 NAME = "gpufleet-webhook"
 

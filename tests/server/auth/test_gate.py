@@ -1,12 +1,11 @@
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.server.conftest import Client
 
 from gpufleet.errors import KubernetesUnavailable, SettingsError
+from gpufleet.kubernetes.token_review import TokenOwner
 from gpufleet.server.auth.gate import BearerGate
 from gpufleet.server.auth.token_review import ReviewedTokens
 from gpufleet.server.auth.tokens import TokenFile, new_token, parse
@@ -22,13 +21,6 @@ class Clock:
         return self.now
 
 
-@dataclass(frozen=True)
-class Known:
-    user: str
-    groups: Sequence[str] = ()
-    pod_uid: str = ""
-
-
 class Kubernetes:
     """Reviews tokens as the API server would, and counts how often it is asked."""
 
@@ -36,11 +28,11 @@ class Kubernetes:
         self.asked = 0
         self.down = False
 
-    async def review(self, token: str) -> Known | None:
+    async def review(self, token: str) -> TokenOwner | None:
         self.asked += 1
         if self.down:
             raise KubernetesUnavailable("the Kubernetes API does not answer")
-        return {"alice": Known("alice", ("gpu-admins",)), "bob": Known("bob")}.get(token)
+        return {"alice": TokenOwner("alice", ("gpu-admins",)), "bob": TokenOwner("bob")}.get(token)
 
 
 def line(name: str, role: str, token: str) -> str:
@@ -171,7 +163,7 @@ def test_a_changed_file_is_read_again_and_a_broken_line_admits_nobody(tmp_path: 
 def test_a_broken_line_at_the_start_stops_the_server_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(line("a", "viewer", "t") + "b admin sha256:00\n")
-    with pytest.raises(SettingsError, match="line 2 is wrong"):
+    with pytest.raises(SettingsError, match="line 2 is invalid"):
         TokenFile(path)
 
 

@@ -10,9 +10,9 @@ from tests.server.live.conftest import NOW, TOKENS
 
 from gpufleet.errors import SettingsError
 from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.kubernetes.token_review import TokenOwner
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.auth.caller import Identity
 from gpufleet.server.auth.gate import BearerGate
 from gpufleet.server.auth.token_review import ReviewedTokens
 from gpufleet.server.auth.tokens import TokenFile, new_token
@@ -20,7 +20,7 @@ from gpufleet.server.auth.workload_tokens import WorkloadTokens, read_key
 from gpufleet.server.routes.training import MOST_ROWS, training_routes
 from gpufleet.server.routes.workload_metrics import workload_metric_routes
 from gpufleet.store import Store
-from gpufleet.store.training import MOST_METRICS
+from gpufleet.store.training import MAX_METRICS
 
 AT = int(NOW * 1000)
 
@@ -136,13 +136,13 @@ async def test_numbers_are_finite(http: httpx.AsyncClient, number: str) -> None:
 
 async def test_a_workload_has_a_bounded_number_of_metrics(http: httpx.AsyncClient) -> None:
     path = "/api/workloads/job/trainingPerformance"
-    full = [row(f"m{number}") for number in range(MOST_METRICS)]
+    full = [row(f"m{number}") for number in range(MAX_METRICS)]
     assert (await http.post(path, json=full)).status_code == 200
     answer = await http.post(path, json=[row("one_more")])
     assert answer.status_code == 400
-    assert f"at most {MOST_METRICS} are kept" in answer.json()["message"]
+    assert f"at most {MAX_METRICS} are kept" in answer.json()["message"]
     assert (await http.post(path, json=[row("m0", at=AT - 1)])).status_code == 200
-    assert len(await reported(http)) == MOST_METRICS + 1
+    assert len(await reported(http)) == MAX_METRICS + 1
 
 
 async def test_the_graph_shows_tflops_and_model_flops_utilization(http: httpx.AsyncClient) -> None:
@@ -163,19 +163,14 @@ async def test_the_graph_shows_tflops_and_model_flops_utilization(http: httpx.As
     assert [value for value, _ in lines["MFU"]] == pytest.approx([60 / peak, 150 / peak], abs=1e-6)
 
 
-class Known:
-    user = "system:serviceaccount:ml:trainer"
-    groups: tuple[str, ...] = ()
-
-    def __init__(self, pod_uid: str) -> None:
-        self.pod_uid = pod_uid
-
-
 class Kubernetes:
-    """Knows the tokens `pod of UID`."""
+    """Knows the tokens `pod:UID`."""
 
-    async def review(self, token: str) -> Identity | None:
-        return Known(token.removeprefix("pod:")) if token.startswith("pod:") else None
+    async def review(self, token: str) -> TokenOwner | None:
+        pod_uid = token.removeprefix("pod:")
+        if pod_uid == token:
+            return None
+        return TokenOwner("system:serviceaccount:ml:trainer", pod_uid=pod_uid)
 
 
 @pytest.fixture
@@ -191,7 +186,7 @@ async def guarded(cluster: Cluster, store: Store, tmp_path: Path) -> AsyncIterat
         *training_routes(clusters, store.training, TOKENS, lambda: NOW),
         *workload_metric_routes(clusters),
     ]
-    transport = httpx.ASGITransport(create_app(Api(routes=routes, gate=gate)))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(create_app(Api(routes=routes, gate=gate)))
     headers = {"authorization": f"Bearer {operator}"}
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client:
         yield client

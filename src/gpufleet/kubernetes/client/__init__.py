@@ -1,1 +1,1 @@
-"""A small asynchronous client for the Kubernetes API."""
+"""A thin asynchronous client for the Kubernetes API."""

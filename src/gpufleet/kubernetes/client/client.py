@@ -1,10 +1,10 @@
-"""The Kubernetes API in the verbs that gpufleet uses, typed by `Resource`.
+"""The verbs of the Kubernetes API that gpufleet uses, typed by `Resource`.
 
     async with KubeClient(load_connection()) as kube:
         lease = await kube.get(LEASES, "gpu-node-a-0", "gpufleet")
 
-Errors are those of `gpufleet.kubernetes.client.errors`. Lists come in pages; a watch yields what has
-come since the last step as one batch, so that a storm of events costs one step of the
+Errors are those of `gpufleet.kubernetes.client.errors`. Lists are fetched in pages. A watch yields
+everything received since the last step as one batch, so a burst of events costs one step of the
 event loop per network read, not one per event.
 """
 
@@ -15,15 +15,14 @@ from typing import Any, Generic, Literal, Self
 
 import msgspec
 
-from gpufleet.kubernetes.client import decode
 from gpufleet.kubernetes.client.connection import Connection, connection_from_settings
+from gpufleet.kubernetes.client.decode import accept_header, decode_json, decode_list, decode_object
 from gpufleet.kubernetes.client.errors import Gone
 from gpufleet.kubernetes.client.patch import Patch
-from gpufleet.kubernetes.client.resources import EVENTS, PODS, Resource, T
-from gpufleet.kubernetes.client.timing import RequestRate, Timing
+from gpufleet.kubernetes.client.resources import PODS, Resource, T
+from gpufleet.kubernetes.client.timing import RateLimiter, Timing
 from gpufleet.kubernetes.client.transport import Request, Retries, Transport
 from gpufleet.kubernetes.client.watch import WatchBatch, watch_batches
-from gpufleet.kubernetes.objects import Event
 from gpufleet.runtime.settings import KubernetesSettings
 
 PAGE_SIZE = 500
@@ -33,32 +32,32 @@ FIELD_MANAGER = "gpufleet"
 
 @dataclass(frozen=True)
 class Page(Generic[T]):
-    """A part of a list, or all of it, at one resource version; `rest` asks for the next part."""
+    """A page of a list; `continue_token` fetches the next one."""
 
     items: list[T]
     resource_version: str
-    rest: str = ""
+    continue_token: str = ""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which objects of a kind: of one namespace (all if empty), by label and by field selector."""
+    """Select objects of a kind by namespace (all if empty), label selector and field selector."""
 
     namespace: str = ""
     labels: str = ""
     fields: str = ""
 
     def query(self) -> dict[str, str]:
-        """As query parameters."""
-        given = {"labelSelector": self.labels, "fieldSelector": self.fields}
-        return {name: value for name, value in given.items() if value}
+        """Return the selectors as query parameters."""
+        selectors = {"labelSelector": self.labels, "fieldSelector": self.fields}
+        return {name: value for name, value in selectors.items() if value}
 
 
 ALL = Selection()
 
 
 class KubeClient:
-    """Speaks to one API server as one identity."""
+    """A client of one API server with one identity."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class KubeClient:
         self._retries = retries
         self._transport = Transport(
             connection,
-            rate=RequestRate(requests_per_second, burst, timing),
+            limiter=RateLimiter(requests_per_second, burst, timing),
             timeout=timeout,
             retries=retries,
             timing=timing,
@@ -86,7 +85,7 @@ class KubeClient:
 
     @classmethod
     def from_settings(cls, settings: KubernetesSettings) -> Self:
-        """A client for the API that the settings name."""
+        """Create a client from the settings."""
         return cls(
             connection_from_settings(settings),
             requests_per_second=settings.requests_per_second,
@@ -94,10 +93,10 @@ class KubeClient:
             timeout=settings.timeout,
         )
 
-    def apart(self, *, requests_per_second: float = 10.0, burst: int = 20) -> "KubeClient":
-        """Another client as the same identity, for what must never wait behind the requests of this one.
+    def clone(self, *, requests_per_second: float = 10.0, burst: int = 20) -> "KubeClient":
+        """Return a client with the same identity but its own rate limit and connections.
 
-        It has a rate and connections of its own, and is closed by whoever asked for it.
+        For requests that must not queue behind those of this client. The caller closes it.
         """
         return KubeClient(
             self.connection,
@@ -124,40 +123,45 @@ class KubeClient:
     # Reading
 
     async def get(self, resource: Resource[T], name: str, namespace: str = "") -> T:
-        """One object."""
+        """Return one object."""
         request = Request(
-            "GET", resource.path(namespace, name), {}, accept=decode.accept(resource), repeatable=True
+            "GET", resource.path(namespace, name), {}, accept=accept_header(resource), repeatable=True
         )
-        return decode.item(resource, await self._transport.send(request), request)
+        return decode_object(resource, await self._transport.send(request), request)
 
     async def page(
-        self, resource: Resource[T], select: Selection = ALL, *, limit: int = PAGE_SIZE, rest: str = ""
+        self,
+        resource: Resource[T],
+        select: Selection = ALL,
+        *,
+        limit: int = PAGE_SIZE,
+        continue_token: str = "",
     ) -> Page[T]:
-        """One page of a list, or all of it with `limit` 0; `rest` is what the page before said."""
+        """Return one page of a list, or the whole list if `limit` is 0."""
         query = select.query()
         if limit:
             query["limit"] = str(limit)
-        if rest:
-            query["continue"] = rest
+        if continue_token:
+            query["continue"] = continue_token
         path = resource.path(select.namespace)
-        request = Request("GET", path, query, accept=decode.accept(resource, many=True), repeatable=True)
-        items, meta = decode.items(resource, await self._transport.send(request), request)
+        request = Request("GET", path, query, accept=accept_header(resource, many=True), repeatable=True)
+        items, meta = decode_list(resource, await self._transport.send(request), request)
         return Page(items, meta.resource_version, meta.continue_)
 
     async def pages(
         self, resource: Resource[T], select: Selection = ALL, *, limit: int = PAGE_SIZE
     ) -> AsyncGenerator[Page[T], None]:
-        """The list page by page; `Gone` if the server forgets the list's version before the last."""
+        """Yield the list page by page; raise `Gone` if the continue token expires on the way."""
         page = await self.page(resource, select, limit=limit)
         yield page
-        while page.rest:
-            page = await self.page(resource, select, limit=limit, rest=page.rest)
+        while page.continue_token:
+            page = await self.page(resource, select, limit=limit, continue_token=page.continue_token)
             yield page
 
     async def list(
         self, resource: Resource[T], select: Selection = ALL, *, limit: int = PAGE_SIZE
     ) -> Page[T]:
-        """The whole list, fetched in pages; in one piece if the pages went stale on the way."""
+        """Return the whole list, fetched in pages, or in one piece if the continue token expires."""
         items: list[T] = []
         version = ""
         try:
@@ -177,10 +181,10 @@ class KubeClient:
         seconds: float = 300.0,
         idle: float = 120.0,
     ) -> AsyncGenerator[WatchBatch[T], None]:
-        """Changes after `resource_version` in batches, until the server ends the watch after about `seconds`.
+        """Yield batches of changes after `resource_version` until the server ends the watch after about `seconds`.
 
-        The first batch is empty and says that the watch stands.
-        Silence of more than `idle` seconds is an error: the server sends bookmarks about every minute.
+        The first batch is empty and shows that the watch is open. Silence of more than `idle` seconds
+        is an error: servers send bookmarks about every minute.
         """
         query = {
             **select.query(),
@@ -190,21 +194,21 @@ class KubeClient:
             "timeoutSeconds": str(max(1, round(seconds))),
         }
         path = resource.path(select.namespace)
-        request = Request("GET", path, query, accept=decode.accept(resource), repeatable=True)
+        request = Request("GET", path, query, accept=accept_header(resource), repeatable=True)
         return watch_batches(self._transport, resource, request, idle)
 
     # Writing
 
     async def create(self, resource: Resource[T], item: T, *, dry_run: bool = False) -> T:
-        """Create the object; `AlreadyExists` if there is one of its name."""
+        """Create the object; raise `AlreadyExists` if the name is taken."""
         path = resource.path(item.metadata.namespace)
         return await self._write(resource, "POST", path, resource.encode(item), dry_run=dry_run)
 
     async def replace(self, resource: Resource[T], item: T, *, subresource: Literal["", "status"] = "") -> T:
-        """Write the object back; `Conflict` if it has changed since it was read."""
-        if not resource.whole:
+        """Replace the object; raise `Conflict` if it has changed since it was read."""
+        if not resource.complete:
             raise TypeError(
-                f"{resource.type.__name__} holds only a part of a {resource.kind}: patch it instead"
+                f"{resource.type.__name__} has only some fields of a {resource.kind}: patch it instead"
             )
         path = resource.path(item.metadata.namespace, item.metadata.name, subresource)
         return await self._write(resource, "PUT", path, resource.encode(item))
@@ -219,7 +223,7 @@ class KubeClient:
         subresource: str = "",
         dry_run: bool = False,
     ) -> T:
-        """Change the object by a `merge`, `json` or `apply` patch (see `gpufleet.kubernetes.client.patch`)."""
+        """Apply a `merge`, `json` or `apply` patch (see `gpufleet.kubernetes.client.patch`)."""
         path = resource.path(namespace, name, subresource)
         body = patch.body(resource.api_version, resource.kind, name, namespace)
         query = patch.query(self.field_manager)
@@ -245,7 +249,7 @@ class KubeClient:
         grace_seconds: int | None = None,
         propagation: Literal["", "Orphan", "Background", "Foreground"] = "",
     ) -> None:
-        """Delete the object; with `uid` or `resource_version`, only if it is still that one (else `Conflict`)."""
+        """Delete the object; raise `Conflict` if it no longer has this `uid` or `resource_version`."""
         conditions = {"uid": uid, "resourceVersion": resource_version}
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if preconditions := {key: value for key, value in conditions.items() if value}:
@@ -268,9 +272,9 @@ class KubeClient:
         *,
         resource_version: str = "",
     ) -> None:
-        """Place the pod of that uid on `node`; the annotations get on the pod in the same write.
+        """Bind the pod to `node` and set the annotations in the same write.
 
-        With `resource_version` only if the pod is still in that state (else `Conflict`).
+        Raise `Conflict` if the pod no longer has this `uid` or `resource_version`.
         """
         meta = {"name": pod, "namespace": namespace, "uid": uid, "annotations": annotations or {}}
         if resource_version:
@@ -284,22 +288,14 @@ class KubeClient:
         path = PODS.path(namespace, pod, "binding")
         await self._transport.send(Request("POST", path, {}, msgspec.json.encode(binding)))
 
-    async def post_event(self, event: Event) -> Event:
-        """Write an event; its namespace is that of the object that it is about, or `default`."""
-        meta = event.metadata
-        named = msgspec.structs.replace(
-            meta, namespace=meta.namespace or event.regarding.namespace or "default"
-        )
-        return await self.create(EVENTS, msgspec.structs.replace(event, metadata=named))
-
-    # Anything else
+    # Kinds without a type here
 
     async def read_json(
         self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "application/json"
     ) -> Any:
-        """Whatever JSON the server has at `path` (version, discovery, OpenAPI)."""
+        """Return the JSON at `path` (version, discovery, OpenAPI)."""
         request = Request("GET", path, query or {}, accept=accept, repeatable=True)
-        return decode.anything(await self._transport.send(request), request)
+        return decode_json(await self._transport.send(request), request)
 
     async def write_json(
         self,
@@ -308,9 +304,9 @@ class KubeClient:
         body: Any,
         content_type: str = "application/json",
     ) -> Any:
-        """Send a manifest as it is, for kinds without a type here."""
+        """Send a manifest and return the JSON of the response."""
         request = Request(method, path, {}, msgspec.json.encode(body), content_type)
-        return decode.anything(await self._transport.send(request), request)
+        return decode_json(await self._transport.send(request), request)
 
     async def _write(
         self,
@@ -327,5 +323,5 @@ class KubeClient:
         parameters = {"fieldManager": self.field_manager, **(query or {})}
         if dry_run:
             parameters["dryRun"] = "All"
-        request = Request(method, path, parameters, body, content_type, decode.accept(resource), repeatable)
-        return decode.item(resource, await self._transport.send(request), request)
+        request = Request(method, path, parameters, body, content_type, accept_header(resource), repeatable)
+        return decode_object(resource, await self._transport.send(request), request)

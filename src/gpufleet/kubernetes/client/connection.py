@@ -1,9 +1,9 @@
-"""Where the API server is and how we show who we are: plain facts, from a kubeconfig or a pod's service account.
+"""Read the server's address and our credentials from a kubeconfig or a pod's service account.
 
-Nothing is opened or run here; `credentials` and `tls` do that later and again, since tokens
-expire and certificates rotate. Several kubeconfig files (`a:b`) merge as kubectl merges
-them: the first that names a thing wins, relative paths are relative to their own file, and of
-several files those that are not there (or are empty) count for nothing.
+This module only collects values. `credentials` and `tls` use them, again and again, since tokens
+expire and certificates rotate. Several kubeconfig files (`a:b`) are merged as kubectl does: the
+first definition wins, relative paths are relative to their file, and missing or empty files are
+ignored if there are several.
 """
 
 import base64
@@ -35,7 +35,7 @@ class ExecPlugin:
 
 @dataclass(frozen=True)
 class Connection:
-    """One API server and one identity; what is a `Path` is read again when it changes."""
+    """One API server and one identity; values that are a `Path` are read again when the file changes."""
 
     server: str
     namespace: str = "default"
@@ -57,7 +57,7 @@ class Connection:
 
 
 def connection_from_settings(settings: KubernetesSettings) -> Connection:
-    """The connection that the settings ask for."""
+    """Return the connection that the settings describe."""
     return load_connection(str(settings.kubeconfig or ""), settings.context)
 
 
@@ -68,7 +68,7 @@ def load_connection(
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Connection:
-    """From `kubeconfig` if given, else from the pod that we run in, else from ~/.kube/config."""
+    """Use `kubeconfig` if given, else the service account of this pod, else ~/.kube/config."""
     if kubeconfig:
         return from_kubeconfig([Path(part) for part in kubeconfig.split(os.pathsep) if part], context)
     if "KUBERNETES_SERVICE_HOST" in environ and not context:
@@ -77,13 +77,13 @@ def load_connection(
     if home.is_file():
         return from_kubeconfig([home], context)
     raise SettingsError(
-        "no Kubernetes API to speak to: give --kubeconfig FILE or set KUBECONFIG "
-        f"(this is no pod of a cluster, and there is no {home})"
+        "no Kubernetes API configured: give --kubeconfig FILE or set KUBECONFIG "
+        f"(this process does not run in a pod, and {home} does not exist)"
     )
 
 
 def in_cluster(environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT) -> Connection:
-    """As the service account of the pod that we run in."""
+    """Return the connection of this pod's service account."""
     token, namespace = service_account / "token", service_account / "namespace"
     if not token.is_file():
         raise SettingsError(
@@ -100,7 +100,7 @@ def in_cluster(environ: Mapping[str, str], service_account: Path = SERVICE_ACCOU
 
 
 def from_kubeconfig(files: list[Path], context: str = "") -> Connection:
-    """As the `context` (the current one if empty) of the kubeconfig `files`."""
+    """Return the connection of `context` (the current one if empty) in the kubeconfig `files`."""
     config = _merged(files)
     names = " and ".join(str(file) for file in files)
     context = context or config.current
@@ -135,7 +135,7 @@ class _Entry:
 
     def file_or_data(self, name: str) -> Path | bytes | None:
         if data := self.text(f"{name}-data"):
-            # Written in lines of 64, as some tools do.
+            # Some tools wrap the text in lines of 64 characters.
             return base64.b64decode("".join(data.split()), validate=True)
         return self.folder / self.text(name) if self.text(name) else None
 
@@ -166,16 +166,16 @@ def _exec_plugin(user: _Entry, server: str, cluster: _Entry) -> ExecPlugin | Non
     given = user.fields.get("exec")
     if not given:
         if "auth-provider" in user.fields:
-            raise ValueError("auth-provider is no longer part of Kubernetes; use an exec plugin")
+            raise ValueError("Kubernetes no longer supports auth-provider; use an exec plugin")
         return None
     version = given.get("apiVersion", "")
     if version not in ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"):
         raise ValueError(
-            f"exec plugin with apiVersion {version!r}: v1 and v1beta1 of client.authentication.k8s.io work"
+            f"exec plugin with apiVersion {version!r}: only client.authentication.k8s.io/v1 and v1beta1 are supported"
         )
     command = str(given["command"])
     if given.get("interactiveMode") == "Always":
-        raise ValueError(f"exec plugin {command} insists on a terminal (interactiveMode: Always)")
+        raise ValueError(f"exec plugin {command} needs a terminal (interactiveMode: Always)")
     if os.sep in command:
         command = str(user.folder / command)
     info = None
@@ -231,13 +231,15 @@ def _merged(files: list[Path]) -> _Kubeconfig:
         ):
             for entry in content.get(plural) or ():
                 if not isinstance(entry, dict) or not isinstance(entry.get(singular) or {}, dict):
-                    raise SettingsError(f"the kubeconfig {file}: {plural} has an entry that is no {singular}")
+                    raise SettingsError(
+                        f"the kubeconfig {file}: {plural} has an entry that is not a {singular}"
+                    )
                 table.setdefault(str(entry.get("name")), (entry.get(singular) or {}, file.parent.absolute()))
     return config
 
 
 def _present(files: list[Path]) -> list[Path]:
-    """Of several files those that are there and not empty; a single one has to be."""
+    """Return the files that exist and are not empty; a single file must exist."""
     found = [file for file in files if file.exists() and file.stat().st_size]
     return found or files[:1]
 

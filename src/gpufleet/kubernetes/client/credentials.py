@@ -1,9 +1,8 @@
-"""Who we are to the API server, kept fresh.
+"""Credentials for the API server, kept current.
 
-A token in a file is read again at most once a second when the file has changed, as the
-kubelet rotates a pod's token. An exec plugin is asked once, and again shortly before its
-credentials expire or when the server refuses them; callers that come meanwhile wait for
-that one run. Tokens never reach a log line or an error message.
+A token file is checked for changes at most once a second, since the kubelet rotates a pod's token.
+An exec plugin runs once, and again shortly before its credentials expire or when the server
+rejects them; concurrent callers wait for the same run. Tokens never appear in logs or errors.
 """
 
 import asyncio
@@ -22,14 +21,14 @@ from gpufleet.kubernetes.client.connection import Connection, ExecPlugin
 from gpufleet.kubernetes.client.timing import Timing
 
 PLUGIN_TIMEOUT = 60.0
-"""Seconds that an exec plugin may take: some ask a cloud provider."""
+"""Seconds that an exec plugin may take: some call a cloud provider."""
 
-_EARLY = timedelta(seconds=30)
-_LOOK_AGAIN = 1.0
+_EXPIRY_MARGIN = timedelta(seconds=30)
+_CHECK_INTERVAL = 1.0
 
 
 class ExecStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """What an exec plugin answers."""
+    """The credentials that an exec plugin returns."""
 
     token: str = ""
     client_certificate_data: str = ""
@@ -47,28 +46,28 @@ class ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True)
 class Identity:
-    """What one request shows of who we are."""
+    """The headers and client certificate of a request."""
 
     headers: Mapping[str, str | tuple[str, ...]]
     certificate: tuple[bytes, bytes] | None = None
-    """Client certificate and key, from plugins that give them."""
+    """Client certificate and key, from plugins that return them."""
 
 
-class ChangingFile:
-    """The content of a file that others replace; looked at no more than once a second."""
+class ReloadingFile:
+    """A file that other programs replace; checked at most once a second."""
 
     def __init__(self, path: Path, timing: Timing) -> None:
         self._path = path
         self._timing = timing
-        self._looked_at = float("-inf")
+        self._checked_at = float("-inf")
         self._stamp: tuple[int, int, int] | None = None
         self._content = b""
 
     def read(self, *, now: bool = False) -> bytes:
-        """The current content; `now` looks at the file even if it was looked at a moment ago."""
+        """Return the current content; `now` checks the file even if it was checked a moment ago."""
         moment = self._timing.monotonic()
-        if now or moment - self._looked_at >= _LOOK_AGAIN:
-            self._looked_at = moment
+        if now or moment - self._checked_at >= _CHECK_INTERVAL:
+            self._checked_at = moment
             self._load()
         return self._content
 
@@ -79,37 +78,37 @@ class ChangingFile:
             if stamp != self._stamp:
                 self._content, self._stamp = self._path.read_bytes(), stamp
         except OSError as error:
-            # A file that is missing for the moment of its replacement is no reason to fail.
+            # The file may be missing for a moment while it is replaced.
             if self._stamp is None:
                 raise KubernetesUnavailable(f"can't read {self._path}: {error.strerror}") from None
 
 
 class Credentials:
-    """Who we are at any moment: by token, by password, or by what a plugin grants."""
+    """The current identity: by token, by password, or from an exec plugin."""
 
     def __init__(self, connection: Connection, timing: Timing) -> None:
         self._connection = connection
         self._timing = timing
         token = connection.token
-        self._token_file = ChangingFile(token, timing) if isinstance(token, Path) else None
+        self._token_file = ReloadingFile(token, timing) if isinstance(token, Path) else None
         self._granted: ExecStatus | None = None
-        self._asking = asyncio.Lock()
+        self._plugin_lock = asyncio.Lock()
         self._fixed = _impersonation(connection)
 
     async def identity(self, *, now: bool = False) -> Identity:
-        """What to show; `now` looks at a token's file even if it was looked at a moment ago."""
+        """Return the identity for a request; `now` checks the token file even if it was checked a moment ago."""
         if self._token_file is not None:
             return self._with_token(self._token_file.read(now=now).decode().strip())
         if self._connection.exec_plugin is not None:
             return self._of(await self._grant(self._connection.exec_plugin))
         return self._with_token(str(self._connection.token or ""))
 
-    async def refused(self, shown: Identity) -> Identity:
-        """What to show instead of what the server answered 401 to; the same if there is nothing newer.
+    async def refresh(self, rejected: Identity) -> Identity:
+        """Return a newer identity after a 401, or the same one if there is none.
 
-        Of many requests that are refused together only one asks the plugin again.
+        If many requests are rejected together, only one of them runs the plugin again.
         """
-        if self._granted is not None and self._of(self._granted) == shown:
+        if self._granted is not None and self._of(self._granted) == rejected:
             self._granted = None
         return await self.identity(now=True)
 
@@ -130,15 +129,15 @@ class Credentials:
         return Identity(identity.headers, pair)
 
     async def _grant(self, plugin: ExecPlugin) -> ExecStatus:
-        async with self._asking:
+        async with self._plugin_lock:
             granted = self._granted
             if granted is None or self._expires_soon(granted):
-                granted = self._granted = await ask_plugin(plugin)
+                granted = self._granted = await run_plugin(plugin)
             return granted
 
     def _expires_soon(self, granted: ExecStatus) -> bool:
         expiry = granted.expiration_timestamp
-        return expiry is not None and self._timing.now() >= expiry - _EARLY
+        return expiry is not None and self._timing.now() >= expiry - _EXPIRY_MARGIN
 
 
 def _impersonation(connection: Connection) -> dict[str, str | tuple[str, ...]]:
@@ -150,10 +149,8 @@ def _impersonation(connection: Connection) -> dict[str, str | tuple[str, ...]]:
     return headers
 
 
-async def ask_plugin(
-    plugin: ExecPlugin, *, within: float = PLUGIN_TIMEOUT, environ: Mapping[str, str] = os.environ
-) -> ExecStatus:
-    """Run the plugin and read the credentials that it prints."""
+async def run_plugin(plugin: ExecPlugin) -> ExecStatus:
+    """Run the plugin and return the credentials that it prints."""
     spec: dict[str, Any] = {"interactive": False}
     if plugin.cluster_info is not None:
         spec["cluster"] = plugin.cluster_info
@@ -162,7 +159,11 @@ async def ask_plugin(
         process = await asyncio.create_subprocess_exec(
             plugin.command,
             *plugin.args,
-            env={**environ, **dict(plugin.env), "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode()},
+            env={
+                **os.environ,
+                **dict(plugin.env),
+                "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode(),
+            },
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -170,36 +171,38 @@ async def ask_plugin(
     except OSError as error:
         raise _plugin_failed(plugin, f"can't be started: {error.strerror}") from None
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(PLUGIN_TIMEOUT):
             printed, _ = await process.communicate()
     except TimeoutError:
-        raise _plugin_failed(plugin, f"gave no answer in {within:g} s") from None
+        raise _plugin_failed(plugin, f"did not finish in {PLUGIN_TIMEOUT:g} s") from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode:
-        raise _plugin_failed(plugin, f"ended with status {process.returncode}; run it by hand to see why")
-    return _granted(plugin, printed)
+        raise _plugin_failed(plugin, f"exited with status {process.returncode}; run it in a shell to see why")
+    return _parse_output(plugin, printed)
 
 
-def _granted(plugin: ExecPlugin, printed: bytes) -> ExecStatus:
+def _parse_output(plugin: ExecPlugin, printed: bytes) -> ExecStatus:
     try:
         credential = msgspec.json.decode(printed, type=ExecCredential)
     except msgspec.MsgspecError as error:
         raise _plugin_failed(plugin, f"printed no ExecCredential: {error}") from None
     if credential.api_version != plugin.api_version:
         raise _plugin_failed(
-            plugin, f"answers in {credential.api_version}, the kubeconfig says {plugin.api_version}"
+            plugin, f"returned {credential.api_version}, but the kubeconfig says {plugin.api_version}"
         )
     status = credential.status
     if status is None or not (status.token or status.client_certificate_data):
-        raise _plugin_failed(plugin, "gave neither a token nor a client certificate")
+        raise _plugin_failed(plugin, "returned neither a token nor a client certificate")
     if bool(status.client_certificate_data) != bool(status.client_key_data):
-        raise _plugin_failed(plugin, "gave a client certificate or its key, but not both")
+        raise _plugin_failed(
+            plugin, "returned a client certificate without its key, or a key without its certificate"
+        )
     return status
 
 
-def _plugin_failed(plugin: ExecPlugin, what: str) -> KubernetesUnavailable:
+def _plugin_failed(plugin: ExecPlugin, problem: str) -> KubernetesUnavailable:
     hint = f" ({plugin.install_hint})" if plugin.install_hint else ""
-    return KubernetesUnavailable(f"the credential plugin {plugin.command} {what}{hint}")
+    return KubernetesUnavailable(f"the credential plugin {plugin.command} {problem}{hint}")

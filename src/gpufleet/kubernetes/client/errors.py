@@ -1,16 +1,16 @@
-"""What can go wrong at the Kubernetes API, drawn as a tree.
+"""Errors of the Kubernetes API.
 
-KubernetesUnavailable      trying again later may help
-├── Unreachable            no request got through: nothing was done
-├── Unanswered             sent, but no answer came: a write may have been done
-├── TooManyRequests        429; `retry_after` says when
-└── ServerFault            5xx
-KubernetesRefused          the server understood and said no; `status` is its own word
-├── BadRequest 400         ├── NotFound 404 (also gpufleet.errors.NotFound)
+KubernetesUnavailable      a retry may help
+├── Unreachable            no connection: the server has done nothing
+├── Unanswered             no response: a write may have been done
+├── TooManyRequests        429; `retry_after` in seconds
+├── ServerFault            5xx
+└── UndecodableResponse    the response is not a Kubernetes object
+KubernetesRefused          the server refused the request; `status` has its reason
+├── BadRequest 400         ├── ObjectNotFound 404 (also gpufleet.errors.NotFound)
 ├── Unauthorized 401       ├── Conflict 409, and AlreadyExists
 ├── Forbidden 403          ├── Gone 410
 └── Invalid 422
-UndecodableAnswer          the server said something that is not Kubernetes' language
 """
 
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ from gpufleet.errors import GpufleetError, KubernetesUnavailable
 
 
 class StatusCause(msgspec.Struct, frozen=True):
-    """One reason among those that a Status gives."""
+    """One cause in a Status."""
 
     reason: str = ""
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
-    """The part of a Status that code looks at."""
+    """The details of a Status that the client reads."""
 
     name: str = ""
     kind: str = ""
@@ -37,7 +37,7 @@ class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Status(msgspec.Struct, frozen=True, rename="camel"):
-    """The server's own description of an error."""
+    """The server's description of an error."""
 
     code: int = 0
     reason: str = ""
@@ -46,15 +46,15 @@ class Status(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Unreachable(KubernetesUnavailable):
-    """No connection to the server could be made: nothing was done."""
+    """There is no connection to the server: it has done nothing."""
 
 
 class Unanswered(KubernetesUnavailable):
-    """The request was sent and no answer came; a write may or may not have been done."""
+    """The server did not respond; a write may or may not have been done."""
 
 
 class TooManyRequests(KubernetesUnavailable):
-    """The server asks to slow down."""
+    """The server asks to slow down (429)."""
 
     def __init__(self, message: str, status: Status, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -71,12 +71,12 @@ class ServerFault(KubernetesUnavailable):
         self.retry_after = retry_after
 
 
-class UndecodableAnswer(KubernetesUnavailable):
-    """The answer is no Kubernetes object; perhaps a proxy spoke, or the stream was cut."""
+class UndecodableResponse(KubernetesUnavailable):
+    """The response is not a Kubernetes object: perhaps a proxy's page or a truncated stream."""
 
 
 class KubernetesRefused(GpufleetError):
-    """The server understood the request and refused it; trying the same again won't help."""
+    """The server refused the request; a retry won't help."""
 
     def __init__(self, message: str, status: Status) -> None:
         super().__init__(message)
@@ -88,7 +88,7 @@ class BadRequest(KubernetesRefused):
 
 
 class Unauthorized(KubernetesRefused):
-    """The server doesn't accept our credentials (401)."""
+    """The server does not accept our credentials (401)."""
 
 
 class Forbidden(KubernetesRefused):
@@ -96,7 +96,7 @@ class Forbidden(KubernetesRefused):
 
 
 class ObjectNotFound(KubernetesRefused, errors.NotFound):
-    """There is no such object, or no such kind (404)."""
+    """The object or its kind does not exist (404)."""
 
 
 class Conflict(KubernetesRefused):
@@ -104,15 +104,15 @@ class Conflict(KubernetesRefused):
 
 
 class AlreadyExists(Conflict):
-    """An object of that name is there already (409)."""
+    """An object of that name already exists (409)."""
 
 
 class Gone(KubernetesRefused):
-    """The resource version or continue token is too old (410), or newer than all that the server has: list again."""
+    """The resource version or continue token has expired (410), or is newer than the server's: list again."""
 
 
 class Invalid(KubernetesRefused):
-    """The object breaks its schema or a rule (422)."""
+    """The object violates its schema or a validation rule (422)."""
 
 
 _REFUSALS: Mapping[int, type[KubernetesRefused]] = {
@@ -129,29 +129,29 @@ _TOO_LARGE = StatusCause("ResourceVersionTooLarge")
 _status = msgspec.json.Decoder(Status)
 
 
-def error_of(
-    code: int, body: bytes, what: str, retry_after: float | None = None
+def error_from_response(
+    code: int, body: bytes, request: str, retry_after: float | None = None
 ) -> KubernetesRefused | TooManyRequests | ServerFault:
-    """The error for an answer with an HTTP status of 400 or above; `what` says what was asked."""
+    """Return the error for a response with an HTTP status of 400 or above."""
     try:
         status = _status.decode(body)
     except msgspec.MsgspecError:
-        # Not Kubernetes' own words: a proxy or a load balancer in between. Its page is not repeated.
+        # The page of a proxy or load balancer in between: not repeated in the message.
         status = Status(code=code, message=f"HTTP {code}")
-    return error_of_status(code, status, what, retry_after)
+    return error_from_status(code, status, request, retry_after)
 
 
-def error_of_status(
-    code: int, status: Status, what: str, retry_after: float | None = None
+def error_from_status(
+    code: int, status: Status, request: str, retry_after: float | None = None
 ) -> KubernetesRefused | TooManyRequests | ServerFault:
-    """The error for a Status, be it the body of an answer or the object of a watch's ERROR event."""
-    message = f"{what}: {status.message or status.reason or f'HTTP {code}'}"
+    """Return the error for a Status from a response body or from a watch's ERROR event."""
+    message = f"{request}: {status.message or status.reason or f'HTTP {code}'}"
     if retry_after is None and status.details is not None:
         retry_after = status.details.retry_after_seconds
     if code == 429:
         return TooManyRequests(message, status, retry_after)
     if status.details is not None and _TOO_LARGE in status.details.causes:
-        # Not of this server's life: it was set up anew, or its data was restored from a backup.
+        # The server was reinstalled, or its data restored from a backup.
         return Gone(message, status)
     if code >= 500:
         return ServerFault(message, status, retry_after)

@@ -1,7 +1,7 @@
-"""The three ways to change a part of an object.
+"""The three kinds of patches.
 
-`merge` and `apply` say how fields shall be, so sending them twice is harmless and they are
-retried; a `json` patch does something, which a second time may do again.
+`merge` and `apply` describe a desired state, so sending them twice is harmless and they are
+retried. A `json` patch lists operations, which a retry could apply twice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,18 +23,18 @@ class Patch:
 
     @property
     def is_apply(self) -> bool:
-        """Whether this is a server-side apply."""
+        """Return whether this is a server-side apply."""
         return self.content_type.startswith("application/apply-patch")
 
     def query(self, field_manager: str) -> dict[str, str]:
-        """The query parameters that belong to it."""
+        """Return the query parameters of the request."""
         query = {"fieldManager": self.manager or field_manager}
         if self.force:
             query["force"] = "true"
         return query
 
     def body(self, api_version: str, kind: str, name: str, namespace: str) -> bytes:
-        """As JSON; an applied object says what and who it is."""
+        """Return the request body; an apply must include apiVersion, kind and name."""
         if not self.is_apply:
             return msgspec.json.encode(self.content)
         fields = msgspec.to_builtins(self.content)
@@ -45,21 +45,21 @@ class Patch:
 
 
 def merge(fields: Mapping[str, Any]) -> Patch:
-    """Set these fields, delete those that are None, keep all others (RFC 7396)."""
-    # With a resource version it is a compare-and-set, whose second try would see its own first.
+    """Set these fields, delete those that are None, and keep all others (RFC 7396)."""
+    # With a resource version it is a compare-and-set: a retry would conflict with its own first try.
     versioned = "resourceVersion" in (fields.get("metadata") or {})
     return Patch("application/merge-patch+json", fields, repeatable=not versioned)
 
 
 def json(operations: Sequence[Mapping[str, Any]]) -> Patch:
-    """Do these operations one after the other (RFC 6902)."""
+    """Apply these operations in order (RFC 6902)."""
     return Patch("application/json-patch+json", operations, repeatable=False)
 
 
 def apply(fields: Mapping[str, Any] | msgspec.Struct, *, manager: str = "", force: bool = True) -> Patch:
-    """Be the owner of exactly these fields (server-side apply); `force` takes them from other owners."""
+    """Own exactly these fields (server-side apply); `force` takes them over from other managers."""
     return Patch(_APPLY, fields, repeatable=True, force=force, manager=manager)
 
 
-# JSON is YAML, and servers before 1.34 know the name apply-patch+yaml only.
+# JSON is valid YAML, and servers before 1.34 accept only apply-patch+yaml.
 _APPLY: Literal["application/apply-patch+yaml"] = "application/apply-patch+yaml"

@@ -1,8 +1,7 @@
-"""Kinds of objects: where they live in the API and which type they decode to.
+"""Kinds of objects: their API path and the type they decode to.
 
-`Resource` is a small description; decoders are built once per type. `whole` marks types
-that hold every field of their kind: only those may be written back as a whole, since a
-replace with a partial object would delete what was not read.
+Decoders are built once per type. `complete` marks types with every field of their kind: only
+those may be replaced, since replacing a partial object would delete the fields that were not read.
 """
 
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from gpufleet.kubernetes.client.errors import Status
-from gpufleet.kubernetes.crds import generate
+from gpufleet.kubernetes.crds import GROUP, VERSION
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.objects import Event, KubeObject, Lease, Node, Pod, PodGroup
@@ -22,7 +21,7 @@ T = TypeVar("T", bound=KubeObject)
 
 
 class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """The version of a list, and where its next page starts."""
+    """The resource version of a list and the token for its next page."""
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
@@ -30,52 +29,52 @@ class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ObjectList(msgspec.Struct, Generic[T], frozen=True):
-    """A page of a list, as it is on the wire."""
+    """A page of a list on the wire."""
 
     metadata: ListMeta = ListMeta()
     items: list[T] | None = None
 
 
 class RawList(msgspec.Struct, frozen=True):
-    """A page whose items are left undecoded."""
+    """A page whose items are not decoded."""
 
     metadata: ListMeta = ListMeta()
     items: list[msgspec.Raw] | None = None
 
 
 class Added(msgspec.Struct, Generic[T], frozen=True, gc=False, tag="ADDED"):
-    """A watch says that an object is new."""
+    """A watch event: the object is new."""
 
     object: T
 
 
 class Modified(msgspec.Struct, Generic[T], frozen=True, gc=False, tag="MODIFIED"):
-    """A watch says that an object has changed."""
+    """A watch event: the object has changed."""
 
     object: T
 
 
 class Deleted(msgspec.Struct, Generic[T], frozen=True, gc=False, tag="DELETED"):
-    """A watch says that an object is gone; `object` is how it was last."""
+    """A watch event: the object is deleted; `object` is its last state."""
 
     object: T
 
 
 class Bookmark(msgspec.Struct, frozen=True, gc=False, tag="BOOKMARK"):
-    """A watch says how far it has come, with nothing to report."""
+    """A watch event that only carries the current resource version."""
 
     object: KubeObject
 
 
 class Failed(msgspec.Struct, frozen=True, tag="ERROR"):
-    """A watch says why it ends."""
+    """A watch event: the watch ends with this error."""
 
     object: Status
 
 
 @dataclass(frozen=True)
 class Resource(Generic[T]):
-    """A kind of objects: its place in the API and the type that its objects decode to."""
+    """A kind: its API path and the type that its objects decode to."""
 
     group: str
     version: str
@@ -83,15 +82,15 @@ class Resource(Generic[T]):
     kind: str
     type: type[T]
     namespaced: bool = True
-    whole: bool = False
+    complete: bool = False
 
     @property
     def api_version(self) -> str:
-        """As in the `apiVersion` of manifests."""
+        """Return the `apiVersion` as manifests spell it."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path of one object, of a namespace's objects, or of all."""
+        """Return the URL path of one object, of a namespace, or of all objects."""
         if name and self.namespaced and not namespace:
             raise ValueError(f"{self.kind} {name} needs a namespace")
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
@@ -100,26 +99,26 @@ class Resource(Generic[T]):
         return f"{root}{scope}/{'/'.join(parts)}"
 
     def encode(self, item: T) -> bytes:
-        """The object as JSON with its `apiVersion` and `kind`, which the types leave out."""
+        """Encode the object with its `apiVersion` and `kind`, which the types leave out."""
         head = msgspec.json.encode({"apiVersion": self.api_version, "kind": self.kind})
         body = msgspec.json.encode(item)
         return head if body == b"{}" else head[:-1] + b"," + body[1:]
 
     @property
     def decoder(self) -> "msgspec.json.Decoder[T]":
-        """Decodes one object."""
+        """Return the decoder of one object."""
         return cast("msgspec.json.Decoder[T]", _decoder(self.type))
 
     @property
     def list_decoder(self) -> "msgspec.json.Decoder[ObjectList[T]]":
-        """Decodes a page of a list."""
+        """Return the decoder of a page of a list."""
         return cast("msgspec.json.Decoder[ObjectList[T]]", _list_decoder(self.type))
 
     @property
     def event_decoder(
         self,
     ) -> "msgspec.json.Decoder[Added[T] | Modified[T] | Deleted[T] | Bookmark | Failed]":
-        """Decodes lines of a watch."""
+        """Return the decoder of watch events."""
         return _event_decoder(self.type)
 
 
@@ -141,18 +140,10 @@ def _event_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 NODES = Resource("", "v1", "nodes", "Node", Node, namespaced=False)
 PODS = Resource("", "v1", "pods", "Pod", Pod)
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", KubeObject, namespaced=False)
-LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease, whole=True)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease, complete=True)
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event", Event)
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", PodGroup)
-GPU_CLAIMS = Resource(
-    generate.GROUP, generate.VERSION, generate.CLAIMS.plural, "GpuClaim", GpuClaim, whole=True
-)
+GPU_CLAIMS = Resource(GROUP, VERSION, "gpuclaims", "GpuClaim", GpuClaim, complete=True)
 GPU_NODE_STATUSES = Resource(
-    generate.GROUP,
-    generate.VERSION,
-    generate.NODE_STATUSES.plural,
-    "GpuNodeStatus",
-    GpuNodeStatus,
-    namespaced=False,
-    whole=True,
+    GROUP, VERSION, "gpunodestatuses", "GpuNodeStatus", GpuNodeStatus, namespaced=False, complete=True
 )

@@ -1,6 +1,6 @@
-"""Clock, sleep and chance, and what is made of them: backoff and the request rate.
+"""Clock, sleep and randomness as one value, and what is built on them: backoff and the rate limiter.
 
-They come in as one value, so that a test runs hours in no time and knows every delay.
+Tests pass their own `Timing`, so hours go by in no time and every delay is known.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ def _utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class Timing:
-    """The time of day, a clock that never goes back, a sleep, and a random number in 0..1."""
+    """The time of day, a monotonic clock, a sleep function, and a random number in 0..1."""
 
     now: Callable[[], datetime] = _utc_now
     monotonic: Callable[[], float] = time.monotonic
@@ -27,20 +27,20 @@ class Timing:
 
 @dataclass(frozen=True)
 class Backoff:
-    """How long to wait before try number n: doubling from `first` to `most` seconds, half of it by chance."""
+    """Exponential backoff from `initial` to `maximum` seconds, of which half is jitter."""
 
-    first: float = 0.2
-    most: float = 30.0
+    initial: float = 0.2
+    maximum: float = 30.0
 
-    def delay(self, failures: int, chance: float) -> float:
-        """Seconds to wait after `failures` failures in a row; `chance` in 0..1 spreads clients apart."""
+    def delay(self, failures: int, jitter: float) -> float:
+        """Return the seconds to wait after `failures` consecutive failures; `jitter` is in 0..1."""
         # Capped exponent: 2**1000 s would overflow a float after a long outage.
-        full = min(self.most, self.first * 2.0 ** min(failures - 1, 30))
-        return full * (0.5 + 0.5 * chance)
+        full = min(self.maximum, self.initial * 2.0 ** min(failures - 1, 30))
+        return full * (0.5 + 0.5 * jitter)
 
 
-class RequestRate:
-    """A token bucket: `per_second` in the long run, `burst` at once; callers wait in the order they came."""
+class RateLimiter:
+    """A token bucket of `burst` tokens, refilled `per_second`; callers are served in order."""
 
     def __init__(self, per_second: float, burst: int, timing: Timing) -> None:
         self._per_second = per_second
@@ -50,11 +50,11 @@ class RequestRate:
         self._filled_at = timing.monotonic()
 
     async def acquire(self) -> None:
-        """Wait until one more request may go out."""
+        """Wait until one more request may be sent."""
         now = self._timing.monotonic()
-        grown = self._tokens + (now - self._filled_at) * self._per_second
-        self._tokens = min(self._burst, grown) - 1.0
+        refilled = self._tokens + (now - self._filled_at) * self._per_second
+        self._tokens = min(self._burst, refilled) - 1.0
         self._filled_at = now
-        # A negative count is a debt: each waiter has its own place in time, so none overtakes.
+        # A negative count is a debt: every caller waits for its own token, so none overtakes.
         if self._tokens < 0:
             await self._timing.sleep(-self._tokens / self._per_second)

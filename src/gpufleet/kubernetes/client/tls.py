@@ -1,10 +1,9 @@
-"""TLS contexts that follow their files.
+"""TLS contexts that are rebuilt when their files change.
 
-Certificates of clients, servers and authorities rotate while the program runs. The context
-is built again when a file has changed or a plugin gave a new certificate; connections under
-the old one finish what they do and are not used for new requests, because the pool keeps
-connections by context. Files that don't fit together (certificate and key are replaced one after
-the other) are passed over until they do: the last good context serves meanwhile.
+Certificates rotate while the program runs. The context is rebuilt when a file has changed or an
+exec plugin has returned a new certificate. Connections under the old context finish their
+requests and are not reused, because aiohttp pools connections by context. While certificate and
+key don't match (they are replaced one after the other), the last good context stays in use.
 """
 
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from gpufleet.errors import SettingsError
 from gpufleet.kubernetes.client.connection import Connection
-from gpufleet.kubernetes.client.credentials import ChangingFile
+from gpufleet.kubernetes.client.credentials import ReloadingFile
 from gpufleet.kubernetes.client.timing import Timing
 from gpufleet.runtime.logs import get_logger
 
@@ -26,24 +25,26 @@ class TlsIdentity:
 
     def __init__(self, connection: Connection, timing: Timing) -> None:
         self._connection = connection
-        self._parts = {
-            name: ChangingFile(part, timing) if isinstance(part, Path) else part
-            for name, part in (
-                ("ca", connection.ca),
-                ("certificate", connection.client_certificate),
-                ("key", connection.client_key),
-            )
-        }
+        self._sources = tuple(
+            ReloadingFile(source, timing) if isinstance(source, Path) else source
+            for source in (connection.ca, connection.client_certificate, connection.client_key)
+        )
         self._built_from: tuple[bytes | None, ...] | None = None
         self._context: ssl.SSLContext | None = None
 
     def context(
         self, granted: tuple[bytes, bytes] | None = None, *, now: bool = False
     ) -> ssl.SSLContext | None:
-        """The context for a connection made now; None for plain HTTP. `granted` is a plugin's certificate and key."""
+        """Return the context for a new connection; None for plain HTTP.
+
+        `granted` is the certificate and key of an exec plugin. `now` checks the files even if they
+        were checked a moment ago.
+        """
         if not self._connection.server.startswith("https://"):
             return None
-        ca, certificate, key = (self._read(name, now) for name in ("ca", "certificate", "key"))
+        ca, certificate, key = (
+            source.read(now=now) if isinstance(source, ReloadingFile) else source for source in self._sources
+        )
         if granted is not None:
             certificate, key = granted
         wanted = (ca, certificate, key)
@@ -53,13 +54,9 @@ class TlsIdentity:
             except SettingsError as error:
                 if self._context is None:
                     raise
-                _log.warning("new certificates not taken up", error=str(error))
+                _log.warning("new_certificates_rejected", error=str(error))
             self._built_from = wanted
         return self._context
-
-    def _read(self, name: str, now: bool) -> bytes | None:
-        part = self._parts[name]
-        return part.read(now=now) if isinstance(part, ChangingFile) else part
 
     def _build(self, ca: bytes | None, certificate: bytes | None, key: bytes | None) -> ssl.SSLContext:
         try:
@@ -68,16 +65,16 @@ class TlsIdentity:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             if certificate:
-                _load_client(context, certificate, key or b"")
+                _load_client_certificate(context, certificate, key or b"")
         except (ssl.SSLError, UnicodeDecodeError) as error:
             raise SettingsError(
-                f"the certificates for {self._connection.server} don't load: {error}"
+                f"can't load the certificates for {self._connection.server}: {error}"
             ) from None
         return context
 
 
-def _load_client(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    # OpenSSL's Python face loads client certificates from files only; this one is ours alone and gone at once.
+def _load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    # Python loads client certificates only from files. mkstemp makes this one readable by us alone.
     descriptor, name = tempfile.mkstemp(prefix="gpufleet-client-")
     try:
         with os.fdopen(descriptor, "wb") as file:

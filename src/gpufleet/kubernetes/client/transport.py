@@ -1,15 +1,13 @@
-"""One HTTP request to the API server, with everything around it that every request needs.
+"""Send HTTP requests to the API server: rate limit, credentials, TLS, timeout, errors and retries.
 
-Rate, credentials, TLS, time limit, errors in our own words, and retries of what may be
-retried:
+What is retried:
 
-- what never left us (no connection), and what the server turned away before doing anything
-  (429, or 503 with Retry-After): always;
-- any 5xx, a broken connection or silence: only if doing it twice is the same as once;
-- 401 and a certificate error: once, if there are newer credentials.
+- always, if the server has done nothing: no connection, 429, or 503 with Retry-After;
+- only repeatable requests, after any other 5xx, a broken connection or a timeout;
+- once, after a 401 or a certificate error, if there are newer credentials.
 
-Waits double with jitter; a Retry-After is honoured up to `longest_wait`. What is left is
-raised: `Unanswered` tells a writer that its write may have been done.
+Waits grow exponentially with jitter; a Retry-After is honoured up to `max_wait`. The last error
+is raised. `Unanswered` means that a write may have been done.
 """
 
 import asyncio
@@ -34,27 +32,27 @@ from gpufleet.kubernetes.client.errors import (
     Unanswered,
     Unauthorized,
     Unreachable,
-    error_of,
+    error_from_response,
 )
-from gpufleet.kubernetes.client.timing import Backoff, RequestRate, Timing
+from gpufleet.kubernetes.client.timing import Backoff, RateLimiter, Timing
 from gpufleet.kubernetes.client.tls import TlsIdentity
 
 _BUFFER = 1 << 20
-_BACKOFF = Backoff(first=0.2, most=5.0)
+_BACKOFF = Backoff(initial=0.2, maximum=5.0)
 
 
 @dataclass(frozen=True)
 class Retries:
-    """How often and how slowly a request is tried again."""
+    """How often a request is sent at most, and how long to wait in between."""
 
-    tries: int = 5
+    attempts: int = 5
     backoff: Backoff = _BACKOFF
-    longest_wait: float = 30.0
+    max_wait: float = 30.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request; `repeatable` says that doing it twice is the same as doing it once."""
+    """A request; `repeatable` means that sending it twice has the same effect as once."""
 
     method: str
     path: str
@@ -69,20 +67,20 @@ class Request:
 
 
 class Transport:
-    """Sends requests to one API server as one identity."""
+    """Sends requests to one API server with one identity."""
 
     def __init__(
         self,
         connection: Connection,
         *,
-        rate: RequestRate,
+        limiter: RateLimiter,
         timeout: float,
         retries: Retries,
         timing: Timing,
     ) -> None:
         self.connection = connection
         self.timing = timing
-        self._rate = rate
+        self._limiter = limiter
         self._timeout = timeout
         self._retries = retries
         self._credentials = Credentials(connection, timing)
@@ -104,7 +102,7 @@ class Transport:
             self._session = None
 
     async def send(self, request: Request) -> bytes:
-        """The body of a successful answer; tries again where that is right."""
+        """Send the request, with retries, and return the body of the response."""
         failures = 0
         while True:
             try:
@@ -118,7 +116,7 @@ class Transport:
 
     @asynccontextmanager
     async def stream(self, request: Request, idle: float) -> AsyncIterator[aiohttp.StreamReader]:
-        """The body of an answer as it comes; silence of more than `idle` seconds is `Unanswered`. Not retried."""
+        """Stream the body of the response, without retries; silence of more than `idle` seconds is `Unanswered`."""
         async with self._opened(request, aiohttp.ClientTimeout(total=None, sock_read=idle)) as response:
             yield response.content
 
@@ -127,27 +125,27 @@ class Transport:
             return await response.read()
 
     def _wait_before_retry(self, request: Request, error: GpufleetError, failures: int) -> float | None:
-        if failures >= self._retries.tries:
+        if failures >= self._retries.attempts:
             return None
-        asked = error.retry_after if isinstance(error, TooManyRequests | ServerFault) else None
-        undone = isinstance(error, Unreachable | TooManyRequests) or (
-            isinstance(error, ServerFault) and error.status.code == 503 and asked is not None
+        retry_after = error.retry_after if isinstance(error, TooManyRequests | ServerFault) else None
+        not_done = isinstance(error, Unreachable | TooManyRequests) or (
+            isinstance(error, ServerFault) and error.status.code == 503 and retry_after is not None
         )
-        if not undone and not request.repeatable:
+        if not not_done and not request.repeatable:
             return None
         wait = self._retries.backoff.delay(failures, self.timing.random())
-        if asked is None:
+        if retry_after is None:
             return wait
-        return None if asked > self._retries.longest_wait else max(wait, asked)
+        return None if retry_after > self._retries.max_wait else max(wait, retry_after)
 
     @asynccontextmanager
     async def _opened(
         self, request: Request, limits: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        answered = False
+        responded = False
         try:
-            response = await self._answer(request, limits)
-            answered = True
+            response = await self._respond(request, limits)
+            responded = True
             async with response:
                 yield response
         except aiohttp.ClientConnectorCertificateError as error:
@@ -159,45 +157,45 @@ class Transport:
                 f"{request}: no connection to {self.connection.server}: {why_unreachable(error)}"
             ) from None
         except TimeoutError:
-            waited = "stopped answering" if answered else f"gave no answer in {self._timeout:g} s"
-            raise Unanswered(f"{request}: {self.connection.server} {waited}") from None
+            problem = "stopped responding" if responded else f"did not respond in {self._timeout:g} s"
+            raise Unanswered(f"{request}: {self.connection.server} {problem}") from None
         except (aiohttp.ClientError, ConnectionError) as error:
             raise Unanswered(f"{request}: the connection broke: {why_unreachable(error)}") from None
 
-    async def _answer(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        await self._rate.acquire()
-        shown = await self._credentials.identity()
-        tls = self._tls.context(shown.certificate)
+    async def _respond(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        await self._limiter.acquire()
+        identity = await self._credentials.identity()
+        tls = self._tls.context(identity.certificate)
         try:
-            return await self._try(request, limits, shown, tls)
+            return await self._try(request, limits, identity, tls)
         except Unauthorized:
-            newer = await self._credentials.refused(shown)
+            newer = await self._credentials.refresh(identity)
             newer_tls = self._tls.context(newer.certificate, now=True)
-            # Compared with what this request showed: another one may have fetched the newer ones meanwhile.
-            if newer == shown and newer_tls is tls:
+            # Compare with what this request sent: another request may have fetched the newer ones already.
+            if newer == identity and newer_tls is tls:
                 raise
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError):
             newer = await self._credentials.identity()
             newer_tls = self._tls.context(newer.certificate, now=True)
             if newer_tls is tls:
                 raise
-        await self._rate.acquire()
+        await self._limiter.acquire()
         return await self._try(request, limits, newer, newer_tls)
 
     async def _try(
         self,
         request: Request,
         limits: aiohttp.ClientTimeout,
-        shown: Identity,
+        identity: Identity,
         tls: ssl.SSLContext | None,
     ) -> aiohttp.ClientResponse:
         headers: CIMultiDict[str] = CIMultiDict(Accept=request.accept)
-        for name, value in shown.headers.items():
+        for name, value in identity.headers.items():
             for single in (value,) if isinstance(value, str) else value:
                 headers.add(name, single)
         if request.body is not None:
             headers["Content-Type"] = request.content_type
-        # The limit on headers stands apart from the body's: a watch's body may take hours, its headers may not.
+        # The headers have their own timeout: the body of a watch may take hours, its headers may not.
         async with asyncio.timeout(self._timeout):
             response = await self._open_session().request(
                 request.method,
@@ -214,18 +212,18 @@ class Transport:
                 return response
             async with response:
                 body = await response.read()
-        raise error_of(response.status, body, str(request), _retry_after(response))
+        raise error_from_response(response.status, body, str(request), _retry_after(response))
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # Compression costs both ends more than the bytes it saves inside a cluster.
+            # Inside a cluster, compression costs more than the bytes it saves.
             self._session = aiohttp.ClientSession(
                 headers={"User-Agent": f"gpufleet/{gpufleet.__version__}", "Accept-Encoding": "identity"},
                 read_bufsize=_BUFFER,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
-            # aiohttp would send PUT and DELETE again on a connection that broke, and a write that had been done
-            # would come back as a conflict with itself. It has no public switch for that.
+            # aiohttp resends PUT and DELETE after a broken connection. If the first one was done, the second
+            # conflicts with it. There is no public option to turn that off.
             self._session._retry_connection = False
         return self._session
 

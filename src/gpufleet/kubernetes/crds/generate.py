@@ -1,9 +1,9 @@
-"""The CustomResourceDefinitions of gpu.scheduling/v1, made from the types.
+"""Generate the CustomResourceDefinitions of gpu.scheduling/v1 from the types.
 
     python -m gpufleet.kubernetes.crds.generate charts/gpu-scheduler/crds
 
-writes one file per kind; a test holds the files of the chart to what this makes. `demo`
-takes `definitions()` as it is.
+writes one file per kind. A test checks that the chart's files are up to date. The demo applies
+`definitions()` directly.
 """
 
 import sys
@@ -13,18 +13,14 @@ from typing import Any
 
 import yaml
 
-from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
-from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.client.resources import GPU_CLAIMS, GPU_NODE_STATUSES, Resource
 from gpufleet.kubernetes.crds.schema import Schema, structural_schema
 from gpufleet.kubernetes.objects import KubeObject
-
-GROUP = "gpu.scheduling"
-VERSION = "v1"
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of `kubectl get`; `wide` ones show with `-o wide` only."""
+    """A column of `kubectl get`; `wide` columns appear only with `-o wide`."""
 
     name: str
     type: str
@@ -33,7 +29,7 @@ class Column:
     wide: bool = False
 
     def render(self) -> Schema:
-        """The column as an entry of additionalPrinterColumns."""
+        """Return the column as an entry of additionalPrinterColumns."""
         entry = {
             "name": self.name,
             "type": self.type,
@@ -43,52 +39,46 @@ class Column:
         return {**entry, "priority": 1} if self.wide else entry
 
 
-_AGE = Column("Age", "date", ".metadata.creationTimestamp", "Time since it was created.")
+_AGE = Column("Age", "date", ".metadata.creationTimestamp", "Time since creation.")
 
 
 @dataclass(frozen=True)
 class Definition:
-    """What a CustomResourceDefinition says beside the schema of its `type`."""
+    """A CustomResourceDefinition; the schema comes from the type of its `resource`."""
 
-    type: type[KubeObject]
-    plural: str
-    scope: str
+    resource: Resource[Any]
     short_names: tuple[str, ...]
     columns: tuple[Column, ...]
 
-    @property
-    def kind(self) -> str:
-        """The kind, by the name of its type."""
-        return self.type.__name__
-
     def render(self) -> dict[str, Any]:
-        """The manifest."""
+        """Return the manifest."""
+        resource = self.resource
         return {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
             "metadata": {
-                "name": f"{self.plural}.{GROUP}",
+                "name": f"{resource.plural}.{resource.group}",
                 "labels": {"app.kubernetes.io/part-of": "gpufleet"},
             },
             "spec": {
-                "group": GROUP,
-                "scope": self.scope,
+                "group": resource.group,
+                "scope": "Namespaced" if resource.namespaced else "Cluster",
                 "names": {
-                    "kind": self.kind,
-                    "listKind": f"{self.kind}List",
-                    "plural": self.plural,
-                    "singular": self.kind.lower(),
+                    "kind": resource.kind,
+                    "listKind": f"{resource.kind}List",
+                    "plural": resource.plural,
+                    "singular": resource.kind.lower(),
                     "shortNames": list(self.short_names),
                     "categories": ["gpu"],
                 },
                 "versions": [
                     {
-                        "name": VERSION,
+                        "name": resource.version,
                         "served": True,
                         "storage": True,
                         "subresources": {"status": {}},
                         "additionalPrinterColumns": [column.render() for column in self.columns],
-                        "schema": {"openAPIV3Schema": _top(self.type)},
+                        "schema": {"openAPIV3Schema": _object_schema(resource.type)},
                     }
                 ],
             },
@@ -96,30 +86,28 @@ class Definition:
 
 
 CLAIMS = Definition(
-    GpuClaim,
-    "gpuclaims",
-    "Namespaced",
+    GPU_CLAIMS,
     ("gclaim",),
     (
-        Column("Phase", "string", ".status.phase", "How far the claim is."),
-        Column("Node", "string", ".status.nodeName", "Node where its GPUs are."),
-        Column("GPUs", "integer", ".spec.devices.count", "Number of GPUs asked for."),
+        Column("Phase", "string", ".status.phase", "Phase of the claim."),
+        Column("Node", "string", ".status.nodeName", "Node of the allocated GPUs."),
+        Column("GPUs", "integer", ".spec.devices.count", "Number of GPUs requested."),
         _AGE,
-        Column("IDs", "string", ".status.gpuIds", "Allocated GPU ids.", wide=True),
-        Column("Policy", "string", ".spec.devices.policy", "Which free GPUs it takes.", wide=True),
+        Column("IDs", "string", ".status.gpuIds", "Ids of the allocated GPUs.", wide=True),
+        Column("Policy", "string", ".spec.devices.policy", "Which free GPUs to take.", wide=True),
         Column("Sharing", "string", ".spec.devices.exclusivity", "Exclusive, Shared or MIG.", wide=True),
-        Column("Message", "string", ".status.message", "What it waits for.", wide=True),
+        Column(
+            "Message", "string", ".status.message", "What happened, or why the claim is pending.", wide=True
+        ),
     ),
 )
 
 NODE_STATUSES = Definition(
-    GpuNodeStatus,
-    "gpunodestatuses",
-    "Cluster",
+    GPU_NODE_STATUSES,
     ("gns",),
     (
         Column("Total", "integer", ".status.total", "GPUs on the node."),
-        Column("Free", "integer", ".status.free", "GPUs that a claim could get."),
+        Column("Free", "integer", ".status.free", "GPUs that can be allocated."),
         Column("Unhealthy", "integer", ".status.unhealthy", "GPUs that are not Healthy."),
         _AGE,
         Column("Model", "string", ".status.devices[0].model", "Product name of the first GPU.", wide=True),
@@ -128,7 +116,7 @@ NODE_STATUSES = Definition(
 
 
 def definitions() -> list[dict[str, Any]]:
-    """All manifests, ready to be applied."""
+    """Return all manifests, ready to be applied."""
     return [CLAIMS.render(), NODE_STATUSES.render()]
 
 
@@ -143,21 +131,17 @@ def write_definitions(folder: Path) -> list[Path]:
     return files
 
 
-_HEADER = "# Made by `python -m gpufleet.kubernetes.crds.generate charts/gpu-scheduler/crds`; change the types instead.\n"
+_HEADER = "# Generated by `python -m gpufleet.kubernetes.crds.generate charts/gpu-scheduler/crds`; edit the types instead.\n"
 
 
-def _top(kind: type[KubeObject]) -> Schema:
+def _object_schema(kind: type[KubeObject]) -> Schema:
     schema = structural_schema(kind)
-    head: Schema = {
-        "apiVersion": {"type": "string", "description": "Version of the schema that the object follows."},
+    common: Schema = {
+        "apiVersion": {"type": "string", "description": "API version of the object."},
         "kind": {"type": "string", "description": "Kind of the object."},
         "metadata": {"type": "object"},
     }
-    return {**schema, "properties": {**head, **_without_metadata(schema["properties"])}}
-
-
-def _without_metadata(properties: Schema) -> Schema:
-    return {name: schema for name, schema in properties.items() if name != "metadata"}
+    return {**schema, "properties": common | schema["properties"] | common}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""GpuClaim: what a pod asks of the scheduler, and what it got.
+"""GpuClaim: the GPUs that a pod requests, and what the scheduler allocated.
 
-The types are the schema: `gpufleet.kubernetes.crds.generate` makes the CustomResourceDefinition from the
-annotations and descriptions here, so that `kubectl explain`, validation and this program
-can't drift apart. Wire names are the documented ones.
+`gpufleet.kubernetes.crds.generate` generates the CustomResourceDefinition from the types and
+descriptions here, so `kubectl explain`, validation and this program always agree.
 """
 
 from collections.abc import Mapping
@@ -14,10 +13,10 @@ from gpufleet.kubernetes.crds.schema import Rule
 from gpufleet.kubernetes.objects import EMPTY, Fields, KubeObject
 
 MOST_GPUS = 64
-"""The most GPUs that one node can have."""
+"""The maximum number of GPUs of one node."""
 
 DEFAULT_SHARE = 0.1
-"""The part of a GPU that a Shared claim takes if it doesn't say."""
+"""The share of a GPU that a Shared claim takes by default."""
 
 Policy = Literal["contiguous", "spread", "preferIds"]
 Exclusivity = Literal["Exclusive", "Shared", "MIG"]
@@ -28,7 +27,7 @@ GpuId = Annotated[int, Meta(ge=0, lt=MOST_GPUS)]
 
 
 class ClaimDevices(Fields, frozen=True):
-    """Which GPUs are asked for."""
+    """The GPUs that are requested."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -62,14 +61,14 @@ class ClaimDevices(Fields, frozen=True):
     policy: Annotated[
         Policy,
         Meta(
-            description="Which free GPUs are taken: contiguous takes adjacent ids, spread takes GPUs of "
-            "different islands, preferIds takes the ids listed in preferIds where they are free."
+            description="Which free GPUs to take: contiguous takes adjacent ids, spread takes GPUs of "
+            "different islands, preferIds takes the GPUs listed in preferIds if they are free."
         ),
     ] = "contiguous"
     prefer_ids: Annotated[
         tuple[GpuId, ...],
         Meta(
-            description="GPU ids to take first; used with the policy preferIds. Others are taken where these are not free.",
+            description="GPU ids to take first, with the policy preferIds. If they are not free, others are taken.",
             max_length=MOST_GPUS,
             extra_json_schema={"x-kubernetes-list-type": "set"},
         ),
@@ -77,21 +76,21 @@ class ClaimDevices(Fields, frozen=True):
     exclusivity: Annotated[
         Exclusivity,
         Meta(
-            description="Exclusive gives whole GPUs to one pod, Shared lets several pods use a GPU without "
-            "isolation, MIG gives one MIG instance per GPU counted."
+            description="Exclusive allocates whole GPUs to one pod, Shared lets several pods use a GPU without "
+            "isolation, MIG allocates count MIG instances."
         ),
     ] = "Exclusive"
     share: Annotated[
         float | None,
         Meta(
-            description=f"Part of each GPU that a Shared claim takes, 0.01 to 1.0; {DEFAULT_SHARE} if not given. "
-            "The shares on one GPU never exceed 1.0 in all."
+            description=f"Share of each GPU that a Shared claim takes, from 0.01 to 1.0; the default is {DEFAULT_SHARE}. "
+            "The shares of one GPU never exceed 1.0 in total."
         ),
     ] = None
     mig_profile: Annotated[
         str,
         Meta(
-            description="MIG profile of the instances asked for, such as 1g.10gb; needed with exclusivity MIG.",
+            description="MIG profile of the instances, such as 1g.10gb; required with exclusivity MIG.",
             min_length=1,
             max_length=63,
         ),
@@ -99,108 +98,108 @@ class ClaimDevices(Fields, frozen=True):
 
 
 class ClaimSelector(Fields, frozen=True):
-    """Which nodes may serve the claim."""
+    """The nodes that may serve the claim."""
 
     match_labels: Annotated[
-        Mapping[str, str], Meta(description="Labels that a node must carry, all of them.")
+        Mapping[str, str], Meta(description="Labels that a node must have, all of them.")
     ] = EMPTY
 
 
 class ClaimTopology(Fields, frozen=True):
-    """What the claim asks of the links between its GPUs."""
+    """Requirements on the links between the GPUs."""
 
     mode: Annotated[
         TopologyMode,
         Meta(
-            description="Required keeps the pod pending until GPUs of one island with enough bandwidth are free, "
-            "Preferred takes such GPUs if there are any, Ignore does not look at the links."
+            description="Required keeps the pod pending until enough GPUs of one island with enough bandwidth are "
+            "free, Preferred takes such GPUs if there are any, Ignore ignores the links."
         ),
     ] = "Preferred"
     min_bandwidth_gbps: Annotated[
-        int, Meta(ge=0, description="Least bandwidth of each GPU to its peers, in GB/s.")
+        int, Meta(ge=0, description="Minimum bandwidth of each GPU to the other GPUs, in GB/s.")
     ] = field(default=0, name="minBandwidthGBps")
 
 
 class ClaimSpec(Fields, frozen=True):
-    """What is asked for."""
+    """The requested GPUs and where they may be."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "!(has(self.devices.policy) && self.devices.policy == 'spread' && self.devices.count > 1"
             " && has(self.topology) && has(self.topology.mode) && self.topology.mode == 'Required')",
-            "the policy spread takes GPUs of different islands, topology.mode Required asks for one island: "
-            "with more than one GPU they exclude each other",
+            "the policy spread takes GPUs of different islands, topology.mode Required needs one island: "
+            "they exclude each other if count is more than 1",
             "topology",
         ),
     )
 
-    devices: Annotated[ClaimDevices, Meta(description="The GPUs that are needed.")]
+    devices: Annotated[ClaimDevices, Meta(description="The GPUs that are requested.")]
     selector: Annotated[ClaimSelector | None, Meta(description="The nodes that may serve the claim.")] = None
-    topology: Annotated[ClaimTopology | None, Meta(description="Wishes for the links between the GPUs.")] = (
-        None
-    )
+    topology: Annotated[
+        ClaimTopology | None, Meta(description="Requirements on the links between the GPUs.")
+    ] = None
     gang_ref: Annotated[
         str,
         Meta(
-            description="Name of the PodGroup, in the claim's namespace, whose pods are placed all together or not at all.",
+            description="Name of a PodGroup in the claim's namespace. Its pods are scheduled all together or not at all.",
             max_length=253,
         ),
     ] = ""
     scheduler_name: Annotated[
         str,
         Meta(
-            description="Scheduler that the webhook writes into pods that name this claim and no scheduler of their own.",
+            description="Scheduler name that the webhook sets on pods that use this claim and name no scheduler.",
             max_length=253,
         ),
     ] = ""
 
 
 class PodAllocation(Fields, frozen=True):
-    """What one pod that names the claim has got."""
+    """The allocation of one pod that uses the claim."""
 
     pod_uid: Annotated[str, Meta(description="UID of the pod.")]
     pod_name: Annotated[str, Meta(description="Name of the pod, in the claim's namespace.")] = ""
-    node_name: Annotated[str, Meta(description="Node whose GPUs the pod got.")] = ""
+    node_name: Annotated[str, Meta(description="Node of the allocated GPUs.")] = ""
     gpu_ids: Annotated[tuple[int, ...], Meta(description="Ids of the GPUs on that node.")] = ()
     uuids: Annotated[
         tuple[str, ...],
         Meta(description="UUIDs of the GPUs or of the MIG instances, in the order of gpuIds."),
     ] = ()
     share: Annotated[
-        float | None, Meta(description="Part of each GPU that the pod holds, if the claim is Shared.")
+        float | None, Meta(description="Share of each GPU that the pod holds, if the claim is Shared.")
     ] = None
-    phase: Annotated[ClaimPhase, Meta(description="How far the allocation is.")] = "Pending"
+    phase: Annotated[ClaimPhase, Meta(description="Phase of the allocation.")] = "Pending"
 
 
 class ClaimStatus(Fields, frozen=True):
-    """What the scheduler has done so far."""
+    """The current allocation, written by the scheduler."""
 
     phase: Annotated[
         ClaimPhase,
         Meta(
-            description="Pending until GPUs are found, Reserved while they are held, Bound once the pod is placed, "
-            "Failed if it can never be served."
+            description="Pending until GPUs are found, Reserved while they are leased for the pod, Bound once the pod "
+            "has a node, Failed if the claim is invalid."
         ),
     ] = "Pending"
-    node_name: Annotated[str, Meta(description="Node where GPUs are allocated.")] = ""
-    gpu_ids: Annotated[tuple[int, ...], Meta(description="Allocated GPU ids.")] = ()
-    allocated: Annotated[str, Meta(description="Node and GPU ids in one, as in node-a:0,1.")] = ""
+    node_name: Annotated[str, Meta(description="Node of the allocated GPUs.")] = ""
+    gpu_ids: Annotated[tuple[int, ...], Meta(description="Ids of the allocated GPUs.")] = ()
+    allocated: Annotated[str, Meta(description="Node and GPU ids in one value, as in node-a:0,1.")] = ""
     message: Annotated[
-        str, Meta(description="What happened, or what the claim waits for, in a sentence.")
+        str, Meta(description="What happened, or why the claim is pending, in one sentence.")
     ] = ""
     allocations: Annotated[
         tuple[PodAllocation, ...],
         Meta(
-            description="One entry per pod that names the claim; the fields above show the first.",
+            description="One entry per pod that uses the claim; the fields above repeat the first entry.",
             extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["podUid"]},
         ),
     ] = ()
 
 
 class GpuClaim(KubeObject, frozen=True, kw_only=True):
-    """A request for GPUs that pods name in the annotation gpu.scheduling/claim."""
+    """A request for GPUs. Pods use it by naming it in the annotation gpu.scheduling/claim."""
 
-    spec: Annotated[ClaimSpec, Meta(description="What is asked for.")]
-    status: Annotated[ClaimStatus, Meta(description="What the scheduler has done so far.")] = field(
-        default_factory=ClaimStatus
+    spec: Annotated[ClaimSpec, Meta(description="The requested GPUs and where they may be.")]
+    status: Annotated[ClaimStatus, Meta(description="The current allocation, written by the scheduler.")] = (
+        field(default_factory=ClaimStatus)
     )

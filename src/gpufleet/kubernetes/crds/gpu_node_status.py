@@ -1,9 +1,8 @@
-"""GpuNodeStatus: the GPUs of one node, as its agent sees them.
+"""GpuNodeStatus: the GPUs of one node, as reported by its agent.
 
-Written by the agent on the node by server-side apply, read by scheduler and server. Devices
-merge by `id`, so that an operator who cordons one GPU and the agent that reports on all of
-them own different fields of the same entry. The CustomResourceDefinition is made from these
-types by `gpufleet.kubernetes.crds.generate`.
+The agent writes it by server-side apply; scheduler and server read it. Devices merge by `id`, so
+an operator who cordons a GPU and the agent that reports on it own different fields of the same
+entry. `gpufleet.kubernetes.crds.generate` generates the CustomResourceDefinition from these types.
 """
 
 from datetime import datetime
@@ -19,17 +18,17 @@ Vendor = Literal["nvidia", "amd", "intel"]
 
 
 class MigInstanceStatus(Fields, frozen=True):
-    """A part of a GPU that the driver has cut off as a device of its own."""
+    """A MIG instance: a partition of a GPU that is a device of its own."""
 
-    id: Annotated[int, Meta(ge=0, description="Number of the instance on its GPU.")]
+    id: Annotated[int, Meta(ge=0, description="Id of the instance on its GPU.")]
     profile: Annotated[str, Meta(description="MIG profile, such as 1g.10gb.")] = ""
-    uuid: Annotated[str, Meta(description="UUID of the instance, by which CUDA selects it.")] = ""
+    uuid: Annotated[str, Meta(description="UUID of the instance, as used in CUDA_VISIBLE_DEVICES.")] = ""
 
 
 class DeviceStatus(Fields, frozen=True):
     """One GPU."""
 
-    id: Annotated[GpuId, Meta(description="GPU device id on its node.")]
+    id: Annotated[GpuId, Meta(description="Id of the GPU on its node.")]
     in_use_by: Annotated[
         tuple[str, ...],
         Meta(
@@ -40,40 +39,42 @@ class DeviceStatus(Fields, frozen=True):
     health: Annotated[
         Health,
         Meta(
-            description="Healthy, Unhealthy, or Unknown if it can't be read. Only Healthy GPUs are given out."
+            description="Healthy, Unhealthy, or Unknown if it can't be read. Only Healthy GPUs are allocated."
         ),
     ] = "Unknown"
     bandwidth_gbps: Annotated[
-        int, Meta(ge=0, description="Bandwidth to the peers of its island, in GB/s.")
+        int, Meta(ge=0, description="Bandwidth to the other GPUs of its island, in GB/s.")
     ] = field(default=0, name="bandwidthGBps")
     island: Annotated[
         str,
         Meta(
-            description="Island of GPUs with fast links between them; GPUs of different islands talk over PCIe."
+            description="Group of GPUs connected by fast links. GPUs of different islands communicate over PCIe."
         ),
     ] = ""
-    uuid: Annotated[str, Meta(description="UUID that the driver gives the GPU.")] = ""
-    vendor: Annotated[Vendor | None, Meta(description="Maker of the GPU.")] = None
+    uuid: Annotated[str, Meta(description="UUID of the GPU, assigned by the driver.")] = ""
+    vendor: Annotated[Vendor | None, Meta(description="Vendor of the GPU.")] = None
     model: Annotated[str, Meta(description="Product name.")] = ""
-    memory_mib: Annotated[int | None, Meta(description="Memory of the GPU in MiB.")] = field(
+    memory_mib: Annotated[int | None, Meta(description="Memory of the GPU, in MiB.")] = field(
         default=None, name="memoryMiB"
     )
     pci_bus_id: Annotated[str, Meta(description="PCI address, such as 0000:1b:00.0.")] = ""
-    numa_node: Annotated[int | None, Meta(description="NUMA node that the GPU is nearest to.")] = None
+    numa_node: Annotated[int | None, Meta(description="NUMA node closest to the GPU.")] = None
     health_reason: Annotated[str, Meta(description="Why the GPU is not Healthy, in a sentence.")] = ""
-    health_since: Annotated[datetime | None, Meta(description="When its health changed last.")] = None
-    cordoned: Annotated[bool, Meta(description="Set by an operator: give this GPU to no new pod.")] = False
+    health_since: Annotated[datetime | None, Meta(description="Time of the last change of health.")] = None
+    cordoned: Annotated[bool, Meta(description="Set by an operator: allocate this GPU to no new pod.")] = (
+        False
+    )
     mig_instances: Annotated[
         tuple[MigInstanceStatus, ...],
         Meta(
-            description="MIG instances of the GPU, if MIG is on.",
+            description="MIG instances of the GPU, if MIG is enabled.",
             extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
         ),
     ] = ()
 
 
 class NodeGpusSpec(Fields, frozen=True):
-    """Which node this is about."""
+    """The node that is described."""
 
     node_name: Annotated[str, Meta(description="Name of the Kubernetes node.", min_length=1, max_length=253)]
 
@@ -91,13 +92,13 @@ class NodeGpus(Fields, frozen=True):
     ] = ()
     total: Annotated[int, Meta(ge=0, description="Number of GPUs on the node.")] = 0
     free: Annotated[
-        int, Meta(ge=0, description="Number of GPUs that are Healthy, not cordoned and used by no pod.")
+        int, Meta(ge=0, description="Number of GPUs that are Healthy, not cordoned and not used by any pod.")
     ] = 0
     unhealthy: Annotated[int, Meta(ge=0, description="Number of GPUs that are not Healthy.")] = 0
 
 
 class GpuNodeStatus(KubeObject, frozen=True, kw_only=True):
-    """The GPUs of one node and their health, reported by the agent on it."""
+    """The GPUs of one node and their health, reported by the agent on that node."""
 
-    spec: Annotated[NodeGpusSpec, Meta(description="The node.")]
-    status: Annotated[NodeGpus, Meta(description="Its GPUs.")] = field(default_factory=NodeGpus)
+    spec: Annotated[NodeGpusSpec, Meta(description="The node that is described.")]
+    status: Annotated[NodeGpus, Meta(description="The GPUs of the node.")] = field(default_factory=NodeGpus)

@@ -1,8 +1,8 @@
-"""Structural OpenAPI schemas, made from types.
+"""Generate structural OpenAPI schemas from msgspec types.
 
-Kubernetes wants schemas without references, titles and `anyOf`, with CEL rules and merge
-keys in extensions. `msgspec.json.schema` makes none of that, so this walks the types as
-`msgspec.inspect` shows them, which is shorter than rewriting one dialect into the other.
+Kubernetes requires schemas without references, titles and `anyOf`, and has extensions for CEL rules
+and merge keys. Walking the types with `msgspec.inspect` is shorter than converting the output of
+`msgspec.json.schema`.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """A CEL rule: an object for which `rule` is false is refused with `message`, said of `field`."""
+    """A CEL rule: objects for which it is false are rejected with `message` at `field`."""
 
     rule: str
     message: str
     field: str
 
     def render(self) -> Schema:
-        """The rule as an entry of x-kubernetes-validations."""
+        """Return the rule as an entry of x-kubernetes-validations."""
         return {
             "rule": self.rule,
             "message": self.message,
@@ -32,7 +32,7 @@ class Rule:
 
 
 def structural_schema(kind: type) -> Schema:
-    """The schema of objects of the struct `kind`; its docstring, its fields' descriptions and its rules included."""
+    """Return the schema of the struct `kind`, with its docstring, field descriptions and rules."""
     return _schema(inspect.type_info(kind))
 
 
@@ -81,13 +81,13 @@ def _object(info: inspect.StructType) -> Schema:
 
 def _property(field: inspect.Field) -> Schema:
     schema = _schema(field.type)
-    # The server fills these in, so that a printed 0 is a 0 although the writer leaves defaults out.
+    # Writers leave defaults out; the server fills them in, so that kubectl prints them.
     if isinstance(field.default, bool | int) or (
         "enum" in schema and field.default is not NODEFAULT and field.default
     ):
         schema["default"] = field.default
     if schema["type"] == "object" and field.default_factory is not NODEFAULT:
-        # An empty status, filled from the defaults within: a new claim reads as Pending.
+        # The server fills an empty status with the defaults of its fields: a new claim is Pending.
         schema["default"] = {}
     return schema
 

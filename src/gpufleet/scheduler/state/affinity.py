@@ -7,7 +7,7 @@ without any holds nowhere. Of a node's fields there is only its name.
 import re
 from collections.abc import Mapping
 
-from gpufleet.kubernetes.objects import Affinity, Node, NodeRequirement, NodeTerm
+from gpufleet.kubernetes.objects import Affinity, Node, NodeSelectorRequirement, NodeSelectorTerm
 
 
 def meets(node: Node, affinity: Affinity | None) -> bool:
@@ -16,7 +16,7 @@ def meets(node: Node, affinity: Affinity | None) -> bool:
     return required is None or any(_meets_term(node, term) for term in required.node_selector_terms)
 
 
-def _meets_term(node: Node, term: NodeTerm) -> bool:
+def _meets_term(node: Node, term: NodeSelectorTerm) -> bool:
     if not term.match_expressions and not term.match_fields:
         return False
     fields = {"metadata.name": node.metadata.name}
@@ -25,7 +25,7 @@ def _meets_term(node: Node, term: NodeTerm) -> bool:
     )
 
 
-def _meets(labels: Mapping[str, str], wanted: NodeRequirement) -> bool:
+def _meets(labels: Mapping[str, str], wanted: NodeSelectorRequirement) -> bool:
     value = labels.get(wanted.key)
     match wanted.operator:
         case "In":
@@ -42,7 +42,7 @@ def _meets(labels: Mapping[str, str], wanted: NodeRequirement) -> bool:
             return False
 
 
-def _compares(value: str | None, wanted: NodeRequirement) -> bool:
+def _compares(value: str | None, wanted: NodeSelectorRequirement) -> bool:
     have, bound = _number(value), _number(wanted.values[0] if len(wanted.values) == 1 else None)
     if have is None or bound is None:
         return False

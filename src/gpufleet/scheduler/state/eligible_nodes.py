@@ -7,7 +7,7 @@ not every node is looked at for every member.
 
 from collections.abc import Iterable, Sequence
 
-from gpufleet.kubernetes.objects import Node, NodeTerm, Pod, PodSpec
+from gpufleet.kubernetes.objects import Node, NodeSelectorTerm, Pod, PodSpec
 from gpufleet.scheduler.state.nodes import lets_in
 
 _NAME = ""
@@ -45,7 +45,7 @@ class _Roster:
             return self._all
         return [node for term in affinity.required.node_selector_terms for node in self._meant(term)]
 
-    def _meant(self, term: NodeTerm) -> list[Node]:
+    def _meant(self, term: NodeSelectorTerm) -> list[Node]:
         for field in term.match_fields:
             if field.operator == "In" and field.key == "metadata.name":
                 return self._with(_NAME, field.values)

@@ -1,20 +1,29 @@
-"""Tokens that Kubernetes knows: ask its TokenReview, and trust the answer for a while.
+"""Cache the answers of Kubernetes TokenReviews.
 
-Answers are kept by the token's hash, never by the token. Refusals are kept too, but shorter: a
-token that was just created becomes valid soon after, and a wrong one tried again and again
-must not become a question to the API server each time.
+Answers are cached by the token's hash, never by the token. Rejected tokens are cached too, but
+shorter: a token that was just created becomes valid soon, and a wrong one that is tried repeatedly
+must not cause a request to the API server each time.
 """
 
 import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from gpufleet.server.auth.caller import Caller, Identity, Role, TokenReviewer
+from gpufleet.kubernetes.token_review import TokenOwner
+from gpufleet.server.auth.caller import Caller, Role
 
-_KEPT = 4096
-_AT_ONCE = 8
-_REFUSAL_SECONDS = 10.0
+_MAX_CACHED = 4096
+_MAX_CONCURRENT = 8
+_REJECTED_SECONDS = 10.0
+
+
+class TokenReviewer(Protocol):
+    """Reviews tokens: `gpufleet.kubernetes.token_review.TokenReviews`, or a fake in tests."""
+
+    async def review(self, token: str) -> TokenOwner | None:
+        """Return the owner of a token, None if it is not valid; raise Unavailable if unknown."""
 
 
 class ReviewedTokens:
@@ -31,35 +40,35 @@ class ReviewedTokens:
         self._operators = frozenset(operators)
         self._cache_seconds = cache_seconds
         self._clock = clock
-        self._known: dict[bytes, tuple[float, Caller | None]] = {}
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._cache: dict[bytes, tuple[float, Caller | None]] = {}
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
-    def known(self, token: str) -> tuple[bool, Caller | None]:
-        """Whether there is an answer already, and which."""
-        kept = self._known.get(_key(token))
-        if kept is None or kept[0] <= self._clock():
+    def cached(self, token: str) -> tuple[bool, Caller | None]:
+        """Return whether the cache has an answer for `token`, and which."""
+        entry = self._cache.get(_key(token))
+        if entry is None or entry[0] <= self._clock():
             return False, None
-        return True, kept[1]
+        return True, entry[1]
 
     async def caller(self, token: str) -> Caller | None:
-        """Whom `token` belongs to; raises Unavailable if Kubernetes does not say."""
-        async with self._places:
-            answered, caller = self.known(token)
-            if answered:
+        """Return the owner of `token`; raise Unavailable if Kubernetes does not answer."""
+        async with self._slots:
+            found, caller = self.cached(token)
+            if found:
                 return caller
-            identity = await self._reviewer.review(token)
-        caller = self._role(identity) if identity is not None else None
-        seconds = self._cache_seconds if caller else min(self._cache_seconds, _REFUSAL_SECONDS)
-        self._known.pop(_key(token), None)
-        self._known[_key(token)] = (self._clock() + seconds, caller)
-        while len(self._known) > _KEPT:
-            del self._known[next(iter(self._known))]
+            reviewed = await self._reviewer.review(token)
+        caller = self._caller(reviewed) if reviewed is not None else None
+        seconds = self._cache_seconds if caller else min(self._cache_seconds, _REJECTED_SECONDS)
+        self._cache.pop(_key(token), None)
+        self._cache[_key(token)] = (self._clock() + seconds, caller)
+        while len(self._cache) > _MAX_CACHED:
+            del self._cache[next(iter(self._cache))]
         return caller
 
-    def _role(self, identity: Identity) -> Caller:
-        names = {identity.user, *identity.groups}
+    def _caller(self, reviewed: TokenOwner) -> Caller:
+        names = {reviewed.user, *reviewed.groups}
         role: Role = "operator" if names & self._operators else "viewer"
-        return Caller(identity.user, role, pod_uid=identity.pod_uid)
+        return Caller(reviewed.user, role, pod_uid=reviewed.pod_uid)
 
 
 def _key(token: str) -> bytes:

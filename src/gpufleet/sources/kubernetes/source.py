@@ -26,10 +26,10 @@ from gpufleet.kubernetes import (
     CacheChange,
     Discovery,
     KubeClient,
-    Pace,
     Reflector,
     Resource,
     Selection,
+    WatchTimings,
 )
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
@@ -86,23 +86,23 @@ class KubernetesSource:
         *,
         lease_namespace: str = "default",
         fault_taints: tuple[str, ...] = (),
-        pace: Pace = Pace(),  # noqa: B008  (frozen)
+        timings: WatchTimings = WatchTimings(),  # noqa: B008  (frozen)
         clock: Callable[[], float] = time.time,
         retry_kind: float = RETRY_KIND,
     ) -> None:
         self._client = client
         self._fleet = fleet
         self._fault_taints = fault_taints
-        self._pace = pace
+        self._timings = timings
         self._clock = clock
         self._retry_kind = retry_kind
         self._discovery = Discovery(client)
-        self.nodes = Reflector(client, NODES, pace=pace)
-        self.pods = Reflector(client, PODS, pace=pace, freeze=True)
-        self.claims = Reflector(client, GPU_CLAIMS, pace=pace)
-        self.node_statuses = Reflector(client, GPU_NODE_STATUSES, pace=pace)
-        self.leases = Reflector(client, LEASES, Selection(namespace=lease_namespace), pace=pace)
-        self.pod_groups = Reflector(client, POD_GROUPS, pace=pace)
+        self.nodes = Reflector(client, NODES, timings=timings)
+        self.pods = Reflector(client, PODS, timings=timings, freeze=True)
+        self.claims = Reflector(client, GPU_CLAIMS, timings=timings)
+        self.node_statuses = Reflector(client, GPU_NODE_STATUSES, timings=timings)
+        self.leases = Reflector(client, LEASES, Selection(namespace=lease_namespace), timings=timings)
+        self.pod_groups = Reflector(client, POD_GROUPS, timings=timings)
         self._lease_book = LeasesByNode(fleet)
         self._owners: dict[Kind, Reflector[KubeOwner]] = {}
         self._wanted: asyncio.Queue[Kind] = asyncio.Queue()
@@ -160,7 +160,7 @@ class KubernetesSource:
     # Owners
 
     def _follow_owner(self, resource: Resource[KubeOwner]) -> Reflector[KubeOwner]:
-        reflector = Reflector(self._client, resource, pace=self._pace)
+        reflector = Reflector(self._client, resource, timings=self._timings)
 
         def on_owners(changes: Sequence[CacheChange[KubeOwner]]) -> None:
             for change in changes:
