@@ -1,4 +1,4 @@
-"""What only the embedded server has: a small window, tokens, TLS, and a life beside its process."""
+"""What the contract suite does not cover: the window, tokens, TLS, limits, start and stop."""
 
 import asyncio
 import io
@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 import yaml
 
-from kubelite import KubeLite, User
+from kubelite import DirectStorage, KubeLite, User
 from kubelite.contract.webhooks import self_signed_certificate
 from kubelite.errors import ApiError
 from kubelite.json import Json
@@ -20,23 +20,22 @@ from kubelite.kinds import Kind
 from kubelite.objects.context import WriteContext
 from kubelite.objects.garbage_collector import GarbageCollector
 from kubelite.objects.objects import Objects
-from kubelite.storage.direct import DirectStorage
 
 _MAPS = "/api/v1/namespaces/default/configmaps"
 
 
-async def _make(session: aiohttp.ClientSession, name: str, **data: str) -> dict[str, str]:
-    async with session.post(_MAPS, json={"metadata": {"name": name}, "data": data}) as answer:
-        assert answer.status == 201
-        metadata: dict[str, str] = (await answer.json())["metadata"]
+async def _create(session: aiohttp.ClientSession, name: str, **data: str) -> dict[str, str]:
+    async with session.post(_MAPS, json={"metadata": {"name": name}, "data": data}) as response:
+        assert response.status == 201
+        metadata: dict[str, str] = (await response.json())["metadata"]
         return metadata
 
 
-async def test_a_version_that_left_the_window_is_gone() -> None:
+async def test_a_version_older_than_the_window_is_expired() -> None:
     async with KubeLite(window=5) as server, aiohttp.ClientSession(server.url) as session:
-        first = await _make(session, "a")
+        first = await _create(session, "a")
         for number in range(8):
-            await _make(session, f"b{number}")
+            await _create(session, f"b{number}")
         query = {"watch": "true", "resourceVersion": first["resourceVersion"]}
         async with session.get(_MAPS, params=query) as stream:
             assert stream.status == 200
@@ -49,32 +48,32 @@ async def test_a_version_that_left_the_window_is_gone() -> None:
             assert await stream.content.readline() == b""
 
 
-async def test_an_old_continue_token_is_gone() -> None:
+async def test_an_old_continue_token_is_expired() -> None:
     async with KubeLite() as server, aiohttp.ClientSession(server.url) as session:
         for number in range(4):
-            await _make(session, f"a{number}")
-        async with session.get(_MAPS, params={"limit": "1"}) as answer:
-            token = (await answer.json())["metadata"]["continue"]
+            await _create(session, f"a{number}")
+        async with session.get(_MAPS, params={"limit": "1"}) as response:
+            token = (await response.json())["metadata"]["continue"]
         for _ in range(70):
-            async with session.get(_MAPS, params={"limit": "1"}) as answer:
-                assert answer.status == 200
-        async with session.get(_MAPS, params={"limit": "1", "continue": token}) as answer:
-            assert answer.status == 410
-            assert (await answer.json())["reason"] == "Expired"
+            async with session.get(_MAPS, params={"limit": "1"}) as response:
+                assert response.status == 200
+        async with session.get(_MAPS, params={"limit": "1", "continue": token}) as response:
+            assert response.status == 410
+            assert (await response.json())["reason"] == "Expired"
 
 
-async def test_tokens_keep_strangers_out(tmp_path: Path) -> None:
+async def test_a_request_without_a_token_is_refused(tmp_path: Path) -> None:
     users = {"s3cret": User("ann", ("team-a",))}
     async with KubeLite(tokens=users) as server, aiohttp.ClientSession(server.url) as session:
-        async with session.get(_MAPS) as answer:
-            assert answer.status == 401
+        async with session.get(_MAPS) as response:
+            assert response.status == 401
         ann = {"Authorization": "Bearer s3cret"}
-        async with session.get(_MAPS, headers=ann) as answer:
-            assert answer.status == 200
+        async with session.get(_MAPS, headers=ann) as response:
+            assert response.status == 200
         review = {"spec": {"token": "s3cret"}}
         path = "/apis/authentication.k8s.io/v1/tokenreviews"
-        async with session.post(path, json=review, headers=ann) as answer:
-            status = (await answer.json())["status"]
+        async with session.post(path, json=review, headers=ann) as response:
+            status = (await response.json())["status"]
         assert status == {"authenticated": True, "user": {"username": "ann", "groups": ["team-a"]}}
         server.write_kubeconfig(tmp_path / "config")
     assert stat.S_IMODE((tmp_path / "config").stat().st_mode) == 0o600
@@ -82,7 +81,7 @@ async def test_tokens_keep_strangers_out(tmp_path: Path) -> None:
     assert config["users"][0]["user"] == {"token": "s3cret"}
 
 
-async def test_it_speaks_tls(tmp_path: Path) -> None:
+async def test_the_server_supports_tls(tmp_path: Path) -> None:
     certificate, key = self_signed_certificate()
     chain = tmp_path / "chain.pem"
     chain.write_bytes(certificate + key)
@@ -91,8 +90,8 @@ async def test_it_speaks_tls(tmp_path: Path) -> None:
     trust = ssl.create_default_context(cadata=certificate.decode())
     async with KubeLite(tls=context) as server, aiohttp.ClientSession(server.url) as session:
         assert server.url.startswith("https://")
-        async with session.get("/version", ssl=trust) as answer:
-            assert (await answer.json())["gitVersion"] == "v1.36.3+kubelite"
+        async with session.get("/version", ssl=trust) as response:
+            assert (await response.json())["gitVersion"] == "v1.36.3+kubelite"
 
 
 async def test_stopping_ends_watches() -> None:
@@ -108,32 +107,32 @@ async def test_stopping_ends_watches() -> None:
         assert await asyncio.wait_for(reading, 5) == b""
 
 
-async def test_a_watch_goes_with_its_client() -> None:
+async def test_a_watch_ends_when_its_client_disconnects() -> None:
     async with KubeLite() as server, aiohttp.ClientSession(server.url) as session:
         async with session.get(_MAPS, params={"watch": "true"}):
             assert server.watches == 1
         async with asyncio.timeout(5):
-            while server.watches:  # noqa: ASYNC110  the server tells nobody that a client left
+            while server.watches:  # noqa: ASYNC110  there is no event to wait for
                 await asyncio.sleep(0.01)
 
 
 async def test_a_body_too_large_is_refused() -> None:
     async with KubeLite() as server, aiohttp.ClientSession(server.url) as session:
         body = {"metadata": {"name": "a"}, "data": {"k": "x" * (3 * 1024 * 1024)}}
-        async with session.post(_MAPS, data=io.BytesIO(json.dumps(body).encode())) as answer:
-            assert answer.status == 413
-            assert (await answer.json())["reason"] == "RequestEntityTooLarge"
+        async with session.post(_MAPS, data=io.BytesIO(json.dumps(body).encode())) as response:
+            assert response.status == 413
+            assert (await response.json())["reason"] == "RequestEntityTooLarge"
 
 
-async def test_old_events_go_from_a_server_that_never_rests(kubelite: KubeLite) -> None:
-    soon = GarbageCollector(
+async def test_a_busy_server_deletes_old_events(kubelite: KubeLite) -> None:
+    collector = GarbageCollector(
         kubelite.objects, kubelite.deletion, kubelite.registry, timedelta(seconds=-5), sweep_seconds=0.05
     )
     events = kubelite.store.collection("events").entries
     storage = DirectStorage(kubelite)
     storage.put([{"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "default"}}])
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "none"}
-    work = asyncio.create_task(soon.run())
+    task = asyncio.create_task(collector.run())
     try:
         async with asyncio.timeout(30):
             number = 0
@@ -143,14 +142,14 @@ async def test_old_events_go_from_a_server_that_never_rests(kubelite: KubeLite) 
                 storage.put([{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}])
                 await asyncio.sleep(0.01)
     finally:
-        work.cancel()
-        await asyncio.wait([work])
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def test_a_watch_shows_more_objects_than_the_window_holds() -> None:
     async with KubeLite(window=5) as server, aiohttp.ClientSession(server.url) as session:
         for number in range(30):
-            await _make(session, f"m{number:02}")
+            await _create(session, f"m{number:02}")
         async with session.get(_MAPS, params={"watch": "true", "resourceVersion": "0"}) as stream:
             events = [json.loads(await stream.content.readline()) for _ in range(30)]
         assert [event["type"] for event in events] == ["ADDED"] * 30
@@ -160,19 +159,19 @@ _BOMB = "".join(f"l{at + 1}: &l{at + 1} [*l{at}, *l{at}, *l{at}, *l{at}]\n" for 
 
 
 @pytest.mark.parametrize("body", ["l0: &l0 [x]\n" + _BOMB, "a: &a [*a]\n"], ids=["many", "endless"])
-async def test_yaml_that_stands_for_more_than_it_says_is_refused(body: str) -> None:
+async def test_yaml_with_excessive_aliasing_is_refused(body: str) -> None:
     headers = {"Content-Type": "application/apply-patch+yaml"}
     head = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n"
     async with (
         KubeLite() as server,
         aiohttp.ClientSession(server.url, headers=headers) as session,
-        session.patch(f"{_MAPS}/m?fieldManager=me", data=head + body) as answer,
+        session.patch(f"{_MAPS}/m?fieldManager=me", data=head + body) as response,
     ):
-        assert answer.status == 400
-        assert "excessive aliasing" in (await answer.json())["message"]
+        assert response.status == 400
+        assert "excessive aliasing" in (await response.json())["message"]
 
 
-async def test_a_server_that_can_not_listen_leaves_nothing_behind() -> None:
+async def test_a_failed_start_releases_everything() -> None:
     async with KubeLite() as first:
         port = int(first.url.rpartition(":")[2])
         before = asyncio.all_tasks()
@@ -183,15 +182,15 @@ async def test_a_server_that_can_not_listen_leaves_nothing_behind() -> None:
         pass
 
 
-async def test_nothing_is_made_in_a_namespace_that_went_while_webhooks_were_asked(kubelite: KubeLite) -> None:
-    spaces = kubelite.registry.find("", "v1", "namespaces")
+async def test_a_namespace_deleted_during_webhook_calls_refuses_the_object(kubelite: KubeLite) -> None:
+    namespaces = kubelite.registry.find("", "v1", "namespaces")
     maps = kubelite.registry.find("", "v1", "configmaps")
-    assert spaces is not None
+    assert namespaces is not None
     assert maps is not None
-    space = await kubelite.objects.create(spaces, "", {"metadata": {"name": "short"}}, WriteContext())
+    namespace = await kubelite.objects.create(namespaces, "", {"metadata": {"name": "short"}}, WriteContext())
 
-    class Slow:
-        """Lets everything pass, after the namespace has gone."""
+    class DeletesNamespace:
+        """Delete the namespace during validation."""
 
         async def mutate(
             self,
@@ -213,9 +212,9 @@ async def test_nothing_is_made_in_a_namespace_that_went_while_webhooks_were_aske
             context: WriteContext,
             subresource: str,
         ) -> None:
-            kubelite.store.remove("namespaces", space)
+            kubelite.store.remove("namespaces", namespace)
 
-    slow = Objects(kubelite.store, kubelite.registry, Slow())
+    objects = Objects(kubelite.store, kubelite.registry, DeletesNamespace())
     with pytest.raises(ApiError, match='namespaces "short" not found'):
-        await slow.create(maps, "short", {"metadata": {"name": "m"}}, WriteContext())
+        await objects.create(maps, "short", {"metadata": {"name": "m"}}, WriteContext())
     assert ("short", "m") not in kubelite.store.collection(maps.collection).entries

@@ -1,4 +1,7 @@
-"""The shortest use of an embedded server."""
+"""The example of the README, and the shortest use of the server."""
+
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -8,11 +11,19 @@ from kubelite import KubeLite
 async def test_an_object_created_is_watched_and_read() -> None:
     async with KubeLite() as server, aiohttp.ClientSession(server.url) as session:
         path = "/api/v1/namespaces/default/configmaps"
-        async with session.post(path, json={"metadata": {"name": "a"}, "data": {"k": "v"}}) as answer:
-            assert answer.status == 201
-            created = await answer.json()
-        async with session.get(f"{path}/a") as answer:
-            assert await answer.json() == created
+        async with session.post(path, json={"metadata": {"name": "a"}, "data": {"k": "v"}}) as response:
+            assert response.status == 201
+            created = await response.json()
+        async with session.get(f"{path}/a") as response:
+            assert await response.json() == created
         async with session.get(path, params={"watch": "true"}) as stream:
             line = await stream.content.readline()
         assert b'"type":"ADDED"' in line
+
+
+async def test_the_example_of_the_readme_works() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    example = readme.partition("```python\n")[2].partition("```")[0]
+    namespace: dict[str, Any] = {}
+    exec(example, namespace)
+    await namespace["test_a_config_map_is_stored"]()

@@ -1,11 +1,12 @@
-"""An embedded Kubernetes-shaped API for the demo and for tests.
+"""An embedded Kubernetes API server for tests and demos.
 
-`async with KubeLite() as server:` is a cluster's API without a cluster: kubectl, gpufleet's own
-client and other programs talk to `server.url` as they would to a kube-apiserver. It has the
-API's behaviour (versions, watches, apply, webhooks, garbage collection) and no controllers.
+`async with KubeLite() as server:` starts it in the current event loop. kubectl and Kubernetes
+clients use `server.url` like a kube-apiserver: resource versions, watches, server-side apply,
+webhooks and garbage collection work, but there are no controllers and no nodes.
 """
 
 from kubelite.objects.context import User
 from kubelite.server import KubeLite
+from kubelite.storage.direct import DirectStorage
 
-__all__ = ["KubeLite", "User"]
+__all__ = ["DirectStorage", "KubeLite", "User"]

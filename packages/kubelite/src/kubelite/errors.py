@@ -1,7 +1,7 @@
-"""What the server answers when it can't do what was asked: a Kubernetes `Status`.
+"""Errors as Kubernetes `Status` objects.
 
-One exception carries code, reason, message and details; the functions below build the
-usual ones with the sentences that clients (and people who read kubectl's output) know.
+`ApiError` carries code, reason, message and details. The functions build the usual errors with
+the messages of kube-apiserver, which clients and users of kubectl know.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,19 +27,19 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Cause:
-    """One thing wrong with one field."""
+    """One invalid field."""
 
     field: str
     message: str
     reason: str = "FieldValueInvalid"
 
     def wire(self) -> dict[str, str]:
-        """As it stands in `details.causes`."""
+        """Return an entry of `details.causes`."""
         return {"reason": self.reason, "message": self.message, "field": self.field}
 
 
 class ApiError(Exception):
-    """A refusal with its HTTP code and Kubernetes reason."""
+    """An error with its HTTP code and Kubernetes reason."""
 
     def __init__(
         self, code: int, message: str, *, reason: str = "", details: Mapping[str, Any] | None = None
@@ -51,7 +51,7 @@ class ApiError(Exception):
         self.details = details
 
     def wire(self) -> dict[str, Any]:
-        """The `Status` object that goes out."""
+        """Return the `Status` object."""
         status: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -68,7 +68,7 @@ class ApiError(Exception):
 
 
 def resource_name(group: str, plural: str) -> str:
-    """A resource as messages name it: `pods`, `deployments.apps`."""
+    """Return a resource as messages name it: `pods`, `deployments.apps`."""
     return f"{plural}.{group}" if group else plural
 
 
@@ -83,24 +83,24 @@ def _details(group: str, kind: str, name: str) -> dict[str, Any]:
 
 
 def bad_request(message: str) -> ApiError:
-    """400: the request makes no sense."""
+    """Return a 400: the request is malformed."""
     return ApiError(400, message)
 
 
 def no_such_resource() -> ApiError:
-    """404: the path names no resource that is served."""
+    """Return a 404: the path names no served resource."""
     return ApiError(404, "the server could not find the requested resource", details={})
 
 
 def not_found(group: str, plural: str, name: str) -> ApiError:
-    """404: the resource is served, the object is not there."""
+    """Return a 404: the object does not exist."""
     return ApiError(
         404, f'{resource_name(group, plural)} "{name}" not found', details=_details(group, plural, name)
     )
 
 
 def already_exists(group: str, plural: str, name: str) -> ApiError:
-    """409: an object of that name is there."""
+    """Return a 409: the name is taken."""
     return ApiError(
         409,
         f'{resource_name(group, plural)} "{name}" already exists',
@@ -110,7 +110,7 @@ def already_exists(group: str, plural: str, name: str) -> ApiError:
 
 
 def conflict(group: str, plural: str, name: str, why: str) -> ApiError:
-    """409: somebody else was faster, or a precondition does not hold."""
+    """Return a 409: the object has changed or a precondition fails."""
     return ApiError(
         409,
         f'Operation cannot be fulfilled on {resource_name(group, plural)} "{name}": {why}',
@@ -122,7 +122,7 @@ STALE = "the object has been modified; please apply your changes to the latest v
 
 
 def apply_conflict(conflicts: Sequence[tuple[str, str]]) -> ApiError:
-    """409: server-side apply would take fields from others; pairs of (manager in words, field)."""
+    """Return a 409 for server-side apply from pairs of manager description and field."""
     by_manager: dict[str, list[str]] = {}
     for manager, field in conflicts:
         by_manager.setdefault(manager, []).append(field)
@@ -145,7 +145,7 @@ def apply_conflict(conflicts: Sequence[tuple[str, str]]) -> ApiError:
 
 
 def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
-    """422: the object breaks rules; one cause for each."""
+    """Return a 422 with one cause per invalid field."""
     sentences = [f"{cause.field}: {cause.message}" if cause.field else cause.message for cause in causes]
     text = sentences[0] if len(sentences) == 1 else "[" + ", ".join(sentences) + "]"
     title = f"{kind}.{group}" if group else kind
@@ -155,12 +155,12 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiErr
 
 
 def expired(message: str) -> ApiError:
-    """410: a resource version or continue token is older than what is kept."""
+    """Return a 410: a resource version or continue token is too old."""
     return ApiError(410, message)
 
 
 def forbidden(group: str, plural: str, name: str, why: str) -> ApiError:
-    """403: understood, and refused."""
+    """Return a 403."""
     return ApiError(
         403,
         f'{resource_name(group, plural)} "{name}" is forbidden: {why}',
@@ -169,12 +169,12 @@ def forbidden(group: str, plural: str, name: str, why: str) -> ApiError:
 
 
 def method_not_allowed() -> ApiError:
-    """405: the resource does not take this verb."""
+    """Return a 405: the resource does not support the verb."""
     return ApiError(405, "the server does not allow this method on the requested resource", details={})
 
 
 def success(group: str, plural: str, name: str, uid: str) -> dict[str, Any]:
-    """The `Status` that answers a finished deletion."""
+    """Return the `Status` of a completed deletion."""
     details = _details(group, plural, name)
     if uid:
         details["uid"] = uid

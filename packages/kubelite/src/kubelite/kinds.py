@@ -1,8 +1,8 @@
-"""What is served: one `Kind` for each resource of each version, and the registry of them.
+"""Kinds and the registry of served kinds.
 
-A kind is plain data. Built-in kinds come from `builtin.kinds`; a CustomResourceDefinition
-adds its own while the server runs. Objects of all versions of one resource lie on one collection
-of the store (`Kind.collection`).
+A `Kind` is one resource in one version, as plain data. Built-in kinds come from `builtin.kinds`;
+CustomResourceDefinitions add kinds at run time. All versions of a resource share one collection of
+the store (`Kind.collection`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ SELECTABLE = ("metadata.name", "metadata.namespace")
 
 @dataclass(frozen=True)
 class Column:
-    """A printer column: a JSONPath for custom resources, a name and a type for all."""
+    """A printer column. Columns of custom resources have a JSONPath."""
 
     name: str
     type: str = "string"
@@ -29,7 +29,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Scale:
-    """Where a kind keeps what its `scale` subresource shows."""
+    """The paths behind the `scale` subresource."""
 
     spec_path: str = ".spec.replicas"
     status_path: str = ".status.replicas"
@@ -68,17 +68,17 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """`v1`, `apps/v1`."""
+        """The group and version, such as `v1` or `apps/v1`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def stored(self) -> bool:
-        """Whether objects of the kind are kept (reviews are only answered)."""
+        """Whether objects of the kind are stored. Reviews are not."""
         return "get" in self.verbs
 
 
 class Registry:
-    """The kinds served now, found by group, version and plural."""
+    """The served kinds by group, version and plural."""
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
         self._by_path: dict[tuple[str, str, str], Kind] = {}
@@ -87,33 +87,33 @@ class Registry:
             self.add(kind)
 
     def add(self, kind: Kind) -> None:
-        """Serve a kind from now on."""
+        """Serve a kind."""
         self._by_path[kind.group, kind.version, kind.plural] = kind
         self.changes += 1
 
     def remove(self, group: str, plural: str) -> None:
-        """Serve a resource no longer, in any version."""
+        """Stop serving a resource in all versions."""
         for path in [p for p in self._by_path if p[0] == group and p[2] == plural]:
             del self._by_path[path]
         self.changes += 1
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
-        """The kind behind a path."""
+        """Return the kind for a path, or None."""
         return self._by_path.get((group, version, plural))
 
     def by_kind(self, api_version: str, kind: str) -> Kind | None:
-        """The kind that an object's apiVersion and kind name."""
+        """Return the kind for an object's apiVersion and kind, or None."""
         for each in self._by_path.values():
             if each.kind == kind and each.api_version == api_version and each.stored:
                 return each
         return None
 
     def for_collection(self, collection: str) -> Kind | None:
-        """A kind (of any version) whose objects lie on a collection."""
+        """Return a kind of any version whose objects are in a collection, or None."""
         return next((kind for kind in self._by_path.values() if kind.collection == collection), None)
 
     def group_versions(self) -> dict[str, list[str]]:
-        """The versions of each group, in the order in which they are served."""
+        """Return the versions of each group in serving order."""
         found: dict[str, list[str]] = {}
         for kind in self._by_path.values():
             versions = found.setdefault(kind.group, [])
@@ -122,7 +122,7 @@ class Registry:
         return found
 
     def of(self, group: str, version: str) -> list[Kind]:
-        """The kinds of one group version, by plural."""
+        """Return the kinds of a group version sorted by plural."""
         kinds = [kind for kind in self._by_path.values() if (kind.group, kind.version) == (group, version)]
         return sorted(kinds, key=lambda kind: kind.plural)
 

@@ -1,8 +1,7 @@
-"""Label and field selectors: text in, a predicate over objects out.
+"""Parse label and field selectors into predicates over objects.
 
-Labels know `=`, `==`, `!=`, `in (…)`, `notin (…)`, `key` and `!key`; fields know `=`, `==`
-and `!=` on the few paths that a kind offers. The text comes from clients, so that what can't
-be read is a 400 that says where.
+Labels support `=`, `==`, `!=`, `in (…)`, `notin (…)`, `key` and `!key`. Fields support `=`, `==` and
+`!=` on the paths that a kind offers. A selector that cannot be parsed is a 400.
 """
 
 import re
@@ -42,14 +41,14 @@ class _Tokens:
         self.at += 1
         return token
 
-    def expect(self, expected: str, words: str) -> None:
+    def expect(self, expected: str, description: str) -> None:
         token = self.take()
         if token != expected:
-            raise bad_request(f"found '{token}', expected: {words}")
+            raise bad_request(f"found '{token}', expected: {description}")
 
 
 def parse_labels(text: str) -> Callable[[Labels], bool] | None:
-    """A predicate over labels, or None where every object matches."""
+    """Return a predicate over labels, or None if every object matches."""
     if not text.strip():
         return None
     tokens = _Tokens(text)
@@ -88,15 +87,15 @@ def _requirement(tokens: _Tokens) -> _Requirement:
     raise bad_request(f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
 
 
-def _word(tokens: _Tokens, words: str) -> str:
+def _word(tokens: _Tokens, description: str) -> str:
     token = tokens.take()
     if not token or token in _OPERATORS:
-        raise bad_request(f"found '{token}', expected: {words}")
+        raise bad_request(f"found '{token}', expected: {description}")
     return token
 
 
 def _value(tokens: _Tokens) -> str:
-    """A value may be empty: `a=` asks for a label that is there and empty."""
+    """Return a value, which may be empty: `a=` selects labels with an empty value."""
     return "" if tokens.peek() in ("", ",") else _word(tokens, "identifier")
 
 
@@ -117,7 +116,7 @@ def _values(tokens: _Tokens) -> frozenset[str]:
 
 
 def match_label_selector(selector: Mapping[str, Any] | None, labels: Labels) -> bool:
-    """Whether a `LabelSelector` object (matchLabels, matchExpressions) takes these labels."""
+    """Return whether a `LabelSelector` (matchLabels, matchExpressions) matches labels."""
     if not selector:
         return True
     for key, value in (selector.get("matchLabels") or {}).items():
@@ -137,7 +136,7 @@ def _expression(expression: Mapping[str, Any], labels: Labels) -> bool:
 
 
 def parse_fields(text: str, offered: Sequence[str]) -> Predicate | None:
-    """A predicate over objects for the field paths that a kind offers, or None for all."""
+    """Return a predicate for the field paths that a kind offers, or None if every object matches."""
     if not text.strip():
         return None
     checks: list[tuple[tuple[str, ...], str, bool]] = []
@@ -155,7 +154,7 @@ def parse_fields(text: str, offered: Sequence[str]) -> Predicate | None:
 
 
 def field_text(item: Object, path: Sequence[str]) -> str:
-    """The value at a path as field selectors see it: text, empty where there is none."""
+    """Return the value at a path as text, empty if absent."""
     value: Any = item
     for step in path:
         value = value.get(step) if isinstance(value, dict) else None
@@ -167,7 +166,7 @@ def field_text(item: Object, path: Sequence[str]) -> str:
 
 
 def both(labels: Callable[[Labels], bool] | None, fields: Predicate | None) -> Predicate | None:
-    """One predicate for both selectors; None where everything matches."""
+    """Combine both selectors into one predicate, or None if everything matches."""
     if labels is None:
         return fields
     expected = labels

@@ -45,8 +45,8 @@ def rule_matches(rule: Json, request: AdmissionRequest) -> bool:
     )
 
 
-def _in(words: list[str] | None, word: str) -> bool:
-    return bool(words) and ("*" in (words or ()) or word in (words or ()))
+def _in(values: list[str] | None, value: str) -> bool:
+    return bool(values) and ("*" in (values or ()) or value in (values or ()))
 
 
 def _resource_matches(pattern: str, plural: str, subresource: str) -> bool:

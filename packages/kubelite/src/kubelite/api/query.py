@@ -105,10 +105,10 @@ def decode_continue(token: str) -> tuple[str, int]:
 def accepts(accept: str, form: str) -> bool:
     """Return whether the Accept header prefers a form of the object (`Table`) to plain JSON."""
     for part in accept.split(","):
-        words = [word.strip() for word in part.split(";")]
-        if words[0] not in ("application/json", "*/*", "application/*", ""):
+        fields = [field.strip() for field in part.split(";")]
+        if fields[0] not in ("application/json", "*/*", "application/*", ""):
             continue
-        params = dict(word.partition("=")[::2] for word in words[1:])
+        params = dict(field.partition("=")[::2] for field in fields[1:])
         if "as" not in params:
             return False
         if params["as"] == form and params.get("v", "v1") in ("v1", "v2"):

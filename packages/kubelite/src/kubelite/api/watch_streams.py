@@ -111,7 +111,7 @@ class WatchStreams:
             nonlocal with_header
             shown = convert(kind, item)
             metadata = {"resourceVersion": item["metadata"].get("resourceVersion", "")}
-            made = (
+            result = (
                 table(kind, [shown], metadata, include, self._clock(), with_header=with_header)
                 if event != "BOOKMARK"
                 else {
@@ -120,7 +120,7 @@ class WatchStreams:
                 }
             )
             with_header = False
-            return encode({"type": event, "object": made}) + b"\n"
+            return encode({"type": event, "object": result}) + b"\n"
 
         if query.accepts(accept, "Table"):
             return as_table

@@ -1,1 +1,1 @@
-"""The kinds that every cluster has: their names and fields as tables, their defaults and rules as code."""
+"""The built-in kinds: their fields, defaults and validation."""

@@ -1,7 +1,7 @@
-"""What the server fills into built-in objects beyond the constants of `fields.txt`.
+"""Derive fields of built-in objects beyond the constants of `fields.txt`.
 
-Each function takes a new object and returns it completed; nothing that came in is changed in
-place, since parts may be shared with the request or the store.
+Each function returns a completed copy. Nothing is modified in place, because parts may be shared
+with the request or the store.
 """
 
 import base64
@@ -16,44 +16,44 @@ _AUTO_TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachab
 
 
 def add_derived_fields(plural: str, item: Json) -> Json:
-    """A built-in object with what its kind derives from other fields."""
+    """Return a built-in object with the fields that its kind derives from others."""
     step = _DEFAULTS.get(plural)
     return item if step is None else step(item)
 
 
 def _complete_container(container: Json) -> Json:
-    done = dict(container)
-    if "imagePullPolicy" not in done and (image := done.get("image")):
+    result = dict(container)
+    if "imagePullPolicy" not in result and (image := result.get("image")):
         name = image.rpartition("/")[2]
         tagged = ":" in name or "@" in name
-        done["imagePullPolicy"] = "IfNotPresent" if tagged and not name.endswith(":latest") else "Always"
-    limits = (done.get("resources") or {}).get("limits")
+        result["imagePullPolicy"] = "IfNotPresent" if tagged and not name.endswith(":latest") else "Always"
+    limits = (result.get("resources") or {}).get("limits")
     if limits:
-        resources = done["resources"]
-        done["resources"] = {**resources, "requests": {**limits, **(resources.get("requests") or {})}}
-    return done
+        resources = result["resources"]
+        result["resources"] = {**resources, "requests": {**limits, **(resources.get("requests") or {})}}
+    return result
 
 
 def pod_spec(spec: Json, *, running: bool) -> Json:
-    """A pod's spec, of a pod itself (`running`) or of a template."""
-    done = dict(spec)
+    """Return a completed pod spec, of a pod (`running`) or of a template."""
+    result = dict(spec)
     for name in ("containers", "initContainers"):
-        if done.get(name):
-            done[name] = [_complete_container(container) for container in done[name]]
-    account = done.get("serviceAccountName") or done.get("serviceAccount")
+        if result.get(name):
+            result[name] = [_complete_container(container) for container in result[name]]
+    account = result.get("serviceAccountName") or result.get("serviceAccount")
     if account:
-        done["serviceAccountName"] = done["serviceAccount"] = account
+        result["serviceAccountName"] = result["serviceAccount"] = account
     if running:
-        done.setdefault("enableServiceLinks", True)
-        done["tolerations"] = _with_tolerations(done.get("tolerations") or [])
-    return done
+        result.setdefault("enableServiceLinks", True)
+        result["tolerations"] = _with_tolerations(result.get("tolerations") or [])
+    return result
 
 
 def _with_tolerations(tolerations: list[Json]) -> list[Json]:
     def covered(key: str) -> bool:
         return any(
-            one.get("key", key) == key and one.get("effect", "NoExecute") in ("", "NoExecute")
-            for one in tolerations
+            entry.get("key", key) == key and entry.get("effect", "NoExecute") in ("", "NoExecute")
+            for entry in tolerations
         )
 
     common = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATION_SECONDS}
@@ -84,8 +84,8 @@ def _with_template(item: Json) -> Json:
     template = spec.get("template")
     if not isinstance(template, dict) or not template.get("spec"):
         return item
-    done = {**template, "spec": pod_spec(template["spec"], running=False)}
-    return {**item, "spec": {**spec, "template": done}}
+    result = {**template, "spec": pod_spec(template["spec"], running=False)}
+    return {**item, "spec": {**spec, "template": result}}
 
 
 def _deployment(item: Json) -> Json:
@@ -146,8 +146,8 @@ def _secret(item: Json) -> Json:
     if not plain:
         return item
     coded = {name: base64.b64encode(str(value).encode()).decode() for name, value in plain.items()}
-    done = {name: value for name, value in item.items() if name != "stringData"}
-    return {**done, "data": {**(item.get("data") or {}), **coded}}
+    result = {name: value for name, value in item.items() if name != "stringData"}
+    return {**result, "data": {**(item.get("data") or {}), **coded}}
 
 
 _service_numbers = itertools.count(1)
@@ -176,22 +176,24 @@ def _crd(item: Json) -> Json:
     spec = item.get("spec") or {}
     names = spec.get("names") or {}
     kind = names.get("kind", "")
-    done = {
+    result = {
         **names,
         "singular": names.get("singular") or kind.lower(),
         "listKind": names.get("listKind") or f"{kind}List",
     }
-    return {**item, "spec": {**spec, "names": done}}
+    return {**item, "spec": {**spec, "names": result}}
 
 
 def _binding(item: Json) -> Json:
     role: Json = item.get("roleRef") or {}
     subjects: list[Any] = [
-        {"apiGroup": "rbac.authorization.k8s.io", **one} if one.get("kind") in ("User", "Group") else one
-        for one in item.get("subjects") or []
+        {"apiGroup": "rbac.authorization.k8s.io", **entry}
+        if entry.get("kind") in ("User", "Group")
+        else entry
+        for entry in item.get("subjects") or []
     ]
-    done = {**item, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", **role}}
-    return {**done, "subjects": subjects} if subjects else done
+    result = {**item, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", **role}}
+    return {**result, "subjects": subjects} if subjects else result
 
 
 _DEFAULTS: dict[str, Callable[[Json], Json]] = {

@@ -1,8 +1,8 @@
-"""Reads `fields.txt`, the compact table of what built-in kinds look like.
+"""Parse `fields.txt`, the compact table of the built-in types.
 
-From it come the tree that the server walks (`node`) and the OpenAPI components that
-kubectl asks for (`component`). A table this size says what validation, merging and
-`kubectl explain` need; Kubernetes' own description is a hundred times as long.
+`node` returns the schema tree that the server walks, `component` the OpenAPI component for
+kubectl. The table holds what validation, merging and `kubectl explain` need; the OpenAPI
+document of Kubernetes is a hundred times as long.
 """
 
 import copy
@@ -46,7 +46,7 @@ class BuiltinType:
 
 @cache
 def builtin_types() -> dict[str, BuiltinType]:
-    """Every type of the table, by name."""
+    """Return every type of the table by name."""
     text = (files(__package__) / "fields.txt").read_text("utf-8")
     found: dict[str, list[str]] = {}
     words: list[str] = []
@@ -100,26 +100,26 @@ def _list_extensions(mark: str) -> Json:
 
 @cache
 def node(kind: str) -> Node:
-    """The compiled tree of a type expression; types used in many places are compiled once."""
+    """Return the compiled schema of a type expression. Shared types are compiled once."""
     kind, default = _split_default(kind)
     if default:
-        made = copy.copy(node(kind))
-        made.has_default, made.default = True, default["default"]
-        return made
+        result = copy.copy(node(kind))
+        result.has_default, result.default = True, default["default"]
+        return result
     if kind in PLAIN:
         return Node(PLAIN[kind])
     if match := OF_LIST.fullmatch(kind):
-        made = Node({"type": "array", **_list_extensions(match[2] or "")})
-        made.items = node(match[1])
+        result = Node({"type": "array", **_list_extensions(match[2] or "")})
+        result.items = node(match[1])
     elif match := OF_MAP.fullmatch(kind):
-        made = Node({"type": "object", **({"x-kubernetes-map-type": "atomic"} if match[2] else {})})
-        made.extra = node(match[1])
+        result = Node({"type": "object", **({"x-kubernetes-map-type": "atomic"} if match[2] else {})})
+        result.extra = node(match[1])
     else:
         builtin_type = builtin_types()[kind]
-        made = Node(_object_schema(builtin_type))
-        made.properties = {field: node(expression) for field, expression in builtin_type.fields.items()}
-    summarise(made)
-    return made
+        result = Node(_object_schema(builtin_type))
+        result.properties = {field: node(expression) for field, expression in builtin_type.fields.items()}
+    summarise(result)
+    return result
 
 
 def _object_schema(builtin_type: BuiltinType) -> Json:
@@ -134,7 +134,7 @@ def _object_schema(builtin_type: BuiltinType) -> Json:
 
 
 def reference(name: str) -> Json:
-    """A pointer to a component of an OpenAPI v3 document."""
+    """Return a reference to a component of an OpenAPI v3 document."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
@@ -160,7 +160,7 @@ def _expression_schema(kind: str) -> Json:
 
 
 def component(name: str) -> Json:
-    """One type as an OpenAPI v3 component; other types are referred to."""
+    """Return a type as an OpenAPI v3 component that refers to other types."""
     builtin_type = builtin_types()[name]
     properties: dict[str, Any] = {
         field: {"description": field_description(name, field), **_expression_schema(expression)}
@@ -170,7 +170,7 @@ def component(name: str) -> Json:
 
 
 def referenced_types(name: str) -> set[str]:
-    """The type and all types that it refers to, directly or not."""
+    """Return the type and all types that it refers to, directly or indirectly."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -189,19 +189,19 @@ def referenced_types(name: str) -> set[str]:
 
 _COMMON = {
     "metadata": "Standard object metadata: name, namespace, labels, annotations, owners.",
-    "spec": "What is wanted.",
-    "status": "What was seen last. Written by controllers.",
+    "spec": "The desired state.",
+    "status": "The observed state. Written by controllers.",
 }
 
 
 def field_description(type_name: str, field: str) -> str:
-    """What `kubectl explain` says about a field."""
+    """Return the text of `kubectl explain` for a field."""
     return _COMMON.get(field) or f"{_words(field)} of the {_words(type_name)}."
 
 
 def type_description(type_name: str) -> str:
-    """What `kubectl explain` says about a type."""
-    return f"{type_name}: one of the built-in types, with the fields that kubelite knows."
+    """Return the text of `kubectl explain` for a type."""
+    return f"{type_name}: a built-in type, with the fields that kubelite supports."
 
 
 def _words(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The built-in kinds as one table: names, scope, subresources, and the fields that selectors may use."""
+"""The table of built-in kinds: names, scope, subresources and selectable fields."""
 
 from collections.abc import Iterator
 
@@ -94,7 +94,7 @@ _CATEGORIES = {
         ("api-extensions",),
     ),
 }
-# The real server insists on a resource version for updates of these.
+# kube-apiserver requires a resource version for updates of these.
 _CONDITIONAL = {
     "leases",
     "mutatingwebhookconfigurations",
@@ -105,7 +105,7 @@ _CONDITIONAL = {
 
 
 def builtin_kinds() -> Iterator[Kind]:
-    """Every built-in kind."""
+    """Yield every built-in kind."""
     for api_version, kind, plural, short, namespaced, status, generation in _ROWS:
         group, _, version = api_version.rpartition("/")
         type_name = "EventV1" if api_version == EVENTS else kind

@@ -1,8 +1,8 @@
-"""What a built-in object must keep to, at birth and through its life.
+"""Validate built-in objects on create and update.
 
-Only the rules that users of these kinds run into: required fields, selectors that match their
-templates, and what may not change later. A pod's spec is the strictest, since gpufleet builds
-on it: env can't change after creation, gates can only go, the node is set by binding.
+Only the rules that users run into are here: required fields, selectors that match their templates,
+and immutable fields. Pod specs are the strictest: env cannot change after creation, scheduling
+gates can only be removed, and the node is set by binding.
 """
 
 import re
@@ -27,13 +27,13 @@ _RESTART_POLICIES = ("Always", "OnFailure", "Never")
 
 
 def object_errors(plural: str, item: Json) -> list[Cause]:
-    """What is wrong with a new (or changed) object of a kind."""
+    """Return the errors in an object."""
     rule = _RULES.get(plural)
     return [] if rule is None else rule(item)
 
 
 def update_errors(plural: str, old: Json, new: Json) -> list[Cause]:
-    """What a change does that is not allowed."""
+    """Return the errors in an update, such as changes of immutable fields."""
     if plural == "pods":
         return _pod_update(old.get("spec") or {}, new.get("spec") or {})
     errors: list[Cause] = []
@@ -81,7 +81,7 @@ def _unsupported(field: str, value: str, known: Iterable[str]) -> Cause:
 
 
 def pod_spec_errors(spec: Json, path: str) -> list[Cause]:
-    """What is wrong with a pod's spec."""
+    """Return the errors in a pod spec."""
     if not spec.get("containers"):
         return [_required(f"{path}.containers")]
     errors: list[Cause] = []
@@ -131,7 +131,7 @@ def _container_errors(container: Json, path: str, names: set[str]) -> list[Cause
 
 
 def _resource_errors(resources: Json, path: str) -> list[Cause]:
-    """Extended resources, GPUs among them, can't be overcommitted: request and limit are one number."""
+    """Check extended resources such as GPUs: they cannot be overcommitted, so request and limit are equal."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     errors: list[Cause] = []
     for name in sorted({*limits, *requests}):
@@ -244,9 +244,9 @@ def _lease(item: Json) -> list[Cause]:
 def _crd(item: Json) -> list[Cause]:
     spec = item.get("spec") or {}
     names = spec.get("names") or {}
-    name, wanted = item["metadata"].get("name"), f"{names.get('plural')}.{spec.get('group')}"
+    name, expected = item["metadata"].get("name"), f"{names.get('plural')}.{spec.get('group')}"
     errors: list[Cause] = []
-    if name != wanted:
+    if name != expected:
         errors.append(
             Cause("metadata.name", f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group')
         )
@@ -325,7 +325,7 @@ def _pod_update(old: Json, new: Json) -> list[Cause]:
 
 
 def _immutable_fields(spec: Json, *, gated: bool) -> Json:
-    """A pod's spec without what may change; a gated pod may still choose its nodes."""
+    """Return the part of a pod spec that may not change. A gated pod may still change its node selection."""
     open_fields = {"activeDeadlineSeconds", "tolerations", "schedulingGates", "ephemeralContainers"}
     if gated:
         open_fields |= {"nodeSelector", "affinity"}

@@ -1,9 +1,8 @@
-"""CEL: the `x-kubernetes-validations` of custom resources and the `matchConditions` of webhooks.
+"""CEL expressions: `x-kubernetes-validations` of custom resources and `matchConditions` of webhooks.
 
-Expressions are compiled when a definition arrives, so that a broken one is refused then and
-not at the first object. A rule that names `oldSelf` speaks about changes and is asked only
-when there was a value before. Of Kubernetes' function libraries the list and string functions
-that definitions use most are here; an expression with another one fails, and says so.
+Expressions are compiled when a definition arrives, so an invalid one is refused with the definition.
+A rule that uses `oldSelf` is a transition rule and runs only on updates. Of the Kubernetes function
+libraries only the common list and string functions are available; other functions raise an error.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +32,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """One compiled rule."""
+    """A compiled rule."""
 
     program: cel.Program
     source: str
@@ -45,12 +44,12 @@ class Rule:
 
 
 def compile_expression(source: str) -> cel.Program:
-    """A compiled expression; ValueError with the parser's words if it can't be read."""
+    """Compile an expression. Raise ValueError with the parser's message if it is invalid."""
     return cel.compile(source)
 
 
 def evaluate(program: cel.Program, variables: dict[str, Any]) -> Any:
-    """The value of an expression; ValueError if it can't be told."""
+    """Evaluate an expression. Raise ValueError if the evaluation fails."""
     context = cel.Context(variables=variables, functions=_FUNCTIONS)
     try:
         return program.execute(context)
@@ -59,7 +58,7 @@ def evaluate(program: cel.Program, variables: dict[str, Any]) -> Any:
 
 
 def compile_rules(node: Node, path: str = "") -> dict[int, tuple[Rule, ...]]:
-    """The rules of a tree by node; ValueError names the rule that can't be read."""
+    """Compile the rules of a schema, by node. Raise ValueError with the path of an invalid rule."""
     found: dict[int, tuple[Rule, ...]] = {}
     for here, below in _walk(node, path):
         texts = here.schema.get("x-kubernetes-validations") or ()
@@ -102,7 +101,7 @@ def _rule(text: Json, path: str) -> Rule:
 def rule_violations(
     rules: dict[int, tuple[Rule, ...]], node: Node, value: Any, old: Any, path: str = ""
 ) -> Iterator[Cause]:
-    """What each rule that does not hold says."""
+    """Yield a cause for each violated rule."""
     if not node.rules_below or value is None:
         return
     for rule in rules.get(id(node), ()):

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions as they come, change and go: the kinds served follow them."""
+"""Serve the kinds of CustomResourceDefinitions as definitions are created, changed and deleted."""
 
 from datetime import datetime
 
@@ -13,7 +13,7 @@ COLLECTION = "apiextensions.k8s.io/customresourcedefinitions"
 
 
 class Definitions:
-    """Serves what definitions in the store define, and says so in their status."""
+    """Keep the registry and the status of definitions in step with the store."""
 
     def __init__(self, store: Store, registry: Registry, clock: Clock) -> None:
         self._store = store
@@ -22,7 +22,7 @@ class Definitions:
         store.on_commit.append(self.on_change)
 
     def on_change(self, collection: str, change: Change) -> None:
-        """Follow a definition."""
+        """Register or remove the kinds of a changed definition."""
         if collection != COLLECTION:
             return
         spec = change.entry.object["spec"]
@@ -39,7 +39,7 @@ class Definitions:
             self._store.put(COLLECTION, {**change.entry.object, "metadata": metadata, "status": status})
 
     def serve(self, definition: Json) -> None:
-        """Serve the kinds of a definition, in place of those that it had before."""
+        """Serve the kinds of a definition in place of its previous ones."""
         spec = definition["spec"]
         self._registry.remove(spec["group"], spec["names"]["plural"])
         for kind in kinds_from(definition):

@@ -1,8 +1,8 @@
-"""Custom resources: kinds made from a CustomResourceDefinition, and their validation.
+"""Build kinds from CustomResourceDefinitions and validate custom resources.
 
-A definition becomes one `Kind` for each served version. Its schema is compiled three times:
-into the tree that prunes and defaults, into a jsonschema-rs validator for values, and into CEL
-programs for rules. The validator's findings are put into the words of the real server.
+A definition yields one `Kind` per served version. Its schema is compiled three times: into the
+tree that prunes and adds defaults, into a jsonschema-rs validator, and into CEL programs. Validation
+errors are worded like those of kube-apiserver.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ _MAX_ERRORS = 100
 
 
 def kinds_from(definition: Json) -> list[Kind]:
-    """A kind for each version that a definition serves; ValueError says what can't be read."""
+    """Return a kind for each served version of a definition. Raise ValueError if a schema is invalid."""
     spec = definition["spec"]
     return [_kind(spec, version) for version in spec["versions"] if version.get("served")]
 
@@ -91,7 +91,7 @@ def _columns(given: list[Json] | None) -> tuple[Column, ...]:
 
 
 def _to_json_schema(schema: Mapping[str, Any], *, top: bool = False) -> Json:
-    """A structural schema in plain JSON Schema: Kubernetes' own words spelled out."""
+    """Translate a structural schema to plain JSON Schema."""
     plain: Json = {}
     for name, value in schema.items():
         if name in ("properties", "patternProperties"):
@@ -126,7 +126,7 @@ def _to_json_schema(schema: Mapping[str, Any], *, top: bool = False) -> Json:
 
 
 def custom_resource_errors(kind: Kind, item: Json, old: Json | None) -> list[Cause]:
-    """What is wrong with a custom resource: values first, rules only where the values are sound."""
+    """Return the errors in a custom resource. Rules run only if all values are valid."""
     errors: list[Cause] = []
     for error in kind.validator.iter_errors(item):
         errors.append(_cause_of(error))
@@ -177,8 +177,8 @@ def _cause_of(error: Any) -> Cause:
                 path, f"Unsupported value: {shown}: supported values: {names}", "FieldValueNotSupported"
             )
         case "type":
-            wanted = ",".join(name for name in violation.types if name != "null")
-            text = f'Invalid value: "{_type_name(value)}": {path} in body must be of type {wanted}: "{_type_name(value)}"'
+            expected = ",".join(name for name in violation.types if name != "null")
+            text = f'Invalid value: "{_type_name(value)}": {path} in body must be of type {expected}: "{_type_name(value)}"'
             return Cause(path, text, "FieldValueTypeInvalid")
         case "minimum":
             return Cause(

@@ -1,4 +1,4 @@
-"""What the server says of itself: health, version, discovery, OpenAPI."""
+"""Serve health, version, discovery and OpenAPI documents."""
 
 from kubelite.api import query
 from kubelite.discovery import resources as discovery
@@ -20,14 +20,14 @@ VERSION = {
 
 
 class Documents:
-    """The documents of the kinds in a registry."""
+    """The documents for the kinds of a registry."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._openapi = OpenApi(registry)
 
     def find(self, path: str, accept: str, host: str) -> tuple[bytes, str] | None:
-        """A document and its content type, or None where there is none at `path`."""
+        """Return the document at a path and its content type, or None."""
         plain = "application/json"
         if path in ("/healthz", "/livez", "/readyz"):
             return b"ok", "text/plain; charset=utf-8"

@@ -1,8 +1,8 @@
-"""OpenAPI v3, one document for each group version, as kubectl reads it.
+"""OpenAPI v3: one document per group version.
 
-`kubectl apply` looks here whether the server validates fields itself (the `fieldValidation`
-parameter of a kind's PATCH), `kubectl explain` reads the components. Custom resources come with
-their own schema. Documents are made when asked for and kept until the kinds change.
+`kubectl apply` checks here whether the server validates fields (the `fieldValidation` parameter of
+PATCH), and `kubectl explain` reads the components. Documents are built on demand and cached until
+the registry changes.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ _QUERY = ("dryRun", "fieldManager", "fieldValidation", "pretty")
 
 
 class OpenApi:
-    """The documents of what a registry serves now."""
+    """The OpenAPI documents of a registry."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -23,7 +23,7 @@ class OpenApi:
         self._changes = -1
 
     def index(self) -> bytes:
-        """The answer to `/openapi/v3`: a document's address carries its hash, so that clients may keep it."""
+        """Return the index at `/openapi/v3`. URLs contain a hash so that clients can cache documents."""
         paths = {}
         for group, versions in self._registry.group_versions().items():
             for version in versions:
@@ -34,7 +34,7 @@ class OpenApi:
         return encode({"paths": paths})
 
     def document(self, group: str, version: str) -> bytes | None:
-        """The document of a group version; None if it isn't served."""
+        """Return the document of a group version, or None if it is not served."""
         if self._changes != self._registry.changes:
             self._made.clear()
             self._changes = self._registry.changes
@@ -69,7 +69,7 @@ def _document(kinds: list[Kind]) -> Json:
 
 
 def component_name(kind: Kind) -> str:
-    """The name of a kind's own component."""
+    """Return the component name of a kind."""
     if kind.custom:
         return ".".join([*reversed(kind.group.split(".")), kind.version, kind.kind])
     return kind.type_name

@@ -1,4 +1,4 @@
-"""Discovery: which groups, versions and resources there are, in the old form and the aggregated one."""
+"""Discovery documents, in the legacy and the aggregated form."""
 
 from kubelite.json import Json
 from kubelite.kinds import Kind, Registry
@@ -15,7 +15,7 @@ _SPECIAL: dict[str, tuple[Json, list[str]]] = {
 
 
 def core_versions(address: str) -> Json:
-    """The answer to `/api`."""
+    """Return the document at `/api`."""
     return {
         "kind": "APIVersions",
         "versions": ["v1"],
@@ -24,13 +24,13 @@ def core_versions(address: str) -> Json:
 
 
 def group_list(registry: Registry) -> Json:
-    """The answer to `/apis`."""
+    """Return the document at `/apis`."""
     groups = [_group(name, versions) for name, versions in registry.group_versions().items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
 def group(registry: Registry, name: str) -> Json | None:
-    """The answer to `/apis/<group>`."""
+    """Return the document at `/apis/<group>`."""
     versions = registry.group_versions().get(name)
     return None if not versions else {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)}
 
@@ -41,7 +41,7 @@ def _group(name: str, versions: list[str]) -> Json:
 
 
 def resource_list(registry: Registry, group_name: str, version: str) -> Json | None:
-    """The answer to `/api/v1` and `/apis/<group>/<version>`."""
+    """Return the document at `/api/v1` or `/apis/<group>/<version>`."""
     kinds = registry.of(group_name, version)
     if not kinds:
         return None
@@ -85,7 +85,7 @@ def _subresources(kind: Kind) -> dict[str, tuple[Json, list[str]]]:
 
 
 def aggregated(registry: Registry, *, core: bool) -> Json:
-    """All of it at once (apidiscovery.k8s.io/v2), as kubectl asks first."""
+    """Return aggregated discovery (apidiscovery.k8s.io/v2), which kubectl requests first."""
     items = []
     for name, versions in registry.group_versions().items():
         if bool(name) is core:

@@ -156,5 +156,5 @@ def _add_policy_finalizer(finalizers: list[str], policy: str) -> list[str]:
     if not policy:
         return finalizers
     rest = [name for name in finalizers if name not in (FOREGROUND, ORPHAN)]
-    wanted = _POLICIES[policy]
-    return rest if wanted is None else [*rest, wanted]
+    finalizer = _POLICIES[policy]
+    return rest if finalizer is None else [*rest, finalizer]

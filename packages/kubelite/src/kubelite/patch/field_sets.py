@@ -1,9 +1,8 @@
-"""Who set which field: the sets that `metadata.managedFields` carries.
+"""Field sets: the trees in `metadata.managedFields`.
 
-A set of fields is a tree in the form of the wire (FieldsV1): `f:name` for a field,
-`k:{"name":"x"}` for an item of a list that is a map, `v:"x"` for a member of a set, and `.`
-for the item itself. A leaf is an empty dict. The functions here make such trees from
-objects and from the difference of two objects, and add, subtract and intersect them.
+A field set has the FieldsV1 form: `f:name` for a field, `k:{"name":"x"}` for an item of a list with
+keys, `v:"x"` for a member of a set, `.` for the item itself. A leaf is an empty dict. The functions
+build field sets from objects and from differences of objects, and combine them.
 """
 
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ _dump = msgspec.json.Encoder(order="sorted").encode
 
 
 def item_key(node: Node, item: Any) -> str | None:
-    """How an item of an associative list is named in a field set; None if it lacks its keys."""
+    """Return the key of a list item in a field set, or None if the item lacks its keys."""
     if node.list_type == "set":
         return "v:" + _dump(item).decode()
     if not isinstance(item, dict):
@@ -36,16 +35,16 @@ def item_key(node: Node, item: Any) -> str | None:
 
 
 def is_granular(node: Node | None, value: Any) -> bool:
-    """Whether a value is owned field by field (else as a whole)."""
+    """Return whether a value is owned field by field rather than as a whole."""
     if isinstance(value, dict):
         return node is None or not node.atomic
     return isinstance(value, list) and node is not None and node.list_type in ("map", "set")
 
 
 def field_set(node: Node | None, value: Any, *, new: bool = False) -> Fields:
-    """Every field that a value sets. A new map (labels, data) counts as set itself, too.
+    """Return every field that a value sets. With `new`, a map such as labels counts as a field itself.
 
-    This runs over the whole of every object created, so that it asks for classes and not for kinds.
+    Compare classes instead of calling isinstance: this runs over every created object.
     """
     if not value:
         return _LEAF
@@ -82,7 +81,7 @@ def _map_field_set(node: Node | None, value: Json, new: bool) -> Fields:
 
 
 def compare(node: Node | None, old: Any, new: Any) -> tuple[Fields, Fields]:
-    """The fields that differ between two values: (set or changed, removed)."""
+    """Return the fields that were set or changed, and the fields that were removed."""
     if not (is_granular(node, old) and is_granular(node, new) and type(old) is type(new)):
         return {}, {}
     olds, news = _children(node, old), _children(node, new)
@@ -127,7 +126,7 @@ def _children(node: Node | None, value: Any) -> dict[str, tuple[Node | None, Any
 
 
 def union(a: Fields, b: Fields) -> Fields:
-    """Every field of both."""
+    """Return the fields of either set."""
     result = dict(a)
     for key, below in b.items():
         result[key] = union(result[key], below) if key in result else below
@@ -135,7 +134,7 @@ def union(a: Fields, b: Fields) -> Fields:
 
 
 def subtract(a: Fields, b: Fields) -> Fields:
-    """The fields of `a` that `b` has not. A leaf of `b` takes away all that lies below it."""
+    """Return the fields of `a` that are not in `b`. A leaf of `b` removes everything below it."""
     result: Fields = {}
     for key, below in a.items():
         other = b.get(key)
@@ -151,7 +150,7 @@ def subtract(a: Fields, b: Fields) -> Fields:
 
 
 def intersect(a: Fields, b: Fields) -> Fields:
-    """The fields of both. A leaf meets everything below it."""
+    """Return the fields of both sets. A leaf matches everything below it."""
     result: Fields = {}
     for key, below in a.items():
         other = b.get(key)
@@ -170,7 +169,7 @@ def intersect(a: Fields, b: Fields) -> Fields:
 
 
 def leaf_paths(fields: Fields, path: str = "") -> Iterator[str]:
-    """The paths of the leaf_paths as messages show them: `.spec.containers[name="c"].image`."""
+    """Yield the paths of the leaves as messages show them: `.spec.containers[name="c"].image`."""
     for key, below in fields.items():
         here = path if key == "." else path + _step(key)
         if key == "." and len(fields) > 1:

@@ -1,7 +1,7 @@
-"""JSON patch (RFC 6902) and merge patch (RFC 7386), without touching the object patched.
+"""JSON patch (RFC 6902) and merge patch (RFC 7386). The patched object is not modified.
 
-Written by hand: of the libraries for it, none returns the refusals that a Kubernetes server
-has to tell apart (a failed `test` is a 422, a malformed patch a 400).
+Written by hand because no library distinguishes the errors that Kubernetes does: a failed `test`
+is a 422, a malformed patch a 400.
 """
 
 import copy
@@ -12,11 +12,11 @@ from kubelite.json import Json, encode
 
 MAX_OPERATIONS = 10_000
 MAX_COPIED = 3 * 1024 * 1024
-"""Bytes that the copies of one patch may add: each can double the object."""
+"""Bytes that the copy operations of a patch may add. Each operation can double the object."""
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """RFC 7386: maps merge, null deletes, everything else replaces."""
+    """Apply a merge patch: maps merge, null deletes, everything else replaces."""
     if not isinstance(patch, dict):
         return patch
     result: Json = dict(target) if isinstance(target, dict) else {}
@@ -29,7 +29,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def json_patch(target: Json, operations: Any) -> Json:
-    """RFC 6902: add, remove, replace, move, copy and test, in order, all or nothing."""
+    """Apply the operations of a JSON patch in order, all or nothing."""
     if not isinstance(operations, list):
         raise bad_request("a JSON patch is a list of operations")
     if len(operations) > MAX_OPERATIONS:

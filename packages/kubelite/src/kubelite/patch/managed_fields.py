@@ -1,9 +1,9 @@
-"""Server-side apply, and the bookkeeping of `metadata.managedFields` on every other write.
+"""Server-side apply and `metadata.managedFields`.
 
-Each writer (`fieldManager`, or the program's name from its User-Agent) owns the fields that it
-set last. A plain write takes what it changes. An apply states all that its manager accepts: it
-conflicts where it would change a field of another manager (unless forced), and what the
-manager no longer states goes away if nobody else owns it.
+Each field manager (`fieldManager`, or the program name from the User-Agent) owns the fields that
+it set last. A plain write takes ownership of what it changes. An apply states all fields of its
+manager: it conflicts if it would change a field of another manager, unless forced, and removes
+fields that the manager stated before if no other manager owns them.
 """
 
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 @dataclass(frozen=True)
 class Writer:
-    """Who writes, when, and through which door."""
+    """The manager, time and subresource of a write."""
 
     manager: str
     time: str
@@ -56,7 +56,7 @@ class Writer:
 
 
 def owned_fields(kind: Kind, item: Json) -> Fields:
-    """The fields of an object that a manager can own."""
+    """Return the fields of an object that a manager can own."""
     return _strip(field_set(kind.schema, item))
 
 
@@ -73,7 +73,7 @@ def _strip(fields: Fields) -> Fields:
 
 
 def update_managed_fields(kind: Kind, old: Json | None, new: Json, writer: Writer) -> list[Json]:
-    """The managedFields of `new` after a plain write over `old`."""
+    """Return the managedFields of `new` after a plain write over `old`."""
     if old is None:
         fields = _strip(field_set(kind.schema, new, new=True))
         return [_entry(kind, writer, fields)] if fields else []
@@ -99,7 +99,7 @@ def update_managed_fields(kind: Kind, old: Json | None, new: Json, writer: Write
 
 
 def _previous_entries(old: Json, new: Json) -> list[Json]:
-    """The record to go on from: a client may rewrite it, or clear it with one empty entry."""
+    """Return the entries to update. A client may replace them, or clear them with one empty entry."""
     given = new["metadata"].get("managedFields")
     if given is None:
         return list(old["metadata"].get("managedFields") or [])
@@ -134,7 +134,7 @@ def _entry(kind: Kind, writer: Writer, fields: Fields) -> Json:
 
 
 def apply(kind: Kind, live: Json | None, intent: Json, writer: Writer, *, force: bool) -> Json:
-    """The object after an apply, with its managedFields; 409 where it takes from others unforced."""
+    """Return the object after an apply, with its managedFields. Raise 409 on conflict unless forced."""
     mine = owned_fields(kind, intent)
     if live is None:
         entries = [_entry(kind, writer, mine)] if mine else []
@@ -162,7 +162,7 @@ def apply(kind: Kind, live: Json | None, intent: Json, writer: Writer, *, force:
 
 
 def _migrates_from_client_side(kind: Kind, live: Json, others: list[Json], taken: Fields) -> bool:
-    """Whether kubectl takes over what it applied itself before, on the client's side: no conflict then."""
+    """Return whether kubectl takes over fields that it applied on the client side, which is no conflict."""
     text = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED)
     if not text:
         return False
@@ -179,7 +179,7 @@ def _migrates_from_client_side(kind: Kind, live: Json, others: list[Json], taken
 
 
 def _remove_contested(others: list[Json], changed: Fields, *, force: bool) -> list[Json]:
-    """What the other managers keep; a conflict if they would lose something and it isn't forced."""
+    """Return the entries of the other managers without the changed fields. Raise 409 unless forced."""
     conflicts: list[tuple[str, str]] = []
     kept: list[Json] = []
     for entry in others:
@@ -198,14 +198,14 @@ def _remove_contested(others: list[Json], changed: Fields, *, force: bool) -> li
 
 
 def _words(entry: Json) -> str:
-    words = f'"{entry.get("manager", "")}"'
+    text = f'"{entry.get("manager", "")}"'
     if entry.get("subresource"):
-        words += f' with subresource "{entry["subresource"]}"'
+        text += f' with subresource "{entry["subresource"]}"'
     if entry.get("operation") == "Update":
-        words += f" using {entry.get('apiVersion', '')}"
+        text += f" using {entry.get('apiVersion', '')}"
         if entry.get("time"):
-            words += f" at {entry['time']}"
-    return words
+            text += f" at {entry['time']}"
+    return text
 
 
 def _merge(node: Node | None, live: Any, intent: Any) -> Any:
@@ -236,7 +236,7 @@ def _merge_items(node: Node, live: list[Any], intent: list[Any]) -> list[Any]:
 
 
 def _without(node: Node | None, value: Any, fields: Fields) -> Any:
-    """A value without the given fields; maps that end up empty go too."""
+    """Return a value without the given fields and without maps that become empty."""
     if isinstance(value, dict):
         result = dict(value)
         for key, below in fields.items():

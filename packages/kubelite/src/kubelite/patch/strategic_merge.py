@@ -1,8 +1,8 @@
-"""Strategic merge patch: a merge patch that knows which lists are maps.
+"""Strategic merge patch: a merge patch that merges lists by key.
 
-The schema says by which key a list merges. On top of that come the directives that kubectl
-sends: `$patch: delete|replace|merge`, `$deleteFromPrimitiveList/…`, `$setElementOrder/…` and
-`$retainKeys`. Custom resources have no such schema; the server answers 415 for them.
+The schema names the merge key of each list. The directives of kubectl are supported:
+`$patch: delete|replace|merge`, `$deleteFromPrimitiveList/…`, `$setElementOrder/…` and `$retainKeys`.
+Custom resources have no merge keys; the server answers 415 for them.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ _DELETE_FROM, _ORDER = "$deleteFromPrimitiveList/", "$setElementOrder/"
 
 
 def strategic_merge(node: Node | None, target: Json, patch: Json) -> Json:
-    """The target with a strategic merge patch applied."""
+    """Return the target with a strategic merge patch applied."""
     directive = patch.get("$patch")
     if directive == "replace":
         plain: Json = _plain({name: value for name, value in patch.items() if name != "$patch"})
@@ -77,7 +77,7 @@ def _merge_list(node: Node, target: list[Any], patch: list[Any]) -> list[Any]:
 
 
 def _ordered(items: list[Any], order: list[Any], key: str) -> list[Any]:
-    """Items named in the order come in that order; the others keep their places before the next named one."""
+    """Sort the items named in `order`; the others keep their positions."""
     ranks: dict[Any, int] = {}
     for rank, expected in enumerate(order):
         ranks[expected.get(key) if isinstance(expected, dict) else expected] = rank
@@ -92,7 +92,7 @@ def _identity(item: Any, key: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value without directives or nulls, for places where there is nothing to merge with."""
+    """Return a value without directives and nulls, for places without a merge target."""
     if isinstance(value, dict):
         return {
             name: _plain(item)

@@ -1,4 +1,4 @@
-"""The columns that kubectl shows for built-in kinds, and the cells of a row."""
+"""The columns and cells of built-in kinds in `kubectl get`."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -15,31 +15,31 @@ _NONE = "<none>"
 
 
 def builtin_columns(plural: str) -> tuple[Column, ...]:
-    """The columns of a built-in kind; none if it has only name and age."""
+    """Return the columns of a built-in kind, or none if it has only name and age."""
     found = _KINDS.get(plural)
     return () if found is None else found[0]
 
 
 def builtin_cells(plural: str, item: Json, now: datetime) -> list[Any]:
-    """One row's cells."""
+    """Return the cells of entry row."""
     found = _KINDS.get(plural)
     return [_name(item), _age(item, now)] if found is None else found[1](item, now)
 
 
 def _columns(text: str) -> tuple[Column, ...]:
-    """`Name Ready:int Age | IP Node`: words are columns, those after the bar are for `-o wide`."""
+    """Parse columns such as `Name Ready:int Age | IP Node`; those after the bar are for `-o wide`."""
     shown, _, wide = text.partition("|")
-    made: list[Column] = []
-    for priority, words in ((0, shown), (1, wide)):
-        for word in words.split():
+    columns: list[Column] = []
+    for priority, titles in ((0, shown), (1, wide)):
+        for word in titles.split():
             title, _, kind = word.partition(":")
             title = title.replace("_", " ")
-            made.append(
+            columns.append(
                 NAME
                 if title == "Name"
                 else Column(title, {"int": "integer"}.get(kind, "string"), priority=priority)
             )
-    return tuple(made)
+    return tuple(columns)
 
 
 def _name(item: Json) -> str:
@@ -61,10 +61,10 @@ def _status(item: Json) -> Json:
 def _pod(item: Json, now: datetime) -> list[Any]:
     spec, status = _spec(item), _status(item)
     statuses = status.get("containerStatuses") or []
-    ready = sum(bool(one.get("ready")) for one in statuses)
-    restarts = sum(int(one.get("restartCount") or 0) for one in statuses)
+    ready = sum(bool(entry.get("ready")) for entry in statuses)
+    restarts = sum(int(entry.get("restartCount") or 0) for entry in statuses)
     gates = spec.get("readinessGates") or []
-    met = {one.get("type") for one in status.get("conditions") or () if one.get("status") == "True"}
+    met = {entry.get("type") for entry in status.get("conditions") or () if entry.get("status") == "True"}
     readiness = f"{sum(gate.get('conditionType') in met for gate in gates)}/{len(gates)}" if gates else _NONE
     return [
         _name(item),
@@ -81,39 +81,40 @@ def _pod(item: Json, now: datetime) -> list[Any]:
 
 def _pod_status(item: Json) -> str:
     status = _status(item)
-    words = str(status.get("reason") or status.get("phase") or "Unknown")
+    state = str(status.get("reason") or status.get("phase") or "Unknown")
     scheduled: Json = next(
-        (one for one in status.get("conditions") or () if one.get("type") == "PodScheduled"), {}
+        (entry for entry in status.get("conditions") or () if entry.get("type") == "PodScheduled"), {}
     )
     if scheduled.get("reason") == "SchedulingGated" or _spec(item).get("schedulingGates"):
-        words = "SchedulingGated"
-    for one in status.get("containerStatuses") or ():
-        state = one.get("state") or {}
-        waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+        state = "SchedulingGated"
+    for entry in status.get("containerStatuses") or ():
+        container = entry.get("state") or {}
+        waiting, ended = container.get("waiting") or {}, container.get("terminated") or {}
         if waiting.get("reason"):
-            words = waiting["reason"]
+            state = waiting["reason"]
         elif ended:
-            words = ended.get("reason") or f"ExitCode:{ended.get('exitCode', 0)}"
-    if item["metadata"].get("deletionTimestamp") and words not in ("Succeeded", "Failed", "Completed"):
-        words = "Terminating"
-    return words
+            state = ended.get("reason") or f"ExitCode:{ended.get('exitCode', 0)}"
+    if item["metadata"].get("deletionTimestamp") and state not in ("Succeeded", "Failed", "Completed"):
+        state = "Terminating"
+    return state
 
 
 def _node(item: Json, now: datetime) -> list[Any]:
     spec, status, labels = _spec(item), _status(item), item["metadata"].get("labels") or {}
     ready = next(
-        (one.get("status") for one in status.get("conditions") or () if one.get("type") == "Ready"), None
+        (entry.get("status") for entry in status.get("conditions") or () if entry.get("type") == "Ready"),
+        None,
     )
-    words = {"True": "Ready", "False": "NotReady"}.get(str(ready), "Unknown" if ready is None else "NotReady")
+    state = {"True": "Ready", "False": "NotReady"}.get(str(ready), "Unknown" if ready is None else "NotReady")
     if spec.get("unschedulable"):
-        words += ",SchedulingDisabled"
+        state += ",SchedulingDisabled"
     prefix = "node-role.kubernetes.io/"
     roles = sorted(label.removeprefix(prefix) for label in labels if label.startswith(prefix))
     info = status.get("nodeInfo") or {}
-    addresses = {one.get("type"): one.get("address") for one in status.get("addresses") or ()}
+    addresses = {entry.get("type"): entry.get("address") for entry in status.get("addresses") or ()}
     return [
         _name(item),
-        words,
+        state,
         ",".join(roles) or _NONE,
         _age(item, now),
         info.get("kubeletVersion", ""),
@@ -127,8 +128,8 @@ def _node(item: Json, now: datetime) -> list[Any]:
 
 def _template(item: Json) -> tuple[str, str]:
     containers = ((_spec(item).get("template") or {}).get("spec") or {}).get("containers") or []
-    return ",".join(one.get("name", "") for one in containers), ",".join(
-        one.get("image", "") for one in containers
+    return ",".join(entry.get("name", "") for entry in containers), ",".join(
+        entry.get("image", "") for entry in containers
     )
 
 
@@ -186,15 +187,15 @@ def _daemon_set(item: Json, now: datetime) -> list[Any]:
 
 def _job(item: Json, now: datetime) -> list[Any]:
     spec, status = _spec(item), _status(item)
-    true = {one.get("type") for one in status.get("conditions") or () if one.get("status") == "True"}
-    words = next((word for word in ("Complete", "Failed", "Suspended") if word in true), "Running")
+    true = {entry.get("type") for entry in status.get("conditions") or () if entry.get("status") == "True"}
+    state = next((word for word in ("Complete", "Failed", "Suspended") if word in true), "Running")
     done = f"{status.get('succeeded', 0)}/{spec.get('completions', 1)}"
     start, end = status.get("startTime"), status.get("completionTime")
     took = ""
     if start:
         until = datetime.fromisoformat(end) if end else now
         took = span((until - datetime.fromisoformat(start)).total_seconds())
-    return [_name(item), words, done, took, _age(item, now), *_template(item), _selector(item)]
+    return [_name(item), state, done, took, _age(item, now), *_template(item), _selector(item)]
 
 
 def _cron_job(item: Json, now: datetime) -> list[Any]:
@@ -214,8 +215,8 @@ def _cron_job(item: Json, now: datetime) -> list[Any]:
 def _service(item: Json, now: datetime) -> list[Any]:
     spec = _spec(item)
     ports = [
-        f"{one.get('port')}{':' + str(one['nodePort']) if one.get('nodePort') else ''}/{one.get('protocol', 'TCP')}"
-        for one in spec.get("ports") or ()
+        f"{entry.get('port')}{':' + str(entry['nodePort']) if entry.get('nodePort') else ''}/{entry.get('protocol', 'TCP')}"
+        for entry in spec.get("ports") or ()
     ]
     external = ",".join(spec.get("externalIPs") or ()) or _NONE
     return [
@@ -268,10 +269,12 @@ def _binding(item: Json, now: datetime) -> list[Any]:
     role, subjects = item.get("roleRef") or {}, item.get("subjects") or []
 
     def of(kind: str) -> str:
-        return ", ".join(one.get("name", "") for one in subjects if one.get("kind") == kind)
+        return ", ".join(entry.get("name", "") for entry in subjects if entry.get("kind") == kind)
 
     accounts = ", ".join(
-        f"{one.get('namespace')}/{one.get('name')}" for one in subjects if one.get("kind") == "ServiceAccount"
+        f"{entry.get('namespace')}/{entry.get('name')}"
+        for entry in subjects
+        if entry.get("kind") == "ServiceAccount"
     )
     return [
         _name(item),

@@ -1,10 +1,10 @@
-"""Spans of time as kubectl prints them: two units at most, `5m10s`, `3d4h`."""
+"""Format durations like kubectl, with at most two units: `5m10s`, `3d4h`."""
 
 from datetime import datetime
 
 
 def age_of(stamp: str, now: datetime) -> str:
-    """How long ago an RFC 3339 moment was; `<unknown>` without one."""
+    """Return the time since an RFC 3339 timestamp, or `<unknown>` if it is empty."""
     if not stamp:
         return "<unknown>"
     try:
@@ -15,7 +15,7 @@ def age_of(stamp: str, now: datetime) -> str:
 
 
 def span(seconds: float) -> str:
-    """A number of seconds in words."""
+    """Format a number of seconds."""
     whole = int(seconds)
     if whole < -1:
         return "<invalid>"

@@ -1,8 +1,8 @@
-"""Tables: what `kubectl get` prints, worked out by the server.
+"""Build the tables that `kubectl get` prints.
 
-Custom resources say their columns as JSONPaths; for built-in kinds `builtin.columns` has a
-function for each that makes the cells. A row carries the object's metadata (or all of it, or
-nothing, as `includeObject` asks).
+Custom resources define their columns as JSONPaths; `printing.columns` has a function for each
+built-in kind. `includeObject` decides whether a row contains the object's metadata, the whole
+object or nothing.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from kubelite.schema.jsonpath import json_path
 
 
 def columns_of(kind: Kind) -> tuple[Column, ...]:
-    """The columns of a kind, the name first."""
+    """Return the columns of a kind, name first."""
     if kind.custom:
         return (NAME, *kind.columns)
     return builtin_columns(kind.plural) or (NAME, AGE)
@@ -32,7 +32,7 @@ def table(
     *,
     with_header: bool = True,
 ) -> Json:
-    """A `Table` of objects."""
+    """Return a `Table` of objects."""
     columns = columns_of(kind)
     return {
         "kind": "Table",
@@ -65,7 +65,7 @@ def _row(kind: Kind, columns: tuple[Column, ...], item: Json, include: str, now:
 
 
 def partial_metadata(item: Json) -> Json:
-    """Only the metadata of an object."""
+    """Return the metadata of an object as PartialObjectMetadata."""
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": item["metadata"]}
 
 

@@ -9,7 +9,7 @@ _STEP = re.compile(
 
 
 def json_path(item: Any, path: str) -> list[Any]:
-    """Every value at a simple JSONPath: fields, indexes (`[-1:]` is the last), `[*]` and `[?(@.type=="Ready")]`."""
+    """Return every value at a path of fields, indexes, `[-1:]`, `[*]` and `[?(@.type=="Ready")]`."""
     found: list[Any] = [item]
     text = path if path.startswith((".", "[")) else f".{path}"
     position = 0
@@ -18,12 +18,12 @@ def json_path(item: Any, path: str) -> list[Any]:
         if match is None:
             return []
         position = match.end()
-        found = [value for one in found for value in _follow(one, match)]
+        found = [value for item in found for value in _follow(item, match)]
     return found
 
 
 def _follow(value: Any, match: re.Match[str]) -> list[Any]:
-    field, quoted, index, key, wanted = match.groups()
+    field, quoted, index, key, expected = match.groups()
     name = field or (quoted.replace("\\.", ".") if quoted else None)
     if name == "*" or index == "*":
         return (
@@ -41,7 +41,7 @@ def _follow(value: Any, match: re.Match[str]) -> list[Any]:
         at = int(index.removesuffix(":"))
         return [value[at]] if isinstance(value, list) and -len(value) <= at < len(value) else []
     return (
-        [one for one in value if str((json_path(one, key) or [""])[0]) == wanted]
+        [item for item in value if str((json_path(item, key) or [""])[0]) == expected]
         if isinstance(value, list)
         else []
     )

@@ -1,9 +1,8 @@
-"""Structural schemas, compiled once into a tree that every part of the server walks.
+"""Structural schemas, compiled into a tree.
 
-The same tree drops unknown fields, fills in defaults, tells server-side apply which lists
-are maps, and tells strategic merge patches by which key to merge. It is built from the
-OpenAPI form that CustomResourceDefinitions carry; built-in kinds come in that form as well
-(see `builtin`). Checking values against a CRD's schema is left to jsonschema-rs.
+The tree drops unknown fields, adds defaults, and holds the list keys for server-side apply and
+strategic merge patches. It is built from the OpenAPI form of CustomResourceDefinitions; `builtin`
+brings built-in kinds into the same form. jsonschema-rs validates values of custom resources.
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from kubelite.json import Json
 
 
 class Node:
-    """What one place in an object may hold."""
+    """The schema of one place in an object."""
 
     __slots__ = (
         "atomic",
@@ -62,12 +61,12 @@ class Node:
         self.rules_below = False
 
     def child(self, name: str) -> "Node | None":
-        """The node of a field, or None where the schema says nothing."""
+        """Return the node of a field, or None if the schema does not describe it."""
         return self.properties.get(name) or self.extra
 
 
 def compile_schema(schema: Mapping[str, Any]) -> Node:
-    """The tree for a schema in OpenAPI v3 form."""
+    """Compile a schema in OpenAPI v3 form."""
     node = Node(schema)
     node.properties = {name: compile_schema(s) for name, s in schema.get("properties", {}).items()}
     extra = schema.get("additionalProperties")
@@ -83,7 +82,7 @@ def compile_schema(schema: Mapping[str, Any]) -> Node:
 
 
 def summarise(node: Node) -> None:
-    """Note whether defaults or rules lie below, so that walks skip what has none."""
+    """Record whether defaults or rules lie below a node, so that walks can skip the rest."""
     below = [*node.properties.values()]
     below += [child for child in (node.extra, node.items) if child is not None]
     node.defaults_below = any(child.has_default or child.defaults_below for child in below)
@@ -98,9 +97,9 @@ def summarise(node: Node) -> None:
 
 
 def prune(node: Node, value: Any, unknown: list[str], path: str = "") -> Any:
-    """The value without the fields that the schema doesn't know; their paths go to `unknown`.
+    """Return the value without unknown fields and append their paths to `unknown`.
 
-    Returns the same object where nothing was dropped, so that the common case copies nothing.
+    Return the same object if nothing was dropped, so that the common case copies nothing.
     """
     if isinstance(value, dict):
         return _prune_map(node, value, unknown, path)
@@ -136,7 +135,7 @@ def _prune_map(node: Node, value: Json, unknown: list[str], path: str) -> Json:
 
 
 def fill_defaults(node: Node, value: Any) -> Any:
-    """The value with the schema's defaults where a field is absent (or null and not nullable)."""
+    """Return the value with defaults for fields that are absent, or null and not nullable."""
     if not node.defaults_below:
         return value
     if isinstance(value, list):
@@ -158,7 +157,7 @@ def fill_defaults(node: Node, value: Any) -> Any:
 
 
 class WrongType(ValueError):
-    """A value of a built-in kind has another JSON type than its field."""
+    """A value of a built-in kind has the wrong JSON type."""
 
 
 _PLAIN: dict[str, tuple[type, ...]] = {
@@ -179,9 +178,9 @@ _JSON_NAMES = {str: "string", bool: "bool", dict: "object", list: "array", int: 
 
 
 def decode_typed(node: Node, value: Json, unknown: list[str], path: str = "") -> Json:
-    """A built-in object as a typed decoder reads it: types checked, nulls and unknown fields out, defaults in.
+    """Decode a built-in object: check types, drop nulls and unknown fields, add defaults.
 
-    One walk for all four, since every write of a built-in object takes it.
+    One walk does all four, because every write of a built-in object takes it.
     """
     properties, extra = node.properties, node.extra
     if not properties and extra is None:

@@ -1,4 +1,4 @@
-"""Field sets, patches and selectors against slow and obvious references."""
+"""Field sets, patches and selectors compared with simple reference implementations."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_the_fields_of_an_object_are_its_leaves(item: dict[str, Any]) -> None:
 
 @_quick
 @given(_sets, _sets)
-def test_what_is_left_and_what_is_common_make_the_whole(a: dict[str, Any], b: dict[str, Any]) -> None:
+def test_difference_and_intersection_make_the_whole(a: dict[str, Any], b: dict[str, Any]) -> None:
     assert union(subtract(a, b), intersect(a, b)) == a
     assert subtract(a, a) == {}
     assert intersect(a, a) == a
@@ -42,7 +42,7 @@ def test_what_is_left_and_what_is_common_make_the_whole(a: dict[str, Any], b: di
 
 @_quick
 @given(_objects, _objects)
-def test_a_difference_names_what_changed_and_nothing_else(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_compare_returns_exactly_the_changed_fields(old: dict[str, Any], new: dict[str, Any]) -> None:
     changed, removed = compare(None, old, new)
     assert (changed, removed) == ({}, {}) if old == new else changed or removed
     for path in leaf_paths(changed):
@@ -91,7 +91,7 @@ def test_a_json_patch_adds_and_removes_without_touching_the_original(
     _names,
     st.lists(st.sampled_from(["x", "y"]), min_size=1),
 )
-def test_selectors_say_what_their_words_say(labels: dict[str, str], key: str, values: list[str]) -> None:
+def test_label_selectors_match_as_written(labels: dict[str, str], key: str, values: list[str]) -> None:
     def holds(text: str) -> bool:
         predicate = parse_labels(text)
         assert predicate is not None
@@ -106,7 +106,7 @@ def test_selectors_say_what_their_words_say(labels: dict[str, str], key: str, va
     assert holds(f"{key}=") == (labels.get(key) == "")
 
 
-def test_a_json_patch_can_not_blow_an_object_up() -> None:
+def test_a_json_patch_cannot_inflate_an_object() -> None:
     doubled = {"op": "copy", "from": "/data", "path": "/data/-"}
     with pytest.raises(ApiError, match="copies add more than") as raised:
         json_patch({"data": ["x" * 1000]}, [doubled] * 16)
