@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from e2e.parts.system import System
-from gpufleet.server.dashboard.pages import STATIC
+from gpufleet.server.dashboard import STATIC
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

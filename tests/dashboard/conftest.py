@@ -22,8 +22,7 @@ from gpufleet.runtime.settings import StoreSettings
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.auth.gate import BearerGate
 from gpufleet.server.auth.tokens import TokenFile, new_token
-from gpufleet.server.dashboard import PUBLIC, PUBLIC_FOLDERS, dashboard_pages
-from gpufleet.server.dashboard.pages import STATIC
+from gpufleet.server.dashboard import PUBLIC, PUBLIC_FOLDERS, STATIC, dashboard_routes
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.server import Server
 from gpufleet.store import open_store
@@ -83,7 +82,7 @@ class _Thread(threading.Thread):
             if self._tokens:
                 gate = BearerGate(TokenFile(self._tokens), public=PUBLIC, public_folders=PUBLIC_FOLDERS)
             routes = live_routes(Clusters([cluster, other]), lifecycle)
-            api = Api(routes=routes, pages=dashboard_pages(), lifecycle=lifecycle, simulated=True, gate=gate)
+            api = Api(routes=[*routes, *dashboard_routes()], lifecycle=lifecycle, simulated=True, gate=gate)
             with bind("127.0.0.1", 0) as listening:
                 server = Server(create_app(api), lifecycle, shutdown_grace=1.0)
                 site = Site(f"{address_of(listening)}/", cluster, asyncio.get_running_loop(), server)

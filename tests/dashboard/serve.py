@@ -18,7 +18,7 @@ from gpufleet.runtime.background import Background
 from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.dashboard import dashboard_pages
+from gpufleet.server.dashboard import dashboard_routes
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.server import Server
 from gpufleet.store import open_store
@@ -36,8 +36,7 @@ async def main(nodes: int, port: int, folder: Path, still: bool) -> None:
         app = create_app(
             Api(
                 lifecycle=lifecycle,
-                routes=live_routes(Clusters([cluster]), lifecycle),
-                pages=dashboard_pages(),
+                routes=[*live_routes(Clusters([cluster]), lifecycle), *dashboard_routes()],
                 simulated=True,
             )
         )

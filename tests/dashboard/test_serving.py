@@ -9,9 +9,9 @@ import pytest
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.auth.gate import BearerGate
 from gpufleet.server.auth.tokens import TokenFile, new_token
-from gpufleet.server.dashboard import PUBLIC, PUBLIC_FOLDERS, dashboard_pages
+from gpufleet.server.dashboard import PUBLIC, PUBLIC_FOLDERS, dashboard_routes
 
-SCRIPT = b"console.log('gpufleet');" * 40
+SCRIPT = b"console.log('gpufleet');" * 80
 
 
 @pytest.fixture
@@ -27,12 +27,12 @@ def build(tmp_path: Path) -> Path:
 
 
 def client_of(api: Api) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(create_app(api))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(create_app(api))
     return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
 
 
 async def test_the_page_is_asked_for_anew_and_its_files_are_kept_for_a_year(build: Path) -> None:
-    async with client_of(Api(pages=dashboard_pages(build))) as http:
+    async with client_of(Api(routes=dashboard_routes(build))) as http:
         page, script = await http.get("/"), await http.get("/assets/app-1a2b.js")
         font = await http.get("/assets/font-3c4d.woff2")
     assert page.status_code == 200
@@ -47,7 +47,7 @@ async def test_the_page_is_asked_for_anew_and_its_files_are_kept_for_a_year(buil
 
 
 async def test_the_policy_allows_this_server_alone_and_nothing_inline(build: Path) -> None:
-    async with client_of(Api(pages=dashboard_pages(build))) as http:
+    async with client_of(Api(routes=dashboard_routes(build))) as http:
         policy = (await http.get("/")).headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
     assert "unsafe" not in policy
@@ -56,7 +56,7 @@ async def test_the_policy_allows_this_server_alone_and_nothing_inline(build: Pat
 
 
 async def test_who_has_the_page_already_gets_a_304(build: Path) -> None:
-    async with client_of(Api(pages=dashboard_pages(build))) as http:
+    async with client_of(Api(routes=dashboard_routes(build))) as http:
         first = await http.get("/")
         again = await http.get("/", headers={"if-none-match": first.headers["etag"]})
     assert again.status_code == 304
@@ -64,7 +64,7 @@ async def test_who_has_the_page_already_gets_a_304(build: Path) -> None:
 
 
 async def test_callers_without_gzip_get_plain_files(build: Path) -> None:
-    async with client_of(Api(pages=dashboard_pages(build))) as http:
+    async with client_of(Api(routes=dashboard_routes(build))) as http:
         script = await http.get("/assets/app-1a2b.js", headers={"accept-encoding": "identity"})
         packed = await http.get("/assets/app-1a2b.js", headers={"accept-encoding": "gzip"})
     assert script.content == packed.content == SCRIPT
@@ -76,14 +76,14 @@ async def test_callers_without_gzip_get_plain_files(build: Path) -> None:
     "path", ["/assets/other.js", "/assets/..%2findex.html", "/assets/../../pages.py", "/x"]
 )
 async def test_other_paths_are_a_404_in_the_envelope(build: Path, path: str) -> None:
-    async with client_of(Api(pages=dashboard_pages(build))) as http:
+    async with client_of(Api(routes=dashboard_routes(build))) as http:
         answer = await http.get(path)
     assert answer.status_code == 404
     assert answer.json()["success"] is False
 
 
 async def test_without_a_build_the_page_says_how_to_make_one(tmp_path: Path) -> None:
-    async with client_of(Api(pages=dashboard_pages(tmp_path))) as http:
+    async with client_of(Api(routes=dashboard_routes(tmp_path))) as http:
         page, health = await http.get("/"), await http.get("/api/healthz")
     assert page.status_code == 503
     assert "make dashboard" in page.text
@@ -94,7 +94,7 @@ async def test_the_files_are_public_and_the_data_is_not(build: Path, tmp_path: P
     token, line = new_token("alice", "viewer")
     (tmp_path / "tokens").write_text(line + "\n")
     gate = BearerGate(TokenFile(tmp_path / "tokens"), public=PUBLIC, public_folders=PUBLIC_FOLDERS)
-    async with client_of(Api(pages=dashboard_pages(build), gate=gate)) as http:
+    async with client_of(Api(routes=dashboard_routes(build), gate=gate)) as http:
         assert (await http.get("/")).status_code == 200
         assert (await http.get("/assets/app-1a2b.js")).status_code == 200
         assert (await http.get("/metrics")).status_code == 401
@@ -102,7 +102,7 @@ async def test_the_files_are_public_and_the_data_is_not(build: Path, tmp_path: P
 
 
 async def test_head_works_wherever_get_does(build: Path) -> None:
-    async with client_of(Api(pages=dashboard_pages(build))) as http:
+    async with client_of(Api(routes=dashboard_routes(build))) as http:
         answers = [await http.head(path) for path in ("/", "/assets/app-1a2b.js", "/assets/other.js")]
     assert [answer.status_code for answer in answers] == [200, 200, 404]
     assert answers[1].headers["content-type"].startswith("text/javascript")

@@ -94,7 +94,7 @@ def client() -> Client:
     @asynccontextmanager
     async def open_client(**parts: Any) -> AsyncIterator[httpx.AsyncClient]:
         app = create_app(Api(**{"routes": sample_routes(), **parts}))
-        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as opened:
             yield opened
 

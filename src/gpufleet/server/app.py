@@ -1,114 +1,105 @@
-"""Put the HTTP application together: routes, errors, login, limits.
+"""Create the ASGI application from routes, probes and limits.
 
     app = create_app(Api(routes=[*cluster_routes(fleet)], probes={"store": store.probe}))
 
-The result is an ASGI application; `gpufleet.server.http.server` runs it.
+`gpufleet.server.http.server` runs the result.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
-from litestar import Litestar, Request, Response
-from litestar.handlers import HTTPRouteHandler
-from litestar.types import ASGIApp, ControllerRouterHandler
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 
 from gpufleet import __version__
-from gpufleet.server.auth.caller import Probe
+from gpufleet.errors import GpufleetError
+from gpufleet.server.auth.gate import BearerGate
 from gpufleet.server.auth.hosts import Hosts
-from gpufleet.server.health import Dependencies, Lifecycle
-from gpufleet.server.http.cors import Cors
-from gpufleet.server.http.errors import problem_of
-from gpufleet.server.http.middleware import Gate, Limits, Middleware
+from gpufleet.server.health import Dependencies, Lifecycle, Probe
+from gpufleet.server.http.answers import GZIP_MIN_BYTES
+from gpufleet.server.http.errors import answer_error
+from gpufleet.server.http.middleware import AdmissionMiddleware, Limits, TracingMiddleware
 from gpufleet.server.http.openapi import openapi
-from gpufleet.server.http.request_context import call_of
-from gpufleet.server.http.routing import direct_answers
+from gpufleet.server.http.routing import Route
 from gpufleet.server.metrics import ServerMetrics
 from gpufleet.server.routes.debug import debug_routes
-from gpufleet.server.routes.docs import pages
-from gpufleet.server.routes.health import own_routes
+from gpufleet.server.routes.docs import docs_routes
+from gpufleet.server.routes.health import health_routes
 
 
 @dataclass(frozen=True)
 class Api:
-    """Everything that the application is made of."""
+    """Everything that the application consists of."""
 
-    routes: Sequence[HTTPRouteHandler] = ()
-    pages: Sequence[ControllerRouterHandler] = ()
-    """Static files of the dashboard, as Litestar serves them; public."""
+    routes: Sequence[Route] = ()
     probes: Mapping[str, Probe] = field(default_factory=dict)
-    gate: Gate | None = None
+    gate: BearerGate | None = None
     limits: Limits = field(default_factory=Limits)
     metrics: ServerMetrics = field(default_factory=ServerMetrics)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     cors_origins: Sequence[str] = ()
     hosts: Sequence[str] | None = None
-    """Names that the server answers to beside its addresses and localhost; None for any."""
+    """Host names to answer to, in addition to IP addresses and localhost; None for any."""
     simulated: bool = False
     debug_counts: Mapping[str, Callable[[], object]] | None = None
-    """What /debug/vars shows beside its own; None for a server without /debug."""
+    """Additional values for /debug/vars; None for a server without /debug."""
     clock: Callable[[], float] = time.time
 
 
-def create_app(api: Api) -> ASGIApp:
-    """The application of `api`."""
+def create_app(api: Api) -> Starlette:
+    """Return the application of `api`."""
     dependencies = Dependencies(api.probes)
     routes = [
-        *own_routes(dependencies, api.lifecycle, api.metrics, simulated=api.simulated, clock=api.clock),
+        *health_routes(dependencies, api.lifecycle, api.metrics, simulated=api.simulated, clock=api.clock),
         *api.routes,
     ]
-    routes += pages(openapi(routes, __version__, login=api.gate is not None))
+    routes += docs_routes(openapi(routes, __version__, login=api.gate is not None))
     if api.debug_counts is not None:
         routes += debug_routes(api.metrics, api.debug_counts)
-    app = Litestar(
-        route_handlers=[*routes, *api.pages],
-        openapi_config=None,
-        exception_handlers={Exception: _answer_error},
-        request_max_body_size=None,
-        lifespan=[_lifespan(dependencies, api.lifecycle)],
-        logging_config=None,
-    )
-    return Middleware(
-        app,
-        api.limits,
-        api.metrics,
-        api.gate,
-        Cors(api.cors_origins),
-        Hosts(api.hosts) if api.hosts is not None else None,
-        direct_answers(routes),
-    )
 
-
-def _lifespan(
-    dependencies: Dependencies, lifecycle: Lifecycle
-) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
-    async def lifespan(_app: Litestar) -> AsyncIterator[None]:
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         await dependencies.check()
         watching = asyncio.create_task(dependencies.watch(), name="watch dependencies")
-        lifecycle.started = True
+        api.lifecycle.started = True
         try:
             yield
         finally:
             watching.cancel()
             await asyncio.wait([watching])
 
-    return lifespan
-
-
-def _answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """An exception that reached Litestar, in the envelope of the request's family."""
-    call = call_of(request.scope)
-    problem = problem_of(error)
-    return Response(
-        call.family.error(problem.status, problem.sentence, call.trace),
-        status_code=problem.status,
-        media_type="application/json",
-        headers={
-            "cache-control": "no-store",
-            **{name.decode(): value.decode("latin-1") for name, value in problem.headers},
-        },
+    app = Starlette(
+        routes=routes,
+        middleware=_middleware(api),
+        exception_handlers={HTTPException: answer_error, GpufleetError: answer_error},
+        lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # the tracing middleware strips them
+    return app
+
+
+def _middleware(api: Api) -> list[Middleware]:
+    """Return the middleware, outermost first."""
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=[origin.rstrip("/") for origin in api.cors_origins],
+        allow_methods=("GET", "HEAD", "POST"),
+        allow_headers=("authorization", "content-type", "if-none-match", "traceparent"),
+        expose_headers=("etag", "retry-after", "traceresponse", "warning", "x-trace-id"),
+        max_age=3600,
+    )
+    hosts = Hosts(api.hosts) if api.hosts is not None else None
+    return [
+        Middleware(TracingMiddleware, api.metrics),
+        *([cors] if api.cors_origins else []),
+        Middleware(GZipMiddleware, minimum_size=GZIP_MIN_BYTES, compresslevel=5),
+        Middleware(AdmissionMiddleware, api.limits, api.metrics, api.gate, hosts),
+        Middleware(RequestBodyLimitMiddleware, max_body_size=api.limits.max_body_bytes),
+    ]

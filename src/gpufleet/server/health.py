@@ -1,113 +1,115 @@
-"""Whether the server lives, is ready, and what its dependencies do.
+"""Liveness, readiness and the state of the server's dependencies.
 
-Dependencies are probed in the background and the last verdict is handed out, so that asking for
-health costs nothing and a slow database can't make the health check hang. A lost dependency makes
-the service degraded, not dead: live views work without the store, history without Prometheus.
+Dependencies are probed in the background and requests get the last result, so that a health check is cheap
+and a slow database cannot make it hang. A lost dependency makes the service degraded, not dead: live views
+work without the store, history works without Prometheus.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
 from gpufleet.runtime.logs import get_logger
-from gpufleet.server.auth.caller import Probe
 from gpufleet.server.http.answers import Prepared
 
 NAMES = ("metrics", "store", "kubernetes")
 _log = get_logger("health")
 
+Probe = Callable[[], Awaitable[str]]
+"""Checks a dependency: returns a sentence about it ("PostgreSQL 18.1"), or raises Unavailable."""
+
 
 class DependencyHealth(msgspec.Struct, frozen=True):
-    """One dependency: `ok`, `down`, or `off` where none is configured."""
+    """The state of one dependency: `ok`, `down`, or `off` if it is not configured."""
 
     state: Literal["ok", "down", "off"]
     message: str
 
 
 class Health(msgspec.Struct, frozen=True):
-    """What `/api/healthz` tells."""
+    """The data of `/api/healthz`."""
 
     status: Literal["healthy", "degraded"]
     timestamp: datetime
     version: str
     dependencies: dict[str, DependencyHealth]
     simulated: bool = False
-    """Whether the fleet shown is a simulated one."""
+    """Whether the fleet is simulated."""
 
 
 _OFF = DependencyHealth("off", "not configured")
-_UNKNOWN = DependencyHealth("down", "not asked yet")
+_NOT_PROBED = DependencyHealth("down", "not probed yet")
 
 
 class Dependencies:
-    """The last verdict on each dependency, renewed by `watch`."""
+    """Probe the dependencies periodically and keep the last result of each."""
 
-    def __init__(self, probes: Mapping[str, Probe], *, every: float = 5.0, timeout: float = 3.0) -> None:
+    def __init__(self, probes: Mapping[str, Probe], *, interval: float = 5.0, timeout: float = 3.0) -> None:
         self._probes = dict(probes)
-        self._every = every
+        self._interval = interval
         self._timeout = timeout
-        self.verdicts: Mapping[str, DependencyHealth] = {
-            name: _UNKNOWN if name in probes else _OFF for name in (*NAMES, *probes)
+        self.states: Mapping[str, DependencyHealth] = {
+            name: _NOT_PROBED if name in probes else _OFF for name in (*NAMES, *probes)
         }
-        """The last verdict on each; replaced, never changed."""
+        """The last result of each probe; replaced, never changed."""
 
     async def check(self) -> None:
-        """Ask all of them once, at the same time."""
-        await asyncio.gather(*(self._ask(name, probe) for name, probe in self._probes.items()))
+        """Run all probes once, concurrently."""
+        await asyncio.gather(*(self._probe(name, probe) for name, probe in self._probes.items()))
 
     async def watch(self) -> None:
-        """Ask again and again, until cancelled."""
+        """Run all probes at each interval, until cancelled."""
         while True:
             await self.check()
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(self._interval)
 
-    async def _ask(self, name: str, probe: Probe) -> None:
+    async def _probe(self, name: str, probe: Probe) -> None:
         try:
             async with asyncio.timeout(self._timeout):
-                verdict = DependencyHealth("ok", await probe())
+                state = DependencyHealth("ok", await probe())
         except TimeoutError:
-            verdict = DependencyHealth("down", f"no answer within {self._timeout:g} s")
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is asked again, and so are the others)
-            verdict = DependencyHealth("down", str(error) or type(error).__name__)
-        if verdict.state != self.verdicts[name].state:
-            log = _log.info if verdict.state == "ok" else _log.warning
-            log("dependency changed", dependency=name, state=verdict.state, message=verdict.message)
-        if verdict != self.verdicts[name]:
-            self.verdicts = {**self.verdicts, name: verdict}
+            state = DependencyHealth("down", f"no answer within {self._timeout:g} s")
+        except Exception as error:  # noqa: BLE001  (a broken probe must not stop the others)
+            state = DependencyHealth("down", str(error) or type(error).__name__)
+        if state.state != self.states[name].state:
+            log = _log.info if state.state == "ok" else _log.warning
+            log("dependency_changed", dependency=name, state=state.state, message=state.message)
+        if state != self.states[name]:
+            self.states = {**self.states, name: state}
 
 
 class Lifecycle:
-    """Where the server is between its start and its end."""
+    """Whether the server has started and whether it is stopping."""
 
     def __init__(self) -> None:
         self.started = False
         self.stopping = False
-        self._waiting: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
     def stop(self) -> None:
-        """The server ends: tell everybody who waits for that."""
+        """Mark the server as stopping and run the callbacks."""
         self.stopping = True
-        for wake in list(self._waiting):
-            wake()
+        for callback in list(self._callbacks):
+            callback()
 
-    def when_stopping(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` when the server ends; what is returned takes that back."""
-        self._waiting.append(wake)
-        return lambda: self._waiting.remove(wake)
+    def when_stopping(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` when the server stops. Return a function that removes it."""
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
 
     @property
     def unready(self) -> str | None:
-        """Why no traffic should be sent here, or None."""
+        """Why the server should get no traffic, or None if it is ready."""
         if self.stopping:
             return "the server is shutting down"
         return None if self.started else "the server is starting"
 
 
 class HealthAnswers:
-    """What `/api/healthz` answers, encoded once a second: its timestamp knows no less."""
+    """The response of `/api/healthz`, encoded at most once a second."""
 
     def __init__(
         self, dependencies: Dependencies, version: str, simulated: bool, clock: Callable[[], float]
@@ -116,24 +118,24 @@ class HealthAnswers:
         self._version = version
         self._simulated = simulated
         self._clock = clock
-        self._made: tuple[int, object, Prepared[Health]] | None = None
+        self._last: tuple[int, object, Prepared[Health]] | None = None
 
-    def now(self) -> Prepared[Health]:
-        """The state of the service and a sentence about it."""
-        verdicts = self._dependencies.verdicts
+    def current(self) -> Prepared[Health]:
+        """Return the health of the service with a message."""
+        states = self._dependencies.states
         second = int(self._clock())
-        if self._made is None or self._made[0] != second or self._made[1] is not verdicts:
-            self._made = (second, verdicts, self._answer(datetime.fromtimestamp(second, UTC), verdicts))
-        return self._made[2]
+        if self._last is None or self._last[0] != second or self._last[1] is not states:
+            self._last = (second, states, self._prepare(datetime.fromtimestamp(second, UTC), states))
+        return self._last[2]
 
-    def _answer(self, timestamp: datetime, verdicts: Mapping[str, DependencyHealth]) -> Prepared[Health]:
-        down = [name for name, verdict in verdicts.items() if verdict.state == "down"]
+    def _prepare(self, timestamp: datetime, states: Mapping[str, DependencyHealth]) -> Prepared[Health]:
+        down = [name for name, state in states.items() if state.state == "down"]
         health = Health(
             status="degraded" if down else "healthy",
             timestamp=timestamp,
             version=self._version,
-            dependencies=dict(verdicts),
+            dependencies=dict(states),
             simulated=self._simulated,
         )
-        sentence = f"Service is degraded: {', '.join(down)} not available" if down else "Service is healthy"
-        return Prepared.of(health, sentence)
+        message = f"Service is degraded: {', '.join(down)} not available" if down else "Service is healthy"
+        return Prepared.of(health, message)

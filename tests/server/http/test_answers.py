@@ -7,14 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.server.conftest import Client
 
-from gpufleet.server.http.answers import Answer, OpenGzip, Prepared, encoded, etag_of, matches, takes_gzip
-from gpufleet.server.http.envelopes import FAMILIES, family_of
+from gpufleet.server.http.answers import Answer, OpenGzip, Prepared, encode, etag_matches, etag_of
+from gpufleet.server.http.envelopes import ENVELOPES, envelope_of
+from gpufleet.server.http.responses import accepts_gzip
 
 
 @given(st.binary(max_size=5000), st.binary(max_size=300))
 @settings(max_examples=100, deadline=None)
 def test_an_open_gzip_ended_with_a_tail_is_the_gzip_of_both(content: bytes, tail: bytes) -> None:
-    assert gzip.decompress(OpenGzip.of(content).ended(tail)) == content + tail
+    assert gzip.decompress(OpenGzip.of(content).close(tail)) == content + tail
 
 
 @given(
@@ -24,10 +25,10 @@ def test_an_open_gzip_ended_with_a_tail_is_the_gzip_of_both(content: bytes, tail
 @settings(max_examples=100, deadline=None)
 def test_data_comes_out_of_every_envelope_as_it_went_in(data: object, message: str | None) -> None:
     prepared: Prepared[object] = Prepared.of(data, message)
-    for each in FAMILIES:
+    for each in ENVELOPES:
         body = json.loads(each.head + prepared.encoded + each.tail(message, "a" * 32))
         assert body["data"] == data
-        zipped = gzip.decompress(prepared.gzip(each).ended(each.tail(message, "a" * 32)))
+        zipped = gzip.decompress(prepared.gzip(each).close(each.tail(message, "a" * 32)))
         assert json.loads(zipped) == body
 
 
@@ -35,13 +36,13 @@ def test_data_comes_out_of_every_envelope_as_it_went_in(data: object, message: s
 @settings(max_examples=50, deadline=None)
 async def test_a_long_list_encoded_in_steps_is_what_it_is_at_once(some: list[object], times: int) -> None:
     data = some * times
-    assert (await encoded(data)).encoded == msgspec.json.encode(data)
-    answer = await encoded(Answer(data, "told"))
+    assert (await encode(data)).encoded == msgspec.json.encode(data)
+    answer = await encode(Answer(data, "told"))
     assert (answer.encoded, answer.message) == (msgspec.json.encode(data), "told")
 
 
 @pytest.mark.parametrize(
-    ("path", "family"),
+    ("path", "envelope"),
     [
         ("/api/clusters", "clusters"),
         ("/api/clusters/overview", "clusters"),
@@ -55,8 +56,8 @@ async def test_a_long_list_encoded_in_steps_is_what_it_is_at_once(some: list[obj
         ("/", "live"),
     ],
 )
-def test_a_path_has_the_family_of_its_prefix(path: str, family: str) -> None:
-    assert family_of(path).name == family
+def test_a_path_has_the_family_of_its_prefix(path: str, envelope: str) -> None:
+    assert envelope_of(path).name == envelope
 
 
 @pytest.mark.parametrize(
@@ -72,17 +73,17 @@ def test_a_path_has_the_family_of_its_prefix(path: str, family: str) -> None:
     ],
 )
 def test_gzip_is_sent_to_those_who_take_it(header: bytes, taken: bool) -> None:
-    assert takes_gzip(header) is taken
+    assert accepts_gzip(header) is taken
 
 
 def test_an_entity_tag_is_of_data_and_message_and_is_compared_weakly() -> None:
     tag = etag_of(b"[1]", "one")
     assert tag == etag_of(b"[1]", "one")
     assert len({tag, etag_of(b"[1]", "two"), etag_of(b"[2]", "one"), etag_of(b"[1]", None)}) == 4
-    assert matches(tag, tag)
-    assert matches(b'"x", ' + tag.removeprefix(b"W/"), tag)
-    assert matches(b"*", tag)
-    assert not matches(b'"x"', tag)
+    assert etag_matches(tag.encode(), tag)
+    assert etag_matches(b'"x", ' + tag.removeprefix("W/").encode(), tag)
+    assert etag_matches(b"*", tag)
+    assert not etag_matches(b'"x"', tag)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/gpu/metrics", "/api/workloads/abc", "/openapi.json"])

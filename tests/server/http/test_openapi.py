@@ -24,7 +24,7 @@ from gpufleet.server.http.answers import Raw
 from gpufleet.server.http.openapi import openapi
 from gpufleet.server.http.routing import get
 from gpufleet.server.metrics import ServerMetrics
-from gpufleet.server.routes.health import own_routes
+from gpufleet.server.routes.health import health_routes
 
 load_all_checks()
 _CHECKS = [
@@ -35,7 +35,7 @@ _CHECKS = [
     response_schema_conformance,
     unsupported_method,
 ]
-_app = create_app(Api(routes=[route for route in sample_routes() if route.handler_name != "down"]))
+_app = create_app(Api(routes=[route for route in sample_routes() if route.name != "down"]))
 _schema = schemathesis.openapi.from_asgi("/openapi.json", _app)
 
 
@@ -94,7 +94,7 @@ async def test_parameters_come_from_the_struct_with_its_names_and_limits(client:
 
 
 def test_login_is_described_where_it_is_needed() -> None:
-    routes = own_routes(Dependencies({}), Lifecycle(), ServerMetrics(), simulated=False, clock=time.time)
+    routes = health_routes(Dependencies({}), Lifecycle(), ServerMetrics(), simulated=False, clock=time.time)
     described = json.loads(openapi(routes, "1", login=True))
     assert described["security"] == [{"bearer": []}]
     assert described["paths"]["/api/healthz"]["get"]["security"] == []
@@ -112,7 +112,7 @@ async def test_the_documentation_page_loads_nothing_from_other_hosts(client: Cli
 
 
 def test_a_report_is_described_in_all_its_forms() -> None:
-    @get("/api/v1/gpu-aggregation/report", texts=("text/csv", "text/html"))
+    @get("/api/v1/gpu-aggregation/report", extra_media_types=("text/csv", "text/html"))
     async def report() -> Raw | list[int]:
         """A report."""
         return [1]

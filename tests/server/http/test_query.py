@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.server.conftest import Client, Hours, Paged
 
 from gpufleet.errors import InvalidRequest
-from gpufleet.server.http.query import QueryReader, warnings_about
+from gpufleet.server.http.query import QueryReader, unknown_parameter_warnings
 
 paged, hours = QueryReader(Paged), QueryReader(Hours)
 
@@ -91,7 +91,7 @@ def test_any_query_is_read_or_refused_and_never_breaks(given_pairs: list[tuple[s
         _, unknown = paged.read(query.encode())
     except InvalidRequest:
         return
-    for warning in warnings_about(unknown, list(paged.fields)):
+    for warning in unknown_parameter_warnings(unknown, list(paged.fields)):
         assert warning.isascii()
         assert not set(warning) & set(b"\r\n\0")
         assert warning.count(b'"') == 2

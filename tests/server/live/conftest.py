@@ -172,6 +172,6 @@ async def http(cluster: Cluster, store: Store) -> AsyncIterator[httpx.AsyncClien
         *node_routes(clusters),
         *event_routes(clusters, Lifecycle(), heartbeat=0.05),
     ]
-    transport = httpx.ASGITransport(create_app(Api(routes=routes)))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(create_app(Api(routes=routes)))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         yield client

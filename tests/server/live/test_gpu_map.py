@@ -25,7 +25,7 @@ def fleet() -> Fleet:
 async def http(fleet: Fleet) -> AsyncIterator[httpx.AsyncClient]:
     async with PrometheusSource(MetricsSettings(url="http://127.0.0.1:9")) as metrics:
         clusters = Clusters([Cluster("prod", fleet, Listing(fleet), metrics)])
-        transport = httpx.ASGITransport(create_app(Api(routes=gpu_map_routes(clusters))))  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(create_app(Api(routes=gpu_map_routes(clusters))))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             yield client
 

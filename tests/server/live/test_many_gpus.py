@@ -49,7 +49,7 @@ async def http(store: Store) -> AsyncIterator[httpx.AsyncClient]:
     fleet.put_readings(Readings(NOW, gpus, values, {Quantity.UTILIZATION: np.full(len(gpus), NOW)}))
     metrics = EmbeddedMetrics("prod", store.readings, store.training, MetricsSettings())
     clusters = Clusters([Cluster("prod", fleet, Listing(fleet), metrics)])
-    transport = httpx.ASGITransport(create_app(Api(routes=gpu_routes(clusters))))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(create_app(Api(routes=gpu_routes(clusters))))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         yield client
 

@@ -1,53 +1,54 @@
-"""Who may call: a bearer token from the file or from Kubernetes, and a role that allows it.
+"""Authenticate bearer tokens and authorize the request by the caller's role.
 
-Login is decided before routing, so that a stranger learns nothing of what there is. Public are the
-health checks, which load balancers ask without a token, and the pages' static files, which hold
-no data: the pages ask for a token and send it along. Reading takes the role viewer, everything
-that changes something and everything under /debug the role operator. A training job may report
-its own numbers with less: with the token of its workload, or as the pod that it is.
+This happens before routing, so that a caller without a token can't find out which paths exist.
+Public are the health checks, which load balancers call without a token, and the static files of
+the pages, which hold no data. Reading takes the role viewer; changes and everything under /debug
+take the role operator. A training job may report its own numbers with the token of its workload
+or of its pod.
 
-Wrong tokens are counted by address. After too many, tokens that are not known to be right are
-refused unseen; those that are keep working, so that nobody behind one proxy locks others out.
+Invalid tokens are counted by address. After too many, the gate rejects every token from that
+address that it has not seen valid before. Known tokens keep working, so that one caller behind a
+proxy can't lock out the others.
 """
 
 import re
 import time
 from collections.abc import Callable
 
+from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from gpufleet.server.auth.caller import Caller, Role
 from gpufleet.server.auth.token_review import ReviewedTokens
 from gpufleet.server.auth.tokens import TokenFile
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
-from gpufleet.server.http.errors import Problem
 from gpufleet.server.http.request_context import RequestContext
 
 PUBLIC = frozenset({"/livez", "/readyz", "/api/healthz", "/docs", "/favicon.ico"})
 PUBLIC_FOLDERS = ("/docs/",)
-_REPORTS = re.compile(r"/api/workloads/[^/]+/trainingPerformance")
+_TRAINING_REPORT = re.compile(r"/api/workloads/[^/]+/trainingPerformance")
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _MAX_TOKEN_BYTES = 8 * 1024
-_CHALLENGE = b'Bearer realm="gpufleet"'
+_CHALLENGE = 'Bearer realm="gpufleet"'
 
 
 class FailureLimit:
-    """How many wrong tokens an address may try within a minute."""
+    """Limits how many invalid tokens an address may try within a minute."""
 
-    def __init__(self, clock: Callable[[], float], *, most: int = 20, seconds: float = 60.0) -> None:
+    def __init__(self, clock: Callable[[], float], *, limit: int = 20, seconds: float = 60.0) -> None:
         self._clock = clock
-        self._most = most
+        self._limit = limit
         self._seconds = seconds
         self._failures: dict[str, tuple[float, int]] = {}
 
-    def wait(self, address: str) -> float:
-        """Seconds until `address` may try again; 0 if now."""
+    def retry_after(self, address: str) -> float:
+        """Return the seconds until `address` may try again; 0 for now."""
         since, count = self._failures.get(address, (0.0, 0))
         left = since + self._seconds - self._clock()
-        return left if count >= self._most and left > 0 else 0.0
+        return left if count >= self._limit and left > 0 else 0.0
 
-    def note(self, address: str) -> None:
-        """Count a wrong token."""
+    def add(self, address: str) -> None:
+        """Count an invalid token."""
         now = self._clock()
         since, count = self._failures.pop(address, (now, 0))
         self._failures[address] = (since, count + 1) if since + self._seconds > now else (now, 1)
@@ -56,7 +57,7 @@ class FailureLimit:
 
 
 class BearerGate:
-    """Admits callers with a token; see the module."""
+    """Admits requests with a valid token whose role allows them."""
 
     def __init__(
         self,
@@ -73,41 +74,41 @@ class BearerGate:
         self._workloads = workloads
         self._public = PUBLIC | public
         self._folders = PUBLIC_FOLDERS + public_folders
-        self._limit = FailureLimit(clock)
+        self._failures = FailureLimit(clock)
 
     async def admit(self, scope: Scope, context: RequestContext, authorization: bytes | None) -> None:
-        """Let a public path, or a caller whose role allows it, pass."""
+        """Set the caller in `context`; raise HTTPException unless the request is allowed."""
         path, method = scope["path"], str(scope["method"])
         if method in _SAFE and self._is_public(path):
             return
         token = _token(authorization)
-        reports = method == "POST" and _REPORTS.fullmatch(path) is not None
-        caller = self._workloads.caller(token) if reports and self._workloads is not None else None
+        is_report = method == "POST" and _TRAINING_REPORT.fullmatch(path) is not None
+        caller = self._workloads.caller(token) if is_report and self._workloads is not None else None
         if caller is None:
             caller = await self._caller(token, context.peer)
         if caller is None:
-            self._limit.note(context.peer)
-            raise _refused(401, "the token is not valid", b'error="invalid_token"')
+            self._failures.add(context.peer)
+            raise _rejected(401, "the token is not valid", 'error="invalid_token"')
         context.caller = caller
-        if reports and (caller.workload_uid or caller.pod_uid):
-            return  # the route sees to it that they report for themselves
+        if is_report and (caller.workload_uid or caller.pod_uid):
+            return  # the route checks that they report for their own workload
         needed: Role = "viewer" if method in _SAFE and not path.startswith("/debug") else "operator"
         if needed == "operator" and caller.role != "operator":
-            raise _refused(
-                403, f"this takes the role operator; {caller.name} is a viewer", b'error="insufficient_scope"'
+            raise _rejected(
+                403, f"this takes the role operator; {caller.name} is a viewer", 'error="insufficient_scope"'
             )
 
     async def _caller(self, token: str, address: str) -> Caller | None:
         if self._tokens is not None and (caller := self._tokens.caller(token)):
             return caller
         if self._reviews is not None:
-            answered, known = self._reviews.known(token)
-            if known is not None:
-                return known
-        if wait := self._limit.wait(address):
-            seconds = b"%d" % (int(wait) + 1)
-            raise Problem(429, "too many wrong tokens from this address", ((b"retry-after", seconds),))
-        if self._reviews is not None and not answered:
+            reviewed, caller = self._reviews.cached(token)
+            if caller is not None:
+                return caller
+        if wait := self._failures.retry_after(address):
+            seconds = str(int(wait) + 1)
+            raise HTTPException(429, "too many wrong tokens from this address", {"retry-after": seconds})
+        if self._reviews is not None and not reviewed:
             return await self._reviews.caller(token)
         return None
 
@@ -117,15 +118,15 @@ class BearerGate:
 
 def _token(authorization: bytes | None) -> str:
     if authorization is None:
-        raise Problem(
-            401, "log in with the header `Authorization: Bearer TOKEN`", ((b"www-authenticate", _CHALLENGE),)
+        raise HTTPException(
+            401, "log in with the header `Authorization: Bearer TOKEN`", {"www-authenticate": _CHALLENGE}
         )
     scheme, _, rest = authorization.partition(b" ")
     token = rest.strip()
     if scheme.lower() != b"bearer" or not token or len(token) > _MAX_TOKEN_BYTES or not token.isascii():
-        raise _refused(401, "the Authorization header must be `Bearer TOKEN`", b'error="invalid_request"')
+        raise _rejected(401, "the Authorization header must be `Bearer TOKEN`", 'error="invalid_request"')
     return token.decode()
 
 
-def _refused(status: int, sentence: str, detail: bytes) -> Problem:
-    return Problem(status, sentence, ((b"www-authenticate", _CHALLENGE + b", " + detail),))
+def _rejected(status: int, sentence: str, detail: str) -> HTTPException:
+    return HTTPException(status, sentence, {"www-authenticate": f"{_CHALLENGE}, {detail}"})

@@ -1,1 +1,1 @@
-"""The HTTP layer: routing, middleware, envelopes, errors, answers."""
+"""The HTTP layer: routing, middleware, envelopes, errors, responses."""

@@ -1,10 +1,10 @@
-"""Any list of the API as CSV, for those who send `Accept: text/csv`.
+"""Lists as CSV, for callers that send `Accept: text/csv`.
 
-The rows are those of the JSON answer: the data itself where it is a list, its `data` where it is
-a page. Nested fields become columns such as `stat.gpuRequest`; lists become JSON in their cell; a list
-of names is one column. A text that a spreadsheet would run as a formula gets an apostrophe before it.
+The rows are those of the JSON response: the data itself if it is a list, or its `data` if it is a page.
+Nested fields become columns such as `stat.gpuRequest`; a list becomes JSON in its cell; a list of names is
+one column. Text that a spreadsheet would run as a formula gets a leading apostrophe.
 
-Rows are decoded one by one, so that a thread which makes a large table lets others run.
+Rows are decoded one by one, so that a thread that builds a large table releases the GIL between them.
 """
 
 import csv
@@ -13,17 +13,17 @@ from typing import Any
 
 import msgspec
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 class _Page(msgspec.Struct):
-    """Of a page its rows alone."""
+    """The rows of a page."""
 
     data: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def as_csv(encoded: bytes) -> bytes | None:
-    """The rows in `encoded` JSON as CSV; None if it is not a list or page of objects or names."""
+    """Return the rows in `encoded` JSON as CSV, or None if it is not a list or page of objects or names."""
     if encoded.startswith(b"{"):
         encoded = bytes(msgspec.json.decode(encoded, type=_Page).data)
     if not encoded.startswith(b"["):
@@ -33,7 +33,7 @@ def as_csv(encoded: bytes) -> bytes | None:
         row = msgspec.json.decode(item)
         if not isinstance(row, dict | str):
             return None
-        rows.append(_flat(row) if isinstance(row, dict) else {"name": _cell(row)})
+        rows.append(_flatten(row) if isinstance(row, dict) else {"name": _cell(row)})
     columns = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\r\n")
@@ -43,20 +43,19 @@ def as_csv(encoded: bytes) -> bytes | None:
 
 
 def wants_csv(accept: bytes) -> bool:
-    """Whether the caller prefers CSV: it names it before JSON."""
-    if not accept:
+    """Return whether an `Accept` header names CSV before JSON."""
+    if b"csv" not in accept.lower():
         return False
-    kinds = [part.split(b";")[0].strip().lower() for part in accept.split(b",")]
-    if b"text/csv" not in kinds:
-        return False
-    return b"application/json" not in kinds or kinds.index(b"text/csv") < kinds.index(b"application/json")
+    media_types = [part.split(b";")[0].strip().lower() for part in accept.split(b",")]
+    json_or_csv = [each for each in media_types if each in (b"text/csv", b"application/json")]
+    return json_or_csv[:1] == [b"text/csv"]
 
 
-def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     cells: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, dict):
-            cells.update(_flat(value, f"{prefix}{name}."))
+            cells.update(_flatten(value, f"{prefix}{name}."))
         else:
             cells[prefix + name] = _cell(value)
     return cells
@@ -67,6 +66,6 @@ def _cell(value: Any) -> Any:
         return msgspec.json.encode(value).decode()
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str) and value.startswith(_FORMULA):
+    if isinstance(value, str) and value.startswith(_FORMULA_STARTS):
         return "'" + value
     return "" if value is None else value

@@ -1,8 +1,7 @@
-"""The three envelopes, one for each family of paths, on success and on error alike.
+"""The three response envelopes of the API.
 
-An envelope is kept as the bytes before and after the data, so that an answer is its encoded
-data between two constants: nothing is encoded twice, and bytes that were encoded once for a
-thousand callers get the right envelope for each of them.
+Each path prefix has one envelope, for success and for errors. An envelope is stored as the bytes
+before and after the data, so that data encoded once is reused for every caller.
 
     clusters      {"code":0,"message":"success","data":…,"traceId":…}
     aggregation   {"code":200,"message":"success","data":…}
@@ -21,54 +20,47 @@ Schema = dict[str, Any]
 
 _encode = msgspec.json.Encoder().encode
 _TRACE_ID = {"type": "string", "pattern": "^[0-9a-f]{32}$", "description": "The request's trace id."}
+_STATUS = {"type": "integer", "minimum": 400, "maximum": 599, "description": "The HTTP status."}
+_TEXT = {"type": "string"}
+_NULL = {"type": "null"}
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """One envelope: how it looks in bytes, and how OpenAPI describes it."""
+    """One envelope: its bytes, and its schema for OpenAPI."""
 
     name: str
+    description: str
     head: bytes
     tail: Callable[[str | None, str], bytes]
-    """What follows the data, from the answer's message and the trace id."""
+    """Build the bytes after the data from the response's message and the trace id."""
     error: Callable[[int, str, str], bytes]
-    """The whole body of an error, from status, sentence and trace id."""
+    """Build an error body from status, message and trace id."""
     success_schema: Callable[[Schema], Schema]
     error_schema: Schema
     prefixes: tuple[str, ...] = ()
 
 
 @lru_cache(1024)
-def family_of(path: str) -> Envelope:
-    """The family that answers on `path`; paths of no family are answered as the third."""
-    for family in (CLUSTERS, AGGREGATION):
-        for prefix in family.prefixes:
-            if path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", "/"):
-                return family
+def envelope_of(path: str) -> Envelope:
+    """Return the envelope for `path`; paths without a prefix of their own use the live envelope."""
+    for envelope in (CLUSTERS, AGGREGATION):
+        if any(path == prefix or path.startswith(prefix + "/") for prefix in envelope.prefixes):
+            return envelope
     return LIVE
 
 
-def status_words(status: int) -> str:
-    """A status in words, for the envelope that has both a message and an error."""
-    if status == HTTPStatus.BAD_REQUEST:
-        return "Invalid request parameters"
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Error"
+def _reason(status: int) -> str:
+    return "Invalid request parameters" if status == HTTPStatus.BAD_REQUEST else HTTPStatus(status).phrase
 
 
-def _object(properties: Schema, optional: tuple[str, ...] = ()) -> Schema:
-    required = [name for name in properties if name not in optional]
-    return {"type": "object", "properties": properties, "required": required}
-
-
-def _status_schema() -> Schema:
-    return {"type": "integer", "minimum": 400, "maximum": 599, "description": "The HTTP status."}
+def _object(**properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 CLUSTERS = Envelope(
     name="clusters",
+    description="Clusters and workloads",
     prefixes=(
         "/api/clusters",
         "/api/workloads",
@@ -80,52 +72,36 @@ CLUSTERS = Envelope(
     ),
     head=b'{"code":0,"message":"success","data":',
     tail=lambda _message, trace: b',"traceId":"' + trace.encode() + b'"}',
-    error=lambda status, sentence, trace: _encode({"code": status, "message": sentence, "traceId": trace}),
-    success_schema=lambda data: _object(
-        {"code": {"const": 0}, "message": {"type": "string"}, "data": data, "traceId": _TRACE_ID}
-    ),
-    error_schema=_object({"code": _status_schema(), "message": {"type": "string"}, "traceId": _TRACE_ID}),
+    error=lambda status, message, trace: _encode({"code": status, "message": message, "traceId": trace}),
+    success_schema=lambda data: _object(code={"const": 0}, message=_TEXT, data=data, traceId=_TRACE_ID),
+    error_schema=_object(code=_STATUS, message=_TEXT, traceId=_TRACE_ID),
 )
 
 AGGREGATION = Envelope(
     name="aggregation",
+    description="Aggregated statistics",
     prefixes=("/api/v1/gpu-aggregation",),
     head=b'{"code":200,"message":"success","data":',
     tail=lambda _message, _trace: b"}",
-    error=lambda status, sentence, _trace: _encode(
-        {"code": status, "message": status_words(status), "error": sentence}
+    error=lambda status, message, _trace: _encode(
+        {"code": status, "message": _reason(status), "error": message}
     ),
-    success_schema=lambda data: _object(
-        {"code": {"const": 200}, "message": {"type": "string"}, "data": data}
-    ),
-    error_schema=_object(
-        {"code": _status_schema(), "message": {"type": "string"}, "error": {"type": "string"}}
-    ),
+    success_schema=lambda data: _object(code={"const": 200}, message=_TEXT, data=data),
+    error_schema=_object(code=_STATUS, message=_TEXT, error=_TEXT),
 )
 
 LIVE = Envelope(
     name="live",
+    description="Live GPUs and this server",
     head=b'{"success":true,"data":',
     tail=lambda message, _trace: b',"message":' + _encode(message) + b',"error":null}',
-    error=lambda _status, sentence, _trace: _encode(
-        {"success": False, "error": sentence, "message": None, "data": None}
+    error=lambda _status, message, _trace: _encode(
+        {"success": False, "error": message, "message": None, "data": None}
     ),
     success_schema=lambda data: _object(
-        {
-            "success": {"const": True},
-            "data": data,
-            "message": {"type": ["string", "null"]},
-            "error": {"type": "null"},
-        }
+        success={"const": True}, data=data, message={"type": ["string", "null"]}, error=_NULL
     ),
-    error_schema=_object(
-        {
-            "success": {"const": False},
-            "error": {"type": "string"},
-            "message": {"type": "null"},
-            "data": {"type": "null"},
-        }
-    ),
+    error_schema=_object(success={"const": False}, error=_TEXT, message=_NULL, data=_NULL),
 )
 
-FAMILIES = (CLUSTERS, AGGREGATION, LIVE)
+ENVELOPES = (CLUSTERS, AGGREGATION, LIVE)

@@ -1,62 +1,73 @@
-"""What goes wrong, turned into a status and a sentence for the caller.
+"""Turn exceptions into error responses.
 
-The tree of `gpufleet.errors` and the framework's own exceptions meet here, in one function,
-so that every layer answers alike. A fault of ours is logged with its traceback and told to
-the caller without any: the trace id connects the two.
+Handlers raise the errors of `gpufleet.errors`, or Starlette's HTTPException for a status of their
+own. Both become an error body in the envelope of the path. An unexpected exception is logged with
+its traceback and answered without details; the trace id connects the two.
 """
 
 import asyncio
-from dataclasses import dataclass
 
-from litestar.exceptions import HTTPException
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from gpufleet.errors import GpufleetError, InvalidRequest, NotFound, OperationRefused, Unavailable
 from gpufleet.runtime.logs import get_logger
+from gpufleet.server.http.request_context import RequestContext, context_of
 
 _log = get_logger("api")
-
-_RETRY = ((b"retry-after", b"1"),)
-_SENTENCES = {
-    404: "there is nothing at this path; /docs lists what there is",
-    405: "this path does not take that method; the Allow header says which it takes",
-}
+_STATUS = {InvalidRequest: 400, NotFound: 404, OperationRefused: 409}
 
 
-@dataclass(frozen=True)
-class Problem(Exception):
-    """An error answer: its status, its sentence and what it adds to the headers."""
+async def answer_error(request: Request, error: Exception) -> Response:
+    """Answer an exception that Starlette caught."""
+    if isinstance(error, HTTPException) and error.status_code == 404 and "route" not in request.scope:
+        error = HTTPException(404, "no such path; /docs lists all paths")
+    elif isinstance(error, HTTPException) and error.status_code == 405:
+        allow = ", ".join(sorted(_allowed_methods(request)))
+        error = HTTPException(405, f"this path allows only {allow}", {"allow": allow})
+    return error_response(context_of(request.scope), error)
 
-    status: int
-    sentence: str
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+def error_response(context: RequestContext, error: BaseException) -> Response:
+    """Return the response for `error`, in the envelope of the request's path."""
+    problem = http_error(error)
+    return Response(
+        context.envelope.error(problem.status_code, problem.detail, context.trace),
+        status_code=problem.status_code,
+        headers={"cache-control": "no-store", **(problem.headers or {})},
+        media_type="application/json",
+    )
 
 
-def problem_of(error: BaseException) -> Problem:
-    """The answer that `error` becomes; one that nobody foresaw is logged and becomes a bare 500."""
-    if isinstance(error, Problem):
+def http_error(error: BaseException) -> HTTPException:
+    """Return the status, message and headers for `error`. Log unexpected errors."""
+    if isinstance(error, HTTPException):
         return error
-    if isinstance(error, InvalidRequest):
-        return Problem(400, str(error))
-    if isinstance(error, NotFound):
-        return Problem(404, str(error))
-    if isinstance(error, OperationRefused):
-        return Problem(409, str(error))
+    for kind, status in _STATUS.items():
+        if isinstance(error, kind):
+            return HTTPException(status, str(error))
     if isinstance(error, Unavailable):
-        return Problem(503, str(error), ((b"retry-after", b"5"),))
+        return HTTPException(503, str(error), {"retry-after": "5"})
     if isinstance(error, asyncio.TimeoutError):
-        return Problem(503, "it took too long and was given up; ask for less or try again", _RETRY)
+        return HTTPException(
+            503, "the request took too long; ask for less or try again", {"retry-after": "1"}
+        )
     if isinstance(error, asyncio.CancelledError):
-        return Problem(503, "the server is shutting down; try again", _RETRY)
-    if isinstance(error, HTTPException) and error.status_code < 500:
-        return _from_the_framework(error)
+        return HTTPException(503, "the server is shutting down; try again", {"retry-after": "1"})
     if isinstance(error, GpufleetError):
-        # Somebody whom we asked said no (Kubernetes: "pods is forbidden"); the words help, a traceback doesn't.
-        _log.error("request failed", reason=str(error))
-        return Problem(500, str(error))
-    _log.error("request failed", exc_info=error)
-    return Problem(500, "something went wrong here; the log has the details under this trace id")
+        # Kubernetes or another dependency refused ("pods is forbidden"): its message helps, a traceback does not.
+        _log.error("request_failed", error=str(error))
+        return HTTPException(500, str(error))
+    _log.error("request_failed", exc_info=error)
+    return HTTPException(500, "internal error; the log has the details under this trace id")
 
 
-def _from_the_framework(error: HTTPException) -> Problem:
-    headers = tuple((name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items())
-    return Problem(error.status_code, _SENTENCES.get(error.status_code, error.detail), headers)
+def _allowed_methods(request: Request) -> set[str]:
+    """Return the methods of all routes at this path; Starlette names those of the first only."""
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return methods

@@ -1,90 +1,84 @@
-"""`/openapi.json`, made from the routes themselves.
+"""Build `/openapi.json` (OpenAPI 3.1) from the routes.
 
-Types are described by msgspec, which also encodes and decodes them, so the schemas are true. Made
-here and not by Litestar, because each route's parameters are one struct and its data goes into
-its family's envelope, of which Litestar's generator knows nothing.
+Starlette has no generator of its own. msgspec, which encodes and decodes the types, also describes
+them, so the schemas are always those of the wire.
 """
 
 import inspect
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
+from starlette.convertors import IntegerConvertor
 
 from gpufleet.server.auth.gate import PUBLIC
-from gpufleet.server.http.envelopes import FAMILIES, Envelope, family_of
-from gpufleet.server.http.routing import Declaration, route_of
+from gpufleet.server.http.envelopes import ENVELOPES, Envelope, envelope_of
+from gpufleet.server.http.routing import Route
 
 Schema = dict[str, Any]
 
 _REF = "#/components/schemas/{name}"
 _TRACE = "0af7651916cd43dd8448eb211c80319c"
-_PATH_TYPES: dict[str, Schema] = {"str": {"type": "string", "minLength": 1}, "int": {"type": "integer"}}
-_TAGS = {
-    "clusters": "Clusters and workloads",
-    "aggregation": "Aggregated statistics",
-    "live": "Live GPUs and this server",
-}
-_INTRODUCTION = """
-Every answer is in the envelope of its family, errors included, and the HTTP status says the same
-as the body. The request's trace id is in the header `X-Trace-Id`. An unknown query parameter is
-ignored and named in a `Warning` header; a wrong value is a 400 that says what is taken.
+_TEXT = {"schema": {"type": "string"}}
+_ERRORS = ("400", "401", "403", "404", "429", "500", "503", "default")
+_DESCRIPTION = """
+Every response has the envelope of its path, errors included, and the HTTP status says the same as
+the body. The header `X-Trace-Id` carries the request's trace id. An unknown query parameter is
+ignored and named in a `Warning` header; a wrong value is a 400 that says which values are valid.
 """.strip()
+_HEADERS = {
+    "X-Trace-Id": {
+        "description": "The request's trace id; log lines carry it.",
+        "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+    },
+    "Warning": {"description": "Names query parameters that were ignored.", **_TEXT},
+    "ETag": {"description": "Send it as If-None-Match to get a 304 while nothing changed.", **_TEXT},
+}
 
 
-def openapi(handlers: Sequence[HTTPRouteHandler], version: str, *, login: bool) -> bytes:
-    """The document for `handlers`; `login` says whether callers must log in."""
-    routes = [route for route in map(route_of, handlers) if route is not None and not route.hidden]
-    schemas, components = _schemas(routes)
+def openapi(routes: Sequence[Route], version: str, *, login: bool) -> bytes:
+    """Return the document for `routes`; `login` says whether callers need a token."""
+    described = [route for route in routes if route.include_in_schema]
+    types = [each for route in described for each in (route.data, route.body) if each is not None]
+    made, components = msgspec.json.schema_components(types, ref_template=_REF)
+    schemas = {id(each): schema for each, schema in zip(types, made, strict=True)}
+    paths: dict[str, Schema] = {}
+    for route in described:
+        paths.setdefault(route.path_format, {})[route.method.lower()] = _operation(route, schemas)
     document = {
         "openapi": "3.1.0",
         "info": {
             "title": "gpufleet",
             "version": version,
-            "description": _INTRODUCTION,
+            "description": _DESCRIPTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "tags": [{"name": family.name, "description": _TAGS[family.name]} for family in FAMILIES],
+        "tags": [{"name": each.name, "description": each.description} for each in ENVELOPES],
         "security": [{"bearer": []}] if login else [],
-        "paths": _paths(routes, schemas),
+        "paths": paths,
         "components": {
-            "schemas": components | {_error_name(family): family.error_schema for family in FAMILIES},
-            "responses": {_error_name(family): _error_response(family) for family in FAMILIES},
-            "headers": _headers(),
+            "schemas": components | {_error_name(each): each.error_schema for each in ENVELOPES},
+            "responses": {_error_name(each): _error_response(each) for each in ENVELOPES},
+            "headers": _HEADERS,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
     }
     return msgspec.json.encode(document)
 
 
-def _schemas(routes: Iterable[Declaration]) -> tuple[dict[int, Schema], dict[str, Schema]]:
-    """The schema of each data and body type by its identity, and the named ones among them."""
-    types = [each for route in routes for each in (route.data, route.body) if each is not None]
-    made, components = msgspec.json.schema_components(types, ref_template=_REF)
-    return {id(each): schema for each, schema in zip(types, made, strict=True)}, components
-
-
-def _paths(routes: Iterable[Declaration], schemas: dict[int, Schema]) -> dict[str, Schema]:
-    paths: dict[str, Schema] = {}
-    for route in routes:
-        paths.setdefault(route.template, {})[route.method.lower()] = _operation(route, schemas)
-    return paths
-
-
-def _operation(route: Declaration, schemas: dict[int, Schema]) -> Schema:
-    family = family_of(route.template)
-    summary, _, description = (inspect.getdoc(route.handler) or route.template).partition("\n")
+def _operation(route: Route, schemas: dict[int, Schema]) -> Schema:
+    envelope = envelope_of(route.path_format)
+    summary, _, description = (inspect.getdoc(route.handler) or route.path_format).partition("\n")
     operation: Schema = {
-        "operationId": route.handler.__name__,
-        "tags": [family.name],
+        "operationId": route.name,
+        "tags": [envelope.name],
         "summary": summary.rstrip("."),
         "description": description.strip(),
-        "parameters": [*_path_parameters(route), *_query_parameters(route)],
-        "responses": _responses(route, family, schemas),
+        "parameters": _parameters(route),
+        "responses": _responses(route, envelope, schemas),
     }
-    if route.template in PUBLIC:
+    if route.path in PUBLIC:
         operation["security"] = []
     if route.body is not None:
         content: Schema = {"schema": schemas[id(route.body)]}
@@ -94,17 +88,19 @@ def _operation(route: Declaration, schemas: dict[int, Schema]) -> Schema:
     return operation
 
 
-def _path_parameters(route: Declaration) -> list[Schema]:
-    return [
-        {"name": name, "in": "path", "required": True, "schema": _PATH_TYPES[kind]}
-        for name, kind in route.path_parameters
+def _parameters(route: Route) -> list[Schema]:
+    in_path = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "integer"}
+            if isinstance(convertor, IntegerConvertor)
+            else {"type": "string", "minLength": 1},
+        }
+        for name, convertor in route.param_convertors.items()
     ]
-
-
-def _query_parameters(route: Declaration) -> list[Schema]:
-    if route.query is None:
-        return []
-    return [
+    in_query = [
         {
             "name": name,
             "in": "query",
@@ -114,74 +110,46 @@ def _query_parameters(route: Declaration) -> list[Schema]:
         }
         for name, schema in route.query.schemas.items()
     ]
+    return in_path + in_query
 
 
-def _responses(route: Declaration, family: Envelope, schemas: dict[int, Schema]) -> Schema:
-    statuses = ["400", "401", "403", "404", "429", "500", "503", "default"]
-    if route.body is not None:
-        statuses += ["413", "415"]
-    error = {"$ref": f"#/components/responses/{_error_name(family)}"}
-    return {
-        str(route.status): _success(route, family, schemas),
-        **({"304": {"description": "The caller has it already."}} if route.method == "GET" else {}),
-        **dict.fromkeys(statuses, error),
-    }
+def _responses(route: Route, envelope: Envelope, schemas: dict[int, Schema]) -> Schema:
+    statuses = _ERRORS if route.body is None else (*_ERRORS, "413", "415")
+    error = {"$ref": f"#/components/responses/{_error_name(envelope)}"}
+    not_modified = {"304": {"description": "Not modified."}} if route.method == "GET" else {}
+    return {"200": _success(route, envelope, schemas), **not_modified, **dict.fromkeys(statuses, error)}
 
 
-def _success(route: Declaration, family: Envelope, schemas: dict[int, Schema]) -> Schema:
-    if route.data is None:
-        content: Schema = {"schema": {} if route.media_type == "application/json" else {"type": "string"}}
-    else:
-        content = {"schema": family.success_schema(schemas[id(route.data)])}
+def _success(route: Route, envelope: Envelope, schemas: dict[int, Schema]) -> Schema:
+    content: Schema = {"schema": {}} if route.media_type == "application/json" else _TEXT
+    if route.data is not None:
+        content = {"schema": envelope.success_schema(schemas[id(route.data)])}
         if route.example is not None:
             encoded = msgspec.json.encode(route.example)
-            content["example"] = json.loads(family.head + encoded + family.tail(None, _TRACE))
+            content["example"] = json.loads(envelope.head + encoded + envelope.tail(None, _TRACE))
     return {
-        "description": "It worked.",
-        "headers": _header_references("X-Trace-Id", "Warning", "ETag"),
-        "content": {
-            route.media_type: content,
-            **{text: {"schema": {"type": "string"}} for text in route.texts},
-        },
+        "description": "Success.",
+        "headers": _header_refs(*_HEADERS),
+        "content": {route.media_type: content, **dict.fromkeys(route.extra_media_types, _TEXT)},
     }
 
 
-def _error_name(family: Envelope) -> str:
-    return f"{family.name.capitalize()}Error"
+def _error_name(envelope: Envelope) -> str:
+    return f"{envelope.name.capitalize()}Error"
 
 
-def _error_response(family: Envelope) -> Schema:
-    example = json.loads(
-        family.error(400, "parameter pageNum: '0' is not valid; it takes a whole number", _TRACE)
-    )
+def _error_response(envelope: Envelope) -> Schema:
+    message = "parameter pageNum: '0' is not valid; it takes a whole number"
+    content = {
+        "schema": {"$ref": _REF.format(name=_error_name(envelope))},
+        "example": json.loads(envelope.error(400, message, _TRACE)),
+    }
     return {
-        "description": "It did not work; the sentence says why.",
-        "headers": _header_references("X-Trace-Id"),
-        "content": {
-            "application/json": {
-                "schema": {"$ref": _REF.format(name=_error_name(family))},
-                "example": example,
-            }
-        },
+        "description": "Failure; the message says why.",
+        "headers": _header_refs("X-Trace-Id"),
+        "content": {"application/json": content},
     }
 
 
-def _headers() -> dict[str, Schema]:
-    return {
-        "X-Trace-Id": {
-            "description": "The request's trace id; log lines carry it.",
-            "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
-        },
-        "Warning": {
-            "description": "Names query parameters that were ignored.",
-            "schema": {"type": "string"},
-        },
-        "ETag": {
-            "description": "Send it back as If-None-Match to get a 304 while nothing changed.",
-            "schema": {"type": "string"},
-        },
-    }
-
-
-def _header_references(*names: str) -> Schema:
+def _header_refs(*names: str) -> Schema:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}

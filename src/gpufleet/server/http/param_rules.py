@@ -1,4 +1,4 @@
-"""What a value may be, in words: the second half of every sentence about a wrong parameter."""
+"""Describe in words which values a parameter takes, for the message about a wrong one."""
 
 from typing import Any
 
@@ -9,38 +9,35 @@ _FORMATS = {
     "date": "a date such as 2025-11-05",
     "uuid": "a UUID",
 }
-_WORDS = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
+_TYPES = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
 
 
-def takes(schema: Schema) -> str:
-    """What fits `schema`, in words."""
+def describe(schema: Schema) -> str:
+    """Return a phrase for the values that fit `schema`, such as "a whole number from 1 to 1000"."""
     if "enum" in schema:
         return "one of " + ", ".join(str(choice) for choice in schema["enum"])
     if "anyOf" in schema:
-        return " or ".join(takes(choice) for choice in schema["anyOf"] if choice.get("type") != "null")
+        return " or ".join(describe(choice) for choice in schema["anyOf"] if choice.get("type") != "null")
     if schema.get("type") == "array":
-        return "any number of values, each " + takes(schema.get("items", {}))
-    if "pattern" in schema and "description" in schema:  # who reads this is no regular expression
+        return "any number of values, each " + describe(schema.get("items", {}))
+    if "pattern" in schema and "description" in schema:  # people read prose faster than a regular expression
         return str(schema["description"]).rstrip(".")
-    words = _FORMATS.get(schema.get("format", "")) or _WORDS.get(schema.get("type", ""), "another value")
-    return words + _range(schema) + _length(schema) + _shape(schema)
+    words = _FORMATS.get(schema.get("format", "")) or _TYPES.get(schema.get("type", ""), "another value")
+    pattern = f" that matches {schema['pattern']}" if "pattern" in schema else ""
+    return words + _range(schema) + _length(schema) + pattern
 
 
 def _range(schema: Schema) -> str:
     low, high = schema.get("minimum"), schema.get("maximum")
-    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
     if low is not None and high is not None:
         return f" from {low} to {high}"
-    words = [
-        f"{relation} {bound}"
-        for relation, bound in (
-            ("of at least", low),
-            ("of at most", high),
-            ("above", above),
-            ("under", below),
-        )
-        if bound is not None
-    ]
+    bounds = (
+        ("of at least", low),
+        ("of at most", high),
+        ("above", schema.get("exclusiveMinimum")),
+        ("under", schema.get("exclusiveMaximum")),
+    )
+    words = [f"{relation} {bound}" for relation, bound in bounds if bound is not None]
     return " " + " and ".join(words) if words else ""
 
 
@@ -51,7 +48,3 @@ def _length(schema: Schema) -> str:
     if high is not None:
         return f" of at most {high} characters"
     return f" of at least {low} characters" if low is not None else ""
-
-
-def _shape(schema: Schema) -> str:
-    return f" that matches {schema['pattern']}" if "pattern" in schema else ""

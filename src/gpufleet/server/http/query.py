@@ -1,12 +1,11 @@
-"""Query parameters as one typed struct per route.
+"""Read query parameters into one typed struct per route.
 
-A route declares what it takes as a msgspec struct; its field names (through `rename`) are the
-names on the wire, its types and `Meta` the rules. From that struct come the values, the sentence
-about a wrong one, the warning about an unknown one, and the parameters in `/openapi.json`:
-none of them can drift from the others.
+A route declares its parameters as a msgspec struct: field names (through `rename`) are the names on the
+wire, types and `Meta` are the rules. The values, the message about a wrong one, the warning about an
+unknown one and the parameters in `/openapi.json` all come from that struct.
 
-An empty value counts as not given, because forms send their empty fields along. A parameter
-that takes one value and comes twice is refused: either choice would surprise somebody.
+An empty value counts as absent, because forms send their empty fields. A single-value parameter that
+comes twice is refused, because either choice could be the wrong one.
 """
 
 import difflib
@@ -19,95 +18,101 @@ from urllib.parse import parse_qsl, quote
 import msgspec
 
 from gpufleet.errors import InvalidRequest
-from gpufleet.server.http.param_rules import takes
+from gpufleet.server.http.param_rules import describe
 
 Q = TypeVar("Q", bound=msgspec.Struct)
 Schema = dict[str, Any]
 
 _MAX_PARAMETERS = 200
 _MAX_WARNINGS = 5
-_SHOWN_CHARACTERS = 60
-_AT = re.compile(r" - at `\$\.(?P<name>[^`\[.]+)")
-_MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
-_PLUS_LOST = re.compile(r" (?=\d\d:\d\d$)")
+_MAX_QUOTED = 60
+_AT_FIELD = re.compile(r" - at `\$\.(?P<name>[^`\[.]+)")
+_MISSING_FIELD = re.compile(r"missing required field `(?P<name>[^`]+)`")
+_UNESCAPED_PLUS = re.compile(r" (?=\d\d:\d\d$)")
 _REF = "#/components/schemas/{name}"
 
 
 class QueryReader(Generic[Q]):
-    """Reads query strings into `Q`."""
+    """Read query strings into the struct `Q`."""
 
     def __init__(self, type_: type[Q]) -> None:
         self.type = type_
         self.fields = {field.encode_name: field for field in msgspec.structs.fields(type_)}
         self.schemas = _parameter_schemas(type_)
-        self._lists = {name for name, schema in self.schemas.items() if _is(schema, "type", "array")}
-        self._moments = {name for name, schema in self.schemas.items() if _is(schema, "format", "date-time")}
+        self._lists = {name for name, schema in self.schemas.items() if _has(schema, "type", "array")}
+        self._datetimes = {
+            name for name, schema in self.schemas.items() if _has(schema, "format", "date-time")
+        }
 
     def read(self, query_string: bytes) -> tuple[Q, list[str]]:
-        """The values, and the names that this route does not know."""
+        """Return the values, and the names of unknown parameters. Raise InvalidRequest for a wrong value."""
         values: dict[str, Any] = {}
         unknown: list[str] = []
         if query_string:
-            for name, value in pairs(query_string):
+            for name, value in _parse(query_string):
                 if name not in self.fields:
                     unknown.append(name)
                 elif value:
-                    self._keep(values, name, value)
+                    self._add(values, name, value)
         try:
-            read = msgspec.convert(values, self.type, strict=False)
+            params = msgspec.convert(values, self.type, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidRequest(self._sentence(str(error), values)) from None
-        return self._checked(read, values), unknown
+            raise InvalidRequest(self._explain(str(error), values)) from None
+        return self._checked(params, values), unknown
 
-    def _keep(self, values: dict[str, Any], name: str, value: str) -> None:
+    def _add(self, values: dict[str, Any], name: str, value: str) -> None:
         if name in self._lists:
             values.setdefault(name, []).append(value)
         elif name in values:
             raise InvalidRequest(f"parameter {name}: given more than once; it takes one value")
         else:
-            values[name] = self._moment(name, value) if name in self._moments else value
+            values[name] = self._datetime(name, value) if name in self._datetimes else value
 
-    def _moment(self, name: str, value: str) -> datetime:
-        """A moment as it is written; a bare number is none, though it could be taken for Unix seconds."""
+    def _datetime(self, name: str, value: str) -> datetime:
+        """Parse a date and time. Refuse a bare number, which msgspec would take for Unix seconds."""
         try:
-            # An offset's "+" that nobody escaped arrives as a space: 2025-11-05T00:00:00 08:00.
-            return msgspec.convert(_PLUS_LOST.sub("+", value), datetime)
+            # The "+" of an offset arrives as a space if the client did not escape it.
+            return msgspec.convert(_UNESCAPED_PLUS.sub("+", value), datetime)
         except msgspec.ValidationError:
-            raise InvalidRequest(self._refusal(name, value)) from None
+            raise self._invalid(name, value) from None
 
-    def _checked(self, read: Q, values: dict[str, Any]) -> Q:
-        """Refuse what fits the type but no computation, and bring moments to UTC."""
+    def _checked(self, params: Q, values: dict[str, Any]) -> Q:
+        """Refuse values that fit the type but cannot be computed with; convert datetimes to UTC."""
         for name, field in self.fields.items():
-            value = getattr(read, field.name)
-            if value is None and name in values:  # the word null, which is a text like any other
-                raise InvalidRequest(self._refusal(name, values[name]))
+            value = getattr(params, field.name)
+            if value is None and name in values:  # msgspec reads the text "null" as None
+                raise self._invalid(name, values[name])
             if isinstance(value, float) and not math.isfinite(value):
-                raise InvalidRequest(self._refusal(name, str(value)))
+                raise self._invalid(name, value)
             if isinstance(value, int) and abs(value) >= 2**63:
-                raise InvalidRequest(self._refusal(name, str(value)))
+                raise self._invalid(name, value)
             if isinstance(value, datetime) and value.tzinfo is not None:
                 try:
-                    read = msgspec.structs.replace(read, **{field.name: value.astimezone(UTC)})
+                    params = msgspec.structs.replace(params, **{field.name: value.astimezone(UTC)})
                 except OverflowError:
-                    raise InvalidRequest(self._refusal(name, value.isoformat())) from None
-        return read
+                    raise self._invalid(name, value.isoformat()) from None
+        return params
 
-    def _sentence(self, message: str, values: dict[str, Any]) -> str:
-        if (missing := _MISSING.search(message)) and missing["name"] in self.schemas:
+    def _explain(self, message: str, values: dict[str, Any]) -> str:
+        """Turn a message of msgspec into one about a parameter."""
+        if (missing := _MISSING_FIELD.search(message)) and missing["name"] in self.schemas:
             name = missing["name"]
-            return f"parameter {name} is missing; it takes {takes(self.schemas[name])}"
-        if (at := _AT.search(message)) and at["name"] in self.schemas:
-            return self._refusal(at["name"], values.get(at["name"]))
+            return f"parameter {name} is missing; it takes {describe(self.schemas[name])}"
+        if (at := _AT_FIELD.search(message)) and at["name"] in self.schemas:
+            return str(self._invalid(at["name"], values.get(at["name"])))
         return message.split(" - at `$", 1)[0]
 
-    def _refusal(self, name: str, value: object) -> str:
-        return f"parameter {name}: {_shown(value)} is not valid; it takes {takes(self.schemas[name])}"
+    def _invalid(self, name: str, value: object) -> InvalidRequest:
+        text = ", ".join(value) if isinstance(value, list) else str(value)
+        quoted = repr(text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "…")
+        return InvalidRequest(
+            f"parameter {name}: {quoted} is not valid; it takes {describe(self.schemas[name])}"
+        )
 
 
-def pairs(query_string: bytes) -> list[tuple[str, str]]:
-    """The decoded names and values; what is no text is refused."""
+def _parse(query_string: bytes) -> list[tuple[str, str]]:
     try:
-        found = parse_qsl(
+        pairs = parse_qsl(
             query_string.decode("ascii"),
             keep_blank_values=True,
             errors="strict",
@@ -117,28 +122,23 @@ def pairs(query_string: bytes) -> list[tuple[str, str]]:
         raise InvalidRequest("the query is not valid UTF-8; percent-encode it") from None
     except ValueError:
         raise InvalidRequest(f"the query has more than {_MAX_PARAMETERS} parameters") from None
-    if b"%00" in query_string and any("\x00" in name or "\x00" in value for name, value in found):
+    if b"%00" in query_string and any("\x00" in name or "\x00" in value for name, value in pairs):
         raise InvalidRequest("the query contains a NUL character, which no parameter takes")
-    return found
+    return pairs
 
 
-def warnings_about(unknown: list[str], known: list[str]) -> list[bytes]:
-    """`Warning` header values that name each unknown parameter and the nearest known one."""
+def unknown_parameter_warnings(unknown: list[str], known: list[str]) -> list[bytes]:
+    """Return `Warning` header values that name each unknown parameter and the nearest known one."""
     return [_warning(name, known) for name in list(dict.fromkeys(unknown))[:_MAX_WARNINGS]]
 
 
 def _warning(name: str, known: list[str]) -> bytes:
     lowered = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name.lower()[:_SHOWN_CHARACTERS], lowered, n=1)
+    close = difflib.get_close_matches(name.lower()[:_MAX_QUOTED], lowered, n=1)
     hint = f"; did you mean '{lowered[close[0]]}'?" if close else ""
-    # Percent-encoded, so that a name can neither end the quoted text nor the header.
-    shown = quote(name[:_SHOWN_CHARACTERS], safe="-_.[]:/@ ")
-    return f"299 gpufleet \"unknown query parameter '{shown}' was ignored{hint}\"".encode()
-
-
-def _shown(value: object) -> str:
-    text = ", ".join(value) if isinstance(value, list) else str(value)
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…")
+    # Percent-encoded, so that a name can end neither the quoted text nor the header.
+    quoted = quote(name[:_MAX_QUOTED], safe="-_.[]:/@ ")
+    return f"299 gpufleet \"unknown query parameter '{quoted}' was ignored{hint}\"".encode()
 
 
 def _parameter_schemas(type_: type[msgspec.Struct]) -> dict[str, Schema]:
@@ -148,20 +148,20 @@ def _parameter_schemas(type_: type[msgspec.Struct]) -> dict[str, Schema]:
 
 
 def _inlined(schema: Schema, components: dict[str, Schema]) -> Schema:
-    """A schema without references (to enums) and without null, which no query can carry."""
+    """Return `schema` without references (to enums) and without null, which no query can carry."""
     if "$ref" in schema:
         return _inlined(components[schema["$ref"].rsplit("/", 1)[1]], components)
     if "anyOf" in schema:
         choices = [_inlined(each, components) for each in schema["anyOf"] if each.get("type") != "null"]
-        rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
-        default = {"default": schema["default"]} if schema.get("default") is not None else {}
-        return (
-            {**choices[0], **rest, **default} if len(choices) == 1 else {"anyOf": choices, **rest, **default}
-        )
+        rest = {key: value for key, value in schema.items() if key != "anyOf"}
+        if rest.get("default", ...) is None:
+            del rest["default"]
+        return {**(choices[0] if len(choices) == 1 else {"anyOf": choices}), **rest}
     if schema.get("type") == "array" and "items" in schema:
         return {**schema, "items": _inlined(schema["items"], components)}
     return schema
 
 
-def _is(schema: Schema, key: str, value: str) -> bool:
-    return schema.get(key) == value or any(_is(each, key, value) for each in schema.get("anyOf", ()))
+def _has(schema: Schema, key: str, value: str) -> bool:
+    """Return whether `schema`, or one of its choices, has `value` under `key`."""
+    return schema.get(key) == value or any(_has(each, key, value) for each in schema.get("anyOf", ()))

@@ -13,12 +13,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 
 import uvicorn
-from litestar.types import ASGIApp
+from starlette.types import ASGIApp
 
 from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.process import Stopper
 from gpufleet.server.health import Lifecycle
-from gpufleet.server.http.protocol import BoundedProtocol
+
+MAX_HEAD_BYTES = 32 * 1024
+"""Limit on the incomplete head or trailer of a request; httptools, the faster parser, has none."""
 
 SWITCH_SECONDS = 0.001
 """Python's thread switch interval while the server runs.
@@ -38,7 +40,8 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=BoundedProtocol,
+                http="h11",
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 ws="none",
                 lifespan="on",
                 log_config=None,

@@ -1,7 +1,6 @@
-"""`/debug/vars` and `/debug/pprof/profile`, for operators at the machine itself.
+"""`/debug/vars` and `/debug/pprof/profile`, for operators on the server's own machine.
 
-They are there with `--debug` only, answer only callers on loopback, and, where login is on, only
-operators (the gate sees to that). Profiles run one at a time.
+They exist with `--debug` only, answer only callers on loopback and, if login is on, only operators.
 """
 
 import asyncio
@@ -15,41 +14,41 @@ from typing import Annotated
 import msgspec
 import psutil
 from msgspec import Meta
+from starlette.exceptions import HTTPException
 
 from gpufleet.server.http.answers import Raw
-from gpufleet.server.http.errors import Problem
 from gpufleet.server.http.request_context import RequestContext
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.metrics import ServerMetrics
 from gpufleet.server.routes.profile import profile
 
 
-class ProfileAsked(msgspec.Struct):
-    """How long to look."""
+class ProfileParams(msgspec.Struct):
+    """The query parameters of a profile."""
 
-    seconds: Annotated[float, Meta(ge=0.1, le=300, description="How long to look.")] = 30.0
+    seconds: Annotated[float, Meta(ge=0.1, le=300, description="How long to sample.")] = 30.0
 
 
 def debug_routes(metrics: ServerMetrics, counts: Mapping[str, Callable[[], object]]) -> list[Route]:
-    """The routes under /debug; `counts` are sizes of queues and caches that other parts show."""
-    one_at_a_time = asyncio.Semaphore(1)
+    """Return the routes under /debug; `counts` are sizes of queues and caches to show."""
+    profiling = asyncio.Lock()
 
     @get("/debug/vars", hidden=True)
     async def variables(context: RequestContext) -> Raw:
-        """Memory, tasks, queues and caches of this process, as one JSON object."""
-        _refuse_from_afar(context)
-        return Raw(msgspec.json.encode(_variables(metrics, counts)), b"application/json")
+        """Return memory, tasks, queues and caches of this process, as one JSON object."""
+        _require_loopback(context)
+        return Raw(msgspec.json.encode(_variables(metrics, counts)), "application/json")
 
     @get("/debug/pprof/profile", hidden=True)
-    async def pprof_profile(query: ProfileAsked, context: RequestContext) -> Raw:
-        """Where the time goes, for `go tool pprof`."""
-        _refuse_from_afar(context)
-        if one_at_a_time.locked():
-            raise Problem(503, "another profile is being taken; try again when it is done")
-        async with one_at_a_time:
-            taken = await asyncio.to_thread(profile, query.seconds)
-        disposition = (b"content-disposition", b'attachment; filename="profile.pb.gz"')
-        return Raw(taken, b"application/octet-stream", headers=(disposition,), compress=False)
+    async def pprof_profile(query: ProfileParams, context: RequestContext) -> Raw:
+        """Return a profile for `go tool pprof`."""
+        _require_loopback(context)
+        if profiling.locked():
+            raise HTTPException(503, "another profile is running; try again when it is done")
+        async with profiling:
+            profiled = await asyncio.to_thread(profile, query.seconds)
+        headers = {"content-disposition": 'attachment; filename="profile.pb.gz"'}
+        return Raw(profiled, "application/gzip", headers=headers)
 
     return [variables, pprof_profile]
 
@@ -67,10 +66,10 @@ def _variables(metrics: ServerMetrics, counts: Mapping[str, Callable[[], object]
     }
 
 
-def _refuse_from_afar(context: RequestContext) -> None:
+def _require_loopback(context: RequestContext) -> None:
     try:
-        near = ipaddress.ip_address(context.peer.partition("%")[0]).is_loopback
+        is_loopback = ipaddress.ip_address(context.peer.partition("%")[0]).is_loopback
     except ValueError:
-        near = False
-    if not near:
-        raise Problem(403, "/debug answers only callers on this machine")
+        is_loopback = False
+    if not is_loopback:
+        raise HTTPException(403, "/debug answers only callers on this machine")

@@ -18,7 +18,7 @@ from gpufleet.fleet.changes import Change
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import InCluster
+from gpufleet.server.routes.params import ClusterParams
 
 MOST_LISTENERS = 200
 KEPT_FOR_A_LISTENER = 1000
@@ -32,7 +32,7 @@ def event_routes(clusters: Clusters, lifecycle: Lifecycle, heartbeat: float = HE
     listening = 0
 
     @get("/api/events", media_type="text/event-stream")
-    async def events(query: InCluster) -> StreamingResponse:
+    async def events(query: ClusterParams) -> StreamingResponse:
         """Changes of workloads, nodes, GPU health and claims, as they happen (server-sent events)."""
         nonlocal listening
         cluster = clusters.get(query.cluster)

@@ -1,16 +1,18 @@
-"""The routes that every server has: health, readiness and its own metrics."""
+"""The routes of every server: health, liveness, readiness and its own metrics."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from starlette.exceptions import HTTPException
+
 from gpufleet import __version__
 from gpufleet.server.health import Dependencies, DependencyHealth, Health, HealthAnswers, Lifecycle
 from gpufleet.server.http.answers import Prepared, Raw
-from gpufleet.server.http.errors import Problem
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.metrics import ServerMetrics
 
-_TEXT = b"text/plain; charset=utf-8"
+_TEXT = "text/plain; charset=utf-8"
+_EXPOSITION = "text/plain; version=1.0.0; charset=utf-8"
 _EXAMPLE = Health(
     status="healthy",
     timestamp=datetime(2025, 11, 5, 12, tzinfo=UTC),
@@ -23,7 +25,7 @@ _EXAMPLE = Health(
 )
 
 
-def own_routes(
+def health_routes(
     dependencies: Dependencies,
     lifecycle: Lifecycle,
     metrics: ServerMetrics,
@@ -31,33 +33,32 @@ def own_routes(
     simulated: bool,
     clock: Callable[[], float],
 ) -> list[Route]:
-    """Health, liveness, readiness and metrics."""
-
-    healths = HealthAnswers(dependencies, __version__, simulated, clock)
+    """Return the routes for health, liveness, readiness and metrics."""
+    answers = HealthAnswers(dependencies, __version__, simulated, clock)
 
     @get("/api/healthz", example=_EXAMPLE)
     async def healthz() -> Prepared[Health]:
-        """Whether the service works, and each of its dependencies.
+        """The health of the service and of each dependency.
 
         The status is 200 while the server can serve: losing a dependency makes it degraded.
         """
-        return healths.now()
+        return answers.current()
 
-    @get("/livez", media_type="text/plain; charset=utf-8")
+    @get("/livez", media_type=_TEXT)
     async def livez() -> Raw:
-        """Whether the process lives: restart it if this does not answer."""
+        """Liveness: restart the process if this does not answer."""
         return Raw(b"ok\n", _TEXT)
 
-    @get("/readyz", media_type="text/plain; charset=utf-8")
+    @get("/readyz", media_type=_TEXT)
     async def readyz() -> Raw:
-        """Whether to send traffic here."""
-        if lifecycle.unready:
-            raise Problem(503, lifecycle.unready, ((b"retry-after", b"1"),))
+        """Readiness: send traffic while this is 200."""
+        if reason := lifecycle.unready:
+            raise HTTPException(503, reason, {"retry-after": "1"})
         return Raw(b"ok\n", _TEXT)
 
-    @get("/metrics", media_type="text/plain; version=1.0.0; charset=utf-8")
+    @get("/metrics", media_type=_EXPOSITION)
     async def own_metrics() -> Raw:
         """This server's own metrics, for Prometheus to scrape."""
-        return Raw(metrics.exposition(), b"text/plain; version=1.0.0; charset=utf-8")
+        return Raw(metrics.exposition(), _EXPOSITION)
 
     return [healthz, livez, readyz, own_metrics]

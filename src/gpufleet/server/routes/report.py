@@ -1,4 +1,4 @@
-"""`/api/v1/gpu-aggregation/report` and `/waste`: what a month comes to, and who holds GPUs for nothing."""
+"""`/api/v1/gpu-aggregation/report` and `/waste`: usage of a month, and workloads that leave GPUs idle."""
 
 import time
 from collections.abc import Callable
@@ -27,16 +27,16 @@ from gpufleet.server.http.answers import Raw
 from gpufleet.server.http.csv import as_csv, wants_csv
 from gpufleet.server.http.request_context import RequestContext
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.aggregation import DAY, PREFIX, cluster_name
-from gpufleet.server.routes.aggregation_params import DEFAULT_PAGE_SIZE, MaybeSpan, Page, PageNumber, PageSize
-from gpufleet.server.routes.aggregation_ports import Books
-from gpufleet.server.routes.report_page import page_of
+from gpufleet.server.routes.aggregation import DAY, DEFAULT_PAGE_SIZE, PREFIX, Page, cluster_name, page_of
+from gpufleet.server.routes.params import ClusterName, PageNumber, PageSize, TimeRangeParams
+from gpufleet.server.routes.report_page import render_report
+from gpufleet.store import Store
 
 WASTE_DAYS = 7
 
 
-class ReportAsked(msgspec.Struct):
-    """Which report."""
+class ReportParams(msgspec.Struct):
+    """The period and the grouping of a report."""
 
     period: Annotated[
         str,
@@ -49,31 +49,29 @@ class ReportAsked(msgspec.Struct):
     group_by: Annotated[
         str, Meta(max_length=400, description="namespace, workload, label:KEY or annotation:KEY.")
     ] = "namespace"
-    cluster: Annotated[str, Meta(max_length=253, description="Cluster; the default one if not given.")] = ""
+    cluster: ClusterName = ""
     groups: Annotated[
         int,
-        Meta(
-            ge=0, le=100_000, description="Tell this many groups, the largest; the rest is one row. 0: all."
-        ),
+        Meta(ge=0, le=100_000, description="Number of largest groups; the rest is one row. 0: all."),
     ] = 0
     series: Annotated[
         int,
-        Meta(ge=0, le=50, description="Tell also how this many groups, the largest, used GPUs over time."),
+        Meta(ge=0, le=50, description="Number of largest groups to include as time series."),
     ] = 0
     format: Annotated[
-        Literal["json", "csv", "html"] | None, Meta(description="Form; what Accept says if not given.")
+        Literal["json", "csv", "html"] | None, Meta(description="Format; from the Accept header if not given.")
     ] = None
 
 
-class WasteAsked(MaybeSpan):
-    """Waste of which days; the last week if not said."""
+class WasteParams(TimeRangeParams):
+    """Waste of a time range, by default of the last week."""
 
     page: PageNumber = 1
     page_size: PageSize = DEFAULT_PAGE_SIZE
 
 
 class WasteRow(msgspec.Struct, kw_only=True):
-    """A workload that held GPUs which it did not use."""
+    """A workload with idle GPUs."""
 
     namespace: str
     workload_name: str
@@ -82,69 +80,68 @@ class WasteRow(msgspec.Struct, kw_only=True):
     idle_gpu_hours: float
     allocated_gpu_hours: float
     idle_share: float
-    """Percent of the GPU-hours it held."""
+    """Percent of its allocated GPU-hours."""
     avg_utilization: float | None
     idle_cost: float
 
 
-def report_routes(books: Books, now: Callable[[], float] = time.time) -> list[Route]:
-    """Reports, and the list of what is wasted."""
+def report_routes(store: Store, default_cluster: str, now: Callable[[], float] = time.time) -> list[Route]:
+    """Return the routes for reports and for the list of wasteful workloads."""
 
-    @get(f"{PREFIX}/report", example=_REPORT, texts=("text/csv", "text/html"))
-    async def usage_report(query: ReportAsked, context: RequestContext) -> Report | Raw:
-        """What each group used of a month or of other days, with what is left over: JSON, CSV, or a page that prints well."""
+    @get(f"{PREFIX}/report", example=_REPORT, extra_media_types=("text/csv", "text/html"))
+    async def usage_report(query: ReportParams, context: RequestContext) -> Report | Raw:
+        """Usage of each group in a month or other days, and the unallocated rest: JSON, CSV or a printable page."""
         period, grouping = period_of(query.period), grouping_of(query.group_by)
-        cluster = await cluster_name(books, query.cluster)
-        totals = await books.usage.totals(cluster, period.first, period.after)
-        groups = await _groups(books, cluster, period.first, period.after, grouping)
+        cluster = await cluster_name(store, default_cluster, query.cluster)
+        totals = await store.usage.totals(cluster, period.first, period.after)
+        groups = await _groups(store, cluster, period.first, period.after, grouping)
         made = report(cluster, period, query.group_by, totals, groups, query.groups or None)
         if query.series:
             made = msgspec.structs.replace(
-                made, series=await _series(books, cluster, period, grouping, groups[: query.series])
+                made, series=await _series(store, cluster, period, grouping, groups[: query.series])
             )
-        form = query.format or _form(context.accept)
-        if form == "html":
-            return Raw(page_of(made).encode(), b"text/html; charset=utf-8")
-        if form == "csv":
-            return Raw(as_csv(msgspec.json.encode(made.rows)) or b"", b"text/csv; charset=utf-8")
+        format = query.format or _format(context.accept)
+        if format == "html":
+            return Raw(render_report(made).encode(), "text/html")
+        if format == "csv":
+            return Raw(as_csv(msgspec.json.encode(made.rows)) or b"", "text/csv")
         return made
 
     @get(f"{PREFIX}/waste", example=Page(1, 1, 20, 1, [_WASTE]))
-    async def waste(query: WasteAsked) -> Page[WasteRow]:
-        """Workloads that hold GPUs which they don't use, the worst first; counted in whole days."""
-        cluster = await cluster_name(books, query.cluster)
+    async def waste(query: WasteParams) -> Page[WasteRow]:
+        """Workloads with idle GPUs, most idle GPU-hours first; counted in whole days."""
+        cluster = await cluster_name(store, default_cluster, query.cluster)
         end = query.end_time.timestamp() if query.end_time else now()
         start = query.start_time.timestamp() if query.start_time else end - WASTE_DAYS * DAY
         if not 0 <= end - start <= MOST_DAYS * DAY:
-            raise InvalidRequest(f"start_time must lie before end_time, by {MOST_DAYS} days at the most")
+            raise InvalidRequest(f"start_time must be before end_time, by at most {MOST_DAYS} days")
         first, after = int(start // DAY) * 24, int(end // DAY) * 24 + 24
         offset = (query.page - 1) * query.page_size
-        total, found = await books.usage.idle_workloads(cluster, first, after, query.page_size, offset)
-        rows = [_waste(each) for each in found]
-        return Page(total, query.page, query.page_size, -(-total // query.page_size), rows)
+        total, sums = await store.usage.idle_workloads(cluster, first, after, query.page_size, offset)
+        return page_of([_waste_row(each) for each in sums], total, query.page, query.page_size)
 
     return [usage_report, waste]
 
 
-async def _groups(books: Books, cluster: str, first: int, after: int, grouping: Grouping) -> list[UsageSum]:
+async def _groups(store: Store, cluster: str, first: int, after: int, grouping: Grouping) -> list[UsageSum]:
     if grouping.by == "namespace":
-        return await books.usage.by_namespace(cluster, first, after)
+        return await store.usage.by_namespace(cluster, first, after)
     if grouping.by == "workload":
-        return await books.usage.by_workload(cluster, first, after)
-    return await books.usage.by_label(cluster, first, after, grouping.by, grouping.key)
+        return await store.usage.by_workload(cluster, first, after)
+    return await store.usage.by_label(cluster, first, after, grouping.by, grouping.key)
 
 
 async def _series(
-    books: Books, cluster: str, period: ReportPeriod, grouping: Grouping, groups: list[UsageSum]
+    store: Store, cluster: str, period: ReportPeriod, grouping: Grouping, groups: list[UsageSum]
 ) -> ReportSeries:
     step = step_of(period.after - period.first)
     span = (cluster, period.first, period.after, step)
-    whole = await books.series.of_cluster(*span)
-    held = await books.series.of_groups(*span, grouping.by, grouping.key, groups)
-    return report_series(step, whole, groups, held)
+    total = await store.usage_series.of_cluster(*span)
+    by_group = await store.usage_series.of_groups(*span, grouping.by, grouping.key, groups)
+    return report_series(step, total, groups, by_group)
 
 
-def _form(accept: bytes) -> str:
+def _format(accept: bytes) -> str:
     if wants_csv(accept):
         return "csv"
     kinds = [part.split(b";")[0].strip().lower() for part in accept.split(b",")]
@@ -153,18 +150,18 @@ def _form(accept: bytes) -> str:
     return "json"
 
 
-def _waste(found: UsageSum) -> WasteRow:
-    share = found.idle / found.allocated if found.allocated else 0.0
+def _waste_row(usage: UsageSum) -> WasteRow:
+    share = usage.idle / usage.allocated if usage.allocated else 0.0
     return WasteRow(
-        namespace=found.namespace,
-        workload_name=found.name,
-        workload_type=found.kind,
-        owner_uid=found.uid,
-        idle_gpu_hours=found.idle / GPU_HOUR,
-        allocated_gpu_hours=found.allocated / GPU_HOUR,
+        namespace=usage.namespace,
+        workload_name=usage.name,
+        workload_type=usage.kind,
+        owner_uid=usage.uid,
+        idle_gpu_hours=usage.idle / GPU_HOUR,
+        allocated_gpu_hours=usage.allocated / GPU_HOUR,
         idle_share=round(100 * share, 4),
-        avg_utilization=found.utilization,
-        idle_cost=round(float(found.cost) * share, 6),
+        avg_utilization=usage.utilization,
+        idle_cost=round(float(usage.cost) * share, 6),
     )
 
 

@@ -1,17 +1,18 @@
-"""Training numbers in: `POST /api/workloads/{uid}/trainingPerformance`, and the token for it.
+"""`POST /api/workloads/{uid}/trainingPerformance` and `/reportToken`: receive training numbers.
 
-The uid may be that of the workload, of one of its pods, or `slurm:JOBID`, since that is what a
-job knows of itself; the numbers are kept for the top-level owner. A batch is stored, whole,
-when it is answered; sent again, it changes nothing.
+The uid is that of the workload, of one of its pods, or `slurm:JOBID`, because a job knows no
+other; the numbers are stored for the top-level owner. The answer means that the whole batch is
+stored. Sending a batch again changes nothing.
 """
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Annotated, Protocol
+from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from starlette.exceptions import HTTPException
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.fleet.clusters import Clusters
@@ -21,25 +22,18 @@ from gpufleet.model.reading import TrainingPoint
 from gpufleet.server.auth.caller import Caller
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
 from gpufleet.server.http.answers import Answer
-from gpufleet.server.http.errors import Problem
 from gpufleet.server.http.request_context import RequestContext
 from gpufleet.server.http.routing import Route, post
-from gpufleet.server.routes.params import InCluster
+from gpufleet.server.routes.params import ClusterParams
+from gpufleet.store.training import TrainingStore
 from gpufleet.training.metric_names import NAME_PATTERN
 
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 _DAY = 86_400.0
 
 
-class TrainingRecorder(Protocol):
-    """What keeps the numbers; the store's part `training` does."""
-
-    async def append(self, cluster: str, workload_uid: str, points: Sequence[TrainingPoint]) -> None:
-        """Store points; one that is sent again replaces itself."""
-
-
 class ReportedRow(msgspec.Struct):
-    """A number as a training job reports it; the time is in Unix milliseconds."""
+    """A number that a training job reports; the time is in Unix milliseconds."""
 
     metric: Annotated[str, Meta(pattern=NAME_PATTERN)]
     value: float
@@ -47,18 +41,18 @@ class ReportedRow(msgspec.Struct):
     rank: Annotated[int, Meta(ge=0, le=10**6)] | None = None
 
 
-Rows = Annotated[list[ReportedRow], Meta(min_length=1, max_length=MOST_ROWS)]
+Rows = Annotated[list[ReportedRow], Meta(min_length=1, max_length=MAX_ROWS)]
 
 
 class Stored(msgspec.Struct):
-    """The workload that the numbers were stored for, and how many."""
+    """The workload that the numbers were stored for, and how many they are."""
 
     uid: str
     stored: int
 
 
 class ReportToken(msgspec.Struct):
-    """A token that may report the training of one workload, and nothing else."""
+    """A token that may only report the training of one workload."""
 
     uid: str
     token: str
@@ -66,11 +60,11 @@ class ReportToken(msgspec.Struct):
 
 def training_routes(
     clusters: Clusters,
-    book: TrainingRecorder,
+    training: TrainingStore,
     tokens: WorkloadTokens,
     clock: Callable[[], float] = time.time,
 ) -> list[Route]:
-    """The way in for training numbers."""
+    """Return the routes that receive training numbers and issue tokens for them."""
 
     @post(
         "/api/workloads/{uid:str}/trainingPerformance",
@@ -78,40 +72,40 @@ def training_routes(
         body_example=[ReportedRow("loss", 0.0125, 1609459200000, 0)],
     )
     async def report_training(
-        uid: str, query: InCluster, body: Rows, context: RequestContext
+        uid: str, query: ClusterParams, body: Rows, context: RequestContext
     ) -> Answer[Stored]:
-        """Report training numbers of a workload, in batches; the same batch may be sent again.
+        """Report a batch of training numbers of a workload; the same batch may be sent again.
 
         Takes the role operator, the workload's own token, or the service account token of its pod.
         """
         fleet = clusters.synced(query.cluster).fleet
         owner = workload_uid(fleet, uid)
-        _refuse_strangers(fleet, context.caller, owner)
+        _check_caller(fleet, context.caller, owner)
         points = [_point(number, row, clock() + _DAY) for number, row in enumerate(body)]
-        await book.append(fleet.cluster, owner, points)
+        await training.append(fleet.cluster, owner, points)
         return Answer(Stored(owner, len(points)))
 
     @post("/api/workloads/{uid:str}/reportToken", example=ReportToken("abc123", "gpw_YWJj.c2ln"))
-    async def report_token(uid: str, query: InCluster) -> Answer[ReportToken]:
-        """Make the token with which a workload may report its training (role operator)."""
+    async def report_token(uid: str, query: ClusterParams) -> Answer[ReportToken]:
+        """Issue the token with which a workload may report its training (role operator)."""
         owner = workload_uid(clusters.synced(query.cluster).fleet, uid)
-        return Answer(ReportToken(owner, tokens.issue(owner)), headers=((b"cache-control", b"no-store"),))
+        return Answer(ReportToken(owner, tokens.issue(owner)), headers={"cache-control": "no-store"})
 
     return [report_training, report_token]
 
 
-def _refuse_strangers(fleet: Fleet, caller: Caller | None, owner: str) -> None:
-    """A pod or a workload's token may report for its own workload only."""
+def _check_caller(fleet: Fleet, caller: Caller | None, owner: str) -> None:
+    """Raise 403 if a pod or a workload token reports for another workload."""
     if caller is None or caller.role == "operator" or caller.workload_uid == owner:
         return
     if caller.pod_uid and fleet.ownership.root_of(caller.pod_uid) == owner:
         return
-    raise Problem(403, f"{caller.name} may report the training of its own workload only")
+    raise HTTPException(403, f"{caller.name} may report the training of its own workload only")
 
 
 def _point(number: int, row: ReportedRow, latest: float) -> TrainingPoint:
     if not math.isfinite(row.value):
         raise InvalidRequest(f"body[{number}].value: must be a finite number")
     if row.timestamp / 1000 > latest:
-        raise InvalidRequest(f"body[{number}].timestamp: lies in the future; it takes Unix milliseconds")
+        raise InvalidRequest(f"body[{number}].timestamp: is in the future; it takes Unix milliseconds")
     return TrainingPoint(row.metric, row.value, row.timestamp / 1000, row.rank)

@@ -1,0 +1,101 @@
+"""Build the HTTP response for what a handler returned: envelope, entity tag, CSV, compression.
+
+Starlette's GZipMiddleware compresses ordinary responses. A `Prepared` brings its own gzip form, which the
+middleware leaves alone. A list is sent as CSV, without an envelope, for `Accept: text/csv`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from starlette.responses import Response, StreamingResponse
+
+from gpufleet.server.http.answers import (
+    GZIP_MIN_BYTES,
+    MAX_TAIL_BYTES,
+    Answer,
+    Prepared,
+    Raw,
+    encode,
+    etag_matches,
+    etag_of,
+)
+from gpufleet.server.http.csv import as_csv, wants_csv
+from gpufleet.server.http.request_context import RequestContext
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_CACHING = {"cache-control": "private, no-cache", "vary": "accept, accept-encoding"}
+_THREAD_MIN_BYTES = 256 * 1024
+
+
+async def respond(result: Any, context: RequestContext, *, head: bool = False) -> Response:
+    """Return the response for a handler's `result`. A stream requested with HEAD has no body."""
+    if isinstance(result, StreamingResponse) and head:
+        return Response(status_code=result.status_code, headers=result.headers)
+    if isinstance(result, Response):
+        return result
+    if isinstance(result, Raw):
+        return _raw(result, context)
+    extra = result.headers if isinstance(result, Answer) else {}
+    prepared = await encode(result)
+    if wants_csv(context.accept):
+        rows = await _in_thread_if_large(len(prepared.encoded), as_csv, prepared.encoded)
+        if rows is not None:
+            return _raw(Raw(rows, "text/csv", headers=extra), context)
+    headers = {**_CACHING, "etag": prepared.etag, **extra}
+    if _is_cached(context, prepared.etag):
+        return Response(status_code=304, headers=headers)
+    tail = context.envelope.tail(prepared.message, context.trace)
+    if prepared is result and _sends_gzip(prepared, tail, context):
+        body = await _gzip(prepared, tail, context)
+        headers["content-encoding"] = "gzip"
+    else:
+        body = b"".join((context.envelope.head, prepared.encoded, tail))
+    return Response(body, headers=headers, media_type="application/json")
+
+
+def accepts_gzip(accept_encoding: bytes) -> bool:
+    """Return whether an `Accept-Encoding` header allows gzip."""
+    for part in accept_encoding.split(b","):
+        coding, _, weight = part.partition(b";")
+        if coding.strip().lower() in (b"gzip", b"*"):
+            return weight.replace(b" ", b"") not in (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
+    return False
+
+
+def _raw(raw: Raw, context: RequestContext) -> Response:
+    headers = raw.headers
+    if raw.status == 200:
+        etag = etag_of(raw.body)
+        headers = {**_CACHING, "etag": etag, **headers}
+        if _is_cached(context, etag):
+            return Response(status_code=304, headers=headers)
+    return Response(raw.body, raw.status, headers, raw.media_type)
+
+
+def _is_cached(context: RequestContext, etag: str) -> bool:
+    if_none_match = context.headers.get(b"if-none-match")
+    return if_none_match is not None and etag_matches(if_none_match, etag)
+
+
+def _sends_gzip(prepared: Prepared[Any], tail: bytes, context: RequestContext) -> bool:
+    return (
+        len(prepared.encoded) >= GZIP_MIN_BYTES
+        and len(tail) <= MAX_TAIL_BYTES
+        and accepts_gzip(context.headers.get(b"accept-encoding", b""))
+    )
+
+
+async def _gzip(prepared: Prepared[Any], tail: bytes, context: RequestContext) -> bytes:
+    if prepared.is_compressed(context.envelope):
+        return prepared.gzip(context.envelope).close(tail)
+    size = len(prepared.encoded)
+    return (await _in_thread_if_large(size, prepared.gzip, context.envelope)).close(tail)
+
+
+async def _in_thread_if_large(size: int, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `make` on `size` bytes; in a thread if they are many, so that small requests are not delayed."""
+    if size < _THREAD_MIN_BYTES:
+        return make(*args, **kwargs)
+    return await asyncio.to_thread(make, *args, **kwargs)
