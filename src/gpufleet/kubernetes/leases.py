@@ -19,7 +19,6 @@ from msgspec import structs
 
 from gpufleet.kubernetes.annotations import HOLDERS, LEASE_GPU, LEASE_MODEL, LEASE_NODE
 from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta, micro_time
-from gpufleet.placement.request import WHOLE
 
 LABELS: Mapping[str, str] = {"app.kubernetes.io/managed-by": "gpufleet-scheduler"}
 _NAME = re.compile(r"gpu-(?P<node>.+)-(?P<gpu>[0-9]{1,4})")
@@ -84,7 +83,7 @@ def read_lease(lease: Lease) -> GpuLease | None:
         described = {}
     if uids and set(uids) == described.keys():
         return GpuLease(node, number, described, False, lease)
-    unknown = LeaseHolder(milli=WHOLE)
+    unknown = LeaseHolder(milli=1000)  # the whole GPU
     holders = {uid: described.get(uid, unknown) for uid in uids} or {f"lease {lease.metadata.name}": unknown}
     return GpuLease(node, number, holders, True, lease)
 
