@@ -139,7 +139,7 @@ test-dashboard:
 check-workflows:
 	@if [ -x $(ACTIONLINT) ] || $(MAKE) --no-print-directory $(ACTIONLINT); then \
 		echo "==> actionlint"; $(ACTIONLINT) .github/workflows/*.yml; \
-	else echo "==> no actionlint (install Go to build it): skipping the workflows"; fi
+	else echo "==> actionlint could not be built (needs Go and network access): skipping the workflows"; fi
 
 $(ACTIONLINT):
 	@command -v go >/dev/null && echo "==> building actionlint $(ACTIONLINT_VERSION)" \
