@@ -1,4 +1,4 @@
-"""Slurm jobs and containers of the simulated fleet, read by the ordinary sources through ordinary doors."""
+"""Slurm jobs and containers of the simulated fleet, read by the ordinary sources through ordinary servers."""
 
 import asyncio
 from collections import Counter
@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from gpufleet.demo.fake_servers import FakeServers
+from gpufleet.demo.objects.allocation_periods import allocation_periods
 from gpufleet.demo.simulation.hardware import BUILT, DAY
 from gpufleet.demo.simulation.simulation import Simulation
 from gpufleet.errors import SlurmUnavailable
@@ -24,7 +25,7 @@ NOW = BUILT + 300 * DAY + 12_345.0
 SIMULATION = Simulation(seed=3, nodes=32, gpus=8)
 
 
-class Followed:
+class SourceReader:
     """A fleet that Slurm and an engine fill, at a time that a test sets."""
 
     def __init__(self) -> None:
@@ -32,11 +33,11 @@ class Followed:
         self.fleet = Fleet("demo", clock=lambda: self.at)
 
     @asynccontextmanager
-    async def opened(self, history: float = 0.0) -> AsyncIterator["Followed"]:
-        async with FakeServers(SIMULATION, lambda: self.at) as doors:
-            settings = SlurmSettings(url=doors.url, history=history)
+    async def opened(self, history: float = 0.0) -> AsyncIterator["SourceReader"]:
+        async with FakeServers(SIMULATION, lambda: self.at) as servers:
+            settings = SlurmSettings(url=servers.url, history=history)
             self.slurm = SlurmSource(settings, self.fleet, clock=lambda: self.at)
-            self.docker = DockerSource(DockerSettings(url=doors.url), self.fleet, clock=lambda: self.at)
+            self.docker = DockerSource(DockerSettings(url=servers.url), self.fleet, clock=lambda: self.at)
             yield self
             await self.slurm.close()
             await self.docker.close()
@@ -58,14 +59,14 @@ class Followed:
 def truth(at: float) -> dict[tuple[str, int], str]:
     return {
         (holding.node, gpu): holding.pod_uid
-        for holding in SIMULATION.holdings(at, at + 1)
+        for holding in allocation_periods(SIMULATION, at, at + 1)
         for gpu in holding.held
         if holding.source != "k8s"
     }
 
 
 async def test_at_any_moment_each_gpu_is_held_by_whom_the_simulation_says() -> None:
-    async with Followed().opened() as followed:
+    async with SourceReader().opened() as followed:
         seen: set[str] = set()
         for _ in range(60):
             await followed.look()
@@ -76,7 +77,7 @@ async def test_at_any_moment_each_gpu_is_held_by_whom_the_simulation_says() -> N
 
 
 async def test_every_gpu_second_is_on_the_books_once() -> None:
-    async with Followed().opened() as followed:
+    async with SourceReader().opened() as followed:
         await followed.look()
         followed.fleet.start_accounting()
         end = NOW + 9 * 3600
@@ -85,7 +86,7 @@ async def test_every_gpu_second_is_on_the_books_once() -> None:
             await followed.look()
         written = {(p.pod_uid, p.start): p for p in followed.fleet.allocation_periods.drain()}
         since = min(period.start for period in written.values())
-        told = [h for h in SIMULATION.holdings(since - DAY, end) if h.source != "k8s"]
+        told = [h for h in allocation_periods(SIMULATION, since - DAY, end) if h.source != "k8s"]
         told = [h for h in told if h.end == 0.0 or h.end > NOW]
         seconds = Counter[str]()
         for holding in told:
@@ -102,7 +103,7 @@ async def test_every_gpu_second_is_on_the_books_once() -> None:
 
 
 async def test_jobs_that_ended_before_are_taken_over_from_the_accounting_database() -> None:
-    async with Followed().opened(history=2 * DAY) as followed:
+    async with SourceReader().opened(history=2 * DAY) as followed:
         await followed.look()
         followed.fleet.start_accounting()
         await followed.look()
@@ -117,7 +118,7 @@ async def test_jobs_that_ended_before_are_taken_over_from_the_accounting_databas
 
 
 async def test_users_accounts_and_partitions_come_along() -> None:
-    async with Followed().opened() as followed:
+    async with SourceReader().opened() as followed:
         await followed.look()
         jobs = [w for w in followed.fleet.workloads().values() if w.kind == "SlurmJob"]
         runs = {run.uid: run for run in SIMULATION.runs(NOW, NOW)}
@@ -134,8 +135,8 @@ async def test_a_change_of_a_container_is_heard_before_the_next_listing() -> Non
     runs = [run for run in SIMULATION.runs(NOW, NOW + DAY) if run.slot.role.name == "container-batch"]
     bound = min(run.bound for run in runs if run.bound > NOW)
     at = bound - 1
-    async with FakeServers(SIMULATION, lambda: at) as doors:
-        engine = Engine(DockerSettings(url=doors.url))
+    async with FakeServers(SIMULATION, lambda: at) as servers:
+        engine = Engine(DockerSettings(url=servers.url))
         try:
             changes = engine.changes()
             heard = asyncio.ensure_future(anext(changes))
@@ -149,8 +150,8 @@ async def test_a_change_of_a_container_is_heard_before_the_next_listing() -> Non
 
 
 async def test_a_fleet_too_small_for_slurm_has_no_slurm() -> None:
-    async with FakeServers(Simulation(1, 4, 8), lambda: NOW) as doors:
-        rest = Rest(SlurmSettings(url=doors.url))
+    async with FakeServers(Simulation(1, 4, 8), lambda: NOW) as servers:
+        rest = Rest(SlurmSettings(url=servers.url))
         try:
             with pytest.raises(SlurmUnavailable, match="slurmrestd has no /slurm"):
                 await rest.jobs()
@@ -159,7 +160,7 @@ async def test_a_fleet_too_small_for_slurm_has_no_slurm() -> None:
 
 
 async def test_a_question_for_nonsense_gets_an_answer_all_the_same() -> None:
-    async with FakeServers(SIMULATION, lambda: NOW) as doors, aiohttp.ClientSession(doors.url) as session:
+    async with FakeServers(SIMULATION, lambda: NOW) as servers, aiohttp.ClientSession(servers.url) as session:
         for start in ("yesterday", "utsnow", "-1", "1e9", "99999999999999999999", ""):
             async with session.get("/slurmdb/v0.0.41/jobs", params={"start_time": start}) as answer:
                 assert answer.status == 200

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from gpufleet.demo.simulation.hardware import BUILT, DAY
-from gpufleet.demo.simulation.history import (
-    CHARTED,
-    NEEDED,
-    RECENT,
-    reach,
+from gpufleet.demo.history import (
+    CHART_QUANTITIES,
+    RECENT_SECONDS,
+    REQUIRED_QUANTITIES,
+    history_seconds,
     write_readings,
     write_training,
 )
+from gpufleet.demo.simulation.hardware import BUILT, DAY
 from gpufleet.demo.simulation.simulation import Simulation
 from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.model.reading import GpuRef, Quantity
@@ -28,10 +28,12 @@ def source(store: Store) -> EmbeddedMetrics:
 
 async def test_a_range_of_the_past_has_the_values_of_the_simulation(store: Store) -> None:
     span = (NOW - 9 * 3600, NOW)
-    await write_readings(FLEET, store.readings, "demo", span, NEEDED | CHARTED)
-    await write_readings(FLEET, store.readings, "demo", (NOW - 3600, NOW), NEEDED | CHARTED)
+    await write_readings(FLEET, store.readings, "demo", span, REQUIRED_QUANTITIES | CHART_QUANTITIES)
+    await write_readings(
+        FLEET, store.readings, "demo", (NOW - 3600, NOW), REQUIRED_QUANTITIES | CHART_QUANTITIES
+    )
     refs = [gpu.ref for gpu in FLEET.gpus]
-    for quantity in NEEDED | CHARTED:
+    for quantity in REQUIRED_QUANTITIES | CHART_QUANTITIES:
         found = await source(store).series(quantity, refs, NOW - 3600, NOW - 60, 60.0)
         assert found
         kept = await store.readings.samples("demo", quantity, *span)
@@ -40,16 +42,18 @@ async def test_a_range_of_the_past_has_the_values_of_the_simulation(store: Store
             there = ~np.isnan(series.values)
             if not there.any():
                 continue
-            truth = FLEET.measured(series.times[there], frozenset({quantity}))[quantity][row]
+            truth = FLEET.measure(series.times[there], frozenset({quantity}))[quantity][row]
             np.testing.assert_allclose(series.values[there], truth)
 
 
 async def test_there_is_no_gap_longer_than_a_sample_stands_for(store: Store) -> None:
-    await write_readings(FLEET, store.readings, "demo", (NOW - RECENT - 7200, NOW), NEEDED)
-    name = next(
-        m.name for m in FLEET.hardware.machines if m.number not in (FLEET.hardware.trouble.broken or ())
+    await write_readings(
+        FLEET, store.readings, "demo", (NOW - RECENT_SECONDS - 7200, NOW), REQUIRED_QUANTITIES
     )
-    start, end = NOW - RECENT - 7200 + 300, NOW - 60
+    name = next(
+        m.name for m in FLEET.hardware.machines if m.number not in (FLEET.hardware.faulty.broken or ())
+    )
+    start, end = NOW - RECENT_SECONDS - 7200 + 300, NOW - 60
     (series,) = await source(store).series(Quantity.UTILIZATION, [GpuRef(name, 0)], start, end, 60.0)
     assert len(series.times) == int((end - start) / 60) + 1
 
@@ -65,4 +69,4 @@ async def test_the_numbers_of_training_are_asked_back(store: Store) -> None:
 
 @pytest.mark.parametrize(("nodes", "days"), [(1, 7.0), (32, 7.0), (64, 3.5), (2000, 0.112)])
 def test_larger_fleets_have_a_shorter_past(nodes: int, days: float) -> None:
-    assert reach(7, nodes) == pytest.approx(days * DAY)
+    assert history_seconds(7, nodes) == pytest.approx(days * DAY)

@@ -1,4 +1,4 @@
-"""The simulated fleet shown through an API and its doors, and read back by the ordinary sources."""
+"""The simulated fleet shown through an API and its servers, and read back by the ordinary sources."""
 
 import asyncio
 from collections import Counter
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpufleet.demo.fake_servers import FakeServers
+from gpufleet.demo.objects.allocation_periods import allocation_periods
 from gpufleet.demo.player import Player
 from gpufleet.demo.simulation.hardware import BUILT, DAY
 from gpufleet.demo.simulation.simulation import Simulation
@@ -21,8 +22,7 @@ from gpufleet.runtime.settings import DockerSettings, KubernetesSettings, SlurmS
 from gpufleet.sources.docker import DockerSource
 from gpufleet.sources.kubernetes import KubernetesSource
 from gpufleet.sources.slurm import SlurmSource
-from kubelite import KubeLite
-from kubelite.storage.direct import DirectStorage
+from kubelite import DirectStorage, KubeLite
 
 NOW = BUILT + 300 * DAY + 12_345.0
 SIMULATION = Simulation(seed=3, nodes=32, gpus=8)
@@ -35,7 +35,7 @@ async def shown(at: float, keep: float = DAY) -> AsyncIterator[tuple[KubeLite, P
         storage = DirectStorage(server)
         storage.put(definitions())
         player = Player(SIMULATION, storage, keep=keep)
-        await player.begin(at)
+        await player.start(at)
         yield server, player
 
 
@@ -43,10 +43,10 @@ async def shown(at: float, keep: float = DAY) -> AsyncIterator[tuple[KubeLite, P
 async def followed(server: KubeLite, at: float) -> AsyncIterator[Fleet]:
     """The fleet as the ordinary sources read it."""
     fleet = Fleet("demo", clock=lambda: at, simulated=True)
-    async with FakeServers(SIMULATION, lambda: at) as doors, KubeClient(Connection(server.url)) as client:
+    async with FakeServers(SIMULATION, lambda: at) as servers, KubeClient(Connection(server.url)) as client:
         source = KubernetesSource(client, fleet, fault_taints=KubernetesSettings().fault_taints)
-        slurm = SlurmSource(SlurmSettings(url=doors.url), fleet, clock=lambda: at)
-        docker = DockerSource(DockerSettings(url=doors.url), fleet, clock=lambda: at)
+        slurm = SlurmSource(SlurmSettings(url=servers.url), fleet, clock=lambda: at)
+        docker = DockerSource(DockerSettings(url=servers.url), fleet, clock=lambda: at)
         for other in (slurm, docker):
             await other.look()
             await other.close()
@@ -82,13 +82,17 @@ _MADE_BY_THE_SERVER = {
 
 async def test_the_ordinary_sources_see_what_the_simulation_says() -> None:
     async with shown(NOW) as (server, _), followed(server, NOW) as fleet:
-        held = {(h.node, gpu): h.pod_uid for h in SIMULATION.holdings(NOW, NOW + 1) for gpu in h.held}
+        held = {
+            (h.node, gpu): h.pod_uid for h in allocation_periods(SIMULATION, NOW, NOW + 1) for gpu in h.held
+        }
         views = fleet.views()
         seen = {
             (name, gpu): uids[0] for name, view in views.items() for gpu, uids in view.holders.items() if uids
         }
         assert seen == held
-        expected = Counter(h.workload_uid for h in SIMULATION.holdings(NOW, NOW + 1) for _ in h.held)
+        expected = Counter(
+            h.workload_uid for h in allocation_periods(SIMULATION, NOW, NOW + 1) for _ in h.held
+        )
         running = {w.uid: w.gpus for w in fleet.workloads().values() if w.gpus and w.status is Status.RUNNING}
         assert running == expected
         assert any(w.status is Status.PENDING and w.requested for w in fleet.workloads().values())
@@ -109,7 +113,7 @@ async def test_the_overview_counts_the_broken_node_and_leaves_out_the_cordoned_o
             and hardware.lost_gpu(machine, NOW) is None
             and not hardware.is_cordoned(machine)
         }
-        held = sum(h.gpus for h in SIMULATION.holdings(NOW, NOW + 1) if h.node in usable)
+        held = sum(h.gpus for h in allocation_periods(SIMULATION, NOW, NOW + 1) if h.node in usable)
         assert told.allocation_rate == pytest.approx(held / (29 * 8))
 
 
@@ -118,8 +122,10 @@ async def test_the_ledger_of_the_fleet_writes_the_holding_periods_of_the_simulat
         fleet.put_readings(SIMULATION.readings_at(NOW))
         fleet.start_accounting()
         written = {period.pod_uid: period for period in fleet.allocation_periods.drain()}
-        told = {h.pod_uid: h for h in SIMULATION.holdings(NOW - 100 * DAY, NOW) if h.pod_uid in written}
-        lasting = {h.pod_uid for h in SIMULATION.holdings(NOW, NOW + 1)}
+        told = {
+            h.pod_uid: h for h in allocation_periods(SIMULATION, NOW - 100 * DAY, NOW) if h.pod_uid in written
+        }
+        lasting = {h.pod_uid for h in allocation_periods(SIMULATION, NOW, NOW + 1)}
         assert lasting <= told.keys() == written.keys()
         assert written == told
 
@@ -130,14 +136,14 @@ async def test_step_by_step_or_at_once_the_same_objects_are_there() -> None:
         at = NOW
         while at < later:
             at = min(at + 400.0, later)
-            await player.show(at)
+            await player.update(at)
         assert contents(stepwise) == contents(at_once)
 
 
 async def test_nothing_is_written_while_nothing_happens() -> None:
     async with shown(NOW) as (server, player):
         before = server.store.version
-        assert await player.show(NOW) == 0
+        assert await player.update(NOW) == 0
         assert server.store.version == before
 
 
@@ -151,7 +157,7 @@ async def test_what_a_user_changes_stays() -> None:
             "application/merge-patch+json",
         )
         for minutes in range(1, 30):
-            await player.show(NOW + 60 * minutes)
+            await player.update(NOW + 60 * minutes)
         assert (await client.read_json(f"/api/v1/nodes/{name}"))["spec"]["unschedulable"] is True
 
 
@@ -162,8 +168,8 @@ async def test_odd_fleets_are_shown_too(size: tuple[int, int]) -> None:
         storage = DirectStorage(server)
         storage.put(definitions())
         player = Player(simulation, storage, keep=DAY)
-        await player.begin(NOW)
-        await player.show(NOW + 40 * DAY)
+        await player.start(NOW)
+        await player.update(NOW + 40 * DAY)
         assert len(server.store.collection("nodes").entries) == sum(
             machine.source == "k8s" for machine in simulation.hardware.machines
         )

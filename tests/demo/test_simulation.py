@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.demo.simulation.hardware import BUILT, DAY, lost_place
+from gpufleet.demo.objects.allocation_periods import allocation_periods
+from gpufleet.demo.simulation.hardware import BUILT, DAY, lost_gpu_index
 from gpufleet.demo.simulation.simulation import Simulation
 from gpufleet.demo.simulation.training import training_points
 from gpufleet.model.reading import FaultKind, Quantity
@@ -29,8 +30,8 @@ def fleet() -> Simulation:
 
 def test_the_same_seed_at_the_same_time_is_the_same_fleet(fleet: Simulation) -> None:
     twin, other = Simulation(1, 32, 8), Simulation(2, 32, 8)
-    assert list(twin.holdings(NOW - DAY, NOW)) == list(fleet.holdings(NOW - DAY, NOW))
-    assert list(other.holdings(NOW - DAY, NOW)) != list(fleet.holdings(NOW - DAY, NOW))
+    assert list(allocation_periods(twin, NOW - DAY, NOW)) == list(allocation_periods(fleet, NOW - DAY, NOW))
+    assert list(allocation_periods(other, NOW - DAY, NOW)) != list(allocation_periods(fleet, NOW - DAY, NOW))
     mine, theirs = fleet.readings_at(NOW), twin.readings_at(NOW)
     assert mine.gpus == theirs.gpus
     for quantity, column in mine.values.items():
@@ -41,7 +42,7 @@ def test_the_same_seed_at_the_same_time_is_the_same_fleet(fleet: Simulation) -> 
 @given(seeds, sizes, moments)
 def test_no_gpu_is_held_twice_and_none_that_is_broken(seed: int, size: tuple[int, int], at: float) -> None:
     fleet = Simulation(seed, *size)
-    held = Counter((h.node, gpu) for h in fleet.holdings(at, at + 1) for gpu in h.held)
+    held = Counter((h.node, gpu) for h in allocation_periods(fleet, at, at + 1) for gpu in h.held)
     assert all(count == 1 for count in held.values())
     for machine in fleet.hardware.machines:
         mine = {gpu for node, gpu in held if node == machine.name}
@@ -60,7 +61,7 @@ def test_holding_time_adds_up_however_a_span_is_cut(
     middle, end = start + first, start + first + then
 
     def gpu_seconds(since: float, until: float) -> float:
-        return sum(h.gpus * ((h.end or until) - h.start) for h in fleet.holdings(since, until))
+        return sum(h.gpus * ((h.end or until) - h.start) for h in allocation_periods(fleet, since, until))
 
     whole = gpu_seconds(start, end)
     assert gpu_seconds(start, middle) + gpu_seconds(middle, end) == pytest.approx(whole, abs=0.01)
@@ -72,7 +73,7 @@ def test_holding_time_adds_up_however_a_span_is_cut(
 def test_readings_make_sense_and_are_missing_only_where_something_is_broken(seed: int, at: float) -> None:
     fleet = Simulation(seed, 16, 8)
     readings = fleet.readings_at(at)
-    held = {(h.node, gpu) for h in fleet.holdings(at, at + 1) for gpu in h.held}
+    held = {(h.node, gpu) for h in allocation_periods(fleet, at, at + 1) for gpu in h.held}
     machines = {machine.name: machine for machine in fleet.hardware.machines}
     assert list(readings.gpus) == sorted(readings.gpus, key=lambda gpu: gpu.ref)
     for row, gpu in enumerate(readings.gpus):
@@ -104,7 +105,7 @@ def test_readings_make_sense_and_are_missing_only_where_something_is_broken(seed
 def test_a_moment_reads_the_same_whatever_it_is_asked_with(seed: int, at: float, others: list[int]) -> None:
     fleet = Simulation(seed, 9, 4)
     times = np.array(sorted({at, *(at + other for other in others)}))
-    grid = fleet.measured(times)
+    grid = fleet.measure(times)
     alone = fleet.readings_at(at).values
     column = int(np.flatnonzero(times == at)[0])
     for quantity, values in alone.items():
@@ -135,7 +136,7 @@ def test_on_any_day_there_is_trouble_waste_and_a_queue(fleet: Simulation, day: i
     assert hardware.down_since(at) <= at
     assert hardware.lost_since(at) <= at
     assert any(run.created <= at < run.bound for run in fleet.runs(at, at))
-    held = {(h.node, gpu) for h in fleet.holdings(at, at + 1) for gpu in h.held}
+    held = {(h.node, gpu) for h in allocation_periods(fleet, at, at + 1) for gpu in h.held}
     assert 0.5 < len(held) / 256 < 0.95
     idle = [
         gpu.ref
@@ -152,11 +153,11 @@ def test_at_any_hour_somebody_trains_as_the_commands_in_the_docs_expect(fleet: S
 
 
 def test_the_longest_queue_never_fits_the_free_nodes(fleet: Simulation) -> None:
-    (wanted,) = {run.slot.places for run in fleet.runs(NOW, NOW) if run.bound == math.inf}
+    (wanted,) = {run.slot.positions for run in fleet.runs(NOW, NOW) if run.bound == math.inf}
     model = fleet.hardware.machines[wanted[0].node].model
     for hours in range(0, 24 * 14, 5):
         at = NOW + 3600 * hours
-        busy = {h.node for h in fleet.holdings(at, at + 1)}
+        busy = {h.node for h in allocation_periods(fleet, at, at + 1)}
         free = [
             machine
             for machine in fleet.hardware.machines
@@ -169,10 +170,12 @@ def test_the_longest_queue_never_fits_the_free_nodes(fleet: Simulation) -> None:
 
 
 def test_gpus_that_get_lost_are_given_to_nobody(fleet: Simulation) -> None:
-    for number in fleet.hardware.trouble.xid or ():
+    for number in fleet.hardware.faulty.xid or ():
         machine = fleet.hardware.machines[number]
-        places = [place for slot in fleet.slots for place in slot.places if slot.role.name != "backlog"]
-        assert not any(p.node == number and lost_place(machine) in p.gpus for p in places)
+        positions = [
+            position for slot in fleet.slots for position in slot.positions if slot.role.name != "backlog"
+        ]
+        assert not any(p.node == number and lost_gpu_index(machine) in p.gpus for p in positions)
 
 
 def test_a_training_run_learns_and_reports_each_minute_once(fleet: Simulation) -> None:
@@ -191,7 +194,7 @@ def test_a_training_run_learns_and_reports_each_minute_once(fleet: Simulation) -
 
 
 def test_processes_are_on_held_gpus_only(fleet: Simulation) -> None:
-    held = {(h.node, gpu) for h in fleet.holdings(NOW, NOW + 1) for gpu in h.held}
+    held = {(h.node, gpu) for h in allocation_periods(fleet, NOW, NOW + 1) for gpu in h.held}
     rows = fleet.processes_at(NOW).rows
     assert rows
     assert {(row.gpu.node, row.gpu.index) for row in rows} <= held

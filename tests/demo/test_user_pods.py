@@ -9,20 +9,20 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpufleet.demo.objects.allocation_periods import allocation_periods
+from gpufleet.demo.objects.identities import pods_of
 from gpufleet.demo.player import Player
 from gpufleet.demo.simulation.hardware import BUILT, DAY
-from gpufleet.demo.simulation.identities import pods_of
 from gpufleet.demo.simulation.simulation import Simulation
 from gpufleet.demo.simulation.timeline import Run
-from gpufleet.demo.user_pods import PULLING
+from gpufleet.demo.user_pods import IMAGE_PULL_SECONDS
 from gpufleet.kubernetes import Connection, KubeClient
 from gpufleet.kubernetes.client.errors import ObjectNotFound
 from gpufleet.kubernetes.crds.generate import definitions
 from gpufleet.kubernetes.leases import LeaseHolder, new_lease, read_lease
 from gpufleet.kubernetes.objects import Lease
 from gpufleet.model.reading import GpuRef, Quantity
-from kubelite import KubeLite
-from kubelite.storage.direct import DirectStorage
+from kubelite import DirectStorage, KubeLite
 
 NOW = BUILT + 300 * DAY + 12_345.0
 SIMULATION = Simulation(seed=5, nodes=16, gpus=4)
@@ -42,8 +42,8 @@ class Stage:
     async def until(self, at: float, step: float = 15.0) -> None:
         while self.at < at:
             self.at = min(self.at + step, at)
-            self.player.tend(self.at)
-            await self.player.show(self.at)
+            self.player.update_user_pods(self.at)
+            await self.player.update(self.at)
             self.no_gpu_is_leased_to_two()
 
     async def pod(self, name: str, namespace: str = "default") -> Any:
@@ -91,17 +91,17 @@ class Stage:
         """What runs by the simulation's own account has no GPU that a guest's lease names."""
         machines = SIMULATION.hardware.machines
         mine = {
-            (place.node, gpu)
+            (position.node, gpu)
             for run in self.player.runs(self.at, self.at)
-            if run.bound <= self.at < run.ended and run.uid not in self.guests()
-            for place in run.slot.places
-            for gpu in place.gpus
+            if run.bound <= self.at < run.ended and run.uid not in self.user_pods()
+            for position in run.slot.positions
+            for gpu in position.gpus
         }
-        taken = {(machines[node].name, gpu) for node, gpu in self.player.guests.leased}
+        taken = {(machines[node].name, gpu) for node, gpu in self.player.user_pods.gpu_holders}
         assert not {(machines[node].name, gpu) for node, gpu in mine} & taken
 
-    def guests(self) -> set[str]:
-        return {run.uid for run in self.player.guests.runs()}
+    def user_pods(self) -> set[str]:
+        return {run.uid for run in self.player.user_pods.runs()}
 
 
 @asynccontextmanager
@@ -110,17 +110,17 @@ async def stage() -> AsyncIterator[Stage]:
         storage = DirectStorage(server)
         storage.put(definitions())
         player = Player(SIMULATION, storage, keep=DAY)
-        await player.begin(NOW)
+        await player.start(NOW)
         yield Stage(server, player, client)
 
 
 def free_gpus() -> tuple[str, tuple[int, ...]]:
     """GPUs of a node that no run has for the next hour."""
-    held = {(h.node, gpu) for h in SIMULATION.holdings(NOW, NOW + 3600) for gpu in h.held}
-    trouble = SIMULATION.hardware.trouble
+    held = {(h.node, gpu) for h in allocation_periods(SIMULATION, NOW, NOW + 3600) for gpu in h.held}
+    faulty = SIMULATION.hardware.faulty
     for machine in SIMULATION.hardware.machines:
         gpus = tuple(gpu for gpu in range(machine.gpus) if (machine.name, gpu) not in held)
-        well = machine.number not in (*(trouble.broken or ()), *(trouble.xid or ()), trouble.cordoned)
+        well = machine.number not in (*(faulty.broken or ()), *(faulty.xid or ()), faulty.cordoned)
         if machine.source == "k8s" and gpus and well:
             return machine.name, gpus
     raise AssertionError("the fleet is full")
@@ -147,16 +147,16 @@ async def test_a_bound_pod_is_created_runs_and_ends_by_itself() -> None:
     async with stage() as played:
         node, _ = free_gpus()
         await played.bring(node, command=("sleep", "60"))
-        due = played.player.tend(NOW)
+        due = played.player.update_user_pods(NOW)
         pod = await played.pod("mine")
         assert pod["status"]["phase"] == "Pending"
         assert pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "ContainerCreating"
-        assert due == NOW + PULLING
-        assert played.player.tend(due) == due + 60
+        assert due == NOW + IMAGE_PULL_SECONDS
+        assert played.player.update_user_pods(due) == due + 60
         pod = await played.pod("mine")
         assert pod["status"]["phase"] == "Running"
         assert pod["status"]["containerStatuses"][0]["ready"] is True
-        assert played.player.tend(due + 60) is None
+        assert played.player.update_user_pods(due + 60) is None
         assert (await played.pod("mine"))["status"]["phase"] == "Succeeded"
 
 
@@ -166,7 +166,7 @@ async def test_a_deleted_pod_goes() -> None:
         await played.until(NOW + 30)
         await played.client.write_json("DELETE", "/api/v1/namespaces/default/pods/mine", {})
         assert (await played.pod("mine"))["metadata"]["deletionTimestamp"]
-        played.player.tend(NOW + 31)
+        played.player.update_user_pods(NOW + 31)
         with pytest.raises(ObjectNotFound):
             await played.pod("mine")
 
@@ -185,11 +185,11 @@ async def test_gpus_of_a_guest_show_a_load_and_are_reported_in_use() -> None:
             p.gpu.index for p in SIMULATION.processes_at(played.at, runs).rows if p.gpu.node == node
         } >= set(gpus)
         path = f"/apis/gpu.scheduling/v1/gpunodestatuses/{node}"
-        (uid,) = played.guests()
+        (uid,) = played.user_pods()
         devices = (await played.client.read_json(path))["status"]["devices"]
         assert all(devices[gpu]["inUseBy"] == [uid] for gpu in gpus)
         await played.give_back(node, gpus)
-        played.player.tend(played.at)
+        played.player.update_user_pods(played.at)
         devices = (await played.client.read_json(path))["status"]["devices"]
         assert all(devices[gpu]["inUseBy"] == [] for gpu in gpus)
 
@@ -197,22 +197,22 @@ async def test_gpus_of_a_guest_show_a_load_and_are_reported_in_use() -> None:
 async def test_a_run_waits_for_gpus_that_a_guest_has_and_begins_when_they_are_free() -> None:
     async with stage() as played:
         run = coming()
-        place = run.slot.places[0]
-        node = SIMULATION.hardware.machines[place.node].name
-        await played.until(run.slot.begin(run.number) - 10)
-        played.lease(node, place.gpus[:1])
+        position = run.slot.positions[0]
+        node = SIMULATION.hardware.machines[position.node].name
+        await played.until(run.slot.cell_start(run.number) - 10)
+        played.lease(node, position.gpus[:1])
         pod = pods_of(run)[0]
         await played.until(run.bound + 600)
         status = (await played.pod(pod.name, run.team.namespace))["status"]
         assert status["phase"] == "Pending", "it took GPUs that somebody has"
-        assert played.leases()[node, place.gpus[0]] == UID
-        await played.give_back(node, place.gpus[:1])
+        assert played.leases()[node, position.gpus[0]] == UID
+        await played.give_back(node, position.gpus[:1])
         await played.until(run.bound + 700)
         shown = await played.pod(pod.name, run.team.namespace)
         assert shown["status"]["phase"] == "Running"
         scheduled = next(c for c in shown["status"]["conditions"] if c["type"] == "PodScheduled")
         assert scheduled["lastTransitionTime"] > status["conditions"][0]["lastTransitionTime"]
-        assert played.leases()[node, place.gpus[0]] == pod.uid
+        assert played.leases()[node, position.gpus[0]] == pod.uid
         begun = next(each for each in played.player.runs(played.at, played.at) if each.uid == run.uid)
         assert run.bound + 600 <= begun.bound <= run.bound + 700
 
@@ -220,10 +220,10 @@ async def test_a_run_waits_for_gpus_that_a_guest_has_and_begins_when_they_are_fr
 async def test_a_run_whose_time_is_over_before_it_got_gpus_is_withdrawn() -> None:
     async with stage() as played:
         run = coming()
-        place = run.slot.places[0]
-        node = SIMULATION.hardware.machines[place.node].name
-        await played.until(run.slot.begin(run.number) - 10, step=60)
-        played.lease(node, place.gpus[:1])
+        position = run.slot.positions[0]
+        node = SIMULATION.hardware.machines[position.node].name
+        await played.until(run.slot.cell_start(run.number) - 10, step=60)
+        played.lease(node, position.gpus[:1])
         await played.until(run.ended + 30, step=600)
         with pytest.raises(ObjectNotFound):
             await played.pod(pods_of(run)[0].name, run.team.namespace)
@@ -235,10 +235,10 @@ async def test_a_pod_of_the_simulation_that_is_deleted(kind: str, comes_again: b
         runs = [r for r in SIMULATION.runs(NOW, NOW) if r.kind == kind and r.started < NOW]
         run = next(run for run in runs if run.ended > NOW + 600)
         pod = pods_of(run)[0]
-        node = SIMULATION.hardware.machines[pod.place.node].name
+        node = SIMULATION.hardware.machines[pod.position.node].name
         path = f"/api/v1/namespaces/{run.team.namespace}/pods/{pod.name}"
         await played.client.write_json("DELETE", path, {})
-        played.player.tend(NOW + 1)
+        played.player.update_user_pods(NOW + 1)
         with pytest.raises(ObjectNotFound):
             await played.client.read_json(path)
         await played.until(NOW + 60)
@@ -249,7 +249,7 @@ async def test_a_pod_of_the_simulation_that_is_deleted(kind: str, comes_again: b
         else:
             with pytest.raises(ObjectNotFound):
                 await played.client.read_json(path)
-        assert ((node, pod.place.gpus[0]) in played.leases()) == comes_again
+        assert ((node, pod.position.gpus[0]) in played.leases()) == comes_again
         assert any(each.uid == run.uid for each in played.player.runs(NOW, NOW + 60)) == comes_again
 
 
@@ -258,26 +258,26 @@ async def test_an_allocation_that_a_user_wrote_wrongly_does_no_harm(ids: str) ->
     node, gpus = free_gpus()
     async with stage() as here:
         await here.bring(node, gpus[:1])
-        await here.until(NOW + PULLING + 15)
-        assert len(here.guests()) == 1
+        await here.until(NOW + IMAGE_PULL_SECONDS + 15)
+        assert len(here.user_pods()) == 1
         note = {"metadata": {"annotations": {"gpu.scheduling/allocated": f"{node}:{ids}"}}}
         path = "/api/v1/namespaces/default/pods/mine"
         await here.client.write_json("PATCH", path, note, "application/merge-patch+json")
-        assert here.guests() == set()
+        assert here.user_pods() == set()
 
 
 async def test_a_lease_without_a_spec_is_taken_and_means_nothing() -> None:
     async with stage() as here:
         lease = {"metadata": {"name": "bare"}}
         await here.client.write_json("POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)
-        assert here.player.guests.leased == {}
+        assert here.player.user_pods.gpu_holders == {}
 
 
 async def test_a_guest_with_an_empty_command_has_a_process_all_the_same() -> None:
     node, gpus = free_gpus()
     async with stage() as here:
         await here.bring(node, gpus[:1], command=(" ",))
-        await here.until(NOW + PULLING + 15)
+        await here.until(NOW + IMAGE_PULL_SECONDS + 15)
         runs = list(here.player.runs(here.at, here.at))
         shown = {process.gpu: process.name for process in SIMULATION.processes_at(here.at, runs).rows}
         assert shown[GpuRef(node, gpus[0])] == "main"

@@ -100,9 +100,9 @@ def demo_settings(settings: Settings) -> Settings:
 
 async def _run(settings: Settings, stopper: "Stopper") -> None:
     from gpufleet.server.http.server import run_server
-    from gpufleet.server.wiring.assemble import refuse_strangers
+    from gpufleet.server.wiring.assemble import require_login
 
-    refuse_strangers(settings)
+    require_login(settings)
     server, progress, started = settings[ServerSettings], Progress(), time.monotonic()
 
     def on_started(url: str) -> None:
@@ -115,29 +115,29 @@ async def _run(settings: Settings, stopper: "Stopper") -> None:
 
 
 async def _build(settings: Settings, closing: AsyncExitStack, progress: "Progress") -> "Server":
-    from gpufleet.demo.control_plane import open_trial
+    from gpufleet.demo.control_plane import start_control_plane
     from gpufleet.demo.demo_fleet import DemoFleet
-    from gpufleet.server.wiring.assemble import http_server, open_parts
+    from gpufleet.server.wiring.assemble import http_server, open_components
     from gpufleet.server.wiring.components import Components
 
     demo = settings[DemoSettings]
     progress.step(f"simulating {demo.nodes} nodes with {demo.gpus} GPUs each (seed {demo.seed})")
-    show = await closing.enter_async_context(DemoFleet(settings, CLUSTER))
-    await show.begin(progress.count)
+    fleet = await closing.enter_async_context(DemoFleet(settings, CLUSTER))
+    await fleet.create_objects(progress.count)
     progress.step(f"starting PostgreSQL in {settings[StoreSettings].data}")
 
     async def prepare(parts: Components) -> None:
-        await show.write_past(parts.store, progress.count)
+        await fleet.write_history(parts.store, progress.count)
         progress.step("reading the fleet")
 
-    parts = await open_parts(show.settings, closing, simulated=True, prepare=prepare)
-    await show.go_on(parts)
-    await open_trial(parts, show.storage)
+    parts = await open_components(fleet.settings, closing, simulated=True, prepare=prepare)
+    await fleet.start(parts)
+    await start_control_plane(parts, fleet.storage)
     return http_server(parts)
 
 
 class Progress:
-    """Prints one line per step; counts are updated in place at a terminal."""
+    """Prints one line per step; counts are updated in position at a terminal."""
 
     def __init__(self) -> None:
         self._in_place = sys.stdout.isatty()
@@ -171,10 +171,10 @@ class Progress:
 
 
 def _welcome(settings: Settings, url: str) -> str:
-    from gpufleet.demo.control_plane import TRIAL
+    from gpufleet.demo.control_plane import EXAMPLE_FILE
 
     kubeconfig = _short(settings[KubernetesSettings].kubeconfig)
-    trial = _short(settings[StoreSettings].data / TRIAL)
+    trial = _short(settings[StoreSettings].data / EXAMPLE_FILE)
     return f"""
 gpufleet demo: the fleet is simulated, everything else is real.
 

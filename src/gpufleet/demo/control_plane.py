@@ -1,6 +1,6 @@
 """The rest of gpufleet beside the demo's server: scheduler and webhook, so that users can ask for GPUs.
 
-Both are what they are elsewhere. The scheduler follows the API and binds pods by its stand-alone loop; the
+Both are what they are other_sources. The scheduler follows the API and binds pods by its stand-alone loop; the
 webhook is called by the API over HTTPS, with certificates of its own that it shares in a Secret. An example
 to apply is written beside the kubeconfig.
 """
@@ -18,9 +18,9 @@ from gpufleet.webhook.claim_lookup import ClaimLookup
 from gpufleet.webhook.configuration import configurations
 from gpufleet.webhook.pod_admission import PodRules
 from gpufleet.webhook.server import Webhook
-from kubelite.storage.direct import DirectStorage
+from kubelite import DirectStorage
 
-TRIAL = "trial.yaml"
+EXAMPLE_FILE = "trial.yaml"
 """The name of the example."""
 
 _HOST = "127.0.0.1"
@@ -54,34 +54,36 @@ spec:
 """
 
 
-async def open_trial(parts: Components, storage: DirectStorage) -> None:
+async def start_control_plane(components: Components, storage: DirectStorage) -> None:
     """Schedule pods and admit them, in the background."""
-    kubernetes = parts.settings[KubernetesSettings]
-    parts.background.start("scheduler", lambda: _schedule(kubernetes))
-    await _admit(parts, kubernetes, storage)
-    await asyncio.to_thread(_write_example, parts.settings[StoreSettings].data / TRIAL)
+    kubernetes = components.settings[KubernetesSettings]
+    components.background.start("scheduler", lambda: _run_scheduler(kubernetes))
+    await _start_webhook(components, kubernetes, storage)
+    await asyncio.to_thread(_write_example, components.settings[StoreSettings].data / EXAMPLE_FILE)
 
 
-async def _schedule(kubernetes: KubernetesSettings) -> None:
+async def _run_scheduler(kubernetes: KubernetesSettings) -> None:
     settings = SchedulerSettings(standalone=True)
     async with scheduler_client(settings, kubernetes) as client:
         await Replica(client, settings, kubernetes.lease_namespace, "demo").run()
 
 
-async def _admit(parts: Components, kubernetes: KubernetesSettings, storage: DirectStorage) -> None:
+async def _start_webhook(
+    components: Components, kubernetes: KubernetesSettings, storage: DirectStorage
+) -> None:
     settings = WebhookSettings(names=(_HOST,))
-    client = await parts.exit_stack.enter_async_context(KubeClient.from_settings(kubernetes))
+    client = await components.exit_stack.enter_async_context(KubeClient.from_settings(kubernetes))
     context = serving_context()
-    keys = SharedCertificates(client, settings, context)
-    await keys.refresh()
+    certificates = SharedCertificates(client, settings, context)
+    await certificates.refresh()
     claims = ClaimLookup(client)
     webhook = Webhook(claims, PodRules.from_settings(settings))
     listening = bind(_HOST, 0)
-    await parts.exit_stack.enter_async_context(webhook.listener().serving(listening, tls=context))
+    await components.exit_stack.enter_async_context(webhook.listener().serving(listening, tls=context))
     storage.put(configurations({"url": address_of(listening, "https")}))
-    await keys.refresh()
-    parts.background.start("claims of the webhook", claims.watch.run)
-    parts.background.start("certificates of the webhook", keys.run)
+    await certificates.refresh()
+    components.background.start("webhook_claims", claims.watch.run)
+    components.background.start("webhook_certificates", certificates.run)
 
 
 def _write_example(path: Path) -> None:

@@ -15,17 +15,18 @@ from typing import Self
 import msgspec
 
 from gpufleet.demo.fake_servers import FakeServers
-from gpufleet.demo.player import Player
-from gpufleet.demo.simulation.history import (
-    CHARTED,
-    MEMORY,
-    MEMORY_REACH,
-    NEEDED,
+from gpufleet.demo.history import (
+    CHART_QUANTITIES,
+    MEMORY_HISTORY_SECONDS,
+    MEMORY_QUANTITIES,
+    REQUIRED_QUANTITIES,
     Progress,
-    reach,
+    history_seconds,
     write_readings,
     write_training,
 )
+from gpufleet.demo.objects.allocation_periods import allocation_periods
+from gpufleet.demo.player import Player
 from gpufleet.demo.simulation.simulation import TICK, Simulation
 from gpufleet.demo.simulation.training import training_points
 from gpufleet.errors import GpufleetError
@@ -43,19 +44,18 @@ from gpufleet.runtime.settings import (
 )
 from gpufleet.server.wiring.components import Components
 from gpufleet.store import Store
-from kubelite import KubeLite
-from kubelite.storage.direct import DirectStorage
+from kubelite import DirectStorage, KubeLite
 
-_TOGETHER = 0.2
+_KUBELET_BATCH_SECONDS = 0.2
 """Seconds in which the kubelets gather changes."""
 
-_FEW_NODES = 64
+_FULL_HISTORY_NODES = 64
 """Up to this size ended workloads stay in the API for all of the past; larger fleets keep about as many."""
 
 _log = get_logger("demo")
 
 
-class _Noted(msgspec.Struct):
+class _SavedState(msgspec.Struct):
     """What is remembered from one start to the next."""
 
     until: float = 0.0
@@ -70,111 +70,119 @@ class DemoFleet:
         self._settings = settings
         self._cluster = cluster
         self._clock = clock
-        self._notes = settings[StoreSettings].data / "demo.json"
+        self._state_file = settings[StoreSettings].data / "demo.json"
         self._now = _tick(clock())
-        self._past = reach(demo.days, demo.nodes)
+        self._history_seconds = history_seconds(demo.days, demo.nodes)
         self.simulation = Simulation(demo.seed, demo.nodes, demo.gpus)
         self._server = KubeLite(port=demo.kube_port)
-        self._doors = FakeServers(self.simulation, clock)
+        self._fake_servers = FakeServers(self.simulation, clock)
         self.storage = DirectStorage(self._server)
         self._player = Player(
             self.simulation,
             self.storage,
-            keep=demo.days * 86_400 * min(1.0, _FEW_NODES / demo.nodes),
-            leases_in=settings[KubernetesSettings].lease_namespace,
+            keep=demo.days * 86_400 * min(1.0, _FULL_HISTORY_NODES / demo.nodes),
+            lease_namespace=settings[KubernetesSettings].lease_namespace,
         )
-        self._open = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self._open.enter_async_context(self._server)
-        await self._open.enter_async_context(self._doors)
+        await self._exit_stack.enter_async_context(self._server)
+        await self._exit_stack.enter_async_context(self._fake_servers)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._open.aclose()
+        await self._exit_stack.aclose()
 
     @property
     def settings(self) -> Settings:
         """The settings of a server that follows all of it: Kubernetes, Slurm and containers."""
-        url, sources, days = self._doors.url, self._doors.sources, self._settings[DemoSettings].days
+        url, sources, days = (
+            self._fake_servers.url,
+            self._fake_servers.sources,
+            self._settings[DemoSettings].days,
+        )
         cluster = self._settings.clusters[self._cluster].replace(
             SlurmSettings(url=url if "slurm" in sources else "", refresh=5.0, history=days * 86_400),
             DockerSettings(url=url if "docker" in sources else ""),
         )
         return self._settings.with_clusters({self._cluster: cluster})
 
-    async def begin(self, progress: Progress) -> None:
+    async def create_objects(self, progress: Progress) -> None:
         """Write the fleet as it is now into the API, and its kubeconfig."""
         self.storage.put(definitions())
-        await self._player.begin(self._now, progress)
+        await self._player.start(self._now, progress)
         kubeconfig = self._settings[KubernetesSettings].kubeconfig
         assert kubeconfig is not None
         await asyncio.to_thread(self._write_kubeconfig, kubeconfig)
 
-    async def write_past(self, store: Store, progress: Progress) -> None:
+    async def write_history(self, store: Store, progress: Progress) -> None:
         """Write what the store misses of the past and must have before the server begins."""
-        missing = self._missing()
-        await self._write_readings(store, missing, NEEDED, progress)
-        lately = (max(missing[0], self._now - MEMORY_REACH), missing[1])
-        await self._write_readings(store, lately, MEMORY)
+        missing = self._missing_history()
+        await self._write_readings(store, missing, REQUIRED_QUANTITIES, progress)
+        recent = (max(missing[0], self._now - MEMORY_HISTORY_SECONDS), missing[1])
+        await self._write_readings(store, recent, MEMORY_QUANTITIES)
         await store.accounted.open(self._cluster, missing[0])
-        await store.allocation_periods.save(self._cluster, list(self.simulation.holdings(*missing)))
+        await store.allocation_periods.save(
+            self._cluster, list(allocation_periods(self.simulation, *missing))
+        )
         await store.capacity_periods.save(self._cluster, list(self.simulation.capacities(*missing)))
         await store.readings.append(self._cluster, self.simulation.readings_at(self._now))
 
-    async def go_on(self, parts: Components) -> None:
+    async def start(self, components: Components) -> None:
         """Record the present, and live from now on."""
-        cluster = parts.clusters.get(self._cluster)
+        cluster = components.clusters.get(self._cluster)
         assert isinstance(cluster.metrics, EmbeddedMetrics)
         metrics = cluster.metrics
         await self._record(metrics, self._now, self._now)
         cluster.fleet.put_readings(await metrics.latest())
-        parts.background.once("rest of the past", self._write_rest(parts.store, self._missing()))
-        parts.background.start("simulation", lambda: self._live(metrics))
-        parts.background.start("kubelets", self._tend)
+        components.background.once(
+            "rest of the past", self._write_remaining_history(components.store, self._missing_history())
+        )
+        components.background.start("simulation", lambda: self._run_simulation(metrics))
+        components.background.start("kubelets", self._run_kubelets)
 
-    def _missing(self) -> tuple[float, float]:
+    def _missing_history(self) -> tuple[float, float]:
         """The span of time that the store has nothing of."""
-        return max(self._now - self._past, self._noted()), self._now
+        return max(self._now - self._history_seconds, self._history_end()), self._now
 
-    async def _write_rest(self, store: Store, missing: tuple[float, float]) -> None:
-        await self._write_readings(store, missing, CHARTED)
+    async def _write_remaining_history(self, store: Store, missing: tuple[float, float]) -> None:
+        await self._write_readings(store, missing, CHART_QUANTITIES)
         await write_training(self.simulation, store.training, self._cluster, *missing)
-        self._note(self._now)
+        self._save_history_end(self._now)
 
     async def _write_readings(
         self,
         store: Store,
         span: tuple[float, float],
-        wanted: frozenset[Quantity],
+        quantities: frozenset[Quantity],
         progress: Progress = lambda what, done, of: None,
     ) -> None:
-        await write_readings(self.simulation, store.readings, self._cluster, span, wanted, progress)
+        await write_readings(self.simulation, store.readings, self._cluster, span, quantities, progress)
 
-    async def _live(self, metrics: EmbeddedMetrics) -> None:
+    async def _run_simulation(self, metrics: EmbeddedMetrics) -> None:
         while True:
             await asyncio.sleep(max(0.0, self._now + TICK - self._clock()))
             before, self._now = self._now, _tick(self._clock())
-            await self._player.show(self._now)
+            await self._player.update(self._now)
             try:
                 await self._record(metrics, before, self._now)
             except GpufleetError as error:
                 _log.warning("readings not recorded", error=str(error))
 
-    async def _tend(self) -> None:
+    async def _run_kubelets(self) -> None:
         """Play the kubelets: look at once when something changes, and when something is due."""
-        guests = self._player.guests
+        user_pods = self._player.user_pods
         while True:
-            guests.changed.clear()
-            due = self._player.tend(self._clock())
+            user_pods.changed.clear()
+            due = self._player.update_user_pods(self._clock())
             with suppress(TimeoutError):
                 wait = None if due is None else max(0.0, due - self._clock())
                 # Not wait_for: in Python 3.11 it forgets a cancellation that comes with the change.
                 async with asyncio.timeout(wait):
-                    await guests.changed.wait()
-            await asyncio.sleep(_TOGETHER)
+                    await user_pods.changed.wait()
+            await asyncio.sleep(_KUBELET_BATCH_SECONDS)
 
     async def _record(self, metrics: EmbeddedMetrics, since: float, at: float) -> None:
         runs = list(self._player.runs(since, at))
@@ -185,23 +193,23 @@ class DemoFleet:
         for run in runs:
             if run.trains and (points := list(training_points(run, since, at))):
                 await metrics.record_training(run.uid, points)
-        if self._noted():
-            self._note(at)
+        if self._history_end():
+            self._save_history_end(at)
 
     def _write_kubeconfig(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._server.write_kubeconfig(path)
 
-    def _noted(self) -> float:
+    def _history_end(self) -> float:
         try:
-            return msgspec.json.decode(self._notes.read_bytes(), type=_Noted).until
+            return msgspec.json.decode(self._state_file.read_bytes(), type=_SavedState).until
         except (OSError, msgspec.MsgspecError):
             return 0.0
 
-    def _note(self, until: float) -> None:
-        new = self._notes.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode(_Noted(until)))
-        new.replace(self._notes)
+    def _save_history_end(self, until: float) -> None:
+        new = self._state_file.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode(_SavedState(until)))
+        new.replace(self._state_file)
 
 
 def _tick(at: float) -> float:

@@ -1,7 +1,7 @@
-"""The doors behind which a simulated fleet has its Slurm and its containers: slurmrestd and an engine's API.
+"""The servers behind which a simulated fleet has its Slurm and its containers: slurmrestd and an engine's API.
 
 Both are on one port of the loopback interface, since their paths don't meet. Every answer is made for
-the moment at which it is asked for; the ordinary sources ask, and know nothing of a simulation.
+the moment at which it is start_time for; the ordinary sources ask, and know nothing of a simulation.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from gpufleet.demo.simulation.hardware import DAY
 from gpufleet.demo.simulation.simulation import Simulation
 from gpufleet.demo.simulation.timeline import Run
 
-_LONGEST_PAST = 31 * DAY
+_MAX_HISTORY = 31 * DAY
 """How far back the accounting database goes."""
 
-_LOOK = 1.0
+_POLL_SECONDS = 1.0
 """Seconds between two looks at whether containers have changed, while somebody listens."""
 
 
@@ -40,9 +40,9 @@ class FakeServers:
         if (machine := docker.host(simulation.hardware)) is not None:
             self._info = docker.info(machine)
             for version in ("", r"/v{version:1\.\d+}"):
-                app.router.add_get(f"{version}/_ping", self._tell_pong)
-                app.router.add_get(f"{version}/info", self._tell_info)
-                app.router.add_get(f"{version}/version", self._tell_version)
+                app.router.add_get(f"{version}/_ping", self._ping)
+                app.router.add_get(f"{version}/info", self._engine_info)
+                app.router.add_get(f"{version}/version", self._engine_version)
                 app.router.add_get(f"{version}/containers/json", self._containers)
                 app.router.add_get(f"{version}/containers/{{id}}/json", self._container)
                 app.router.add_get(f"{version}/events", self._events)
@@ -77,46 +77,44 @@ class FakeServers:
     async def _jobs(self, request: web.Request) -> web.Response:
         at = self._clock()
         runs = self._runs(at - slurm.MIN_JOB_AGE, at)
-        return _answer({"jobs": slurm.jobs(runs, self._simulation.hardware, at), "errors": []})
+        return _json({"jobs": slurm.jobs(runs, self._simulation.hardware, at), "errors": []})
 
     async def _nodes(self, request: web.Request) -> web.Response:
         at = self._clock()
-        return _answer(
-            {"nodes": slurm.nodes(self._runs(at, at), self._simulation.hardware, at), "errors": []}
-        )
+        return _json({"nodes": slurm.nodes(self._runs(at, at), self._simulation.hardware, at), "errors": []})
 
     async def _past_jobs(self, request: web.Request) -> web.Response:
         at = self._clock()
-        asked = request.query.get("start_time", "").removeprefix("uts")
-        since = float(asked) if asked.isascii() and asked.isdigit() else at - DAY
-        runs = self._runs(min(max(since, at - _LONGEST_PAST), at), at)
-        return _answer({"jobs": slurm.past_jobs(runs, self._simulation.hardware, at), "errors": []})
+        start_time = request.query.get("start_time", "").removeprefix("uts")
+        since = float(start_time) if start_time.isascii() and start_time.isdigit() else at - DAY
+        runs = self._runs(min(max(since, at - _MAX_HISTORY), at), at)
+        return _json({"jobs": slurm.past_jobs(runs, self._simulation.hardware, at), "errors": []})
 
     # the engine
 
-    def _now(self) -> dict[str, docker.Json]:
+    def _current_containers(self) -> dict[str, docker.Json]:
         at = self._clock()
-        return docker.containers(self._runs(at - docker.KEPT, at), at)
+        return docker.containers(self._runs(at - docker.EXITED_RETENTION_SECONDS, at), at)
 
-    async def _tell_pong(self, request: web.Request) -> web.Response:
+    async def _ping(self, request: web.Request) -> web.Response:
         return web.Response(text="OK", headers={"Api-Version": docker.VERSION["ApiVersion"]})
 
-    async def _tell_info(self, request: web.Request) -> web.Response:
-        return _answer(self._info)
+    async def _engine_info(self, request: web.Request) -> web.Response:
+        return _json(self._info)
 
-    async def _tell_version(self, request: web.Request) -> web.Response:
-        return _answer(docker.VERSION)
+    async def _engine_version(self, request: web.Request) -> web.Response:
+        return _json(docker.VERSION)
 
     async def _containers(self, request: web.Request) -> web.Response:
-        every = request.query.get("all", "").lower() in ("1", "true")
-        rows = [docker.row(container) for container in self._now().values()]
-        return _answer([row for row in rows if every or row["State"] == "running"])
+        include_stopped = request.query.get("all", "").lower() in ("1", "true")
+        rows = [docker.row(container) for container in self._current_containers().values()]
+        return _json([row for row in rows if include_stopped or row["State"] == "running"])
 
     async def _container(self, request: web.Request) -> web.Response:
-        found = self._now().get(request.match_info["id"])
+        found = self._current_containers().get(request.match_info["id"])
         if found is None:
-            return _answer({"message": f"No such container: {request.match_info['id']}"}, status=404)
-        return _answer(found)
+            return _json({"message": f"No such container: {request.match_info['id']}"}, status=404)
+        return _json(found)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """A line for each container that comes, changes or goes, until the listener leaves."""
@@ -124,7 +122,7 @@ class FakeServers:
         await response.prepare(request)
         before = self._states()
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_SECONDS)
             now = self._states()
             for id, state in sorted(now.items() ^ before.items()):
                 action = state if now.get(id) == state else "destroy" if id not in now else ""
@@ -134,8 +132,8 @@ class FakeServers:
             before = now
 
     def _states(self) -> dict[str, str]:
-        return {id: container["State"]["Status"] for id, container in self._now().items()}
+        return {id: container["State"]["Status"] for id, container in self._current_containers().items()}
 
 
-def _answer(body: object, status: int = 200) -> web.Response:
+def _json(body: object, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")

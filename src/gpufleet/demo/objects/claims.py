@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gpufleet.demo.objects.pods import wish
+from gpufleet.demo.objects.identities import Identity, Json, Phase, RunPod, metadata, timestamp
+from gpufleet.demo.objects.pods import requested_gpus
 from gpufleet.demo.simulation.hardware import Hardware, new_uid
-from gpufleet.demo.simulation.identities import Identity, Json, Phase, PodOfRun, meta_of, stamp
 from gpufleet.demo.simulation.timeline import Run
 from gpufleet.kubernetes.allocation import format_allocation
 from gpufleet.kubernetes.annotations import GANG_SIZE
@@ -17,63 +17,63 @@ from gpufleet.kubernetes.leases import LeaseHolder, new_lease
 from gpufleet.placement.request import WHOLE
 
 
-def claim(run: Run, phase: Phase, pods: Sequence[PodOfRun], hardware: Hardware) -> Json:
+def claim(run: Run, phase: Phase, pods: Sequence[RunPod], hardware: Hardware) -> Json:
     """The claim of a run; it is deleted when the run has ended."""
-    count = len(run.slot.places[0].gpus)
+    count = len(run.slot.positions[0].gpus)
     spec: Json = {"devices": {"count": count, "policy": "contiguous", "exclusivity": "Exclusive"}}
     if count > 1 and run.slot.model.bandwidth_gbps:
         spec["topology"] = {"mode": "Preferred", "minBandwidthGBps": run.slot.model.bandwidth_gbps}
     if len(pods) > 1:
         spec["gangRef"] = run.name
-    source = random.Random(f"{run.uid}/claim")  # noqa: S311  (a simulation, no secret)
-    me = Identity("gpu.scheduling/v1", "GpuClaim", run.name, new_uid(source))
-    status: Json = {"phase": "Pending", "message": f"Waits until {wish(run)} are free"}
+    rng = random.Random(f"{run.uid}/claim")  # noqa: S311  (a simulation, no secret)
+    identity = Identity("gpu.scheduling/v1", "GpuClaim", run.name, new_uid(rng))
+    status: Json = {"phase": "Pending", "message": f"Waits until {requested_gpus(run)} are free"}
     if phase in (Phase.STARTING, Phase.RUNNING):
-        first = hardware.machines[pods[0].place.node].name
+        first = hardware.machines[pods[0].position.node].name
         status = {
             "phase": "Bound",
             "nodeName": first,
-            "gpuIds": list(pods[0].place.gpus),
-            "allocated": format_allocation(first, pods[0].place.gpus),
+            "gpuIds": list(pods[0].position.gpus),
+            "allocated": format_allocation(first, pods[0].position.gpus),
             "message": "Successfully allocated" if len(pods) == 1 else f"All {len(pods)} pods are served",
             "allocations": [_allocation(pod, hardware) for pod in pods],
         }
-    meta = meta_of(run, me, None, run.created)
+    meta = metadata(run, identity, None, run.created)
     if len(pods) > 1:
         meta["annotations"] |= {GANG_SIZE: str(len(pods))}
     return {
-        "apiVersion": me.api_version,
-        "kind": me.kind,
+        "apiVersion": identity.api_version,
+        "kind": identity.kind,
         "metadata": meta,
         "spec": spec,
         "status": status,
     }
 
 
-def _allocation(pod: PodOfRun, hardware: Hardware) -> Json:
-    machine = hardware.machines[pod.place.node]
+def _allocation(pod: RunPod, hardware: Hardware) -> Json:
+    machine = hardware.machines[pod.position.node]
     return {
         "podUid": pod.uid,
         "podName": pod.name,
         "nodeName": machine.name,
-        "gpuIds": list(pod.place.gpus),
-        "uuids": [machine.uuids[gpu] for gpu in pod.place.gpus],
+        "gpuIds": list(pod.position.gpus),
+        "uuids": [machine.uuids[gpu] for gpu in pod.position.gpus],
         "phase": "Bound",
     }
 
 
-def leases(run: Run, pod: PodOfRun, hardware: Hardware, namespace: str) -> Iterator[Json]:
+def leases(run: Run, pod: RunPod, hardware: Hardware, namespace: str) -> Iterator[Json]:
     """The scheduler's leases of the GPUs that a pod holds."""
-    machine = hardware.machines[pod.place.node]
-    stamped = hashlib.sha256(pod.uid.encode()).hexdigest()[:12]
-    holder = LeaseHolder(run.team.namespace, pod.name, run.name, WHOLE, stamp=stamped)
+    machine = hardware.machines[pod.position.node]
+    holder_stamp = hashlib.sha256(pod.uid.encode()).hexdigest()[:12]
+    holder = LeaseHolder(run.team.namespace, pod.name, run.name, WHOLE, stamp=holder_stamp)
     bound = datetime.fromtimestamp(run.bound, UTC)
-    for gpu in pod.place.gpus:
+    for gpu in pod.position.gpus:
         lease = new_lease(namespace, machine.name, gpu, {pod.uid: holder}, machine.model.name, bound)
-        made: Json = msgspec.to_builtins(lease)
-        made["apiVersion"], made["kind"] = "coordination.k8s.io/v1", "Lease"
-        made["metadata"] |= {
+        result: Json = msgspec.to_builtins(lease)
+        result["apiVersion"], result["kind"] = "coordination.k8s.io/v1", "Lease"
+        result["metadata"] |= {
             "uid": new_uid(random.Random(f"{pod.uid}/{gpu}/{run.bound:.0f}")),  # noqa: S311  (a simulation, no secret)
-            "creationTimestamp": stamp(run.bound),
+            "creationTimestamp": timestamp(run.bound),
         }
-        yield made
+        yield result

@@ -14,7 +14,7 @@ from gpufleet.model.periods import AllocationPeriod
 
 Json = dict[str, Any]
 
-KEPT = 6 * 3600.0
+EXITED_RETENTION_SECONDS = 6 * 3600.0
 """Seconds for which an ended container is not removed."""
 
 _NEVER = "0001-01-01T00:00:00Z"
@@ -50,7 +50,7 @@ VERSION: Json = {
 
 def containers(runs: Iterable[Run], at: float) -> dict[str, Json]:
     """Every container that is there at a moment, looked at closely, by its id."""
-    return {run.uid: _container(run, at) for run in runs if _is_there(run, at)}
+    return {run.uid: _container(run, at) for run in runs if _exists(run, at)}
 
 
 def row(container: Json) -> Json:
@@ -71,10 +71,10 @@ def row(container: Json) -> Json:
     }
 
 
-def holdings(run: Run, hardware: Hardware, end: float) -> Iterator[AllocationPeriod]:
+def allocation_periods(run: Run, hardware: Hardware, end: float) -> Iterator[AllocationPeriod]:
     """Which GPUs a container held, as the source of containers tells it."""
-    (place,) = run.slot.places
-    machine = hardware.machines[place.node]
+    (position,) = run.slot.positions
+    machine = hardware.machines[position.node]
     yield AllocationPeriod(
         pod_uid=run.uid,
         pod=run.name,
@@ -84,10 +84,10 @@ def holdings(run: Run, hardware: Hardware, end: float) -> Iterator[AllocationPer
         workload_kind="Container",
         workload_name=run.name,
         source="docker",
-        gpus=len(place.gpus),
+        gpus=len(position.gpus),
         share=1.0,
         model=machine.model.name.replace(" ", "_"),
-        held=place.gpus,
+        held=position.gpus,
         labels=_labels(run),
         annotations={"docker/image": run.project.image},
         start=run.bound,
@@ -95,18 +95,18 @@ def holdings(run: Run, hardware: Hardware, end: float) -> Iterator[AllocationPer
     )
 
 
-def _is_there(run: Run, at: float) -> bool:
-    kept = KEPT if run.slot.role.finishes else 0.0
+def _exists(run: Run, at: float) -> bool:
+    kept = EXITED_RETENTION_SECONDS if run.slot.role.finishes else 0.0
     return run.slot.role.source == "docker" and run.created <= at < run.ended + kept
 
 
 def _container(run: Run, at: float) -> Json:
     status = "created" if at < run.bound else "running" if at < run.ended else "exited"
-    (place,) = run.slot.places
+    (position,) = run.slot.positions
     request = {
         "Driver": "nvidia",
         "Count": 0,
-        "DeviceIDs": [str(gpu) for gpu in place.gpus],
+        "DeviceIDs": [str(gpu) for gpu in position.gpus],
         "Capabilities": [["gpu"]],
     }
     return {

@@ -3,21 +3,21 @@
 import random
 from collections.abc import Mapping, Sequence
 
+from gpufleet.demo.objects.identities import Json, timestamp
 from gpufleet.demo.simulation.hardware import BUILT, XID, XID_MEANING, Hardware, Machine, new_uid
-from gpufleet.demo.simulation.identities import Json, stamp
 from gpufleet.demo.simulation.teams import TEAMS
 
 
-def beginnings() -> list[Json]:
+def team_namespaces() -> list[Json]:
     """The namespaces of the teams."""
-    spaces = [
+    namespaces = [
         {
             "apiVersion": "v1",
             "kind": "Namespace",
             "metadata": {
                 "name": team.namespace,
                 "uid": new_uid(random.Random(team.namespace)),  # noqa: S311  (a simulation, no secret)
-                "creationTimestamp": stamp(BUILT),
+                "creationTimestamp": timestamp(BUILT),
                 "labels": {"team": team.name},
                 "annotations": {"finance/cost-center": team.cost_center},
             },
@@ -25,10 +25,10 @@ def beginnings() -> list[Json]:
         }
         for team in TEAMS
     ]
-    return spaces
+    return namespaces
 
 
-def kinds() -> list[Json]:
+def custom_resource_definitions() -> list[Json]:
     """The definitions of PyTorchJob and PodGroup, as far as a demonstration needs them."""
     state = {"name": "State", "type": "string", "jsonPath": ".status.conditions[-1:].type"}
     members = {"name": "Members", "type": "integer", "jsonPath": ".spec.minMember"}
@@ -107,7 +107,7 @@ def node(machine: Machine, hardware: Hardware, at: float) -> Json:
         "metadata": {
             "name": machine.name,
             "uid": machine.uid,
-            "creationTimestamp": stamp(machine.created),
+            "creationTimestamp": timestamp(machine.created),
             "labels": labels,
         },
         "spec": spec,
@@ -145,18 +145,20 @@ def _ready(machine: Machine, hardware: Hardware, at: float) -> Json:
             "status": "Unknown",
             "reason": "NodeStatusUnknown",
             "message": "Kubelet stopped posting node status.",
-            "lastTransitionTime": stamp(hardware.down_since(at)),
+            "lastTransitionTime": timestamp(hardware.down_since(at)),
         }
     return {
         "type": "Ready",
         "status": "True",
         "reason": "KubeletReady",
         "message": "kubelet is posting ready status",
-        "lastTransitionTime": stamp(machine.created),
+        "lastTransitionTime": timestamp(machine.created),
     }
 
 
-def gpu_status(machine: Machine, hardware: Hardware, at: float, users: Mapping[int, Sequence[str]]) -> Json:
+def gpu_node_status(
+    machine: Machine, hardware: Hardware, at: float, users: Mapping[int, Sequence[str]]
+) -> Json:
     """The GpuNodeStatus at a moment; `users` has the uids of the pods on each GPU."""
     lost, down = hardware.lost_gpu(machine, at), hardware.is_down(machine, at)
     devices = []
@@ -176,10 +178,10 @@ def gpu_status(machine: Machine, hardware: Hardware, at: float, users: Mapping[i
         }
         if down:
             device["healthReason"] = "the agent on the node has not been heard"
-            device["healthSince"] = stamp(hardware.down_since(at))
+            device["healthSince"] = timestamp(hardware.down_since(at))
         elif gpu == lost:
             device["healthReason"] = f"XID {XID}: {XID_MEANING}"
-            device["healthSince"] = stamp(hardware.lost_since(at))
+            device["healthSince"] = timestamp(hardware.lost_since(at))
         devices.append(device)
     unhealthy = sum(device["health"] != "Healthy" for device in devices)
     free = sum(device["health"] == "Healthy" and not device["inUseBy"] for device in devices)
@@ -189,7 +191,7 @@ def gpu_status(machine: Machine, hardware: Hardware, at: float, users: Mapping[i
         "metadata": {
             "name": machine.name,
             "uid": new_uid(random.Random(machine.uid)),  # noqa: S311  (a simulation, no secret)
-            "creationTimestamp": stamp(machine.created),
+            "creationTimestamp": timestamp(machine.created),
         },
         "spec": {"nodeName": machine.name},
         "status": {"devices": devices, "total": machine.gpus, "free": free, "unhealthy": unhealthy},

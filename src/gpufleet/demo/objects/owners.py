@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 
-from gpufleet.demo.simulation.identities import (
+from gpufleet.demo.objects.identities import (
     Identity,
     Json,
     Phase,
-    annotations_of,
     condition,
-    labels_of,
-    meta_of,
-    root_of,
-    stamp,
+    metadata,
+    root_owner,
+    run_annotations,
+    run_labels,
+    timestamp,
     uses_claims,
 )
 from gpufleet.demo.simulation.timeline import Run
@@ -20,18 +20,24 @@ SCHEDULER = "simulated-scheduler"
 """Not the name that the real one listens to: its pods are bound by the simulation alone."""
 
 
-def owner(run: Run, me: Identity, parent: Identity | None, phase: Phase) -> Json:
+def owner(run: Run, identity: Identity, parent: Identity | None, phase: Phase) -> Json:
     """An object above the pods, in a phase of the run's life."""
-    spec, status = _OWNERS[me.kind](run, phase)
-    meta = meta_of(run, me, parent, run.created)
-    return {"apiVersion": me.api_version, "kind": me.kind, "metadata": meta, "spec": spec, "status": status}
+    spec, status = _OWNERS[identity.kind](run, phase)
+    meta = metadata(run, identity, parent, run.created)
+    return {
+        "apiVersion": identity.api_version,
+        "kind": identity.kind,
+        "metadata": meta,
+        "spec": spec,
+        "status": status,
+    }
 
 
 def cron_job(run: Run) -> Json:
     """The CronJob over a nightly run and all others of its slot."""
-    root = root_of(run)
-    labels = {name: value for name, value in labels_of(run).items() if name != "user"}
-    template = {**template_of(run), "metadata": {"labels": labels}}
+    root = root_owner(run)
+    labels = {name: value for name, value in run_labels(run).items() if name != "user"}
+    template = {**pod_template(run), "metadata": {"labels": labels}}
     return {
         "apiVersion": root.api_version,
         "kind": "CronJob",
@@ -39,45 +45,45 @@ def cron_job(run: Run) -> Json:
             "name": root.name,
             "namespace": run.team.namespace,
             "uid": root.uid,
-            "creationTimestamp": stamp(run.slot.begin(0)),
+            "creationTimestamp": timestamp(run.slot.cell_start(0)),
             "labels": labels,
-            "annotations": annotations_of(run),
+            "annotations": run_annotations(run),
         },
         "spec": {"schedule": "0 */6 * * *", "jobTemplate": {"spec": {"template": template}}},
     }
 
 
-def template_of(run: Run) -> Json:
-    """What every pod of a run is made from."""
-    asked = str(len(run.slot.places[0].gpus))
+def pod_template(run: Run) -> Json:
+    """What every pod of a run is result from."""
+    count = str(len(run.slot.positions[0].gpus))
     container = {
         "name": "main",
         "image": run.project.image,
         "command": run.project.command.split(),
-        "resources": {"limits": {run.slot.model.resource: asked}},
+        "resources": {"limits": {run.slot.model.resource: count}},
     }
     spec: Json = {"containers": [container]}
     if run.slot.role.finishes:
         spec["restartPolicy"] = "Never"
     if uses_claims(run):
         spec["schedulerName"] = SCHEDULER
-    return {"metadata": {"labels": labels_of(run)}, "spec": spec}
+    return {"metadata": {"labels": run_labels(run)}, "spec": spec}
 
 
 def _job(run: Run, phase: Phase) -> tuple[Json, Json]:
-    pods = len(run.slot.places)
+    pods = len(run.slot.positions)
     spec = {
         "parallelism": pods,
         "completions": pods,
         "backoffLimit": 0,
-        "template": template_of(run),
+        "template": pod_template(run),
         "manualSelector": True,
-        "selector": {"matchLabels": labels_of(run)},
+        "selector": {"matchLabels": run_labels(run)},
     }
-    status: Json = {"startTime": stamp(run.created)}
+    status: Json = {"startTime": timestamp(run.created)}
     if phase is not Phase.FINISHED:
         return spec, {**status, "active": pods, "ready": pods if phase is Phase.RUNNING else 0}
-    ended = stamp(run.ended)
+    ended = timestamp(run.ended)
     if run.fails:
         reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
         return spec, {
@@ -90,27 +96,27 @@ def _job(run: Run, phase: Phase) -> tuple[Json, Json]:
 
 
 def _pytorch_job(run: Run, phase: Phase) -> tuple[Json, Json]:
-    workers = len(run.slot.places) - 1
-    replicas: Json = {"Master": {"replicas": 1, "template": template_of(run)}}
+    workers = len(run.slot.positions) - 1
+    replicas: Json = {"Master": {"replicas": 1, "template": pod_template(run)}}
     if workers:
-        replicas["Worker"] = {"replicas": workers, "template": template_of(run)}
-    conditions = [condition("Created", True, stamp(run.created), "PyTorchJobCreated")]
+        replicas["Worker"] = {"replicas": workers, "template": pod_template(run)}
+    conditions = [condition("Created", True, timestamp(run.created), "PyTorchJobCreated")]
     status: Json = {"conditions": conditions}
     if phase in (Phase.RUNNING, Phase.FINISHED):
-        status["startTime"] = stamp(run.created)
+        status["startTime"] = timestamp(run.created)
         running = phase is Phase.RUNNING
-        conditions.append(condition("Running", running, stamp(run.started), "PyTorchJobRunning"))
+        conditions.append(condition("Running", running, timestamp(run.started), "PyTorchJobRunning"))
     if phase is Phase.FINISHED:
         word = "Failed" if run.fails else "Succeeded"
-        conditions.append(condition(word, True, stamp(run.ended), f"PyTorchJob{word}"))
-        status["completionTime"] = stamp(run.ended)
+        conditions.append(condition(word, True, timestamp(run.ended), f"PyTorchJob{word}"))
+        status["completionTime"] = timestamp(run.ended)
     return {"pytorchReplicaSpecs": replicas, "runPolicy": {"cleanPodPolicy": "None"}}, status
 
 
 def _replicated(run: Run, phase: Phase) -> tuple[Json, Json]:
-    pods = len(run.slot.places)
+    pods = len(run.slot.positions)
     ready = pods if phase is Phase.RUNNING else 0
-    spec = {"replicas": pods, "selector": {"matchLabels": labels_of(run)}, "template": template_of(run)}
+    spec = {"replicas": pods, "selector": {"matchLabels": run_labels(run)}, "template": pod_template(run)}
     status = {"replicas": pods, "readyReplicas": ready, "availableReplicas": ready, "updatedReplicas": pods}
     return spec, status
 
@@ -126,7 +132,7 @@ def _stateful_set(run: Run, phase: Phase) -> tuple[Json, Json]:
 
 
 def _daemon_set(run: Run, phase: Phase) -> tuple[Json, Json]:
-    pods = len(run.slot.places)
+    pods = len(run.slot.positions)
     ready = pods if phase is Phase.RUNNING else 0
     status = {
         "desiredNumberScheduled": pods,
@@ -136,7 +142,7 @@ def _daemon_set(run: Run, phase: Phase) -> tuple[Json, Json]:
         "numberAvailable": ready,
         "updatedNumberScheduled": pods,
     }
-    return {"selector": {"matchLabels": labels_of(run)}, "template": template_of(run)}, status
+    return {"selector": {"matchLabels": run_labels(run)}, "template": pod_template(run)}, status
 
 
 _OWNERS: dict[str, Callable[[Run, Phase], tuple[Json, Json]]] = {

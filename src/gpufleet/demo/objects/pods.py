@@ -1,30 +1,30 @@
 """The pods of a simulated run as their kubelets show them."""
 
-from gpufleet.demo.objects.owners import template_of
-from gpufleet.demo.simulation.hardware import Hardware
-from gpufleet.demo.simulation.identities import (
+from gpufleet.demo.objects.identities import (
     Identity,
     Json,
     Phase,
-    PodOfRun,
-    annotations_of_pod,
+    RunPod,
     condition,
-    meta_of,
-    stamp,
+    metadata,
+    pod_annotations,
+    timestamp,
     uses_claims,
 )
+from gpufleet.demo.objects.owners import pod_template
+from gpufleet.demo.simulation.hardware import Hardware
 from gpufleet.demo.simulation.timeline import Run
 from gpufleet.kubernetes.annotations import CLAIM
 
 
-def pod_object(run: Run, pod: PodOfRun, phase: Phase, hardware: Hardware) -> Json:
+def pod_object(run: Run, pod: RunPod, phase: Phase, hardware: Hardware) -> Json:
     """A pod in a phase of its run's life."""
-    me = Identity("v1", "Pod", pod.name, pod.uid)
-    meta = meta_of(run, me, pod.parent, run.created)
-    spec = template_of(run)["spec"]
-    machine = hardware.machines[pod.place.node]
+    identity = Identity("v1", "Pod", pod.name, pod.uid)
+    meta = metadata(run, identity, pod.parent, run.created)
+    spec = pod_template(run)["spec"]
+    machine = hardware.machines[pod.position.node]
     if phase is not Phase.WAITING:
-        meta["annotations"] = annotations_of_pod(run, pod, hardware)
+        meta["annotations"] = pod_annotations(run, pod, hardware)
     elif uses_claims(run):
         meta["annotations"][CLAIM] = run.name
     if phase is not Phase.WAITING:
@@ -40,11 +40,11 @@ def pod_object(run: Run, pod: PodOfRun, phase: Phase, hardware: Hardware) -> Jso
 
 def _pod_status(run: Run, phase: Phase, address: str, nodes: int) -> Json:
     if phase is Phase.WAITING:
-        why = f"0/{nodes} nodes are available: {wish(run)} must be free at once."
-        unscheduled = condition("PodScheduled", False, stamp(run.created), "Unschedulable", why)
+        why = f"0/{nodes} nodes are available: {requested_gpus(run)} must be free at once."
+        unscheduled = condition("PodScheduled", False, timestamp(run.created), "Unschedulable", why)
         return {"phase": "Pending", "conditions": [unscheduled]}
-    conditions = [condition("PodScheduled", True, stamp(run.bound))]
-    status: Json = {"hostIP": address, "startTime": stamp(run.bound), "conditions": conditions}
+    conditions = [condition("PodScheduled", True, timestamp(run.bound))]
+    status: Json = {"hostIP": address, "startTime": timestamp(run.bound), "conditions": conditions}
     container = {"name": "main", "image": run.project.image, "imageID": "", "restartCount": 0}
     if phase is Phase.STARTING:
         waiting = {"waiting": {"reason": "ContainerCreating"}}
@@ -54,28 +54,28 @@ def _pod_status(run: Run, phase: Phase, address: str, nodes: int) -> Json:
             "containerStatuses": [{**container, "ready": False, "state": waiting}],
         }
     if phase is Phase.RUNNING:
-        conditions.append(condition("Ready", True, stamp(run.started)))
-        state: Json = {"running": {"startedAt": stamp(run.started)}}
+        conditions.append(condition("Ready", True, timestamp(run.started)))
+        state: Json = {"running": {"startedAt": timestamp(run.started)}}
         return {
             **status,
             "phase": "Running",
             "containerStatuses": [{**container, "ready": True, "state": state}],
         }
-    conditions.append(condition("Ready", False, stamp(run.ended), "PodCompleted"))
+    conditions.append(condition("Ready", False, timestamp(run.ended), "PodCompleted"))
     state = {
         "terminated": {
             "exitCode": 1 if run.fails else 0,
             "reason": "Error" if run.fails else "Completed",
-            "startedAt": stamp(run.started),
-            "finishedAt": stamp(run.ended),
+            "startedAt": timestamp(run.started),
+            "finishedAt": timestamp(run.ended),
         }
     }
     word = "Failed" if run.fails else "Succeeded"
     return {**status, "phase": word, "containerStatuses": [{**container, "ready": False, "state": state}]}
 
 
-def wish(run: Run) -> str:
-    """What a run waits for, in words."""
-    places = run.slot.places
-    each = f"{len(places[0].gpus)} {run.slot.model.name} GPUs of one node"
-    return each if len(places) == 1 else f"{each}, {len(places)} times,"
+def requested_gpus(run: Run) -> str:
+    """What a run queued for, in words."""
+    positions = run.slot.positions
+    each = f"{len(positions[0].gpus)} {run.slot.model.name} GPUs of one node"
+    return each if len(positions) == 1 else f"{each}, {len(positions)} times,"

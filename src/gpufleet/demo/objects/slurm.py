@@ -41,8 +41,8 @@ def nodes(runs: Iterable[Run], hardware: Hardware, at: float) -> list[Json]:
     used: dict[int, int] = {}
     for run in runs:
         if run.slot.role.source == "slurm" and run.bound <= at < run.ended:
-            for place in run.slot.places:
-                used[place.node] = used.get(place.node, 0) + len(place.gpus)
+            for position in run.slot.positions:
+                used[position.node] = used.get(position.node, 0) + len(position.gpus)
     return [
         _node(machine, used.get(machine.number, 0))
         for machine in hardware.machines
@@ -50,11 +50,11 @@ def nodes(runs: Iterable[Run], hardware: Hardware, at: float) -> list[Json]:
     ]
 
 
-def holdings(run: Run, hardware: Hardware, end: float) -> Iterator[AllocationPeriod]:
+def allocation_periods(run: Run, hardware: Hardware, end: float) -> Iterator[AllocationPeriod]:
     """Which GPUs a job held, as the source of Slurm tells it at `end`."""
     state = "RUNNING" if run.ended > end else _ending(run)
-    for number, place in enumerate(run.slot.places):
-        machine = hardware.machines[place.node]
+    for number, position in enumerate(run.slot.positions):
+        machine = hardware.machines[position.node]
         yield AllocationPeriod(
             pod_uid=f"{run.uid}-{number}",
             pod=f"{run.job_id}-{machine.name}",
@@ -64,10 +64,10 @@ def holdings(run: Run, hardware: Hardware, end: float) -> Iterator[AllocationPer
             workload_kind="SlurmJob",
             workload_name=run.name,
             source="slurm",
-            gpus=len(place.gpus),
+            gpus=len(position.gpus),
             share=1.0,
             model=_type(machine),
-            held=place.gpus,
+            held=position.gpus,
             labels={
                 "slurm/user": run.user,
                 "slurm/account": run.team.name,
@@ -81,20 +81,20 @@ def holdings(run: Run, hardware: Hardware, end: float) -> Iterator[AllocationPer
 
 
 def _job(run: Run, hardware: Hardware, at: float) -> Json:
-    waits, ended = at < run.bound, run.ended <= at
-    state = "PENDING" if waits else _ending(run) if ended else "RUNNING"
-    places = () if waits else run.slot.places
-    told = {
+    queued, ended = at < run.bound, run.ended <= at
+    state = "PENDING" if queued else _ending(run) if ended else "RUNNING"
+    positions = () if queued else run.slot.positions
+    job = {
         "job_id": run.job_id,
         "name": run.name,
         "job_state": [state],
-        "state_reason": "Resources" if waits else "None",
+        "state_reason": "Resources" if queued else "None",
         "user_name": run.user,
         "account": run.team.name,
         "partition": _partition(run),
         "qos": "normal",
-        "nodes": _names(places, hardware),
-        "node_count": _number(len(run.slot.places)),
+        "nodes": _names(positions, hardware),
+        "node_count": _number(len(run.slot.positions)),
         "tasks": _number(run.slot.gpus),
         "command": run.project.command,
         "array_job_id": _number(0),
@@ -102,15 +102,15 @@ def _job(run: Run, hardware: Hardware, at: float) -> Json:
         "het_job_id": _number(0),
         "het_job_offset": _number(0),
         # Only while it runs: the controller lets go of the devices at the end.
-        "gres_detail": [] if ended else [_detail(place, hardware) for place in places],
+        "gres_detail": [] if ended else [_detail(position, hardware) for position in positions],
         "tres_req_str": _tres(run),
-        "tres_alloc_str": "" if waits else _tres(run),
+        "tres_alloc_str": "" if queued else _tres(run),
         "submit_time": _number(run.created),
-        "start_time": _number(None if waits else run.bound),
+        "start_time": _number(None if queued else run.bound),
         "end_time": _number(run.ended if ended else None),
         "restart_cnt": 0,
     }
-    return told
+    return job
 
 
 def _past_job(run: Run, hardware: Hardware, at: float) -> Json:
@@ -124,7 +124,7 @@ def _past_job(run: Run, hardware: Hardware, at: float) -> Json:
         "account": run.team.name,
         "partition": _partition(run),
         "qos": "normal",
-        "nodes": _names(run.slot.places, hardware),
+        "nodes": _names(run.slot.positions, hardware),
         "array": {"job_id": 0, "task_id": _number(None)},
         "het": {"job_id": 0, "job_offset": _number(None)},
         "tres": {"allocated": gpus, "requested": gpus},
@@ -165,17 +165,17 @@ def _type(machine: Machine) -> str:
     return machine.model.name.replace(" ", "_")
 
 
-def _names(places: Iterable[SlotPosition], hardware: Hardware) -> str:
-    return ",".join(hardware.machines[place.node].name for place in places)
+def _names(positions: Iterable[SlotPosition], hardware: Hardware) -> str:
+    return ",".join(hardware.machines[position.node].name for position in positions)
 
 
-def _detail(place: SlotPosition, hardware: Hardware) -> str:
-    indices = ",".join(map(str, place.gpus))
-    return f"gpu:{_type(hardware.machines[place.node])}:{len(place.gpus)}(IDX:{indices})"
+def _detail(position: SlotPosition, hardware: Hardware) -> str:
+    indices = ",".join(map(str, position.gpus))
+    return f"gpu:{_type(hardware.machines[position.node])}:{len(position.gpus)}(IDX:{indices})"
 
 
 def _tres(run: Run) -> str:
-    return f"cpu={8 * run.slot.gpus},node={len(run.slot.places)},billing=1,gres/gpu={run.slot.gpus}"
+    return f"cpu={8 * run.slot.gpus},node={len(run.slot.positions)},billing=1,gres/gpu={run.slot.gpus}"
 
 
 def _number(value: float | None) -> Json:

@@ -67,10 +67,10 @@ _SHAPES = {"training": _training, "serving": _serving, "batch": _batch, "idle": 
 
 
 def quantities(
-    model: GpuModel, used: Matrix, memory: Matrix, trains: Matrix, wanted: frozenset[Quantity]
+    model: GpuModel, used: Matrix, memory: Matrix, trains: Matrix, requested: frozenset[Quantity]
 ) -> dict[Quantity, Matrix]:
-    """What is wanted of all that is measured, from utilization, memory share, and whether it is training."""
-    return {quantity: _MEASURED[quantity](model, used, memory, trains) for quantity in wanted}
+    """What is requested of all that is measure, from utilization, memory share, and whether it is training."""
+    return {quantity: _MEASURED[quantity](model, used, memory, trains) for quantity in requested}
 
 
 def all_quantities() -> frozenset[Quantity]:
@@ -78,18 +78,20 @@ def all_quantities() -> frozenset[Quantity]:
     return frozenset(_MEASURED)
 
 
-def _held(model: GpuModel, memory: Matrix) -> Matrix:
+def _memory_used(model: GpuModel, memory: Matrix) -> Matrix:
     """Bytes in use, in whole MiB."""
     return np.asarray(np.round((memory * model.memory_bytes + 0.4 * GIB) / 2**20) * 2**20)
 
 
 _MEASURED: dict[Quantity, Callable[[GpuModel, Matrix, Matrix, Matrix], Matrix]] = {
     Quantity.UTILIZATION: lambda model, used, memory, trains: np.round(100 * used),
-    Quantity.MEMORY_USED: lambda model, used, memory, trains: _held(model, memory),
-    Quantity.MEMORY_FREE: lambda model, used, memory, trains: model.memory_bytes - _held(model, memory),
+    Quantity.MEMORY_USED: lambda model, used, memory, trains: _memory_used(model, memory),
+    Quantity.MEMORY_FREE: lambda model, used, memory, trains: (
+        model.memory_bytes - _memory_used(model, memory)
+    ),
     Quantity.MEMORY_TOTAL: lambda model, used, memory, trains: np.full_like(used, model.memory_bytes),
     Quantity.MEMORY_UTILIZATION: lambda model, used, memory, trains: np.round(
-        100 * _held(model, memory) / model.memory_bytes, 1
+        100 * _memory_used(model, memory) / model.memory_bytes, 1
     ),
     Quantity.TEMPERATURE: lambda model, used, memory, trains: np.round(29 + 44 * used),
     Quantity.POWER: lambda model, used, memory, trains: np.round(

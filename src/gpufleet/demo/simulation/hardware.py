@@ -1,6 +1,6 @@
-"""The machines of a simulated fleet: models, islands, racks, and which of them are in trouble.
+"""The machines of a simulated fleet: models, islands, racks, and which of them are in faulty.
 
-Everything follows from the seed and the number of nodes. Trouble comes in turns: of two machines
+Everything follows from the seed and the number of nodes. FaultyNodes comes in turns: of two machines
 one is always broken and the other repaired, so that a demonstration shows a faulty node on any day
 and its history still makes sense.
 """
@@ -15,9 +15,9 @@ BUILT = 1_767_225_600.0
 """When the oldest machine was set up: 2026-01-01, in Unix seconds."""
 
 XID, XID_MEANING = 79, "GPU has fallen off the bus"
-_FEWEST_FOR_TROUBLE = 8
-_FEWEST_FOR_SLURM = 8
-_MOST_IN_SLURM = 48
+_MIN_NODES_FOR_FAULTS = 8
+_MIN_NODES_FOR_SLURM = 8
+_MAX_SLURM_NODES = 48
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ MODELS = (
 
 
 @dataclass(frozen=True)
-class Trouble:
+class FaultyNodes:
     """Which nodes are never quite well; None in a fleet too small for it."""
 
     broken: tuple[int, int] | None = None
@@ -92,15 +92,15 @@ class Machine:
 
 @dataclass(frozen=True)
 class Hardware:
-    """All machines, and the trouble among them."""
+    """All machines, and the faulty among them."""
 
     machines: tuple[Machine, ...]
-    trouble: Trouble
+    faulty: FaultyNodes
 
     def is_down(self, machine: Machine, at: float) -> bool:
         """Whether the node does not answer."""
-        pair = self.trouble.broken
-        return pair is not None and machine.number == pair[int(_turn(at, 10 * DAY, 0))]
+        pair = self.faulty.broken
+        return pair is not None and machine.number == pair[int(_alternate(at, 10 * DAY, 0))]
 
     def down_since(self, at: float) -> float:
         """When the node that is down went down."""
@@ -108,10 +108,10 @@ class Hardware:
 
     def lost_gpu(self, machine: Machine, at: float) -> int | None:
         """The GPU that the driver has lost, if it has."""
-        pair = self.trouble.xid
-        if pair is None or machine.number != pair[int(_turn(at, 14 * DAY, 5 * DAY))]:
+        pair = self.faulty.xid
+        if pair is None or machine.number != pair[int(_alternate(at, 14 * DAY, 5 * DAY))]:
             return None
-        return lost_place(machine)
+        return lost_gpu_index(machine)
 
     def lost_since(self, at: float) -> float:
         """When that GPU was lost."""
@@ -119,24 +119,24 @@ class Hardware:
 
     def is_cordoned(self, machine: Machine) -> bool:
         """Whether an operator keeps new pods off the node."""
-        return machine.number == self.trouble.cordoned
+        return machine.number == self.faulty.cordoned
 
 
-def lost_place(machine: Machine) -> int:
+def lost_gpu_index(machine: Machine) -> int:
     """Which of a node's GPUs is the one that gets lost."""
     return min(3, machine.gpus - 1)
 
 
-def build(seed: int, nodes: int, gpus: int) -> Hardware:
+def build_hardware(seed: int, nodes: int, gpus: int) -> Hardware:
     """The machines of a fleet."""
     models = _models(nodes)
-    trouble = _trouble(models)
-    elsewhere = _elsewhere(models, trouble)
+    faulty = _faulty_nodes(models)
+    other_sources = _other_sources(models, faulty)
     counts: dict[str, int] = {}
     machines = []
     for number, model in enumerate(models):
         counts[model.short] = counts.get(model.short, 0) + 1
-        source = random.Random(f"{seed}/machine/{number}")  # noqa: S311  (a simulation, no secret)
+        rng = random.Random(f"{seed}/machine/{number}")  # noqa: S311  (a simulation, no secret)
         machines.append(
             Machine(
                 number=number,
@@ -146,18 +146,18 @@ def build(seed: int, nodes: int, gpus: int) -> Hardware:
                 rack=f"r{number // 8 + 1:02d}",
                 zone="abc"[number // 8 % 3],
                 address=f"10.{number // 65025}.{number // 255 % 255}.{number % 255}",
-                created=BUILT + source.uniform(0, 30) * DAY,
-                uid=new_uid(source),
-                uuids=tuple(f"GPU-{new_uid(source)}" for _ in range(gpus)),
-                source=elsewhere.get(number, "k8s"),
+                created=BUILT + rng.uniform(0, 30) * DAY,
+                uid=new_uid(rng),
+                uuids=tuple(f"GPU-{new_uid(rng)}" for _ in range(gpus)),
+                source=other_sources.get(number, "k8s"),
             )
         )
-    return Hardware(tuple(machines), trouble)
+    return Hardware(tuple(machines), faulty)
 
 
-def new_uid(source: random.Random) -> str:
+def new_uid(rng: random.Random) -> str:
     """An id that looks as random as Kubernetes' own."""
-    return str(UUID(int=source.getrandbits(128), version=4))
+    return str(UUID(int=rng.getrandbits(128), version=4))
 
 
 def _models(nodes: int) -> list[GpuModel]:
@@ -170,31 +170,31 @@ def _models(nodes: int) -> list[GpuModel]:
     return models
 
 
-def _trouble(models: list[GpuModel]) -> Trouble:
-    if len(models) < _FEWEST_FOR_TROUBLE:
-        return Trouble()
+def _faulty_nodes(models: list[GpuModel]) -> FaultyNodes:
+    if len(models) < _MIN_NODES_FOR_FAULTS:
+        return FaultyNodes()
     of = {model.short: [n for n, each in enumerate(models) if each is model] for model in MODELS}
     h100, a100 = of["h100"], of["a100"]
-    return Trouble(
+    return FaultyNodes(
         broken=(h100[-1], a100[-1]),
         xid=(h100[0], of["h200"][-1]),
         cordoned=of["l40s"][-1] if of["l40s"] else None,
     )
 
 
-def _elsewhere(models: list[GpuModel], trouble: Trouble) -> dict[int, str]:
+def _other_sources(models: list[GpuModel], faulty: FaultyNodes) -> dict[int, str]:
     """The nodes that Kubernetes does not have: some A100s are a Slurm cluster, one L40S runs containers."""
-    if len(models) < _FEWEST_FOR_SLURM:
+    if len(models) < _MIN_NODES_FOR_SLURM:
         return {}
     well = [
         n
         for n in range(len(models))
-        if n not in (*(trouble.broken or ()), *(trouble.xid or ()), trouble.cordoned)
+        if n not in (*(faulty.broken or ()), *(faulty.xid or ()), faulty.cordoned)
     ]
-    slurm = [n for n in well if models[n].short == "a100"][: min(_MOST_IN_SLURM, max(1, len(models) // 10))]
+    slurm = [n for n in well if models[n].short == "a100"][: min(_MAX_SLURM_NODES, max(1, len(models) // 10))]
     docker = [n for n in well if models[n].short == "l40s"][:1]
     return {**dict.fromkeys(slurm, "slurm"), **dict.fromkeys(docker, "docker")}
 
 
-def _turn(at: float, period: float, offset: float) -> float:
+def _alternate(at: float, period: float, offset: float) -> float:
     return ((at - BUILT - offset) // period) % 2

@@ -4,19 +4,17 @@ Made from a seed, a number of nodes and of GPUs on each; nothing here reads a cl
 anything. `player` shows it to an API and a metric source, tests and accounting may ask it directly.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
-from gpufleet.demo.objects import docker, objects, slurm
 from gpufleet.demo.simulation.curves import Matrix, all_quantities, load, noise, quantities
-from gpufleet.demo.simulation.hardware import DAY, XID, Hardware, build, lost_place
-from gpufleet.demo.simulation.slots import cut
+from gpufleet.demo.simulation.hardware import DAY, XID, Hardware, build_hardware, lost_gpu_index
+from gpufleet.demo.simulation.slots import build_slots
 from gpufleet.demo.simulation.timeline import Run, Slot, runs_between
-from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
+from gpufleet.model.periods import CapacityPeriod
 from gpufleet.model.reading import (
     Column,
     Fault,
@@ -37,21 +35,14 @@ TICK = 15.0
 _PORT_RATE = 50e9
 """Bytes per second of a 400 Gb/s port."""
 
-_HOLDINGS: dict[str, Callable[[Run, Hardware, float], Iterator[AllocationPeriod]]] = {
-    "k8s": objects.holdings,
-    "slurm": slurm.holdings,
-    "docker": docker.holdings,
-}
-"""How the sources tell, at the end of a span, who held what."""
-
 
 class Simulation:
     """A fleet that a seed describes."""
 
     def __init__(self, seed: int, nodes: int, gpus: int) -> None:
         self.seed = seed
-        self.hardware: Hardware = build(seed, nodes, gpus)
-        self.slots: tuple[Slot, ...] = cut(self.hardware, seed)
+        self.hardware: Hardware = build_hardware(seed, nodes, gpus)
+        self.slots: tuple[Slot, ...] = build_slots(self.hardware, seed)
         # Readings are ordered by node name, as their consumers have it.
         self._order = sorted(self.hardware.machines, key=lambda machine: machine.name)
         self._first_row = np.zeros(len(self._order), np.int64)
@@ -68,14 +59,6 @@ class Simulation:
         for slot in self.slots if slots is None else slots:
             yield from runs_between(slot, start, end)
 
-    def holdings(self, start: float, end: float) -> Iterator[AllocationPeriod]:
-        """Which pod held which GPUs from `start` to `end`, cut to that span; `end` 0 for those that go on."""
-        for run in self.runs(start, end):
-            if run.bound >= end or run.ended <= start:
-                continue
-            for holding in _HOLDINGS[run.slot.role.source](run, self.hardware, end):
-                yield structs.replace(holding, start=max(start, holding.start))
-
     def capacities(self, start: float, end: float) -> Iterator[CapacityPeriod]:
         """Which node had how many GPUs; all are there all the time."""
         for machine in self.hardware.machines:
@@ -87,7 +70,7 @@ class Simulation:
                     start=max(start, machine.created),
                 )
 
-    # What is measured
+    # What is measure
 
     @cached_property
     def gpus(self) -> tuple[GpuIdentity, ...]:
@@ -105,14 +88,14 @@ class Simulation:
 
     def readings_at(self, at: float, runs: Iterable[Run] | None = None) -> Readings:
         """What every GPU shows at a moment; `runs` are those that exist, if they are not the simulation's own."""
-        values = {q: grid[:, 0] for q, grid in self.measured(np.array([at]), runs=runs).items()}
+        values = {q: grid[:, 0] for q, grid in self.measure(np.array([at]), runs=runs).items()}
         times = {q: np.where(np.isnan(column), np.nan, at) for q, column in values.items()}
         return Readings(at, self.gpus, values, times, faults=self._faults(at))
 
-    def measured(
+    def measure(
         self,
         times: Column,
-        wanted: frozenset[Quantity] | None = None,
+        positions: frozenset[Quantity] | None = None,
         runs: Iterable[Run] | None = None,
     ) -> dict[Quantity, Matrix]:
         """What every GPU shows at several moments: rows as in `gpus`, NaN where nothing can be read."""
@@ -129,25 +112,25 @@ class Simulation:
             used[spot] = load(run, rows, times[moments])
             memory[spot] = run.memory_share
             shape[spot] = run.trains
-        return self._by_model(times, (used, memory, shape), wanted)
+        return self._quantities_by_model(times, (used, memory, shape), positions)
 
     def rows_of(self, run: Run) -> NDArray[np.int64]:
         """Where a run's GPUs stand in `gpus`."""
-        rows = [self._first_row[p.node] + gpu for p in run.slot.places for gpu in p.gpus]
+        rows = [self._first_row[p.node] + gpu for p in run.slot.positions for gpu in p.gpus]
         return np.array(rows, np.int64)
 
-    def _by_model(
-        self, times: Column, seen: tuple[Matrix, Matrix, Matrix], wanted: frozenset[Quantity] | None
+    def _quantities_by_model(
+        self, times: Column, seen: tuple[Matrix, Matrix, Matrix], positions: frozenset[Quantity] | None
     ) -> dict[Quantity, Matrix]:
         result: dict[Quantity, Matrix] = {}
         for model in {machine.model for machine in self._order}:
             rows = self._rows_by_model[model.short]
             used, memory, shape = (matrix[rows] for matrix in seen)
-            asked = all_quantities() if wanted is None else wanted
-            for quantity, values in quantities(model, used, memory, shape, asked).items():
+            requested = all_quantities() if positions is None else positions
+            for quantity, values in quantities(model, used, memory, shape, requested).items():
                 grid = result.setdefault(quantity, np.full((self._rows, len(times)), np.nan))
                 grid[rows] = values
-        self._blank(times, result)
+        self._blank_faulty(times, result)
         return result
 
     @cached_property
@@ -156,23 +139,23 @@ class Simulation:
         for machine in self._order:
             first = int(self._first_row[machine.number])
             rows.setdefault(machine.model.short, []).extend(range(first, first + machine.gpus))
-        return {short: np.array(places, np.int64) for short, places in rows.items()}
+        return {short: np.array(positions, np.int64) for short, positions in rows.items()}
 
-    def _blank(self, times: Column, grids: dict[Quantity, Matrix]) -> None:
+    def _blank_faulty(self, times: Column, grids: dict[Quantity, Matrix]) -> None:
         """A node that is down and a GPU that is lost show nothing."""
-        trouble = self.hardware.trouble
-        for number in (*(trouble.broken or ()), *(trouble.xid or ())):
+        faulty = self.hardware.faulty
+        for number in (*(faulty.broken or ()), *(faulty.xid or ())):
             machine = self.hardware.machines[number]
             first = int(self._first_row[number])
-            whole = [self.hardware.is_down(machine, at) for at in times.tolist()]
+            down = [self.hardware.is_down(machine, at) for at in times.tolist()]
             lost = [self.hardware.lost_gpu(machine, at) is not None for at in times.tolist()]
             for grid in grids.values():
-                grid[first : first + machine.gpus, whole] = np.nan
-                grid[first + lost_place(machine), lost] = np.nan
+                grid[first : first + machine.gpus, down] = np.nan
+                grid[first + lost_gpu_index(machine), lost] = np.nan
 
     def _faults(self, at: float) -> dict[int, tuple[Fault, ...]]:
         found: dict[int, tuple[Fault, ...]] = {}
-        for number in self.hardware.trouble.xid or ():
+        for number in self.hardware.faulty.xid or ():
             machine = self.hardware.machines[number]
             lost = self.hardware.lost_gpu(machine, at)
             if lost is not None:
@@ -183,11 +166,11 @@ class Simulation:
     def processes_at(self, at: float, runs: Iterable[Run] | None = None) -> Processes:
         """The programs on the GPUs: one on each that is held; `runs` as for `readings_at`."""
         rows = [
-            self._process(run, GpuRef(self.hardware.machines[place.node].name, gpu), at)
+            self._process(run, GpuRef(self.hardware.machines[position.node].name, gpu), at)
             for run in (self.runs(at, at) if runs is None else runs)
             if run.started <= at < run.ended
-            for place in run.slot.places
-            for gpu in place.gpus
+            for position in run.slot.positions
+            for gpu in position.gpus
         ]
         return Processes(tuple(sorted(rows, key=lambda row: (row.gpu, row.pid))))
 

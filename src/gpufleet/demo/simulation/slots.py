@@ -7,31 +7,31 @@ good scheduler would have it. Some GPUs are in no slot and stay free.
 import random
 from collections.abc import Iterator
 
-from gpufleet.demo.simulation.hardware import Hardware, Machine, lost_place
+from gpufleet.demo.simulation.hardware import Hardware, Machine, lost_gpu_index
 from gpufleet.demo.simulation.timeline import ROLES, Role, Slot, SlotPosition, period
 
 _GANG_MODELS = ("h200", "h100", "mi300x")
 _SERVING_MODELS = ("l40s", "a100")
 
 
-def cut(hardware: Hardware, seed: int) -> tuple[Slot, ...]:
+def build_slots(hardware: Hardware, seed: int) -> tuple[Slot, ...]:
     """All slots of a fleet."""
-    source = random.Random(f"{seed}/slots")  # noqa: S311  (a simulation, no secret)
+    rng = random.Random(f"{seed}/slots")  # noqa: S311  (a simulation, no secret)
     slots: list[Slot] = []
 
-    def add(role: Role, machine: Machine, places: tuple[SlotPosition, ...]) -> None:
-        length, phase = period(role, source)
-        slots.append(Slot(len(slots), role, machine.model, places, length, phase, seed))
+    def add(role: Role, machine: Machine, positions: tuple[SlotPosition, ...]) -> None:
+        length, phase = period(role, rng)
+        slots.append(Slot(len(slots), role, machine.model, positions, length, phase, seed))
 
     # Slurm's come first: their numbers are in the ids of its jobs, which must stay small.
-    for role, places in (*_slurm(hardware, source), *_containers(hardware, source)):
-        add(role, hardware.machines[places[0].node], places)
-    for group in _groups(hardware, source):
+    for role, positions in (*_slurm(hardware, rng), *_containers(hardware, rng)):
+        add(role, hardware.machines[positions[0].node], positions)
+    for group in _groups(hardware, rng):
         if len(group) > 1:
             add(ROLES["gang"], group[0], tuple(SlotPosition(m.number, tuple(range(m.gpus))) for m in group))
             continue
-        for role, places in _parts(hardware, group[0], source):
-            add(role, group[0], places)
+        for role, positions in _slots_of_node(hardware, group[0], rng):
+            add(role, group[0], positions)
     everywhere = tuple(
         SlotPosition(machine.number, (machine.gpus - 1,))
         for machine in hardware.machines
@@ -39,13 +39,13 @@ def cut(hardware: Hardware, seed: int) -> tuple[Slot, ...]:
     )
     if everywhere:
         add(ROLES["everywhere"], hardware.machines[everywhere[0].node], everywhere)
-    wanted = _backlog(hardware)
-    for _ in range(2 if wanted else 0):
-        add(ROLES["backlog"], hardware.machines[wanted[0].node], wanted)
+    positions = _backlog(hardware)
+    for _ in range(2 if positions else 0):
+        add(ROLES["backlog"], hardware.machines[positions[0].node], positions)
     return tuple(slots)
 
 
-def _slurm(hardware: Hardware, source: random.Random) -> Iterator[tuple[Role, tuple[SlotPosition, ...]]]:
+def _slurm(hardware: Hardware, rng: random.Random) -> Iterator[tuple[Role, tuple[SlotPosition, ...]]]:
     """A job over halves of two nodes, and jobs on parts of nodes."""
     machines = [machine for machine in hardware.machines if machine.source == "slurm"]
     wide = machines[:2] if len(machines) > 2 and machines[0].gpus > 1 else []
@@ -57,21 +57,21 @@ def _slurm(hardware: Hardware, source: random.Random) -> Iterator[tuple[Role, tu
     for machine in machines:
         first = machine.gpus // 2 if machine in wide else 0
         while first < machine.gpus:
-            size = _size(first, machine.gpus, source)
-            name = source.choice(
+            size = _size(first, machine.gpus, rng)
+            name = rng.choice(
                 ("train", "train", "batch") if size > 2 else ("batch", "batch", "train", "shell")
             )
             yield ROLES[f"slurm-{name}"], (SlotPosition(machine.number, tuple(range(first, first + size))),)
             first += size
 
 
-def _containers(hardware: Hardware, source: random.Random) -> Iterator[tuple[Role, tuple[SlotPosition, ...]]]:
+def _containers(hardware: Hardware, rng: random.Random) -> Iterator[tuple[Role, tuple[SlotPosition, ...]]]:
     """Containers with one or two GPUs each, and a GPU that stays free."""
     for machine in hardware.machines:
         first = 0
         while machine.source == "docker" and first < max(1, machine.gpus - 1):
-            size = min(source.choice((1, 2)), max(1, machine.gpus - 1 - first))
-            name = source.choice(("serve", "batch", "batch", "notebook"))
+            size = min(rng.choice((1, 2)), max(1, machine.gpus - 1 - first))
+            name = rng.choice(("serve", "batch", "batch", "notebook"))
             yield (
                 ROLES[f"container-{name}"],
                 (SlotPosition(machine.number, tuple(range(first, first + size))),),
@@ -81,71 +81,69 @@ def _containers(hardware: Hardware, source: random.Random) -> Iterator[tuple[Rol
 
 def _backlog(hardware: Hardware) -> tuple[SlotPosition, ...]:
     """What those want who wait for long: more whole nodes of a model than are ever free at once."""
-    if hardware.trouble.broken is None:
+    if hardware.faulty.broken is None:
         return ()
     machines = [machine for machine in hardware.machines if machine.model.short == "h100"]
     size = min(len(machines), 128, max(4, 3 * len(machines) // 4))
     return tuple(SlotPosition(machine.number, tuple(range(machine.gpus))) for machine in machines[:size])
 
 
-def _groups(hardware: Hardware, source: random.Random) -> Iterator[tuple[Machine, ...]]:
+def _groups(hardware: Hardware, rng: random.Random) -> Iterator[tuple[Machine, ...]]:
     """The nodes one by one, or several where a gang has them."""
-    trouble = hardware.trouble
-    alone = {*(trouble.broken or ()), *(trouble.xid or ()), trouble.cordoned}
+    faulty = hardware.faulty
+    alone = {*(faulty.broken or ()), *(faulty.xid or ()), faulty.cordoned}
     waiting: list[Machine] = []
     for machine in hardware.machines:
         if machine.source != "k8s":
             continue
-        if machine.number in alone or machine.model.short not in _GANG_MODELS or source.random() < 0.5:
+        if machine.number in alone or machine.model.short not in _GANG_MODELS or rng.random() < 0.5:
             yield (machine,)
             continue
         if waiting and waiting[0].model is not machine.model:
             yield from ((each,) for each in waiting)
             waiting = []
         waiting.append(machine)
-        if len(waiting) == source.choice((2, 2, 4)) or len(waiting) == 4:
+        if len(waiting) == rng.choice((2, 2, 4)) or len(waiting) == 4:
             yield tuple(waiting)
             waiting = []
     yield from ((each,) for each in waiting)
 
 
-def _parts(
-    hardware: Hardware, machine: Machine, source: random.Random
+def _slots_of_node(
+    hardware: Hardware, machine: Machine, rng: random.Random
 ) -> Iterator[tuple[Role, tuple[SlotPosition, ...]]]:
     """How one node is used."""
-    trouble = hardware.trouble
-    if machine.number in (trouble.broken or ()):
+    faulty = hardware.faulty
+    if machine.number in (faulty.broken or ()):
         return
-    lost = machine.number in (trouble.xid or ())
+    lost = machine.number in (faulty.xid or ())
     gpus = machine.gpus - (1 if machine.model.short == "l40s" and machine.gpus > 1 else 0)
-    first = lost_place(machine) + 1 if lost else 0
+    first = lost_gpu_index(machine) + 1 if lost else 0
     while first < gpus:
-        size = _size(first, gpus, source)
+        size = _size(first, gpus, rng)
         ids = tuple(range(first, first + size))
-        role = _role(machine, size, source)
+        role = _role(machine, size, rng)
         if role is not None:
             yield role, _places(machine, ids, role)
         first += size
 
 
-def _size(first: int, gpus: int, source: random.Random) -> int:
+def _size(first: int, gpus: int, rng: random.Random) -> int:
     """A power of two that fits where it starts."""
     most = 1
     while first % (2 * most) == 0 and first + 2 * most <= gpus:
         most *= 2
-    return min(most, source.choice((1, 2, 2, 4, 4, 8, 8, 16)))
+    return min(most, rng.choice((1, 2, 2, 4, 4, 8, 8, 16)))
 
 
-def _role(machine: Machine, size: int, source: random.Random) -> Role | None:
-    if source.random() < 0.12:
+def _role(machine: Machine, size: int, rng: random.Random) -> Role | None:
+    if rng.random() < 0.12:
         return None
-    if machine.model.short in _SERVING_MODELS and source.random() < 0.5:
+    if machine.model.short in _SERVING_MODELS and rng.random() < 0.5:
         return ROLES["serve"]
     if size >= 4:
-        return ROLES[source.choice(("train", "train", "train", "serve", "batch"))]
-    return ROLES[
-        source.choice(("batch", "batch", "train", "notebook", "notebook", "debug", "nightly", "serve"))
-    ]
+        return ROLES[rng.choice(("train", "train", "train", "serve", "batch"))]
+    return ROLES[rng.choice(("batch", "batch", "train", "notebook", "notebook", "debug", "nightly", "serve"))]
 
 
 def _places(machine: Machine, ids: tuple[int, ...], role: Role) -> tuple[SlotPosition, ...]:

@@ -6,7 +6,7 @@ and ends, what it is called, how it fares) follows from the seed, the slot and t
 cell. So any moment of past and future can be asked for at once, two runs never hold one GPU, and
 the same seed and the same clock always show the same fleet.
 
-In some cells the run is there before its turn: it waits, pending, for the one before to end. Runs
+In some cells the run is there before its turn: it queued, pending, for the one before to end. Runs
 of the backlog ask for more than is ever free at once, and are withdrawn in the end.
 """
 
@@ -24,7 +24,7 @@ HOUR = 3600.0
 STARTUP = 8.0
 """Seconds from binding to running."""
 
-_JOBS_APART = 1024
+_MAX_SLURM_SLOTS = 1024
 """More than there are slots in Slurm, which come first."""
 
 
@@ -36,7 +36,7 @@ class Role:
     kinds: tuple[str, ...]
     hours: tuple[float, float]
     """Shortest and longest cell."""
-    waits: float
+    queued: float
     """Part of the runs that must wait for their turn."""
     finishes: bool
     """Whether it ends by itself; what doesn't is deleted at its end."""
@@ -83,7 +83,7 @@ class Slot:
     number: int
     role: Role
     model: GpuModel
-    places: tuple[SlotPosition, ...]
+    positions: tuple[SlotPosition, ...]
     period: float
     phase: float
     seed: int
@@ -91,13 +91,13 @@ class Slot:
     @property
     def gpus(self) -> int:
         """How many."""
-        return sum(len(place.gpus) for place in self.places)
+        return sum(len(position.gpus) for position in self.positions)
 
     def cell(self, at: float) -> int:
         """The number of the cell that a moment lies in."""
         return math.floor((at - BUILT - self.phase) / self.period)
 
-    def begin(self, cell: int) -> float:
+    def cell_start(self, cell: int) -> float:
         """When a cell begins."""
         return BUILT + self.phase + cell * self.period
 
@@ -146,27 +146,27 @@ class Run:
 def runs_between(slot: Slot, start: float, end: float) -> Iterator[Run]:
     """The runs of a slot that exist, waiting or holding, at some moment from `start` to `end`."""
     for cell in range(slot.cell(start), slot.cell(end) + 2):
-        run = run_in(slot, cell)
+        run = run_of_cell(slot, cell)
         if run.created <= end and run.ended > start:
             yield run
 
 
 @lru_cache(maxsize=400_000)
-def run_in(slot: Slot, cell: int) -> Run:
+def run_of_cell(slot: Slot, cell: int) -> Run:
     """The run of one cell."""
-    source = _source(slot, cell)
-    role, begin = slot.role, slot.begin(cell)
+    rng = _rng(slot, cell)
+    role, begin = slot.role, slot.cell_start(cell)
     # A CronJob makes the same thing every time; other slots serve whoever comes.
-    taste = _source(slot, 0, "project") if role.name == "nightly" else source
-    project = taste.choice([p for p in PROJECTS if p.load == role.load])
+    project_rng = _rng(slot, 0, "project") if role.name == "nightly" else rng
+    project = project_rng.choice([p for p in PROJECTS if p.load == role.load])
     team = team_of(project, slot.number)
-    fails = role.finishes and source.random() < 0.08
-    length = slot.period * (source.uniform(0.1, 0.6) if fails else 1.0)
-    end = min(begin + length, slot.begin(cell + 1) - _idle_before(slot, cell + 1))
-    bound = begin if _waits(slot, cell) else begin + 0.04 * slot.period * source.random()
+    fails = role.finishes and rng.random() < 0.08
+    length = slot.period * (rng.uniform(0.1, 0.6) if fails else 1.0)
+    end = min(begin + length, slot.cell_start(cell + 1) - _idle_before(slot, cell + 1))
+    bound = begin if _is_queued(slot, cell) else begin + 0.04 * slot.period * rng.random()
     # Whole seconds, as Kubernetes keeps them.
-    created = float(math.floor(bound - _wait(slot, cell)))
-    kind = role.kinds[source.randrange(len(role.kinds))]
+    created = float(math.floor(bound - _wait_seconds(slot, cell)))
+    kind = role.kinds[rng.randrange(len(role.kinds))]
     return Run(
         slot=slot,
         number=cell,
@@ -174,13 +174,13 @@ def run_in(slot: Slot, cell: int) -> Run:
         team=team,
         project=project,
         name=_name(slot, cell, project),
-        uid=_uid(slot, cell, created, source),
+        uid=_uid(slot, cell, created, rng),
         created=created,
         bound=math.inf if role.name == "backlog" else float(math.floor(bound)),
         ended=float(math.floor(end)),
         fails=fails,
-        memory_share=source.uniform(0.03, 0.3) if role.load == "idle" else source.uniform(0.5, 0.93),
-        level=_level(role.load, source),
+        memory_share=rng.uniform(0.03, 0.3) if role.load == "idle" else rng.uniform(0.5, 0.93),
+        level=_level(role.load, rng),
     )
 
 
@@ -190,49 +190,49 @@ def _name(slot: Slot, cell: int, project: Project) -> str:
     return f"{project.name}-{slot.number}-{cell}" if slot.role.finishes else f"{project.name}-{slot.number}"
 
 
-def _uid(slot: Slot, cell: int, created: float, source: random.Random) -> str:
+def _uid(slot: Slot, cell: int, created: float, rng: random.Random) -> str:
     """The uid of the workload, in the form that its source gives it."""
-    uid = new_uid(source)
+    uid = new_uid(rng)
     if slot.role.source == "slurm":
         return f"slurm-{_job_id(slot, cell)}-{created:.0f}"
     return hashlib.sha256(uid.encode()).hexdigest() if slot.role.source == "docker" else uid
 
 
 def _job_id(slot: Slot, cell: int) -> int:
-    return 1 + cell * _JOBS_APART + slot.number
+    return 1 + cell * _MAX_SLURM_SLOTS + slot.number
 
 
-def _source(slot: Slot, cell: int, purpose: str = "run") -> random.Random:
+def _rng(slot: Slot, cell: int, purpose: str = "run") -> random.Random:
     return random.Random(f"{slot.seed}/{purpose}/{slot.number}/{cell}")  # noqa: S311  (a simulation, no secret)
 
 
-def _waits(slot: Slot, cell: int) -> bool:
-    return _source(slot, cell, "wait").random() < slot.role.waits
+def _is_queued(slot: Slot, cell: int) -> bool:
+    return _rng(slot, cell, "wait").random() < slot.role.queued
 
 
-def _wait(slot: Slot, cell: int) -> float:
+def _wait_seconds(slot: Slot, cell: int) -> float:
     """Seconds from creation to binding."""
-    source = _source(slot, cell, "wait")
-    if source.random() < slot.role.waits:
-        return min(0.3 * slot.period, source.uniform(600, 5400))
-    return source.uniform(2, 4)
+    rng = _rng(slot, cell, "wait")
+    if rng.random() < slot.role.queued:
+        return min(0.3 * slot.period, rng.uniform(600, 5400))
+    return rng.uniform(2, 4)
 
 
 def _idle_before(slot: Slot, cell: int) -> float:
-    """Seconds that the slot is free before a cell: none to speak of if somebody waits for it."""
-    if _waits(slot, cell):
+    """Seconds that the slot is free before a cell: none to speak of if somebody queued for it."""
+    if _is_queued(slot, cell):
         return 5.0
-    return 5.0 + _source(slot, cell, "idle").random() * min(0.12 * slot.period, 6 * HOUR)
+    return 5.0 + _rng(slot, cell, "idle").random() * min(0.12 * slot.period, 6 * HOUR)
 
 
-def _level(load: str, source: random.Random) -> float:
+def _level(load: str, rng: random.Random) -> float:
     low, high = {"training": (0.78, 0.97), "serving": (0.2, 0.75), "batch": (0.35, 0.9), "idle": (0.0, 0.02)}[
         load
     ]
-    return source.uniform(low, high)
+    return rng.uniform(low, high)
 
 
-def period(role: Role, source: random.Random) -> tuple[float, float]:
+def period(role: Role, rng: random.Random) -> tuple[float, float]:
     """The length of a slot's cells, and when the first begins after the fleet was built."""
-    length = source.uniform(*role.hours) * HOUR
-    return length, source.random() * min(length, 20 * DAY)
+    length = rng.uniform(*role.hours) * HOUR
+    return length, rng.random() * min(length, 20 * DAY)

@@ -37,12 +37,12 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class PodOfRun:
+class RunPod:
     """One pod of a run."""
 
     name: str
     uid: str
-    place: SlotPosition
+    position: SlotPosition
     root: Identity
     """The top of its owners, itself if it has none."""
     parent: Identity | None
@@ -57,7 +57,7 @@ def phase_at(run: Run, at: float) -> Phase:
     return Phase.RUNNING if at < run.ended else Phase.FINISHED
 
 
-def labels_of(run: Run) -> dict[str, str]:
+def run_labels(run: Run) -> dict[str, str]:
     """The labels of a run's objects."""
     return {
         "app.kubernetes.io/name": run.project.name,
@@ -67,25 +67,25 @@ def labels_of(run: Run) -> dict[str, str]:
     }
 
 
-def annotations_of(run: Run) -> dict[str, str]:
+def run_annotations(run: Run) -> dict[str, str]:
     """The annotations of a run's objects."""
     return {"finance/cost-center": run.team.cost_center}
 
 
-def annotations_of_pod(run: Run, pod: PodOfRun, hardware: Hardware) -> dict[str, str]:
+def pod_annotations(run: Run, pod: RunPod, hardware: Hardware) -> dict[str, str]:
     """The annotations of a pod that has its GPUs."""
-    found = annotations_of(run)
+    found = run_annotations(run)
     if uses_claims(run):
         found[CLAIM] = run.name
-        found[ALLOCATED] = format_allocation(hardware.machines[pod.place.node].name, pod.place.gpus)
+        found[ALLOCATED] = format_allocation(hardware.machines[pod.position.node].name, pod.position.gpus)
     return found
 
 
-def root_of(run: Run) -> Identity:
+def root_owner(run: Run) -> Identity:
     """The object at the top."""
     if run.kind == "CronJob":
-        source = random.Random(f"{run.slot.seed}/cron/{run.slot.number}")  # noqa: S311  (a simulation, no secret)
-        return Identity("batch/v1", "CronJob", f"nightly-{run.slot.number}", new_uid(source))
+        rng = random.Random(f"{run.slot.seed}/cron/{run.slot.number}")  # noqa: S311  (a simulation, no secret)
+        return Identity("batch/v1", "CronJob", f"nightly-{run.slot.number}", new_uid(rng))
     return Identity(_API[run.kind], run.kind, run.name, run.uid)
 
 
@@ -94,45 +94,45 @@ def uses_claims(run: Run) -> bool:
     return run.kind in ("PyTorchJob", "Job", "CronJob", "Pod")
 
 
-def pods_of(run: Run) -> tuple[PodOfRun, ...]:
-    """The pods of a run, one for each place."""
-    source = random.Random(f"{run.uid}/pods")  # noqa: S311  (a simulation, no secret)
-    root = root_of(run)
+def pods_of(run: Run) -> tuple[RunPod, ...]:
+    """The pods of a run, one for each position."""
+    rng = random.Random(f"{run.uid}/pods")  # noqa: S311  (a simulation, no secret)
+    root = root_owner(run)
     if run.kind == "Pod":
-        return (PodOfRun(run.name, run.uid, run.slot.places[0], root, None),)
-    parent = middle_of(run) or root
+        return (RunPod(run.name, run.uid, run.slot.positions[0], root, None),)
+    parent = intermediate_owner(run) or root
     pods = []
-    for number, place in enumerate(run.slot.places):
-        uid = new_uid(source)
-        name = f"{parent.name}-{_suffix(run.kind, number, source)}"
-        pods.append(PodOfRun(name, uid, place, root, parent))
+    for number, position in enumerate(run.slot.positions):
+        uid = new_uid(rng)
+        name = f"{parent.name}-{_suffix(run.kind, number, rng)}"
+        pods.append(RunPod(name, uid, position, root, parent))
     return tuple(pods)
 
 
-def middle_of(run: Run) -> Identity | None:
+def intermediate_owner(run: Run) -> Identity | None:
     """The object between root and pods, where a kind has one."""
-    source = random.Random(f"{run.uid}/middle")  # noqa: S311  (a simulation, no secret)
+    rng = random.Random(f"{run.uid}/middle")  # noqa: S311  (a simulation, no secret)
     if run.kind == "Deployment":
-        return Identity("apps/v1", "ReplicaSet", f"{run.name}-{_word(source, 9)}", new_uid(source))
+        return Identity("apps/v1", "ReplicaSet", f"{run.name}-{_random_suffix(rng, 9)}", new_uid(rng))
     if run.kind == "CronJob":
         return Identity("batch/v1", "Job", f"nightly-{run.slot.number}-{run.number}", run.uid)
     return None
 
 
-def stamp(at: float) -> str:
+def timestamp(at: float) -> str:
     """A time as Kubernetes writes it."""
     return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def meta_of(run: Run, me: Identity, parent: Identity | None, created: float) -> Json:
+def metadata(run: Run, identity: Identity, parent: Identity | None, created: float) -> Json:
     """The metadata of an object of a run."""
     meta: Json = {
-        "name": me.name,
+        "name": identity.name,
         "namespace": run.team.namespace,
-        "uid": me.uid,
-        "creationTimestamp": stamp(created),
-        "labels": labels_of(run),
-        "annotations": annotations_of(run),
+        "uid": identity.uid,
+        "creationTimestamp": timestamp(created),
+        "labels": run_labels(run),
+        "annotations": run_annotations(run),
     }
     if parent is not None:
         meta["ownerReferences"] = [
@@ -148,11 +148,11 @@ def meta_of(run: Run, me: Identity, parent: Identity | None, created: float) -> 
     return meta
 
 
-def condition(kind: str, is_so: bool, at: str, reason: str = "", message: str = "") -> Json:
+def condition(kind: str, is_true: bool, at: str, reason: str = "", message: str = "") -> Json:
     """A condition, as all kinds have them in their status."""
-    told: Json = {"type": kind, "status": str(is_so), "lastTransitionTime": at}
-    given = {"reason": reason, "message": message}
-    return {**told, **{name: text for name, text in given.items() if text}}
+    result: Json = {"type": kind, "status": str(is_true), "lastTransitionTime": at}
+    optional = {"reason": reason, "message": message}
+    return {**result, **{name: text for name, text in optional.items() if text}}
 
 
 _API = {
@@ -165,11 +165,11 @@ _API = {
 }
 
 
-def _suffix(kind: str, number: int, source: random.Random) -> str:
+def _suffix(kind: str, number: int, rng: random.Random) -> str:
     if kind == "PyTorchJob":
         return "master-0" if number == 0 else f"worker-{number - 1}"
-    return str(number) if kind == "StatefulSet" else _word(source, 5)
+    return str(number) if kind == "StatefulSet" else _random_suffix(rng, 5)
 
 
-def _word(source: random.Random, length: int) -> str:
-    return "".join(source.choice("bcdfghjklmnpqrstvwxz2456789") for _ in range(length))
+def _random_suffix(rng: random.Random, length: int) -> str:
+    return "".join(rng.choice("bcdfghjklmnpqrstvwxz2456789") for _ in range(length))

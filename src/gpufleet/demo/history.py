@@ -7,70 +7,56 @@ the same number of values.
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import numpy as np
 
 from gpufleet.demo.simulation.hardware import DAY
 from gpufleet.demo.simulation.simulation import TICK, Simulation
 from gpufleet.demo.simulation.training import training_points
-from gpufleet.model.reading import Column, Quantity, TrainingPoint
+from gpufleet.model.reading import Column, Quantity
 from gpufleet.store.chunks import ReadingGrid
-from gpufleet.store.readings import CHUNK_SECONDS
+from gpufleet.store.readings import CHUNK_SECONDS, ReadingStore
+from gpufleet.store.training import TrainingStore
 
-NEEDED = frozenset({Quantity.UTILIZATION})
+REQUIRED_QUANTITIES = frozenset({Quantity.UTILIZATION})
 """What accounting asks for; a demonstration does not begin before it is there."""
 
-MEMORY = frozenset({Quantity.MEMORY_USED, Quantity.MEMORY_TOTAL})
-MEMORY_REACH = 2 * DAY
+MEMORY_QUANTITIES = frozenset({Quantity.MEMORY_USED, Quantity.MEMORY_TOTAL})
+MEMORY_HISTORY_SECONDS = 2 * DAY
 """What it asks for as well, of the last days alone: all of it would double the time for starting."""
 
-CHARTED = frozenset({Quantity.MEMORY_UTILIZATION, Quantity.POWER})
+CHART_QUANTITIES = frozenset({Quantity.MEMORY_UTILIZATION, Quantity.POWER})
 """What charts of single workloads show as well."""
 
-RECENT = 6 * 3600.0
+RECENT_SECONDS = 6 * 3600.0
 RECENT_STEP, OLDER_STEP = 60.0, 225.0
 TRAINING_STEP = 600.0
-_AT_ONCE = 24
+_CHUNKS_PER_WRITE = 24
 """Quarters of an hour that are written in one go."""
 
 Progress = Callable[[str, int, int], None]
 
 
-class ReadingsOfThePast(Protocol):
-    """Takes readings by the quarter of an hour; the store's part `readings` does."""
-
-    async def append_past(self, cluster: str, past: list[tuple[Quantity, ReadingGrid]]) -> None:
-        """Store stretches of at most a quarter of an hour each."""
-
-
-class TrainingStore(Protocol):
-    """Takes the numbers of training jobs; the store's part `training` does."""
-
-    async def append(self, cluster: str, workload_uid: str, points: list[TrainingPoint]) -> None:
-        """Store points."""
-
-
-def reach(days: float, nodes: int) -> float:
+def history_seconds(days: float, nodes: int) -> float:
     """How many seconds of past a fleet of that size gets."""
     return max(2 * 3600.0, days * DAY * min(1.0, 32 / nodes))
 
 
 async def write_readings(
     simulation: Simulation,
-    store: ReadingsOfThePast,
+    store: ReadingStore,
     cluster: str,
     span: tuple[float, float],
-    wanted: frozenset[Quantity],
+    requested: frozenset[Quantity],
     progress: Progress = lambda what, done, of: None,
 ) -> None:
-    """Write what was read in a span of time, of the quantities wanted."""
-    quarters = list(_quarters(*span))
-    for first in range(0, len(quarters), _AT_ONCE):
-        some = quarters[first : first + _AT_ONCE]
-        past = await asyncio.to_thread(_read, simulation, some, span[1], wanted)
+    """Write what was read in a span of time, of the quantities requested."""
+    chunks = list(_chunks(*span))
+    for first in range(0, len(chunks), _CHUNKS_PER_WRITE):
+        some = chunks[first : first + _CHUNKS_PER_WRITE]
+        past = await asyncio.to_thread(_read, simulation, some, span[1], requested)
         await store.append_past(cluster, past)
-        progress("hours of readings", (first + len(some)) // 4, len(quarters) // 4)
+        progress("hours of readings", (first + len(some)) // 4, len(chunks) // 4)
 
 
 async def write_training(
@@ -84,7 +70,7 @@ async def write_training(
             await store.append(cluster, run.uid, points)
 
 
-def _quarters(start: float, end: float) -> Iterator[tuple[float, float]]:
+def _chunks(start: float, end: float) -> Iterator[tuple[float, float]]:
     first = start
     while first < end:
         after = min(first - first % CHUNK_SECONDS + CHUNK_SECONDS, end)
@@ -93,13 +79,13 @@ def _quarters(start: float, end: float) -> Iterator[tuple[float, float]]:
 
 
 def _read(
-    simulation: Simulation, quarters: list[tuple[float, float]], end: float, wanted: frozenset[Quantity]
+    simulation: Simulation, chunks: list[tuple[float, float]], end: float, requested: frozenset[Quantity]
 ) -> list[tuple[Quantity, ReadingGrid]]:
     gpus = tuple(gpu.ref for gpu in simulation.gpus)
-    pieces = [_moments(first, after, end) for first, after in quarters]
-    measured = simulation.measured(np.concatenate(pieces), wanted)
+    pieces = [_moments(first, after, end) for first, after in chunks]
+    measure = simulation.measure(np.concatenate(pieces), requested)
     found = []
-    for quantity, values in measured.items():
+    for quantity, values in measure.items():
         at = 0
         for moments in pieces:
             mine = values[:, at : at + len(moments)]
@@ -110,5 +96,5 @@ def _read(
 
 
 def _moments(first: float, after: float, end: float) -> Column:
-    step = RECENT_STEP if first >= end - RECENT else OLDER_STEP
+    step = RECENT_STEP if first >= end - RECENT_SECONDS else OLDER_STEP
     return np.arange(first - first % TICK, after, step)
