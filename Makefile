@@ -44,7 +44,7 @@ check: $(VENV)/.dev ## Run the linters and type checkers
 	@echo "==> mypy"; $(BIN)/mypy
 	@echo "==> import-linter"; output=$$($(BIN)/lint-imports --no-cache 2>&1) \
 		&& tail -n 3 <<<"$$output" || { echo "$$output"; exit 1; }
-	@$(MAKE) --no-print-directory check-workflows check-dashboard
+	@$(MAKE) --silent check-workflows check-dashboard
 
 e2e: $(VENV)/.dev page-if-node ## Run the end-to-end tests against a real control plane
 	@$(BIN)/pytest e2e $(ARGS)
@@ -119,25 +119,25 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml packages/kubelite/pyproject.to
 # Everything but the dashboard works without Node.js, so the targets below only print a line when it is missing.
 page-if-node:
 	@if $(HAVE_NODE); then \
-		$(MAKE) --no-print-directory $(PAGE) || echo "==> the dashboard build failed; continuing without it"; \
+		$(MAKE) --silent $(PAGE) || echo "==> the dashboard build failed; continuing without it"; \
 	elif [ ! -f $(PAGE) ]; then \
 		echo "==> no Node.js 20 or newer: skipping the dashboard"; \
 	fi
 
 check-dashboard:
 	@if ! $(HAVE_NODE); then echo "==> no Node.js 20 or newer: skipping the dashboard's checks"; \
-	elif ! $(MAKE) --no-print-directory $(NODE_MODULES); then echo "==> npm ci failed: skipping the dashboard's checks"; \
+	elif ! $(MAKE) --silent $(NODE_MODULES); then echo "==> npm ci failed: skipping the dashboard's checks"; \
 	else echo "==> dashboard: types, lint, format"; cd dashboard && npm run --silent check \
 		&& npm run --silent --if-present lint && npm run --silent --if-present format:check; fi
 
 test-dashboard:
 	@if ! $(HAVE_NODE); then echo "==> no Node.js 20 or newer: skipping the dashboard's unit tests"; \
-	elif ! $(MAKE) --no-print-directory $(NODE_MODULES); then echo "==> npm ci failed: skipping the dashboard's unit tests"; \
+	elif ! $(MAKE) --silent $(NODE_MODULES); then echo "==> npm ci failed: skipping the dashboard's unit tests"; \
 	else cd dashboard && npm test --silent --if-present; fi
 
 # The actionlint package on PyPI downloads a binary during the build; the Go module needs only the Go toolchain.
 check-workflows:
-	@if [ -x $(ACTIONLINT) ] || $(MAKE) --no-print-directory $(ACTIONLINT); then \
+	@if [ -x $(ACTIONLINT) ] || $(MAKE) --silent $(ACTIONLINT); then \
 		echo "==> actionlint"; $(ACTIONLINT) .github/workflows/*.yml; \
 	else echo "==> actionlint could not be built (needs Go and network access): skipping the workflows"; fi
 
