@@ -1,1 +1,1 @@
-"""A fleet that is not there, for demonstrations and tests: seeded, and the same at the same time."""
+"""`gpufleet demo`: a simulated fleet, the APIs that show it, and a control plane beside it."""

@@ -1,8 +1,8 @@
-"""The rest of gpufleet beside the demo's server: scheduler and webhook, so that users can ask for GPUs.
+"""Run the scheduler and the webhook beside the demo's server, so that users can request GPUs.
 
-Both are what they are other_sources. The scheduler follows the API and binds pods by its stand-alone loop; the
-webhook is called by the API over HTTPS, with certificates of its own that it shares in a Secret. An example
-to apply is written beside the kubeconfig.
+Both are the real ones. The scheduler binds pods in its stand-alone mode. The API calls the webhook
+over HTTPS, with certificates that it keeps in a Secret. An example to apply is written beside the
+kubeconfig.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from gpufleet.webhook.server import Webhook
 from kubelite import DirectStorage
 
 EXAMPLE_FILE = "trial.yaml"
-"""The name of the example."""
+"""File name of the example."""
 
 _HOST = "127.0.0.1"
 _EXAMPLE = """\
@@ -33,7 +33,7 @@ kind: GpuClaim
 metadata:
   name: trial
 spec:
-  schedulerName: gpu-scheduler    # the webhook writes it into pods that name this claim
+  schedulerName: gpu-scheduler    # the webhook sets it on pods that name this claim
   devices:
     count: 2
   topology:
@@ -55,7 +55,7 @@ spec:
 
 
 async def start_control_plane(components: Components, storage: DirectStorage) -> None:
-    """Schedule pods and admit them, in the background."""
+    """Start the scheduler and the webhook in the background, and write the example."""
     kubernetes = components.settings[KubernetesSettings]
     components.background.start("scheduler", lambda: _run_scheduler(kubernetes))
     await _start_webhook(components, kubernetes, storage)

@@ -1,7 +1,6 @@
-"""Run a simulated fleet beside the server: its Kubernetes-shaped API, its Slurm and its containers, its past,
-and its present.
+"""Run a simulated fleet beside the server: its Kubernetes API, Slurm, containers, history and readings.
 
-The server doesn't know: it follows them like any others and reads the readings from its store.
+The server reads it like a real fleet.
 """
 
 import asyncio
@@ -47,23 +46,23 @@ from gpufleet.store import Store
 from kubelite import DirectStorage, KubeLite
 
 _KUBELET_BATCH_SECONDS = 0.2
-"""Seconds in which the kubelets gather changes."""
+"""Seconds for which kubelets collect changes before they act."""
 
 _FULL_HISTORY_NODES = 64
-"""Up to this size ended workloads stay in the API for all of the past; larger fleets keep about as many."""
+"""Fleets up to this size keep finished workloads in the API for the whole history. Larger fleets keep as many."""
 
 _log = get_logger("demo")
 
 
 class _SavedState(msgspec.Struct):
-    """What is remembered from one start to the next."""
+    """State that is kept between starts."""
 
     until: float = 0.0
-    """Up to when the past is in the store."""
+    """Time up to which the store has the history."""
 
 
 class DemoFleet:
-    """A simulated fleet that is shown through an API; `async with` opens and closes it."""
+    """A simulated fleet behind APIs; `async with` opens and closes them."""
 
     def __init__(self, settings: Settings, cluster: str, clock: Callable[[], float] = time.time) -> None:
         demo = settings[DemoSettings]
@@ -97,7 +96,7 @@ class DemoFleet:
 
     @property
     def settings(self) -> Settings:
-        """The settings of a server that follows all of it: Kubernetes, Slurm and containers."""
+        """The settings of a server that reads the Kubernetes, Slurm and Docker parts of the fleet."""
         url, sources, days = (
             self._fake_servers.url,
             self._fake_servers.sources,
@@ -110,7 +109,7 @@ class DemoFleet:
         return self._settings.with_clusters({self._cluster: cluster})
 
     async def create_objects(self, progress: Progress) -> None:
-        """Write the fleet as it is now into the API, and its kubeconfig."""
+        """Write the current objects of the fleet to the API, and its kubeconfig."""
         self.storage.put(definitions())
         await self._player.start(self._now, progress)
         kubeconfig = self._settings[KubernetesSettings].kubeconfig
@@ -118,7 +117,7 @@ class DemoFleet:
         await asyncio.to_thread(self._write_kubeconfig, kubeconfig)
 
     async def write_history(self, store: Store, progress: Progress) -> None:
-        """Write what the store misses of the past and must have before the server begins."""
+        """Write the missing history that the server needs before it starts."""
         missing = self._missing_history()
         await self._write_readings(store, missing, REQUIRED_QUANTITIES, progress)
         recent = (max(missing[0], self._now - MEMORY_HISTORY_SECONDS), missing[1])
@@ -131,20 +130,20 @@ class DemoFleet:
         await store.readings.append(self._cluster, self.simulation.readings_at(self._now))
 
     async def start(self, components: Components) -> None:
-        """Record the present, and live from now on."""
+        """Record the current readings and start the simulation in the background."""
         cluster = components.clusters.get(self._cluster)
         assert isinstance(cluster.metrics, EmbeddedMetrics)
         metrics = cluster.metrics
         await self._record(metrics, self._now, self._now)
         cluster.fleet.put_readings(await metrics.latest())
         components.background.once(
-            "rest of the past", self._write_remaining_history(components.store, self._missing_history())
+            "demo_history", self._write_remaining_history(components.store, self._missing_history())
         )
         components.background.start("simulation", lambda: self._run_simulation(metrics))
         components.background.start("kubelets", self._run_kubelets)
 
     def _missing_history(self) -> tuple[float, float]:
-        """The span of time that the store has nothing of."""
+        """Return the span of time that is missing from the store."""
         return max(self._now - self._history_seconds, self._history_end()), self._now
 
     async def _write_remaining_history(self, store: Store, missing: tuple[float, float]) -> None:
@@ -169,17 +168,17 @@ class DemoFleet:
             try:
                 await self._record(metrics, before, self._now)
             except GpufleetError as error:
-                _log.warning("readings not recorded", error=str(error))
+                _log.warning("readings_not_recorded", cluster=self._cluster, error=str(error))
 
     async def _run_kubelets(self) -> None:
-        """Play the kubelets: look at once when something changes, and when something is due."""
+        """Act as kubelets: reconcile when something changes or is due."""
         user_pods = self._player.user_pods
         while True:
             user_pods.changed.clear()
             due = self._player.update_user_pods(self._clock())
             with suppress(TimeoutError):
                 wait = None if due is None else max(0.0, due - self._clock())
-                # Not wait_for: in Python 3.11 it forgets a cancellation that comes with the change.
+                # Not wait_for: in Python 3.11 it can swallow a cancellation.
                 async with asyncio.timeout(wait):
                     await user_pods.changed.wait()
             await asyncio.sleep(_KUBELET_BATCH_SECONDS)

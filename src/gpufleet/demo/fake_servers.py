@@ -1,7 +1,7 @@
-"""The servers behind which a simulated fleet has its Slurm and its containers: slurmrestd and an engine's API.
+"""Fake slurmrestd and Docker engine API for the Slurm jobs and containers of a simulated fleet.
 
-Both are on one port of the loopback interface, since their paths don't meet. Every answer is made for
-the moment at which it is start_time for; the ordinary sources ask, and know nothing of a simulation.
+Both listen on one loopback port, because their paths do not overlap. Each response is computed for
+the time of the request. The server's Slurm and Docker sources read them like real ones.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from gpufleet.demo.simulation.simulation import Simulation
 from gpufleet.demo.simulation.timeline import Run
 
 _MAX_HISTORY = 31 * DAY
-"""How far back the accounting database goes."""
+"""Seconds of job history in the accounting database."""
 
 _POLL_SECONDS = 1.0
-"""Seconds between two looks at whether containers have changed, while somebody listens."""
+"""Seconds between checks for changed containers."""
 
 
 class FakeServers:
-    """Serves slurmrestd's and the engine's API; `async with` opens and closes them."""
+    """Serve slurmrestd and the Docker engine API; `async with` opens and closes them."""
 
     def __init__(self, simulation: Simulation, clock: Callable[[], float] = time.time) -> None:
         self._simulation = simulation
@@ -60,13 +60,13 @@ class FakeServers:
 
     @property
     def url(self) -> str:
-        """Where they are."""
+        """The URL of both APIs."""
         host, port = self._runner.addresses[0][:2]
         return f"http://{host}:{port}"
 
     @property
     def sources(self) -> frozenset[str]:
-        """Which of `slurm` and `docker` are behind them."""
+        """Which of `slurm` and `docker` the fleet has."""
         return frozenset(machine.source for machine in self._simulation.hardware.machines) - {"k8s"}
 
     def _runs(self, since: float, until: float) -> list[Run]:
@@ -90,7 +90,7 @@ class FakeServers:
         runs = self._runs(min(max(since, at - _MAX_HISTORY), at), at)
         return _json({"jobs": slurm.past_jobs(runs, self._simulation.hardware, at), "errors": []})
 
-    # the engine
+    # Docker engine
 
     def _current_containers(self) -> dict[str, docker.Json]:
         at = self._clock()
@@ -117,7 +117,7 @@ class FakeServers:
         return _json(found)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        """A line for each container that comes, changes or goes, until the listener leaves."""
+        """Stream a line for each container that appears, changes or disappears."""
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         before = self._states()

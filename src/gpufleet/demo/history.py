@@ -1,8 +1,7 @@
-"""Write the past of a simulated fleet into a store, so that a demonstration begins with one.
+"""Write the history of a simulated fleet to a store, so that a demo starts with data.
 
-Readings of the last hours are close together, older ones farther apart, but never farther than a
-sample stands for. A large fleet gets a shorter past, since what fits the time for starting is about
-the same number of values.
+Recent readings are dense, older ones sparser, but never sparser than the validity of a sample. Large
+fleets get a shorter history, so that the number of values, and the time to start, stays about the same.
 """
 
 import asyncio
@@ -19,26 +18,26 @@ from gpufleet.store.readings import CHUNK_SECONDS, ReadingStore
 from gpufleet.store.training import TrainingStore
 
 REQUIRED_QUANTITIES = frozenset({Quantity.UTILIZATION})
-"""What accounting asks for; a demonstration does not begin before it is there."""
+"""Quantities that accounting needs. The demo starts only after they are written."""
 
 MEMORY_QUANTITIES = frozenset({Quantity.MEMORY_USED, Quantity.MEMORY_TOTAL})
 MEMORY_HISTORY_SECONDS = 2 * DAY
-"""What it asks for as well, of the last days alone: all of it would double the time for starting."""
+"""Accounting uses memory too, but its whole history would double the time to start."""
 
 CHART_QUANTITIES = frozenset({Quantity.MEMORY_UTILIZATION, Quantity.POWER})
-"""What charts of single workloads show as well."""
+"""Additional quantities in the charts of workloads."""
 
 RECENT_SECONDS = 6 * 3600.0
 RECENT_STEP, OLDER_STEP = 60.0, 225.0
 TRAINING_STEP = 600.0
 _CHUNKS_PER_WRITE = 24
-"""Quarters of an hour that are written in one go."""
+"""Chunks per transaction."""
 
 Progress = Callable[[str, int, int], None]
 
 
 def history_seconds(days: float, nodes: int) -> float:
-    """How many seconds of past a fleet of that size gets."""
+    """Return the seconds of history for a fleet of this size."""
     return max(2 * 3600.0, days * DAY * min(1.0, 32 / nodes))
 
 
@@ -50,19 +49,19 @@ async def write_readings(
     requested: frozenset[Quantity],
     progress: Progress = lambda what, done, of: None,
 ) -> None:
-    """Write what was read in a span of time, of the quantities requested."""
+    """Write the readings of some quantities in a span of time."""
     chunks = list(_chunks(*span))
     for first in range(0, len(chunks), _CHUNKS_PER_WRITE):
-        some = chunks[first : first + _CHUNKS_PER_WRITE]
-        past = await asyncio.to_thread(_read, simulation, some, span[1], requested)
+        batch = chunks[first : first + _CHUNKS_PER_WRITE]
+        past = await asyncio.to_thread(_read, simulation, batch, span[1], requested)
         await store.append_past(cluster, past)
-        progress("hours of readings", (first + len(some)) // 4, len(chunks) // 4)
+        progress("hours of readings", (first + len(batch)) // 4, len(chunks) // 4)
 
 
 async def write_training(
     simulation: Simulation, store: TrainingStore, cluster: str, start: float, end: float
 ) -> None:
-    """Write what the training runs reported from `start` to `end`, those of today first."""
+    """Write the training metrics between `start` and `end`, most recent runs first."""
     runs = [run for run in simulation.runs(start, end) if run.trains]
     for run in sorted(runs, key=lambda run: -run.ended):
         points = list(training_points(run, start, end, TRAINING_STEP))
@@ -88,10 +87,10 @@ def _read(
     for quantity, values in measure.items():
         at = 0
         for moments in pieces:
-            mine = values[:, at : at + len(moments)]
+            piece = values[:, at : at + len(moments)]
             at += len(moments)
-            times = np.where(np.isnan(mine), np.nan, moments[None, :])
-            found.append((quantity, ReadingGrid(gpus, moments, times, mine)))
+            times = np.where(np.isnan(piece), np.nan, moments[None, :])
+            found.append((quantity, ReadingGrid(gpus, moments, times, piece)))
     return found
 
 

@@ -1,19 +1,20 @@
-"""Show a simulated fleet to an API, as it is at one moment after another.
+"""Keep the objects of an API in step with the simulated fleet.
 
-What has changed since the last moment is written, nothing else: objects of runs that came, went
-on or ended, and the GpuNodeStatus of the nodes that this touches. Whatever a user changes through
-the API stays until the simulation itself changes that object.
+Each update writes only what has changed since the last one: the objects of runs that started, moved
+to another phase or ended, and the GpuNodeStatus of the affected nodes. Changes that users make
+through the API stay until the simulation changes the same object.
 
-Pods of users come first. A run whose GPUs they have queued until these are free and begins then, or
-is withdrawn when its time is over. A pod of a run that somebody deletes comes again, as its controller
-would make a new one; a bare pod stays away.
+User pods take precedence. A run whose GPUs are leased to a user pod waits until they are free, and
+is cancelled if its time ends first. A deleted pod of a run is recreated, as its controller would; a
+bare pod is not.
 """
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from gpufleet.demo.history import Progress
 from gpufleet.demo.objects.identities import Json, Phase, phase_at, pods_of
 from gpufleet.demo.objects.nodes import custom_resource_definitions, gpu_node_status, node, team_namespaces
 from gpufleet.demo.objects.owners import cron_job
@@ -24,27 +25,23 @@ from gpufleet.demo.user_pods import UserPods
 from kubelite import DirectStorage
 
 _BATCH = 200
-Progress = Callable[[str, int, int], None]
-"""Told what is being written, how many are, and of how many."""
-
-
 Key = tuple[int, int]
-"""A run: the numbers of its slot and of its cell."""
+"""The slot and cell numbers of a run."""
 
 _HOLDING = (Phase.STARTING, Phase.RUNNING)
 
 
 class Player:
-    """Keeps an API as the simulation has it."""
+    """Write the Kubernetes objects of a simulation to an API."""
 
     def __init__(
         self, simulation: Simulation, storage: DirectStorage, *, keep: float, lease_namespace: str = "default"
     ) -> None:
-        """`keep` is how many seconds ended runs stay in the API."""
+        """`keep` is the number of seconds for which finished runs stay in the API."""
         self._simulation = simulation
         self._storage = storage
         self._keep = keep
-        self._leases_in = lease_namespace
+        self._lease_namespace = lease_namespace
         self._slots = tuple(slot for slot in simulation.slots if slot.role.source == "k8s")
         self._machines = tuple(m for m in simulation.hardware.machines if m.source == "k8s")
         self._shown: dict[Key, tuple[Run, Phase]] = {}
@@ -57,12 +54,12 @@ class Player:
         self.user_pods = UserPods(storage, simulation.hardware, self._pod_runs)
 
     async def start(self, at: float, progress: Progress = lambda what, done, of: None) -> None:
-        """Write what is there from the start, and the fleet at the first moment."""
+        """Create the definitions and namespaces, and the objects at the first moment."""
         self._storage.put([*custom_resource_definitions(), *team_namespaces()])
         await self.update(at, progress)
 
     async def update(self, at: float, progress: Progress = lambda what, done, of: None) -> int:
-        """Write what has changed since the last moment; how many objects that were."""
+        """Write what has changed since the last update and return the number of objects."""
         changed_nodes: set[int] = set()
         remove: list[Json] = self._handle_deleted_pods(changed_nodes)
         put = self._update_nodes(at, changed_nodes)
@@ -88,20 +85,20 @@ class Player:
         return len(put) + len(remove) + len(statuses)
 
     def update_user_pods(self, at: float) -> float | None:
-        """Do for the pods of users what a kubelet does by now; when there is more to do, if there is."""
+        """Act as kubelet for user pods. Return when the next step is due, or None."""
         due = self.user_pods.reconcile(at)
         self._storage.put(self._node_statuses(at, set()))
         return due
 
     def runs(self, start: float, end: float) -> Iterator[Run]:
-        """The runs from `start` to `end` as they went here, and what users run."""
+        """Yield the runs between `start` and `end` as they happened here, and the user pods as runs."""
         for run in self._simulation.runs(start, end):
             if _key(run) not in self._cancelled:
                 yield self._rescheduled.get(_key(run), run)
         yield from self.user_pods.runs()
 
     def _node_statuses(self, at: float, changed_nodes: set[int]) -> list[Json]:
-        """The GpuNodeStatus of nodes that were changed_nodes, by the simulation or by users."""
+        """Return the GpuNodeStatus of nodes that the simulation or users changed."""
         hardware = self._simulation.hardware
         numbers, self.user_pods.changed_nodes = changed_nodes | self.user_pods.changed_nodes, set()
         found = []
@@ -114,25 +111,25 @@ class Player:
         return found
 
     def _reschedule(self, key: Key, run: Run, at: float) -> tuple[Run, Phase]:
-        """The run and where it is in its life, as far as the pods of users let it."""
+        """Return the run and its phase, delayed while user pods hold its GPUs."""
         phase = phase_at(run, at)
-        queued = key in self._rescheduled and run.bound == math.inf
+        delayed = key in self._rescheduled and run.bound == math.inf
         held = key in self._shown and self._shown[key][1] in _HOLDING
-        if not queued and (held or phase not in _HOLDING):
+        if not delayed and (held or phase not in _HOLDING):
             return run, phase
         blocked = any(
             (position.node, gpu) in self.user_pods.gpu_holders
             for position in run.slot.positions
             for gpu in position.gpus
         )
-        if blocked or queued:
+        if blocked or delayed:
             run = self._rescheduled[key] = replace(run, bound=math.inf if blocked else float(math.floor(at)))
         return run, phase_at(run, at)
 
     def _handle_deleted_pods(self, changed_nodes: set[int]) -> list[Json]:
-        """Take note of pods that somebody deleted; what has to go with them."""
+        """Handle pods of runs that were deleted through the API. Return the objects to remove."""
         remove: list[Json] = []
-        deleted, self.user_pods.deleted = self.user_pods.deleted, set()
+        deleted, self.user_pods.deleted_pods = self.user_pods.deleted_pods, set()
         for key in {self._pod_runs[uid] for uid in deleted if uid in self._pod_runs}:
             run, phase = self._shown.get(key, (None, None))
             if run is None or phase is Phase.FINISHED:
@@ -141,14 +138,14 @@ class Player:
                 self._cancelled.add(key)
                 remove += self._remove_run(key, changed_nodes)
             else:
-                # It begins anew, now: neither lease nor bill may say that it had its GPUs all the time.
+                # It restarts now: leases and accounting must show that it had no GPUs in between.
                 self._release_gpus(run, phase, changed_nodes)
                 del self._shown[key]
                 self._rescheduled[key] = replace(run, bound=math.inf)
         return remove
 
     def _remove_run(self, key: Key, changed_nodes: set[int]) -> list[Json]:
-        """A run is no longer shown; its objects, to be dropped."""
+        """Stop showing a run. Return its objects, to be removed."""
         run, phase = self._shown.pop(key)
         self._rescheduled.pop(key, None)
         self._release_gpus(run, phase, changed_nodes)
@@ -158,20 +155,20 @@ class Player:
         return objects
 
     def _visible_runs(self, at: float) -> Iterable[Run]:
-        """The runs whose objects are in the API: those that are, and those that ended lately."""
+        """Yield the runs whose objects are in the API: current ones and recently finished ones."""
         for run in self._simulation.runs(at - self._keep, at, self._slots):
-            there = at < run.ended or run.slot.role.finishes
-            mine = self._rescheduled.get(_key(run), run)
-            never_ran = mine is not run and mine.bound == math.inf and at >= run.ended
-            if there and not never_ran and _key(run) not in self._cancelled:
-                yield mine
+            visible = at < run.ended or run.slot.role.finishes
+            actual = self._rescheduled.get(_key(run), run)
+            never_ran = actual is not run and actual.bound == math.inf and at >= run.ended
+            if visible and not never_ran and _key(run) not in self._cancelled:
+                yield actual
 
     def _run_objects(self, run: Run, phase: Phase) -> list[Json]:
         self._pod_runs.update((pod.uid, _key(run)) for pod in pods_of(run))
-        return workload_objects(run, phase, self._simulation.hardware, self._leases_in)
+        return workload_objects(run, phase, self._simulation.hardware, self._lease_namespace)
 
     def _update_nodes(self, at: float, changed_nodes: set[int]) -> list[Json]:
-        """Nodes that are new, went down, came back, deleted a GPU or got it back."""
+        """Return nodes that are new, went down, came back, lost a GPU or got it back."""
         hardware, changed = self._simulation.hardware, []
         for machine in self._machines:
             state = (hardware.is_down(machine, at), hardware.lost_gpu(machine, at))
@@ -187,7 +184,7 @@ class Player:
             put.append(cron_job(run))
 
     def _release_gpus(self, run: Run, phase: Phase | None, changed_nodes: set[int]) -> None:
-        """Nobody uses the GPUs of a run any more, if it had them."""
+        """Mark the GPUs of a run as unused, if it held any."""
         if phase in _HOLDING:
             for pod in pods_of(run):
                 users = self._gpu_users.get(pod.position.node, {})
@@ -204,14 +201,14 @@ class Player:
                 changed_nodes.add(pod.position.node)
 
     async def _write(self, put: list[Json], remove: list[Json], progress: Progress) -> None:
-        """In batches, so that others get their turn in between.
+        """Write in batches, so that other tasks run in between.
 
-        A lease goes after its pod has ended, for the same reason for which it comes before; unless its GPU goes
-        to the next at once.
+        Remove a lease after its pod, because the scheduler recreates leases missing under a running pod. A lease
+        whose GPU passes directly to another run is replaced instead.
         """
-        again = {item["metadata"]["name"] for item in put if item["kind"] == "Lease"}
-        later = [i for i in remove if i["kind"] == "Lease" and i["metadata"]["name"] not in again]
-        self._storage.remove(i for i in remove if i["kind"] != "Lease" or i["metadata"]["name"] in again)
+        replaced = {item["metadata"]["name"] for item in put if item["kind"] == "Lease"}
+        later = [i for i in remove if i["kind"] == "Lease" and i["metadata"]["name"] not in replaced]
+        self._storage.remove(i for i in remove if i["kind"] != "Lease" or i["metadata"]["name"] in replaced)
         for start in range(0, len(put), _BATCH):
             self._storage.put(put[start : start + _BATCH])
             progress("objects", min(start + _BATCH, len(put)), len(put))

@@ -1,7 +1,7 @@
-"""Pods that users bring to a simulated fleet, and the kubelets of its nodes.
+"""Pods that users create on a simulated fleet, and the kubelets that run them.
 
-The real scheduler binds such pods. What a kubelet would do then is done here: a bound pod starts, runs,
-ends, and goes once it is deleted. GPUs whose lease such a pod has are its own: the simulation keeps off.
+The real scheduler binds these pods. This module does what a kubelet would: start a bound pod, run it,
+finish it, and remove it after deletion. The simulation does not use GPUs that are leased to user pods.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ _FINISHED = ("Succeeded", "Failed")
 
 
 class UserPods:
-    """Tends the pods that are not the simulation's own; `simulated` has the uids of those that are."""
+    """Run the pods that are not in `simulated`, the uids of the simulation's own pods."""
 
     def __init__(self, storage: DirectStorage, hardware: Hardware, simulated: Container[str]) -> None:
         self.gpu_holders: dict[tuple[int, int], tuple[str, ...]] = {}
-        """Who has which GPU of which node, by the leases of user_pods."""
+        """Uids of the user pods that hold a GPU, by node number and GPU index."""
         self.changed_nodes: set[int] = set()
-        """Nodes on which that has changed."""
-        self.deleted: set[str] = set()
-        """Pods of the simulation that somebody deleted."""
+        """Numbers of the nodes whose holders have changed."""
+        self.deleted_pods: set[str] = set()
+        """Uids of pods of the simulation that were deleted through the API."""
         self.changed = asyncio.Event()
         self._storage = storage
         self._machines = {m.name: m for m in hardware.machines if m.source == "k8s"}
@@ -46,12 +46,12 @@ class UserPods:
         storage.subscribe("coordination.k8s.io/v1", "Lease", self._on_lease)
 
     def reconcile(self, at: float) -> float | None:
-        """Do what is due by now; when the next thing is, if anything is."""
+        """Do everything that is due. Return when the next step is due, or None."""
         due = [self._reconcile_pod(uid, pod, at) for uid, pod in list(self._pods.items())]
         return min((moment for moment in due if moment is not None), default=None)
 
     def runs(self) -> Iterator[Run]:
-        """The user_pods that run on GPUs, in the simulation's terms, so that these show a load."""
+        """Yield user pods that run on GPUs as runs, so that their GPUs show a load."""
         for uid, pod in self._pods.items():
             if uid not in self._simulated and _phase(pod) == "Running":
                 allocated = parse_allocation(pod["metadata"].get("annotations", {}).get(ALLOCATED, ""))
@@ -61,14 +61,14 @@ class UserPods:
                 if gpus := tuple(sorted({gpu for gpu in allocated.gpus if gpu < machine.gpus})):
                     yield _as_run(pod, machine, gpus, self._phase_since.get(uid, 0.0))
 
-    def _on_pod(self, pod: Json, deleted_: bool) -> None:
+    def _on_pod(self, pod: Json, deleted: bool) -> None:
         meta = pod["metadata"]
         uid, simulated = meta["uid"], meta["uid"] in self._simulated
-        if deleted_:
+        if deleted:
             self._pods.pop(uid, None)
             self._phase_since.pop(uid, None)
             if simulated:
-                self.deleted.add(uid)
+                self.deleted_pods.add(uid)
         elif pod["spec"].get("nodeName") in self._machines and (
             not simulated or meta.get("deletionTimestamp")
         ):
@@ -77,16 +77,16 @@ class UserPods:
             return
         self.changed.set()
 
-    def _on_lease(self, item: Json, deleted_: bool) -> None:
+    def _on_lease(self, item: Json, deleted: bool) -> None:
         holder = (item.get("spec") or {}).get("holderIdentity", "")
-        if not self.gpu_holders and (deleted_ or holder in self._simulated):
-            return  # by far the most of them: nothing to read closely
+        if not self.gpu_holders and (deleted or holder in self._simulated):
+            return  # the common case: a lease of the simulation
         lease = read_lease(msgspec.convert(item, Lease))
         machine = self._machines.get(lease.node) if lease else None
         if lease is None or machine is None:
             return
         key = (machine.number, lease.gpu)
-        holders = () if deleted_ else tuple(uid for uid in lease.holders if uid not in self._simulated)
+        holders = () if deleted else tuple(uid for uid in lease.holders if uid not in self._simulated)
         if self.gpu_holders.get(key, ()) == holders:
             return
         self.gpu_holders[key] = holders
@@ -116,19 +116,19 @@ class UserPods:
         duration = _sleep_seconds(pod)
         if duration is None or at < since + duration:
             return None if duration is None else since + duration
-        done = {
+        terminated = {
             "exitCode": 0,
             "reason": "Completed",
             "startedAt": timestamp(since),
             "finishedAt": timestamp(at),
         }
-        self._write_status(pod, "Succeeded", {"terminated": done}, at)
+        self._write_status(pod, "Succeeded", {"terminated": terminated}, at)
         return None
 
     def _write_status(self, pod: Json, phase: str, state: Json, at: float) -> None:
-        """Write what the kubelet sees."""
+        """Write the status that the kubelet reports."""
         before = pod["status"]
-        kept = [each for each in before.get("conditions") or () if each["type"] != "Ready"]
+        conditions = [entry for entry in before.get("conditions") or () if entry["type"] != "Ready"]
         ready = condition("Ready", phase == "Running", timestamp(at))
         machine = self._machines[pod["spec"]["nodeName"]]
         statuses = [
@@ -147,7 +147,7 @@ class UserPods:
             "phase": phase,
             "hostIP": machine.address,
             "startTime": before.get("startTime", timestamp(at)),
-            "conditions": [*kept, ready],
+            "conditions": [*conditions, ready],
             "containerStatuses": statuses,
         }
         self._storage.put([{**pod, "metadata": dict(pod["metadata"]), "status": status}])
@@ -158,7 +158,7 @@ def _phase(pod: Json) -> str:
 
 
 def _sleep_seconds(pod: Json) -> float | None:
-    """Seconds after which the pod ends by itself: `sleep 60` does, if it is not to be restarted."""
+    """Return the seconds after which a `sleep N` pod that is not restarted finishes, else None."""
     spec = pod["spec"]
     container = spec["containers"][0]
     command = [*(container.get("command") or ()), *(container.get("args") or ())]

@@ -1,4 +1,4 @@
-"""The claims of simulated runs and the leases of their GPUs, as the scheduler writes them."""
+"""GpuClaims of simulated runs and leases of their GPUs, as the scheduler writes them."""
 
 import hashlib
 import random
@@ -18,7 +18,7 @@ from gpufleet.placement.request import WHOLE
 
 
 def claim(run: Run, phase: Phase, pods: Sequence[RunPod], hardware: Hardware) -> Json:
-    """The claim of a run; it is deleted when the run has ended."""
+    """Return the claim of a run. It is removed when the run has finished."""
     count = len(run.slot.positions[0].gpus)
     spec: Json = {"devices": {"count": count, "policy": "contiguous", "exclusivity": "Exclusive"}}
     if count > 1 and run.slot.model.bandwidth_gbps:
@@ -27,7 +27,7 @@ def claim(run: Run, phase: Phase, pods: Sequence[RunPod], hardware: Hardware) ->
         spec["gangRef"] = run.name
     rng = random.Random(f"{run.uid}/claim")  # noqa: S311  (a simulation, no secret)
     identity = Identity("gpu.scheduling/v1", "GpuClaim", run.name, new_uid(rng))
-    status: Json = {"phase": "Pending", "message": f"Waits until {requested_gpus(run)} are free"}
+    status: Json = {"phase": "Pending", "message": f"Waiting for {requested_gpus(run)}"}
     if phase in (Phase.STARTING, Phase.RUNNING):
         first = hardware.machines[pods[0].position.node].name
         status = {
@@ -35,7 +35,9 @@ def claim(run: Run, phase: Phase, pods: Sequence[RunPod], hardware: Hardware) ->
             "nodeName": first,
             "gpuIds": list(pods[0].position.gpus),
             "allocated": format_allocation(first, pods[0].position.gpus),
-            "message": "Successfully allocated" if len(pods) == 1 else f"All {len(pods)} pods are served",
+            "message": "Successfully allocated"
+            if len(pods) == 1
+            else f"All {len(pods)} pods have their GPUs",
             "allocations": [_allocation(pod, hardware) for pod in pods],
         }
     meta = metadata(run, identity, None, run.created)
@@ -63,7 +65,7 @@ def _allocation(pod: RunPod, hardware: Hardware) -> Json:
 
 
 def leases(run: Run, pod: RunPod, hardware: Hardware, namespace: str) -> Iterator[Json]:
-    """The scheduler's leases of the GPUs that a pod holds."""
+    """Yield the leases of the GPUs that a pod holds."""
     machine = hardware.machines[pod.position.node]
     holder_stamp = hashlib.sha256(pod.uid.encode()).hexdigest()[:12]
     holder = LeaseHolder(run.team.namespace, pod.name, run.name, WHOLE, stamp=holder_stamp)

@@ -1,7 +1,6 @@
-"""The containers of a simulated fleet, in the JSON of Docker's engine API.
+"""Containers of a simulated fleet, in the JSON of the Docker engine API.
 
-One machine runs them. A container that ended by itself stays for some hours, as people leave them
-lying around; a service is removed at its end.
+One machine runs them. A container that exits stays for some hours; a service is removed when it ends.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,18 +14,18 @@ from gpufleet.model.periods import AllocationPeriod
 Json = dict[str, Any]
 
 EXITED_RETENTION_SECONDS = 6 * 3600.0
-"""Seconds for which an ended container is not removed."""
+"""Seconds before an exited container is removed."""
 
 _NEVER = "0001-01-01T00:00:00Z"
 
 
 def host(hardware: Hardware) -> Machine | None:
-    """The machine that runs containers, if there is one."""
+    """Return the machine that runs containers, or None."""
     return next((machine for machine in hardware.machines if machine.source == "docker"), None)
 
 
 def info(machine: Machine) -> Json:
-    """What the engine says of itself and its machine."""
+    """Return the response to `/info`."""
     devices = [{"Source": "cdi", "ID": f"nvidia.com/gpu={gpu}"} for gpu in range(machine.gpus)]
     return {
         "Name": machine.name,
@@ -49,12 +48,12 @@ VERSION: Json = {
 
 
 def containers(runs: Iterable[Run], at: float) -> dict[str, Json]:
-    """Every container that is there at a moment, looked at closely, by its id."""
+    """Return every container at a time, by id, as `inspect` shows it."""
     return {run.uid: _container(run, at) for run in runs if _exists(run, at)}
 
 
 def row(container: Json) -> Json:
-    """A container as the listing shows it."""
+    """Return a container as the list shows it."""
     state = container["State"]["Status"]
     return {
         "Id": container["Id"],
@@ -72,7 +71,7 @@ def row(container: Json) -> Json:
 
 
 def allocation_periods(run: Run, hardware: Hardware, end: float) -> Iterator[AllocationPeriod]:
-    """Which GPUs a container held, as the source of containers tells it."""
+    """Yield the allocation period of a container, as the Docker source records it."""
     (position,) = run.slot.positions
     machine = hardware.machines[position.node]
     yield AllocationPeriod(

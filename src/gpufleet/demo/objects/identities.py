@@ -1,6 +1,6 @@
-"""What the runs of a simulated fleet are called in Kubernetes: names, uids, labels, and where in its life one is.
+"""Names, uids, labels and phases of the Kubernetes objects of a run.
 
-All of it follows from the run, so that an object is the same one when the fleet is shown again tomorrow.
+All of them follow from the run, so that an object keeps its identity when the demo restarts.
 """
 
 import random
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class Phase(StrEnum):
-    """Where a run is in its life."""
+    """The phase of a run."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -28,7 +28,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class Identity:
-    """What names an object."""
+    """The identity of an object."""
 
     api_version: str
     kind: str
@@ -44,12 +44,12 @@ class RunPod:
     uid: str
     position: SlotPosition
     root: Identity
-    """The top of its owners, itself if it has none."""
+    """The top-level owner, or the pod itself."""
     parent: Identity | None
 
 
 def phase_at(run: Run, at: float) -> Phase:
-    """Where a run is at a moment at which it exists."""
+    """Return the phase of a run at a time."""
     if at < run.bound:
         return Phase.WAITING
     if at < run.started:
@@ -58,7 +58,7 @@ def phase_at(run: Run, at: float) -> Phase:
 
 
 def run_labels(run: Run) -> dict[str, str]:
-    """The labels of a run's objects."""
+    """Return the labels of a run's objects."""
     return {
         "app.kubernetes.io/name": run.project.name,
         "team": run.team.name,
@@ -68,12 +68,12 @@ def run_labels(run: Run) -> dict[str, str]:
 
 
 def run_annotations(run: Run) -> dict[str, str]:
-    """The annotations of a run's objects."""
+    """Return the annotations of a run's objects."""
     return {"finance/cost-center": run.team.cost_center}
 
 
 def pod_annotations(run: Run, pod: RunPod, hardware: Hardware) -> dict[str, str]:
-    """The annotations of a pod that has its GPUs."""
+    """Return the annotations of a pod that has its GPUs."""
     found = run_annotations(run)
     if uses_claims(run):
         found[CLAIM] = run.name
@@ -82,7 +82,7 @@ def pod_annotations(run: Run, pod: RunPod, hardware: Hardware) -> dict[str, str]
 
 
 def root_owner(run: Run) -> Identity:
-    """The object at the top."""
+    """Return the top-level object of a run."""
     if run.kind == "CronJob":
         rng = random.Random(f"{run.slot.seed}/cron/{run.slot.number}")  # noqa: S311  (a simulation, no secret)
         return Identity("batch/v1", "CronJob", f"nightly-{run.slot.number}", new_uid(rng))
@@ -90,12 +90,12 @@ def root_owner(run: Run) -> Identity:
 
 
 def uses_claims(run: Run) -> bool:
-    """Whether its GPUs were handed out by our scheduler rather than by the device plugin."""
+    """Return whether the scheduler allocated the GPUs, rather than the device plugin."""
     return run.kind in ("PyTorchJob", "Job", "CronJob", "Pod")
 
 
 def pods_of(run: Run) -> tuple[RunPod, ...]:
-    """The pods of a run, one for each position."""
+    """Return the pods of a run, one per position."""
     rng = random.Random(f"{run.uid}/pods")  # noqa: S311  (a simulation, no secret)
     root = root_owner(run)
     if run.kind == "Pod":
@@ -110,7 +110,7 @@ def pods_of(run: Run) -> tuple[RunPod, ...]:
 
 
 def intermediate_owner(run: Run) -> Identity | None:
-    """The object between root and pods, where a kind has one."""
+    """Return the object between root and pods, or None if the kind has none."""
     rng = random.Random(f"{run.uid}/middle")  # noqa: S311  (a simulation, no secret)
     if run.kind == "Deployment":
         return Identity("apps/v1", "ReplicaSet", f"{run.name}-{_random_suffix(rng, 9)}", new_uid(rng))
@@ -120,12 +120,12 @@ def intermediate_owner(run: Run) -> Identity | None:
 
 
 def timestamp(at: float) -> str:
-    """A time as Kubernetes writes it."""
+    """Return a time as Kubernetes writes it."""
     return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def metadata(run: Run, identity: Identity, parent: Identity | None, created: float) -> Json:
-    """The metadata of an object of a run."""
+    """Return the metadata of an object of a run."""
     meta: Json = {
         "name": identity.name,
         "namespace": run.team.namespace,
@@ -149,7 +149,7 @@ def metadata(run: Run, identity: Identity, parent: Identity | None, created: flo
 
 
 def condition(kind: str, is_true: bool, at: str, reason: str = "", message: str = "") -> Json:
-    """A condition, as all kinds have them in their status."""
+    """Return a status condition."""
     result: Json = {"type": kind, "status": str(is_true), "lastTransitionTime": at}
     optional = {"reason": reason, "message": message}
     return {**result, **{name: text for name, text in optional.items() if text}}

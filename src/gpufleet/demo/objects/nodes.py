@@ -1,4 +1,4 @@
-"""The machines of a simulated fleet as Kubernetes shows them: nodes, their GPUs, and what is there from the start."""
+"""Nodes, GpuNodeStatus, namespaces and definitions of a simulated fleet."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from gpufleet.demo.simulation.teams import TEAMS
 
 
 def team_namespaces() -> list[Json]:
-    """The namespaces of the teams."""
+    """Return the namespaces of the teams."""
     namespaces = [
         {
             "apiVersion": "v1",
@@ -29,7 +29,7 @@ def team_namespaces() -> list[Json]:
 
 
 def custom_resource_definitions() -> list[Json]:
-    """The definitions of PyTorchJob and PodGroup, as far as a demonstration needs them."""
+    """Return minimal definitions of PyTorchJob and PodGroup."""
     state = {"name": "State", "type": "string", "jsonPath": ".status.conditions[-1:].type"}
     members = {"name": "Members", "type": "integer", "jsonPath": ".spec.minMember"}
     return [
@@ -77,7 +77,7 @@ def _definition(group: str, version: str, kind: str, column: Json) -> Json:
 
 
 def node(machine: Machine, hardware: Hardware, at: float) -> Json:
-    """The Node object at a moment."""
+    """Return the Node object of a machine at a time."""
     count = str(machine.gpus)
     model, resource = machine.model, machine.model.resource
     down = hardware.is_down(machine, at)
@@ -159,7 +159,7 @@ def _ready(machine: Machine, hardware: Hardware, at: float) -> Json:
 def gpu_node_status(
     machine: Machine, hardware: Hardware, at: float, users: Mapping[int, Sequence[str]]
 ) -> Json:
-    """The GpuNodeStatus at a moment; `users` has the uids of the pods on each GPU."""
+    """Return the GpuNodeStatus of a machine at a time; `users` has the pod uids of each GPU."""
     lost, down = hardware.lost_gpu(machine, at), hardware.is_down(machine, at)
     devices = []
     for gpu in range(machine.gpus):
@@ -177,7 +177,7 @@ def gpu_node_status(
             "numaNode": 2 * gpu // max(1, machine.gpus),
         }
         if down:
-            device["healthReason"] = "the agent on the node has not been heard"
+            device["healthReason"] = "the node's agent does not report"
             device["healthSince"] = timestamp(hardware.down_since(at))
         elif gpu == lost:
             device["healthReason"] = f"XID {XID}: {XID_MEANING}"

@@ -1,4 +1,4 @@
-"""What stands above the pods of a simulated run: Jobs, PyTorchJobs, Deployments and others, with their status."""
+"""Owners of the pods of simulated runs: Jobs, PyTorchJobs, Deployments and others, with their status."""
 
 from collections.abc import Callable
 
@@ -17,11 +17,11 @@ from gpufleet.demo.objects.identities import (
 from gpufleet.demo.simulation.timeline import Run
 
 SCHEDULER = "simulated-scheduler"
-"""Not the name that the real one listens to: its pods are bound by the simulation alone."""
+"""Differs from the real scheduler's name: the simulation binds its own pods."""
 
 
 def owner(run: Run, identity: Identity, parent: Identity | None, phase: Phase) -> Json:
-    """An object above the pods, in a phase of the run's life."""
+    """Return an owner object in a phase of its run."""
     spec, status = _OWNERS[identity.kind](run, phase)
     meta = metadata(run, identity, parent, run.created)
     return {
@@ -34,7 +34,7 @@ def owner(run: Run, identity: Identity, parent: Identity | None, phase: Phase) -
 
 
 def cron_job(run: Run) -> Json:
-    """The CronJob over a nightly run and all others of its slot."""
+    """Return the CronJob that owns the runs of a slot."""
     root = root_owner(run)
     labels = {name: value for name, value in run_labels(run).items() if name != "user"}
     template = {**pod_template(run), "metadata": {"labels": labels}}
@@ -54,7 +54,7 @@ def cron_job(run: Run) -> Json:
 
 
 def pod_template(run: Run) -> Json:
-    """What every pod of a run is result from."""
+    """Return the pod template of a run."""
     count = str(len(run.slot.positions[0].gpus))
     container = {
         "name": "main",

@@ -1,4 +1,4 @@
-"""The pods of a simulated run as their kubelets show them."""
+"""Pods of simulated runs."""
 
 from gpufleet.demo.objects.identities import (
     Identity,
@@ -18,7 +18,7 @@ from gpufleet.kubernetes.annotations import CLAIM
 
 
 def pod_object(run: Run, pod: RunPod, phase: Phase, hardware: Hardware) -> Json:
-    """A pod in a phase of its run's life."""
+    """Return a pod in a phase of its run."""
     identity = Identity("v1", "Pod", pod.name, pod.uid)
     meta = metadata(run, identity, pod.parent, run.created)
     spec = pod_template(run)["spec"]
@@ -40,7 +40,7 @@ def pod_object(run: Run, pod: RunPod, phase: Phase, hardware: Hardware) -> Json:
 
 def _pod_status(run: Run, phase: Phase, address: str, nodes: int) -> Json:
     if phase is Phase.WAITING:
-        why = f"0/{nodes} nodes are available: {requested_gpus(run)} must be free at once."
+        why = f"0/{nodes} nodes are available: {requested_gpus(run)} required."
         unscheduled = condition("PodScheduled", False, timestamp(run.created), "Unschedulable", why)
         return {"phase": "Pending", "conditions": [unscheduled]}
     conditions = [condition("PodScheduled", True, timestamp(run.bound))]
@@ -75,7 +75,7 @@ def _pod_status(run: Run, phase: Phase, address: str, nodes: int) -> Json:
 
 
 def requested_gpus(run: Run) -> str:
-    """What a run queued for, in words."""
+    """Describe the GPUs that a run requests."""
     positions = run.slot.positions
-    each = f"{len(positions[0].gpus)} {run.slot.model.name} GPUs of one node"
-    return each if len(positions) == 1 else f"{each}, {len(positions)} times,"
+    each = f"{len(positions[0].gpus)} {run.slot.model.name} GPUs on one node"
+    return each if len(positions) == 1 else f"{len(positions)} × {each}"

@@ -1,8 +1,7 @@
-"""The Slurm part of a simulated fleet, in the JSON of slurmrestd (data format 0.0.41, Slurm 24.05).
+"""Slurm jobs and nodes of a simulated fleet, in the JSON of slurmrestd (data format 0.0.41, Slurm 24.05).
 
-Made for a moment from the runs alone, as everything in the simulation. As a real controller does, it
-forgets jobs some minutes after their end, and as in a real accounting database the GPUs of those are
-counted and no longer named.
+Like a real controller, it drops jobs some minutes after their end, and the accounting database
+counts the GPUs of ended jobs without naming them.
 """
 
 import math
@@ -17,11 +16,11 @@ Json = dict[str, Any]
 
 FORMAT = "v0.0.41"
 MIN_JOB_AGE = 300.0
-"""Seconds for which the controller remembers an ended job."""
+"""Seconds for which the controller lists an ended job."""
 
 
 def jobs(runs: Iterable[Run], hardware: Hardware, at: float) -> list[Json]:
-    """What the controller knows at a moment; `runs` may be any, those of Slurm are taken."""
+    """Return the jobs that the controller lists at a time. Runs of other sources are skipped."""
     return [
         _job(run, hardware, at)
         for run in runs
@@ -30,14 +29,14 @@ def jobs(runs: Iterable[Run], hardware: Hardware, at: float) -> list[Json]:
 
 
 def past_jobs(runs: Iterable[Run], hardware: Hardware, at: float) -> list[Json]:
-    """What the accounting database has of these runs."""
+    """Return the jobs in the accounting database."""
     return [
         _past_job(run, hardware, at) for run in runs if run.slot.role.source == "slurm" and run.bound <= at
     ]
 
 
 def nodes(runs: Iterable[Run], hardware: Hardware, at: float) -> list[Json]:
-    """Every node of Slurm at a moment."""
+    """Return every Slurm node at a time."""
     used: dict[int, int] = {}
     for run in runs:
         if run.slot.role.source == "slurm" and run.bound <= at < run.ended:
@@ -51,7 +50,7 @@ def nodes(runs: Iterable[Run], hardware: Hardware, at: float) -> list[Json]:
 
 
 def allocation_periods(run: Run, hardware: Hardware, end: float) -> Iterator[AllocationPeriod]:
-    """Which GPUs a job held, as the source of Slurm tells it at `end`."""
+    """Yield the allocation periods of a job, as the Slurm source records them at `end`."""
     state = "RUNNING" if run.ended > end else _ending(run)
     for number, position in enumerate(run.slot.positions):
         machine = hardware.machines[position.node]
@@ -101,7 +100,7 @@ def _job(run: Run, hardware: Hardware, at: float) -> Json:
         "array_task_id": _number(None),
         "het_job_id": _number(0),
         "het_job_offset": _number(0),
-        # Only while it runs: the controller lets go of the devices at the end.
+        # Set only while the job runs, as by a real controller.
         "gres_detail": [] if ended else [_detail(position, hardware) for position in positions],
         "tres_req_str": _tres(run),
         "tres_alloc_str": "" if queued else _tres(run),

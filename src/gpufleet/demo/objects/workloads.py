@@ -1,7 +1,4 @@
-"""The runs of a simulated fleet as Kubernetes shows them: owners, pods, claims and leases.
-
-Each object is what its controller would have made of it by then.
-"""
+"""Kubernetes objects of a simulated run, as its controllers would have written them."""
 
 from collections.abc import Iterator
 
@@ -24,9 +21,9 @@ from gpufleet.model.periods import AllocationPeriod
 
 
 def workload_objects(run: Run, phase: Phase, hardware: Hardware, lease_namespace: str) -> list[Json]:
-    """Every object of a run in a phase of its life: owners, claim, leases, pods.
+    """Return every object of a run in a phase: owners, claim, leases, pods.
 
-    Leases stand before the pods that have them: a scheduler writes anew what a running pod lacks.
+    Leases come before their pods, because the scheduler recreates leases missing under a running pod.
     """
     pods = pods_of(run)
     root, middle = root_owner(run), intermediate_owner(run)
@@ -44,7 +41,7 @@ def workload_objects(run: Run, phase: Phase, hardware: Hardware, lease_namespace
 
 
 def allocation_periods(run: Run, hardware: Hardware, end: float) -> Iterator[AllocationPeriod]:
-    """Which GPUs the pods of a run held, as the source of Kubernetes tells it at `end`."""
+    """Yield the allocation periods of the pods of a run, as the Kubernetes source records them at `end`."""
     for pod in pods_of(run):
         machine = hardware.machines[pod.position.node]
         yield AllocationPeriod(

@@ -1,1 +1,1 @@
-"""The simulated fleet: pure functions of seed and time."""
+"""The simulated fleet: pure functions of a seed and a time."""

@@ -1,7 +1,7 @@
-"""What the GPUs of a simulated fleet show: utilization over time, and all that follows from it.
+"""GPU readings as functions of time: utilization and everything derived from it.
 
-Columns over many GPUs and many moments at once (numpy), since a week of a fleet is millions of
-values. Noise is a hash of GPU and moment, so that the same moment always reads the same.
+Functions work on many GPUs and times together (numpy), because a week of a fleet is millions of values.
+Noise is a hash of GPU and time, so that a time always gives the same reading.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Matrix = NDArray[np.float64]
 
 
 def noise(rows: NDArray[np.int64], times: Column) -> Matrix:
-    """A number from 0 to 1 for each row and time."""
+    """Return a number from 0 to 1 for each row and time."""
     ticks = np.floor(times).astype(np.uint64)
     mixed = rows.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) + ticks * np.uint64(
         0xBF58476D1CE4E5B9
@@ -29,7 +29,7 @@ def noise(rows: NDArray[np.int64], times: Column) -> Matrix:
 
 
 def load(run: Run, rows: NDArray[np.int64], times: Column) -> Matrix:
-    """The utilization of a run's GPUs, 0–1, while it runs."""
+    """Return the utilization, 0–1, of a run's GPUs while it runs."""
     shape = _SHAPES[run.slot.role.load](run, times)
     spread = {"training": 0.05, "serving": 0.15, "batch": 0.2, "idle": 0.01}[run.slot.role.load]
     values = shape[None, :] + spread * (noise(rows, times) - 0.5)
@@ -37,7 +37,7 @@ def load(run: Run, rows: NDArray[np.int64], times: Column) -> Matrix:
 
 
 def _training(run: Run, times: Column) -> Column:
-    """Level, with a dip of a minute for a checkpoint every half an hour, and a slow begin."""
+    """A constant level with a warm-up, and a dip of a minute for a checkpoint every half hour."""
     age = times - run.started
     warm = np.clip(age / 120.0, 0.05, 1.0)
     checkpoint = np.where(age % 1800.0 > 1740.0, 0.15, 1.0)
@@ -45,7 +45,7 @@ def _training(run: Run, times: Column) -> Column:
 
 
 def _serving(run: Run, times: Column) -> Column:
-    """The day's traffic: a peak in the afternoon, quiet at night."""
+    """Daily traffic: a peak in the afternoon, quiet at night."""
     hour = times % DAY / HOUR
     day = 0.55 + 0.45 * np.cos((hour - 15.0) / 24.0 * 2 * np.pi)
     return np.asarray(run.level * day)
@@ -58,7 +58,7 @@ def _batch(run: Run, times: Column) -> Column:
 
 
 def _idle(run: Run, times: Column) -> Column:
-    """Next to nothing, but for a quarter of an hour of trying something out every other day."""
+    """Almost nothing, except for a quarter of an hour every other day."""
     age = (times - run.started) % (2 * DAY)
     return np.asarray(np.where(age < 900.0, 0.6, run.level))
 
@@ -69,17 +69,17 @@ _SHAPES = {"training": _training, "serving": _serving, "batch": _batch, "idle": 
 def quantities(
     model: GpuModel, used: Matrix, memory: Matrix, trains: Matrix, requested: frozenset[Quantity]
 ) -> dict[Quantity, Matrix]:
-    """What is requested of all that is measure, from utilization, memory share, and whether it is training."""
+    """Return the requested quantities from utilization, memory share and whether the run trains."""
     return {quantity: _MEASURED[quantity](model, used, memory, trains) for quantity in requested}
 
 
 def all_quantities() -> frozenset[Quantity]:
-    """Everything that a GPU shows."""
+    """Return every quantity that a GPU reports."""
     return frozenset(_MEASURED)
 
 
 def _memory_used(model: GpuModel, memory: Matrix) -> Matrix:
-    """Bytes in use, in whole MiB."""
+    """Return the bytes in use, in whole MiB."""
     return np.asarray(np.round((memory * model.memory_bytes + 0.4 * GIB) / 2**20) * 2**20)
 
 

@@ -1,8 +1,8 @@
-"""The machines of a simulated fleet: models, islands, racks, and which of them are in faulty.
+"""The machines of a simulated fleet: models, islands, racks, and faulty nodes.
 
-Everything follows from the seed and the number of nodes. FaultyNodes comes in turns: of two machines
-one is always broken and the other repaired, so that a demonstration shows a faulty node on any day
-and its history still makes sense.
+Everything follows from the seed and the number of nodes. Faults alternate within pairs of machines:
+one is always faulty and the other repaired, so that a demo shows a fault on any day and its history
+stays consistent.
 """
 
 import random
@@ -22,7 +22,7 @@ _MAX_SLURM_NODES = 48
 
 @dataclass(frozen=True)
 class GpuModel:
-    """A product, with what the simulation needs to know of it."""
+    """A GPU product."""
 
     name: str
     short: str
@@ -31,17 +31,17 @@ class GpuModel:
     idle_watts: float
     limit_watts: float
     bandwidth_gbps: int
-    """Of each GPU to its island; 0 where there are no links between GPUs."""
+    """Of each GPU to its island; 0 without links between GPUs."""
     islands: int
     fabric: str
     peak_tflops: float
     """Dense BF16."""
     share: float
-    """Part of the fleet."""
+    """Share of the fleet."""
 
     @property
     def resource(self) -> str:
-        """What pods ask for."""
+        """The extended resource that pods request."""
         return f"{self.vendor}.com/gpu"
 
 
@@ -56,7 +56,7 @@ MODELS = (
 
 @dataclass(frozen=True)
 class FaultyNodes:
-    """Which nodes are never quite well; None in a fleet too small for it."""
+    """The nodes that have faults; None in a fleet too small for them."""
 
     broken: tuple[int, int] | None = None
     """Two nodes of which one is down at any time."""
@@ -80,10 +80,10 @@ class Machine:
     uid: str
     uuids: tuple[str, ...]
     source: str = "k8s"
-    """Who manages it: k8s, slurm or docker."""
+    """The system that manages it: k8s, slurm or docker."""
 
     def island(self, gpu: int) -> str:
-        """The island that a GPU is on; empty where GPUs are not linked."""
+        """Return the island of a GPU; empty if GPUs are not linked."""
         if not self.model.bandwidth_gbps:
             return ""
         size = max(1, self.gpus // self.model.islands)
@@ -92,43 +92,43 @@ class Machine:
 
 @dataclass(frozen=True)
 class Hardware:
-    """All machines, and the faulty among them."""
+    """All machines, and the faulty ones among them."""
 
     machines: tuple[Machine, ...]
     faulty: FaultyNodes
 
     def is_down(self, machine: Machine, at: float) -> bool:
-        """Whether the node does not answer."""
+        """Return whether the node is down."""
         pair = self.faulty.broken
         return pair is not None and machine.number == pair[int(_alternate(at, 10 * DAY, 0))]
 
     def down_since(self, at: float) -> float:
-        """When the node that is down went down."""
+        """Return when the node that is down went down."""
         return at - (at - BUILT) % (10 * DAY)
 
     def lost_gpu(self, machine: Machine, at: float) -> int | None:
-        """The GPU that the driver has lost, if it has."""
+        """Return the index of the GPU that the driver has lost, or None."""
         pair = self.faulty.xid
         if pair is None or machine.number != pair[int(_alternate(at, 14 * DAY, 5 * DAY))]:
             return None
         return lost_gpu_index(machine)
 
     def lost_since(self, at: float) -> float:
-        """When that GPU was lost."""
+        """Return when that GPU was lost."""
         return at - (at - BUILT - 5 * DAY) % (14 * DAY)
 
     def is_cordoned(self, machine: Machine) -> bool:
-        """Whether an operator keeps new pods off the node."""
+        """Return whether the node is cordoned."""
         return machine.number == self.faulty.cordoned
 
 
 def lost_gpu_index(machine: Machine) -> int:
-    """Which of a node's GPUs is the one that gets lost."""
+    """Return the index of the GPU that gets lost on a node."""
     return min(3, machine.gpus - 1)
 
 
 def build_hardware(seed: int, nodes: int, gpus: int) -> Hardware:
-    """The machines of a fleet."""
+    """Return the machines of a fleet."""
     models = _models(nodes)
     faulty = _faulty_nodes(models)
     other_sources = _other_sources(models, faulty)
@@ -156,12 +156,12 @@ def build_hardware(seed: int, nodes: int, gpus: int) -> Hardware:
 
 
 def new_uid(rng: random.Random) -> str:
-    """An id that looks as random as Kubernetes' own."""
+    """Return a random uid."""
     return str(UUID(int=rng.getrandbits(128), version=4))
 
 
 def _models(nodes: int) -> list[GpuModel]:
-    """The model of each node, in blocks, as machines are bought."""
+    """Return the model of each node, in blocks, as machines are bought."""
     models: list[GpuModel] = []
     until = 0.0
     for model in MODELS:
@@ -183,16 +183,18 @@ def _faulty_nodes(models: list[GpuModel]) -> FaultyNodes:
 
 
 def _other_sources(models: list[GpuModel], faulty: FaultyNodes) -> dict[int, str]:
-    """The nodes that Kubernetes does not have: some A100s are a Slurm cluster, one L40S runs containers."""
+    """Return the nodes outside Kubernetes: some A100 nodes form a Slurm cluster, one L40S node runs containers."""
     if len(models) < _MIN_NODES_FOR_SLURM:
         return {}
-    well = [
+    healthy = [
         n
         for n in range(len(models))
         if n not in (*(faulty.broken or ()), *(faulty.xid or ()), faulty.cordoned)
     ]
-    slurm = [n for n in well if models[n].short == "a100"][: min(_MAX_SLURM_NODES, max(1, len(models) // 10))]
-    docker = [n for n in well if models[n].short == "l40s"][:1]
+    slurm = [n for n in healthy if models[n].short == "a100"][
+        : min(_MAX_SLURM_NODES, max(1, len(models) // 10))
+    ]
+    docker = [n for n in healthy if models[n].short == "l40s"][:1]
     return {**dict.fromkeys(slurm, "slurm"), **dict.fromkeys(docker, "docker")}
 
 

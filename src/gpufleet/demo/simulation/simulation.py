@@ -1,7 +1,7 @@
-"""A simulated fleet: pure questions about any moment of its past and present.
+"""The state of a simulated fleet at any time.
 
-Made from a seed, a number of nodes and of GPUs on each; nothing here reads a clock or writes
-anything. `player` shows it to an API and a metric source, tests and accounting may ask it directly.
+A fleet follows from a seed, a number of nodes and a number of GPUs per node. Nothing here reads a
+clock or writes anything; `player` and `history` write it to an API and a store.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,13 +37,13 @@ _PORT_RATE = 50e9
 
 
 class Simulation:
-    """A fleet that a seed describes."""
+    """A fleet described by a seed."""
 
     def __init__(self, seed: int, nodes: int, gpus: int) -> None:
         self.seed = seed
         self.hardware: Hardware = build_hardware(seed, nodes, gpus)
         self.slots: tuple[Slot, ...] = build_slots(self.hardware, seed)
-        # Readings are ordered by node name, as their consumers have it.
+        # Readings are ordered by node name.
         self._order = sorted(self.hardware.machines, key=lambda machine: machine.name)
         self._first_row = np.zeros(len(self._order), np.int64)
         row = 0
@@ -52,15 +52,15 @@ class Simulation:
             row += machine.gpus
         self._rows = row
 
-    # Who holds what
+    # Runs
 
     def runs(self, start: float, end: float, slots: Iterable[Slot] | None = None) -> Iterator[Run]:
-        """Every run that exists at some moment from `start` to `end`, waiting or holding GPUs."""
+        """Yield every run, queued or holding GPUs, that exists between `start` and `end`."""
         for slot in self.slots if slots is None else slots:
             yield from runs_between(slot, start, end)
 
     def capacities(self, start: float, end: float) -> Iterator[CapacityPeriod]:
-        """Which node had how many GPUs; all are there all the time."""
+        """Yield the GPU capacity of each node, which is constant."""
         for machine in self.hardware.machines:
             if machine.created < end:
                 yield CapacityPeriod(
@@ -70,7 +70,7 @@ class Simulation:
                     start=max(start, machine.created),
                 )
 
-    # What is measure
+    # Readings
 
     @cached_property
     def gpus(self) -> tuple[GpuIdentity, ...]:
@@ -87,7 +87,7 @@ class Simulation:
         )
 
     def readings_at(self, at: float, runs: Iterable[Run] | None = None) -> Readings:
-        """What every GPU shows at a moment; `runs` are those that exist, if they are not the simulation's own."""
+        """Return the readings of every GPU at a time. `runs` replaces the simulation's own runs."""
         values = {q: grid[:, 0] for q, grid in self.measure(np.array([at]), runs=runs).items()}
         times = {q: np.where(np.isnan(column), np.nan, at) for q, column in values.items()}
         return Readings(at, self.gpus, values, times, faults=self._faults(at))
@@ -98,7 +98,7 @@ class Simulation:
         positions: frozenset[Quantity] | None = None,
         runs: Iterable[Run] | None = None,
     ) -> dict[Quantity, Matrix]:
-        """What every GPU shows at several moments: rows as in `gpus`, NaN where nothing can be read."""
+        """Return the readings of every GPU at several times: rows as in `gpus`, NaN where nothing can be read."""
         size = (self._rows, len(times))
         used = 0.008 * noise(np.arange(self._rows), times)
         memory, shape = np.zeros(size), np.zeros(size)
@@ -115,7 +115,7 @@ class Simulation:
         return self._quantities_by_model(times, (used, memory, shape), positions)
 
     def rows_of(self, run: Run) -> NDArray[np.int64]:
-        """Where a run's GPUs stand in `gpus`."""
+        """Return the rows of a run's GPUs in `gpus`."""
         rows = [self._first_row[p.node] + gpu for p in run.slot.positions for gpu in p.gpus]
         return np.array(rows, np.int64)
 
@@ -142,7 +142,7 @@ class Simulation:
         return {short: np.array(positions, np.int64) for short, positions in rows.items()}
 
     def _blank_faulty(self, times: Column, grids: dict[Quantity, Matrix]) -> None:
-        """A node that is down and a GPU that is lost show nothing."""
+        """Blank the readings of nodes that are down and of lost GPUs."""
         faulty = self.hardware.faulty
         for number in (*(faulty.broken or ()), *(faulty.xid or ())):
             machine = self.hardware.machines[number]
@@ -164,7 +164,7 @@ class Simulation:
         return found
 
     def processes_at(self, at: float, runs: Iterable[Run] | None = None) -> Processes:
-        """The programs on the GPUs: one on each that is held; `runs` as for `readings_at`."""
+        """Return one process per held GPU; `runs` as for `readings_at`."""
         rows = [
             self._process(run, GpuRef(self.hardware.machines[position.node].name, gpu), at)
             for run in (self.runs(at, at) if runs is None else runs)
@@ -189,13 +189,13 @@ class Simulation:
         )
 
     def storage_at(self, at: float) -> StorageUse:
-        """One shared file system that fills up over a month and is then cleaned."""
+        """Return the usage of a shared file system that fills up over a month and is then cleaned."""
         capacity = 64e12 * max(1, len(self._order))
         used = capacity * (0.42 + 0.4 * (at % (30 * DAY)) / (30 * DAY))
         return StorageUse(capacity, used, capacity - used)
 
     def rdma_at(self, at: float) -> RdmaPorts:
-        """A port for each GPU with links of its own; those of a node that is down are down."""
+        """Return the RDMA ports, one per linked GPU. The ports of a node that is down are down."""
         linked = [machine for machine in self._order if machine.model.bandwidth_gbps]
         total = sum(machine.gpus for machine in linked)
         active = sum(machine.gpus for machine in linked if not self.hardware.is_down(machine, at))

@@ -1,7 +1,7 @@
-"""Cut a fleet into slots: gangs over whole nodes, and parts of nodes for everything else.
+"""Divide a fleet into slots: gangs over whole nodes, and parts of nodes for other workloads.
 
-Parts are powers of two that start at a multiple of their size, so that they lie on one island as a
-good scheduler would have it. Some GPUs are in no slot and stay free.
+Parts are powers of two that start at a multiple of their size, so that they lie on one island, as a
+good scheduler would place them. Some GPUs belong to no slot and stay free.
 """
 
 import random
@@ -15,7 +15,7 @@ _SERVING_MODELS = ("l40s", "a100")
 
 
 def build_slots(hardware: Hardware, seed: int) -> tuple[Slot, ...]:
-    """All slots of a fleet."""
+    """Return all slots of a fleet."""
     rng = random.Random(f"{seed}/slots")  # noqa: S311  (a simulation, no secret)
     slots: list[Slot] = []
 
@@ -23,7 +23,7 @@ def build_slots(hardware: Hardware, seed: int) -> tuple[Slot, ...]:
         length, phase = period(role, rng)
         slots.append(Slot(len(slots), role, machine.model, positions, length, phase, seed))
 
-    # Slurm's come first: their numbers are in the ids of its jobs, which must stay small.
+    # Slurm slots come first: job ids contain the slot number and must stay small.
     for role, positions in (*_slurm(hardware, rng), *_containers(hardware, rng)):
         add(role, hardware.machines[positions[0].node], positions)
     for group in _groups(hardware, rng):
@@ -46,7 +46,7 @@ def build_slots(hardware: Hardware, seed: int) -> tuple[Slot, ...]:
 
 
 def _slurm(hardware: Hardware, rng: random.Random) -> Iterator[tuple[Role, tuple[SlotPosition, ...]]]:
-    """A job over halves of two nodes, and jobs on parts of nodes."""
+    """Yield one job over halves of two nodes, and jobs on parts of nodes."""
     machines = [machine for machine in hardware.machines if machine.source == "slurm"]
     wide = machines[:2] if len(machines) > 2 and machines[0].gpus > 1 else []
     if wide:
@@ -66,7 +66,7 @@ def _slurm(hardware: Hardware, rng: random.Random) -> Iterator[tuple[Role, tuple
 
 
 def _containers(hardware: Hardware, rng: random.Random) -> Iterator[tuple[Role, tuple[SlotPosition, ...]]]:
-    """Containers with one or two GPUs each, and a GPU that stays free."""
+    """Yield containers with one or two GPUs each, leaving one GPU free."""
     for machine in hardware.machines:
         first = 0
         while machine.source == "docker" and first < max(1, machine.gpus - 1):
@@ -80,7 +80,7 @@ def _containers(hardware: Hardware, rng: random.Random) -> Iterator[tuple[Role, 
 
 
 def _backlog(hardware: Hardware) -> tuple[SlotPosition, ...]:
-    """What those want who wait for long: more whole nodes of a model than are ever free at once."""
+    """Return the positions of the backlog: more whole nodes of a model than are ever free together."""
     if hardware.faulty.broken is None:
         return ()
     machines = [machine for machine in hardware.machines if machine.model.short == "h100"]
@@ -89,7 +89,7 @@ def _backlog(hardware: Hardware) -> tuple[SlotPosition, ...]:
 
 
 def _groups(hardware: Hardware, rng: random.Random) -> Iterator[tuple[Machine, ...]]:
-    """The nodes one by one, or several where a gang has them."""
+    """Yield nodes one by one, or in groups for gangs."""
     faulty = hardware.faulty
     alone = {*(faulty.broken or ()), *(faulty.xid or ()), faulty.cordoned}
     waiting: list[Machine] = []
@@ -112,7 +112,7 @@ def _groups(hardware: Hardware, rng: random.Random) -> Iterator[tuple[Machine, .
 def _slots_of_node(
     hardware: Hardware, machine: Machine, rng: random.Random
 ) -> Iterator[tuple[Role, tuple[SlotPosition, ...]]]:
-    """How one node is used."""
+    """Yield the roles and positions on one node."""
     faulty = hardware.faulty
     if machine.number in (faulty.broken or ()):
         return
@@ -129,7 +129,7 @@ def _slots_of_node(
 
 
 def _size(first: int, gpus: int, rng: random.Random) -> int:
-    """A power of two that fits where it starts."""
+    """Return a power of two that fits at `first`."""
     most = 1
     while first % (2 * most) == 0 and first + 2 * most <= gpus:
         most *= 2

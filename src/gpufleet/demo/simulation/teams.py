@@ -1,11 +1,11 @@
-"""Who works on a simulated fleet, and on what: teams, namespaces, cost centres, projects."""
+"""Teams and projects that use a simulated fleet."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Team:
-    """A group of people with a namespace and a budget."""
+    """A team with a namespace, a cost center and users."""
 
     name: str
     namespace: str
@@ -15,7 +15,7 @@ class Team:
 
 @dataclass(frozen=True)
 class Project:
-    """Something that runs again and again."""
+    """A workload that teams run repeatedly."""
 
     name: str
     load: str
@@ -23,7 +23,7 @@ class Project:
     image: str
     command: str
     teams: tuple[str, ...] = ()
-    """Who runs it; anybody if empty."""
+    """Names of the teams that run it; all teams if empty."""
 
 
 TEAMS = (
@@ -59,6 +59,6 @@ PROJECTS = (
 
 
 def team_of(project: Project, number: int) -> Team:
-    """The team that runs a project in the slot of that number."""
+    """Return the team that runs a project in a slot."""
     teams = [team for team in TEAMS if not project.teams or team.name in project.teams]
     return teams[number % len(teams)]

@@ -1,13 +1,12 @@
-"""Who uses the GPUs of a simulated fleet, at any time, without playing the time before.
+"""Which run uses which GPUs at any time, without replaying the time before.
 
-The fleet is cut into slots: GPUs that are always given out together. Each slot's time is cut
-into cells of equal length, and in each cell one run holds the slot. All of a run (when it begins
-and ends, what it is called, how it fares) follows from the seed, the slot and the number of the
-cell. So any moment of past and future can be asked for at once, two runs never hold one GPU, and
-the same seed and the same clock always show the same fleet.
+The fleet is divided into slots: GPUs that are always allocated together. The time of each slot is
+divided into cells of equal length, and one run holds the slot in each cell. Everything about a run
+(start, end, name, load) follows from the seed, the slot and the cell number. So any time can be
+queried directly, two runs never hold the same GPU, and the same seed always gives the same fleet.
 
-In some cells the run is there before its turn: it queued, pending, for the one before to end. Runs
-of the backlog ask for more than is ever free at once, and are withdrawn in the end.
+Some runs exist before their cell starts and are queued until the previous run ends. Runs of the
+backlog request more than is ever free together and are cancelled in the end.
 """
 
 import hashlib
@@ -25,7 +24,7 @@ STARTUP = 8.0
 """Seconds from binding to running."""
 
 _MAX_SLURM_SLOTS = 1024
-"""More than there are slots in Slurm, which come first."""
+"""Upper bound of the number of Slurm slots, which come first."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +34,15 @@ class Role:
     name: str
     kinds: tuple[str, ...]
     hours: tuple[float, float]
-    """Shortest and longest cell."""
+    """Minimum and maximum length of a cell."""
     queued: float
-    """Part of the runs that must wait for their turn."""
+    """Share of the runs that are queued."""
     finishes: bool
-    """Whether it ends by itself; what doesn't is deleted at its end."""
+    """Whether it finishes by itself rather than being deleted."""
     load: str
     """The shape of its utilization: training, serving, batch, idle."""
     source: str = "k8s"
-    """Who runs it: k8s, slurm or docker."""
+    """The system that runs it: k8s, slurm or docker."""
 
 
 ROLES = {
@@ -78,7 +77,7 @@ class SlotPosition:
 
 @dataclass(frozen=True)
 class Slot:
-    """GPUs that are given out together, and how."""
+    """GPUs that are allocated together, and how they are used."""
 
     number: int
     role: Role
@@ -90,15 +89,15 @@ class Slot:
 
     @property
     def gpus(self) -> int:
-        """How many."""
+        """The number of GPUs."""
         return sum(len(position.gpus) for position in self.positions)
 
     def cell(self, at: float) -> int:
-        """The number of the cell that a moment lies in."""
+        """Return the number of the cell at a time."""
         return math.floor((at - BUILT - self.phase) / self.period)
 
     def cell_start(self, cell: int) -> float:
-        """When a cell begins."""
+        """Return the start of a cell."""
         return BUILT + self.phase + cell * self.period
 
 
@@ -120,31 +119,31 @@ class Run:
     fails: bool
     memory_share: float
     level: float
-    """Its usual utilization, 0–1."""
+    """Its typical utilization, 0–1."""
 
     @property
     def started(self) -> float:
-        """When its pods run."""
+        """When its pods start to run."""
         return self.bound + STARTUP
 
     @property
     def job_id(self) -> int:
-        """The number by which Slurm knows it."""
+        """The Slurm job id."""
         return _job_id(self.slot, self.number)
 
     @property
     def user(self) -> str:
-        """Who runs it."""
+        """The user who runs it."""
         return self.team.users[self.number % len(self.team.users)]
 
     @property
     def trains(self) -> bool:
-        """Whether it reports a loss."""
+        """Whether it reports training metrics."""
         return self.slot.role.load == "training"
 
 
 def runs_between(slot: Slot, start: float, end: float) -> Iterator[Run]:
-    """The runs of a slot that exist, waiting or holding, at some moment from `start` to `end`."""
+    """Yield the runs of a slot, queued or holding GPUs, that exist between `start` and `end`."""
     for cell in range(slot.cell(start), slot.cell(end) + 2):
         run = run_of_cell(slot, cell)
         if run.created <= end and run.ended > start:
@@ -153,10 +152,10 @@ def runs_between(slot: Slot, start: float, end: float) -> Iterator[Run]:
 
 @lru_cache(maxsize=400_000)
 def run_of_cell(slot: Slot, cell: int) -> Run:
-    """The run of one cell."""
+    """Return the run of a cell."""
     rng = _rng(slot, cell)
     role, begin = slot.role, slot.cell_start(cell)
-    # A CronJob makes the same thing every time; other slots serve whoever comes.
+    # A CronJob always runs the same project.
     project_rng = _rng(slot, 0, "project") if role.name == "nightly" else rng
     project = project_rng.choice([p for p in PROJECTS if p.load == role.load])
     team = team_of(project, slot.number)
@@ -164,7 +163,7 @@ def run_of_cell(slot: Slot, cell: int) -> Run:
     length = slot.period * (rng.uniform(0.1, 0.6) if fails else 1.0)
     end = min(begin + length, slot.cell_start(cell + 1) - _idle_before(slot, cell + 1))
     bound = begin if _is_queued(slot, cell) else begin + 0.04 * slot.period * rng.random()
-    # Whole seconds, as Kubernetes keeps them.
+    # Kubernetes keeps whole seconds.
     created = float(math.floor(bound - _wait_seconds(slot, cell)))
     kind = role.kinds[rng.randrange(len(role.kinds))]
     return Run(
@@ -191,7 +190,7 @@ def _name(slot: Slot, cell: int, project: Project) -> str:
 
 
 def _uid(slot: Slot, cell: int, created: float, rng: random.Random) -> str:
-    """The uid of the workload, in the form that its source gives it."""
+    """Return the uid of a workload in the form of its source."""
     uid = new_uid(rng)
     if slot.role.source == "slurm":
         return f"slurm-{_job_id(slot, cell)}-{created:.0f}"
@@ -211,7 +210,7 @@ def _is_queued(slot: Slot, cell: int) -> bool:
 
 
 def _wait_seconds(slot: Slot, cell: int) -> float:
-    """Seconds from creation to binding."""
+    """Return the seconds from creation to binding."""
     rng = _rng(slot, cell, "wait")
     if rng.random() < slot.role.queued:
         return min(0.3 * slot.period, rng.uniform(600, 5400))
@@ -219,7 +218,7 @@ def _wait_seconds(slot: Slot, cell: int) -> float:
 
 
 def _idle_before(slot: Slot, cell: int) -> float:
-    """Seconds that the slot is free before a cell: none to speak of if somebody queued for it."""
+    """Return the seconds that a slot is free before a cell; few if the next run is queued."""
     if _is_queued(slot, cell):
         return 5.0
     return 5.0 + _rng(slot, cell, "idle").random() * min(0.12 * slot.period, 6 * HOUR)
@@ -233,6 +232,6 @@ def _level(load: str, rng: random.Random) -> float:
 
 
 def period(role: Role, rng: random.Random) -> tuple[float, float]:
-    """The length of a slot's cells, and when the first begins after the fleet was built."""
+    """Return the length of a slot's cells, and the start of the first one after the fleet was built."""
     length = rng.uniform(*role.hours) * HOUR
     return length, rng.random() * min(length, 20 * DAY)

@@ -1,7 +1,7 @@
-"""What a simulated training run reports: loss, throughput, MFU.
+"""Training metrics of simulated runs: loss, throughput, MFU.
 
-The loss falls as a power of the tokens seen, as scaling laws have it, with noise on top and a spike
-now and then. Throughput dips with each checkpoint. MFU is what throughput makes of the GPUs' peak.
+The loss falls as a power of the number of tokens, with noise and occasional spikes. Throughput dips
+during checkpoints. MFU is the throughput relative to the peak of the GPUs.
 """
 
 import math
@@ -17,11 +17,11 @@ EVERY = 60.0
 """Seconds between reports."""
 
 _TOKENS_PER_TFLOP = 1e12 / (6 * 8e9)
-"""Tokens that one TFLOP trains of a model with 8 billion parameters."""
+"""Tokens per TFLOP for a model with 8 billion parameters."""
 
 
 def training_points(run: Run, start: float, end: float, every: float = EVERY) -> Iterator[TrainingPoint]:
-    """The reports of a run after `start`, up to `end`, every so many seconds since it started."""
+    """Yield the metrics of a run after `start` up to `end`, at multiples of `every` seconds since its start."""
     if not run.trains or run.started >= end:
         return
     first = max(1, math.floor((start - run.started) / every) + 1)
@@ -48,7 +48,7 @@ def training_points(run: Run, start: float, end: float, every: float = EVERY) ->
 
 
 def _rate(age: float) -> float:
-    """Half an hour of warm-up, then a cosine over a day."""
+    """Return the learning rate: half an hour of warm-up, then a cosine over a day."""
     if age < 1800:
         return 3e-4 * age / 1800
     return 3e-5 + 2.7e-4 * 0.5 * (1 + math.cos(math.pi * min(1.0, age / 86_400)))
