@@ -1,12 +1,12 @@
-"""The empty server's requests per second, beside a bare msgspec application in the same run.
+"""Requests per second of an empty server, compared with a bare msgspec application in the same run.
 
-Both run on uvicorn (uvloop, httptools) in a process of their own; a third process asks over 32
-kept-alive connections and does nothing with an answer but count it. Requests are counted per
-second of the server's own processor time: that is what a busy core would do, and the same on a
-machine with other work. The two servers take turns, and the median of their ratios counts.
+Both run on uvicorn with the same parser (h11) in their own processes; a third process sends requests over
+32 keep-alive connections. Requests are counted per second of the server's CPU time, which does not depend on
+other work on the machine. The servers take turns, and the median of their ratios counts. A bare application
+on httptools shows what the faster parser, which does not bound heads and trailers, would gain.
 
-    /api/healthz          all layers; a health check's log line is below the level
-    /api/clusters/ping    all layers and a log line, in JSON, for each request
+    /api/healthz          all layers; the log line of a probe is below the log level
+    /api/clusters/ping    all layers and a JSON log line for each request
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import psutil
@@ -59,18 +59,17 @@ class Gpu(msgspec.Struct):
 
 
 def measure() -> Iterable[Result]:
-    with _server(_bare) as bare, _server(_gpufleet) as ours:
+    with _server(_bare) as bare, _server(_bare_httptools) as httptools, _server(_gpufleet) as ours:
         for path, name, budget in (
-            ("/api/healthz", "healthz", 0.4),
+            ("/api/healthz", "healthz", 0.25),
             ("/api/clusters/ping", "a route with its log line", None),
         ):
-            ratios, rates = [], []
-            for _ in range(_TURNS):
-                baseline = _rate(bare, "/")
-                rates.append(_rate(ours, path))
-                ratios.append(rates[-1] / baseline)
-            yield Result(f"{name}, beside bare msgspec", statistics.median(ratios), "ratio", at_least=budget)
-            yield Result(f"{name}", statistics.median(rates), "requests/s")
+            turns = [(_rate(ours, path), _rate(bare, "/"), _rate(httptools, "/")) for _ in range(_TURNS)]
+            ratio = statistics.median(rate / baseline for rate, baseline, _ in turns)
+            yield Result(f"{name} / bare msgspec", ratio, "ratio", at_least=budget)
+            ratio = statistics.median(rate / baseline for rate, _, baseline in turns)
+            yield Result(f"{name} / bare msgspec on httptools", ratio, "ratio")
+            yield Result(name, statistics.median(rate for rate, _, _ in turns), "requests/s")
         for encoding in ("gzip", "identity"):
             yield Result(
                 f"10,000 prepared GPU rows, {encoding}",
@@ -80,7 +79,7 @@ def measure() -> Iterable[Result]:
             )
 
 
-def _bare(ready: Connection) -> None:
+def _bare(ready: Connection, parser: Literal["h11", "httptools"] = "h11") -> None:
     encode = msgspec.json.Encoder().encode
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -90,11 +89,13 @@ def _bare(ready: Connection) -> None:
         await send({"type": "http.response.body", "body": body})
 
     _run(
-        uvicorn.Server(
-            uvicorn.Config(app, http="httptools", lifespan="off", log_config=None, access_log=False)
-        ),
+        uvicorn.Server(uvicorn.Config(app, http=parser, lifespan="off", log_config=None, access_log=False)),
         ready,
     )
+
+
+def _bare_httptools(ready: Connection) -> None:
+    _bare(ready, "httptools")
 
 
 def _gpufleet(ready: Connection) -> None:
@@ -138,7 +139,7 @@ def _run(server: uvicorn.Server, ready: Connection) -> None:
 
 @contextlib.contextmanager
 def _server(run: Callable[[Connection], None]) -> Iterator[tuple[int, int]]:
-    """A server's port and process id."""
+    """Start a server; yield its port and process id."""
     ours, theirs = _spawn.Pipe()
     process = _spawn.Process(target=run, args=(theirs,), daemon=True)
     process.start()
@@ -151,54 +152,56 @@ def _server(run: Callable[[Connection], None]) -> Iterator[tuple[int, int]]:
 
 
 def _rate(server: tuple[int, int], path: str, headers: str = "", connections: int = _CONNECTIONS) -> float:
-    """Requests per second of the server's processor time."""
+    """Return requests per second of the server's CPU time."""
     ours, theirs = _spawn.Pipe()
-    process = _spawn.Process(target=_ask, args=(theirs, *server, path, headers, connections), daemon=True)
+    process = _spawn.Process(
+        target=_send_load, args=(theirs, *server, path, headers, connections), daemon=True
+    )
     process.start()
     rate: float = ours.recv()
     process.join(10)
     return rate
 
 
-def _ask(report: Connection, port: int, pid: int, path: str, headers: str, connections: int) -> None:
+def _send_load(report: Connection, port: int, pid: int, path: str, headers: str, connections: int) -> None:
     report.send(uvloop.run(_load(port, psutil.Process(pid), path, headers, connections)))
 
 
 async def _load(port: int, server: psutil.Process, path: str, headers: str, connections: int) -> float:
     request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}\r\n".encode()
     loop = asyncio.get_running_loop()
-    askers = [_Asker(request) for _ in range(connections)]
-    for asker in askers:
-        await _connect(loop, asker, port)
+    clients = [_Client(request) for _ in range(connections)]
+    for client in clients:
+        await _connect(loop, client, port)
     await asyncio.sleep(0.3)
-    before, started = sum(asker.answers for asker in askers), sum(server.cpu_times()[:2])
+    before, started = sum(client.responses for client in clients), sum(server.cpu_times()[:2])
     await asyncio.sleep(_SECONDS)
-    answered = sum(asker.answers for asker in askers) - before
+    received = sum(client.responses for client in clients) - before
     seconds: float = sum(server.cpu_times()[:2]) - started
-    for asker in askers:
-        asker.transport.abort()
-    return answered / seconds
+    for client in clients:
+        client.transport.abort()
+    return received / seconds
 
 
-async def _connect(loop: asyncio.AbstractEventLoop, asker: "_Asker", port: int) -> None:
+async def _connect(loop: asyncio.AbstractEventLoop, client: "_Client", port: int) -> None:
     for _ in range(200):
         try:
-            await loop.create_connection(lambda: asker, "127.0.0.1", port)
+            await loop.create_connection(lambda: client, "127.0.0.1", port)
             return
         except ConnectionRefusedError:
             await asyncio.sleep(0.1)
     raise TimeoutError("the server did not start")
 
 
-class _Asker(asyncio.Protocol):
-    """Asks again as soon as the answer is complete."""
+class _Client(asyncio.Protocol):
+    """Send the next request as soon as the response is complete."""
 
     transport: asyncio.Transport
 
     def __init__(self, request: bytes) -> None:
         self._request = request
         self._missing = 0
-        self.answers = 0
+        self.responses = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
@@ -213,5 +216,5 @@ class _Asker(asyncio.Protocol):
             self._missing, data = int(length), rest
         self._missing -= len(data)
         if not self._missing:
-            self.answers += 1
+            self.responses += 1
             self.transport.write(self._request)

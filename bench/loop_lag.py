@@ -1,8 +1,8 @@
-"""How long one request keeps all others waiting, at 100,000 GPUs and 10,000 workloads.
+"""How long one request blocks the event loop, with 100,000 GPUs and 10,000 workloads.
 
-Each route is asked right after the fleet has changed, so that nothing of its answer is there yet, and again.
-What counts is the longest stretch of processor time that the loop's thread spent without looking at
-anything else: time that other requests wait, whatever else runs on the machine.
+Each route is requested right after the fleet has changed, so that nothing is cached, and then again. The
+figure is the longest CPU time that the loop's thread spent in one callback: other requests wait for that
+long, whatever else runs on the machine.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import httpx
 import uvloop
 
-from bench.live_api import NODES, WORKLOADS, Made, _fleet, _pod
+from bench.live_api import NODES, WORKLOADS, RandomReadings, _fleet, _pod
 from bench.result import Result
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
@@ -31,8 +31,8 @@ from gpufleet.server.routes.gpus import gpu_routes
 from gpufleet.server.routes.nodes import node_routes
 from gpufleet.server.routes.workloads import workload_routes
 
-MOST = 100.0
-"""Milliseconds that a request may keep the loop."""
+MAX_STALL = 100.0
+"""Milliseconds."""
 PATHS = (
     "/api/clusters/overview",
     "/api/clusters/consumers",
@@ -58,12 +58,12 @@ PATHS = (
 
 def measure() -> Iterable[Result]:
     configure_logs("error", "json")
-    for name, longest in uvloop.run(_measured()).items():
-        yield Result(name, longest, "ms", at_most=MOST)
+    for name, longest in uvloop.run(_measure()).items():
+        yield Result(name, longest, "ms", at_most=MAX_STALL)
 
 
-class Watch:
-    """The longest stretch of the loop since it was last asked, in processor time of its thread."""
+class LoopMonitor:
+    """Measure the longest callback of the loop since the last call, in CPU time of its thread."""
 
     def __init__(self) -> None:
         self._last, self._longest = time.thread_time(), 0.0
@@ -74,7 +74,7 @@ class Watch:
         asyncio.get_running_loop().call_soon(self._tick)
 
     def longest(self) -> float:
-        """In milliseconds."""
+        """Return it in milliseconds."""
         self._look()
         found, self._longest = self._longest, 0.0
         return found * 1000
@@ -84,44 +84,44 @@ class Watch:
         self._longest, self._last = max(self._longest, now - self._last), now
 
 
-async def _measured() -> dict[str, float]:
+async def _measure() -> dict[str, float]:
     found: dict[str, float] = {}
-    watch = Watch()
-    fleet, source = _fleet(NODES, WORKLOADS), Made(NODES, WORKLOADS)
+    monitor = LoopMonitor()
+    fleet, source = _fleet(NODES, WORKLOADS), RandomReadings(NODES, WORKLOADS)
     readings = await source.latest()
-    gc.freeze()  # as the server does once it has listed everything
-    watch.longest()
-    await _slowly(fleet.start_accounting_steps())
-    found["all is there, billing begins"] = watch.longest()
+    gc.freeze()  # as the server does when it starts
+    monitor.longest()
+    await _run_steps(fleet.start_accounting_steps())
+    found["start of accounting"] = monitor.longest()
     cluster = Cluster("bench", fleet, Listing(fleet), source)  # type: ignore[arg-type]
     async with _serving(Clusters([cluster])) as address:
-        watch.longest()
-        await _slowly(fleet.put_readings_steps(readings))
-        found["the first readings"] = watch.longest()
+        monitor.longest()
+        await _run_steps(fleet.put_readings_steps(readings))
+        found["first readings"] = monitor.longest()
         for turn, path in enumerate(PATHS):
             _change(fleet, turn)
             readings = await source.latest()
-            watch.longest()
-            await _slowly(fleet.put_readings_steps(readings))
-            found["readings"] = max(watch.longest(), found.get("readings", 0.0))
+            monitor.longest()
+            await _run_steps(fleet.put_readings_steps(readings))
+            found["readings"] = max(monitor.longest(), found.get("readings", 0.0))
             for when in ("first", "again"):
-                await asyncio.to_thread(_ask, address + path)
-                found[f"{path}, {when}"] = watch.longest()
+                await asyncio.to_thread(_request, address + path)
+                found[f"{path}, {when}"] = monitor.longest()
     return found
 
 
-async def _slowly(steps: Iterator[None]) -> None:
+async def _run_steps(steps: Iterator[None]) -> None:
     for _ in steps:
         await asyncio.sleep(0)
 
 
 def _change(fleet: Fleet, turn: int) -> None:
-    """What makes every answer of before an old one."""
+    """Change the fleet, so that no cached response is valid."""
     fleet.put_pod(_pod(turn, turn + 1))
     fleet.drop_pod(f"pod-{WORKLOADS - 1 - turn}")
 
 
-def _ask(url: str) -> None:
+def _request(url: str) -> None:
     with httpx.Client(timeout=60) as client:
         client.get(url).raise_for_status()
 

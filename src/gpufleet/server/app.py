@@ -33,6 +33,8 @@ from gpufleet.server.routes.debug import debug_routes
 from gpufleet.server.routes.docs import docs_routes
 from gpufleet.server.routes.health import health_routes
 
+_NOT_COMPRESSED = ("application/gzip", "font/woff2", "image/png", "text/event-stream")
+
 
 @dataclass(frozen=True)
 class Api:
@@ -99,7 +101,12 @@ def _middleware(api: Api) -> list[Middleware]:
     return [
         Middleware(TracingMiddleware, api.metrics),
         *([cors] if api.cors_origins else []),
-        Middleware(GZipMiddleware, minimum_size=GZIP_MIN_BYTES, compresslevel=5),
+        Middleware(
+            GZipMiddleware,
+            minimum_size=GZIP_MIN_BYTES,
+            compresslevel=5,
+            exclude_content_types=_NOT_COMPRESSED,
+        ),
         Middleware(AdmissionMiddleware, api.limits, api.metrics, api.gate, hosts),
         Middleware(RequestBodyLimitMiddleware, max_body_size=api.limits.max_body_bytes),
     ]
