@@ -1,13 +1,12 @@
 """A cluster whose true history is known, and servers that watch it, die, and take over from each other."""
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 import numpy as np
 
 from gpufleet.accounting.loop import AccountedCluster, AccountingLoop
-from gpufleet.accounting.ports import Shelf
-from gpufleet.accounting.recorder import Recorder, Subject
+from gpufleet.accounting.recorder import Recorder
 from gpufleet.accounting.rollup import RollupPlan
 from gpufleet.errors import MetricsUnavailable
 from gpufleet.fleet.state import Fleet
@@ -91,17 +90,6 @@ class Prometheus:
         return SourceHealth(not self.down, None)
 
 
-def shelf_of(store: Store) -> Shelf:
-    return Shelf(
-        store.accounted,
-        store.allocation_periods,
-        store.capacity_periods,
-        store.snapshots,
-        store.hours,
-        store.ended,
-    )
-
-
 @dataclasses.dataclass
 class World:
     """What is true: nodes and pods, as every source would list them."""
@@ -128,24 +116,12 @@ class Server:
         for pod in world.pods.values():
             self.fleet.put_pod(pod)
         self.fleet.start_accounting()
-        self.book = Recorder(subject_of(self.fleet), shelf_of(store), time)
-        self.account = AccountedCluster(self.book, metrics, plan, STEP)
-        self.clock = AccountingLoop([self.account], shelf_of(store), _nothing, time)
+        self.recorder = Recorder(self.fleet, store, time, lambda: True)
+        self.account = AccountedCluster(self.recorder, metrics, plan, STEP)
+        self.loop = AccountingLoop([self.account], store, _nothing, time)
 
     async def round(self) -> None:
-        await self.clock.round(self.account)
-
-
-def subject_of(fleet: Fleet, visible: Callable[[], bool] = lambda: True) -> Subject:
-    return Subject(
-        cluster=fleet.cluster,
-        holdings=fleet.allocation_periods,
-        capacities=fleet.capacity_periods,
-        billing=lambda: fleet.accounting_started,
-        visible=visible,
-        readings=lambda: fleet.gpu_columns.readings,
-        status=lambda _uid: None,
-    )
+        await self.loop.round(self.account)
 
 
 async def _nothing() -> None:

@@ -15,6 +15,7 @@ from tests.accounting.histories import HOUR, PLAN, STEP, Prometheus, Server, Tim
 
 from gpufleet.accounting.hour_readings import SampleGrid
 from gpufleet.accounting.rollup import roll_up
+from gpufleet.fleet.node_names import NodeNames
 from gpufleet.model.node import FleetNode
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.model.statistics import HoursQuery, WorkloadHoursQuery
@@ -112,7 +113,7 @@ class Play:
         elif what == "open" and len(self.servers) < 3:
             await self.open()
         elif what == "swap" and len(self.servers) > 1:
-            self.servers[0].book.hand_over()
+            self.servers[0].recorder.step_down()
             self.servers.append(self.servers.pop(0))
         await self.round()
 
@@ -146,7 +147,7 @@ class Play:
 
     async def round(self) -> None:
         for server in self.servers[1:]:
-            server.book.collect()
+            server.recorder.collect()
         if self.servers:
             await self.servers[0].round()
             self.known = self.time.now
@@ -170,7 +171,7 @@ async def test_the_books_are_the_same_whoever_kept_them(store: Store, happened: 
 async def check(store: Store, play: Play) -> None:
     held = play.truth.all()
     capacities = [CapacityPeriod(node="a", gpus=8, model="H200", start=HOUR - 9000.0)]
-    grid = SampleGrid(HOUR, STEP, {})
+    grid = SampleGrid(HOUR, STEP, NodeNames())
     await grid.read(Prometheus(_VALUES))
     wanted = roll_up(HOUR, held, capacities, grid.samples(), PLAN)
     span = HoursQuery(cluster=play.cluster, first=NUMBER, last=NUMBER, limit=1000)

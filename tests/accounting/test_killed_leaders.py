@@ -65,7 +65,7 @@ class Servers:
             )
 
     def kill_the_leader(self) -> None:
-        leading = [log for log in self._running if "leadership_taken" in log.read_text()]
+        leading = [log for log in self._running if "leadership_acquired" in log.read_text()]
         assert len(leading) == 1, {log.name: log.read_text()[-2000:] for log in self._running}
         process = self._running.pop(leading[0])
         assert process.poll() is None, leading[0].read_text()[-2000:]
@@ -80,7 +80,7 @@ class Servers:
 
     async def led(self) -> None:
         async def leads() -> bool:
-            return any("leadership_taken" in log.read_text() for log in self._running)
+            return any("leadership_acquired" in log.read_text() for log in self._running)
 
         await until(leads)
 

@@ -16,8 +16,6 @@ from tests.accounting.histories import (
     Time,
     World,
     pod,
-    shelf_of,
-    subject_of,
 )
 
 from gpufleet.accounting.loop import AccountedCluster, AccountingLoop
@@ -172,9 +170,9 @@ async def test_a_cluster_that_disappears_keeps_its_hours_and_stops_nobody_else(s
     there = Server(world(), store, measured(0, 1), time)
     lost = Server(world(), store, measured(0, 1), time, cluster="lost")
     seen = True
-    book = Recorder(subject_of(lost.fleet, lambda: seen), shelf_of(store), time)
+    book = Recorder(lost.fleet, store, time, lambda: seen)
     account = AccountedCluster(book, measured(0, 1), PLAN, STEP)
-    clock = AccountingLoop([account], shelf_of(store), _nothing, time)
+    clock = AccountingLoop([account], store, _nothing, time)
     await there.round()
     await clock.round(account)
     seen = False  # its API does not answer any more

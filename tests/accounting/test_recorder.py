@@ -13,8 +13,6 @@ from tests.accounting.histories import (
     Time,
     World,
     pod,
-    shelf_of,
-    subject_of,
 )
 
 from gpufleet.accounting.loop import AccountingLoop
@@ -141,9 +139,9 @@ async def test_a_replica_that_watched_takes_over_without_a_gap(store: Store) -> 
     for each in (ended, short):
         second.fleet.put_pod(each)
         second.fleet.drop_pod(each.uid)
-    second.book.collect()
+    second.recorder.collect()
     time.now = HOUR + 640.0
-    first.book.hand_over()
+    first.recorder.step_down()
     await second.round()
     time.now = HOUR + 3660.0
     await second.round()
@@ -191,7 +189,7 @@ async def test_an_hour_at_which_nobody_looked_has_no_row(store: Store) -> None:
     time.now = HOUR + 3660.0 + 120
     await server.round()
     assert await store.statistics.cluster_hours(WANTED) == []
-    assert await server.book.due(time.now) == []
+    assert await server.recorder.due_hours(time.now) == []
 
 
 async def test_readings_that_are_gone_by_now_do_not_blank_an_hour(store: Store) -> None:
@@ -207,7 +205,7 @@ async def test_readings_that_are_gone_by_now_do_not_blank_an_hour(store: Store) 
     time.now += 1000
     await server.round()
     assert await hour_of(store) == (2.0, 50.0, 12)
-    assert await server.book.due(time.now) == []
+    assert await server.recorder.due_hours(time.now) == []
 
 
 class SlowPrometheus(Prometheus):
@@ -244,9 +242,7 @@ async def test_a_snapshot_is_taken_as_soon_as_the_picture_can_be_trusted(store: 
     time = Time(HOUR + 1.0)
     server = Server(world(), store, Prometheus(), time)
     seen = False
-    server.book = server.account.book = Recorder(
-        subject_of(server.fleet, lambda: seen), shelf_of(store), time
-    )
+    server.recorder = server.account.recorder = Recorder(server.fleet, store, time, lambda: seen)
     await server.round()
     assert await store.snapshots.newest("prod", time.now) is None
     seen, time.now = True, HOUR + 5.0
@@ -261,9 +257,9 @@ async def test_books_that_cannot_be_pruned_are_kept_on(store: Store) -> None:
     async def prune() -> None:
         raise RuntimeError("somebody's view depends on a month")
 
-    clock = AccountingLoop([server.account], shelf_of(store), prune, time, tick=0.01)
+    clock = AccountingLoop([server.account], store, prune, time, tick=0.01)
     await store.accounted.open("prod", time.now)
-    keeping = asyncio.create_task(clock.keep())
+    keeping = asyncio.create_task(clock.run_as_leader())
     async with asyncio.timeout(60):
         while await store.snapshots.newest("prod", time.now) is None:
             assert not keeping.done()

@@ -144,5 +144,5 @@ def test_the_live_picture_agrees_with_a_look_at_everything(history: list[tuple])
         assert seen.utilization is None
     else:
         assert seen.utilization == pytest.approx(expected)
-    consumers = Listing(fleet, patience=0).consumers(1, 100).rows
+    consumers = Listing(fleet, max_staleness=0).consumers(1, 100).rows
     assert sorted((row.uid, row.gpus) for row in consumers if row.gpus) == reference.consumers()

@@ -35,7 +35,7 @@ def names(fleet: Fleet, order: str) -> list[str]:
 def test_orders_stay_what_sorting_would_give(changed: list[tuple[str, int, int, int]]) -> None:
     fleet = Fleet("c", clock=lambda: 1000.0, keep_ended=3)
     fleet.put_node(FleetNode(name="n", gpu_count=64))
-    listing = Listing(fleet, patience=0)
+    listing = Listing(fleet, max_staleness=0)
     for what, number, gpus, start in changed:
         uid = f"w{number}"
         if what == "drop":

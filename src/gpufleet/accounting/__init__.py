@@ -1,1 +1,1 @@
-"""Who held how many GPUs when: holding periods, snapshots, hours, reports, waste."""
+"""Who held how many GPUs when: allocation periods, snapshots, hours, reports."""

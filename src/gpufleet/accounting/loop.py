@@ -1,7 +1,7 @@
-"""Keep the books of all clusters: write, snapshot, roll up, forget, each at its time.
+"""Run accounting for all clusters: save periods, take snapshots, roll up hours, prune old data.
 
-Every server runs `collect`; the one that leads also runs `keep`. Clusters don't wait for each other:
-each has a loop of its own, and an error in one is logged and tried again with the next round.
+Every server runs `collect`; the leader also runs `run_as_leader`. Each cluster has a loop of its own.
+An error in one cluster is logged and retried in the next round without holding up the others.
 """
 
 import asyncio
@@ -10,25 +10,26 @@ import time
 from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass, field
 
-from gpufleet.accounting.ports import Shelf
 from gpufleet.accounting.progress import Progress, progress
-from gpufleet.accounting.recorder import Recorder, roll
+from gpufleet.accounting.recorder import Recorder
+from gpufleet.accounting.roll_hour import roll_hour
 from gpufleet.accounting.rollup import RollupPlan
 from gpufleet.errors import GpufleetError
 from gpufleet.model.metric_source import MetricSource
 from gpufleet.runtime.logs import get_logger
+from gpufleet.store import Store
 
 TICK = 2.0
-"""Seconds between rounds: what began or ended is stored that soon."""
+"""Seconds between rounds: changes of periods are stored that soon."""
 
-LOOK_EVERY = 30
-"""Rounds after which a server looks what is stored by now, and lets go of that."""
+PROGRESS_EVERY = 30
+"""Rounds between two reads of the progress."""
 
-LATEST_SNAPSHOT = 60.0
-"""Seconds after its moment up to which a snapshot is still taken."""
+SNAPSHOT_DEADLINE = 60.0
+"""Seconds after its time until which a snapshot may still be taken."""
 
-TRY_AGAIN = 300.0
-"""Seconds before an hour is rolled up again that could not be measured or failed."""
+RETRY_HOUR = 300.0
+"""Seconds before an hour that failed or could not be measured is rolled up again."""
 
 DAY = 86_400.0
 _log = get_logger("accounting")
@@ -36,133 +37,133 @@ _log = get_logger("accounting")
 
 @dataclass
 class AccountedCluster:
-    """A cluster's book, and what is needed to make hours of it."""
+    """A cluster's recorder, and what is needed to roll up its hours."""
 
-    book: Recorder
+    recorder: Recorder
     metrics: MetricSource
     plan: RollupPlan
     step: int
-    """Seconds between snapshots and between samples; a whole part of an hour."""
+    """Seconds between snapshots and between samples; divides an hour."""
     progress: Progress | None = None
-    """How far the books are, whoever keeps them; None until that was read."""
+    """How far the stored data goes, whichever server leads; None until it was read."""
     snapshot_at: int = 0
     tried: dict[int, float] = field(default_factory=dict)
+    """When each hour was last rolled up."""
 
 
 class AccountingLoop:
-    """The rounds of one server."""
+    """The accounting rounds of one server."""
 
     def __init__(
         self,
-        accounts: Sequence[AccountedCluster],
-        shelf: Shelf,
+        clusters: Sequence[AccountedCluster],
+        store: Store,
         prune: Callable[[], Awaitable[None]],
         clock: Callable[[], float] = time.time,
         tick: float = TICK,
     ) -> None:
-        self._accounts = accounts
-        self._shelf = shelf
+        self._clusters = clusters
+        self._store = store
         self._prune = prune
         self._clock = clock
         self._tick = tick
 
     async def collect(self) -> None:
-        """Take over what the pictures write down, whoever stores it. Runs until cancelled."""
+        """Collect the periods of all clusters until cancelled, whichever server stores them."""
         for rounds in itertools.count():
-            for account in self._accounts:
-                account.book.collect()
-            if rounds % LOOK_EVERY == 0:
-                await self._look()
+            for cluster in self._clusters:
+                cluster.recorder.collect()
+            if rounds % PROGRESS_EVERY == 0:
+                await self._read_progress()
             await asyncio.sleep(self._tick)
 
-    async def _look(self) -> None:
+    async def _read_progress(self) -> None:
         try:
-            for account in self._accounts:
-                account.progress = await progress(account.book.cluster, self._shelf, self._clock())
-                await account.book.forget()
+            for cluster in self._clusters:
+                cluster.progress = await progress(cluster.recorder.cluster, self._store, self._clock())
+                await cluster.recorder.forget_stored()
         except GpufleetError as error:
-            _log.warning("ended periods kept for now", error=str(error))
+            _log.warning("accounting_progress_not_read", error=str(error))
 
-    async def keep(self) -> None:
-        """Do everything that one server does for all. Runs until cancelled."""
+    async def run_as_leader(self) -> None:
+        """Do the work that one server does for all, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                for account in self._accounts:
-                    group.create_task(self._keep_one(account), name=f"books of {account.book.cluster}")
-                group.create_task(self._forget(), name="old books")
+                for cluster in self._clusters:
+                    name = f"accounting of {cluster.recorder.cluster}"
+                    group.create_task(self._run_cluster(cluster), name=name)
+                group.create_task(self._prune_daily(), name="prune accounting")
         finally:
-            for account in self._accounts:
-                account.book.hand_over()
+            for cluster in self._clusters:
+                cluster.recorder.step_down()
 
-    async def round(self, account: AccountedCluster) -> None:
+    async def round(self, cluster: AccountedCluster) -> None:
         """Do what is due for one cluster now."""
-        book = account.book
-        if not book.billing:
+        recorder = cluster.recorder
+        if not recorder.fleet.accounting_started:
             return
-        if not book.leading:
-            await book.take_over()
-        await book.write()
-        await self._snapshot(account)
-        # Many hours may be due, and a metric source that hangs makes each of them long: nothing waits for all.
+        if not recorder.leading:
+            await recorder.take_over()
+        await recorder.save()
+        await self._snapshot(cluster)
+        # Many hours may be due, each slow if the metric source hangs: save and snapshot in between.
         rolled: set[int] = set()
-        while (hour := await self._next_hour(account, rolled)) is not None:
+        while (hour := await self._next_hour(cluster, rolled)) is not None:
             rolled.add(hour)
-            account.tried[hour] = self._clock()
-            await self._roll(account, hour)
-            await book.write()
-            await self._snapshot(account)
+            cluster.tried[hour] = self._clock()
+            await self._roll_hour(cluster, hour)
+            await recorder.save()
+            await self._snapshot(cluster)
 
-    async def _snapshot(self, account: AccountedCluster) -> None:
-        """Take the snapshot of the last moment on the grid, once, as soon as it can be taken."""
+    async def _snapshot(self, cluster: AccountedCluster) -> None:
+        """Take the snapshot of the last time on the grid once, as soon as possible."""
         now = self._clock()
-        moment = int(now - now % account.step)
-        if account.snapshot_at == moment or now - moment >= LATEST_SNAPSHOT:
+        at = int(now - now % cluster.step)
+        if cluster.snapshot_at == at or now - at >= SNAPSHOT_DEADLINE:
             return
-        if await account.book.snapshot(moment, account.plan):
-            account.snapshot_at = moment
+        if await cluster.recorder.snapshot(at, cluster.plan):
+            cluster.snapshot_at = at
 
-    async def _next_hour(self, account: AccountedCluster, rolled: Container[int]) -> int | None:
-        """The hour to roll up next, but for those that were just now; None if no other is due."""
+    async def _next_hour(self, cluster: AccountedCluster, rolled: Container[int]) -> int | None:
+        """Return the next due hour that was not `rolled` or tried recently, or None."""
         now = self._clock()
-        for hour in await account.book.due(now):
-            # a clock that was ahead may have tried in the future
-            if hour not in rolled and abs(now - account.tried.get(hour, 0.0)) >= TRY_AGAIN:
+        for hour in await cluster.recorder.due_hours(now):
+            # A clock that was ahead may have tried in the future.
+            if hour not in rolled and abs(now - cluster.tried.get(hour, 0.0)) >= RETRY_HOUR:
                 return hour
         return None
 
-    async def _roll(self, account: AccountedCluster, hour: int) -> None:
+    async def _roll_hour(self, cluster: AccountedCluster, hour: int) -> None:
         started = time.monotonic()
-        book = account.book
-        rolled = await roll(
-            book.cluster, hour, account.step, self._shelf, account.metrics, account.plan, book.status_of
+        fleet = cluster.recorder.fleet
+        rolled = await roll_hour(
+            fleet.cluster, hour, cluster.step, self._store, cluster.metrics, cluster.plan, fleet.final_status
         )
         _log.info(
-            "hour rolled up",
-            cluster=book.cluster,
+            "hour_rolled_up",
+            cluster=fleet.cluster,
             hour=hour * 3600,
             workloads=len(rolled.hour.workloads) if rolled.hour else 0,
             kept=rolled.kept,
             seconds=round(time.monotonic() - started, 3),
         )
 
-    async def _keep_one(self, account: AccountedCluster) -> None:
+    async def _run_cluster(self, cluster: AccountedCluster) -> None:
         while True:
             try:
-                await self.round(account)
+                await self.round(cluster)
             except GpufleetError as error:
-                _log.warning(
-                    "books not written, trying again", cluster=account.book.cluster, error=str(error)
-                )
+                _log.warning("accounting_failed", cluster=cluster.recorder.cluster, error=str(error))
             except Exception:  # noqa: BLE001  (a fault of one cluster must not stop the others)
-                _log.exception("books not written", cluster=account.book.cluster)
+                _log.exception("accounting_failed", cluster=cluster.recorder.cluster)
             await asyncio.sleep(self._tick)
 
-    async def _forget(self) -> None:
+    async def _prune_daily(self) -> None:
         while True:
             try:
                 await self._prune()
             except GpufleetError as error:
-                _log.warning("old books not pruned", error=str(error))
-            except Exception:  # noqa: BLE001  (what can't be forgotten must not stop what is written)
-                _log.exception("old books not pruned")
+                _log.warning("accounting_not_pruned", error=str(error))
+            except Exception:  # noqa: BLE001  (failing to prune must not stop accounting)
+                _log.exception("accounting_not_pruned")
             await asyncio.sleep(DAY)

@@ -1,8 +1,8 @@
-"""Mean, extremes and percentiles of many groups at once, in whole numbers.
+"""Mean, extremes and percentiles of many groups at once, in integers.
 
-One sort by group and value; then every group is a stretch of the sorted column, and a
-percentile is the linear interpolation between two of its neighbours. Integers in, and one
-division at the end, so that nothing depends on the order of adding.
+One sort by group and value makes every group a slice of the sorted column. A percentile is the linear
+interpolation between two adjacent values. All sums are integers with one division at the end, so
+that the result does not depend on the order.
 """
 
 import numpy as np
@@ -14,26 +14,26 @@ Ints = NDArray[np.int64]
 
 
 def sums(groups: Ints, amounts: Ints, count: int) -> Ints:
-    """The sum of the amounts of each group 0 … count-1."""
+    """Return the sum of the amounts of each group 0 … count-1."""
     totals = np.zeros(count, dtype=np.int64)
     np.add.at(totals, groups, amounts)
     return totals
 
 
-def rounded(numerator: Ints, denominator: Ints) -> Ints:
-    """Whole-number division that rounds halves up; 0 where the denominator is 0."""
+def divide_rounded(numerator: Ints, denominator: Ints) -> Ints:
+    """Divide integers and round halves up; 0 where the denominator is 0."""
     safe = np.where(denominator > 0, denominator, 1)
     whole, rest = np.divmod(numerator, safe)
     return np.where(denominator > 0, whole + (2 * rest >= safe), 0)
 
 
-def spreads(groups: Ints, values: Ints, weights: Ints, count: int) -> list[Distribution]:
-    """How the values of each group are spread; the mean is weighted, the rest is not."""
+def distributions(groups: Ints, values: Ints, weights: Ints, count: int) -> list[Distribution]:
+    """Return the distribution of the values of each group; only the mean is weighted."""
     order = np.lexsort((values, groups))
     ordered = values[order]
     number = np.bincount(groups, minlength=count).astype(np.int64)
     first = np.cumsum(number) - number
-    mean = rounded(sums(groups, values * weights, count), sums(groups, weights, count))
+    mean = divide_rounded(sums(groups, values * weights, count), sums(groups, weights, count))
     found = []
     for group in range(count):
         samples = int(number[group])
@@ -64,16 +64,16 @@ def _percentile(ordered: Ints, first: int, samples: int, percent: int) -> float:
 def by_moment(
     groups: Ints, columns: Ints, values: Ints, weights: Ints, count: int, moments: int
 ) -> list[Distribution]:
-    """The spread, over the moments of the hour, of each group's weighted mean at the moment.
+    """Return the distribution over time of each group's weighted mean at each moment of the hour.
 
-    The mean of all is weighted by what was held at each moment, so that groups add up.
+    The overall mean is weighted by what was allocated at each moment, so that groups add up.
     """
     cells = groups * moments + columns
     weight = sums(cells, weights, count * moments)
-    mean = rounded(sums(cells, values * weights, count * moments), weight)
-    there = np.flatnonzero(weight)
-    found = spreads(there // max(1, moments), mean[there], weight[there], count)
-    exact = rounded(sums(groups, values * weights, count), sums(groups, weights, count))
+    mean = divide_rounded(sums(cells, values * weights, count * moments), weight)
+    present = np.flatnonzero(weight)
+    found = distributions(present // max(1, moments), mean[present], weight[present], count)
+    exact = divide_rounded(sums(groups, values * weights, count), sums(groups, weights, count))
     return [
         Distribution(s.samples, int(exact[g]) / PERCENT, s.highest, s.lowest, s.p50, s.p95)
         if s.samples

@@ -1,31 +1,31 @@
-"""How far the books are: until when there are snapshots and hours, for those who watch that they are not late.
+"""How far accounting has come, for alerts on late snapshots and hours.
 
-Read from the store, so that every server tells the same, also while none of them aggregates.
+Read from the store, so that every server reports the same, even if none of them aggregates.
 """
 
 from typing import NamedTuple
 
-from gpufleet.accounting.ports import Shelf
-from gpufleet.accounting.recorder import CATCH_UP
+from gpufleet.accounting.recorder import MAX_CATCH_UP
+from gpufleet.store import Store
 
 
 class Progress(NamedTuple):
-    """Moments in Unix seconds; of a cluster of which there is nothing yet, when its accounting began."""
+    """Times in Unix seconds. A cluster without data yet has the time at which its accounting began."""
 
     snapshot: float
     """The newest snapshot."""
     hours: float
-    """Until when every hour is rolled up; one that is missing in between counts, whatever came after it."""
+    """The end of the last hour without a gap before it."""
 
 
-async def progress(cluster: str, shelf: Shelf, now: float) -> Progress | None:
-    """How far the books of a cluster are; None if it is not accounted for."""
-    known = await shelf.clusters.span(cluster)
-    if known is None:
+async def progress(cluster: str, store: Store, now: float) -> Progress | None:
+    """Return the progress of a cluster, or None if it is not accounted for."""
+    span = await store.accounted.span(cluster)
+    if span is None:
         return None
-    taken = await shelf.snapshots.newest(cluster, now)
-    hour = max(int(known.since // 3600), int(now // 3600) - CATCH_UP)
-    done = await shelf.hours.states(cluster, hour)
-    while hour in done:
+    newest = await store.snapshots.newest(cluster, now)
+    hour = max(int(span.since // 3600), int(now // 3600) - MAX_CATCH_UP)
+    states = await store.hours.states(cluster, hour)
+    while hour in states:
         hour += 1
-    return Progress(max(known.since, taken or 0.0), max(known.since, hour * 3600.0))
+    return Progress(max(span.since, newest or 0.0), max(span.since, hour * 3600.0))

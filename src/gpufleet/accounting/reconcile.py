@@ -1,10 +1,13 @@
-"""Join the periods of an earlier life with those that this process saw: every moment counted once.
+"""Join stored periods with those of this process, so that every moment counts once.
 
-A server that starts, or takes over, finds periods in the store that were open when the server
-before it wrote last, and knows what its own picture says. Of each pod (or node) the newest
-stored period is continued: it goes on where nothing changed, ends where the pod is seen to have ended
-or changed, and where the pod is gone without a word it ends when it was last known to be there. What
-is stored already is never told a second time, whatever the sources list again.
+A server that starts or takes over finds periods in the store that were open when the previous
+server last wrote. For each pod or node, the newest stored period is continued:
+
+- It stays open if nothing changed.
+- It ends when this process saw the pod end or change.
+- If the pod is gone, it ends when the pod was last known to exist.
+
+Time that is stored already is never counted again, whatever the sources list.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,57 +22,56 @@ Period = TypeVar("Period", AllocationPeriod, CapacityPeriod)
 
 def reconcile(
     stored: Mapping[str, Period],
-    told: Iterable[Period],
-    last_known: float,
-    holder: Callable[[Period], str],
+    observed: Iterable[Period],
+    stored_until: float,
+    key: Callable[[Period], str],
 ) -> tuple[list[Period], list[Period]]:
-    """The periods to store, and those that go on.
+    """Return the periods to store, and those that stay open.
 
-    `stored` has the newest stored period of each holder, `told` what this process saw, `last_known`
-    is the moment until which the store is complete.
+    `stored` has the newest stored period by key (pod or node), `observed` the periods of this
+    process. The store is complete until `stored_until`.
     """
-    by_holder: dict[str, list[Period]] = {key: [] for key in stored}
-    for period in told:
-        by_holder.setdefault(holder(period), []).append(period)
+    by_key: dict[str, list[Period]] = {each: [] for each in stored}
+    for period in observed:
+        by_key.setdefault(key(period), []).append(period)
     changed: list[Period] = []
-    lasting: list[Period] = []
-    for key, periods in by_holder.items():
-        last = _continue(
-            stored.get(key), sorted(periods, key=lambda p: (p.start, not p.end)), last_known, changed
-        )
+    still_open: list[Period] = []
+    for each, periods in by_key.items():
+        ordered = sorted(periods, key=lambda p: (p.start, not p.end))
+        last = _continue(stored.get(each), ordered, stored_until, changed)
         if last is not None and not last.end:
-            lasting.append(last)
-    return changed, lasting
+            still_open.append(last)
+    return changed, still_open
 
 
 def _continue(
-    last: Period | None, told: list[Period], last_known: float, changed: list[Period]
+    last: Period | None, observed: list[Period], stored_until: float, changed: list[Period]
 ) -> Period | None:
-    if last is not None and not last.end and not told:
-        last = _ended(last, last_known)
+    if last is not None and not last.end and not observed:
+        last = _ended(last, stored_until)
         changed.append(last)
-    for period in told:
+    for period in observed:
         if last is None:
             changed.append(period)
             last = period
         elif last.end:
-            last = _after(last, period, changed)
+            last = _append(last, period, changed)
         else:
-            last = _over(last, period, last_known, changed)
+            last = _continue_open(last, period, stored_until, changed)
     return last
 
 
-def _after(last: Period, period: Period, changed: list[Period]) -> Period:
-    """What is left of `period` behind one that is closed."""
-    begun = msgspec.structs.replace(period, start=max(period.start, last.end))
-    if begun.end and begun.end <= begun.start:
+def _append(last: Period, period: Period, changed: list[Period]) -> Period:
+    """Add what remains of `period` after the closed period `last`."""
+    rest = msgspec.structs.replace(period, start=max(period.start, last.end))
+    if rest.end and rest.end <= rest.start:
         return last
-    changed.append(begun)
-    return begun
+    changed.append(rest)
+    return rest
 
 
-def _over(last: Period, period: Period, last_known: float, changed: list[Period]) -> Period:
-    """Continue an open period with what was seen since."""
+def _continue_open(last: Period, period: Period, stored_until: float, changed: list[Period]) -> Period:
+    """Continue the open period `last` with the observed `period`."""
     if period.end and period.end <= last.start:
         return last
     if _facts(last) == _facts(period):
@@ -77,10 +79,10 @@ def _over(last: Period, period: Period, last_known: float, changed: list[Period]
             last = _ended(last, period.end)
             changed.append(last)
         return last
-    split = period.start if period.start > last.start else max(last.start, last_known)
+    split = period.start if period.start > last.start else max(last.start, stored_until)
     closed = _ended(last, min(split, period.end) if period.end else split)
     changed.append(closed)
-    return _after(closed, period, changed)
+    return _append(closed, period, changed)
 
 
 def _ended(period: Period, end: float) -> Period:

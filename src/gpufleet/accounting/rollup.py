@@ -1,9 +1,9 @@
-"""Roll one hour of one cluster up: who held what, how well it was used, what it costs.
+"""Roll up one hour of one cluster: who held what, how well it was used, what it costs.
 
-Pure: holdings, capacities and samples in, an `Hour` out, the same for the same input whatever
-its order. Samples of the cluster, a namespace or a label value are the moments at which it was
-looked at, each the mean over the GPUs held then; samples of a workload are the readings of its
-GPUs. Means are weighted by GPUs, so that groups add up to the whole.
+Pure: periods and samples in, an `Hour` out, independent of the order of the input. A sample of the
+cluster, a namespace or a label value is the mean over its allocated GPUs at one moment; a sample of
+a workload is the reading of one of its GPUs. Means are weighted by GPUs, so that groups add up to
+the whole.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpufleet.accounting.allocation_periods import HourAllocation, clip, columns_of, stints
-from gpufleet.accounting.percentiles import by_moment, spreads, sums
+from gpufleet.accounting.hour_allocations import HourAllocation, as_columns, clip, hour_allocations
+from gpufleet.accounting.percentiles import by_moment, distributions, sums
 from gpufleet.accounting.replicas import Replicas, replicas
-from gpufleet.accounting.samples import Ints, SampledHolder, Samples, take
+from gpufleet.accounting.samples import AttributedSamples, Ints, Samples, attribute
 from gpufleet.model.hours import (
     GPU_HOUR,
     HOUR_MS,
@@ -31,88 +31,87 @@ from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 
 IDLE_BELOW = 5 * PERCENT
 MICRO = 1_000_000
-MOST_VALUE = 1024
-"""Bytes of a value that count: an index takes little more, and a longer text is nobody's cost center."""
+MAX_VALUE = 1024
+"""Bytes of a label value that are kept: a database index takes little more."""
 
 
 @dataclass(frozen=True)
 class RollupPlan:
-    """What the bills are broken down by, and what a GPU-hour costs."""
+    """What the statistics are grouped by, and the price of a GPU-hour."""
 
     label_keys: tuple[str, ...] = ()
     annotation_keys: tuple[str, ...] = ()
     excluded_namespaces: frozenset[str] = frozenset()
     missing_value: str = "(none)"
-    """The value of a label for holders without it."""
+    """The value that pods without the label are counted under."""
     prices: Mapping[str, float] = field(default_factory=dict)
     """Per GPU-hour, by GPU model."""
 
-    def value_of(self, said: Mapping[str, str], key: str) -> str:
-        """The value of a label or annotation that a holder with these is counted under."""
-        value = said.get(key) or self.missing_value
-        if len(value) <= MOST_VALUE // 4:
+    def value_of(self, labels: Mapping[str, str], key: str) -> str:
+        """Return the value of a label or annotation that a pod is counted under."""
+        value = labels.get(key) or self.missing_value
+        if len(value) <= MAX_VALUE // 4:
             return value
-        return value.encode()[:MOST_VALUE].decode(errors="ignore")
+        return value.encode()[:MAX_VALUE].decode(errors="ignore")
 
 
 def roll_up(
     hour: int,
-    holdings: Sequence[AllocationPeriod],
-    capacities: Sequence[CapacityPeriod],
+    periods: Sequence[AllocationPeriod],
+    capacity_periods: Sequence[CapacityPeriod],
     samples: Samples,
     plan: RollupPlan,
 ) -> Hour:
-    """The statistics of the hour that starts at `hour` (Unix seconds, a multiple of 3600)."""
-    ordered = sorted(holdings, key=lambda h: (h.node, h.start, h.pod_uid))
-    sheet = _Sheet(ordered, stints(ordered, capacities, hour), samples, plan)
+    """Return the statistics of the hour that starts at `hour` (Unix seconds, a multiple of 3600)."""
+    ordered = sorted(periods, key=lambda period: (period.node, period.start, period.pod_uid))
+    table = _HourTable(ordered, hour_allocations(ordered, capacity_periods, hour), samples, plan)
     return Hour(
         start=hour,
-        cluster=ClusterHour(capacity_gpu_hours=_capacity(capacities, hour), usage=sheet.whole()),
-        namespaces=sheet.namespaces(),
-        labels=sheet.labels(),
-        workloads=sheet.workloads(hour),
+        cluster=ClusterHour(capacity_gpu_hours=_capacity(capacity_periods, hour), usage=table.whole()),
+        namespaces=table.namespaces(),
+        labels=table.labels(),
+        workloads=table.workloads(hour),
     )
 
 
-def _capacity(capacities: Sequence[CapacityPeriod], hour: int) -> float:
+def _capacity(periods: Sequence[CapacityPeriod], hour: int) -> float:
     total = 0
-    for capacity in capacities:
+    for capacity in periods:
         start, end = clip(capacity.start, capacity.end, hour)
         total += capacity.gpus * max(0, end - start)
     return total / HOUR_MS
 
 
-class _Sheet:
-    """The hour in columns, summed by any grouping of its holdings."""
+class _HourTable:
+    """The hour in columns, summed by any grouping of its periods."""
 
     def __init__(
         self,
-        holdings: list[AllocationPeriod],
-        found: list[HourAllocation],
+        periods: list[AllocationPeriod],
+        allocations: list[HourAllocation],
         samples: Samples,
         plan: RollupPlan,
     ) -> None:
-        self._holdings = holdings
+        self._periods = periods
         self._plan = plan
-        self._stints = found
-        self._taken: SampledHolder = take(samples, found, [holding.node for holding in holdings])
+        self._allocations = allocations
+        self._samples: AttributedSamples = attribute(samples, allocations, [p.node for p in periods])
         self._moments = len(samples.times)
-        columns = columns_of(found)
-        self._holder: Ints = columns[:, 0]
+        columns = as_columns(allocations)
+        self._period: Ints = columns[:, 0]
         self._amount: Ints = columns[:, 2] * (columns[:, 4] - columns[:, 3])
-        self._workload, self._workload_keys = _number([_workload(h) for h in holdings])
-        self._model, self._models = _number(_models(holdings, found))
-        """Of each stint."""
-        excluded = [h.namespace in plan.excluded_namespaces for h in holdings]
-        self._shown = ~np.array(excluded, dtype=np.bool_)
+        self._workload, self._workload_keys = _number([_workload(p) for p in periods])
+        """The workload of each period."""
+        self._model, self._models = _number(_models(periods, allocations))
+        """The model of each allocation."""
 
     def whole(self) -> Usage:
-        """The cluster as one group."""
-        return self._usage(np.zeros(len(self._holdings), dtype=np.int64), 1, by_gpu=False)[0]
+        """Return the usage of the whole cluster."""
+        return self._usage(np.zeros(len(self._periods), dtype=np.int64), 1, by_gpu=False)[0]
 
     def namespaces(self) -> tuple[NamespaceHour, ...]:
-        """One row a namespace that held anything."""
-        groups, keys = _number([(h.namespace,) for h in self._holdings])
+        """Return one row per namespace that held GPUs."""
+        groups, keys = _number([(period.namespace,) for period in self._periods])
         return tuple(
             NamespaceHour(namespace=key[0], usage=usage)
             for key, usage in zip(keys, self._usage(groups, len(keys), by_gpu=False), strict=True)
@@ -120,7 +119,7 @@ class _Sheet:
         )
 
     def labels(self) -> tuple[LabelHour, ...]:
-        """One row a value of each configured label and annotation key."""
+        """Return one row per value of each configured label and annotation key."""
         rows: list[LabelHour] = []
         for kind, keys in (("label", self._plan.label_keys), ("annotation", self._plan.annotation_keys)):
             for key in keys:
@@ -128,8 +127,8 @@ class _Sheet:
         return tuple(rows)
 
     def _label(self, kind: str, key: str) -> list[LabelHour]:
-        said = [h.labels if kind == "label" else h.annotations for h in self._holdings]
-        groups, values = _number([(self._plan.value_of(each, key),) for each in said])
+        labels = [p.labels if kind == "label" else p.annotations for p in self._periods]
+        groups, values = _number([(self._plan.value_of(each, key),) for each in labels])
         return [
             LabelHour(dimension_type=kind, dimension_key=key, dimension_value=value[0], usage=usage)
             for value, usage in zip(values, self._usage(groups, len(values), by_gpu=False), strict=True)
@@ -137,21 +136,18 @@ class _Sheet:
         ]
 
     def workloads(self, hour: int) -> tuple[WorkloadHour, ...]:
-        """One row a workload."""
+        """Return one row per workload."""
         count = len(self._workload_keys)
         usages = self._usage(self._workload, count, by_gpu=True)
         memory = self._memory(count)
-        counted = replicas(self._stints, self._holdings, self._workload, count)
+        pods = replicas(self._allocations, self._periods, self._workload, count)
         latest: dict[int, AllocationPeriod] = {}
-        for number, holding in enumerate(self._holdings):
+        for number, period in enumerate(self._periods):
             group = int(self._workload[number])
-            if group not in latest or (latest[group].start, latest[group].pod_uid) < (
-                holding.start,
-                holding.pod_uid,
-            ):
-                latest[group] = holding
+            if group not in latest or _order(latest[group]) < _order(period):
+                latest[group] = period
         return tuple(
-            self._workload_row(key, latest[group], usages[group], memory[group], counted[group], hour)
+            self._workload_row(key, latest[group], usages[group], memory[group], pods[group], hour)
             for group, key in enumerate(self._workload_keys)
             if usages[group].allocated and key[0] not in self._plan.excluded_namespaces
         )
@@ -162,7 +158,7 @@ class _Sheet:
         latest: AllocationPeriod,
         usage: Usage,
         memory: tuple[float | None, float | None, float | None],
-        counted: Replicas,
+        pods: Replicas,
         hour: int,
     ) -> WorkloadHour:
         namespace, kind, name, uid = key
@@ -174,11 +170,11 @@ class _Sheet:
             source=latest.source,
             labels=latest.labels,
             annotations=latest.annotations,
-            running=counted.last_end >= hour * 1000 + HOUR_MS,
-            requested_gpus=counted.most_gpus,
-            mean_replicas=counted.mean,
-            most_replicas=counted.most,
-            fewest_replicas=counted.fewest,
+            running=pods.last_end >= hour * 1000 + HOUR_MS,
+            requested_gpus=pods.highest_gpus,
+            mean_replicas=pods.mean,
+            most_replicas=pods.highest,
+            fewest_replicas=pods.lowest,
             mean_memory_used=memory[0],
             most_memory_used=memory[1],
             mean_memory_total=memory[2],
@@ -186,26 +182,26 @@ class _Sheet:
         )
 
     def _usage(self, groups: Ints, count: int, *, by_gpu: bool) -> list[Usage]:
-        taken = self._taken
-        amount = sums(groups[self._holder], self._amount, count)
-        sampled = groups[taken.holder]
-        idle_amount = np.where(taken.utilization < IDLE_BELOW, taken.covered * taken.ppm, 0)
+        samples = self._samples
+        amount = sums(groups[self._period], self._amount, count)
+        sampled = groups[samples.period]
+        idle_amount = np.where(samples.utilization < IDLE_BELOW, samples.covered * samples.ppm, 0)
         idle = sums(sampled, idle_amount, count)
-        spread: list[Distribution]
+        utilization: list[Distribution]
         if by_gpu:
-            spread = spreads(sampled, taken.utilization, taken.ppm, count)
+            utilization = distributions(sampled, samples.utilization, samples.ppm, count)
         else:
-            spread = by_moment(
-                sampled, taken.column, taken.utilization, taken.ppm, count, max(1, self._moments)
+            utilization = by_moment(
+                sampled, samples.column, samples.utilization, samples.ppm, count, max(1, self._moments)
             )
-        pairs = np.unique(groups[self._holder] * len(self._workload_keys) + self._workload[self._holder])
+        pairs = np.unique(groups[self._period] * len(self._workload_keys) + self._workload[self._period])
         active = np.bincount(pairs // max(1, len(self._workload_keys)), minlength=count)
         costs = self._costs(groups, count)
         return [
             Usage(
                 allocated=int(amount[g]),
                 idle=int(idle[g]),
-                utilization=spread[g],
+                utilization=utilization[g],
                 workloads=int(active[g]),
                 cost=costs[g],
             )
@@ -216,7 +212,7 @@ class _Sheet:
         prices = [round(self._plan.prices.get(model[0], 0.0) * MICRO) for model in self._models]
         if not any(prices):
             return [0.0] * count
-        cells = groups[self._holder] * len(prices) + self._model
+        cells = groups[self._period] * len(prices) + self._model
         amounts = sums(cells, self._amount, count * len(prices)).tolist()
         return [
             sum(amounts[group * len(prices) + m] * price for m, price in enumerate(prices))
@@ -225,45 +221,51 @@ class _Sheet:
         ]
 
     def _memory(self, count: int) -> list[tuple[float | None, float | None, float | None]]:
-        used_mean, used_most = self._memory_of(self._taken.memory_used, count)
-        total_mean, _ = self._memory_of(self._taken.memory_total, count)
-        return list(zip(used_mean, used_most, total_mean, strict=True))
+        used_mean, used_highest = self._memory_of(self._samples.memory_used, count)
+        total_mean, _ = self._memory_of(self._samples.memory_total, count)
+        return list(zip(used_mean, used_highest, total_mean, strict=True))
 
     def _memory_of(self, values: Ints, count: int) -> tuple[list[float | None], list[float | None]]:
-        there = values >= 0
+        present = values >= 0
         groups, ppm, amounts = (
-            self._workload[self._taken.holder[there]],
-            self._taken.ppm[there],
-            values[there],
+            self._workload[self._samples.period[present]],
+            self._samples.ppm[present],
+            values[present],
         )
         weight = sums(groups, ppm, count).tolist()
         total = sums(groups, amounts * ppm, count).tolist()
-        most = np.full(count, -1, dtype=np.int64)
-        np.maximum.at(most, groups, amounts)
+        highest = np.full(count, -1, dtype=np.int64)
+        np.maximum.at(highest, groups, amounts)
         return (
             [total[g] / (weight[g] * 1024) if weight[g] else None for g in range(count)],
-            [int(most[g]) / 1024 if weight[g] else None for g in range(count)],
+            [int(highest[g]) / 1024 if weight[g] else None for g in range(count)],
         )
 
 
-def _models(holdings: Sequence[AllocationPeriod], found: Iterable[HourAllocation]) -> list[tuple[str, ...]]:
-    """The model of each stint's GPU."""
-    usual = [(holding.model,) for holding in holdings]
-    named = {
+def _models(
+    periods: Sequence[AllocationPeriod], allocations: Iterable[HourAllocation]
+) -> list[tuple[str, ...]]:
+    """Return the GPU model of each allocation."""
+    usual = [(period.model,) for period in periods]
+    known = {
         (number, gpu): (model,)
-        for number, holding in enumerate(holdings)
-        if holding.models
-        for gpu, model in zip(holding.held, holding.models, strict=True)
+        for number, period in enumerate(periods)
+        if period.models
+        for gpu, model in zip(period.held, period.models, strict=True)
     }
-    return [named.get((stint.holder, stint.gpu), usual[stint.holder]) for stint in found]
+    return [known.get((each.period, each.gpu), usual[each.period]) for each in allocations]
 
 
-def _workload(holding: AllocationPeriod) -> tuple[str, ...]:
-    return (holding.namespace, holding.workload_kind, holding.workload_name, holding.workload_uid)
+def _workload(period: AllocationPeriod) -> tuple[str, ...]:
+    return (period.namespace, period.workload_kind, period.workload_name, period.workload_uid)
+
+
+def _order(period: AllocationPeriod) -> tuple[float, str]:
+    return (period.start, period.pod_uid)
 
 
 def _number(keys: list[tuple[str, ...]]) -> tuple[Ints, list[tuple[str, ...]]]:
-    """Number the distinct keys in their own order, and say which number each entry has."""
+    """Return the position of each key among the sorted distinct keys, and those keys."""
     distinct = sorted(set(keys))
     numbers = {key: number for number, key in enumerate(distinct)}
     return np.fromiter((numbers[key] for key in keys), dtype=np.int64, count=len(keys)), distinct

@@ -1,8 +1,7 @@
-"""Readings of one hour, and which of them belong to which holder.
+"""Readings of one hour, and the pods they are attributed to.
 
-A sample stands for the time until the next one. It belongs to whoever held the GPU at the moment
-it was taken; a sample of a GPU that nobody held, or of which nobody knows who held it, belongs
-to no one.
+A sample covers the time until the next one. It is attributed to the pod that held the GPU when it
+was taken. A sample of a GPU without a known holder is attributed to no pod.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpufleet.accounting.allocation_periods import HourAllocation, columns_of
+from gpufleet.accounting.hour_allocations import HourAllocation, as_columns
 from gpufleet.model.hours import PERCENT
 from gpufleet.model.reading import GpuRef
 
@@ -19,8 +18,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MIB = 1024 * 1024
-MOST_SAMPLES = 9_000_000
-"""More samples of an hour could overflow the sums: 9e6 x 100% x one GPU is just within 64 bits."""
+MAX_SAMPLES = 9_000_000
+"""More samples per hour could overflow the sums: 9e6 x 100% x one GPU just fits into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Samples:
     times: Ints
     """Unix milliseconds, ascending."""
     step: int
-    """Milliseconds that a sample stands for."""
+    """Milliseconds that a sample covers."""
     utilization: Floats
     """Percent."""
     memory_used: Floats
@@ -42,62 +41,62 @@ class Samples:
 
     @property
     def any(self) -> bool:
-        """Whether there is a single reading of utilization."""
+        """Whether there is any reading of utilization."""
         return bool(np.isfinite(self.utilization).any())
 
 
 def no_samples() -> Samples:
-    """An hour in which nothing was measured."""
+    """Return the samples of an hour without readings."""
     nothing = np.zeros((0, 0))
     return Samples({}, np.zeros(0, dtype=np.int64), 1, nothing, nothing, nothing)
 
 
 def rows_of(gpus: Sequence[GpuRef]) -> dict[tuple[str, int], int]:
-    """Row by node and index, for whole GPUs."""
+    """Return the row of each whole GPU by node and index."""
     return {(gpu.node, gpu.index): row for row, gpu in enumerate(gpus) if not gpu.partition}
 
 
 @dataclass(frozen=True)
-class SampledHolder:
-    """Samples given to their holders, one entry a sample and holder, all of one length."""
+class AttributedSamples:
+    """Columns of equal length with one entry per sample and allocation period."""
 
-    holder: Ints
+    period: Ints
     column: Ints
     ppm: Ints
     covered: Ints
-    """Milliseconds of the sample's time that the stint covers."""
+    """Milliseconds of the sample's time within the allocation."""
     utilization: Ints
     """In ten-thousandths of a percent; every entry has one."""
     memory_used: Ints
-    """MiB, or -1 for none."""
+    """MiB; -1 if there is no reading."""
     memory_total: Ints
 
 
-def take(samples: Samples, stints: Sequence[HourAllocation], nodes: Sequence[str]) -> SampledHolder:
-    """Give each sample to the stints that it falls into. `nodes` is each holder's node."""
+def attribute(
+    samples: Samples, allocations: Sequence[HourAllocation], nodes: Sequence[str]
+) -> AttributedSamples:
+    """Attribute each sample to the allocations that contain it. `nodes` has the node of each period."""
     rows, kept = [], []
-    for stint in stints:
-        row = samples.gpus.get((nodes[stint.holder], stint.gpu)) if stint.gpu >= 0 else None
+    for each in allocations:
+        row = samples.gpus.get((nodes[each.period], each.gpu)) if each.gpu >= 0 else None
         if row is not None:
             rows.append(row)
-            kept.append(stint)
-    columns = columns_of(kept)
+            kept.append(each)
+    columns = as_columns(kept)
     start, end = columns[:, 3], columns[:, 4]
     low = np.searchsorted(samples.times, start, side="left")
     counts = np.searchsorted(samples.times, end, side="left") - low
-    if int(counts.sum()) > MOST_SAMPLES:
-        raise ValueError(
-            f"{counts.sum():,} samples in one hour, at most {MOST_SAMPLES:,}; take a longer step"
-        )
+    if int(counts.sum()) > MAX_SAMPLES:
+        raise ValueError(f"{counts.sum():,} samples in one hour, at most {MAX_SAMPLES:,}; take a longer step")
     entry = np.repeat(np.arange(len(kept)), counts)
     column = np.arange(len(entry)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(low, counts)
     row_of = np.array(rows, dtype=np.int64)[entry] if len(entry) else np.zeros(0, dtype=np.int64)
     values = samples.utilization[row_of, column] if len(entry) else np.zeros(0)
-    there = np.isfinite(values)
-    entry, column, row_of, values = entry[there], column[there], row_of[there], values[there]
+    present = np.isfinite(values)
+    entry, column, row_of, values = entry[present], column[present], row_of[present], values[present]
     times = samples.times[column] if len(entry) else np.zeros(0, dtype=np.int64)
-    return SampledHolder(
-        holder=columns[entry, 0],
+    return AttributedSamples(
+        period=columns[entry, 0],
         column=column.astype(np.int64),
         ppm=columns[entry, 2],
         covered=np.minimum(end[entry], times + samples.step) - times,

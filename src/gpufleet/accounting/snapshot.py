@@ -1,7 +1,7 @@
-"""What is allocated at one moment, by namespace and workload, and by label and annotation.
+"""Summarise what is allocated at one moment, by namespace, workload, label and annotation.
 
-Pure. The same corrections as for hours hold (`stints`): nobody has more of a GPU than there is.
-Utilization of a group is weighted by GPUs; None where nothing was measured.
+Pure. The corrections of `hour_allocations` apply, so that no GPU is allocated more than once. The
+utilization of a group is weighted by GPUs; None if nothing was measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from gpufleet.accounting.allocation_periods import stints
-from gpufleet.accounting.hour_readings import fresh
+from gpufleet.accounting.hour_allocations import hour_allocations
+from gpufleet.accounting.hour_readings import valid_values
 from gpufleet.accounting.rollup import RollupPlan
 from gpufleet.model.hours import PPM
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
@@ -21,8 +21,8 @@ from gpufleet.model.reading import Quantity, Readings
 Number = int | float
 
 
-class SnapshotOf(NamedTuple):
-    """One moment of a cluster."""
+class TakenSnapshot(NamedTuple):
+    """Capacity and use of a cluster at one moment."""
 
     capacity: int
     allocated: float
@@ -58,7 +58,7 @@ class _Details(msgspec.Struct):
 
 @dataclass
 class _Share:
-    """What a group has, in millionths of GPUs."""
+    """What a group holds, in millionths of GPUs."""
 
     ppm: int = 0
     measured: int = 0
@@ -84,50 +84,49 @@ class _Share:
 
 def snapshot(
     at: int,
-    holdings: Sequence[AllocationPeriod],
-    capacities: Sequence[CapacityPeriod],
+    periods: Sequence[AllocationPeriod],
+    capacity_periods: Sequence[CapacityPeriod],
     readings: Readings,
-    names: Mapping[str, str],
     plan: RollupPlan,
-) -> SnapshotOf:
-    """The cluster at `at` (Unix seconds), from the periods that last then."""
-    ordered = sorted(holdings, key=lambda h: (h.node, h.start, h.pod_uid))
-    values = _values(readings, names, at)
+) -> TakenSnapshot:
+    """Return the snapshot of `at` (Unix seconds), from the periods that are open then."""
+    ordered = sorted(periods, key=lambda period: (period.node, period.start, period.pod_uid))
+    values = _values(readings, at)
     whole = _Share()
     groups: dict[tuple[str, ...], _Share] = {}
-    for stint in stints(ordered, capacities, at - at % 3600):
-        if not stint.start <= at * 1000 < stint.end:
+    for each in hour_allocations(ordered, capacity_periods, at - at % 3600):
+        if not each.start <= at * 1000 < each.end:
             continue
-        holding = ordered[stint.holder]
-        value = values.get((holding.node, stint.gpu))
-        workload = (holding.namespace, holding.workload_kind, holding.workload_name, holding.workload_uid)
-        whole.add(stint.ppm, value, workload)
-        for group in _groups(holding, workload, plan):
-            groups.setdefault(group, _Share()).add(stint.ppm, value, workload)
-    total = sum(capacity.gpus for capacity in capacities if not capacity.end)
+        period = ordered[each.period]
+        value = values.get((period.node, each.gpu))
+        workload = (period.namespace, period.workload_kind, period.workload_name, period.workload_uid)
+        whole.add(each.ppm, value, workload)
+        for group in _groups(period, workload, plan):
+            groups.setdefault(group, _Share()).add(each.ppm, value, workload)
+    total = sum(capacity.gpus for capacity in capacity_periods if not capacity.end)
     details = msgspec.json.encode(_details(groups, plan))
-    return SnapshotOf(total, float(whole.gpus), whole.utilization, details)
+    return TakenSnapshot(total, float(whole.gpus), whole.utilization, details)
 
 
-def _values(readings: Readings, names: Mapping[str, str], at: float) -> dict[tuple[str, int], float]:
-    column = fresh(readings, Quantity.UTILIZATION, at)
+def _values(readings: Readings, at: float) -> dict[tuple[str, int], float]:
+    column = valid_values(readings, Quantity.UTILIZATION, at)
     found = {}
     for row in np.flatnonzero(np.isfinite(column)).tolist():
         ref = readings.gpus[row].ref
         if not ref.partition:
-            found[names.get(ref.node, ref.node), ref.index] = float(column[row])
+            found[ref.node, ref.index] = float(column[row])
     return found
 
 
-def _groups(holding: AllocationPeriod, workload: tuple[str, ...], plan: RollupPlan) -> list[tuple[str, ...]]:
+def _groups(period: AllocationPeriod, workload: tuple[str, ...], plan: RollupPlan) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
-    if holding.namespace not in plan.excluded_namespaces:
-        found += [("namespace", holding.namespace), ("workload", *workload)]
-    for kind, keys, said in (
-        ("label", plan.label_keys, holding.labels),
-        ("annotation", plan.annotation_keys, holding.annotations),
+    if period.namespace not in plan.excluded_namespaces:
+        found += [("namespace", period.namespace), ("workload", *workload)]
+    for kind, keys, labels in (
+        ("label", plan.label_keys, period.labels),
+        ("annotation", plan.annotation_keys, period.annotations),
     ):
-        found += [(kind, key, plan.value_of(said, key)) for key in keys]
+        found += [(kind, key, plan.value_of(labels, key)) for key in keys]
     return found
 
 

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 
-from gpufleet.accounting.recorder import roll
+from gpufleet.accounting.roll_hour import roll_hour
 from gpufleet.errors import OperationRefused, SettingsError
 from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.exporters.prometheus.source import PrometheusSource
 from gpufleet.model.metric_source import MetricSource
 from gpufleet.runtime.settings import AccountingSettings, MetricsSettings, Settings, StoreSettings
-from gpufleet.server.wiring.accounting import retention_settings, rollup_plan, shelf_of, snapshot_step
+from gpufleet.server.wiring.accounting import retention_settings, rollup_plan, snapshot_step
 from gpufleet.store import Store
 from gpufleet.store.postgres.database import open_database
 from gpufleet.store.postgres.migrate import check
@@ -22,7 +22,9 @@ from gpufleet.store.store import open_server
 async def prune(settings: Settings, *, dry_run: bool) -> int:
     """Forget what is older than its retention, or say what that would be."""
     async with _store(settings[StoreSettings]) as store:
-        found = await (find_expired if dry_run else prune_accounting)(store, retention_settings(settings), time.time())
+        found = await (find_expired if dry_run else prune_accounting)(
+            store, retention_settings(settings), time.time()
+        )
     verb = "would go" if dry_run else "gone"
     for old in found:
         rows = f"{old.rows:,} rows of {old.partition or old.table}, cluster {old.cluster},"
@@ -61,9 +63,9 @@ async def _backfill_one(
         metrics = await closing.enter_async_context(PrometheusSource(metrics_settings))
     else:
         metrics = EmbeddedMetrics(name, store.readings, store.training, metrics_settings)
-    plan, step, shelf = rollup_plan(accounting), snapshot_step(accounting), shelf_of(store)
+    plan, step = rollup_plan(accounting), snapshot_step(accounting)
     for hour in hours:
-        rolled = await roll(name, hour, step, shelf, metrics, plan, lambda _uid: None, known_since)
+        rolled = await roll_hour(name, hour, step, store, metrics, plan, lambda _uid: None, known_since)
         if rolled.kept:
             told = f"kept as it was, {rolled.kept}"
         else:

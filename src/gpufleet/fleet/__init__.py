@@ -1,1 +1,1 @@
-"""The live picture of one cluster and the questions that it answers."""
+"""The live state of one cluster and the queries it answers."""

@@ -6,7 +6,7 @@ long as it is reported. Where an agent runs on the node, its verdict is used ins
 
 from collections.abc import Iterable
 
-from gpufleet.gpus.xid import Severity, judge_xid
+from gpufleet.gpus.xid import Severity, classify_xid
 from gpufleet.model.reading import Fault, FaultKind
 
 _REASONS = {
@@ -27,8 +27,8 @@ def _reason(fault: Fault, vendor: str) -> str:
     if not fault.count:
         return ""
     if fault.kind is FaultKind.XID:
-        finding = judge_xid(fault.code)
-        return finding.reason if finding is not None and finding.severity is Severity.OUT else ""
+        finding = classify_xid(fault.code)
+        return finding.reason if finding is not None and finding.severity is Severity.UNHEALTHY else ""
     if fault.kind is FaultKind.ECC_UNCORRECTED:
         # On NVIDIA the XIDs decide, because the count includes contained errors.
         return f"{fault.count:g} uncorrectable memory errors" if vendor.lower() == "amd" else ""

@@ -1,8 +1,8 @@
-"""Lists of workloads: filtered, ordered, in pages that never repeat or drop a row.
+"""List workloads: filtered, ordered, in pages that never repeat or drop a row.
 
-Each order is kept sorted and changed only where workloads changed, so that a page costs no more at
-10,000 workloads than at ten. What a filter lets through is found anew when the fleet changed, and
-not more often than every `PATIENCE` seconds when it changes all the time.
+Each order is a sorted list that is updated only where workloads changed, so that a page costs the
+same for 10,000 workloads as for ten. Filtered lists are recomputed when the fleet changed, at most
+every `MAX_STALENESS` seconds.
 """
 
 import time
@@ -13,27 +13,27 @@ from typing import Any, NamedTuple
 from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workload_summary import Workload
 
-PATIENCE = 0.25
-KEPT_ANSWERS = 64
+MAX_STALENESS = 0.25
+MAX_CACHED = 64
 _MANY = 500
-"""Changes from which on sorting everything is cheaper than moving each."""
+"""With more changes than this, sorting everything is cheaper than moving each."""
 
 Key = tuple[Any, ...]
-"""What a workload is sorted by; its last part is the uid."""
+"""The sort key of a workload; its last part is the uid."""
 
 
 class Filter(NamedTuple):
-    """What a list is narrowed to; empty means any."""
+    """The filters of a list; empty means any."""
 
     name: str = ""
-    """A part of the name, in any case."""
+    """A part of the name, ignoring case."""
     kind: str = ""
     namespace: str = ""
     status: str = ""
     source: str = ""
 
-    def acceptor(self) -> Callable[[Workload], bool]:
-        """What tells whether a workload belongs in the list; called for each of thousands."""
+    def predicate(self) -> Callable[[Workload], bool]:
+        """Return a fast check whether a workload passes, for thousands of calls."""
         name, kind, namespace, status, source = self.name.casefold(), *self[1:]
 
         def accepts(workload: Workload) -> bool:
@@ -49,14 +49,14 @@ class Filter(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Some rows, and how many there are in all."""
+    """Some rows, and the number of all rows."""
 
     rows: list[Workload]
     total: int
 
 
 class Order:
-    """The keys of workloads, kept sorted."""
+    """The sorted keys of workloads."""
 
     def __init__(self, key: Callable[[Workload], Key | None]) -> None:
         self.sorted: list[Key] = []
@@ -64,7 +64,7 @@ class Order:
         self._keys: dict[str, Key] = {}
 
     def put(self, changed: Iterable[tuple[str, Workload | None]], many: bool) -> None:
-        """Give workloads their new places; None for one that is no more."""
+        """Move changed workloads to their new positions; None for one that is gone."""
         for uid, workload in changed:
             new = self._key(workload) if workload is not None else None
             old = self._keys.pop(uid, None)
@@ -81,28 +81,35 @@ class Order:
 
 
 class Listing:
-    """Answers questions for lists of one fleet's workloads."""
+    """Pages of one fleet's workloads."""
 
     def __init__(
-        self, fleet: Fleet, *, patience: float = PATIENCE, clock: Callable[[], float] = time.monotonic
+        self,
+        fleet: Fleet,
+        *,
+        max_staleness: float = MAX_STALENESS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
-        self._patience = patience
+        self._max_staleness = max_staleness
         self._clock = clock
         self._changed = fleet.watch_workloads()
         self._orders = {"start_at": Order(_by_start), "end_at": Order(_by_end), "consumers": Order(_by_gpus)}
-        self._answers: dict[tuple[str, Filter], tuple[int, float, list[Workload]]] = {}
+        self._cache: dict[tuple[str, Filter], tuple[int, float, list[Workload]]] = {}
+        """Fleet version, time and rows of filtered lists."""
 
-    def workloads(self, wanted: Filter, order: str, number: int, size: int, *, reverse: bool = False) -> Page:
-        """Page `number` (from 1) of the workloads, living and ended.
+    def workloads(
+        self, filters: Filter, order: str, number: int, size: int, *, reverse: bool = False
+    ) -> Page:
+        """Return page `number` (from 1) of the workloads, existing and ended.
 
-        By `start_at` or `end_at`, newest first; by `gpus`, most first; by `name`. Or the other way round.
+        Order by `start_at` or `end_at`, newest first; by `gpus`, most first; or by `name`.
         """
-        self._catch_up()
+        self._update_orders()
         order = order or "start_at"
-        if wanted == Filter() and order in self._orders and not reverse:
+        if filters == Filter() and order in self._orders and not reverse:
             return self._page(self._orders[order], number, size)
-        rows = self._accepted(order, wanted)
+        rows = self._filtered(order, filters)
         first, last = (number - 1) * size, number * size
         if reverse:
             shown = rows[max(0, len(rows) - last) : max(0, len(rows) - first)][::-1]
@@ -110,8 +117,8 @@ class Listing:
         return Page(rows[first:last], len(rows))
 
     def consumers(self, number: int, size: int) -> Page:
-        """Page `number` of the workloads that hold GPUs, most GPUs first, then by name."""
-        self._catch_up()
+        """Return page `number` of the workloads that hold GPUs, most GPUs first, then by name."""
+        self._update_orders()
         return self._page(self._orders["consumers"], number, size)
 
     def _page(self, order: Order, number: int, size: int) -> Page:
@@ -119,42 +126,43 @@ class Listing:
         rows = [found for key in keys if (found := self._workload(key[-1])) is not None]
         return Page(rows, len(order.sorted))
 
-    def _catch_up(self) -> None:
+    def _update_orders(self) -> None:
         self._fleet.refresh()
         if not self._changed:
             return
-        living, ended = self._fleet.workloads(), self._fleet.ended()
+        existing, ended = self._fleet.workloads(), self._fleet.ended()
         changed = [
-            (uid, living.get(uid) or (ended[uid].workload if uid in ended else None)) for uid in self._changed
+            (uid, existing.get(uid) or (ended[uid].workload if uid in ended else None))
+            for uid in self._changed
         ]
         self._changed.clear()
         for order in self._orders.values():
             order.put(changed, len(changed) > _MANY)
 
     def _workload(self, uid: str) -> Workload | None:
-        if (living := self._fleet.workloads().get(uid)) is not None:
-            return living
+        if (existing := self._fleet.workloads().get(uid)) is not None:
+            return existing
         ended = self._fleet.ended().get(uid)
         return ended.workload if ended is not None else None
 
-    def _accepted(self, order: str, wanted: Filter) -> list[Workload]:
+    def _filtered(self, order: str, filters: Filter) -> list[Workload]:
         now = self._clock()
-        kept = self._answers.get((order, wanted))
-        if kept is not None and (kept[0] == self._fleet.version or now - kept[1] < self._patience):
-            return kept[2]
-        living, ended = self._fleet.workloads(), self._fleet.ended()
-        accepts = wanted.acceptor()
+        cached = self._cache.get((order, filters))
+        if cached is not None and (cached[0] == self._fleet.version or now - cached[1] < self._max_staleness):
+            return cached[2]
+        existing, ended = self._fleet.workloads(), self._fleet.ended()
+        accepts = filters.predicate()
         rows = []
-        kept_order = self._orders.get(order, self._orders["start_at"])
-        for key in kept_order.sorted:
-            workload = living.get(key[-1]) or ended[key[-1]].workload
+        base_order = self._orders.get(order, self._orders["start_at"])
+        for key in base_order.sorted:
+            workload = existing.get(key[-1]) or ended[key[-1]].workload
             if accepts(workload):
                 rows.append(workload)
-        if order in _SORTED_WHEN_ASKED:
-            rows.sort(key=_SORTED_WHEN_ASKED[order])
-        if len(self._answers) >= KEPT_ANSWERS:
-            del self._answers[next(iter(self._answers))]
-        self._answers[order, wanted] = (self._fleet.version, now, rows)
+        if order in _SORTED_ON_DEMAND:
+            rows.sort(key=_SORTED_ON_DEMAND[order])
+        if len(self._cache) >= MAX_CACHED:
+            del self._cache[next(iter(self._cache))]
+        self._cache[order, filters] = (self._fleet.version, now, rows)
         return rows
 
 
@@ -164,8 +172,8 @@ def _by_gpus(workload: Workload) -> Key | None:
     return (-workload.gpus, workload.name, workload.namespace, workload.uid)
 
 
-# Few ask for these, and sorting 10,000 costs them milliseconds: not worth a sorted list that every change moves.
-_SORTED_WHEN_ASKED: dict[str, Callable[[Workload], Key]] = {
+# Rarely used, and sorting 10,000 takes milliseconds: not worth a list that every change updates.
+_SORTED_ON_DEMAND: dict[str, Callable[[Workload], Key]] = {
     "gpus": lambda workload: (-workload.gpus, workload.name, workload.namespace, workload.uid),
     "name": lambda workload: (workload.name, workload.namespace, workload.uid),
 }
