@@ -13,12 +13,10 @@ from gpufleet.fleet.listing import Listing
 from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.routing import Route
-from gpufleet.server.routes.cluster_names import cluster_name_routes
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
 from gpufleet.server.routes.gpu_map import gpu_map_routes
 from gpufleet.server.routes.gpus import gpu_routes
-from gpufleet.server.routes.node_metrics import node_metric_routes
 from gpufleet.server.routes.nodes import node_routes
 from gpufleet.server.routes.workload_metrics import workload_metric_routes
 from gpufleet.server.routes.workloads import workload_routes
@@ -44,14 +42,12 @@ async def open_trial(store: Store, nodes: int, now: float, *, history: bool, nam
 def live_routes(clusters: Clusters, lifecycle: Lifecycle) -> list[Route]:
     """Every route that the page needs of the live picture."""
     return [
-        *cluster_name_routes(clusters),
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters),
         *gpu_routes(clusters),
         *gpu_map_routes(clusters),
         *node_routes(clusters),
-        *node_metric_routes(clusters),
         *event_routes(clusters, lifecycle),
     ]
 

@@ -1,8 +1,10 @@
 """The routes about claims and leases, over an embedded API with a scheduler at work."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from itertools import count
+from typing import Any
 
 import httpx
 import pytest
@@ -12,33 +14,75 @@ from gpufleet.exporters.prometheus.source import PrometheusSource
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
-from gpufleet.kubernetes import LEASES, Connection, KubeClient
+from gpufleet.kubernetes import GPU_CLAIMS, LEASES, Connection, KubeClient
 from gpufleet.kubernetes.leases import LeaseHolder, new_lease
 from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.claim_view import KubernetesClaimView
+from gpufleet.server.claim_view import ClaimView, WatchedState
 from gpufleet.server.routes.claims import claim_routes
+from gpufleet.sources.kubernetes import KubernetesSource
 from kubelite import KubeLite
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    async with open_server() as server, open_stage(server) as stage:
-        yield stage
+async def server() -> AsyncIterator[KubeLite]:
+    async with open_server() as server:
+        yield server
 
 
 @pytest.fixture
-async def client(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
+async def stage(server: KubeLite) -> AsyncIterator[Stage]:
+    async with open_stage(server) as stage:
+        yield stage
+
+
+@asynccontextmanager
+async def watched(server: KubeLite) -> AsyncIterator[KubernetesSource]:
+    """The source of a server, in sync with the API."""
+    async with KubeClient(Connection(server.url)) as client:
+        source = KubernetesSource(client, Fleet("default"))
+        running = asyncio.create_task(source.run())
+        try:
+            await source.synced()
+            yield source
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+
+@asynccontextmanager
+async def api(source: KubernetesSource) -> AsyncIterator[httpx.AsyncClient]:
+    """The claim routes over two clusters, of which only `default` is on Kubernetes."""
     async with PrometheusSource(MetricsSettings(url="http://127.0.0.1:9")) as metrics:
         clusters = Clusters(
             [Cluster(name, fleet := Fleet(name), Listing(fleet), metrics) for name in ("default", "slurm")]
         )
-        hours = count(0, 3600)
-        desk = KubernetesClaimView(stage.client, "default", clock=lambda: float(next(hours)))
-        app = create_app(Api(routes=claim_routes(clusters, {"default": desk})))
-        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        routes = claim_routes(clusters, {"default": ClaimView(WatchedState(source).read)})
+        transport = httpx.ASGITransport(create_app(Api(routes=routes)))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             yield client
+
+
+@pytest.fixture
+async def source(server: KubeLite, stage: Stage) -> AsyncIterator[KubernetesSource]:
+    async with watched(server) as source:
+        yield source
+
+
+@pytest.fixture
+async def client(source: KubernetesSource) -> AsyncIterator[httpx.AsyncClient]:
+    async with api(source) as client:
+        yield client
+
+
+async def rows(client: httpx.AsyncClient, path: str, count: int) -> list[Any]:
+    """Poll a list until the watch has brought `count` rows."""
+    async with asyncio.timeout(10):
+        while True:
+            page: dict[str, Any] = (await client.get(path)).json()["data"]
+            if page["total"] == count:
+                return list(page["data"])
+            await asyncio.sleep(0.01)
 
 
 async def test_claims_and_leases_show_who_holds_what(stage: Stage, client: httpx.AsyncClient) -> None:
@@ -47,34 +91,36 @@ async def test_claims_and_leases_show_who_holds_what(stage: Stage, client: httpx
     await stage.claim("idle")
     pod = await stage.pod("p", "two")
     await stage.schedule(pod)
-    await stage.until(lambda: stage.desk.ledger.claims["default", "two"].status.phase == "Bound")
-    body = (await client.get("/api/claims")).json()
-    assert (body["code"], body["data"]["total"]) == (0, 2)
-    two = body["data"]["data"][1]
+    bound = await rows(client, "/api/claims?phase=Bound&namespace=default", 1)
+    assert [row["name"] for row in bound] == ["two"]
+    two = (await rows(client, "/api/claims", 2))[1]
     assert (two["name"], two["phase"], two["allocated"]) == ("two", "Bound", "a:0,1")
     assert two["allocations"][0]["podName"] == "p"
-    bound = (await client.get("/api/claims?phase=Bound&namespace=default")).json()["data"]
-    assert [row["name"] for row in bound["data"]] == ["two"]
     assert (await client.get("/api/claims?phase=")).json()["data"]["total"] == 2
     wrong = await client.get("/api/claims?phase=nonsense")
     assert (wrong.status_code, wrong.json()["message"]) == (
         400,
         "parameter phase: 'nonsense' is not valid; it takes one of Bound, Failed, Pending, Reserved",
     )
-    leases = (await client.get("/api/leases?node=a")).json()["data"]
-    assert [(row["name"], row["gpu"], row["foreign"]) for row in leases["data"]] == [
+    leases = await rows(client, "/api/leases?node=a", 2)
+    assert [(row["name"], row["gpu"], row["foreign"]) for row in leases] == [
         ("gpu-a-0", 0, False),
         ("gpu-a-1", 1, False),
     ]
-    assert leases["data"][0]["holders"][0]["podName"] == "p"
+    assert leases[0]["holders"][0]["podName"] == "p"
     page = (await client.get("/api/leases?pageNum=2&pageSize=1")).json()["data"]
     assert ([row["gpu"] for row in page["data"]], page["total"]) == ([1], 2)
 
 
-async def test_explain_says_why_and_what_would_help(stage: Stage, client: httpx.AsyncClient) -> None:
+async def test_explain_says_why_and_what_would_help(
+    stage: Stage, source: KubernetesSource, client: httpx.AsyncClient
+) -> None:
     await stage.node("a", gpus=2)
     await stage.claim("four", 4)
     await stage.pod("p", "four")
+    await stage.until(lambda: len(source.pods.cache) == 1)
+    await stage.until(lambda: [len(each.status.devices) for each in source.node_statuses.cache] == [2])
+    await rows(client, "/api/claims", 1)
     body = (await client.get("/api/claims/default/four/explain")).json()
     assert body["data"]["waiting"] is True
     assert body["data"]["sentence"] == "0/1 nodes fit: 1 has fewer than 4 GPUs"
@@ -91,22 +137,44 @@ async def test_a_cluster_without_kubernetes_has_no_claims(client: httpx.AsyncCli
 
 
 async def test_a_cluster_without_our_kinds_has_no_claims_and_shows_its_leases() -> None:
-    async with KubeLite() as server, KubeClient(Connection(server.url)) as api:
+    async with KubeLite() as server, KubeClient(Connection(server.url)) as kube:
         lease = new_lease("default", "a", 0, {"uid-of-p": LeaseHolder(pod="p")}, "", datetime.now(UTC))
-        await api.create(LEASES, lease)
-        async with PrometheusSource(MetricsSettings(url="http://127.0.0.1:9")) as metrics:
-            cluster = Cluster("bare", fleet := Fleet("bare"), Listing(fleet), metrics)
-            routes = claim_routes(Clusters([cluster]), {"bare": KubernetesClaimView(api, "default")})
-            transport = httpx.ASGITransport(create_app(Api(routes=routes)))  # type: ignore[arg-type]
-            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-                assert (await client.get("/api/claims")).json()["data"] == {"data": [], "total": 0}
-                leases = (await client.get("/api/leases")).json()["data"]
-                assert [row["name"] for row in leases["data"]] == ["gpu-a-0"]
-                why = await client.get("/api/claims/default/x/explain")
-                assert (why.status_code, why.json()["message"]) == (
-                    404,
-                    "this cluster has no GpuClaims: the CRDs of chart gpu-scheduler are not installed",
-                )
+        await kube.create(LEASES, lease)
+        async with watched(server) as source, api(source) as client:
+            assert (await client.get("/api/claims")).json()["data"] == {"data": [], "total": 0}
+            leases = (await client.get("/api/leases")).json()["data"]
+            assert [row["name"] for row in leases["data"]] == ["gpu-a-0"]
+            why = await client.get("/api/claims/default/x/explain")
+            assert (why.status_code, why.json()["message"]) == (
+                404,
+                "this cluster has no GpuClaims: the CRDs of chart gpu-scheduler are not installed",
+            )
+
+
+async def test_the_answers_come_from_the_watches_without_a_request_to_the_kubernetes_api() -> None:
+    async with open_server() as server, open_stage(server) as stage:
+        await stage.node("a", gpus=2)
+        await stage.claim("four", 4)
+        await stage.pod("p", "four")
+        async with watched(server) as source, api(source) as client:
+            await server.stop()
+            assert [row["name"] for row in await rows(client, "/api/claims", 1)] == ["four"]
+            assert (await client.get("/api/leases")).json()["data"]["total"] == 0
+            body = (await client.get("/api/claims/default/four/explain")).json()
+            assert body["data"]["sentence"] == "0/1 nodes fit: 1 has fewer than 4 GPUs"
+
+
+async def test_deleted_claims_and_leases_disappear(stage: Stage, client: httpx.AsyncClient) -> None:
+    await stage.node("a")
+    await stage.claim("one")
+    await stage.group("pair", 2)
+    pod = await stage.pod("p", "one")
+    await stage.schedule(pod)
+    await rows(client, "/api/leases", 1)
+    await stage.delete(pod)
+    await stage.client.delete(GPU_CLAIMS, "one", "default")
+    await rows(client, "/api/leases", 0)
+    await rows(client, "/api/claims", 0)
 
 
 async def test_claims_of_gangs_are_found_with_the_size_that_they_say(
@@ -116,7 +184,7 @@ async def test_claims_of_gangs_are_found_with_the_size_that_they_say(
     await stage.claim("alone")
     await stage.claim("one", spec={"gangRef": "quartet"}, annotations=size)
     await stage.claim("two", spec={"gangRef": "pair"})
-    found = (await client.get("/api/claims?gang=*")).json()["data"]["data"]
+    found = await rows(client, "/api/claims?gang=*", 2)
     assert [(row["name"], row["gang"], row["gangSize"]) for row in found] == [
         ("one", "quartet", 4),
         ("two", "pair", None),

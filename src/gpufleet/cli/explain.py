@@ -33,12 +33,12 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 
 async def _explain(settings: KubernetesSettings, arguments: argparse.Namespace) -> int:
     from gpufleet.kubernetes import KubeClient
-    from gpufleet.server.claim_view import KubernetesClaimView
+    from gpufleet.server.claim_view import ClaimView, list_state
 
     async with KubeClient.from_settings(settings) as client:
-        desk = KubernetesClaimView(client, settings.lease_namespace)
-        ask = desk.explain_pod if arguments.kind == "pod" else desk.explain
-        found = await ask(arguments.namespace, arguments.name)
+        view = ClaimView(lambda: list_state(client, settings.lease_namespace))
+        explain = view.explain_pod if arguments.kind == "pod" else view.explain
+        found = await explain(arguments.namespace, arguments.name)
     if arguments.output == "json":
         import msgspec
 

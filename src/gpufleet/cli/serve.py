@@ -60,12 +60,12 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 
     from gpufleet.runtime.process import run_until_stopped
     from gpufleet.server.http.server import run_server
-    from gpufleet.server.wiring.assemble import assemble, refuse_strangers
+    from gpufleet.server.wiring.assemble import assemble, require_login
     from gpufleet.training.user_patterns import compile_user_patterns
 
     # Only agents use them, but a mistake in the shared file is reported here too.
     compile_user_patterns(settings[TrainingSettings].patterns)
-    refuse_strangers(settings)
+    require_login(settings)
     server = settings[ServerSettings]
     return run_until_stopped(
         lambda stopper: run_server(

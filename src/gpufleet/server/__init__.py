@@ -1,1 +1,1 @@
-"""The HTTP edge: REST API, envelopes, login, OpenAPI."""
+"""The API server: HTTP layer, routes, authentication, and the wiring of its components."""

@@ -1,17 +1,18 @@
-"""Claims, leases and explanations, read from a Kubernetes API when asked.
+"""Claims, leases and explanations of one cluster, from the caches that the server already watches.
 
-For people and dashboards: a question reads what it needs and builds the scheduler's own picture
-from it, so that the answer is what the scheduler would say. Answers a moment old are kept, so
-that a page that is open in many browsers costs the API server one list every few seconds.
+`WatchedState` feeds the scheduler's own state from the reflectors of a `KubernetesSource`, so that
+an explanation here is the one that the scheduler would give. It starts at the first question, since
+most servers get none, and then applies every change. The command line has no reflectors: it lists
+the objects once (`list_state`).
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
 
-from gpufleet.errors import NotFound
+from gpufleet.errors import NotFound, Unavailable
 from gpufleet.kubernetes import (
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
@@ -19,63 +20,59 @@ from gpufleet.kubernetes import (
     NODES,
     POD_GROUPS,
     PODS,
+    CacheChange,
     KubeClient,
+    Reflector,
     Resource,
     Selection,
 )
-from gpufleet.kubernetes.client.errors import KubernetesRefused
-from gpufleet.kubernetes.client.errors import ObjectNotFound as NoSuchKind
+from gpufleet.kubernetes.cache import key_of
+from gpufleet.kubernetes.client.errors import KubernetesRefused, ObjectNotFound
+from gpufleet.kubernetes.client.resources import T
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.leases import GpuLease
-from gpufleet.kubernetes.objects import KubeObject
 from gpufleet.scheduler.explain import Explanation, explain, explain_pod
 from gpufleet.scheduler.state import Ledger
+from gpufleet.sources.kubernetes import KubernetesSource, kind_of
 
-FRESH = 2.0
-"""Seconds that a picture is good for."""
-
-T = TypeVar("T", bound=KubeObject)
+STEP = 200
+"""Objects to apply before other requests get their turn: about 10 ms."""
 
 
-@dataclass
-class _Picture:
+@dataclass(frozen=True)
+class ClaimState:
+    """The scheduler's state of one cluster."""
+
     ledger: Ledger
     has_claims: bool
-    """Whether the cluster knows what a GpuClaim is."""
-    read_at: float
+    """Whether the cluster has the GpuClaim CRD."""
 
 
-class KubernetesClaimView:
-    """Answers about claims and leases of one cluster."""
+class ClaimView:
+    """Answers questions about the claims and leases of one cluster."""
 
-    def __init__(
-        self, client: KubeClient, lease_namespace: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._client = client
-        self._namespace = lease_namespace
-        self._clock = clock
-        self._reading = asyncio.Lock()
-        self._picture: _Picture | None = None
+    def __init__(self, read: Callable[[], Awaitable[ClaimState]]) -> None:
+        self._read = read
 
     async def claims(self) -> list[GpuClaim]:
-        """All claims, by namespace and name."""
-        ledger = (await self._look()).ledger
-        return [ledger.claims[key] for key in sorted(ledger.claims)]
+        """Return all claims by namespace and name."""
+        claims = (await self._read()).ledger.claims
+        return [claims[key] for key in sorted(claims)]
 
     async def leases(self) -> list[GpuLease]:
-        """All leases of GPUs, by node and GPU."""
-        ledger = (await self._look()).ledger
-        return sorted(ledger.leases.values(), key=lambda lease: (lease.node, lease.gpu))
+        """Return all GPU leases by node and GPU."""
+        leases = (await self._read()).ledger.leases
+        return sorted(leases.values(), key=lambda lease: (lease.node, lease.gpu))
 
     async def explain(self, namespace: str, claim: str) -> Explanation:
-        """Why a claim waits; NotFound if there is none of that name."""
+        """Explain why a claim waits; raise NotFound if it does not exist."""
         ledger = await self._ledger_with_claims()
         if (namespace, claim) not in ledger.claims:
             raise NotFound(f"there is no GpuClaim {claim} in namespace {namespace}")
         return explain(ledger, namespace, claim)
 
     async def explain_pod(self, namespace: str, name: str) -> Explanation:
-        """Why a pod waits; NotFound if there is none of that name."""
+        """Explain why a pod waits; raise NotFound if it does not exist."""
         ledger = await self._ledger_with_claims()
         for pod in ledger.pods.values():
             if (pod.metadata.namespace, pod.metadata.name) == (namespace, name):
@@ -83,50 +80,104 @@ class KubernetesClaimView:
         raise NotFound(f"there is no pod {name} in namespace {namespace}")
 
     async def _ledger_with_claims(self) -> Ledger:
-        picture = await self._look()
-        if not picture.has_claims:
+        state = await self._read()
+        if not state.has_claims:
             raise NotFound("this cluster has no GpuClaims: the CRDs of chart gpu-scheduler are not installed")
-        return picture.ledger
+        return state.ledger
 
-    async def _look(self) -> _Picture:
-        """The picture as of now, or a moment ago."""
-        async with self._reading:
-            if self._picture is None or self._clock() - self._picture.read_at > FRESH:
-                ledger, has_claims = await self._read()
-                self._picture = _Picture(ledger, has_claims, self._clock())
-            return self._picture
 
-    async def _read(self) -> tuple[Ledger, bool]:
-        """All there is; a cluster without our CRDs has no claims and no reports."""
-        client, ledger = self._client, Ledger()
-        nodes, reports, leases, claims, pods = await asyncio.gather(
-            client.list(NODES),
-            self._list_ours(GPU_NODE_STATUSES),
-            client.list(LEASES, Selection(namespace=self._namespace)),
-            self._list_ours(GPU_CLAIMS),
-            client.list(PODS),
+class WatchedState:
+    """The scheduler's state, fed by the reflectors of a source."""
+
+    def __init__(self, source: KubernetesSource) -> None:
+        self._source = source
+        self._ledger = Ledger()
+        self._backlog: deque[Callable[[], None]] = deque()
+        self._catching_up: asyncio.Task[None] | None = None
+        self._current = False
+
+    async def read(self) -> ClaimState:
+        """Return the state of now; raise Unavailable if the account may not read claims or leases."""
+        for reflector in (self._source.leases, self._source.claims):
+            if reflector.state.forbidden and not reflector.state.synced:
+                raise Unavailable(self._source.states()[kind_of(reflector.resource)].error)
+        if self._catching_up is None:
+            self._catching_up = asyncio.create_task(self._catch_up(), name="claim view")
+        await asyncio.shield(self._catching_up)
+        return ClaimState(self._ledger, self._source.claims.state.synced)
+
+    async def _catch_up(self) -> None:
+        """Take over the caches in steps; changes that arrive meanwhile queue behind."""
+        ledger, source = self._ledger, self._source
+        self._follow(source.nodes, ledger.put_node, lambda node: ledger.drop_node(node.metadata.name))
+        self._follow(
+            source.leases,
+            ledger.put_lease,
+            lambda lease: ledger.drop_lease(lease.metadata.name, lease.metadata.uid),
         )
-        for node in nodes.items:
-            ledger.put_node(node)
-        for lease in leases.items:
-            ledger.put_lease(lease)
-        for pod in pods.items:
-            ledger.put_pod(pod)
-        for report in reports or ():
-            ledger.put_report(report)
-        for claim in claims or ():
-            ledger.claims[claim.metadata.namespace, claim.metadata.name] = claim
-        try:
-            for group in (await client.list(POD_GROUPS)).items:
-                ledger.groups[group.metadata.namespace, group.metadata.name] = group
-        except KubernetesRefused:
-            # The PodGroup CRD need not be there; claims then say the size of their gang.
-            pass
-        return ledger, claims is not None
+        self._follow(source.pods, ledger.put_pod, lambda pod: ledger.drop_pod(pod.metadata.uid))
+        self._follow(
+            source.node_statuses, ledger.put_report, lambda status: ledger.drop_report(status.spec.node_name)
+        )
+        self._follow(source.claims, *_entries(ledger.claims))
+        self._follow(source.pod_groups, *_entries(ledger.groups))
+        while self._backlog:
+            for _ in range(min(STEP, len(self._backlog))):
+                self._backlog.popleft()()
+            await asyncio.sleep(0)
+        self._current = True
 
-    async def _list_ours(self, resource: Resource[T]) -> Sequence[T] | None:
-        """All objects of a kind of ours; None where the cluster does not have it."""
-        try:
-            return (await self._client.list(resource)).items
-        except NoSuchKind:
-            return None
+    def _follow(
+        self, reflector: Reflector[T], put: Callable[[T], object], drop: Callable[[T], object]
+    ) -> None:
+        def apply(change: CacheChange[T]) -> None:
+            if change.after is None:
+                drop(change.object)
+            else:
+                put(change.after)
+
+        def on_changes(changes: Sequence[CacheChange[T]]) -> None:
+            self._backlog.extend(partial(apply, change) for change in changes)
+            while self._current and self._backlog:
+                self._backlog.popleft()()
+
+        reflector.subscribe(on_changes)
+
+
+async def list_state(client: KubeClient, lease_namespace: str) -> ClaimState:
+    """List the objects once; a cluster without our CRDs has no claims and no GPU reports."""
+    ledger = Ledger()
+    nodes, statuses, leases, claims, pods = await asyncio.gather(
+        client.list(NODES),
+        _list_ours(client, GPU_NODE_STATUSES),
+        client.list(LEASES, Selection(namespace=lease_namespace)),
+        _list_ours(client, GPU_CLAIMS),
+        client.list(PODS),
+    )
+    for node in nodes.items:
+        ledger.put_node(node)
+    for lease in leases.items:
+        ledger.put_lease(lease)
+    for pod in pods.items:
+        ledger.put_pod(pod)
+    for status in statuses or ():
+        ledger.put_report(status)
+    ledger.claims.update((key_of(claim), claim) for claim in claims or ())
+    try:
+        ledger.groups.update((key_of(group), group) for group in (await client.list(POD_GROUPS)).items)
+    except KubernetesRefused:
+        pass  # The PodGroup CRD is optional: an annotation of the claim can give the gang's size.
+    return ClaimState(ledger, claims is not None)
+
+
+async def _list_ours(client: KubeClient, resource: Resource[T]) -> Sequence[T] | None:
+    """List all objects of a CRD of ours; return None if the cluster does not have it."""
+    try:
+        return (await client.list(resource)).items
+    except ObjectNotFound:
+        return None
+
+
+def _entries(items: dict[tuple[str, str], T]) -> tuple[Callable[[T], object], Callable[[T], object]]:
+    """Return how to put an object into a dictionary by its key, and how to drop it."""
+    return lambda item: items.update({key_of(item): item}), lambda item: items.pop(key_of(item), None)

@@ -1,7 +1,7 @@
-"""The state of each cluster as numbers on `/metrics`, for alerts that hold whatever the exporters are called.
+"""Nodes and GPUs of each cluster by state on `/metrics`, for alerts that do not depend on the exporter.
 
-Counted when Prometheus asks, from the same picture that the API answers from: what an alert says and
-what the dashboard shows can't differ.
+They are counted at each scrape from the same fleet that the API reads, so that alerts and the
+dashboard agree.
 """
 
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ IDLE_BELOW = 1.0
 
 
 class FleetMetrics(Collector):
-    """Nodes by state and GPUs by what they do, for every cluster."""
+    """Counts nodes and GPUs by state, for every cluster."""
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
 
     def collect(self) -> Iterator[Metric]:
-        """One sample a cluster and state."""
+        """Yield one sample per cluster and state."""
         nodes = GaugeMetricFamily("gpufleet_nodes", "GPU nodes by state.", labels=["cluster", "state"])
         gpus = GaugeMetricFamily(
             "gpufleet_gpus",
@@ -37,12 +37,12 @@ class FleetMetrics(Collector):
         )
         for cluster in self._clusters:
             if cluster.unsynced_reason():
-                continue  # nothing is known, which is not the same as nothing being there
-            counted = overview(cluster.fleet)
+                continue  # unknown is not zero
+            counts = overview(cluster.fleet)
             for state in NodeState:
-                nodes.add_metric([cluster.name, state.value], getattr(counted, state.value))
-            gpus.add_metric([cluster.name, "all"], counted.gpus)
-            gpus.add_metric([cluster.name, "allocated"], counted.allocated)
+                nodes.add_metric([cluster.name, state.value], getattr(counts, state.value))
+            gpus.add_metric([cluster.name, "all"], counts.gpus)
+            gpus.add_metric([cluster.name, "allocated"], counts.allocated)
             gpus.add_metric([cluster.name, "idle"], _idle(cluster))
             gpus.add_metric([cluster.name, "unhealthy"], _unhealthy(cluster))
         yield nodes
@@ -50,13 +50,13 @@ class FleetMetrics(Collector):
 
 
 def _idle(cluster: Cluster) -> int:
-    """GPUs that are certainly allocated and do nothing; those without a reading don't count."""
+    """Return the number of allocated GPUs below `IDLE_BELOW`; without a reading a GPU does not count."""
     gpu_columns = cluster.fleet.gpu_columns
     utilization = gpu_columns.column(Quantity.UTILIZATION)[gpu_columns.allocated[: len(gpu_columns.keys)]]
     return int(np.count_nonzero(utilization < IDLE_BELOW))
 
 
 def _unhealthy(cluster: Cluster) -> int:
-    """An unhealthy GPU makes its node faulty, so the others need no look."""
+    """Return the number of unhealthy GPUs; all are on faulty nodes."""
     faulty = (v for v in cluster.fleet.views().values() if v.state is NodeState.FAULTY)
     return sum(gpu.health is Health.UNHEALTHY for view in faulty for gpu in view.gpus)

@@ -11,7 +11,6 @@ from gpufleet.model.workload import OwnerRef
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.routes.aggregation import aggregation_routes
 from gpufleet.server.routes.report import report_routes
-from gpufleet.server.wiring.accounting import books_of
 from gpufleet.store import Store
 
 
@@ -42,12 +41,11 @@ async def known_books(store: Store) -> Server:
 
 @pytest.fixture
 async def http(store: Store, kept: Server) -> AsyncIterator[httpx.AsyncClient]:
-    books = books_of(store, "prod")
     routes = [
-        *aggregation_routes(books, lambda: HOUR + 7300.0),
-        *report_routes(books, lambda: HOUR + 7300.0),
+        *aggregation_routes(store, "prod", lambda: HOUR + 7300.0),
+        *report_routes(store, "prod", lambda: HOUR + 7300.0),
     ]
-    transport = httpx.ASGITransport(create_app(Api(routes=routes)))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(create_app(Api(routes=routes)))
     base = "http://127.0.0.1/api/v1/gpu-aggregation"
     async with httpx.AsyncClient(transport=transport, base_url=base) as client:
         yield client

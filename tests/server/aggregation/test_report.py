@@ -16,7 +16,7 @@ from gpufleet.accounting.report import period_of, report
 from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.node import FleetNode
 from gpufleet.model.statistics import UsageSum, UsageTotals
-from gpufleet.server.routes.report_page import page_of
+from gpufleet.server.routes.report_page import render_report
 from gpufleet.store import Store
 
 MONTH, DAY = f"{START:%Y-%m}", f"{START:%Y-%m-%d}"
@@ -140,8 +140,8 @@ async def test_names_cannot_break_out_of_the_page() -> None:
     made = report(
         "<b>", period_of("2026-10"), "namespace", UsageTotals(hours=1, capacity=2, allocated=1), [group]
     )
-    assert "<script>" not in page_of(made)
-    assert "<b>" not in page_of(made)
+    assert "<script>" not in render_report(made)
+    assert "<b>" not in render_report(made)
 
 
 async def test_waste_lists_who_holds_gpus_for_nothing(http: httpx.AsyncClient) -> None:
@@ -181,7 +181,7 @@ async def test_a_cluster_that_is_full_has_nothing_left_over_to_the_last_digit(st
         await store.usage.by_namespace("prod", day, day + 24),
     )
     assert "-0" not in str(msgspec.json.encode(made.rows))
-    assert "-0.00" not in page_of(made)
+    assert "-0.00" not in render_report(made)
 
 
 def test_a_rest_that_rounds_to_nothing_is_nothing() -> None:
@@ -189,4 +189,4 @@ def test_a_rest_that_rounds_to_nothing_is_nothing() -> None:
     totals = UsageTotals(hours=1, capacity=1, allocated=1, cost=Decimal(10))
     made = report("prod", period_of("2026-10"), "namespace", totals, [group])
     assert b"-" not in msgspec.json.encode([row.cost for row in made.rows])
-    assert "-0.00" not in page_of(made)
+    assert "-0.00" not in render_report(made)

@@ -30,13 +30,12 @@ from gpufleet.server.routes.report import report_routes
 from gpufleet.server.routes.training import training_routes
 from gpufleet.server.routes.workload_metrics import workload_metric_routes
 from gpufleet.server.routes.workloads import workload_routes
-from gpufleet.server.wiring.accounting import books_of
 from gpufleet.store import Store, open_store
 from gpufleet.store.postgres.data_directory import DataDirectory as Postgres
-from gpufleet.store.training import KeptTraining
+from gpufleet.store.training import TrainingStore
 
 
-class WatchedTraining(KeptTraining):
+class WatchedTraining(TrainingStore):
     """The real store, which also notes for whom it was asked."""
 
     asked: set[str]
@@ -118,8 +117,8 @@ async def _routes(store: Store, lifecycle: Lifecycle, asked: set[str]) -> list[R
     clusters = Clusters([Cluster("prod", fleet, Listing(fleet), metrics)])
     await known_books(store)
     return [
-        *aggregation_routes(books_of(store, "prod"), lambda: HOUR + 7300.0),
-        *report_routes(books_of(store, "prod"), lambda: HOUR + 7300.0),
+        *aggregation_routes(store, "prod", lambda: HOUR + 7300.0),
+        *report_routes(store, "prod", lambda: HOUR + 7300.0),
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters),

@@ -7,13 +7,13 @@ import msgspec
 from gpufleet.fleet.clusters import Cluster
 from gpufleet.model.node import FleetNode
 from gpufleet.server.health import Lifecycle
-from gpufleet.server.routes.events import KEPT_FOR_A_LISTENER, _tell
+from gpufleet.server.routes.events import QUEUE_SIZE, _events
 
 
 async def test_a_listener_hears_of_changes_and_of_silence(cluster: Cluster) -> None:
     cluster.fleet.refresh()
     cluster.fleet.changes.recent.clear()
-    events = _tell(cluster, Lifecycle(), heartbeat=0.05)
+    events = _events(cluster, Lifecycle(), heartbeat=0.05)
     assert (await anext(events)).startswith(b": changes of cluster prod")
     assert await anext(events) == b": still here\n\n"
     cluster.fleet.put_node(FleetNode(name="idle", gpu_count=8, ready=False, not_ready_reason="gone dark"))
@@ -35,7 +35,7 @@ async def test_a_listener_hears_of_changes_and_of_silence(cluster: Cluster) -> N
 async def test_a_change_while_the_stream_begins_is_told_once(cluster: Cluster) -> None:
     cluster.fleet.refresh()
     cluster.fleet.changes.recent.clear()
-    events = _tell(cluster, Lifecycle(), heartbeat=0.05)
+    events = _events(cluster, Lifecycle(), heartbeat=0.05)
     await anext(events)
     cluster.fleet.put_node(FleetNode(name="idle", gpu_count=8, ready=False))
     cluster.fleet.refresh()
@@ -47,10 +47,10 @@ async def test_a_change_while_the_stream_begins_is_told_once(cluster: Cluster) -
 async def test_a_slow_listener_is_told_what_it_lost(cluster: Cluster) -> None:
     cluster.fleet.refresh()
     cluster.fleet.changes.recent.clear()
-    events = _tell(cluster, Lifecycle(), heartbeat=0.05)
+    events = _events(cluster, Lifecycle(), heartbeat=0.05)
     await anext(events)
     assert await anext(events) == b": still here\n\n"
-    for number in range(KEPT_FOR_A_LISTENER // 2 + 5):
+    for number in range(QUEUE_SIZE // 2 + 5):
         for ready in (False, True):
             cluster.fleet.put_node(
                 FleetNode(name="idle", gpu_count=8, ready=ready, labels={"n": str(number)})
@@ -63,7 +63,7 @@ async def test_a_slow_listener_is_told_what_it_lost(cluster: Cluster) -> None:
 
 async def test_a_stream_ends_at_once_when_the_server_does(cluster: Cluster) -> None:
     lifecycle = Lifecycle()
-    events = _tell(cluster, lifecycle, heartbeat=60)
+    events = _events(cluster, lifecycle, heartbeat=60)
     assert (await anext(events)).startswith(b": changes of cluster prod")
     cluster.fleet.changes.recent.clear()
     rest = asyncio.ensure_future(_all(events))

@@ -17,7 +17,7 @@ from gpufleet.server.auth.gate import BearerGate
 from gpufleet.server.auth.token_review import ReviewedTokens
 from gpufleet.server.auth.tokens import TokenFile, new_token
 from gpufleet.server.auth.workload_tokens import WorkloadTokens, read_key
-from gpufleet.server.routes.training import MOST_ROWS, training_routes
+from gpufleet.server.routes.training import MAX_ROWS, training_routes
 from gpufleet.server.routes.workload_metrics import workload_metric_routes
 from gpufleet.store import Store
 from gpufleet.store.training import MAX_METRICS
@@ -98,7 +98,7 @@ async def test_a_slurm_job_reports_by_its_number(http: httpx.AsyncClient, cluste
     ("body", "part"),
     [
         ([], "length >= 1"),
-        ([row()] * (MOST_ROWS + 1), f"length <= {MOST_ROWS}"),
+        ([row()] * (MAX_ROWS + 1), f"length <= {MAX_ROWS}"),
         ([row("x" * 200)], "matching regex"),
         ([row("")], "matching regex"),
         ([row("a\x00b")], "matching regex"),

@@ -18,8 +18,8 @@ from gpufleet.runtime.settings import (
     StoreSettings,
     load_settings,
 )
-from gpufleet.server.wiring.accounting import plan_of, step_of
-from gpufleet.server.wiring.assemble import open_parts
+from gpufleet.server.wiring.accounting import rollup_plan, snapshot_step
+from gpufleet.server.wiring.assemble import open_components
 from gpufleet.store import Store
 from kubelite import KubeLite
 
@@ -74,8 +74,8 @@ async def test_one_of_two_servers_writes_and_ended_workloads_come_back(
     settings: Settings, api: KubeClient
 ) -> None:
     async with AsyncExitStack() as closing:
-        first = await open_parts(settings, closing)
-        await open_parts(settings, closing)
+        first = await open_components(settings, closing)
+        await open_components(settings, closing)
         await api.write_json("POST", "/api/v1/namespaces/default/pods", pod("p"))
         assert await until(lambda: held(first.store)) == [(2, False)]
         for source in ("snapshots", "hours"):
@@ -91,21 +91,21 @@ async def test_one_of_two_servers_writes_and_ended_workloads_come_back(
         await until(over)
         await until(lambda: first.store.ended.newest("default", 10))
     async with AsyncExitStack() as closing:
-        later = await open_parts(settings, closing)
+        later = await open_components(settings, closing)
         (ended,) = later.clusters.default.fleet.ended().values()
         assert ended.workload.name == "p"
 
 
 def test_a_period_that_does_not_fit_into_an_hour_is_refused() -> None:
-    assert step_of(AccountingSettings(snapshot_period=600.0)) == 600
-    with pytest.raises(SettingsError, match="does not fit into an hour"):
-        step_of(AccountingSettings(snapshot_period=420.0))
+    assert snapshot_step(AccountingSettings(snapshot_period=600.0)) == 600
+    with pytest.raises(SettingsError, match="must divide an hour evenly"):
+        snapshot_step(AccountingSettings(snapshot_period=420.0))
 
 
 def test_prices_go_by_the_name_that_the_fleet_gives_a_model() -> None:
-    assert plan_of(AccountingSettings(prices={"NVIDIA H200": 3.5})).prices == {"NVIDIA_H200": 3.5}
+    assert rollup_plan(AccountingSettings(prices={"NVIDIA H200": 3.5})).prices == {"NVIDIA_H200": 3.5}
 
 
 def test_a_label_key_that_is_named_twice_counts_once() -> None:
-    plan = plan_of(AccountingSettings(label_keys=("team", "app", "team"), annotation_keys=("cc", "cc")))
+    plan = rollup_plan(AccountingSettings(label_keys=("team", "app", "team"), annotation_keys=("cc", "cc")))
     assert (plan.label_keys, plan.annotation_keys) == (("team", "app"), ("cc",))

@@ -21,8 +21,8 @@ from gpufleet.runtime.settings import (
     load_settings,
 )
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.wiring.assemble import open_parts
-from gpufleet.server.wiring.clusters import names_an_api
+from gpufleet.server.wiring.assemble import open_components
+from gpufleet.server.wiring.clusters import has_kubernetes
 from kubelite import KubeLite
 
 ROW = {"metric": "loss", "value": 1.5, "timestamp": 1_700_000_000_000}
@@ -73,28 +73,28 @@ def nowhere(folder: Path, port: int | None = None) -> Path:
 
 async def test_a_cluster_is_complete_when_the_server_starts(settings: Settings, api: Path) -> None:
     async with AsyncExitStack() as closing:
-        parts = await open_parts(on(settings, here=api), closing)
-        assert parts.clusters.default.name == "here"
-        assert list(parts.clusters.default.fleet.views()) == ["a"]
-        assert await parts.probes["kubernetes"]() == "1 nodes, 0 pods"
-        assert await parts.probes["metrics"]() == "reads embedded"
-        assert (await parts.probes["store"]()).startswith("PostgreSQL ")
-        assert "kubernetes of here" in parts.background.running()
+        components = await open_components(on(settings, here=api), closing)
+        assert components.clusters.default.name == "here"
+        assert list(components.clusters.default.fleet.views()) == ["a"]
+        assert await components.probes["kubernetes"]() == "1 nodes, 0 pods"
+        assert await components.probes["metrics"]() == "reads embedded"
+        assert (await components.probes["store"]()).startswith("PostgreSQL ")
+        assert "kubernetes/here" in components.background.running()
         with pytest.raises(NotFound, match="there are: here"):
-            parts.clusters.get("elsewhere")
+            components.clusters.get("elsewhere")
 
 
 async def test_an_api_that_is_away_costs_only_its_own_cluster(
     settings: Settings, api: Path, tmp_path: Path
 ) -> None:
     async with AsyncExitStack() as closing:
-        parts = await open_parts(on(settings, here=api, away=nowhere(tmp_path)), closing)
-        assert list(parts.clusters.get("here").fleet.views()) == ["a"]
-        assert list(parts.clusters.synced("here").fleet.views()) == ["a"]
+        components = await open_components(on(settings, here=api, away=nowhere(tmp_path)), closing)
+        assert list(components.clusters.get("here").fleet.views()) == ["a"]
+        assert list(components.clusters.synced("here").fleet.views()) == ["a"]
         with pytest.raises(Unavailable, match=r"nothing is known of cluster away yet: .* no connection to"):
-            parts.clusters.synced("away")
+            components.clusters.synced("away")
         with pytest.raises(Unavailable, match="cluster away: "):
-            await parts.probes["kubernetes"]()
+            await components.probes["kubernetes"]()
 
 
 async def test_an_account_without_a_right_is_told_which_and_where_it_is(
@@ -104,9 +104,9 @@ async def test_an_account_without_a_right_is_told_which_and_where_it_is(
     server.refuse = lambda request: status(403, "Forbidden") if request.path == "/api/v1/nodes" else None
     async with AsyncExitStack() as closing:
         await closing.enter_async_context(server.serving(port=port))
-        parts = await open_parts(on(settings, shut=nowhere(tmp_path, port)), closing)
-        app = create_app(Api(routes=parts.routes, metrics=parts.metrics))
-        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        components = await open_components(on(settings, shut=nowhere(tmp_path, port)), closing)
+        app = create_app(Api(routes=components.routes, metrics=components.metrics))
+        transport = httpx.ASGITransport(app)
         http = await closing.enter_async_context(
             httpx.AsyncClient(transport=transport, base_url="http://here")
         )
@@ -118,7 +118,7 @@ async def test_an_account_without_a_right_is_told_which_and_where_it_is(
         assert answer.status_code == 503
         assert answer.json()["message"].endswith(needed)
         with pytest.raises(Unavailable, match=needed):
-            await parts.probes["kubernetes"]()
+            await components.probes["kubernetes"]()
         server.refuse = lambda request: None
         async with asyncio.timeout(60):
             while (await http.get("/api/nodes")).status_code != 200:  # noqa: ASYNC110
@@ -131,34 +131,43 @@ async def test_without_an_api_there_is_one_empty_cluster(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     async with AsyncExitStack() as closing:
-        parts = await open_parts(settings, closing)
-        assert [cluster.name for cluster in parts.clusters] == ["default"]
-        assert "kubernetes" not in parts.probes
+        components = await open_components(settings, closing)
+        assert [cluster.name for cluster in components.clusters] == ["default"]
+        assert "kubernetes" not in components.probes
 
 
 def test_an_api_is_named_by_a_setting_by_the_pod_or_by_kubectls_own_file(tmp_path: Path) -> None:
     nothing = KubernetesSettings()
-    assert not names_an_api(nothing, {"HOME": str(tmp_path)})
-    assert names_an_api(replace(nothing, context="prod"), {"HOME": str(tmp_path)})
-    assert names_an_api(nothing, {"HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    assert not has_kubernetes(nothing, {"HOME": str(tmp_path)})
+    assert has_kubernetes(replace(nothing, context="prod"), {"HOME": str(tmp_path)})
+    assert has_kubernetes(nothing, {"HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").touch()
-    assert names_an_api(nothing, {"HOME": str(tmp_path)})
+    assert has_kubernetes(nothing, {"HOME": str(tmp_path)})
 
 
 async def test_a_cluster_that_was_never_reached_is_not_an_empty_one(
     settings: Settings, tmp_path: Path
 ) -> None:
     port = free_port()
-    looks = ["/api/clusters/overview", "/api/clusters/consumers", "/api/nodes", "/api/workloads"]
+    paths = [
+        "/api/clusters/overview",
+        "/api/clusters/consumers",
+        "/api/clusters/gpuHeatmap",
+        "/api/nodes",
+        "/api/workloads",
+        "/api/claims",
+        "/api/leases",
+        "/api/v1/gpu/map",
+    ]
     async with AsyncExitStack() as closing:
-        parts = await open_parts(on(settings, late=nowhere(tmp_path, port)), closing)
-        app = create_app(Api(routes=parts.routes, metrics=parts.metrics))
-        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        components = await open_components(on(settings, late=nowhere(tmp_path, port)), closing)
+        app = create_app(Api(routes=components.routes, metrics=components.metrics))
+        transport = httpx.ASGITransport(app)
         http = await closing.enter_async_context(
             httpx.AsyncClient(transport=transport, base_url="http://here")
         )
-        for path in (*looks, "/api/v1/gpu/map"):
+        for path in paths:
             answer = await http.get(path)
             assert (path, answer.status_code) == (path, 503)
             assert "nothing is known of cluster late yet: " in answer.text
@@ -174,7 +183,7 @@ async def test_a_cluster_that_was_never_reached_is_not_an_empty_one(
         async with asyncio.timeout(60):
             while (await http.get("/api/nodes")).status_code == 503:  # noqa: ASYNC110  (the other side of a socket)
                 await asyncio.sleep(0.1)
-        assert {path: (await http.get(path)).status_code for path in looks} == dict.fromkeys(looks, 200)
+        assert {path: (await http.get(path)).status_code for path in paths} == dict.fromkeys(paths, 200)
         assert 'gpufleet_nodes{cluster="late"' in (await http.get("/metrics")).text
 
 
@@ -186,9 +195,9 @@ async def test_a_cluster_of_another_kind_has_no_claims_of_kubectls_own_cluster(
     monkeypatch.setenv("HOME", str(tmp_path))
     slurm = settings.replace(SlurmSettings(enabled=True, bin=tmp_path))
     async with AsyncExitStack() as closing:
-        parts = await open_parts(slurm, closing)
-        app = create_app(Api(routes=parts.routes, metrics=parts.metrics))
-        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        components = await open_components(slurm, closing)
+        app = create_app(Api(routes=components.routes, metrics=components.metrics))
+        transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
             claims, why = await http.get("/api/claims"), await http.get("/api/claims/ml/train/explain")
     assert claims.json()["data"] == {"data": [], "total": 0}

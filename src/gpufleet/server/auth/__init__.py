@@ -1,1 +1,1 @@
-"""Who may call the server: tokens, TokenReview, roles."""
+"""Authentication and authorization: static tokens, TokenReview, workload tokens, roles."""

@@ -1,13 +1,12 @@
-"""Static bearer tokens: a file of names, roles and hashes.
+"""Static bearer tokens from a file of names, roles and hashes.
 
     # name    role      hash of the token
     grafana   viewer    sha256:0a1b…
     ci        operator  sha256:9f8e…
 
-A token is 32 random bytes, which no dictionary holds; so one SHA-256 is as good as a slow hash,
-and a login costs the same whether the token is right or wrong. The file is looked at once a second
-and read again when it changed. A line that can't be read admits nobody and is logged; the lines
-around it stay valid, so that taking a token out always takes effect.
+A token is 32 random bytes, which can't be guessed, so one SHA-256 is as safe as a slow hash. The
+file is checked once a second and read again when it changed. An invalid line is logged and ignored;
+the other lines stay valid, so that removing a token always takes effect.
 """
 
 import hashlib
@@ -26,71 +25,73 @@ from gpufleet.server.auth.caller import Caller, Role
 
 _log = get_logger("auth")
 _LINE = re.compile(r"(?P<name>[\w.@:/-]{1,128})\s+(?P<role>viewer|operator)\s+sha256:(?P<hash>[0-9a-f]{64})")
-_LOOK_EVERY = 1.0
+_CHECK_EVERY = 1.0
 
 Entry = tuple[bytes, Caller]
 
 
 def new_token(name: str, role: Role) -> tuple[str, str]:
-    """A new token, and the line of the tokens file that admits it."""
+    """Return a new token, and the line of the tokens file that admits it."""
     token = "gpf_" + secrets.token_urlsafe(32)
     line = f"{name} {role} sha256:{hashlib.sha256(token.encode()).hexdigest()}"
     if not _LINE.fullmatch(line):
-        raise SettingsError(f"a token's name takes letters, digits and . @ : / - _; {name!r} has others")
+        raise SettingsError(
+            f"a token's name takes letters, digits and . @ : / - _; {name!r} has other characters"
+        )
     return token, line
 
 
 class TokenFile:
-    """The tokens of a file, as fresh as the file."""
+    """The tokens of a file, read again when the file changes."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._clock = clock
-        self._looked_at = clock()
+        self._checked_at = clock()
         try:
             self._stamp = _stamp(path)
-            self._entries, wrong = parse(path.read_text())
+            self._entries, invalid = parse(path.read_text())
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"setting auth.tokens_file: can't read {path}: {error}") from None
-        if wrong:
+        if invalid:
             raise SettingsError(
-                f"setting auth.tokens_file: {path} line {wrong[0]} is wrong; "
+                f"setting auth.tokens_file: {path} line {invalid[0]} is invalid; "
                 "it takes NAME viewer|operator sha256:HASH (gpufleet serve --new-token makes one)"
             )
 
     def caller(self, token: str) -> Caller | None:
-        """Whom `token` belongs to."""
+        """Return the owner of `token`; None if the file does not have it."""
         self._refresh()
         presented = hashlib.sha256(token.encode()).digest()
         found = None
-        for digest, caller in self._entries:  # to the end, so that time tells nothing
+        for digest, caller in self._entries:  # no early exit: the time must not depend on the entry
             if hmac.compare_digest(digest, presented):
                 found = caller
         return found
 
     def _refresh(self) -> None:
         now = self._clock()
-        if now - self._looked_at < _LOOK_EVERY:
+        if now - self._checked_at < _CHECK_EVERY:
             return
-        self._looked_at = now
+        self._checked_at = now
         try:
             stamp = _stamp(self._path)
             if stamp == self._stamp:
                 return
-            self._entries, wrong = parse(self._path.read_text())
+            self._entries, invalid = parse(self._path.read_text())
         except (OSError, UnicodeDecodeError) as error:
             if self._entries:
-                _log.error("tokens file can't be read; nobody can log in with its tokens", error=str(error))
+                _log.error("tokens_file_not_readable", path=str(self._path), error=str(error))
             self._entries, self._stamp = [], None
             return
         self._stamp = stamp
-        _log.info("tokens file read again", tokens=len(self._entries), wrong_lines=wrong)
+        _log.info("tokens_file_reloaded", tokens=len(self._entries), invalid_lines=invalid)
 
 
 def parse(text: str) -> tuple[list[Entry], list[int]]:
-    """The entries of a tokens file, and the numbers of the lines that can't be read."""
+    """Return the entries of a tokens file, and the numbers of its invalid lines."""
     entries: list[Entry] = []
-    wrong: list[int] = []
+    invalid: list[int] = []
     for number, line in enumerate(text.splitlines(), 1):
         content = line.partition("#")[0].strip()
         if not content:
@@ -98,8 +99,8 @@ def parse(text: str) -> tuple[list[Entry], list[int]]:
         if match := _LINE.fullmatch(content):
             entries.append((bytes.fromhex(match["hash"]), Caller(match["name"], cast(Role, match["role"]))))
         else:
-            wrong.append(number)
-    return entries, wrong
+            invalid.append(number)
+    return entries, invalid
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

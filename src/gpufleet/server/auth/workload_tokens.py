@@ -1,10 +1,10 @@
-"""A workload's own token: good for reporting its training numbers, and for nothing else.
+"""Tokens of workloads, which may only report the training numbers of that workload.
 
     gpw_<uid>.<signature>      both in base64url
 
-The signature is an HMAC of the uid with a key of the server, so that no list of tokens has to be
-kept, and a token dies with its workload: uids are never used again. The key is a file; another key
-makes all tokens of the old one worthless. Servers of one database need the same key.
+The signature is an HMAC of the uid with the server's key, so the server stores no tokens. A token
+ends with its workload, because uids are never reused. The key is in a file; replacing it revokes
+all tokens. Servers of one database need the same key.
 """
 
 import base64
@@ -20,23 +20,23 @@ from gpufleet.server.auth.caller import Caller
 
 PREFIX = "gpw_"
 _KEY_BYTES = 32
-_MOST_UID_BYTES = 512
+_MAX_UID_BYTES = 512
 
 
 class WorkloadTokens:
-    """Makes and checks tokens with one key."""
+    """Issues and verifies tokens with one key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def issue(self, uid: str) -> str:
-        """The token of a workload."""
+        """Return the token of a workload."""
         return f"{PREFIX}{_text(uid.encode())}.{_text(self._signature(uid))}"
 
     def caller(self, token: str) -> Caller | None:
-        """The workload whose token it is; None if it is no such token."""
+        """Return the workload of a token; None if it is not a valid workload token."""
         head, _, signature = token.removeprefix(PREFIX).partition(".")
-        if not token.startswith(PREFIX) or len(head) > _MOST_UID_BYTES:
+        if not token.startswith(PREFIX) or len(head) > _MAX_UID_BYTES:
             return None
         try:
             uid, given = _bytes(head).decode(), _bytes(signature)
@@ -51,10 +51,10 @@ class WorkloadTokens:
 
 
 def read_key(path: Path, *, make: bool) -> bytes:
-    """The key in `path`; with `make`, one is put there if there is none."""
+    """Return the key in `path`; with `make`, create the file if it does not exist."""
     try:
         if make and not path.exists():
-            _make(path)
+            _create_key(path)
         key = path.read_bytes().strip()
     except OSError as error:
         raise SettingsError(f"setting auth.workload_key_file: can't read {path}: {error.strerror}") from None
@@ -65,18 +65,18 @@ def read_key(path: Path, *, make: bool) -> bytes:
     return key
 
 
-def _make(path: Path) -> None:
+def _create_key(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    passing = path.with_name(f"{path.name}.{os.getpid()}")
-    descriptor = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(secrets.token_hex(_KEY_BYTES).encode())
     try:
-        os.link(passing, path)  # whoever is first wins; nobody reads half a key
+        os.link(temporary, path)  # atomic: of two servers the first one wins
     except FileExistsError:
         pass
     finally:
-        passing.unlink()
+        temporary.unlink()
 
 
 def _text(content: bytes) -> str:

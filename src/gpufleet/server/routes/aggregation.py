@@ -1,8 +1,8 @@
-"""`/api/v1/gpu-aggregation/*`: snapshots and hourly statistics, from the books."""
+"""`/api/v1/gpu-aggregation/*`: snapshots and hourly statistics, from the store."""
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -18,175 +18,189 @@ from gpufleet.model.statistics import (
 )
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.aggregation_examples import CLUSTER, LABEL, NAMESPACE, SNAPSHOT, WORKLOAD
-from gpufleet.server.routes.aggregation_params import (
-    DEFAULT_PAGE_SIZE,
-    MOST_ROWS,
-    ClusterAsked,
-    DimensionKeysAsked,
-    DimensionValuesAsked,
-    HoursAsked,
-    LabelHoursAsked,
-    MaybeSpan,
-    NamespaceHoursAsked,
-    Page,
-    SnapshotsAsked,
-    WorkloadHoursAsked,
+from gpufleet.server.routes.params import (
+    ClusterParams,
+    DimensionKeyParams,
+    DimensionValueParams,
+    HourParams,
+    LabelHourParams,
+    NamespaceHourParams,
+    SnapshotParams,
+    TimeRangeParams,
+    WorkloadHourParams,
+    first_hour,
+    last_hour,
 )
-from gpufleet.server.routes.aggregation_ports import Books
+from gpufleet.store import Store
 
 T = TypeVar("T")
 PREFIX = "/api/v1/gpu-aggregation"
 DAY = 86_400.0
-MOST_DETAILED = 50
+DEFAULT_PAGE_SIZE = 20
+MAX_ROWS = 100_000
+"""Rows of an answer without pages."""
+MAX_DETAILED = 50
 """Snapshots with details in one answer: each may have thousands of workloads."""
 
 
-async def cluster_name(books: Books, asked: str) -> str:
-    """The cluster that is meant; NotFound if there is none of that name."""
-    if not asked:
-        return books.default
-    names = await books.names()
-    if asked not in names:
-        raise NotFound(f"no cluster {asked!r}; there are: {', '.join(sorted(names))}")
-    return asked
+class Page(msgspec.Struct, Generic[T]):
+    """Some rows, and how many there are in all."""
+
+    total: int
+    page: int
+    page_size: int
+    total_pages: int
+    data: list[T]
 
 
-def aggregation_routes(books: Books, now: Callable[[], float] = time.time) -> list[Route]:
-    """The routes that list names, hours and snapshots."""
-    return [*_name_routes(books), *_hour_routes(books), *_snapshot_routes(books, now)]
+def page_of(rows: list[T], total: int, page: int, size: int) -> Page[T]:
+    """Return one page of `total` rows."""
+    return Page(total, page, size, -(-total // size), rows)
 
 
-def _name_routes(books: Books) -> list[Route]:
+async def cluster_name(store: Store, default: str, name: str) -> str:
+    """Return the cluster of that name, the default one for an empty name; raise NotFound if unknown."""
+    if not name:
+        return default
+    names = await store.accounted.names()
+    if name not in names:
+        raise NotFound(f"no cluster {name!r}; there are: {', '.join(sorted(names))}")
+    return name
+
+
+def aggregation_routes(
+    store: Store, default_cluster: str, now: Callable[[], float] = time.time
+) -> list[Route]:
+    """Return the routes for names, hours and snapshots."""
+    return [
+        *_name_routes(store, default_cluster),
+        *_hour_routes(store, default_cluster),
+        *_snapshot_routes(store, default_cluster, now),
+    ]
+
+
+def _name_routes(store: Store, default: str) -> list[Route]:
     @get(f"{PREFIX}/clusters", example=["prod"])
     async def clusters() -> list[str]:
-        """The clusters that are accounted for."""
-        return sorted(await books.names())
+        """Clusters with statistics."""
+        return sorted(await store.accounted.names())
 
     @get(f"{PREFIX}/namespaces", example=["inference", "ml-training"])
-    async def namespaces(query: MaybeSpan) -> list[str]:
-        """The namespaces that have statistics."""
-        cluster = await cluster_name(books, query.cluster)
-        return await books.statistics.namespaces(cluster, *query.hours)
+    async def namespaces(query: TimeRangeParams) -> list[str]:
+        """Namespaces with statistics."""
+        cluster = await cluster_name(store, default, query.cluster)
+        return await store.statistics.namespaces(cluster, *query.hours)
 
     @get(f"{PREFIX}/dimension-keys", example=["project", "team"])
-    async def dimension_keys(query: DimensionKeysAsked) -> list[str]:
-        """The keys of labels or annotations that have statistics."""
-        cluster = await cluster_name(books, query.cluster)
-        return await books.statistics.dimension_keys(cluster, *query.hours, query.dimension_type)
+    async def dimension_keys(query: DimensionKeyParams) -> list[str]:
+        """Keys of labels or annotations with statistics."""
+        cluster = await cluster_name(store, default, query.cluster)
+        return await store.statistics.dimension_keys(cluster, *query.hours, query.dimension_type)
 
     @get(f"{PREFIX}/dimension-values", example=["ai-research", "cv-team"])
-    async def dimension_values(query: DimensionValuesAsked) -> list[str]:
-        """The values of one key that have statistics."""
-        cluster = await cluster_name(books, query.cluster)
-        return await books.statistics.dimension_values(
+    async def dimension_values(query: DimensionValueParams) -> list[str]:
+        """Values of one key with statistics."""
+        cluster = await cluster_name(store, default, query.cluster)
+        return await store.statistics.dimension_values(
             cluster, *query.hours, query.dimension_type, query.dimension_key
         )
 
     return [clusters, namespaces, dimension_keys, dimension_values]
 
 
-def _hour_routes(books: Books) -> list[Route]:
+def _hour_routes(store: Store, default: str) -> list[Route]:
+    statistics = store.statistics
+
     @get(f"{PREFIX}/cluster/hourly-stats", example=[CLUSTER])
-    async def cluster_hours(query: HoursAsked) -> list[ClusterStatistics] | Page[ClusterStatistics]:
-        """Hours of a cluster; a page of them if one is asked for."""
-        wanted = await _wanted(books, query)
-        read = books.statistics
-        return await _answer(
-            query, await read.cluster_hours(wanted), lambda: read.count_cluster_hours(wanted)
-        )
+    async def cluster_hours(query: HourParams) -> list[ClusterStatistics] | Page[ClusterStatistics]:
+        """Hours of a cluster; one page of them if `page` or `page_size` is given."""
+        hours = await _hours(store, default, query)
+        rows = await statistics.cluster_hours(hours)
+        return await _answer(query, rows, lambda: statistics.count_cluster_hours(hours))
 
     @get(f"{PREFIX}/namespaces/hourly-stats", example=[NAMESPACE])
     async def namespace_hours(
-        query: NamespaceHoursAsked,
+        query: NamespaceHourParams,
     ) -> list[NamespaceStatistics] | Page[NamespaceStatistics]:
-        """Hours of namespaces; a page of them if one is asked for."""
-        wanted = await _wanted(books, query)
-        read = books.statistics
-        rows = await read.namespace_hours(wanted, query.namespace)
-        return await _answer(query, rows, lambda: read.count_namespace_hours(wanted, query.namespace))
+        """Hours of namespaces; one page of them if `page` or `page_size` is given."""
+        hours = await _hours(store, default, query)
+        rows = await statistics.namespace_hours(hours, query.namespace)
+        return await _answer(query, rows, lambda: statistics.count_namespace_hours(hours, query.namespace))
 
     @get(f"{PREFIX}/labels/hourly-stats", example=[LABEL])
-    async def label_hours(query: LabelHoursAsked) -> list[LabelStatistics] | Page[LabelStatistics]:
-        """Hours of the values of a label or annotation; a page of them if one is asked for."""
-        wanted = await _wanted(books, query)
+    async def label_hours(query: LabelHourParams) -> list[LabelStatistics] | Page[LabelStatistics]:
+        """Hours of the values of a label or annotation; one page of them if `page` or `page_size` is given."""
+        hours = await _hours(store, default, query)
         label = (query.dimension_type, query.dimension_key, query.dimension_value)
-        read = books.statistics
-        rows = await read.label_hours(wanted, *label)
-        return await _answer(query, rows, lambda: read.count_label_hours(wanted, *label))
+        rows = await statistics.label_hours(hours, *label)
+        return await _answer(query, rows, lambda: statistics.count_label_hours(hours, *label))
 
     @get(f"{PREFIX}/workloads/hourly-stats", example=Page(1, 1, 20, 1, [WORKLOAD]))
-    async def workload_hours(query: WorkloadHoursAsked) -> Page[WorkloadStatistics]:
+    async def workload_hours(query: WorkloadHourParams) -> Page[WorkloadStatistics]:
         """Hours of workloads, always in pages."""
-        hours = await _wanted(books, query, always_paged=True)
-        wanted = WorkloadHoursQuery(
-            **msgspec.structs.asdict(hours),
+        hours = WorkloadHoursQuery(
+            **msgspec.structs.asdict(await _hours(store, default, query, always_paged=True)),
             namespace=query.namespace,
             name=query.workload_name,
             kind=query.workload_type,
             by_utilization=query.order_by == "utilization",
         )
-        total, rows = await books.workloads.page(wanted)
-        return _page(query, total, rows)
+        total, rows = await store.workload_pages.page(hours)
+        return page_of(rows, total, query.page or 1, query.page_size or DEFAULT_PAGE_SIZE)
 
     return [cluster_hours, namespace_hours, label_hours, workload_hours]
 
 
-def _snapshot_routes(books: Books, now: Callable[[], float]) -> list[Route]:
+def _snapshot_routes(store: Store, default: str, now: Callable[[], float]) -> list[Route]:
     @get(f"{PREFIX}/snapshots/latest", example=SNAPSHOT)
-    async def latest_snapshot(query: ClusterAsked) -> Snapshot:
+    async def latest_snapshot(query: ClusterParams) -> Snapshot:
         """The newest snapshot, with all workloads."""
-        return await books.snapshots.latest(await cluster_name(books, query.cluster), now())
+        return await store.snapshots.latest(await cluster_name(store, default, query.cluster), now())
 
     @get(f"{PREFIX}/snapshots", example=[SNAPSHOT])
-    async def snapshots(query: SnapshotsAsked) -> list[Snapshot] | Page[Snapshot]:
-        """Snapshots of a span of time, the last 24 hours if none is given."""
-        cluster = await cluster_name(books, query.cluster)
+    async def snapshots(query: SnapshotParams) -> list[Snapshot] | Page[Snapshot]:
+        """Snapshots of a time range, by default of the last 24 hours."""
+        cluster = await cluster_name(store, default, query.cluster)
         end = query.end_time.timestamp() if query.end_time else now()
         start = query.start_time.timestamp() if query.start_time else end - DAY
         if start > end:
             raise InvalidRequest("start_time must not be after end_time, which is now if not given")
         paged = query.page is not None or query.page_size is not None
-        size = query.page_size or DEFAULT_PAGE_SIZE
-        most = MOST_DETAILED if query.details else MOST_ROWS
-        if paged and query.details and size > MOST_DETAILED:
-            raise InvalidRequest(f"parameter page_size: with details it takes at most {MOST_DETAILED}")
-        limit, offset = (size, ((query.page or 1) - 1) * size) if paged else (most + 1, 0)
-        rows = list(await books.snapshots.between(cluster, start, end, limit, offset, details=query.details))
+        page, size = query.page or 1, query.page_size or DEFAULT_PAGE_SIZE
+        max_rows = MAX_DETAILED if query.details else MAX_ROWS
+        if paged and query.details and size > MAX_DETAILED:
+            raise InvalidRequest(f"parameter page_size: with details it takes at most {MAX_DETAILED}")
+        limit, offset = (size, (page - 1) * size) if paged else (max_rows + 1, 0)
+        rows = list(await store.snapshots.between(cluster, start, end, limit, offset, details=query.details))
         if not paged:
-            return _bounded(rows, most)
-        total = await books.snapshots.count(cluster, start, end)
-        return Page(total, query.page or 1, size, -(-total // size), rows)
+            return _bounded(rows, max_rows)
+        return page_of(rows, await store.snapshots.count(cluster, start, end), page, size)
 
     return [latest_snapshot, snapshots]
 
 
-async def _wanted(books: Books, query: HoursAsked, *, always_paged: bool = False) -> HoursQuery:
+async def _hours(store: Store, default: str, query: HourParams, *, always_paged: bool = False) -> HoursQuery:
     size = query.page_size or DEFAULT_PAGE_SIZE
     paged = query.paged or always_paged
     return HoursQuery(
-        cluster=await cluster_name(books, query.cluster),
-        first=-int(-query.start_time.timestamp() // 3600),
-        last=int(query.end_time.timestamp() // 3600),
-        limit=size if paged else MOST_ROWS + 1,
+        cluster=await cluster_name(store, default, query.cluster),
+        first=first_hour(query.start_time),
+        last=last_hour(query.end_time),
+        limit=size if paged else MAX_ROWS + 1,
         offset=((query.page or 1) - 1) * size if paged else 0,
         descending=query.order_direction == "desc",
     )
 
 
 async def _answer(
-    query: HoursAsked, rows: list[T], count: Callable[[], Awaitable[int]]
+    query: HourParams, rows: list[T], count: Callable[[], Awaitable[int]]
 ) -> "list[T] | Page[T]":
     if not query.paged:
-        return _bounded(rows, MOST_ROWS)
-    return _page(query, await count(), rows)
+        return _bounded(rows, MAX_ROWS)
+    return page_of(rows, await count(), query.page or 1, query.page_size or DEFAULT_PAGE_SIZE)
 
 
-def _bounded(rows: list[T], most: int) -> list[T]:
-    if len(rows) > most:
-        raise InvalidRequest(f"more than {most:,} rows; give page and page_size, or a shorter span of time")
+def _bounded(rows: list[T], limit: int) -> list[T]:
+    if len(rows) > limit:
+        raise InvalidRequest(f"more than {limit:,} rows; give page and page_size, or a shorter time range")
     return rows
-
-
-def _page(query: HoursAsked, total: int, rows: list[T]) -> "Page[T]":
-    size = query.page_size or DEFAULT_PAGE_SIZE
-    return Page(total, query.page or 1, size, -(-total // size), rows)

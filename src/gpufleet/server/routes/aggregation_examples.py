@@ -1,4 +1,4 @@
-"""The answers that `/docs` shows for `/api/v1/gpu-aggregation`."""
+"""Example answers of `/api/v1/gpu-aggregation` for `/docs`."""
 
 from datetime import UTC, datetime
 
@@ -13,7 +13,7 @@ from gpufleet.model.statistics import (
 )
 
 _HOUR = datetime(2025, 11, 5, 14, tzinfo=UTC)
-_MADE = datetime(2025, 11, 5, 15, 0, 41, tzinfo=UTC)
+_CREATED = datetime(2025, 11, 5, 15, 0, 41, tzinfo=UTC)
 
 CLUSTER = ClusterStatistics(
     id=2102929408032769,
@@ -32,8 +32,8 @@ CLUSTER = ClusterStatistics(
     allocated_gpu_hours=96.5,
     idle_gpu_hours=1.25,
     cost=337.75,
-    created_at=_MADE,
-    updated_at=_MADE,
+    created_at=_CREATED,
+    updated_at=_CREATED,
 )
 NAMESPACE = NamespaceStatistics(
     id=2102929408032769,
@@ -52,8 +52,8 @@ NAMESPACE = NamespaceStatistics(
     allocated_gpu_hours=32.5,
     idle_gpu_hours=0.0,
     cost=113.75,
-    created_at=_MADE,
-    updated_at=_MADE,
+    created_at=_CREATED,
+    updated_at=_CREATED,
 )
 LABEL = LabelStatistics(
     id=2102929408032769,
@@ -73,8 +73,8 @@ LABEL = LabelStatistics(
     allocated_gpu_hours=64.0,
     idle_gpu_hours=0.5,
     cost=224.0,
-    created_at=_MADE,
-    updated_at=_MADE,
+    created_at=_CREATED,
+    updated_at=_CREATED,
 )
 WORKLOAD = WorkloadStatistics(
     id=2102929408032769,
@@ -106,8 +106,8 @@ WORKLOAD = WorkloadStatistics(
     allocated_gpu_hours=8.0,
     idle_gpu_hours=0.0,
     cost=28.0,
-    created_at=_MADE,
-    updated_at=_MADE,
+    created_at=_CREATED,
+    updated_at=_CREATED,
 )
 SNAPSHOT = Snapshot(
     id=115779502080001,

@@ -1,8 +1,8 @@
-"""`/api/claims`, `/api/leases` and why a claim waits, for the dashboard and other programs."""
+"""`/api/claims*` and `/api/leases`: GpuClaims, why they wait, and the leases of GPUs."""
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -11,39 +11,24 @@ from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Clusters
 from gpufleet.kubernetes.crds.gpu_claim import ClaimPhase, GpuClaim
 from gpufleet.kubernetes.leases import GpuLease
-from gpufleet.scheduler.explain import Explanation
 from gpufleet.scheduler.state.claim_requests import gang_size
+from gpufleet.server.claim_view import ClaimView
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import InCluster, PageNumber, PageSize
+from gpufleet.server.routes.params import ClusterParams, PageNumber, PageSize
 
 
-class ClaimView(Protocol):
-    """Claims and leases of one cluster; a Protocol, since the edge may not import who reads them."""
-
-    async def claims(self) -> list[GpuClaim]:
-        """All claims, by namespace and name."""
-
-    async def leases(self) -> list[GpuLease]:
-        """All leases of GPUs, by node and GPU."""
-
-    async def explain(self, namespace: str, claim: str) -> Explanation:
-        """Why a claim waits; NotFound if there is none of that name."""
-
-
-class ClaimsAsked(InCluster, rename="camel"):
-    """Which claims."""
+class ClaimParams(ClusterParams, rename="camel"):
+    """Filter and page of the list of claims."""
 
     page_num: PageNumber = 1
     page_size: PageSize = 100
     namespace: Annotated[str, Meta(max_length=253, description="Claims of this namespace only.")] = ""
     phase: Annotated[ClaimPhase | None, Meta(description="Claims in this phase only.")] = None
-    gang: Annotated[
-        str, Meta(max_length=253, description="Claims of this gang only; * for those of any.")
-    ] = ""
+    gang: Annotated[str, Meta(max_length=253, description="Claims of this gang only; * for any gang.")] = ""
 
 
-class LeasesAsked(InCluster, rename="camel"):
-    """Which leases."""
+class LeaseParams(ClusterParams, rename="camel"):
+    """Filter and page of the list of leases."""
 
     page_num: PageNumber = 1
     page_size: PageSize = 100
@@ -51,7 +36,7 @@ class LeasesAsked(InCluster, rename="camel"):
 
 
 class ClaimAllocation(msgspec.Struct, rename="camel"):
-    """What one pod of a claim has."""
+    """The GPUs of one pod of a claim."""
 
     pod_uid: str
     pod_name: str
@@ -62,7 +47,7 @@ class ClaimAllocation(msgspec.Struct, rename="camel"):
 
 
 class ClaimRow(msgspec.Struct, rename="camel"):
-    """A claim: what it asks for and what it got."""
+    """A claim: its request and its allocation."""
 
     namespace: str
     name: str
@@ -72,7 +57,7 @@ class ClaimRow(msgspec.Struct, rename="camel"):
     exclusivity: str
     gang: str
     gang_size: int | None
-    """How many pods the gang needs, where the claim says so; a PodGroup may say it instead."""
+    """How many pods the gang needs, if the claim gives it; otherwise the PodGroup does."""
     phase: str
     node_name: str
     gpu_ids: list[int]
@@ -83,14 +68,14 @@ class ClaimRow(msgspec.Struct, rename="camel"):
 
 
 class ClaimPage(msgspec.Struct):
-    """Some claims, and how many there are."""
+    """One page of claims, and how many there are in all."""
 
     data: list[ClaimRow]
     total: int
 
 
 class LeaseHolder(msgspec.Struct, rename="camel"):
-    """A pod that holds a part of a GPU; without a name if the lease doesn't say."""
+    """A pod that holds a share of a GPU; its name is empty if the lease does not give it."""
 
     pod_uid: str
     namespace: str
@@ -102,7 +87,7 @@ class LeaseHolder(msgspec.Struct, rename="camel"):
 
 
 class LeaseRow(msgspec.Struct, rename="camel"):
-    """A lease of a GPU; `foreign` if gpufleet's scheduler did not make it."""
+    """A lease of a GPU; `foreign` if gpufleet's scheduler did not create it."""
 
     name: str
     node: str
@@ -113,14 +98,14 @@ class LeaseRow(msgspec.Struct, rename="camel"):
 
 
 class LeasePage(msgspec.Struct):
-    """Some leases, and how many there are."""
+    """One page of leases, and how many there are in all."""
 
     data: list[LeaseRow]
     total: int
 
 
 class WhyWaiting(msgspec.Struct, rename="camel"):
-    """Why a claim waits: a sentence, the nodes by reason, and what would make it fit."""
+    """Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit."""
 
     waiting: bool
     sentence: str
@@ -128,45 +113,50 @@ class WhyWaiting(msgspec.Struct, rename="camel"):
     remedies: list[str]
 
 
-def claim_routes(clusters: Clusters, books: Mapping[str, ClaimView]) -> list[Route]:
-    """The routes, over the clusters that have claims; others have none to show."""
+def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Route]:
+    """Return the routes; a cluster without a view has no claims and no leases."""
+
+    def view_of(name: str) -> ClaimView | None:
+        cluster = clusters.get(name)
+        return views[clusters.synced(name).name] if cluster.name in views else None
 
     @get("/api/claims", example=ClaimPage([_CLAIM], 1))
-    async def list_claims(query: ClaimsAsked) -> ClaimPage:
+    async def list_claims(query: ClaimParams) -> ClaimPage:
         """GpuClaims by namespace and name."""
-        book = books.get(clusters.get(query.cluster).name)
-        found = [
+        view = view_of(query.cluster)
+        claims = [
             claim
-            for claim in (await book.claims() if book else [])
+            for claim in (await view.claims() if view else [])
             if query.namespace in ("", claim.metadata.namespace)
             and query.phase in (None, claim.status.phase)
             and (query.gang in ("", claim.spec.gang_ref) or (query.gang == "*" and claim.spec.gang_ref))
         ]
         first = (query.page_num - 1) * query.page_size
-        return ClaimPage([_claim(each) for each in found[first : first + query.page_size]], len(found))
+        return ClaimPage([_claim_row(each) for each in claims[first : first + query.page_size]], len(claims))
 
     @get("/api/leases", example=LeasePage([_LEASE], 1))
-    async def list_leases(query: LeasesAsked) -> LeasePage:
-        """Leases of GPUs by node and GPU: who holds what."""
-        book = books.get(clusters.get(query.cluster).name)
-        found = [lease for lease in (await book.leases() if book else []) if query.node in ("", lease.node)]
+    async def list_leases(query: LeaseParams) -> LeasePage:
+        """Leases of GPUs with their holders, by node and GPU."""
+        view = view_of(query.cluster)
+        leases = [lease for lease in (await view.leases() if view else []) if query.node in ("", lease.node)]
         first = (query.page_num - 1) * query.page_size
-        return LeasePage([_lease(each) for each in found[first : first + query.page_size]], len(found))
+        return LeasePage([_lease_row(each) for each in leases[first : first + query.page_size]], len(leases))
 
     @get("/api/claims/{namespace:str}/{name:str}/explain", example=_WHY)
-    async def explain_claim(namespace: str, name: str, query: InCluster) -> WhyWaiting:
-        """Why a claim waits, in one sentence with the nodes by reason, and what would make it fit."""
-        cluster = clusters.get(query.cluster)
-        book = books.get(cluster.name)
-        if book is None:
-            raise NotFound(f"cluster {cluster.name} has no GpuClaims: it is not on Kubernetes")
-        why = await book.explain(namespace, name)
+    async def explain_claim(namespace: str, name: str, query: ClusterParams) -> WhyWaiting:
+        """Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit."""
+        view = view_of(query.cluster)
+        if view is None:
+            raise NotFound(
+                f"cluster {clusters.get(query.cluster).name} has no GpuClaims: it is not on Kubernetes"
+            )
+        why = await view.explain(namespace, name)
         return WhyWaiting(why.waiting, why.sentence, why.reasons, list(why.remedies))
 
     return [list_claims, list_leases, explain_claim]
 
 
-def _claim(claim: GpuClaim) -> ClaimRow:
+def _claim_row(claim: GpuClaim) -> ClaimRow:
     devices, status, meta = claim.spec.devices, claim.status, claim.metadata
     return ClaimRow(
         namespace=meta.namespace,
@@ -192,7 +182,7 @@ def _claim(claim: GpuClaim) -> ClaimRow:
     )
 
 
-def _lease(lease: GpuLease) -> LeaseRow:
+def _lease_row(lease: GpuLease) -> LeaseRow:
     return LeaseRow(
         name=lease.name,
         node=lease.node,

@@ -1,4 +1,4 @@
-"""`/api/clusters/*`: the cluster as a whole, its consumers, its hottest GPUs."""
+"""`/api/clusters*`: the list of clusters; overview, top consumers and hottest GPUs of one."""
 
 import math
 from typing import Annotated, Any
@@ -11,14 +11,20 @@ from gpufleet.fleet.overview import HotGpu, hottest, overview, utilization_of
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.reading import Quantity, RdmaPorts, StorageUse
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import InCluster, PagedInCluster
-from gpufleet.server.routes.units import bytes_in_words, gigabits_in_words
+from gpufleet.server.routes.params import ClusterParams, PageParams
 
 NOT_MEASURED = "nothing in the metric source measures this"
+_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+class ClusterName(msgspec.Struct):
+    """A cluster of this server."""
+
+    name: str
 
 
 class StorageStat(msgspec.Struct, rename="camel"):
-    """File systems of the cluster, each shared one counted once."""
+    """File systems of the cluster; a shared one counts once."""
 
     total_capacity: str
     used_capacity: str
@@ -47,7 +53,7 @@ class ClusterOverview(msgspec.Struct, rename="camel"):
     busy_nodes: int
     allocation_rate: float
     utilization: float | None
-    """Null if GPUs are allocated and none of them has a reading."""
+    """Null if no allocated GPU has a reading."""
     storage_stat: StorageStat
     rdma_cluster_stat: RdmaClusterStat
     total_gpus: int
@@ -55,7 +61,7 @@ class ClusterOverview(msgspec.Struct, rename="camel"):
 
 
 class ConsumerStat(msgspec.Struct, rename="camel"):
-    """What a consumer holds, and how well it uses it (null without a reading)."""
+    """GPUs of a consumer and their mean utilization (null without a reading)."""
 
     gpu_request: int
     gpu_utilization: float | None
@@ -74,7 +80,7 @@ class Consumer(msgspec.Struct, rename="camel"):
 
 
 class ConsumerPage(msgspec.Struct):
-    """Some consumers, and how many there are."""
+    """One page of consumers, and how many there are in all."""
 
     data: list[Consumer]
     total: int
@@ -107,31 +113,36 @@ class Heatmaps(msgspec.Struct):
     utilization: Heatmap
 
 
-class HeatmapAsked(InCluster, rename="camel"):
-    """How many GPUs for each quantity."""
+class HeatmapParams(ClusterParams, rename="camel"):
+    """How many GPUs to return for each quantity."""
 
     top_k: Annotated[int, Meta(ge=1, le=1000, description="GPUs for each quantity.")] = 5
 
 
 def cluster_routes(clusters: Clusters) -> list[Route]:
-    """The routes under `/api/clusters`."""
+    """Return the routes under `/api/clusters`."""
+
+    @get("/api/clusters", example=[ClusterName("prod"), ClusterName("lab")])
+    async def list_clusters() -> list[ClusterName]:
+        """Clusters of this server, the default one first."""
+        return [ClusterName(cluster.name) for cluster in clusters]
 
     @get("/api/clusters/overview", example=_OVERVIEW)
-    async def cluster_overview(query: InCluster) -> ClusterOverview:
+    async def cluster_overview(query: ClusterParams) -> ClusterOverview:
         """Nodes by state, allocation, utilization, storage and RDMA of a cluster."""
         return await _overview(clusters.synced(query.cluster))
 
     @get("/api/clusters/consumers", example=_CONSUMERS)
-    async def consumers(query: PagedInCluster) -> ConsumerPage:
+    async def consumers(query: PageParams) -> ConsumerPage:
         """Workloads that hold GPUs, most GPUs first."""
         cluster = clusters.synced(query.cluster)
         page = cluster.listing.consumers(query.page_num, query.page_size)
         return ConsumerPage([_consumer(cluster, row) for row in page.rows], page.total)
 
     @get("/api/clusters/gpuHeatmap", example=_HEATMAPS)
-    async def gpu_heatmap(query: HeatmapAsked) -> Heatmaps:
-        """The GPUs of the whole cluster with the most power, temperature and utilization."""
-        fleet = clusters.get(query.cluster).fleet
+    async def gpu_heatmap(query: HeatmapParams) -> Heatmaps:
+        """The GPUs of the whole cluster with the highest power, temperature and utilization."""
+        fleet = clusters.synced(query.cluster).fleet
         power = hottest(fleet, Quantity.POWER, query.top_k)
         return Heatmaps(
             power=_heatmap(2, "W", _power_axis(power), 0, power),
@@ -139,31 +150,31 @@ def cluster_routes(clusters: Clusters) -> list[Route]:
             utilization=_heatmap(1, "%", 100, 0, hottest(fleet, Quantity.UTILIZATION, query.top_k)),
         )
 
-    return [cluster_overview, consumers, gpu_heatmap]
+    return [list_clusters, cluster_overview, consumers, gpu_heatmap]
 
 
 async def _overview(cluster: Cluster) -> ClusterOverview:
     storage, rdma = await cluster.metrics.storage(), await cluster.metrics.rdma()
-    seen = overview(cluster.fleet)
+    counts = overview(cluster.fleet)
     return ClusterOverview(
-        total_nodes=seen.nodes,
-        healthy_nodes=seen.healthy,
-        faulty_nodes=seen.faulty,
-        fully_idle_nodes=seen.idle,
-        partially_idle_nodes=seen.partial,
-        busy_nodes=seen.busy,
-        allocation_rate=round(seen.allocation_rate, 4),
-        utilization=_rate(seen.utilization, nothing=seen.allocated == 0),
+        total_nodes=counts.nodes,
+        healthy_nodes=counts.healthy,
+        faulty_nodes=counts.faulty,
+        fully_idle_nodes=counts.idle,
+        partially_idle_nodes=counts.partial,
+        busy_nodes=counts.busy,
+        allocation_rate=round(counts.allocation_rate, 4),
+        utilization=_rate(counts.utilization, unallocated=counts.allocated == 0),
         storage_stat=_storage(storage),
         rdma_cluster_stat=_rdma(rdma),
-        total_gpus=seen.gpus,
-        allocated_gpus=seen.allocated,
+        total_gpus=counts.gpus,
+        allocated_gpus=counts.allocated,
     )
 
 
-def _rate(value: float | None, *, nothing: bool) -> float | None:
+def _rate(value: float | None, *, unallocated: bool) -> float | None:
     if value is None:
-        return 0.0 if nothing else None
+        return 0.0 if unallocated else None
     return round(value, 4)
 
 
@@ -172,23 +183,24 @@ def _storage(use: StorageUse | None) -> StorageStat:
         return StorageStat("0TB", "0TB", "0TB", 0.0, NOT_MEASURED)
     rate = use.used_bytes / use.capacity_bytes if use.capacity_bytes else 0.0
     amounts = (use.capacity_bytes, use.used_bytes, use.available_bytes)
-    total, used, available = (bytes_in_words(amount) for amount in amounts)
+    total, used, available = (format_bytes(amount) for amount in amounts)
     return StorageStat(total, used, available, round(rate, 4))
 
 
 def _rdma(ports: RdmaPorts | None) -> RdmaClusterStat:
     if ports is None:
         return RdmaClusterStat(0, 0, "0Gbps", NOT_MEASURED)
-    return RdmaClusterStat(ports.total, ports.active, gigabits_in_words(ports.port_rate))
+    return RdmaClusterStat(ports.total, ports.active, format_gigabits(ports.port_rate))
 
 
 def _consumer(cluster: Cluster, workload: Workload) -> Consumer:
     fleet = cluster.fleet
     gpus = [(pod.node, index) for pod in workload.counted for index in fleet.gpus_of(pod)]
     utilization = utilization_of(fleet, gpus)
-    stat = ConsumerStat(workload.gpus, _rate(utilization, nothing=False))
-    name, space = workload.name, workload.namespace
-    return Consumer(workload.kind, name, space, workload.uid, stat, None, workload.source)
+    stat = ConsumerStat(workload.gpus, _rate(utilization, unallocated=False))
+    return Consumer(
+        workload.kind, workload.name, workload.namespace, workload.uid, stat, None, workload.source
+    )
 
 
 def _heatmap(serial: int, unit: str, top: int, bottom: int, gpus: list[HotGpu]) -> Heatmap:
@@ -197,8 +209,24 @@ def _heatmap(serial: int, unit: str, top: int, bottom: int, gpus: list[HotGpu]) 
 
 
 def _power_axis(gpus: list[HotGpu]) -> int:
-    """A little above the highest bar, in round numbers."""
+    """Return a round number a little above the highest value."""
     return max(100, math.ceil(max((gpu.value for gpu in gpus), default=0.0) * 1.1 / 50) * 50)
+
+
+def format_bytes(amount: float) -> str:
+    """Return bytes in decimal units, at most TB, with up to one decimal: `450TB`, `1.5GB`; `0TB` for none."""
+    if amount <= 0:
+        return "0TB"
+    unit = 0
+    while amount >= 1000 and unit < len(_BYTE_UNITS) - 1:
+        amount /= 1000
+        unit += 1
+    return f"{amount:.1f}".removesuffix(".0") + _BYTE_UNITS[unit]
+
+
+def format_gigabits(bytes_per_second: float) -> str:
+    """Return a link rate in gigabits per second: `400Gbps`."""
+    return f"{bytes_per_second * 8 / 1e9:.1f}".removesuffix(".0") + "Gbps"
 
 
 _OVERVIEW = ClusterOverview(

@@ -1,9 +1,9 @@
-"""`/api/events`: what changes, told as it happens (server-sent events).
+"""`/api/events`: changes as server-sent events.
 
-Each event is a change of a workload, a node, a GPU's health or a claim. A caller that reads too
-slowly loses the oldest changes and is told that it did; memory stays bounded. A comment every 15
-seconds keeps proxies from closing the connection. A stream ends when the server does, so that
-nobody who listens holds up its end.
+Each event is a change of a workload, a node, a GPU's health or a claim. The queue of a client is
+bounded: one that reads too slowly loses the oldest changes and gets an event `lost` with their
+number. A comment every 15 seconds keeps proxies from closing the connection. Streams end when the
+server stops, so that they do not delay its shutdown.
 """
 
 import asyncio
@@ -20,75 +20,77 @@ from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams
 
-MOST_LISTENERS = 200
-KEPT_FOR_A_LISTENER = 1000
+MAX_CLIENTS = 200
+QUEUE_SIZE = 1000
 HEARTBEAT = 15.0
 REPLAYED = 50
-"""Changes before the connection that are told first, so that a page has something to show."""
+"""Earlier changes that a stream starts with, so that a page has something to show."""
 
 
 def event_routes(clusters: Clusters, lifecycle: Lifecycle, heartbeat: float = HEARTBEAT) -> list[Route]:
-    """The stream of changes."""
-    listening = 0
+    """Return the route of the event stream."""
+    clients = 0
 
     @get("/api/events", media_type="text/event-stream")
     async def events(query: ClusterParams) -> StreamingResponse:
         """Changes of workloads, nodes, GPU health and claims, as they happen (server-sent events)."""
-        nonlocal listening
+        nonlocal clients
         cluster = clusters.get(query.cluster)
-        if listening >= MOST_LISTENERS:
-            raise HTTPException(503, f"{MOST_LISTENERS} listeners are connected already", {"retry-after": "5"})
+        if clients >= MAX_CLIENTS:
+            raise HTTPException(503, f"{MAX_CLIENTS} clients are connected already", {"retry-after": "5"})
 
-        async def told() -> AsyncIterator[bytes]:
-            nonlocal listening
-            listening += 1
+        async def stream() -> AsyncIterator[bytes]:
+            nonlocal clients
+            clients += 1
             try:
-                async for event in _tell(cluster, lifecycle, heartbeat):
+                async for event in _events(cluster, lifecycle, heartbeat):
                     yield event
             finally:
-                listening -= 1
+                clients -= 1
 
-        return StreamingResponse(told(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        return StreamingResponse(
+            stream(), media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
 
     return [events]
 
 
-async def _tell(cluster: Cluster, lifecycle: Lifecycle, heartbeat: float) -> AsyncIterator[bytes]:
-    waiting: deque[Change] = deque(maxlen=KEPT_FOR_A_LISTENER)
-    news = asyncio.Event()
-    heard = 0
+async def _events(cluster: Cluster, lifecycle: Lifecycle, heartbeat: float) -> AsyncIterator[bytes]:
+    queue: deque[Change] = deque(maxlen=QUEUE_SIZE)
+    wake = asyncio.Event()
+    received = 0
 
-    def hear(change: Change) -> None:
-        nonlocal heard
-        heard += 1
-        waiting.append(change)
-        news.set()
+    def on_change(change: Change) -> None:
+        nonlocal received
+        received += 1
+        queue.append(change)
+        wake.set()
 
-    before = list(cluster.fleet.changes.recent)[-REPLAYED:]
-    stop = cluster.fleet.changes.subscribe(hear)
-    stay = lifecycle.when_stopping(news.set)
+    replayed = list(cluster.fleet.changes.recent)[-REPLAYED:]
+    unsubscribe = cluster.fleet.changes.subscribe(on_change)
+    cancel = lifecycle.when_stopping(wake.set)
     try:
         yield b": changes of cluster " + cluster.name.encode("ascii", "replace") + b"\n\n"
-        for change in before:
+        for change in replayed:
             yield _event(change)
-        told = 0
+        sent = 0
         while not lifecycle.stopping:
             try:
                 async with asyncio.timeout(heartbeat):
-                    await news.wait()
+                    await wake.wait()
             except TimeoutError:
                 yield b": still here\n\n"
                 continue
-            news.clear()
-            if (lost := heard - told - len(waiting)) > 0:
-                told += lost
+            wake.clear()
+            if (lost := received - sent - len(queue)) > 0:
+                sent += lost
                 yield b"event: lost\ndata: " + str(lost).encode() + b"\n\n"
-            while waiting:
-                told += 1
-                yield _event(waiting.popleft())
+            while queue:
+                sent += 1
+                yield _event(queue.popleft())
     finally:
-        stay()
-        stop()
+        cancel()
+        unsubscribe()
 
 
 def _event(change: Change) -> bytes:

@@ -1,10 +1,9 @@
-"""`/api/v1/gpu/map`: one quantity of every GPU in columns, for those who draw all of them at once.
+"""`/api/v1/gpu/map`: one quantity of every GPU in columns, for heat maps of the whole fleet.
 
-`/api/v1/gpu/metrics` says everything of each GPU and takes 25 MB for 100,000 of them. A map needs
-one number and one mark for each, so here the names stand once per node and the rest is in columns
-in the order of the nodes: under a megabyte, and about 200 kB once compressed. An answer is made
-once for each state of the fleet and handed to everybody; what it says of a node is made once for
-each state of that node.
+`/api/v1/gpu/metrics` takes 25 MB for 100,000 GPUs. A map needs one number and one mark per GPU, so
+here each node name appears once and the rest is in columns in the order of the nodes: under a
+megabyte, about 200 kB compressed. An answer is encoded once per state of the fleet for all
+callers, from rows that are made once per state of a node.
 """
 
 from functools import lru_cache
@@ -32,15 +31,15 @@ _QUANTITIES: dict[Name, tuple[Quantity, str]] = {
 _ISLAND_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
-class MapAsked(msgspec.Struct):
-    """Which cluster, and what of each GPU."""
+class MapParams(msgspec.Struct):
+    """The cluster, and the quantity to show."""
 
     cluster: ClusterName = ""
-    quantity: Annotated[Name, Meta(description="What is told of each GPU.")] = "utilization"
+    quantity: Annotated[Name, Meta(description="The quantity of each GPU.")] = "utilization"
 
 
 class GpuMap(msgspec.Struct, rename="camel"):
-    """Every GPU of a cluster, node after node. The lists of GPUs are all in one order."""
+    """Every GPU of a cluster, node by node; all lists of GPUs have the same order."""
 
     quantity: str
     unit: str
@@ -51,42 +50,42 @@ class GpuMap(msgspec.Struct, rename="camel"):
     """GPUs of each node."""
     models: list[str]
     model_of: list[int]
-    """The place in `models` for each node."""
+    """The index in `models` for each node."""
     indexes: list[int]
-    """The index that a GPU has on its node."""
+    """The index of each GPU on its node."""
     values: list[int | None]
     """The quantity of each GPU, as a whole number; null without a reading."""
     marks: str
-    """One letter a GPU: f free, h held, x unhealthy or on a faulty node, c cordoned, u of unknown health.
+    """One letter per GPU: f free, h held, x unhealthy or on a faulty node, c cordoned, u of unknown health.
 
-    p is perhaps held: a node has as many of them as GPUs that are held without anybody saying which.
+    p is perhaps held: a node has one for each GPU that is allocated without a known index.
     """
     islands: str
-    """One letter a GPU: which island of its node it is on; - for none."""
+    """One letter per GPU for its island on the node; - for none."""
 
 
 def gpu_map_routes(clusters: Clusters) -> list[Route]:
-    """The map of all GPUs."""
-    kept: dict[tuple[str, str], tuple[int, Prepared[GpuMap]]] = {}
-    drawn: dict[str, dict[str, _Node]] = {}
+    """Return the route of the GPU map."""
+    answers: dict[tuple[str, str], tuple[int, Prepared[GpuMap]]] = {}
+    rows: dict[str, dict[str, _NodeRow]] = {}
 
     @get("/api/v1/gpu/map", example=_EXAMPLE)
-    async def gpu_map(query: MapAsked) -> Prepared[GpuMap]:
-        """One quantity of every GPU in columns, with who is free, held or broken."""
+    async def gpu_map(query: MapParams) -> Prepared[GpuMap]:
+        """One quantity of every GPU in columns, with marks for free, held and unhealthy GPUs."""
         cluster = clusters.synced(query.cluster)
         cluster.fleet.refresh()
         key, version = (cluster.name, query.quantity), cluster.fleet.version
-        known = kept.get(key)
-        if known is None or known[0] != version:
-            nodes = drawn[cluster.name] = _nodes(cluster, drawn.get(cluster.name, {}))
-            known = kept[key] = (version, Prepared.of(_map(cluster, nodes, query.quantity)))
-        return known[1]
+        cached = answers.get(key)
+        if cached is None or cached[0] != version:
+            nodes = rows[cluster.name] = _node_rows(cluster, rows.get(cluster.name, {}))
+            cached = answers[key] = (version, Prepared.of(_map(cluster, nodes, query.quantity)))
+        return cached[1]
 
     return [gpu_map]
 
 
-class _Node(NamedTuple):
-    """What the map says of one node, its readings aside: the same for as long as its view is."""
+class _NodeRow(NamedTuple):
+    """The map's data of one node without readings; valid as long as the node's view."""
 
     view: NodeView
     slots: list[int]
@@ -96,28 +95,28 @@ class _Node(NamedTuple):
     islands: str
 
 
-def _nodes(cluster: Cluster, known: dict[str, _Node]) -> dict[str, _Node]:
-    """The nodes with GPUs by name; only those that changed are looked at anew."""
-    nodes = {}
+def _node_rows(cluster: Cluster, previous: dict[str, _NodeRow]) -> dict[str, _NodeRow]:
+    """Return the nodes with GPUs by name; reuse the rows of nodes that have not changed."""
+    rows = {}
     for name, view in sorted(cluster.fleet.views().items()):
-        node = known.get(name)
-        if node is None or node.view is not view:
-            node = _node(cluster, view)
-        if node.slots:
-            nodes[name] = node
-    return nodes
+        row = previous.get(name)
+        if row is None or row.view is not view:
+            row = _node_row(cluster, view)
+        if row.slots:
+            rows[name] = row
+    return rows
 
 
-def _node(cluster: Cluster, view: NodeView) -> _Node:
+def _node_row(cluster: Cluster, view: NodeView) -> _NodeRow:
     gpus = view.gpus
     indexes = [gpu.index for gpu in gpus]
     slots = cluster.fleet.gpu_columns.slots_of(view.node.name, indexes)
-    return _Node(
+    return _NodeRow(
         view, slots, indexes, _model(view), _marks(view), _islands(tuple([gpu.island for gpu in gpus]))
     )
 
 
-def _map(cluster: Cluster, nodes: dict[str, _Node], name: Name) -> GpuMap:
+def _map(cluster: Cluster, nodes: dict[str, _NodeRow], name: Name) -> GpuMap:
     gpu_columns = cluster.fleet.gpu_columns
     quantity, unit = _QUANTITIES[name]
     models: dict[str, int] = {}
@@ -132,17 +131,17 @@ def _map(cluster: Cluster, nodes: dict[str, _Node], name: Name) -> GpuMap:
         models=list(models),
         model_of=model_of,
         indexes=[index for node in nodes.values() for index in node.indexes],
-        values=_whole(gpu_columns.column(quantity)[slots]),
+        values=_rounded(gpu_columns.column(quantity)[slots]),
         marks="".join([node.marks for node in nodes.values()]),
         islands="".join([node.islands for node in nodes.values()]),
     )
 
 
-def _whole(column: Column) -> list[int | None]:
+def _rounded(column: Column) -> list[int | None]:
     missing = np.isnan(column)
     values: list[int | None] = np.rint(np.where(missing, 0.0, column)).astype(np.int64).tolist()
-    for place in np.flatnonzero(missing).tolist():
-        values[place] = None
+    for index in np.flatnonzero(missing).tolist():
+        values[index] = None
     return values
 
 
@@ -168,16 +167,16 @@ def _marks(view: NodeView) -> str:
             for gpu in view.gpus
         ]
     )
-    unnamed = view.allocated - len(view.holders)
-    return marks.replace("f", "p", unnamed) if unnamed > 0 else marks
+    without_index = view.allocated - len(view.holders)
+    return marks.replace("f", "p", without_index) if without_index > 0 else marks
 
 
 @lru_cache(maxsize=4096)
 def _islands(names: tuple[str, ...]) -> str:
-    """Letters for the islands of a node's GPUs; most nodes of a fleet are alike."""
-    seen: dict[str, str] = {}
+    """Return a letter for the island of each GPU. Cached, since most nodes of a fleet are alike."""
+    letters: dict[str, str] = {}
     return "".join(
-        seen.setdefault(name, _ISLAND_LETTERS[len(seen) % len(_ISLAND_LETTERS)]) if name else "-"
+        letters.setdefault(name, _ISLAND_LETTERS[len(letters) % len(_ISLAND_LETTERS)]) if name else "-"
         for name in names
     )
 

@@ -1,8 +1,8 @@
 """`/api/v1/gpu/*`: the latest reading of every GPU, and the processes on them.
 
-The answer without filters is encoded once for each refresh and handed to everybody; one with
-filters is made for its caller, from the rows of the nodes that are meant alone. Large answers are
-made in a thread, so that others are answered meanwhile.
+The answer without filters is encoded once per refresh for all callers. An answer with filters is
+made per request, from the rows of the matching nodes. Large answers are encoded in a thread, so
+that the event loop stays free.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from gpufleet.server.routes.params import ClusterName
 GIB = 1024**3
 MIB = 1024**2
 FEW_ROWS = 1000
-"""Rows up to which an answer is made at once: a few milliseconds."""
+"""Rows up to which an answer is encoded in the event loop: a few milliseconds."""
 
 
 class GpuMetrics(msgspec.Struct):
-    """One GPU: memory in GiB, utilization in percent, temperature in Celsius; null for what nobody measures."""
+    """One GPU: memory in GiB, utilization in percent, temperature in Celsius; null if not measured."""
 
     node_name: str
     gpu_index: int
@@ -44,7 +44,7 @@ class GpuMetrics(msgspec.Struct):
 
 
 class GpuProcessRow(msgspec.Struct):
-    """One process on one GPU: GPU memory in MiB, cpu and memory in percent; null for what nobody measures."""
+    """One process on one GPU: GPU memory in MiB, cpu and memory in percent; null if not measured."""
 
     node_name: str
     gpu_index: int
@@ -58,8 +58,8 @@ class GpuProcessRow(msgspec.Struct):
     timestamp: datetime
 
 
-class GpusAsked(msgspec.Struct):
-    """Which GPUs."""
+class GpuParams(msgspec.Struct):
+    """Filters for GPUs."""
 
     cluster: ClusterName = ""
     node: Annotated[str, Meta(max_length=253, description="GPUs of this node only.")] = ""
@@ -69,42 +69,42 @@ class GpusAsked(msgspec.Struct):
     ] = ""
 
 
-class ProcessesAsked(msgspec.Struct):
-    """Which processes."""
+class ProcessParams(msgspec.Struct):
+    """Filters for processes."""
 
     cluster: ClusterName = ""
     node: Annotated[str, Meta(max_length=253, description="Processes on this node only.")] = ""
 
 
 def gpu_routes(clusters: Clusters) -> list[Route]:
-    """The routes under `/api/v1/gpu`."""
-    kept: dict[str, tuple[Readings, Prepared[list[GpuMetrics]]]] = {}
-    making = asyncio.Lock()
+    """Return the routes under `/api/v1/gpu`."""
+    cache: dict[str, tuple[Readings, Prepared[list[GpuMetrics]]]] = {}
+    encoding = asyncio.Lock()
 
     @get("/api/v1/gpu/metrics", example=[_GPU])
-    async def gpu_metrics(query: GpusAsked) -> Prepared[list[GpuMetrics]] | Answer[list[GpuMetrics]]:
+    async def gpu_metrics(query: GpuParams) -> Prepared[list[GpuMetrics]] | Answer[list[GpuMetrics]]:
         """The latest reading of every GPU."""
         cluster = clusters.get(query.cluster)
         readings = cluster.fleet.gpu_columns.readings
         message = _message("GPU metrics retrieved successfully", readings.errors)
         if query.node or query.namespace or query.workload:
-            chosen = _chosen(cluster, readings, query)
-            if len(chosen) > FEW_ROWS:
-                return await asyncio.to_thread(_prepared, readings, message, chosen)
-            return Answer(_rows(readings, chosen), message)
-        known = kept.get(cluster.name)
-        if known is None or known[0] is not readings:
-            async with making:
-                known = kept.get(cluster.name)
-                if known is None or known[0] is not readings:
-                    everything = range(len(readings))
-                    prepared = await asyncio.to_thread(_prepared, readings, message, everything)
-                    known = kept[cluster.name] = (readings, prepared)
-        return known[1]
+            rows = _matching_rows(cluster, readings, query)
+            if len(rows) > FEW_ROWS:
+                return await asyncio.to_thread(_prepared, readings, message, rows)
+            return Answer(_metrics(readings, rows), message)
+        cached = cache.get(cluster.name)
+        if cached is None or cached[0] is not readings:
+            async with encoding:
+                cached = cache.get(cluster.name)
+                if cached is None or cached[0] is not readings:
+                    all_rows = range(len(readings))
+                    prepared = await asyncio.to_thread(_prepared, readings, message, all_rows)
+                    cached = cache[cluster.name] = (readings, prepared)
+        return cached[1]
 
     @get("/api/v1/gpu/processes", example=[_PROCESS])
-    async def gpu_processes(query: ProcessesAsked) -> Answer[list[GpuProcessRow]]:
-        """The processes on the GPUs."""
+    async def gpu_processes(query: ProcessParams) -> Answer[list[GpuProcessRow]]:
+        """Processes on the GPUs."""
         cluster = clusters.get(query.cluster)
         found = await cluster.processes()
         rows = [_process(row) for row in found.rows if query.node in ("", row.gpu.node)]
@@ -117,16 +117,16 @@ def gpu_routes(clusters: Clusters) -> list[Route]:
 def _message(success: str, errors: Mapping[str, str]) -> str:
     if not errors:
         return success
-    parts = "; ".join(f"{name}: {why}" for name, why in sorted(errors.items()))
-    return f"{success}, but not everything could be read now ({parts})"
+    details = "; ".join(f"{name}: {error}" for name, error in sorted(errors.items()))
+    return f"{success}, but not everything could be read now ({details})"
 
 
-def _prepared(readings: Readings, message: str, chosen: Sequence[int]) -> Prepared[list[GpuMetrics]]:
-    """Rows, encoded. Readings never change, so that a thread may look at them."""
-    return Prepared.of(_rows(readings, chosen), message)
+def _prepared(readings: Readings, message: str, rows: Sequence[int]) -> Prepared[list[GpuMetrics]]:
+    """Encode rows. Safe in a thread, since readings are immutable."""
+    return Prepared.of(_metrics(readings, rows), message)
 
 
-def _chosen(cluster: Cluster, readings: Readings, query: GpusAsked) -> Sequence[int]:
+def _matching_rows(cluster: Cluster, readings: Readings, query: GpuParams) -> Sequence[int]:
     if not query.namespace and not query.workload:
         return readings.rows_of(query.node)
     return sorted(
@@ -137,30 +137,27 @@ def _chosen(cluster: Cluster, readings: Readings, query: GpusAsked) -> Sequence[
     )
 
 
-def _held(cluster: Cluster, query: GpusAsked) -> dict[str, set[int]]:
-    """The GPUs of each node that a namespace or a workload holds, on one node if one is named."""
+def _held(cluster: Cluster, query: GpuParams) -> dict[str, set[int]]:
+    """Return the GPU indices by node that the namespace or workload of the query holds."""
     fleet = cluster.fleet
-    everyone = fleet.workloads()
+    workloads = fleet.workloads()
     if query.workload:
-        found = everyone.get(query.workload)
-        asked = [found] if found is not None else []
-    else:
-        asked = list(everyone.values())
+        workload = workloads.get(query.workload)
+        workloads = {} if workload is None else {workload.uid: workload}
     held: dict[str, set[int]] = {}
-    for workload in asked:
+    for workload in workloads.values():
         for pod in workload.counted:
             if query.namespace in ("", pod.namespace) and query.node in ("", pod.node):
                 held.setdefault(pod.node, set()).update(fleet.gpus_of(pod))
     return held
 
 
-def _rows(readings: Readings, chosen: Sequence[int]) -> list[GpuMetrics]:
-    wanted = np.asarray(chosen, dtype=np.intp)
-    columns = {quantity: values[wanted].tolist() for quantity, values in readings.values.items()}
-    times = [values[wanted].tolist() for values in readings.times.values()]
-    rows = []
-    for row, place in enumerate(chosen):
-        gpu = readings.gpus[place]
+def _metrics(readings: Readings, rows: Sequence[int]) -> list[GpuMetrics]:
+    selected = np.asarray(rows, dtype=np.intp)
+    columns = {quantity: values[selected].tolist() for quantity, values in readings.values.items()}
+    times = [values[selected].tolist() for values in readings.times.values()]
+    metrics = []
+    for row, gpu in enumerate(readings.gpus[index] for index in rows):
         sampled = max((column[row] for column in times if column[row] == column[row]), default=None)
         if gpu.ref.partition or sampled is None:
             continue
@@ -168,7 +165,7 @@ def _rows(readings: Readings, chosen: Sequence[int]) -> list[GpuMetrics]:
         share = _value(columns, row, Quantity.MEMORY_UTILIZATION)
         if share is None and used is not None and total:
             share = used / total * 100
-        rows.append(
+        metrics.append(
             GpuMetrics(
                 node_name=gpu.ref.node,
                 gpu_index=gpu.ref.index,
@@ -184,7 +181,7 @@ def _rows(readings: Readings, chosen: Sequence[int]) -> list[GpuMetrics]:
                 uuid=gpu.uuid,
             )
         )
-    return rows
+    return metrics
 
 
 def _value(columns: Mapping[Quantity, list[float]], row: int, quantity: Quantity) -> float | None:

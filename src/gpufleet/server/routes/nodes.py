@@ -1,4 +1,4 @@
-"""`/api/nodes` and `/api/nodes/{name}`: machines, their GPUs and who holds them."""
+"""`/api/nodes*`: nodes, their GPUs and holders, and their GPUs over time."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -10,14 +10,24 @@ from msgspec import Meta
 from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.node_view import NodeView
+from gpufleet.model.metric_source import check_span
 from gpufleet.model.node import FleetGpu
-from gpufleet.model.reading import Quantity
+from gpufleet.model.reading import GpuRef, Quantity
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import InCluster, PageNumber, PageSize
+from gpufleet.server.routes.params import ClusterParams, PageNumber, PageSize
+from gpufleet.server.routes.workload_metrics import Graph, GraphConfig, MetricsParams, Series
+
+_SORT_STATES = ("faulty", "busy", "partial", "idle")
+_GRAPHS = (
+    ("GPU Utilization", Quantity.UTILIZATION, 100.0, "%"),
+    ("GPU Memory Utilization", Quantity.MEMORY_UTILIZATION, 100.0, "%"),
+    ("GPU Power", Quantity.POWER, 1.0, "W"),
+    ("GPU Temperature", Quantity.TEMPERATURE, 1.0, "℃"),
+)
 
 
-class NodesAsked(InCluster, rename="camel"):
-    """Which nodes."""
+class NodeParams(ClusterParams, rename="camel"):
+    """Filter, order and page of the list of nodes."""
 
     page_num: PageNumber = 1
     page_size: PageSize = 100
@@ -27,9 +37,9 @@ class NodesAsked(InCluster, rename="camel"):
     name: Annotated[str, Meta(max_length=253, description="Part of the name, in any case.")] = ""
     sort: Annotated[
         Literal["name", "state", "free", "utilization"],
-        Meta(description="Sort field: by name, faulty first, most free GPUs first, or the busiest first."),
+        Meta(description="Sort by name, faulty first, most free GPUs first, or busiest first."),
     ] = "name"
-    reverse: Annotated[bool, Meta(description="The other way round.")] = False
+    reverse: Annotated[bool, Meta(description="Reverse the order.")] = False
 
 
 class NodeRow(msgspec.Struct, rename="camel"):
@@ -49,14 +59,14 @@ class NodeRow(msgspec.Struct, rename="camel"):
 
 
 class NodePage(msgspec.Struct):
-    """Some nodes, and how many there are."""
+    """One page of nodes, and how many there are in all."""
 
     data: list[NodeRow]
     total: int
 
 
 class GpuHolder(msgspec.Struct, rename="camel"):
-    """A pod that holds a GPU, and the workload that it belongs to."""
+    """A pod that holds a GPU, and its workload."""
 
     pod_namespace: str
     pod_name: str
@@ -66,7 +76,7 @@ class GpuHolder(msgspec.Struct, rename="camel"):
 
 
 class NodeGpu(msgspec.Struct, rename="camel"):
-    """A GPU of a node; rates 0.0 to 1.0, memory in GiB, null for what nobody measures."""
+    """A GPU of a node; rates 0.0 to 1.0, memory in GiB, null if not measured."""
 
     index: int
     uuid: str
@@ -98,7 +108,7 @@ class NodeProcess(msgspec.Struct, rename="camel"):
 
 
 class NodeDetail(NodeRow, rename="camel"):
-    """A node with its GPUs, who holds them and what runs on them."""
+    """A node with its GPUs, their holders and processes."""
 
     labels: dict[str, str]
     gpus: list[NodeGpu]
@@ -106,53 +116,65 @@ class NodeDetail(NodeRow, rename="camel"):
 
 
 def node_routes(clusters: Clusters) -> list[Route]:
-    """The routes under `/api/nodes`."""
+    """Return the routes under `/api/nodes`."""
 
     @get("/api/nodes", example=NodePage([_ROW], 1))
-    async def list_nodes(query: NodesAsked) -> NodePage:
-        """GPU nodes, by name unless asked otherwise."""
+    async def list_nodes(query: NodeParams) -> NodePage:
+        """GPU nodes, by default sorted by name."""
         cluster = clusters.synced(query.cluster)
-        part = query.name.casefold()
+        name = query.name.casefold()
         views = [
             view
             for _, view in sorted(cluster.fleet.views().items())
-            if view.total and query.state in (None, view.state.value) and part in view.node.name.casefold()
+            if view.total and query.state in (None, view.state.value) and name in view.node.name.casefold()
         ]
         if query.sort != "name":
-            views.sort(key=_key(cluster, query.sort))
+            views.sort(key=_sort_key(cluster, query.sort))
         if query.reverse:
             views.reverse()
         first = (query.page_num - 1) * query.page_size
-        shown = views[first : first + query.page_size]
-        busy = _utilization(cluster)
-        return NodePage([_row(view, busy(view)) for view in shown], len(views))
+        page = views[first : first + query.page_size]
+        utilization = _mean_utilization(cluster)
+        return NodePage([_row(view, utilization(view)) for view in page], len(views))
 
     @get("/api/nodes/{name:str}", example=_DETAIL)
-    async def node(name: str, query: InCluster) -> NodeDetail:
-        """One node: its GPUs with health and readings, who holds them, the processes on them."""
+    async def node(name: str, query: ClusterParams) -> NodeDetail:
+        """One node with the health, readings, holders and processes of its GPUs."""
         cluster = clusters.synced(query.cluster)
-        view = cluster.fleet.views().get(name)
-        if view is None:
-            raise NotFound(f"no node {name[:64]!r} in cluster {cluster.name}")
-        return await _detail(cluster, view)
+        return await _detail(cluster, _view(cluster, name))
 
-    return [list_nodes, node]
+    @get("/api/nodes/{name:str}/metrics", example=_METRICS)
+    async def node_metrics(name: str, query: MetricsParams) -> dict[str, Graph]:
+        """Utilization, memory, power and temperature of a node's GPUs over time."""
+        check_span(query.start, query.end, query.step)
+        cluster = clusters.synced(query.cluster)
+        gpus = {GpuRef(name, gpu.index) for gpu in _view(cluster, name).gpus}
+        return {
+            title: Graph(serial, await _series(cluster, quantity, gpus, query, scale), GraphConfig(unit))
+            for serial, (title, quantity, scale, unit) in enumerate(_GRAPHS, start=1)
+        }
+
+    return [list_nodes, node, node_metrics]
 
 
-_STATES = ("faulty", "busy", "partial", "idle")
+def _view(cluster: Cluster, name: str) -> NodeView:
+    view = cluster.fleet.views().get(name)
+    if view is None:
+        raise NotFound(f"no node {name[:64]!r} in cluster {cluster.name}")
+    return view
 
 
-def _key(cluster: Cluster, order: str) -> Callable[[NodeView], float]:
+def _sort_key(cluster: Cluster, order: str) -> Callable[[NodeView], float]:
     if order == "state":
-        return lambda view: _STATES.index(view.state.value)
+        return lambda view: _SORT_STATES.index(view.state.value)
     if order == "free":
         return lambda view: view.usable_allocated - view.usable
-    busy = _utilization(cluster)
-    return lambda view: 1.0 if (found := busy(view)) is None else -found
+    utilization = _mean_utilization(cluster)
+    return lambda view: 1.0 if (mean := utilization(view)) is None else -mean
 
 
-def _utilization(cluster: Cluster) -> Callable[[NodeView], float | None]:
-    """What tells the mean over a node's GPUs, 0.0 to 1.0."""
+def _mean_utilization(cluster: Cluster) -> Callable[[NodeView], float | None]:
+    """Return a function for the mean utilization of a node's GPUs, 0.0 to 1.0."""
     gpu_columns = cluster.fleet.gpu_columns
     column = gpu_columns.column(Quantity.UTILIZATION)
 
@@ -182,7 +204,7 @@ def _row(view: NodeView, utilization: float | None) -> NodeRow:
 async def _detail(cluster: Cluster, view: NodeView) -> NodeDetail:
     processes = await cluster.processes()
     return NodeDetail(
-        **msgspec.structs.asdict(_row(view, _utilization(cluster)(view))),
+        **msgspec.structs.asdict(_row(view, _mean_utilization(cluster)(view))),
         labels=view.node.labels,
         gpus=[_gpu(cluster, view, gpu) for gpu in view.gpus],
         processes=[
@@ -226,10 +248,27 @@ def _gpu(cluster: Cluster, view: NodeView, gpu: FleetGpu) -> NodeGpu:
     )
 
 
+async def _series(
+    cluster: Cluster, quantity: Quantity, gpus: set[GpuRef], query: MetricsParams, scale: float
+) -> list[Series]:
+    found = await cluster.metrics.series(quantity, gpus, query.start, query.end, query.step)
+    return [
+        Series(
+            f"GPU-{series.gpu.index}",
+            [
+                (round(value / scale, 6), round(time * 1000))
+                for time, value in zip(series.times.tolist(), series.values.tolist(), strict=True)
+            ],
+        )
+        for series in sorted(found, key=lambda series: series.gpu)
+    ]
+
+
 def _scaled(value: float | None, unit: float) -> float | None:
     return None if value is None else round(value / unit, 4)
 
 
+_METRICS = {"GPU Power": Graph(3, [Series("GPU-0", [(650.5, 1609459200000)])], GraphConfig("W"))}
 _ROW = NodeRow("gpu-node-1", "k8s", "partial", True, False, "", 8, 4, "NVIDIA H200", 0.41)
 _DETAIL = NodeDetail(
     **msgspec.structs.asdict(_ROW),

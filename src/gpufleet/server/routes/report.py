@@ -59,7 +59,8 @@ class ReportParams(msgspec.Struct):
         Meta(ge=0, le=50, description="Number of largest groups to include as time series."),
     ] = 0
     format: Annotated[
-        Literal["json", "csv", "html"] | None, Meta(description="Format; from the Accept header if not given.")
+        Literal["json", "csv", "html"] | None,
+        Meta(description="Format; from the Accept header if not given."),
     ] = None
 
 

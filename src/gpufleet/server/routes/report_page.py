@@ -1,4 +1,4 @@
-"""A report as a page that stands alone and prints well: no scripts, nothing loaded from elsewhere."""
+"""Render a report as one printable HTML page without scripts or external files."""
 
 from html import escape
 
@@ -16,25 +16,27 @@ thead th { border-bottom: 2px solid #333; } tfoot td { border-top: 2px solid #33
 """
 
 
-def page_of(made: Report) -> str:
-    """The report in HTML."""
-    title = f"GPU use of {made.cluster_name}, {made.period}"
-    totals = made.totals
-    missing = made.hours_in_period - made.hours_accounted
-    told = f"By {made.group_by}. {made.hours_accounted} of {made.hours_in_period} hours are accounted for"
-    note = f"{told}; the other {missing} have no data." if missing else f"{told}."
-    rows = "\n".join(_row(row) for row in made.rows)
+def render_report(report: Report) -> str:
+    """Return the report as HTML."""
+    title = f"GPU use of {report.cluster_name}, {report.period}"
+    totals = report.totals
+    missing = report.hours_in_period - report.hours_accounted
+    note = (
+        f"By {report.group_by}. {report.hours_accounted} of {report.hours_in_period} hours are accounted for"
+    )
+    note += f"; the other {missing} have no data." if missing else "."
+    rows = "\n".join(_row(row) for row in report.rows)
     return f"""<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title><style>{_STYLE}</style></head>
 <body>
 <h1>{escape(title)}</h1>
-<p>{escape(note)} {made.start_time:%Y-%m-%d %H:%M} to {made.end_time:%Y-%m-%d %H:%M} UTC.</p>
+<p>{escape(note)} {report.start_time:%Y-%m-%d %H:%M} to {report.end_time:%Y-%m-%d %H:%M} UTC.</p>
 <table>
 <caption>{totals.allocated_gpu_hours:z,.2f} of {totals.capacity_gpu_hours:z,.2f} GPU-hours were allocated \
 ({totals.allocation_rate:.2f}%).</caption>
-<thead><tr><th scope="col">{escape(made.group_by)}</th><th scope="col">GPU-hours</th>\
+<thead><tr><th scope="col">{escape(report.group_by)}</th><th scope="col">GPU-hours</th>\
 <th scope="col">of capacity</th><th scope="col">idle GPU-hours</th><th scope="col">utilization</th>\
 <th scope="col">cost</th></tr></thead>
 <tbody>

@@ -1,8 +1,8 @@
 """`/api/workloads/{uid}/metrics` and `…/trainingPerformance`: a workload over time.
 
-One series for each GPU that the workload holds, cut to the time in which it held it: what came
-before and after is somebody else's. `GPU-0` names a series while the workload is on one node,
-`<node>/GPU-0` once it spans several.
+There is one series per GPU that the workload holds or held, cut to the time in which it held it:
+other points belong to other workloads. A series is named `GPU-0`, or `<node>/GPU-0` for a workload
+on several nodes.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from gpufleet.fleet.lookup import AllocatedGpu, allocated_gpus, controllers, fin
 from gpufleet.model.metric_source import check_span
 from gpufleet.model.reading import GpuRef, GpuSeries, Quantity, TrainingPoint
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import InCluster
+from gpufleet.server.routes.params import ClusterParams
 from gpufleet.training.mfu import step_means, tflops_and_mfu
 from gpufleet.training.reporter_selection import select_reporters
 
-FACTS_EVERY = 300
-"""Seconds before `start` in which the size of the model is looked for; reporters repeat it more often."""
+MODEL_SIZE_LOOKBACK = 300
+"""Seconds before `start` to look for the size of the model; reporters repeat it more often."""
 
-_POINTS_A_STEP = 20_000
+_POINTS_PER_STEP = 20_000
 
 Seconds = Annotated[int, Meta(ge=0, le=10**11, description="Unix seconds.")]
 Milliseconds = Annotated[int, Meta(ge=0, le=10**14, description="Unix milliseconds.")]
@@ -34,16 +34,16 @@ Point = tuple[float, int]
 """Value, and Unix milliseconds."""
 
 
-class MetricsAsked(InCluster, kw_only=True, rename="camel"):
-    """From when to when, and how fine."""
+class MetricsParams(ClusterParams, kw_only=True, rename="camel"):
+    """A time range and its resolution."""
 
     start: Seconds
     end: Seconds
     step: Annotated[int, Meta(ge=1, le=86_400, description="Seconds between two points.")] = 60
 
 
-class TrainingAsked(InCluster, kw_only=True, rename="camel"):
-    """From when to when, and of which rank; without one, each metric is one line (see `select_reporters`)."""
+class TrainingParams(ClusterParams, kw_only=True, rename="camel"):
+    """A time range, and a rank; without one, each metric is one line (see `select_reporters`)."""
 
     start: Milliseconds
     end: Milliseconds
@@ -58,13 +58,13 @@ class Series(msgspec.Struct):
 
 
 class GraphConfig(msgspec.Struct, rename="camel"):
-    """How a graph is drawn."""
+    """How to draw a graph."""
 
     y_axis_unit: str
 
 
 class Graph(msgspec.Struct):
-    """One graph, and where it stands among the others."""
+    """One graph, and its position among the others."""
 
     serial: int
     series: list[Series]
@@ -80,10 +80,10 @@ class TrainingRow(msgspec.Struct):
 
 
 def workload_metric_routes(clusters: Clusters) -> list[Route]:
-    """Graphs and training numbers of a workload."""
+    """Return the routes for the graphs and training numbers of a workload."""
 
     @get("/api/workloads/{uid:str}/metrics", example=_GRAPHS)
-    async def workload_metrics(uid: str, query: MetricsAsked) -> dict[str, Graph]:
+    async def workload_metrics(uid: str, query: MetricsParams) -> dict[str, Graph]:
         """Utilization, memory and power of a workload's GPUs, and its training speed."""
         check_span(query.start, query.end, query.step)
         cluster = clusters.synced(query.cluster)
@@ -91,11 +91,11 @@ def workload_metric_routes(clusters: Clusters) -> list[Route]:
         held = allocated_gpus(cluster.fleet, workload)
         several = len({pod.node for pod in workload.counted}) > 1
         training = await cluster.metrics.training(
-            uid, query.start - FACTS_EVERY, query.end, controllers(tree)
+            uid, query.start - MODEL_SIZE_LOOKBACK, query.end, controllers(tree)
         )
-        utilization = await _lines(cluster, held, several, Quantity.UTILIZATION, query, 100)
-        memory = await _lines(cluster, held, several, Quantity.MEMORY_UTILIZATION, query, 100)
-        power = await _lines(cluster, held, several, Quantity.POWER, query, 1)
+        utilization = await _series(cluster, held, several, Quantity.UTILIZATION, query, 100)
+        memory = await _series(cluster, held, several, Quantity.MEMORY_UTILIZATION, query, 100)
+        power = await _series(cluster, held, several, Quantity.POWER, query, 1)
         return {
             "GPU Utilization": Graph(1, utilization, GraphConfig("%")),
             "GPU Memory Utilization": Graph(2, memory, GraphConfig("%")),
@@ -104,8 +104,8 @@ def workload_metric_routes(clusters: Clusters) -> list[Route]:
         }
 
     @get("/api/workloads/{uid:str}/trainingPerformance", example=[TrainingRow("loss", 0.0125, 1609459200000)])
-    async def training_performance(uid: str, query: TrainingAsked) -> list[TrainingRow]:
-        """What a workload reported of its training, as flat rows: one line a metric, or the numbers of one `rank`."""
+    async def training_performance(uid: str, query: TrainingParams) -> list[TrainingRow]:
+        """Training numbers of a workload as flat rows: one line per metric, or the numbers of one `rank`."""
         if query.start > query.end:
             raise InvalidRequest("parameter start: must not be after end")
         cluster = clusters.synced(query.cluster)
@@ -119,12 +119,12 @@ def workload_metric_routes(clusters: Clusters) -> list[Route]:
     return [workload_metrics, training_performance]
 
 
-async def _lines(
+async def _series(
     cluster: Cluster,
     held: Sequence[AllocatedGpu],
     several: bool,
     quantity: Quantity,
-    asked: MetricsAsked,
+    query: MetricsParams,
     scale: float,
 ) -> list[Series]:
     periods: dict[GpuRef, list[AllocatedGpu]] = {}
@@ -132,23 +132,23 @@ async def _lines(
         periods.setdefault(period.gpu, []).append(period)
     if not periods:
         return []
-    found = await cluster.metrics.series(quantity, periods.keys(), asked.start, asked.end, asked.step)
+    found = await cluster.metrics.series(quantity, periods.keys(), query.start, query.end, query.step)
     by_gpu = {series.gpu: series for series in found}
     lines = []
-    made = 0
+    points = 0
     for gpu in sorted(periods):
         name = f"{gpu.node}/GPU-{gpu.index}" if several else f"GPU-{gpu.index}"
         series = by_gpu.get(gpu)
         lines.append(Series(name, _points(series, periods[gpu], scale) if series is not None else []))
-        made += len(series.times) if series is not None else 0
-        if made >= _POINTS_A_STEP:  # others are served between two steps
-            made = 0
+        points += len(series.times) if series is not None else 0
+        if points >= _POINTS_PER_STEP:  # let other requests run
+            points = 0
             await asyncio.sleep(0)
     return lines
 
 
 def _points(series: GpuSeries, periods: Sequence[AllocatedGpu], scale: float) -> list[Point]:
-    """The points within the periods, encoded here: a job of a thousand GPUs has millions of them."""
+    """Return the points within the periods, already encoded: a job of a thousand GPUs has millions."""
     times = series.times
     inside = np.zeros(len(times), dtype=np.bool_)
     for period in periods:
@@ -158,12 +158,12 @@ def _points(series: GpuSeries, periods: Sequence[AllocatedGpu], scale: float) ->
     return cast(list[Point], msgspec.Raw(msgspec.json.encode(list(zip(values, stamps, strict=True)))))
 
 
-def _speed(points: Sequence[TrainingPoint], models: dict[str, int], asked: MetricsAsked) -> list[Series]:
-    """TFLOPS of one GPU and model FLOPs utilization (0.0 to 1.0), as means over each step and all ranks."""
-    found = [point for point in tflops_and_mfu(points, models) if point.time >= asked.start]
+def _speed(points: Sequence[TrainingPoint], models: dict[str, int], query: MetricsParams) -> list[Series]:
+    """Return TFLOPS per GPU and model FLOPs utilization (0.0 to 1.0) as means over each step and all ranks."""
+    found = [point for point in tflops_and_mfu(points, models) if point.time >= query.start]
     lines = []
     for metric, name in (("tflops", "TFLOPS"), ("mfu", "MFU")):
-        means = step_means([point for point in found if point.metric == metric], asked.start, asked.step)
+        means = step_means([point for point in found if point.metric == metric], query.start, query.step)
         if means:
             lines.append(Series(name, [(round(value, 6), round(time * 1000)) for value, time in means]))
     return lines

@@ -1,4 +1,4 @@
-"""`/api/workloads*` and `/api/workloadMetadata`: what people run on the GPUs."""
+"""`/api/workloads*` and `/api/workloadMetadata`: workloads, their pods and owners."""
 
 from typing import Annotated, Literal
 
@@ -13,7 +13,7 @@ from gpufleet.fleet.lookup import find_workload
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.workload import Status
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import InCluster, PagedInCluster
+from gpufleet.server.routes.params import ClusterParams, PageParams
 
 COLORS = {
     Status.RUNNING: "green",
@@ -23,11 +23,9 @@ COLORS = {
     Status.UNKNOWN: "gray",
 }
 
-Name = Annotated[str, Meta(max_length=253)]
 
-
-class WorkloadsAsked(PagedInCluster, rename="camel"):
-    """Which workloads, in which order."""
+class WorkloadParams(PageParams, rename="camel"):
+    """Filter, order and page of the list of workloads."""
 
     name: Annotated[str, Meta(max_length=253, description="Part of the name, in any case.")] = ""
     kind: Annotated[str, Meta(max_length=253, description="Kind, such as Job or Deployment.")] = ""
@@ -44,11 +42,11 @@ class WorkloadsAsked(PagedInCluster, rename="camel"):
         Literal["gpus", "name"] | None,
         Meta(description="Sort by this instead: most GPUs first, or by name."),
     ] = None
-    reverse: Annotated[bool, Meta(description="The other way round.")] = False
+    reverse: Annotated[bool, Meta(description="Reverse the order.")] = False
 
 
 class WorkloadRow(msgspec.Struct, rename="camel"):
-    """A workload in a list; times in Unix seconds, 0 for not yet."""
+    """A workload in a list; times in Unix seconds, 0 if not yet."""
 
     kind: str
     name: str
@@ -64,14 +62,14 @@ class WorkloadRow(msgspec.Struct, rename="camel"):
 
 
 class WorkloadPage(msgspec.Struct):
-    """Some workloads, and how many there are."""
+    """One page of workloads, and how many there are in all."""
 
     data: list[WorkloadRow]
     total: int
 
 
 class WorkloadPod(msgspec.Struct, rename="camel"):
-    """A pod of a workload, and where it runs."""
+    """A pod of a workload, and its node."""
 
     node_name: str
     pod_namespace: str
@@ -79,7 +77,7 @@ class WorkloadPod(msgspec.Struct, rename="camel"):
 
 
 class WorkloadDetail(msgspec.Struct, rename="camel"):
-    """A workload; times in Unix seconds, 0 for not yet."""
+    """A workload; times in Unix seconds, 0 if not yet."""
 
     api_version: str
     kind: str
@@ -97,7 +95,7 @@ class WorkloadDetail(msgspec.Struct, rename="camel"):
 
 
 class HierarchyItem(msgspec.Struct):
-    """An object and what it controls."""
+    """An object and its children."""
 
     kind: str
     name: str
@@ -107,22 +105,22 @@ class HierarchyItem(msgspec.Struct):
 
 
 class WorkloadMetadata(msgspec.Struct):
-    """What lists of workloads can be narrowed to."""
+    """Values to filter lists of workloads by."""
 
     namespaces: list[str]
     kinds: list[str]
 
 
 def workload_routes(clusters: Clusters) -> list[Route]:
-    """Lists, details and hierarchies of workloads."""
+    """Return the routes for lists, details and hierarchies of workloads."""
 
     @get("/api/workloads", example=_PAGE)
-    async def list_workloads(query: WorkloadsAsked) -> WorkloadPage:
-        """Workloads that ask or asked for GPUs, newest first."""
+    async def list_workloads(query: WorkloadParams) -> WorkloadPage:
+        """Workloads that request or requested GPUs, newest first."""
         cluster = clusters.synced(query.cluster)
-        wanted = Filter(query.name, query.kind, query.namespace, query.status or "", query.source)
+        filters = Filter(query.name, query.kind, query.namespace, query.status or "", query.source)
         page = cluster.listing.workloads(
-            wanted,
+            filters,
             query.sort or query.order_by or "",
             query.page_num,
             query.page_size,
@@ -131,22 +129,22 @@ def workload_routes(clusters: Clusters) -> list[Route]:
         return WorkloadPage([_row(cluster, workload) for workload in page.rows], page.total)
 
     @get("/api/workloads/{uid:str}", example=_DETAIL)
-    async def workload(uid: str, query: InCluster) -> WorkloadDetail:
+    async def workload(uid: str, query: ClusterParams) -> WorkloadDetail:
         """One workload with its pods."""
         return _detail(find_workload(clusters.synced(query.cluster).fleet, uid))
 
     @get("/api/workloads/{uid:str}/hierarchy", example=_HIERARCHY)
-    async def hierarchy(uid: str, query: InCluster) -> HierarchyItem:
-        """What a workload controls, down to its pods."""
+    async def hierarchy(uid: str, query: ClusterParams) -> HierarchyItem:
+        """The objects that a workload controls, down to its pods."""
         return _item(find_workload(clusters.synced(query.cluster).fleet, uid).tree)
 
     @get("/api/workloadMetadata", example=WorkloadMetadata(["default", "research"], ["Deployment", "Job"]))
-    async def workload_metadata(query: InCluster) -> WorkloadMetadata:
-        """The namespaces and kinds that there are."""
+    async def workload_metadata(query: ClusterParams) -> WorkloadMetadata:
+        """Namespaces and kinds of all workloads."""
         fleet = clusters.synced(query.cluster).fleet
-        everyone = [*fleet.workloads().values(), *(ended.workload for ended in fleet.ended().values())]
+        workloads = [*fleet.workloads().values(), *(ended.workload for ended in fleet.ended().values())]
         return WorkloadMetadata(
-            sorted({workload.namespace for workload in everyone}), sorted({w.kind for w in everyone})
+            sorted({workload.namespace for workload in workloads}), sorted({w.kind for w in workloads})
         )
 
     return [list_workloads, workload, hierarchy, workload_metadata]

@@ -17,7 +17,7 @@ from tests.sources.docker.engine_server import EngineServer
 
 from gpufleet.errors import Unavailable
 from gpufleet.runtime.settings import Settings, StoreSettings, load_settings
-from gpufleet.server.wiring.assemble import open_parts
+from gpufleet.server.wiring.assemble import open_components
 
 CLUSTERS = """
 [clusters.good.docker]
@@ -42,17 +42,17 @@ async def test_a_cluster_that_fails_never_touches_another(settings: Settings, tm
     engine = EngineServer("dgx-7")
     engine.run("train", DeviceRequests=[{"Count": 2, "Capabilities": [["gpu"]]}])
     async with engine.serving(tmp_path / "engine.sock"), AsyncExitStack() as closing:
-        parts = await open_parts(settings, closing)
-        good = parts.clusters.get("good").fleet
+        components = await open_components(settings, closing)
+        good = components.clusters.get("good").fleet
         assert [w.name for w in good.workloads().values()] == ["train"]
         assert good.views()["dgx-7"].allocated == 2
         for name in ("broken", "away"):
-            assert not parts.clusters.get(name).fleet.views()
+            assert not components.clusters.get(name).fleet.views()
         with pytest.raises(Unavailable, match=r"cluster broken: .*can't be run.*set slurm\.bin"):
-            await parts.probes["slurm"]()
+            await components.probes["slurm"]()
         with pytest.raises(Unavailable, match=r"cluster away: .*can't be reached"):
-            await parts.probes["docker"]()
-        assert {"slurm of broken", "docker of good", "docker of away"} <= set(parts.background.running())
+            await components.probes["docker"]()
+        assert {"slurm/broken", "docker/good", "docker/away"} <= set(components.background.running())
 
 
 @contextmanager

@@ -1,0 +1,79 @@
+"""Add the routes over the open clusters, and the metrics that count their nodes and GPUs."""
+
+import asyncio
+import secrets
+import time
+
+from gpufleet.errors import SettingsError, StoreUnavailable
+from gpufleet.runtime.logs import get_logger
+from gpufleet.runtime.settings import AuthSettings, MetricsSettings, Settings, StoreSettings
+from gpufleet.server.auth.workload_tokens import WorkloadTokens, read_key
+from gpufleet.server.claim_view import ClaimView, WatchedState
+from gpufleet.server.dashboard import dashboard_routes
+from gpufleet.server.fleet_metrics import FleetMetrics
+from gpufleet.server.routes.aggregation import aggregation_routes
+from gpufleet.server.routes.claims import claim_routes
+from gpufleet.server.routes.clusters import cluster_routes
+from gpufleet.server.routes.events import event_routes
+from gpufleet.server.routes.gpu_map import gpu_map_routes
+from gpufleet.server.routes.gpus import gpu_routes
+from gpufleet.server.routes.nodes import node_routes
+from gpufleet.server.routes.report import report_routes
+from gpufleet.server.routes.training import training_routes
+from gpufleet.server.routes.workload_metrics import workload_metric_routes
+from gpufleet.server.routes.workloads import workload_routes
+from gpufleet.server.wiring.components import Components
+
+KEY_FILE = "workload-tokens.key"
+_PRUNE_EVERY = 3600.0
+_log = get_logger("api")
+
+
+def add_routes(components: Components) -> None:
+    """Add all routes, the pages of the dashboard and the fleet's metrics."""
+    clusters, store = components.clusters, components.store
+    components.workload_tokens = workload_tokens(components.settings)
+    sources = components.kubernetes_sources.items()
+    claim_views = {name: ClaimView(WatchedState(source).read) for name, source in sources}
+    components.routes += [
+        *aggregation_routes(store, clusters.default.name),
+        *report_routes(store, clusters.default.name),
+        *cluster_routes(clusters),
+        *workload_routes(clusters),
+        *workload_metric_routes(clusters),
+        *training_routes(clusters, store.training, components.workload_tokens),
+        *gpu_routes(clusters),
+        *gpu_map_routes(clusters),
+        *node_routes(clusters),
+        *event_routes(clusters, components.lifecycle),
+        *claim_routes(clusters, claim_views),
+    ]
+    components.routes += dashboard_routes()
+    components.metrics.registry.register(FleetMetrics(clusters))
+    components.background.start("prune_training", lambda: _prune_training(components))
+
+
+def workload_tokens(settings: Settings) -> WorkloadTokens:
+    """Return the tokens of workloads, with a key that lasts if the server has a login."""
+    auth = settings[AuthSettings]
+    if auth.workload_key_file is not None:
+        return WorkloadTokens(read_key(auth.workload_key_file, make=False))
+    if auth.tokens_file or auth.token_review:
+        try:
+            return WorkloadTokens(read_key(settings[StoreSettings].data / KEY_FILE, make=True))
+        except SettingsError as error:
+            _log.warning("workload_tokens_end_with_process", error=str(error))
+    return WorkloadTokens(secrets.token_bytes(32))
+
+
+async def _prune_training(components: Components) -> None:
+    """Delete old training numbers, also of clusters whose readings are in Prometheus."""
+    clusters = components.settings.clusters.items()
+    retention = {name: settings[MetricsSettings].training_retention for name, settings in clusters}
+    while True:
+        try:
+            await components.store.training.prune(retention, time.time())
+        except StoreUnavailable as error:
+            components.metrics.store_error("prune_training")
+            _log.warning("training_not_pruned", error=str(error))
+        await asyncio.sleep(_PRUNE_EVERY)
