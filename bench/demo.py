@@ -1,4 +1,4 @@
-"""`gpufleet demo` as a stranger starts it, at 32 and at 2,000 nodes: time to the first answer, CPU while it lives."""
+"""Measure `gpufleet demo` with 32 and 2,000 nodes: time to start, CPU, memory and response time."""
 
 import os
 import re
@@ -17,8 +17,8 @@ import psutil
 
 from bench.result import Result
 
-WATCHED = 60.0
-"""Seconds over which the CPU is measured: four refreshes."""
+CPU_SECONDS = 60.0
+"""Seconds over which CPU is measured: four refreshes."""
 
 
 def measure() -> Iterator[Result]:
@@ -33,26 +33,26 @@ def measure() -> Iterator[Result]:
 def _measure(folder: Path, nodes: int, start_budget: float, cpu_budget: float) -> Iterator[Result]:
     with _demo(folder, nodes) as (seconds, address, process):
         yield Result(f"first start at {nodes} nodes", seconds, "s", at_most=start_budget)
-        _until_quiet(folder)
+        _wait_for_history(folder)
         before, began = _cpu(process), time.monotonic()
-        time.sleep(WATCHED)
+        time.sleep(CPU_SECONDS)
         share = (_cpu(process) - before) / (time.monotonic() - began)
         yield Result(
-            f"CPU while it lives at {nodes} nodes", share, "cores", at_most=cpu_budget, note="with PostgreSQL"
+            f"CPU when running at {nodes} nodes", share, "cores", at_most=cpu_budget, note="with PostgreSQL"
         )
         memory = process.memory_info().rss / 2**20
         yield Result(f"memory of the process at {nodes} nodes", memory, "MiB", at_most=2048)
-        yield Result(f"an overview at {nodes} nodes", 1000 * _answer(address), "ms", at_most=100)
+        yield Result(f"overview response at {nodes} nodes", 1000 * _response_seconds(address), "ms", at_most=100)
     with _demo(folder, nodes) as (seconds, _, _):
         yield Result(f"second start at {nodes} nodes", seconds, "s", at_most=start_budget)
 
 
 @contextmanager
 def _demo(folder: Path, nodes: int) -> Iterator[tuple[float, str, psutil.Process]]:
-    words = [sys.executable, "-m", "gpufleet", "demo", "--data", str(folder), "--port", "0"]
+    command = [sys.executable, "-m", "gpufleet", "demo", "--data", str(folder), "--port", "0"]
     began = time.monotonic()
     process = subprocess.Popen(
-        [*words, "--nodes", str(nodes)], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+        [*command, "--nodes", str(nodes)], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
     )
     assert process.stdout is not None
     try:
@@ -70,18 +70,18 @@ def _demo(folder: Path, nodes: int) -> Iterator[tuple[float, str, psutil.Process
         process.wait(120)
 
 
-def _until_quiet(folder: Path) -> None:
-    """Wait until the rest of the past is written."""
+def _wait_for_history(folder: Path) -> None:
+    """Wait until the remaining history is written."""
     deadline = time.monotonic() + 300
     while not list(folder.glob("demo/*/demo.json")) and time.monotonic() < deadline:
         time.sleep(0.5)
 
 
 def _cpu(process: psutil.Process) -> float:
-    """Seconds of CPU of the process and of PostgreSQL below it."""
-    family = [process, *process.children(recursive=True)]
+    """Return the CPU seconds of the process and its PostgreSQL children."""
+    processes = [process, *process.children(recursive=True)]
     total = 0.0
-    for each in family:
+    for each in processes:
         try:
             times = each.cpu_times()
         except psutil.NoSuchProcess:
@@ -90,8 +90,8 @@ def _cpu(process: psutil.Process) -> float:
     return total
 
 
-def _answer(address: str) -> float:
+def _response_seconds(address: str) -> float:
     began = time.monotonic()
-    with urllib.request.urlopen(f"{address}/api/clusters/overview", timeout=30) as answer:
-        answer.read()
+    with urllib.request.urlopen(f"{address}/api/clusters/overview", timeout=30) as response:
+        response.read()
     return time.monotonic() - began

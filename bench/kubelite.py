@@ -1,7 +1,7 @@
-"""The embedded API server on one core: creates and gets over HTTP, lists, and events to watchers.
+"""Measure kubelite: creates and gets over HTTP, lists, and watch events.
 
-The server runs in a process of its own, on one core. Rates are per second of that process's CPU
-time: what one core does, whatever else the machine has to do and however fast the client is.
+The server runs in its own process on one core. Rates are per second of its CPU time, so they do not
+depend on the client or on other load.
 """
 
 import asyncio
@@ -18,21 +18,21 @@ from bench.result import Result
 from kubelite import KubeLite
 
 _OBJECTS = 6_000
-_AT_ONCE = 32
+_CONCURRENCY = 32
 _PODS = "/api/v1/namespaces/default/pods"
 
 
 def measure() -> Iterator[Result]:
     """Start a server, measure it, stop it."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+    pipe, server_pipe = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(server_pipe,), daemon=True)
     process.start()
     try:
-        url = ours.recv()
+        url = pipe.recv()
         _pin(1)
-        yield from uvloop.run(_measure(url, _Meter(ours)))
+        yield from uvloop.run(_measure(url, _Meter(pipe)))
     finally:
-        ours.send("stop")
+        pipe.send("stop")
         process.join(10)
         _pin(0, 1)
 
@@ -50,13 +50,13 @@ def _serve(pipe: Connection) -> None:
 
 
 class _Meter:
-    """Reads the server's CPU seconds."""
+    """Read the CPU seconds of the server."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
 
     async def read(self) -> float:
-        """CPU seconds that the server has used so far."""
+        """Return the CPU seconds used so far."""
         self._pipe.send("cpu")
         seconds: float = await asyncio.to_thread(self._pipe.recv)
         return seconds
@@ -81,48 +81,48 @@ def _pod(number: int) -> dict[str, object]:
 
 
 async def _measure(url: str, meter: _Meter) -> list[Result]:
-    connector = aiohttp.TCPConnector(limit=_AT_ONCE)
+    connector = aiohttp.TCPConnector(limit=_CONCURRENCY)
     async with aiohttp.ClientSession(url, connector=connector) as session:
 
         async def create(number: int) -> None:
-            async with session.post(_PODS, json=_pod(number)) as answer:
-                assert answer.status == 201
-                await answer.read()
+            async with session.post(_PODS, json=_pod(number)) as response:
+                assert response.status == 201
+                await response.read()
 
         async def get(number: int) -> None:
-            async with session.get(f"{_PODS}/pod-{number:05}") as answer:
-                assert answer.status == 200
-                await answer.read()
+            async with session.get(f"{_PODS}/pod-{number:05}") as response:
+                assert response.status == 200
+                await response.read()
 
         creates, gets = await _rate(create, meter), await _rate(get, meter)
         started = time.perf_counter()
-        async with session.get(_PODS, headers={"Accept-Encoding": "identity"}) as answer:
-            size = len(await answer.read())
+        async with session.get(_PODS, headers={"Accept-Encoding": "identity"}) as response:
+            size = len(await response.read())
         listed = time.perf_counter() - started
         events = await _events(url, session)
     return [
         Result("pods created over HTTP", creates, "per core s", at_least=2000),
         Result("pods read over HTTP", gets, "per core s", at_least=3000),
         Result(f"{_OBJECTS} pods listed ({size / 1e6:.0f} MB)", listed, "s"),
-        Result("events told to 50 watchers", events, "1/s"),
+        Result("events sent to 50 watchers", events, "1/s"),
     ]
 
 
-async def _rate(act: Callable[[int], Awaitable[None]], meter: _Meter) -> float:
+async def _rate(request: Callable[[int], Awaitable[None]], meter: _Meter) -> float:
     numbers = iter(range(_OBJECTS))
 
-    async def work() -> None:
+    async def worker() -> None:
         for number in numbers:
-            await act(number)
+            await request(number)
 
     started = await meter.read()
-    await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
+    await asyncio.gather(*(worker() for _ in range(_CONCURRENCY)))
     return _OBJECTS / (await meter.read() - started)
 
 
 async def _events(url: str, session: aiohttp.ClientSession, watchers: int = 50, changes: int = 300) -> float:
-    async with session.get(_PODS, params={"limit": "1"}) as answer:
-        version = (await answer.json())["metadata"]["resourceVersion"]
+    async with session.get(_PODS, params={"limit": "1"}) as response:
+        version = (await response.json())["metadata"]["resourceVersion"]
     query = {"watch": "true", "resourceVersion": version}
 
     async def watch(watching: aiohttp.ClientSession) -> None:
@@ -139,7 +139,7 @@ async def _events(url: str, session: aiohttp.ClientSession, watchers: int = 50, 
         for number in range(changes):
             headers = {"Content-Type": "application/merge-patch+json"}
             body = b'{"metadata":{"labels":{"round":"2"}}}'
-            async with session.patch(f"{_PODS}/pod-{number:05}", data=body, headers=headers) as answer:
-                assert answer.status == 200
+            async with session.patch(f"{_PODS}/pod-{number:05}", data=body, headers=headers) as response:
+                assert response.status == 200
         await asyncio.gather(*tasks)
         return watchers * changes / (time.perf_counter() - started)

@@ -1,4 +1,4 @@
-"""Slurm jobs and containers of the simulated fleet, read by the ordinary sources through ordinary servers."""
+"""Slurm jobs and containers of the simulated fleet, read by the Slurm and Docker sources."""
 
 import asyncio
 from collections import Counter
@@ -26,7 +26,7 @@ SIMULATION = Simulation(seed=3, nodes=32, gpus=8)
 
 
 class SourceReader:
-    """A fleet that Slurm and an engine fill, at a time that a test sets."""
+    """A fleet filled by the Slurm and Docker sources, at a time that a test sets."""
 
     def __init__(self) -> None:
         self.at = NOW
@@ -56,7 +56,7 @@ class SourceReader:
         }
 
 
-def truth(at: float) -> dict[tuple[str, int], str]:
+def expected_holders(at: float) -> dict[tuple[str, int], str]:
     return {
         (holding.node, gpu): holding.pod_uid
         for holding in allocation_periods(SIMULATION, at, at + 1)
@@ -65,18 +65,18 @@ def truth(at: float) -> dict[tuple[str, int], str]:
     }
 
 
-async def test_at_any_moment_each_gpu_is_held_by_whom_the_simulation_says() -> None:
+async def test_at_any_time_the_holders_equal_the_simulation() -> None:
     async with SourceReader().opened() as followed:
         seen: set[str] = set()
         for _ in range(60):
             await followed.look()
-            assert followed.holders() == truth(followed.at)
+            assert followed.holders() == expected_holders(followed.at)
             seen |= {workload.status for workload in followed.fleet.workloads().values()}
             followed.at += 731.0
         assert {Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.FAILED} <= seen
 
 
-async def test_every_gpu_second_is_on_the_books_once() -> None:
+async def test_every_gpu_second_is_recorded_once() -> None:
     async with SourceReader().opened() as followed:
         await followed.look()
         followed.fleet.start_accounting()
@@ -86,23 +86,23 @@ async def test_every_gpu_second_is_on_the_books_once() -> None:
             await followed.look()
         written = {(p.pod_uid, p.start): p for p in followed.fleet.allocation_periods.drain()}
         since = min(period.start for period in written.values())
-        told = [h for h in allocation_periods(SIMULATION, since - DAY, end) if h.source != "k8s"]
-        told = [h for h in told if h.end == 0.0 or h.end > NOW]
+        expected = [h for h in allocation_periods(SIMULATION, since - DAY, end) if h.source != "k8s"]
+        expected = [h for h in expected if h.end == 0.0 or h.end > NOW]
         seconds = Counter[str]()
-        for holding in told:
+        for holding in expected:
             seconds[holding.pod_uid] += round(((holding.end or end) - holding.start) * holding.gpus)
-        booked = Counter[str]()
+        recorded = Counter[str]()
         for period in written.values():
-            booked[period.pod_uid] += round(((period.end or end) - period.start) * period.gpus)
-        ended_before = {uid for uid in booked if uid not in seconds}
+            recorded[period.pod_uid] += round(((period.end or end) - period.start) * period.gpus)
+        ended_before = {uid for uid in recorded if uid not in seconds}
         assert all(period.end <= NOW for period in written.values() if period.pod_uid in ended_before), (
-            "something is billed that the simulation has nothing of"
+            "recorded a period that the simulation does not have"
         )
-        assert {uid: booked[uid] for uid in seconds} == dict(seconds)
+        assert {uid: recorded[uid] for uid in seconds} == dict(seconds)
         assert {period.model for period in written.values()} == {"NVIDIA_A100-SXM4-80GB", "NVIDIA_L40S"}
 
 
-async def test_jobs_that_ended_before_are_taken_over_from_the_accounting_database() -> None:
+async def test_earlier_jobs_are_read_from_the_accounting_database() -> None:
     async with SourceReader().opened(history=2 * DAY) as followed:
         await followed.look()
         followed.fleet.start_accounting()
@@ -117,7 +117,7 @@ async def test_jobs_that_ended_before_are_taken_over_from_the_accounting_databas
         assert ended == expected
 
 
-async def test_users_accounts_and_partitions_come_along() -> None:
+async def test_users_accounts_and_partitions_are_read() -> None:
     async with SourceReader().opened() as followed:
         await followed.look()
         jobs = [w for w in followed.fleet.workloads().values() if w.kind == "SlurmJob"]
@@ -131,7 +131,7 @@ async def test_users_accounts_and_partitions_come_along() -> None:
         assert any(len({pod.node for pod in job.counted}) == 2 for job in jobs), "no job spans two nodes"
 
 
-async def test_a_change_of_a_container_is_heard_before_the_next_listing() -> None:
+async def test_a_changed_container_is_reported_before_the_next_listing() -> None:
     runs = [run for run in SIMULATION.runs(NOW, NOW + DAY) if run.slot.role.name == "container-batch"]
     bound = min(run.bound for run in runs if run.bound > NOW)
     at = bound - 1
@@ -139,11 +139,11 @@ async def test_a_change_of_a_container_is_heard_before_the_next_listing() -> Non
         engine = Engine(DockerSettings(url=servers.url))
         try:
             changes = engine.changes()
-            heard = asyncio.ensure_future(anext(changes))
+            change = asyncio.ensure_future(anext(changes))
             await asyncio.sleep(1.5)
-            assert not heard.done()
+            assert not change.done()
             at = bound + 1
-            await asyncio.wait_for(heard, 20)
+            await asyncio.wait_for(change, 20)
             await changes.aclose()  # type: ignore[attr-defined]
         finally:
             await engine.close()
@@ -159,13 +159,13 @@ async def test_a_fleet_too_small_for_slurm_has_no_slurm() -> None:
             await rest.close()
 
 
-async def test_a_question_for_nonsense_gets_an_answer_all_the_same() -> None:
+async def test_invalid_parameters_get_a_response() -> None:
     async with FakeServers(SIMULATION, lambda: NOW) as servers, aiohttp.ClientSession(servers.url) as session:
         for start in ("yesterday", "utsnow", "-1", "1e9", "99999999999999999999", ""):
-            async with session.get("/slurmdb/v0.0.41/jobs", params={"start_time": start}) as answer:
-                assert answer.status == 200
-                assert isinstance((await answer.json())["jobs"], list)
-        async with session.get("/v1.51/containers/nothing/json") as answer:
-            assert answer.status == 404
-        async with session.get("/containers/json") as answer:
-            assert {row["State"] for row in await answer.json()} == {"running"}
+            async with session.get("/slurmdb/v0.0.41/jobs", params={"start_time": start}) as response:
+                assert response.status == 200
+                assert isinstance((await response.json())["jobs"], list)
+        async with session.get("/v1.51/containers/nothing/json") as response:
+            assert response.status == 404
+        async with session.get("/containers/json") as response:
+            assert {row["State"] for row in await response.json()} == {"running"}

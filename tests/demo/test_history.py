@@ -1,4 +1,4 @@
-"""The past of a simulated fleet in a real store, asked back through the embedded metric source."""
+"""The history of a simulated fleet, written to a real store and read through the embedded metrics."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def source(store: Store) -> EmbeddedMetrics:
     return EmbeddedMetrics("demo", store.readings, store.training, MetricsSettings(), clock=lambda: NOW)
 
 
-async def test_a_range_of_the_past_has_the_values_of_the_simulation(store: Store) -> None:
+async def test_stored_readings_equal_the_simulation(store: Store) -> None:
     span = (NOW - 9 * 3600, NOW)
     await write_readings(FLEET, store.readings, "demo", span, REQUIRED_QUANTITIES | CHART_QUANTITIES)
     await write_readings(
@@ -46,7 +46,7 @@ async def test_a_range_of_the_past_has_the_values_of_the_simulation(store: Store
             np.testing.assert_allclose(series.values[there], truth)
 
 
-async def test_there_is_no_gap_longer_than_a_sample_stands_for(store: Store) -> None:
+async def test_there_is_no_gap_longer_than_the_validity_of_a_sample(store: Store) -> None:
     await write_readings(
         FLEET, store.readings, "demo", (NOW - RECENT_SECONDS - 7200, NOW), REQUIRED_QUANTITIES
     )
@@ -58,7 +58,7 @@ async def test_there_is_no_gap_longer_than_a_sample_stands_for(store: Store) -> 
     assert len(series.times) == int((end - start) / 60) + 1
 
 
-async def test_the_numbers_of_training_are_asked_back(store: Store) -> None:
+async def test_training_metrics_can_be_read_back(store: Store) -> None:
     await write_training(FLEET, store.training, "demo", NOW - DAY, NOW)
     day = [run for run in FLEET.runs(NOW - DAY, NOW) if run.trains]
     run = next(run for run in day if min(run.ended, NOW) - max(run.started, NOW - DAY) > 1200)
@@ -68,5 +68,5 @@ async def test_the_numbers_of_training_are_asked_back(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "days"), [(1, 7.0), (32, 7.0), (64, 3.5), (2000, 0.112)])
-def test_larger_fleets_have_a_shorter_past(nodes: int, days: float) -> None:
+def test_larger_fleets_have_a_shorter_history(nodes: int, days: float) -> None:
     assert history_seconds(7, nodes) == pytest.approx(days * DAY)

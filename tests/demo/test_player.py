@@ -1,4 +1,4 @@
-"""The simulated fleet shown through an API and its servers, and read back by the ordinary sources."""
+"""The simulated fleet behind its APIs, read by the Kubernetes, Slurm and Docker sources."""
 
 import asyncio
 from collections import Counter
@@ -30,7 +30,7 @@ SIMULATION = Simulation(seed=3, nodes=32, gpus=8)
 
 @asynccontextmanager
 async def shown(at: float, keep: float = DAY) -> AsyncIterator[tuple[KubeLite, Player]]:
-    """An API that shows the fleet at a moment."""
+    """Start an API that shows the fleet at a time."""
     async with KubeLite() as server:
         storage = DirectStorage(server)
         storage.put(definitions())
@@ -41,7 +41,7 @@ async def shown(at: float, keep: float = DAY) -> AsyncIterator[tuple[KubeLite, P
 
 @asynccontextmanager
 async def followed(server: KubeLite, at: float) -> AsyncIterator[Fleet]:
-    """The fleet as the ordinary sources read it."""
+    """Return the fleet as the sources read it."""
     fleet = Fleet("demo", clock=lambda: at, simulated=True)
     async with FakeServers(SIMULATION, lambda: at) as servers, KubeClient(Connection(server.url)) as client:
         source = KubernetesSource(client, fleet, fault_taints=KubernetesSettings().fault_taints)
@@ -64,23 +64,23 @@ async def followed(server: KubeLite, at: float) -> AsyncIterator[Fleet]:
 
 
 def contents(server: KubeLite) -> dict[tuple[str, str, str], Any]:
-    """Every object but for what the server itself notes."""
+    """Return every object without its resource version."""
     found = {}
-    for shelf, objects in server.store.collections():
+    for collection, objects in server.store.collections():
         for (namespace, name), entry in objects.entries.items():
             metadata = {k: v for k, v in entry.object["metadata"].items() if k != "resourceVersion"}
-            found[shelf, namespace, name] = {**entry.object, "metadata": metadata}
-    return {key: item for key, item in found.items() if key[0] not in _MADE_BY_THE_SERVER}
+            found[collection, namespace, name] = {**entry.object, "metadata": metadata}
+    return {key: item for key, item in found.items() if key[0] not in _CREATED_BY_THE_SERVER}
 
 
-_MADE_BY_THE_SERVER = {
+_CREATED_BY_THE_SERVER = {
     "namespaces",
     "scheduling.k8s.io/priorityclasses",
     "apiextensions.k8s.io/customresourcedefinitions",
 }
 
 
-async def test_the_ordinary_sources_see_what_the_simulation_says() -> None:
+async def test_the_sources_see_the_allocations_of_the_simulation() -> None:
     async with shown(NOW) as (server, _), followed(server, NOW) as fleet:
         held = {
             (h.node, gpu): h.pod_uid for h in allocation_periods(SIMULATION, NOW, NOW + 1) for gpu in h.held
@@ -100,11 +100,11 @@ async def test_the_ordinary_sources_see_what_the_simulation_says() -> None:
         assert any(w.status is Status.FAILED for w in fleet.workloads().values())
 
 
-async def test_the_overview_counts_the_broken_node_and_leaves_out_the_cordoned_one() -> None:
+async def test_the_overview_counts_faulty_nodes_and_skips_the_cordoned_one() -> None:
     async with shown(NOW) as (server, _), followed(server, NOW) as fleet:
-        told = overview(fleet)
-        assert (told.nodes, told.faulty) == (32, 2), "one node is down, one has lost a GPU"
-        assert told.idle + told.partial + told.busy == told.healthy == 30
+        result = overview(fleet)
+        assert (result.nodes, result.faulty) == (32, 2), "one node is down, one has lost a GPU"
+        assert result.idle + result.partial + result.busy == result.healthy == 30
         hardware = SIMULATION.hardware
         usable = {
             machine.name
@@ -114,40 +114,40 @@ async def test_the_overview_counts_the_broken_node_and_leaves_out_the_cordoned_o
             and not hardware.is_cordoned(machine)
         }
         held = sum(h.gpus for h in allocation_periods(SIMULATION, NOW, NOW + 1) if h.node in usable)
-        assert told.allocation_rate == pytest.approx(held / (29 * 8))
+        assert result.allocation_rate == pytest.approx(held / (29 * 8))
 
 
-async def test_the_ledger_of_the_fleet_writes_the_holding_periods_of_the_simulation() -> None:
+async def test_the_fleet_records_the_allocation_periods_of_the_simulation() -> None:
     async with shown(NOW) as (server, _), followed(server, NOW) as fleet:
         fleet.put_readings(SIMULATION.readings_at(NOW))
         fleet.start_accounting()
         written = {period.pod_uid: period for period in fleet.allocation_periods.drain()}
-        told = {
+        expected = {
             h.pod_uid: h for h in allocation_periods(SIMULATION, NOW - 100 * DAY, NOW) if h.pod_uid in written
         }
-        lasting = {h.pod_uid for h in allocation_periods(SIMULATION, NOW, NOW + 1)}
-        assert lasting <= told.keys() == written.keys()
-        assert written == told
+        current = {h.pod_uid for h in allocation_periods(SIMULATION, NOW, NOW + 1)}
+        assert current <= expected.keys() == written.keys()
+        assert written == expected
 
 
-async def test_step_by_step_or_at_once_the_same_objects_are_there() -> None:
+async def test_updates_and_a_direct_start_give_the_same_objects() -> None:
     later = NOW + 8 * 3600
-    async with shown(NOW) as (stepwise, player), shown(later) as (at_once, _):
+    async with shown(NOW) as (stepwise, player), shown(later) as (direct, _):
         at = NOW
         while at < later:
             at = min(at + 400.0, later)
             await player.update(at)
-        assert contents(stepwise) == contents(at_once)
+        assert contents(stepwise) == contents(direct)
 
 
-async def test_nothing_is_written_while_nothing_happens() -> None:
+async def test_an_update_without_changes_writes_nothing() -> None:
     async with shown(NOW) as (server, player):
         before = server.store.version
         assert await player.update(NOW) == 0
         assert server.store.version == before
 
 
-async def test_what_a_user_changes_stays() -> None:
+async def test_changes_by_users_stay() -> None:
     async with shown(NOW) as (server, player), KubeClient(Connection(server.url)) as client:
         name = SIMULATION.hardware.machines[1].name
         await client.write_json(
@@ -162,7 +162,7 @@ async def test_what_a_user_changes_stays() -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 16), (9, 3)])
-async def test_odd_fleets_are_shown_too(size: tuple[int, int]) -> None:
+async def test_unusual_fleet_sizes_work(size: tuple[int, int]) -> None:
     simulation = Simulation(5, *size)
     async with KubeLite() as server:
         storage = DirectStorage(server)

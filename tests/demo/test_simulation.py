@@ -1,4 +1,4 @@
-"""The simulated fleet as pure questions: the same every time, and true to itself."""
+"""The simulated fleet is deterministic and consistent."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ sizes = st.tuples(st.integers(1, 40), st.integers(1, 16))
 
 @pytest.fixture(scope="module")
 def fleet() -> Simulation:
-    """The fleet that a stranger sees first."""
+    """The fleet of `gpufleet demo` without options."""
     return Simulation(seed=1, nodes=32, gpus=8)
 
 
@@ -32,15 +32,17 @@ def test_the_same_seed_at_the_same_time_is_the_same_fleet(fleet: Simulation) -> 
     twin, other = Simulation(1, 32, 8), Simulation(2, 32, 8)
     assert list(allocation_periods(twin, NOW - DAY, NOW)) == list(allocation_periods(fleet, NOW - DAY, NOW))
     assert list(allocation_periods(other, NOW - DAY, NOW)) != list(allocation_periods(fleet, NOW - DAY, NOW))
-    mine, theirs = fleet.readings_at(NOW), twin.readings_at(NOW)
-    assert mine.gpus == theirs.gpus
-    for quantity, column in mine.values.items():
-        np.testing.assert_array_equal(column, theirs.values[quantity])
+    first, second = fleet.readings_at(NOW), twin.readings_at(NOW)
+    assert first.gpus == second.gpus
+    for quantity, column in first.values.items():
+        np.testing.assert_array_equal(column, second.values[quantity])
 
 
 @settings(max_examples=40, deadline=None)
 @given(seeds, sizes, moments)
-def test_no_gpu_is_held_twice_and_none_that_is_broken(seed: int, size: tuple[int, int], at: float) -> None:
+def test_no_gpu_is_allocated_twice_and_no_faulty_gpu_at_all(
+    seed: int, size: tuple[int, int], at: float
+) -> None:
     fleet = Simulation(seed, *size)
     held = Counter((h.node, gpu) for h in allocation_periods(fleet, at, at + 1) for gpu in h.held)
     assert all(count == 1 for count in held.values())
@@ -54,9 +56,7 @@ def test_no_gpu_is_held_twice_and_none_that_is_broken(seed: int, size: tuple[int
 
 @settings(max_examples=40, deadline=None)
 @given(seeds, moments, st.floats(0, 40 * 3600), st.floats(0, 40 * 3600))
-def test_holding_time_adds_up_however_a_span_is_cut(
-    seed: int, start: float, first: float, then: float
-) -> None:
+def test_allocated_time_adds_up_over_any_split(seed: int, start: float, first: float, then: float) -> None:
     fleet = Simulation(seed, 12, 8)
     middle, end = start + first, start + first + then
 
@@ -70,7 +70,7 @@ def test_holding_time_adds_up_however_a_span_is_cut(
 
 @settings(max_examples=30, deadline=None)
 @given(seeds, moments)
-def test_readings_make_sense_and_are_missing_only_where_something_is_broken(seed: int, at: float) -> None:
+def test_readings_are_plausible_and_missing_only_for_faulty_hardware(seed: int, at: float) -> None:
     fleet = Simulation(seed, 16, 8)
     readings = fleet.readings_at(at)
     held = {(h.node, gpu) for h in allocation_periods(fleet, at, at + 1) for gpu in h.held}
@@ -102,7 +102,9 @@ def test_readings_make_sense_and_are_missing_only_where_something_is_broken(seed
 
 @settings(max_examples=20, deadline=None)
 @given(seeds, moments, st.lists(st.integers(0, 3600), min_size=1, max_size=6, unique=True))
-def test_a_moment_reads_the_same_whatever_it_is_asked_with(seed: int, at: float, others: list[int]) -> None:
+def test_a_reading_does_not_depend_on_the_other_times_requested(
+    seed: int, at: float, others: list[int]
+) -> None:
     fleet = Simulation(seed, 9, 4)
     times = np.array(sorted({at, *(at + other for other in others)}))
     grid = fleet.measure(times)
@@ -112,7 +114,7 @@ def test_a_moment_reads_the_same_whatever_it_is_asked_with(seed: int, at: float,
         np.testing.assert_array_equal(grid[quantity][:, column], values)
 
 
-def test_the_first_fleet_has_something_of_everything(fleet: Simulation) -> None:
+def test_the_default_fleet_has_every_kind_of_workload_and_gpu(fleet: Simulation) -> None:
     week = list(fleet.runs(NOW - 7 * DAY, NOW))
     kinds = {"PyTorchJob", "Job", "CronJob", "Deployment", "StatefulSet", "DaemonSet", "Pod"}
     assert {run.kind for run in week} == kinds | {"SlurmJob", "Container"}
@@ -128,7 +130,7 @@ def test_the_first_fleet_has_something_of_everything(fleet: Simulation) -> None:
 
 
 @pytest.mark.parametrize("day", range(20))
-def test_on_any_day_there_is_trouble_waste_and_a_queue(fleet: Simulation, day: int) -> None:
+def test_every_day_has_faults_idle_gpus_and_a_queue(fleet: Simulation, day: int) -> None:
     at = NOW + day * DAY
     hardware, readings = fleet.hardware, fleet.readings_at(at)
     assert sum(hardware.is_down(machine, at) for machine in hardware.machines) == 1
@@ -143,18 +145,18 @@ def test_on_any_day_there_is_trouble_waste_and_a_queue(fleet: Simulation, day: i
         for row, gpu in enumerate(readings.gpus)
         if (gpu.ref.node, gpu.ref.index) in held and (readings.value(row, Quantity.UTILIZATION) or 0) < 3
     ]
-    assert idle, "nobody wastes a GPU"
+    assert idle, "no allocated GPU is idle"
 
 
-def test_at_any_hour_somebody_trains_as_the_commands_in_the_docs_expect(fleet: Simulation) -> None:
+def test_a_pytorch_job_runs_at_any_hour_as_the_docs_expect(fleet: Simulation) -> None:
     for hour in range(60 * 24):
         at = NOW + hour * 3600
         assert any(run.kind == "PyTorchJob" and run.started <= at < run.ended for run in fleet.runs(at, at))
 
 
-def test_the_longest_queue_never_fits_the_free_nodes(fleet: Simulation) -> None:
-    (wanted,) = {run.slot.positions for run in fleet.runs(NOW, NOW) if run.bound == math.inf}
-    model = fleet.hardware.machines[wanted[0].node].model
+def test_the_backlog_never_fits_the_free_nodes(fleet: Simulation) -> None:
+    (positions,) = {run.slot.positions for run in fleet.runs(NOW, NOW) if run.bound == math.inf}
+    model = fleet.hardware.machines[positions[0].node].model
     for hours in range(0, 24 * 14, 5):
         at = NOW + 3600 * hours
         busy = {h.node for h in allocation_periods(fleet, at, at + 1)}
@@ -166,10 +168,10 @@ def test_the_longest_queue_never_fits_the_free_nodes(fleet: Simulation) -> None:
             and not fleet.hardware.is_down(machine, at)
             and fleet.hardware.lost_gpu(machine, at) is None
         ]
-        assert len(free) < len(wanted)
+        assert len(free) < len(positions)
 
 
-def test_gpus_that_get_lost_are_given_to_nobody(fleet: Simulation) -> None:
+def test_gpus_that_get_lost_are_never_allocated(fleet: Simulation) -> None:
     for number in fleet.hardware.faulty.xid or ():
         machine = fleet.hardware.machines[number]
         positions = [
@@ -178,7 +180,7 @@ def test_gpus_that_get_lost_are_given_to_nobody(fleet: Simulation) -> None:
         assert not any(p.node == number and lost_gpu_index(machine) in p.gpus for p in positions)
 
 
-def test_a_training_run_learns_and_reports_each_minute_once(fleet: Simulation) -> None:
+def test_a_training_run_reports_a_falling_loss_once_a_minute(fleet: Simulation) -> None:
     run = next(run for run in fleet.runs(NOW, NOW) if run.trains and run.bound < NOW)
     ends = run.started + 7200
     run = replace(run, ended=ends)
@@ -208,7 +210,7 @@ def test_ports_of_a_node_that_is_down_are_down(fleet: Simulation) -> None:
     assert storage.used_bytes + storage.available_bytes == storage.capacity_bytes
 
 
-def test_every_node_has_its_capacity_all_the_time(fleet: Simulation) -> None:
+def test_the_capacity_of_a_node_is_constant(fleet: Simulation) -> None:
     capacities = list(fleet.capacities(NOW - DAY, NOW))
     assert sum(capacity.gpus for capacity in capacities) == 256
     assert {capacity.start for capacity in capacities} == {NOW - DAY}

@@ -1,4 +1,4 @@
-"""Pods of users on a simulated fleet: kubelets tend them, and the simulation keeps off their GPUs."""
+"""User pods on a simulated fleet: kubelets run them, and the simulation avoids their GPUs."""
 
 import math
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ UID = "4c25e476-bb45-4163-be42-e67ad5ce7ef9"
 
 
 class Stage:
-    """A fleet that is shown, a client of its API, and a clock that a test moves."""
+    """A fleet behind an API, a client for it, and a clock that a test moves."""
 
     def __init__(self, server: KubeLite, player: Player, client: KubeClient) -> None:
         self.at = NOW
@@ -44,13 +44,13 @@ class Stage:
             self.at = min(self.at + step, at)
             self.player.update_user_pods(self.at)
             await self.player.update(self.at)
-            self.no_gpu_is_leased_to_two()
+            self.assert_no_gpu_is_used_twice()
 
     async def pod(self, name: str, namespace: str = "default") -> Any:
         return await self.client.read_json(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
-    async def bring(self, node: str, gpus: tuple[int, ...] = (), command: tuple[str, ...] = ()) -> None:
-        """A user's pod, bound to a node and with leases of its GPUs, as the scheduler leaves it."""
+    async def create_pod(self, node: str, gpus: tuple[int, ...] = (), command: tuple[str, ...] = ()) -> None:
+        """Create a user pod that is bound to a node and has leases of its GPUs."""
         ids = ",".join(map(str, gpus))
         uid = (
             await self.client.write_json(
@@ -77,7 +77,7 @@ class Stage:
             made = msgspec.to_builtins(lease) | {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
             self.storage.put([made])
 
-    async def give_back(self, node: str, gpus: tuple[int, ...]) -> None:
+    async def delete_leases(self, node: str, gpus: tuple[int, ...]) -> None:
         for gpu in gpus:
             path = f"/apis/coordination.k8s.io/v1/namespaces/default/leases/gpu-{node}-{gpu}"
             await self.client.write_json("DELETE", path, {})
@@ -87,25 +87,25 @@ class Stage:
         found = [read_lease(msgspec.convert(entry.object, Lease)) for entry in entries]
         return {(lease.node, lease.gpu): next(iter(lease.holders)) for lease in found if lease}
 
-    def no_gpu_is_leased_to_two(self) -> None:
-        """What runs by the simulation's own account has no GPU that a guest's lease names."""
+    def assert_no_gpu_is_used_twice(self) -> None:
+        """Check that no run of the simulation uses a GPU that is leased to a user pod."""
         machines = SIMULATION.hardware.machines
-        mine = {
+        simulated = {
             (position.node, gpu)
             for run in self.player.runs(self.at, self.at)
             if run.bound <= self.at < run.ended and run.uid not in self.user_pods()
             for position in run.slot.positions
             for gpu in position.gpus
         }
-        taken = {(machines[node].name, gpu) for node, gpu in self.player.user_pods.gpu_holders}
-        assert not {(machines[node].name, gpu) for node, gpu in mine} & taken
+        leased = {(machines[node].name, gpu) for node, gpu in self.player.user_pods.gpu_holders}
+        assert not {(machines[node].name, gpu) for node, gpu in simulated} & leased
 
     def user_pods(self) -> set[str]:
         return {run.uid for run in self.player.user_pods.runs()}
 
 
 @asynccontextmanager
-async def stage() -> AsyncIterator[Stage]:
+async def open_stage() -> AsyncIterator[Stage]:
     async with KubeLite() as server, KubeClient(Connection(server.url)) as client:
         storage = DirectStorage(server)
         storage.put(definitions())
@@ -115,19 +115,19 @@ async def stage() -> AsyncIterator[Stage]:
 
 
 def free_gpus() -> tuple[str, tuple[int, ...]]:
-    """GPUs of a node that no run has for the next hour."""
+    """Return GPUs of one node that no run uses in the next hour."""
     held = {(h.node, gpu) for h in allocation_periods(SIMULATION, NOW, NOW + 3600) for gpu in h.held}
     faulty = SIMULATION.hardware.faulty
     for machine in SIMULATION.hardware.machines:
         gpus = tuple(gpu for gpu in range(machine.gpus) if (machine.name, gpu) not in held)
-        well = machine.number not in (*(faulty.broken or ()), *(faulty.xid or ()), faulty.cordoned)
-        if machine.source == "k8s" and gpus and well:
+        healthy = machine.number not in (*(faulty.broken or ()), *(faulty.xid or ()), faulty.cordoned)
+        if machine.source == "k8s" and gpus and healthy:
             return machine.name, gpus
-    raise AssertionError("the fleet is full")
+    raise AssertionError("no free GPUs")
 
 
-def coming(kind: str = "") -> Run:
-    """A run with a claim that gets its GPUs within the next hours and keeps them for a while."""
+def next_run(kind: str = "") -> Run:
+    """Return a run that gets its GPUs within the next hours and keeps them for a while."""
     runs = [
         run
         for run in SIMULATION.runs(NOW, NOW + 12 * 3600)
@@ -143,141 +143,143 @@ def moment(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-async def test_a_bound_pod_is_created_runs_and_ends_by_itself() -> None:
-    async with stage() as played:
+async def test_a_bound_pod_starts_runs_and_finishes() -> None:
+    async with open_stage() as stage:
         node, _ = free_gpus()
-        await played.bring(node, command=("sleep", "60"))
-        due = played.player.update_user_pods(NOW)
-        pod = await played.pod("mine")
+        await stage.create_pod(node, command=("sleep", "60"))
+        due = stage.player.update_user_pods(NOW)
+        pod = await stage.pod("mine")
         assert pod["status"]["phase"] == "Pending"
         assert pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "ContainerCreating"
         assert due == NOW + IMAGE_PULL_SECONDS
-        assert played.player.update_user_pods(due) == due + 60
-        pod = await played.pod("mine")
+        assert stage.player.update_user_pods(due) == due + 60
+        pod = await stage.pod("mine")
         assert pod["status"]["phase"] == "Running"
         assert pod["status"]["containerStatuses"][0]["ready"] is True
-        assert played.player.update_user_pods(due + 60) is None
-        assert (await played.pod("mine"))["status"]["phase"] == "Succeeded"
+        assert stage.player.update_user_pods(due + 60) is None
+        assert (await stage.pod("mine"))["status"]["phase"] == "Succeeded"
 
 
-async def test_a_deleted_pod_goes() -> None:
-    async with stage() as played:
-        await played.bring(free_gpus()[0])
-        await played.until(NOW + 30)
-        await played.client.write_json("DELETE", "/api/v1/namespaces/default/pods/mine", {})
-        assert (await played.pod("mine"))["metadata"]["deletionTimestamp"]
-        played.player.update_user_pods(NOW + 31)
+async def test_a_deleted_pod_is_removed() -> None:
+    async with open_stage() as stage:
+        await stage.create_pod(free_gpus()[0])
+        await stage.until(NOW + 30)
+        await stage.client.write_json("DELETE", "/api/v1/namespaces/default/pods/mine", {})
+        assert (await stage.pod("mine"))["metadata"]["deletionTimestamp"]
+        stage.player.update_user_pods(NOW + 31)
         with pytest.raises(ObjectNotFound):
-            await played.pod("mine")
+            await stage.pod("mine")
 
 
-async def test_gpus_of_a_guest_show_a_load_and_are_reported_in_use() -> None:
-    async with stage() as played:
+async def test_gpus_of_a_user_pod_show_a_load_and_are_reported_in_use() -> None:
+    async with open_stage() as stage:
         node, gpus = free_gpus()
-        await played.bring(node, gpus)
-        await played.until(NOW + 60)
-        runs = list(played.player.runs(played.at, played.at))
-        readings = SIMULATION.readings_at(played.at, runs)
+        await stage.create_pod(node, gpus)
+        await stage.until(NOW + 60)
+        runs = list(stage.player.runs(stage.at, stage.at))
+        readings = SIMULATION.readings_at(stage.at, runs)
         rows = [row for row, gpu in enumerate(readings.gpus) if gpu.ref.node == node]
         used = [readings.value(rows[gpu], Quantity.UTILIZATION) for gpu in gpus]
         assert all(value is not None and value > 10 for value in used)
         assert {
-            p.gpu.index for p in SIMULATION.processes_at(played.at, runs).rows if p.gpu.node == node
+            p.gpu.index for p in SIMULATION.processes_at(stage.at, runs).rows if p.gpu.node == node
         } >= set(gpus)
         path = f"/apis/gpu.scheduling/v1/gpunodestatuses/{node}"
-        (uid,) = played.user_pods()
-        devices = (await played.client.read_json(path))["status"]["devices"]
+        (uid,) = stage.user_pods()
+        devices = (await stage.client.read_json(path))["status"]["devices"]
         assert all(devices[gpu]["inUseBy"] == [uid] for gpu in gpus)
-        await played.give_back(node, gpus)
-        played.player.update_user_pods(played.at)
-        devices = (await played.client.read_json(path))["status"]["devices"]
+        await stage.delete_leases(node, gpus)
+        stage.player.update_user_pods(stage.at)
+        devices = (await stage.client.read_json(path))["status"]["devices"]
         assert all(devices[gpu]["inUseBy"] == [] for gpu in gpus)
 
 
-async def test_a_run_waits_for_gpus_that_a_guest_has_and_begins_when_they_are_free() -> None:
-    async with stage() as played:
-        run = coming()
+async def test_a_run_waits_for_gpus_of_a_user_pod_and_starts_when_they_are_free() -> None:
+    async with open_stage() as stage:
+        run = next_run()
         position = run.slot.positions[0]
         node = SIMULATION.hardware.machines[position.node].name
-        await played.until(run.slot.cell_start(run.number) - 10)
-        played.lease(node, position.gpus[:1])
+        await stage.until(run.slot.cell_start(run.number) - 10)
+        stage.lease(node, position.gpus[:1])
         pod = pods_of(run)[0]
-        await played.until(run.bound + 600)
-        status = (await played.pod(pod.name, run.team.namespace))["status"]
-        assert status["phase"] == "Pending", "it took GPUs that somebody has"
-        assert played.leases()[node, position.gpus[0]] == UID
-        await played.give_back(node, position.gpus[:1])
-        await played.until(run.bound + 700)
-        shown = await played.pod(pod.name, run.team.namespace)
+        await stage.until(run.bound + 600)
+        status = (await stage.pod(pod.name, run.team.namespace))["status"]
+        assert status["phase"] == "Pending", "it took GPUs of a user pod"
+        assert stage.leases()[node, position.gpus[0]] == UID
+        await stage.delete_leases(node, position.gpus[:1])
+        await stage.until(run.bound + 700)
+        shown = await stage.pod(pod.name, run.team.namespace)
         assert shown["status"]["phase"] == "Running"
         scheduled = next(c for c in shown["status"]["conditions"] if c["type"] == "PodScheduled")
         assert scheduled["lastTransitionTime"] > status["conditions"][0]["lastTransitionTime"]
-        assert played.leases()[node, position.gpus[0]] == pod.uid
-        begun = next(each for each in played.player.runs(played.at, played.at) if each.uid == run.uid)
-        assert run.bound + 600 <= begun.bound <= run.bound + 700
+        assert stage.leases()[node, position.gpus[0]] == pod.uid
+        started = next(each for each in stage.player.runs(stage.at, stage.at) if each.uid == run.uid)
+        assert run.bound + 600 <= started.bound <= run.bound + 700
 
 
-async def test_a_run_whose_time_is_over_before_it_got_gpus_is_withdrawn() -> None:
-    async with stage() as played:
-        run = coming()
+async def test_a_run_that_never_got_gpus_is_cancelled() -> None:
+    async with open_stage() as stage:
+        run = next_run()
         position = run.slot.positions[0]
         node = SIMULATION.hardware.machines[position.node].name
-        await played.until(run.slot.cell_start(run.number) - 10, step=60)
-        played.lease(node, position.gpus[:1])
-        await played.until(run.ended + 30, step=600)
+        await stage.until(run.slot.cell_start(run.number) - 10, step=60)
+        stage.lease(node, position.gpus[:1])
+        await stage.until(run.ended + 30, step=600)
         with pytest.raises(ObjectNotFound):
-            await played.pod(pods_of(run)[0].name, run.team.namespace)
+            await stage.pod(pods_of(run)[0].name, run.team.namespace)
 
 
-@pytest.mark.parametrize(("kind", "comes_again"), [("PyTorchJob", True), ("Pod", False)])
-async def test_a_pod_of_the_simulation_that_is_deleted(kind: str, comes_again: bool) -> None:
-    async with stage() as played:
+@pytest.mark.parametrize(("kind", "is_recreated"), [("PyTorchJob", True), ("Pod", False)])
+async def test_a_deleted_pod_of_the_simulation_is_recreated_if_it_has_a_controller(
+    kind: str, is_recreated: bool
+) -> None:
+    async with open_stage() as stage:
         runs = [r for r in SIMULATION.runs(NOW, NOW) if r.kind == kind and r.started < NOW]
         run = next(run for run in runs if run.ended > NOW + 600)
         pod = pods_of(run)[0]
         node = SIMULATION.hardware.machines[pod.position.node].name
         path = f"/api/v1/namespaces/{run.team.namespace}/pods/{pod.name}"
-        await played.client.write_json("DELETE", path, {})
-        played.player.update_user_pods(NOW + 1)
+        await stage.client.write_json("DELETE", path, {})
+        stage.player.update_user_pods(NOW + 1)
         with pytest.raises(ObjectNotFound):
-            await played.client.read_json(path)
-        await played.until(NOW + 60)
-        if comes_again:
-            shown = await played.client.read_json(path)
+            await stage.client.read_json(path)
+        await stage.until(NOW + 60)
+        if is_recreated:
+            shown = await stage.client.read_json(path)
             assert shown["status"]["phase"] == "Running"
             assert moment(shown["status"]["startTime"]) >= NOW, "it had no GPUs in between"
         else:
             with pytest.raises(ObjectNotFound):
-                await played.client.read_json(path)
-        assert ((node, pod.position.gpus[0]) in played.leases()) == comes_again
-        assert any(each.uid == run.uid for each in played.player.runs(NOW, NOW + 60)) == comes_again
+                await stage.client.read_json(path)
+        assert ((node, pod.position.gpus[0]) in stage.leases()) == is_recreated
+        assert any(each.uid == run.uid for each in stage.player.runs(NOW, NOW + 60)) == is_recreated
 
 
 @pytest.mark.parametrize("ids", ["", "none", "0,", "0,x", "99", "\u00b2", "9" * 5_000])
-async def test_an_allocation_that_a_user_wrote_wrongly_does_no_harm(ids: str) -> None:
+async def test_an_invalid_allocation_annotation_is_ignored(ids: str) -> None:
     node, gpus = free_gpus()
-    async with stage() as here:
-        await here.bring(node, gpus[:1])
-        await here.until(NOW + IMAGE_PULL_SECONDS + 15)
-        assert len(here.user_pods()) == 1
+    async with open_stage() as stage:
+        await stage.create_pod(node, gpus[:1])
+        await stage.until(NOW + IMAGE_PULL_SECONDS + 15)
+        assert len(stage.user_pods()) == 1
         note = {"metadata": {"annotations": {"gpu.scheduling/allocated": f"{node}:{ids}"}}}
         path = "/api/v1/namespaces/default/pods/mine"
-        await here.client.write_json("PATCH", path, note, "application/merge-patch+json")
-        assert here.user_pods() == set()
+        await stage.client.write_json("PATCH", path, note, "application/merge-patch+json")
+        assert stage.user_pods() == set()
 
 
-async def test_a_lease_without_a_spec_is_taken_and_means_nothing() -> None:
-    async with stage() as here:
+async def test_a_lease_without_a_spec_is_ignored() -> None:
+    async with open_stage() as stage:
         lease = {"metadata": {"name": "bare"}}
-        await here.client.write_json("POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)
-        assert here.player.user_pods.gpu_holders == {}
+        await stage.client.write_json("POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)
+        assert stage.player.user_pods.gpu_holders == {}
 
 
-async def test_a_guest_with_an_empty_command_has_a_process_all_the_same() -> None:
+async def test_a_user_pod_with_an_empty_command_has_a_process() -> None:
     node, gpus = free_gpus()
-    async with stage() as here:
-        await here.bring(node, gpus[:1], command=(" ",))
-        await here.until(NOW + IMAGE_PULL_SECONDS + 15)
-        runs = list(here.player.runs(here.at, here.at))
-        shown = {process.gpu: process.name for process in SIMULATION.processes_at(here.at, runs).rows}
+    async with open_stage() as stage:
+        await stage.create_pod(node, gpus[:1], command=(" ",))
+        await stage.until(NOW + IMAGE_PULL_SECONDS + 15)
+        runs = list(stage.player.runs(stage.at, stage.at))
+        shown = {process.gpu: process.name for process in SIMULATION.processes_at(stage.at, runs).rows}
         assert shown[GpuRef(node, gpus[0])] == "main"
