@@ -1,8 +1,8 @@
-"""What reading the GPUs of a node costs: eight of them, through the NVML shim, every 15 seconds.
+"""Measure the cost of reading the GPUs of a node: eight GPUs, through the NVML shim, every 15 seconds.
 
-A process of its own reads nothing but devices. Its CPU time for a reading and the processes' list,
-spread over the period, is a share of a core; its resident memory is compared with a bare Python that
-has imported nothing. The shim's own work (a text file in place of a driver) is in the figures.
+A separate process only reads devices. Its CPU time for readings and processes, divided by the period, is a
+share of a core. Its resident memory is compared with a Python that has imported nothing. The figures
+include the work of the shim, which reads a text file instead of asking a driver.
 """
 
 import json
@@ -24,12 +24,12 @@ READ = f"""
 import json, os, time
 from gpufleet.gpus.drivers.nvml import NvmlReader
 from gpufleet.gpus.processes import ProcessTable
-reader = NvmlReader(ProcessTable(believe_pids=True))
-def cost(question, rounds):
-    question()
+reader = NvmlReader(ProcessTable(trust_pids=True))
+def cost(call, rounds):
+    call()
     started = time.process_time()
     for _ in range(rounds):
-        question()
+        call()
     return (time.process_time() - started) / rounds
 figures = {{
     "readings": cost(reader.readings, {ROUNDS}),
@@ -49,7 +49,7 @@ with open("/proc/self/statm") as statm:
 
 
 def measure() -> Iterable[Result]:
-    """The figures, each from a fresh process."""
+    """Yield the figures, each from a new process."""
     with tempfile.TemporaryDirectory() as folder:
         shim = NvmlShim(build_shim(), Path(folder))
         shim.describe(switched(8))
@@ -64,7 +64,7 @@ def measure() -> Iterable[Result]:
     yield Result("all three every 15 s", share, "% of a core", at_most=1.0)
     yield Result("memory of a process that only reads", figures["resident"] / 2**20, "MiB", at_most=80)
     yield Result(
-        "the same beside a bare Python", figures["resident"] / bare, "×", note=f"{bare / 2**20:.0f} MiB"
+        "memory relative to a bare Python", figures["resident"] / bare, "×", note=f"{bare / 2**20:.0f} MiB"
     )
 
 

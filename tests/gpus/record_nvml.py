@@ -1,11 +1,11 @@
-"""Record what an NVIDIA machine says of itself, side by side with nvidia-smi, as a test fixture.
+"""Record the readings of an NVIDIA machine together with the output of nvidia-smi, as a test fixture.
 
-    PYTHONPATH=src:/path/to/unpacked/wheels python tests/devices/record_nvml.py --out h200.json
+    PYTHONPATH=src:/path/to/unpacked/wheels python tests/gpus/record_nvml.py --out h200.json
 
-Needs the standard library and nvidia-ml-py (psutil for the processes' names, if there). With torch
-or the CUDA driver it starts a small process that holds memory, so that the recording has one to
-show. nvidia-smi is asked just before and just after each of our readings, since the GPU does not
-stand still: a reading agrees if it lies between the two, widened by nvidia-smi's rounding.
+Needs the standard library and nvidia-ml-py (psutil, if installed, for the names of processes). With torch
+or the CUDA driver it starts a small process that holds GPU memory, so that the recording contains one.
+nvidia-smi runs just before and after each reading, because values change: a reading agrees if it lies
+between the two, widened by nvidia-smi's rounding.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=5, help="readings to record")
     arguments = parser.parse_args()
     holder = start_holder()
-    reader = NvmlReader(processes=ProcessTable(believe_pids=True))
+    reader = NvmlReader(processes=ProcessTable(trust_pids=True))
     try:
         recording = record(reader, arguments.samples, holder.pid if holder else None)
     finally:
@@ -125,7 +125,7 @@ def smi(*arguments: str) -> str:
 
 
 def start_holder() -> "subprocess.Popen[str] | None":
-    """A process with GPU memory, by torch or else by the CUDA driver itself."""
+    """Start a process that holds GPU memory, with torch or else with the CUDA driver."""
     for program in (HOLD_WITH_TORCH, HOLD_WITH_DRIVER):
         holder = subprocess.Popen(
             [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,6 +1,6 @@
-"""The AMD reader on a stand-in for the `amdsmi` module, because its library needs ROCm and an AMD GPU.
+"""The AMD reader with a fake `amdsmi` module, because the real one needs ROCm and an AMD GPU.
 
-The stand-in answers with the dictionaries, units and "N/A" texts of the releases 6 and 7.
+The fake returns the dictionaries, units and "N/A" texts of the releases 6 and 7.
 """
 
 import os
@@ -13,9 +13,9 @@ import pytest
 from gpufleet.errors import DevicesUnavailable
 from gpufleet.gpus.drivers.amdsmi import AmdSmiReader
 from gpufleet.gpus.drivers.detect import open_reader
-from gpufleet.gpus.known_gpus import call_the_roll
+from gpufleet.gpus.known_gpus import merge_known_gpus
 from gpufleet.gpus.processes import ProcessTable
-from gpufleet.gpus.topology import GpuPosition, places
+from gpufleet.gpus.topology import GpuPosition, gpu_positions
 from gpufleet.model.device import EventKind, Partition, Vendor
 
 GIB = 2**30
@@ -52,7 +52,7 @@ class AmdSmiGpuBlock(IntEnum):
 
 
 class Release7:
-    """Four MI300X, fully meshed."""
+    """Simulate four MI300X, fully meshed."""
 
     AmdSmiException = AmdSmiException
     AmdSmiClkType = AmdSmiClkType
@@ -164,7 +164,7 @@ class Release7:
 
 
 class Release6(Release7):
-    """As it was: other names for the same things, no partitions, no link rates, no error records."""
+    """Simulate release 6: other names, no partitions, no link rates, no error records."""
 
     AmdSmiLinkType = None  # type: ignore[assignment]
 
@@ -190,7 +190,7 @@ class Release6(Release7):
 
 
 def reader(library: Release7) -> AmdSmiReader:
-    return AmdSmiReader(ProcessTable(believe_pids=True), now=lambda: 1000.0, library=library)
+    return AmdSmiReader(ProcessTable(trust_pids=True), now=lambda: 1000.0, library=library)
 
 
 def test_the_inventory_of_a_partitioned_mesh() -> None:
@@ -202,10 +202,10 @@ def test_the_inventory_of_a_partitioned_mesh() -> None:
     assert device.memory_bytes == 196592 * 2**20
     assert (device.pci_bus_id, device.minor) == ("0000:02:00.0", 130)
     assert device.partition == Partition("CPX", "NPS4", 2)
-    assert set(places(devices).values()) == {GpuPosition("xgmi-group-0", 3 * 128)}
+    assert set(gpu_positions(devices).values()) == {GpuPosition("xgmi-group-0", 3 * 128)}
 
 
-def test_a_reading_is_in_our_units() -> None:
+def test_readings_are_converted_to_our_units() -> None:
     reading = reader(Release7()).readings()[0]
     assert (reading.utilization_percent, reading.memory_utilization_percent) == (87, 12)
     assert (reading.memory_used_bytes, reading.memory_free_bytes) == (GIB, (196592 - 1024) * 2**20)
@@ -221,7 +221,7 @@ def test_uncorrectable_errors_name_their_block() -> None:
     assert reader(library).readings()[0].ecc_uncorrected_blocks == (("UMC", 2),)
 
 
-def test_the_names_of_release_6_are_understood_too() -> None:
+def test_the_names_of_release_6_work_too() -> None:
     old = reader(Release6())
     reading, device = old.readings()[0], old.inventory()[0]
     assert (reading.power_watts, reading.sm_clock_mhz) == (300, 1700)
@@ -235,7 +235,7 @@ QUESTIONS = [name for name in vars(Release7) if name.startswith("amdsmi_get_gpu"
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_a_question_that_fails_costs_only_its_own_fields(question: str) -> None:
+def test_a_failing_call_affects_only_its_own_fields(question: str) -> None:
     library = Release7()
     whole = reader(library)
     readings, devices = whole.readings(), whole.inventory()
@@ -253,21 +253,21 @@ def test_a_question_that_fails_costs_only_its_own_fields(question: str) -> None:
 
 
 class OnePartedGpu(Release7):
-    """Parts of one MI300X before ROCm 7, which all tell the uuid of the whole."""
+    """Simulate the partitions of one MI300X before ROCm 7, which all have the same uuid."""
 
     def amdsmi_get_gpu_device_uuid(self, _handle: str) -> str:
         return "abff74a1-0000-1000-80d1-3c23a9580558"
 
 
-def test_parts_that_share_the_uuid_of_their_gpu_are_told_apart() -> None:
+def test_partitions_with_the_same_uuid_get_unique_ones() -> None:
     amd = reader(OnePartedGpu())
     uuids = [device.uuid for device in amd.inventory()]
-    assert len(set(uuids)) == len(call_the_roll((), amd.inventory())) == 4
+    assert len(set(uuids)) == len(merge_known_gpus((), amd.inventory())) == 4
     assert [reading.uuid for reading in amd.readings()] == uuids
     assert uuids[0] == "abff74a1-0000-1000-80d1-3c23a9580558"
 
 
-def test_a_gpu_that_answers_no_question_is_a_fault_until_it_does() -> None:
+def test_a_gpu_that_does_not_respond_is_a_fault_until_it_does() -> None:
     library = Release7()
     amd = reader(library)
     whole = amd.inventory()
@@ -279,21 +279,21 @@ def test_a_gpu_that_answers_no_question_is_a_fault_until_it_does() -> None:
     assert amd.inventory() == whole
 
 
-def test_a_driver_that_answers_for_no_gpu_is_opened_again() -> None:
+def test_a_driver_without_a_responding_gpu_is_reopened() -> None:
     library = Release7()
     amd = reader(library)
     library.lost = set(library.amdsmi_get_processor_handles())
-    with pytest.raises(DevicesUnavailable, match="no answer for any"):
+    with pytest.raises(DevicesUnavailable, match="none of them responds"):
         amd.inventory()
 
 
-def test_processes_come_with_their_memory() -> None:
+def test_processes_have_their_memory() -> None:
     (row,) = reader(Release7()).processes(identify=True)
     assert (row.index, row.pid, row.gpu_memory_bytes) == (1, os.getpid(), 5 * GIB)
     assert row.command is not None
 
 
-def test_error_records_are_told_once_and_the_fatal_ones_are_marked() -> None:
+def test_error_records_are_reported_once_and_fatal_ones_are_marked() -> None:
     library = Release7()
     amd = reader(library)
     assert amd.events(0) == ()
@@ -309,7 +309,7 @@ def test_error_records_are_told_once_and_the_fatal_ones_are_marked() -> None:
     assert amd.events(0) == ()
 
 
-def test_records_carry_the_time_at_which_they_were_written() -> None:
+def test_records_have_the_time_at_which_they_were_written() -> None:
     library = Release7()
     library.records = [
         {"error_severity": "fatal", "notify_type": "MCE", "timestamp": stamp}
@@ -318,7 +318,7 @@ def test_records_carry_the_time_at_which_they_were_written() -> None:
     assert [event.at for event in reader(library).events(0)] == [300.0, 1000.0, 1000.0]
 
 
-def test_a_process_whose_name_is_no_text_costs_nothing_else() -> None:
+def test_a_process_with_an_undecodable_name_affects_nothing_else() -> None:
     class Bindings(Release7):
         def amdsmi_get_gpu_process_list(self, handle: str) -> list[dict[str, Any]]:
             if handle == "handle-0":
@@ -328,7 +328,7 @@ def test_a_process_whose_name_is_no_text_costs_nothing_else() -> None:
     assert [row.pid for row in reader(Bindings()).processes()] == [os.getpid()]
 
 
-def test_a_driver_that_refuses_is_said_in_words() -> None:
+def test_the_error_of_the_driver_is_reported() -> None:
     library = Release7()
     library.broken = {"amdsmi_init"}
     with pytest.raises(DevicesUnavailable, match="AMD GPUs can't be read: AMD SMI says NOT_SUPPORTED"):
@@ -336,6 +336,6 @@ def test_a_driver_that_refuses_is_said_in_words() -> None:
 
 
 @pytest.mark.skipif("amdsmi" in sys.modules, reason="this machine has a working amdsmi")
-def test_a_machine_without_rocm_says_so() -> None:
+def test_a_machine_without_rocm_is_reported() -> None:
     with pytest.raises(DevicesUnavailable, match="amdsmi does not load"):
         open_reader("amdsmi")

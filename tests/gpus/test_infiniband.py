@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from gpufleet.gpus.infiniband import PortWatch, read_ports
+from gpufleet.gpus.infiniband import PortMonitor, read_ports
 
 
 def state(root: Path, device: str, port: int, text: str) -> None:
@@ -9,25 +9,25 @@ def state(root: Path, device: str, port: int, text: str) -> None:
     (folder / "state").write_text(text)
 
 
-def test_a_port_that_was_up_and_is_down_is_a_finding_about_the_node(tmp_path: Path) -> None:
+def test_a_port_that_went_down_is_a_finding_about_the_node(tmp_path: Path) -> None:
     state(tmp_path, "mlx5_0", 1, "4: ACTIVE\n")
     state(tmp_path, "mlx5_1", 1, "1: DOWN\n")
-    watch = PortWatch()
+    watch = PortMonitor()
     assert read_ports(tmp_path) == {"mlx5_0/1": "ACTIVE", "mlx5_1/1": "DOWN"}
-    assert watch.look(read_ports(tmp_path)) is None, "a port that was never up is not in use"
+    assert watch.check(read_ports(tmp_path)) is None, "a port that was never up is not in use"
     state(tmp_path, "mlx5_0", 1, "1: DOWN\n")
-    finding = watch.look(read_ports(tmp_path))
+    finding = watch.check(read_ports(tmp_path))
     assert finding is not None
     assert finding.reason == "InfiniBand is down: mlx5_0/1"
     assert finding.whole_node
     state(tmp_path, "mlx5_0", 1, "4: ACTIVE\n")
-    assert watch.look(read_ports(tmp_path)) is None
+    assert watch.check(read_ports(tmp_path)) is None
 
 
-def test_a_device_that_is_gone_is_down_too(tmp_path: Path) -> None:
-    watch = PortWatch()
-    watch.look({"mlx5_0/1": "ACTIVE"})
-    assert watch.look(read_ports(tmp_path)) is not None
+def test_a_removed_device_counts_as_down(tmp_path: Path) -> None:
+    watch = PortMonitor()
+    watch.check({"mlx5_0/1": "ACTIVE"})
+    assert watch.check(read_ports(tmp_path)) is not None
 
 
 def test_a_machine_without_infiniband_has_no_ports(tmp_path: Path) -> None:

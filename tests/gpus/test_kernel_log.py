@@ -57,7 +57,7 @@ def test_other_lines_are_not_events(line: str) -> None:
     assert parse_xid(line, 5.0) is None
 
 
-def test_a_record_carries_its_own_time() -> None:
+def test_a_record_has_its_own_time() -> None:
     event = parse_record("3,1045,5000000,-;NVRM: Xid (PCI:0000:3b:00): 48, DBE\n SUBSYSTEM=pci\n", 1_000.0)
     assert event is not None
     assert (event.at, event.message) == (1_005.0, "DBE")
@@ -71,7 +71,7 @@ def test_no_text_breaks_the_parser(text: str) -> None:
     parse_record(f"3,1,1,-;NVRM: Xid ({text}", 0.0)
 
 
-def test_the_follower_gives_each_record_once_and_never_waits(tmp_path: Path) -> None:
+def test_each_record_is_returned_once_without_blocking(tmp_path: Path) -> None:
     pipe = tmp_path / "kmsg"
     os.mkfifo(pipe)
     log = KernelLog(pipe, from_start=True, boot_time=lambda: 100.0)
@@ -95,6 +95,6 @@ def test_the_real_kernel_log_can_be_followed() -> None:
     log.close()
 
 
-def test_a_log_that_can_not_be_opened_says_what_to_grant(tmp_path: Path) -> None:
+def test_the_error_for_an_unreadable_log_names_the_capability(tmp_path: Path) -> None:
     with pytest.raises(DevicesUnavailable, match=r"No such file.*CAP_SYSLOG"):
         KernelLog(tmp_path / "absent")

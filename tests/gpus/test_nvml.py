@@ -16,12 +16,12 @@ from gpufleet.model.device import EventKind, LinkKind
 
 @pytest.fixture
 def reader(nvml_shim: NvmlShim) -> Iterator[NvmlReader]:
-    reader = NvmlReader(ProcessTable(believe_pids=True), now=lambda: 1000.0)
+    reader = NvmlReader(ProcessTable(trust_pids=True), now=lambda: 1000.0)
     yield reader
     reader.close()
 
 
-def test_the_inventory_names_every_gpu_with_its_links(reader: NvmlReader) -> None:
+def test_the_inventory_contains_every_gpu_with_its_links(reader: NvmlReader) -> None:
     devices = reader.inventory()
     assert [device.index for device in devices] == list(range(8))
     assert [device.uuid for device in devices] == [uuid(n) for n in range(8)]
@@ -38,7 +38,7 @@ def test_the_inventory_names_every_gpu_with_its_links(reader: NvmlReader) -> Non
     assert reader.simulated is False
 
 
-def test_direct_links_name_the_gpu_at_the_other_end_and_links_that_are_down_are_left_out(
+def test_direct_links_name_their_peer_and_inactive_links_are_omitted(
     reader: NvmlReader, nvml_shim: NvmlShim
 ) -> None:
     nvml_shim.describe({**meshed((0, 1), (2, 3)), "0.link.0": "2 down"})
@@ -48,7 +48,7 @@ def test_direct_links_name_the_gpu_at_the_other_end_and_links_that_are_down_are_
     assert bus(0) == "00000000:10:00.0"
 
 
-def test_a_reading_carries_every_quantity_in_its_unit(reader: NvmlReader, nvml_shim: NvmlShim) -> None:
+def test_a_reading_has_every_quantity_in_its_unit(reader: NvmlReader, nvml_shim: NvmlShim) -> None:
     nvml_shim.set("3.throttle", 0x4 | 0x40)
     nvml_shim.set("3.field.230", 1)
     reading = reader.readings()[3]
@@ -95,7 +95,7 @@ FIELDS_BY_QUESTION = {
     "code", [3, 4, 13, 999], ids=["not-supported", "no-permission", "old-driver", "unknown"]
 )
 @pytest.mark.parametrize(("function", "fields"), FIELDS_BY_QUESTION.items())
-def test_a_question_that_fails_costs_only_its_own_fields(
+def test_a_failing_call_affects_only_its_own_fields(
     reader: NvmlReader, nvml_shim: NvmlShim, function: str, fields: set[str], code: int
 ) -> None:
     whole = reader.readings()
@@ -108,9 +108,7 @@ def test_a_question_that_fails_costs_only_its_own_fields(
         assert getattr(partial[2], name) == expected, name
 
 
-def test_an_old_driver_without_memory_v2_is_read_by_the_first_version(
-    reader: NvmlReader, nvml_shim: NvmlShim
-) -> None:
+def test_an_old_driver_without_memory_v2_is_read_with_v1(reader: NvmlReader, nvml_shim: NvmlShim) -> None:
     nvml_shim.fail("nvmlDeviceGetMemoryInfo_v2", 13)
     reading = reader.readings()[1]
     assert (reading.memory_used_bytes, reading.memory_free_bytes) == (GIB, 79 * GIB)
@@ -141,10 +139,10 @@ def test_a_gpu_that_answers_nothing_but_unknown_errors_is_a_fault(
     for question in ("nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"):
         nvml_shim.fail(question, 999, gpu=5)
     device = reader.inventory()[5]
-    assert (device.uuid, device.fault) == (uuid(5), "the GPU answers no question")
+    assert (device.uuid, device.fault) == (uuid(5), "the GPU does not respond")
 
 
-def test_a_gpu_lost_before_the_first_look_has_a_stand_in_name(nvml_shim: NvmlShim) -> None:
+def test_a_gpu_lost_before_the_first_read_has_a_placeholder_uuid(nvml_shim: NvmlShim) -> None:
     nvml_shim.lose(5)
     reader = NvmlReader()
     device = reader.inventory()[5]
@@ -170,7 +168,7 @@ def test_mig_instances_have_their_profile_and_the_whole_gpu_has_no_utilization(
     assert reading.temperature_celsius == 41
 
 
-def test_processes_are_seen_with_their_memory_and_identified_only_when_asked(
+def test_processes_have_their_memory_and_are_identified_only_on_request(
     reader: NvmlReader, nvml_shim: NvmlShim
 ) -> None:
     me = psutil.Process()
@@ -218,9 +216,7 @@ def test_xids_arrive_once_each_with_the_gpu_they_concern(reader: NvmlReader, nvm
     assert reader.events(0.01) == ()
 
 
-def test_the_xid_of_a_gpu_that_is_already_lost_keeps_its_name(
-    reader: NvmlReader, nvml_shim: NvmlShim
-) -> None:
+def test_the_xid_of_a_lost_gpu_has_its_uuid(reader: NvmlReader, nvml_shim: NvmlShim) -> None:
     reader.inventory()
     reader.events(0)
     nvml_shim.lose(4)
@@ -228,7 +224,7 @@ def test_the_xid_of_a_gpu_that_is_already_lost_keeps_its_name(
     assert [event.uuid for event in reader.events(1)] == [uuid(4)]
 
 
-def test_a_driver_that_is_not_loaded_is_said_in_words(
+def test_a_driver_that_is_not_loaded_is_reported(
     nvml_shim: NvmlShim, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NVML_SHIM_STATE", str(tmp_path / "nothing"))

@@ -1,8 +1,8 @@
-"""Recordings of real machines (record_nvml.py): what we read beside what nvidia-smi printed.
+"""Compare recordings of real machines (record_nvml.py) with the output of nvidia-smi.
 
-Facts that stand still must agree to nvidia-smi's last digit. Quantities that move while three questions
-are asked one after another must lie within what nvidia-smi itself saw over the whole recording, widened by
-its rounding and, for power, by 2% of the limit, because the draw changes from one millisecond to the next.
+Constant values must agree to nvidia-smi's last digit. Values that change during the recording must lie
+within the range that nvidia-smi printed, widened by its rounding and, for power, by 2% of the limit, because
+power changes within milliseconds.
 """
 
 import json
@@ -46,9 +46,9 @@ def number(text: str) -> float | None:
 
 
 def seen(recording: Recording, gpu: int, field: str) -> list[float | None]:
-    """Everything that nvidia-smi printed for one quantity of one GPU."""
-    looks = [look for sample in recording["samples"] for look in (sample["before"], sample["after"])]
-    return [number(row[field]) for look in looks for row in look if int(row["index"]) == gpu]
+    """Return all values that nvidia-smi printed for one quantity of one GPU."""
+    tables = [table for sample in recording["samples"] for table in (sample["before"], sample["after"])]
+    return [number(row[field]) for table in tables for row in table if int(row["index"]) == gpu]
 
 
 def disagreements(recording: Recording) -> Iterator[str]:
@@ -180,7 +180,7 @@ def synthetic() -> Recording:
     }
 
 
-def test_a_recording_that_agrees_has_nothing_to_complain_about() -> None:
+def test_a_correct_recording_has_no_differences() -> None:
     assert list(disagreements(synthetic())) == []
 
 
@@ -196,7 +196,7 @@ def test_a_recording_that_agrees_has_nothing_to_complain_about() -> None:
         ("utilization_percent", None),
     ],
 )
-def test_a_reading_in_the_wrong_unit_or_place_is_noticed(field: str, value: float | None) -> None:
+def test_a_reading_in_the_wrong_unit_or_field_is_detected(field: str, value: float | None) -> None:
     recording = synthetic()
     recording["samples"][0]["readings"][0][field] = value
     assert len(list(disagreements(recording))) >= 1

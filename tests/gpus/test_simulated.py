@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from gpufleet.gpus.drivers.detect import open_reader
 from gpufleet.gpus.drivers.simulated import SimulatedReader
-from gpufleet.gpus.topology import GpuPosition, places
+from gpufleet.gpus.topology import GpuPosition, gpu_positions
 
 
 class Clock:
@@ -15,7 +15,7 @@ class Clock:
         return self.time
 
 
-def test_it_says_that_it_is_simulated() -> None:
+def test_simulated_gpus_are_marked() -> None:
     reader = open_reader("simulated")
     assert reader.simulated is True
     assert "simulated" in reader.name
@@ -27,12 +27,12 @@ def test_the_same_seed_and_moment_give_the_same_machine() -> None:
     assert one.inventory() == other.inventory()
     assert one.readings() == other.readings()
     assert one.readings() != third.readings()
-    assert set(places(one.inventory()).values()) == {GpuPosition("nvlink-group-0", 900)}
+    assert set(gpu_positions(one.inventory()).values()) == {GpuPosition("nvlink-group-0", 900)}
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10_000), st.floats(1.7e9, 2e9))
-def test_readings_are_possible_ones(seed: int, at: float) -> None:
+def test_readings_are_plausible(seed: int, at: float) -> None:
     for reading in SimulatedReader(seed=seed, now=Clock(at)).readings():
         assert 0 <= (reading.utilization_percent or 0) <= 100
         assert reading.power_watts is not None
@@ -62,7 +62,7 @@ def test_energy_is_the_sum_of_power_over_time(seed: int) -> None:
         assert last.energy_joules - first.energy_joules == pytest.approx(joules, rel=0.001, abs=1)
 
 
-def test_only_gpus_in_use_have_a_process_and_strangers_are_not_named() -> None:
+def test_only_gpus_in_use_have_a_process_and_users_need_identify() -> None:
     reader = SimulatedReader(count=64, seed=1, now=Clock(5000.0))
     used = {reading.index for reading in reader.readings() if reading.memory_used_bytes}
     assert 0 < len(used) < 64
@@ -71,7 +71,7 @@ def test_only_gpus_in_use_have_a_process_and_strangers_are_not_named() -> None:
     assert {row.user for row in reader.processes(identify=True)} == {"simulated"}
 
 
-def test_a_fault_is_told_once_when_its_time_has_come() -> None:
+def test_an_xid_is_reported_once_when_it_is_due() -> None:
     clock = Clock(100.0)
     reader = SimulatedReader(now=clock, xids=((150.0, 3, 79),))
     assert reader.events(0) == ()

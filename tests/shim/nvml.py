@@ -1,12 +1,12 @@
-"""Drive the NVML shim: build it, describe a machine to it, change that machine while it is read.
+"""Build and control the NVML shim: describe a machine, and change it while it is read.
 
     shim = NvmlShim(build_shim(), tmp_path)      # or the fixture nvml_shim
     shim.describe(switched(8))                   # eight GPUs on an NVSwitch
     subprocess.run([...], env={**os.environ, **shim.environment()})
     shim.xid(3, 79); shim.lose(3)
 
-`environment()` is for another process. `load()` is for this one: the dynamic loader takes a
-library that is already there by its soname, so that nvidia-ml-py finds the shim by name.
+`environment()` is for other processes, `load()` for this one: the dynamic loader finds an already loaded
+library by its soname, so nvidia-ml-py gets the shim.
 
 Keys of the state (N is a GPU, K counts from 0):
     driver, nvml, count                  strings of the driver; how many GPUs it lists
@@ -18,10 +18,10 @@ Keys of the state (N is a GPU, K counts from 0):
     N.link.K                             `version peer`; peer is a bus id, `switch` or `down`
     N.mig_mode, N.mig.K.{uuid,name,gi,ci,memory_total}
     N.process.K                          `pid bytes gi ci`
-    N.lost                               every call on the GPU says GPU_IS_LOST
+    N.lost                               every call on the GPU returns GPU_IS_LOST
     events, event.K                      XIDs so far, and each as `gpu xid`
     fail.FUNCTION, fail.N.FUNCTION       the code that the call returns
-    hang.FUNCTION                        the call sleeps until the key is gone
+    hang.FUNCTION                        the call sleeps until the key is removed
 """
 
 import ctypes
@@ -44,7 +44,7 @@ State = dict[str, str]
 
 
 class NvmlShim:
-    """One pretended machine; every change is seen by its readers at once."""
+    """A simulated machine; readers see every change immediately."""
 
     def __init__(self, library: Path, folder: Path) -> None:
         self.library = library
@@ -66,7 +66,7 @@ class NvmlShim:
         self._write()
 
     def xid(self, gpu: int, code: int) -> None:
-        """Tell everybody who waits for events of this XID."""
+        """Report an XID to all event subscribers."""
         number = int(self.state.get("events", "0")) + 1
         self.state |= {"events": str(number), f"event.{number}": f"{gpu} {code}"}
         self._write()
@@ -87,13 +87,13 @@ class NvmlShim:
         self.set(f"fail.{function}" if gpu is None else f"fail.{gpu}.{function}", code)
 
     def run(self, gpu: int, pid: int, memory_bytes: int, instance: tuple[int, int] | None = None) -> None:
-        """Put a process on the GPU."""
+        """Add a process to the GPU."""
         free = next(k for k in range(1000) if f"{gpu}.process.{k}" not in self.state)
         gi, ci = instance or (NO_INSTANCE, NO_INSTANCE)
         self.set(f"{gpu}.process.{free}", f"{pid} {memory_bytes} {gi} {ci}")
 
     def environment(self) -> dict[str, str]:
-        """What another process needs to find the shim instead of a driver."""
+        """Return the environment with which another process finds the shim instead of a driver."""
         folders = [str(self.library.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         return {"LD_LIBRARY_PATH": ":".join(folders), "NVML_SHIM_STATE": str(self.path)}
 
@@ -108,7 +108,7 @@ class NvmlShim:
 
 
 def build_shim() -> Path:
-    """The library, compiled once for each version of its source; skips the test without a compiler."""
+    """Compile the library once per version of its source; skip the test without a compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler (gcc) on this machine to build the NVML shim")
@@ -127,7 +127,7 @@ def build_shim() -> Path:
 
 @pytest.fixture
 def nvml_shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NvmlShim]:
-    """Eight GPUs on one NVSwitch, for this process and any that it starts with `environment()`."""
+    """Provide eight GPUs on one NVSwitch, for this process and those started with `environment()`."""
     shim = NvmlShim(build_shim(), tmp_path)
     shim.describe(switched(8))
     shim.load()
@@ -145,7 +145,7 @@ def uuid(gpu: int) -> str:
 
 
 def machine(count: int, model: str = "NVIDIA H100 80GB HBM3", memory: int = 80 * GIB) -> State:
-    """`count` GPUs without any link, each with readings of its own."""
+    """Return `count` GPUs without links, each with its own readings."""
     state = {"driver": "580.95.05", "nvml": "13.580.95", "count": str(count)}
     for gpu in range(count):
         state |= {
@@ -178,7 +178,7 @@ def machine(count: int, model: str = "NVIDIA H100 80GB HBM3", memory: int = 80 *
 
 
 def switched(count: int, links: int = 18, version: int = 6) -> State:
-    """Every GPU with all its links to NVSwitches, as on an HGX H100."""
+    """Connect every GPU to NVSwitches with all its links, as on an HGX H100."""
     state = machine(count)
     for gpu in range(count):
         state |= {f"{gpu}.link.{k}": f"{version} switch" for k in range(links)}
@@ -186,7 +186,7 @@ def switched(count: int, links: int = 18, version: int = 6) -> State:
 
 
 def meshed(*islands: tuple[int, ...], links_per_pair: int = 2, version: int = 2) -> State:
-    """Islands of GPUs wired to each other directly, as on older boards; nothing between the islands."""
+    """Connect the GPUs of each island directly, as on older boards."""
     state = machine(sum(map(len, islands)), "Tesla V100-SXM2-32GB", 32 * GIB)
     for island in islands:
         for gpu in island:
@@ -196,7 +196,7 @@ def meshed(*islands: tuple[int, ...], links_per_pair: int = 2, version: int = 2)
 
 
 def sliced(state: State, gpu: int, profiles: tuple[str, ...] = ("1g.10gb", "1g.10gb", "3g.40gb")) -> State:
-    """The machine with one GPU cut by MIG; utilization of the whole is NotSupported then, as in truth."""
+    """Partition one GPU with MIG; its utilization is then NotSupported, as on real hardware."""
     state = {**state, f"{gpu}.mig_mode": "1"}
     del state[f"{gpu}.utilization"]
     for k, profile in enumerate(profiles):

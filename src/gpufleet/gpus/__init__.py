@@ -1,1 +1,1 @@
-"""GPUs of this machine: NVML, AMD SMI, a simulation; topology and health."""
+"""GPUs of this machine: drivers, topology and health."""

@@ -1,19 +1,19 @@
-"""Whether each GPU of a machine can be used, why not, and since when.
+"""Track whether each GPU of a machine is usable, why not, and since when.
 
-The ledger takes observations (devices, readings, events, a driver that is silent) and keeps one
-verdict for each GPU. Two sorts of findings stand behind it:
+The tracker takes observations (devices, readings, events, an unresponsive driver) and keeps one verdict
+per GPU, based on two sorts of findings:
 
-- conditions, which every look confirms or clears: the GPU is gone, a remapping is pending, the driver
-  asks for a reset, too many uncorrectable errors;
-- events, which are told once and stay: an XID that puts a GPU out stays until the GPU was reset (its
-  energy counter or its error counters start again, it comes back after it was lost, or the driver
-  takes back the action that it asked for); a warning is forgotten after a while.
+- Conditions, which every observation confirms or clears: the GPU is missing, a row remapping is pending,
+  the driver requests a reset, too many uncorrectable errors.
+- Events, which are reported once and stay. An XID that makes a GPU unhealthy stays until the GPU was
+  reset: its energy or error counters restart, it comes back after it was lost, or the driver withdraws
+  the action that it requested. A warning expires after a while.
 
-An event outlives the process that heard it: `recall` takes what an earlier ledger published, and lets it go if
-the GPU has used less energy than it would have since then, so that a reset that nobody saw counts too.
+Events outlive the process: `restore` takes the published reason of an earlier tracker. It is dropped if
+the GPU has used less energy than it would have since then, because then it was reset in between.
 
-A GPU is Unhealthy if any finding puts it out, else Unknown while nobody can look, else Healthy.
-A finding about the whole node puts every GPU of it out. The ledger is pure: time comes with each call.
+A GPU is Unhealthy if any finding makes it so, else Unknown while the driver does not respond, else
+Healthy. A finding about the whole node makes all its GPUs unhealthy. Time is an argument of every call.
 """
 
 from collections import deque
@@ -21,23 +21,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from gpufleet.gpus.xid import (
-    FATAL_RECORD,
+    FATAL_RECORD_PREFIX,
+    RECOVERY_ACTION_XID,
     Finding,
     HealthRules,
+    Remedy,
     Severity,
-    XidRemedy,
-    judge_recovery,
-    judge_xid,
-    recalled,
+    classify_recovery_action,
+    classify_xid,
+    findings_from_reason,
 )
 from gpufleet.model.device import Device, DeviceEvent, DeviceReading, EventKind, Vendor
 from gpufleet.model.node import Health
 
-__all__ = ["Finding", "HealthRules", "HealthTracker", "HealthVerdict", "Severity", "XidRemedy"]
-
-_KEPT_CHANGES = 32
-_KEPT_EVENTS = 256
-_NOT_SEEN = "nobody has looked at this GPU yet"
+_MAX_UNMATCHED_EVENTS = 256
+_NOT_CHECKED = "not checked yet"
+_ACTION_WITHDRAWN = "the driver no longer requests an action"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,271 +47,253 @@ class HealthVerdict:
     reason: str
     since: float
     """When the health last changed; the reason may be newer."""
-    remedy: XidRemedy = XidRemedy.NONE
+    remedy: Remedy = Remedy.NONE
     warnings: tuple[str, ...] = ()
-    mended: str = ""
-    """What made a GPU Healthy that was not."""
+    recovery_reason: str = ""
+    """Why the GPU became Healthy again."""
 
 
 @dataclass
-class _Case:
-    """What is known of one GPU."""
+class _GpuState:
+    """Findings and counters of one GPU."""
 
     device: Device
     verdict: HealthVerdict
     findings: dict[str, tuple[Finding, float]] = field(default_factory=dict)
     energy: float | None = None
     errors: int | None = None
-    recalled_from: float | None = None
-    """Since when findings hold that an earlier ledger or an event told, until the next reading."""
-    mended: str = ""
-    changes: deque[HealthVerdict] = field(default_factory=lambda: deque(maxlen=_KEPT_CHANGES))
+    check_reset_since: float | None = None
+    """The time of the newest restored or late finding: the next reading tells whether the GPU was reset since."""
+    recovery_reason: str = ""
 
 
 class HealthTracker:
-    """Keeps the verdicts of one machine's GPUs."""
+    """Keep the verdicts of one machine's GPUs."""
 
     def __init__(self, rules: HealthRules | None = None) -> None:
         self._rules = rules or HealthRules()
-        self._cases: dict[str, _Case] = {}
+        self._gpus: dict[str, _GpuState] = {}
         self._node: dict[str, Finding] = {}
-        self._unclaimed: deque[DeviceEvent] = deque(maxlen=_KEPT_EVENTS)
-        self._silent: str | None = None
+        self._unmatched: deque[DeviceEvent] = deque(maxlen=_MAX_UNMATCHED_EVENTS)
+        self._unresponsive: str | None = None
 
     def verdict(self, uuid: str) -> HealthVerdict:
-        """The health of one GPU; Unknown for one never seen."""
-        case = self._cases.get(uuid)
-        return case.verdict if case else HealthVerdict(Health.UNKNOWN, _NOT_SEEN, 0.0)
+        """Return the health of one GPU; Unknown if it was never observed."""
+        gpu = self._gpus.get(uuid)
+        return gpu.verdict if gpu else HealthVerdict(Health.UNKNOWN, _NOT_CHECKED, 0.0)
 
     def verdicts(self) -> dict[str, HealthVerdict]:
-        """The health of every GPU seen so far, by uuid."""
-        return {uuid: case.verdict for uuid, case in self._cases.items()}
+        """Return the health of all observed GPUs by uuid."""
+        return {uuid: gpu.verdict for uuid, gpu in self._gpus.items()}
 
-    def changes(self, uuid: str) -> tuple[HealthVerdict, ...]:
-        """The last verdicts of one GPU, oldest first; the last one is the present."""
-        case = self._cases.get(uuid)
-        return tuple(case.changes) if case else ()
-
-    def see_devices(self, devices: Iterable[Device], at: float) -> None:
-        """Take the inventory in: new GPUs, lost ones, ones that are back."""
-        self._silent = None
+    def observe_devices(self, devices: Iterable[Device], at: float) -> None:
+        """Add new GPUs, and update lost and returned ones."""
+        self._unresponsive = None
         for device in devices:
-            case = self._cases.get(device.uuid)
-            if case is None:
-                case = self._cases[device.uuid] = _Case(device, HealthVerdict(Health.UNKNOWN, _NOT_SEEN, at))
-            elif case.device.fault and not device.fault:
-                _forget_until_reset(case, "it is back")
-            case.device = device
-            self._hold(case, "fault", _fault(device.fault), at)
-        for event in [event for event in self._unclaimed if self._case_of(event)]:
-            self._unclaimed.remove(event)
-            self._take(event)
-        self._settle(at)
+            gpu = self._gpus.get(device.uuid)
+            if gpu is None:
+                unknown = HealthVerdict(Health.UNKNOWN, _NOT_CHECKED, at)
+                gpu = self._gpus[device.uuid] = _GpuState(device, unknown)
+            elif gpu.device.fault and not device.fault:
+                _clear_after_reset(gpu, "it is back")
+            gpu.device = device
+            self._set(gpu, "fault", _fault(device.fault), at)
+        for event in [event for event in self._unmatched if self._gpu_of(event)]:
+            self._unmatched.remove(event)
+            self._add_event(event)
+        self._update_verdicts(at)
 
-    def recall(self, uuid: str, reason: str, since: float) -> None:
-        """Hold what an earlier ledger said of a GPU that was seen, as far as nobody will tell it again."""
-        case = self._cases.get(uuid)
-        findings = recalled(reason, self._rules)
-        if case is not None and findings:
+    def restore(self, uuid: str, reason: str, since: float) -> None:
+        """Restore the event findings of an observed GPU from the published reason of an earlier tracker."""
+        gpu = self._gpus.get(uuid)
+        findings = findings_from_reason(reason, self._rules)
+        if gpu is not None and findings:
             for finding in findings:
-                self._hold(case, finding.key, finding, since)
-            case.recalled_from = since
-            self._settle(since)
+                self._set(gpu, finding.key, finding, since)
+            gpu.check_reset_since = since
+            self._update_verdicts(since)
 
-    def see_readings(self, readings: Iterable[DeviceReading]) -> None:
-        """Take the counters and flags of each reading in."""
+    def observe_readings(self, readings: Iterable[DeviceReading]) -> None:
+        """Update findings from the counters and flags of readings."""
         at = 0.0
         for reading in readings:
             at = max(at, reading.at)
-            case = self._cases.get(reading.uuid)
-            if case is not None:
-                self._judge(case, reading)
+            gpu = self._gpus.get(reading.uuid)
+            if gpu is not None:
+                self._add_reading(gpu, reading)
         if at:
-            self._silent = None
-            self._settle(at)
+            self._unresponsive = None
+            self._update_verdicts(at)
 
-    def see_events(self, events: Iterable[DeviceEvent]) -> None:
-        """Take XIDs and error records in; those of a GPU not yet seen wait for it."""
+    def observe_events(self, events: Iterable[DeviceEvent]) -> None:
+        """Add XIDs and error records; keep those of GPUs that are not known yet."""
         at = 0.0
         for event in events:
             at = max(at, event.at)
-            self._take(event)
+            self._add_event(event)
         if at:
-            self._settle(at)
+            self._update_verdicts(at)
 
-    def see_silence(self, reason: str, at: float) -> None:
-        """The driver does not answer: what nobody can look at is Unknown."""
-        self._silent = reason
-        self._settle(at)
+    def mark_unresponsive(self, reason: str, at: float) -> None:
+        """Make GPUs without findings Unknown, because the driver does not respond."""
+        self._unresponsive = reason
+        self._update_verdicts(at)
 
-    def see_node(self, key: str, finding: Finding | None, at: float) -> None:
-        """Hold a finding about the machine itself (InfiniBand down), or let it go with None."""
+    def set_node_finding(self, key: str, finding: Finding | None, at: float) -> None:
+        """Set a finding about the whole machine (InfiniBand down), or clear it with None."""
         if finding is None:
             self._node.pop(key, None)
         else:
             self._node[key] = replace(finding, whole_node=True)
-        self._settle(at)
+        self._update_verdicts(at)
 
-    def forgive(self, uuid: str, at: float) -> None:
-        """Drop what is held against the GPU, on an operator's word; conditions come back if they are true."""
-        case = self._cases.get(uuid)
-        if case is not None:
-            case.findings.clear()
-            self._settle(at)
-
-    def _judge(self, case: _Case, reading: DeviceReading) -> None:
-        if _was_reset(case, reading):
-            _forget_until_reset(case, "it was reset")
-        case.recalled_from = None
-        case.energy = reading.energy_joules if reading.energy_joules is not None else case.energy
-        case.errors = reading.ecc_uncorrected if reading.ecc_uncorrected is not None else case.errors
-        self._hold(case, "fault", _fault(reading.fault or case.device.fault), reading.at)
+    def _add_reading(self, gpu: _GpuState, reading: DeviceReading) -> None:
+        if _was_reset(gpu, reading):
+            _clear_after_reset(gpu, "it was reset")
+        gpu.check_reset_since = None
+        gpu.energy = reading.energy_joules if reading.energy_joules is not None else gpu.energy
+        gpu.errors = reading.ecc_uncorrected if reading.ecc_uncorrected is not None else gpu.errors
+        self._set(gpu, "fault", _fault(reading.fault or gpu.device.fault), reading.at)
         if reading.remap_failed is not None:
-            failed = Finding("remap-failed", Severity.OUT, "row remapping failed", XidRemedy.REPLACE)
-            self._hold(case, "remap-failed", failed if reading.remap_failed else None, reading.at)
+            failed = Finding("remap-failed", Severity.UNHEALTHY, "row remapping failed", Remedy.REPLACE)
+            self._set(gpu, "remap-failed", failed if reading.remap_failed else None, reading.at)
         if reading.remap_pending is not None:
-            pending = Finding(
-                "remap-pending", Severity.OUT, "row remapping waits for a reset", XidRemedy.RESET
-            )
-            self._hold(case, "remap-pending", pending if reading.remap_pending else None, reading.at)
+            reason = "row remapping is pending, reset required"
+            pending = Finding("remap-pending", Severity.UNHEALTHY, reason, Remedy.RESET)
+            self._set(gpu, "remap-pending", pending if reading.remap_pending else None, reading.at)
         if reading.recovery_action is not None:
-            finding = judge_recovery(reading.recovery_action)
-            if finding is None and "recovery-action" in case.findings:
-                _forget_until_reset(case, "the driver asks for nothing any more")
-            self._hold(case, "recovery-action", finding, reading.at)
+            finding = classify_recovery_action(reading.recovery_action)
+            if finding is None and "recovery-action" in gpu.findings:
+                _clear_after_reset(gpu, _ACTION_WITHDRAWN)
+            self._set(gpu, "recovery-action", finding, reading.at)
         if reading.ecc_uncorrected is not None:
-            self._hold(case, "ecc", self._judge_errors(case.device.vendor, reading), reading.at)
+            self._set(gpu, "ecc", self._classify_ecc(gpu.device.vendor, reading), reading.at)
 
-    def _judge_errors(self, vendor: Vendor, reading: DeviceReading) -> Finding | None:
+    def _classify_ecc(self, vendor: Vendor, reading: DeviceReading) -> Finding | None:
         if vendor is Vendor.AMD:
             blocks = reading.ecc_uncorrected_blocks or (("GPU", reading.ecc_uncorrected or 0),)
             bad = [f"{name} {count}" for name, count in blocks if count > self._rules.ecc_threshold]
             reason = f"uncorrectable ECC errors: {', '.join(bad)}"
-            return Finding("ecc", Severity.OUT, reason, XidRemedy.RESET) if bad else None
+            return Finding("ecc", Severity.UNHEALTHY, reason, Remedy.RESET) if bad else None
         if reading.ecc_uncorrected:
-            return Finding(
-                "ecc", Severity.WARN, f"uncorrectable ECC errors since reset: {reading.ecc_uncorrected}"
-            )
+            reason = f"uncorrectable ECC errors since reset: {reading.ecc_uncorrected}"
+            return Finding("ecc", Severity.WARNING, reason)
         return None
 
-    def _take(self, event: DeviceEvent) -> None:
-        case = self._case_of(event)
-        if case is None:
-            self._unclaimed.append(event)
+    def _add_event(self, event: DeviceEvent) -> None:
+        gpu = self._gpu_of(event)
+        if gpu is None:
+            self._unmatched.append(event)
             return
-        finding = self._judge_event(event)
+        finding = self._classify_event(event)
         if finding is not None:
-            held = case.findings.get(finding.key)
-            if (
-                held is None or held[0].severity <= finding.severity
-            ):  # the bare number of a fatal XID may follow its text
-                self._hold(case, finding.key, finding, event.at)
-            if (
-                finding.severity is Severity.OUT
-            ):  # it may be over: AMD's records are told long after, and anew
-                case.recalled_from = max(event.at, case.recalled_from or 0.0)
-        elif event.code == 154:
-            _forget_until_reset(case, "the driver asks for nothing any more")
+            current = gpu.findings.get(finding.key)
+            # NVML may report a fatal XID by number after the kernel log reported it with its text.
+            if current is None or current[0].severity <= finding.severity:
+                self._set(gpu, finding.key, finding, event.at)
+            # The GPU may have been reset since: AMD reports records long after the fact, and repeats them.
+            if finding.severity is Severity.UNHEALTHY:
+                gpu.check_reset_since = max(event.at, gpu.check_reset_since or 0.0)
+        elif event.code == RECOVERY_ACTION_XID:
+            _clear_after_reset(gpu, _ACTION_WITHDRAWN)
 
-    def _judge_event(self, event: DeviceEvent) -> Finding | None:
+    def _classify_event(self, event: DeviceEvent) -> Finding | None:
         if event.kind is EventKind.XID:
-            return judge_xid(event.code, event.message, self._rules)
+            return classify_xid(event.code, event.message, self._rules)
         if event.fatal:
-            return Finding("cper", Severity.OUT, FATAL_RECORD + event.message, XidRemedy.RESET)
-        return Finding("cper", Severity.WARN, f"error record: {event.message}")
+            return Finding("cper", Severity.UNHEALTHY, FATAL_RECORD_PREFIX + event.message, Remedy.RESET)
+        return Finding("cper", Severity.WARNING, f"error record: {event.message}")
 
-    def _case_of(self, event: DeviceEvent) -> _Case | None:
+    def _gpu_of(self, event: DeviceEvent) -> _GpuState | None:
         if event.uuid is not None:
-            return self._cases.get(event.uuid)
-        cases = (
-            c for c in self._cases.values() if event.pci_bus_id and c.device.pci_bus_id == event.pci_bus_id
-        )
-        return next(cases, None)
+            return self._gpus.get(event.uuid)
+        if not event.pci_bus_id:
+            return None
+        return next((gpu for gpu in self._gpus.values() if gpu.device.pci_bus_id == event.pci_bus_id), None)
 
     @staticmethod
-    def _hold(case: _Case, key: str, finding: Finding | None, at: float) -> None:
+    def _set(gpu: _GpuState, key: str, finding: Finding | None, at: float) -> None:
+        """Set or clear a finding. A finding keeps its first time, except that events renew a warning."""
         if finding is None:
-            case.findings.pop(key, None)
+            gpu.findings.pop(key, None)
         else:
-            since = case.findings[key][1] if key in case.findings else at
-            fresh = finding.severity is Severity.WARN and key != "ecc"
-            case.findings[key] = (finding, at if fresh else since)
+            since = gpu.findings[key][1] if key in gpu.findings else at
+            gpu.findings[key] = (finding, at if _expires(key, finding) else since)
 
-    def _settle(self, at: float) -> None:
-        """Let old warnings go and say each verdict anew."""
+    def _update_verdicts(self, at: float) -> None:
+        """Drop expired warnings and compute all verdicts."""
         whole_node = [*self._node.values()]
-        for case in self._cases.values():
-            stale = [
+        for gpu in self._gpus.values():
+            expired = [
                 key
-                for key, (finding, since) in case.findings.items()
-                if finding.severity is Severity.WARN and key != "ecc" and at - since > self._rules.warn_for
+                for key, (finding, since) in gpu.findings.items()
+                if _expires(key, finding) and at - since > self._rules.warn_for
             ]
-            for key in stale:
-                del case.findings[key]
+            for key in expired:
+                del gpu.findings[key]
             whole_node += [
-                replace(finding, reason=f"GPU {case.device.index}: {finding.reason}")
-                for finding, _ in case.findings.values()
+                replace(finding, reason=f"GPU {gpu.device.index}: {finding.reason}")
+                for finding, _ in gpu.findings.values()
                 if finding.whole_node
             ]
-        for case in self._cases.values():
-            self._say(case, whole_node, at)
+        for gpu in self._gpus.values():
+            gpu.verdict = self._verdict(gpu, whole_node, at)
+            gpu.recovery_reason = ""
 
-    def _say(self, case: _Case, whole_node: list[Finding], at: float) -> None:
-        own = [finding for finding, _ in case.findings.values()]
-        out = [f for f in own if f.severity is Severity.OUT]
-        out += [f for f in whole_node if f.severity is Severity.OUT] if not out else []
-        health, reason, remedy = Health.HEALTHY, "", XidRemedy.NONE
-        if out:
-            health, remedy = Health.UNHEALTHY, max(out, key=lambda f: _WEIGHT[f.remedy]).remedy
-            reason = "; ".join(dict.fromkeys(f.reason for f in out))
-        elif self._silent is not None:
-            health, reason = Health.UNKNOWN, self._silent
-        warnings = tuple(f.reason for f in own if f.severity is Severity.WARN)
-        old = case.verdict
+    def _verdict(self, gpu: _GpuState, whole_node: list[Finding], at: float) -> HealthVerdict:
+        own = [finding for finding, _ in gpu.findings.values()]
+        causes = [finding for finding in own if finding.severity is Severity.UNHEALTHY]
+        causes = causes or [finding for finding in whole_node if finding.severity is Severity.UNHEALTHY]
+        health, reason, remedy = Health.HEALTHY, "", Remedy.NONE
+        if causes:
+            health, remedy = Health.UNHEALTHY, max((cause.remedy for cause in causes), key=_REMEDIES.index)
+            reason = "; ".join(dict.fromkeys(cause.reason for cause in causes))
+        elif self._unresponsive is not None:
+            health, reason = Health.UNKNOWN, self._unresponsive
+        warnings = tuple(finding.reason for finding in own if finding.severity is Severity.WARNING)
+        old = gpu.verdict
         same = health is old.health
-        mended = old.mended if same else _mended(old, health, case.mended)
-        case.mended = ""
-        verdict = HealthVerdict(health, reason, old.since if same else at, remedy, warnings, mended)
-        if verdict != old or not case.changes:
-            case.verdict = verdict
-            case.changes.append(verdict)
+        recovery_reason = old.recovery_reason if same else _recovery_reason(old, health, gpu.recovery_reason)
+        return HealthVerdict(health, reason, old.since if same else at, remedy, warnings, recovery_reason)
 
 
-_WEIGHT = {remedy: weight for weight, remedy in enumerate(XidRemedy)}
+_REMEDIES = tuple(Remedy)
 
 
-def _mended(old: HealthVerdict, health: Health, why: str) -> str:
-    if health is not Health.HEALTHY or old.reason == _NOT_SEEN:
+def _expires(key: str, finding: Finding) -> bool:
+    """Return whether a finding is a warning about an event; readings clear the ECC warning."""
+    return finding.severity is Severity.WARNING and key != "ecc"
+
+
+def _recovery_reason(old: HealthVerdict, health: Health, reason: str) -> str:
+    if health is not Health.HEALTHY or old.reason == _NOT_CHECKED:
         return ""
-    return why or ("it can be read again" if old.health is Health.UNKNOWN else "what was wrong is gone")
+    return reason or ("the driver answers again" if old.health is Health.UNKNOWN else "the problem is gone")
 
 
 def _fault(text: str | None) -> Finding | None:
-    return Finding("fault", Severity.OUT, text, XidRemedy.RESET) if text else None
+    return Finding("fault", Severity.UNHEALTHY, text, Remedy.RESET) if text else None
 
 
-def _was_reset(case: _Case, reading: DeviceReading) -> bool:
-    """Counters that only grow have started again."""
-    energy = (
-        case.energy is not None and reading.energy_joules is not None and reading.energy_joules < case.energy
+def _was_reset(gpu: _GpuState, reading: DeviceReading) -> bool:
+    """Return whether a counter that only grows has restarted."""
+    energy, errors = reading.energy_joules, reading.ecc_uncorrected
+    return (
+        (gpu.energy is not None and energy is not None and energy < gpu.energy)
+        or (gpu.errors is not None and errors is not None and errors < gpu.errors)
+        or _used_too_little_energy(gpu.check_reset_since, reading)
     )
-    errors = (
-        case.errors is not None
-        and reading.ecc_uncorrected is not None
-        and reading.ecc_uncorrected < case.errors
-    )
-    return energy or errors or _began_anew(case.recalled_from, reading)
 
 
-def _began_anew(since: float | None, reading: DeviceReading) -> bool:
-    """Whether the GPU has used less than half of what it would have since then, as idle as it is now."""
+def _used_too_little_energy(since: float | None, reading: DeviceReading) -> bool:
+    """Return whether the energy counter is below half of what the present power would have used since then."""
     if since is None or reading.energy_joules is None or reading.power_watts is None:
         return False
     return reading.energy_joules < reading.power_watts / 2 * (reading.at - since)
 
 
-def _forget_until_reset(case: _Case, why: str) -> None:
-    """The GPU was reset: what events told of it before is over."""
-    case.mended = why
-    for key in [k for k, (f, _) in case.findings.items() if f.severity is Severity.OUT]:
-        del case.findings[key]
+def _clear_after_reset(gpu: _GpuState, reason: str) -> None:
+    """Clear all findings that made the GPU unhealthy."""
+    gpu.recovery_reason = reason
+    for key in [key for key, (finding, _) in gpu.findings.items() if finding.severity is Severity.UNHEALTHY]:
+        del gpu.findings[key]

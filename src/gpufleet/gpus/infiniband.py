@@ -1,7 +1,7 @@
-"""InfiniBand ports of this machine, as sysfs tells them.
+"""Monitor the InfiniBand ports of this machine in sysfs.
 
-A port that was never up is a port that nobody uses. One that was up and is not any more cuts the
-machine off from the others, so it is a finding about the whole node until the port is up again.
+A port that was never active is unused. A port that was active and went down disconnects the machine from
+others, so it is a finding about the whole node until the port is active again.
 """
 
 from pathlib import Path
@@ -13,26 +13,28 @@ _ACTIVE = "ACTIVE"
 
 
 def read_ports(root: Path = SYSFS) -> dict[str, str]:
-    """The state of each port by `device/port` (`mlx5_0/1`: `ACTIVE`, `DOWN`, …)."""
+    """Return the state of each port by `device/port` (`mlx5_0/1`: `ACTIVE`, `DOWN`, …)."""
     states = {}
     for path in sorted(root.glob("*/ports/*/state")):
         try:
             states[f"{path.parts[-4]}/{path.parts[-2]}"] = path.read_text().partition(":")[2].strip()
-        except OSError:  # the device went away between the two looks
+        except OSError:  # the device was removed in the meantime
             continue
     return states
 
 
-class PortWatch:
-    """Remembers which ports were up."""
+class PortMonitor:
+    """Remember which ports were active."""
 
     def __init__(self) -> None:
-        self._were_up: set[str] = set()
+        self._used: set[str] = set()
 
-    def look(self, ports: dict[str, str]) -> Finding | None:
-        """What the present states mean for the node, for `HealthLedger.see_node`."""
-        self._were_up |= {name for name, state in ports.items() if state == _ACTIVE}
-        down = sorted(name for name in self._were_up if ports.get(name) != _ACTIVE)
+    def check(self, ports: dict[str, str]) -> Finding | None:
+        """Return a finding if a used port is down, for `HealthTracker.set_node_finding`."""
+        self._used |= {name for name, state in ports.items() if state == _ACTIVE}
+        down = sorted(name for name in self._used if ports.get(name) != _ACTIVE)
         if not down:
             return None
-        return Finding("infiniband", Severity.OUT, f"InfiniBand is down: {', '.join(down)}", whole_node=True)
+        return Finding(
+            "infiniband", Severity.UNHEALTHY, f"InfiniBand is down: {', '.join(down)}", whole_node=True
+        )

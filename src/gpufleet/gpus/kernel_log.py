@@ -1,11 +1,11 @@
-"""XIDs from the kernel log, for drivers and privileges under which NVML events say too little.
+"""Read XIDs from the kernel log.
 
-NVML tells the number of an XID; the log also has the text, which decides about NVLink errors and
-recovery actions. Reading /dev/kmsg needs CAP_SYSLOG where `kernel.dmesg_restrict` is set; without
-it the follower can't be opened and says so, and events still come from NVML.
+NVML events contain only the number of an XID. The log also has the text, which decides how serious NVLink
+errors and recovery actions are. Reading /dev/kmsg needs CAP_SYSLOG where `kernel.dmesg_restrict` is set;
+without it, events come only from NVML.
 
-A record of /dev/kmsg is `level,sequence,microseconds since boot,flags;text`, with further lines that
-start with a space. One read gives one record; EPIPE means that records were overwritten unread.
+A record of /dev/kmsg is `level,sequence,microseconds since boot,flags;text`, followed by lines that start
+with a space. One read returns one record; EPIPE means that unread records were overwritten.
 """
 
 import errno
@@ -20,8 +20,8 @@ from gpufleet.gpus import pci
 from gpufleet.model.device import DeviceEvent, EventKind
 
 KMSG = Path("/dev/kmsg")
-_MOST_RECORDS = 10_000
-"""In one call, so that a flood of messages can't keep the caller."""
+_MAX_RECORDS = 10_000
+"""Records per call, so that a flood of messages cannot block the caller."""
 _RECORD_BYTES = 8192
 
 # With MIG the instance follows the address: `(PCI:0000:3b:00 GPU-I:05 GPU-CI:00)`.
@@ -29,7 +29,7 @@ _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)(?: [^)]*)?\):\s*(\d+)\
 
 
 def parse_xid(text: str, at: float) -> DeviceEvent | None:
-    """The XID in one message of the kernel (`NVRM: Xid (PCI:0000:3b:00): 79, pid=…`), if it is one."""
+    """Return the XID in a kernel message (`NVRM: Xid (PCI:0000:3b:00): 79, pid=…`); None for others."""
     match = _XID.search(text)
     address = pci.bus_id(match[1]) if match else None
     if match is None or address is None:
@@ -40,7 +40,7 @@ def parse_xid(text: str, at: float) -> DeviceEvent | None:
 
 
 def parse_record(record: str, boot_time: float) -> DeviceEvent | None:
-    """The XID in one record of /dev/kmsg; None for everything else."""
+    """Return the XID in a record of /dev/kmsg; None for others."""
     head, separator, body = record.partition(";")
     fields = head.split(",")
     if not separator or len(fields) < 3 or not fields[2].isdigit():
@@ -49,12 +49,12 @@ def parse_record(record: str, boot_time: float) -> DeviceEvent | None:
 
 
 class KernelLog:
-    """Follows /dev/kmsg without blocking."""
+    """Follow /dev/kmsg without blocking."""
 
     def __init__(
         self, path: Path = KMSG, from_start: bool = False, boot_time: Callable[[], float] | None = None
     ) -> None:
-        """`from_start` also gives what the log still holds from before."""
+        """`from_start` includes the records that are already in the log."""
         try:
             self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -66,14 +66,14 @@ class KernelLog:
             os.lseek(self._file, 0, os.SEEK_END)
 
     def fileno(self) -> int:
-        """For an event loop that wakes when there is something to read."""
+        """Return the file descriptor, for an event loop."""
         return self._file
 
     def events(self) -> tuple[DeviceEvent, ...]:
-        """The XIDs since the last call."""
+        """Return the XIDs since the last call."""
         found = []
         boot = self._boot_time()
-        for _ in range(_MOST_RECORDS):
+        for _ in range(_MAX_RECORDS):
             record = self._read()
             if record is None:
                 break
@@ -83,7 +83,7 @@ class KernelLog:
         return tuple(found)
 
     def close(self) -> None:
-        """Stop following."""
+        """Close the log."""
         os.close(self._file)
 
     def _read(self) -> str | None:
@@ -92,9 +92,9 @@ class KernelLog:
         except BlockingIOError:
             return None
         except OSError as error:
-            if error.errno == errno.EPIPE:  # records were overwritten before we read them
+            if error.errno == errno.EPIPE:  # unread records were overwritten
                 return ""
-            raise DevicesUnavailable(f"the kernel log can't be read any more: {error.strerror}") from error
+            raise DevicesUnavailable(f"the kernel log can no longer be read: {error.strerror}") from error
         return data.decode(errors="replace") if data else None
 
 

@@ -1,4 +1,4 @@
-"""PCI addresses as every tool writes them differently, and what sysfs knows of them."""
+"""Normalise PCI addresses, and read the NUMA node of a device."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ _ADDRESS = re.compile(r"^(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:
 
 
 def bus_id(text: str | bytes) -> str | None:
-    """`00000000:3B:00.0`, `0000:3b:00` or `3b:00.0` as sysfs writes it: `0000:3b:00.0`."""
+    """Convert `00000000:3B:00.0`, `0000:3b:00` or `3b:00.0` to the form of sysfs, `0000:3b:00.0`."""
     plain = text.decode() if isinstance(text, bytes) else text
     match = _ADDRESS.match(plain.strip().lower())
     if match is None:
@@ -17,7 +17,7 @@ def bus_id(text: str | bytes) -> str | None:
 
 
 def numa_node(address: str, root: Path = Path("/sys/bus/pci/devices")) -> int | None:
-    """The NUMA node that the kernel puts the device on; None where it has no opinion."""
+    """Return the NUMA node of a device; None if the kernel does not know it."""
     try:
         node = int((root / address / "numa_node").read_text())
     except (OSError, ValueError):

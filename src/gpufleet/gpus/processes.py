@@ -1,9 +1,8 @@
-"""Who stands behind a pid that a GPU driver names.
+"""Look up the processes behind the pids that a GPU driver reports.
 
-Drivers number processes as the host does, or as our pid namespace does, depending on their
-version. In a namespace of our own the same number can be another program, so there a pid is
-believed only if that program has a GPU's device file open; else it stays a number. psutil keeps
-the CPU time of the last look, so the percentage is None at the first look at a process.
+Depending on the version, drivers report pids of the host or of our pid namespace. In a separate pid
+namespace the same pid may be another process, so there a pid is trusted only if its process has a GPU
+device file open. CPU usage needs two samples, so it is None the first time.
 """
 
 import os
@@ -19,65 +18,65 @@ _GPU_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 
 
 @dataclass
-class _Seen:
+class _Tracked:
     process: Any
-    looks: int = 0
+    sampled: bool = False
 
 
 class ProcessTable:
-    """Fills in what psutil knows of the processes on the GPUs."""
+    """Add names and resource usage to the processes on the GPUs."""
 
-    def __init__(self, gpu_files: tuple[str, ...] = _GPU_FILES, believe_pids: bool | None = None) -> None:
-        """`believe_pids` None decides by our own pid namespace."""
+    def __init__(self, gpu_files: tuple[str, ...] = _GPU_FILES, trust_pids: bool | None = None) -> None:
+        """`trust_pids` None decides by our own pid namespace."""
         self._gpu_files = gpu_files
-        self._believe = _in_first_pid_namespace() if believe_pids is None else believe_pids
-        self._seen: dict[int, _Seen] = {}
+        self._trust_pids = _in_first_pid_namespace() if trust_pids is None else trust_pids
+        self._tracked: dict[int, _Tracked] = {}
 
     def describe(self, found: Iterable[DeviceProcess], identify: bool) -> tuple[DeviceProcess, ...]:
-        """`found` with names and shares, by GPU then pid; user and command only to `identify`."""
+        """Return `found` with details, by GPU and pid; user and command only with `identify`."""
         rows = sorted(found, key=lambda row: (row.index, row.pid))
-        facts = {pid: self._facts(pid, identify) for pid in {row.pid for row in rows}}
-        self._seen = {pid: seen for pid, seen in self._seen.items() if facts.get(pid)}
-        return tuple(replace(row, **facts[row.pid]) for row in rows)
+        details = {pid: self._details(pid, identify) for pid in {row.pid for row in rows}}
+        self._tracked = {pid: tracked for pid, tracked in self._tracked.items() if details.get(pid)}
+        return tuple(replace(row, **details[row.pid]) for row in rows)
 
-    def _facts(self, pid: int, identify: bool) -> dict[str, Any]:
+    def _details(self, pid: int, identify: bool) -> dict[str, Any]:
         try:
             import psutil
-        except ImportError:  # a bare machine that only records readings
+        except ImportError:  # a minimal installation that only records readings
             return {}
         try:
-            seen = self._seen.get(pid)
-            if seen is None or not seen.process.is_running():
-                if not self._believe and not _holds_gpu(pid, self._gpu_files):
+            tracked = self._tracked.get(pid)
+            if tracked is None or not tracked.process.is_running():
+                if not self._trust_pids and not _holds_gpu(pid, self._gpu_files):
                     return {}
-                seen = self._seen[pid] = _Seen(psutil.Process(pid))
-            facts = _look(psutil, seen, identify)
-        except psutil.Error:  # it ended, or /proc hides it from us
+                tracked = self._tracked[pid] = _Tracked(psutil.Process(pid))
+            details = _read(psutil, tracked, identify)
+        except psutil.Error:  # it ended, or /proc hides it
             return {}
-        seen.looks += 1
-        return facts
+        tracked.sampled = True
+        return details
 
 
-def _look(psutil: Any, seen: _Seen, identify: bool) -> dict[str, Any]:
-    process = seen.process
+def _read(psutil: Any, tracked: _Tracked, identify: bool) -> dict[str, Any]:
+    process = tracked.process
     with process.oneshot():
-        questions = {"name": process.name, "memory_percent": process.memory_percent}
+        getters = {"name": process.name, "memory_percent": process.memory_percent}
         if identify:
-            questions |= {"user": process.username, "command": lambda: " ".join(process.cmdline())}
-        facts: dict[str, Any] = {}
-        for field, ask in questions.items():
+            getters |= {"user": process.username, "command": lambda: " ".join(process.cmdline())}
+        details: dict[str, Any] = {}
+        for field, get in getters.items():
             try:
-                facts[field] = _readable(ask())
+                details[field] = _valid_text(get())
             except psutil.AccessDenied:
-                facts[field] = None
-        share = process.cpu_percent(interval=None)
-        facts["cpu_percent"] = share if seen.looks else None
-    return facts
+                details[field] = None
+        cpu_percent = process.cpu_percent(interval=None)
+        details["cpu_percent"] = cpu_percent if tracked.sampled else None
+    return details
 
 
-def _readable(fact: Any) -> Any:
-    """Names are bytes, and the kernel cuts them within a character; what is no text can't be sent as one."""
-    return fact.encode(errors="replace").decode() if isinstance(fact, str) else fact
+def _valid_text(value: Any) -> Any:
+    """Replace invalid characters: the kernel may cut a process name within a UTF-8 character."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
 def _in_first_pid_namespace() -> bool:

@@ -1,18 +1,18 @@
-"""Which GPUs of a machine can talk to each other without crossing PCIe, and how fast.
+"""Which GPUs of a machine are connected without PCIe, and how fast.
 
-GPUs joined by links form an island; every GPU with a link to a switch is on the one island of that
-fabric. The bandwidth of a GPU is that of all its links together, both directions, in GB/s, as vendors
-quote it: 300 for a V100, 600 for an A100, 900 for an H100, 1800 for a B200, 896 for an MI300X.
+GPUs connected by links form an island; all GPUs with a link to a switch are on the island of that fabric.
+The bandwidth of a GPU is the sum of its links in both directions in GB/s, as vendors quote it: 300 for a
+V100, 600 for an A100, 900 for an H100, 1800 for a B200, 896 for an MI300X.
 
-    NVML's version     1      2 to 6              7 and 8
+    NVML version       1      2 to 6              7 and 8
     NVLink             1.0    2.0, 2.2 … 4.0      5.0, 6.0
-    GB/s for a link    40     50                  100
+    GB/s per link      40     50                  100
 
-XGMI links say their own rate. Islands are numbered by their first GPU (`nvlink-group-0`,
-`xgmi-group-0`), so the same machine always gets the same names. Three sorts of GPU are each an
-island of their own, named by PCI address, with bandwidth 0: those without links, those whose links
-all end at something that is not on this machine's list, and those in MIG mode, which can't use theirs.
-A lost GPU stays on its island with bandwidth 0, so that its neighbours keep their island's name.
+XGMI links report their own rate. Islands are numbered by their first GPU (`nvlink-group-0`,
+`xgmi-group-0`), so a machine always gets the same names. A GPU is an island of its own, named by its PCI
+address and with bandwidth 0, if it has no links, if all its links end outside of this machine, or in MIG
+mode, which disables links. A lost GPU stays on its island with bandwidth 0, so that the island keeps its
+name.
 """
 
 from collections.abc import Iterable
@@ -22,19 +22,19 @@ from gpufleet.model.device import Device, Link, LinkKind
 
 _NVLINK_GBPS = {1: 40.0, 2: 50.0, 3: 50.0, 4: 50.0, 5: 50.0, 6: 50.0, 7: 100.0, 8: 100.0}
 _SLOWEST = 40.0
-"""For a link that does not tell its generation: better too little promised than too much."""
+"""For a link of unknown version: a low estimate is safer than a high one."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuPosition:
-    """Where a GPU stands in the fabric."""
+    """The island and bandwidth of a GPU."""
 
     island: str
     bandwidth_gbps: int
 
 
-def places(devices: Iterable[Device]) -> dict[str, GpuPosition]:
-    """The island and bandwidth of every GPU, by uuid."""
+def gpu_positions(devices: Iterable[Device]) -> dict[str, GpuPosition]:
+    """Return the island and bandwidth of every GPU by uuid."""
     machine = sorted(devices, key=lambda device: device.index)
     listed = {device.pci_bus_id for device in machine if device.pci_bus_id and not device.mig_enabled}
     useful = {device.uuid: _useful_links(device, listed) for device in machine}
@@ -51,13 +51,13 @@ def places(devices: Iterable[Device]) -> dict[str, GpuPosition]:
         if root not in names:
             names[root] = f"{kind}-group-{counts[kind]}"
             counts[kind] += 1
-        speed = 0 if device.fault else round(sum(map(link_gbps, links)))
-        found[device.uuid] = GpuPosition(names[root], speed)
+        bandwidth = 0 if device.fault else round(sum(map(link_gbps, links)))
+        found[device.uuid] = GpuPosition(names[root], bandwidth)
     return found
 
 
 def link_gbps(link: Link) -> float:
-    """What one link carries in both directions together."""
+    """Return the bandwidth of a link, both directions together."""
     if link.bandwidth_gbps is not None:
         return link.bandwidth_gbps
     if link.version is None:
@@ -72,7 +72,7 @@ def _useful_links(device: Device, listed: set[str]) -> tuple[Link, ...]:
 
 
 def _join(machine: list[Device], links: dict[str, tuple[Link, ...]]) -> dict[str, str]:
-    """For each GPU the name of its group: the smallest set closed under links and switches."""
+    """Return the group of each GPU: the connected components over links and switches."""
     parent: dict[str, str] = {}
 
     def root(node: str) -> str:

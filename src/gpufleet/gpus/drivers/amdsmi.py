@@ -1,12 +1,12 @@
 """AMD GPUs through AMD SMI (the `amdsmi` package of ROCm 6 and 7).
 
-The package belongs to the ROCm installation, so it is imported only here and only when asked for; its
-import fails in many ways where the library is missing. Answers are dictionaries whose missing values
-are the text "N/A", and whose keys have changed between releases: each is looked up by every name it had.
+The package belongs to the ROCm installation, so it is imported only on demand; the import fails in many
+ways where the library is missing. Results are dictionaries in which missing values are the text "N/A" and
+keys have changed between releases, so each value is looked up by all its names.
 
-A partitioned GPU (DPX … CPX) is listed once for each part. Parts have their own memory and processes;
-counters of the whole GPU (power, temperature, energy) exist on part 0 only and stay None on the others.
-Clock throttling is not read: the library measures it by sleeping 100 ms for each GPU.
+A partitioned GPU (DPX … CPX) is listed once per partition. Partitions have their own memory and processes;
+counters of the whole GPU (power, temperature, energy) exist only on partition 0 and are None on the
+others. Clock throttling is not read, because the library sleeps 100 ms per GPU to measure it.
 """
 
 import time
@@ -17,7 +17,7 @@ from typing import Any
 
 from gpufleet.errors import DevicesUnavailable
 from gpufleet.gpus import pci
-from gpufleet.gpus.known_gpus import nameless
+from gpufleet.gpus.known_gpus import placeholder_uuid
 from gpufleet.gpus.processes import ProcessTable
 from gpufleet.model.device import (
     Device,
@@ -33,15 +33,15 @@ from gpufleet.model.device import (
 
 _MIB = 2**20
 _MICRO = 1e-6
-_LEAST_MICROWATTS = 100_000
-"""No limit in watts is that large: a larger number is in microwatts."""
+_MIN_MICROWATTS = 100_000
+"""Larger power limits are in microwatts, because no limit in watts is that large."""
 _FATAL, _UNCORRECTED = 1, 0
 _BLOCKS_TO_SKIP = {"INVALID", "RESERVED"}
-_SILENT = "the GPU answers no question: it fell off the bus or failed to reset"
+_UNRESPONSIVE = "the GPU does not respond: it fell off the bus or failed to reset"
 
 
 class AmdSmiReader:
-    """Reads AMD GPUs; raises DevicesUnavailable if there is no usable library or driver."""
+    """Read AMD GPUs; raise DevicesUnavailable if there is no usable library or driver."""
 
     simulated = False
 
@@ -51,7 +51,7 @@ class AmdSmiReader:
         now: Callable[[], float] = time.time,
         library: Any = None,
     ) -> None:
-        """`library` stands in for the `amdsmi` module."""
+        """`library` replaces the `amdsmi` module in tests."""
         self._smi = library or _import_library()
         self._now = now
         self._processes = processes or ProcessTable()
@@ -61,15 +61,15 @@ class AmdSmiReader:
             self._handles = list(self._smi.amdsmi_get_processor_handles())
         except self._smi.AmdSmiException as error:
             raise DevicesUnavailable(f"AMD GPUs can't be read: AMD SMI says {error}") from error
-        self._uuids = _apart(self._uuid(index, handle) for index, handle in enumerate(self._handles))
+        self._uuids = _unique(self._uuid(index, handle) for index, handle in enumerate(self._handles))
         self.name = self._describe()
 
     def inventory(self) -> tuple[Device, ...]:
         """See `DeviceReader.inventory`."""
         devices = tuple(self._device(index, handle) for index, handle in enumerate(self._handles))
         if devices and all(device.fault for device in devices):
-            # The driver was taken away or loaded anew: handles are good for one driver, so it is opened again.
-            raise DevicesUnavailable("AMD GPUs can't be read: AMD SMI has no answer for any of them")
+            # The driver was unloaded or reloaded, which invalidates all handles: make the caller reopen it.
+            raise DevicesUnavailable("AMD GPUs can't be read: none of them responds to AMD SMI")
         return devices
 
     def readings(self) -> tuple[DeviceReading, ...]:
@@ -81,14 +81,14 @@ class AmdSmiReader:
         return self._processes.describe(self._each_process(), identify)
 
     def events(self, timeout: float) -> tuple[DeviceEvent, ...]:
-        """See `DeviceReader.events`; fatal and uncorrected error records (CPER), which root may read."""
+        """See `DeviceReader.events`; return fatal and uncorrected error records (CPER), which only root may read."""
         found = [
             event
             for index, handle in enumerate(self._handles)
             for event in self._error_records(index, handle)
         ]
         if not found:
-            time.sleep(timeout)  # the library has no wait: keep the caller's rhythm
+            time.sleep(timeout)  # the library cannot wait for records: keep the caller from spinning
         return tuple(found)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class AmdSmiReader:
         asic = self._ask("amdsmi_get_gpu_asic_info", handle)
         memory = _number(self._ask("amdsmi_get_gpu_vram_usage", handle), "vram_total")
         if asic is None and memory is None:
-            return Device(index=index, uuid=self._uuids[index], vendor=Vendor.AMD, fault=_SILENT)
+            return Device(index=index, uuid=self._uuids[index], vendor=Vendor.AMD, fault=_UNRESPONSIVE)
         ids = self._ask("amdsmi_get_gpu_enumeration_info", handle)
         return Device(
             index=index,
@@ -158,7 +158,7 @@ class AmdSmiReader:
     def _power_limit(self, handle: Any, power: Any) -> float | None:
         cap = _number(self._ask("amdsmi_get_power_cap_info", handle), "power_cap")
         cap = _number(power, "power_limit") if cap is None else cap
-        return cap * _MICRO if cap is not None and cap >= _LEAST_MICROWATTS else cap
+        return cap * _MICRO if cap is not None and cap >= _MIN_MICROWATTS else cap
 
     def _energy(self, handle: Any) -> float | None:
         energy = self._ask("amdsmi_get_energy_count", handle)
@@ -180,21 +180,23 @@ class AmdSmiReader:
         if not isinstance(compute, str) or compute in ("", "N/A"):
             return None
         memory = self._ask("amdsmi_get_gpu_memory_partition", handle)
-        part = _whole(self._ask("amdsmi_get_gpu_kfd_info", handle), "current_partition_id")
-        return Partition(compute, memory if isinstance(memory, str) and memory != "N/A" else None, part or 0)
+        number = _whole(self._ask("amdsmi_get_gpu_kfd_info", handle), "current_partition_id")
+        return Partition(
+            compute, memory if isinstance(memory, str) and memory != "N/A" else None, number or 0
+        )
 
     def _links(self, handle: Any) -> Iterator[Link]:
         rates = self._link_rates(handle)
         for other in self._handles:
             if other is handle:
                 continue
-            way = self._ask("amdsmi_topo_get_link_type", handle, other)
-            if way and way.get("type") == _xgmi(self._smi) and way.get("hops") == 1:
+            route = self._ask("amdsmi_topo_get_link_type", handle, other)
+            if route and route.get("type") == _xgmi(self._smi) and route.get("hops") == 1:
                 peer = pci.bus_id(self._ask("amdsmi_get_gpu_device_bdf", other) or "")
                 yield Link(LinkKind.XGMI, peer=peer, bandwidth_gbps=rates.get(peer))
 
     def _link_rates(self, handle: Any) -> dict[str | None, float]:
-        """GB/s in both directions by the peer's address; the library tells Gb/s in one."""
+        """Return GB/s in both directions by the peer's address; the library reports Gb/s in one direction."""
         metrics = self._ask("amdsmi_get_link_metrics", handle) or {}
         rates: dict[str | None, float] = {}
         for link in metrics.get("links", ()):
@@ -206,28 +208,29 @@ class AmdSmiReader:
     def _each_process(self) -> Iterator[DeviceProcess]:
         for index, handle in enumerate(self._handles):
             for row in self._ask("amdsmi_get_gpu_process_list", handle) or ():
-                facts = (
-                    row if isinstance(row, dict) else self._ask("amdsmi_get_gpu_process_info", handle, row)
-                )
-                pid = _whole(facts, "pid")
+                info = row
+                if not isinstance(row, dict):
+                    info = self._ask("amdsmi_get_gpu_process_info", handle, row)
+                pid = _whole(info, "pid")
                 if pid:
-                    memory = _number(facts.get("memory_usage"), "vram_mem")
-                    memory = _number(facts, "mem") if memory is None else memory
-                    held = int(memory) if memory is not None else None
-                    yield DeviceProcess(self._uuids[index], index, pid, held)
+                    memory = _number(info.get("memory_usage"), "vram_mem")
+                    memory = _number(info, "mem") if memory is None else memory
+                    used = int(memory) if memory is not None else None
+                    yield DeviceProcess(self._uuids[index], index, pid, used)
 
     def _error_records(self, index: int, handle: Any) -> Iterator[DeviceEvent]:
-        wanted = 1 << _FATAL | 1 << _UNCORRECTED
-        answer = self._ask("amdsmi_get_gpu_cper_entries", handle, wanted, _MIB, self._cursors.get(index, 0))
-        if not answer:
+        severities = 1 << _FATAL | 1 << _UNCORRECTED
+        cursor = self._cursors.get(index, 0)
+        result = self._ask("amdsmi_get_gpu_cper_entries", handle, severities, _MIB, cursor)
+        if not result:
             return
-        entries, self._cursors[index] = answer[0], answer[1]
+        entries, self._cursors[index] = result[0], result[1]
         for entry in entries.values():
             severity = str(entry.get("error_severity"))
             yield DeviceEvent(
                 kind=EventKind.CPER,
                 code=_FATAL if severity == "fatal" else _UNCORRECTED,
-                at=_recorded(entry.get("timestamp"), self._now()),
+                at=_record_time(entry.get("timestamp"), self._now()),
                 uuid=self._uuids[index],
                 message=f"{severity} {entry.get('notify_type')} at {entry.get('timestamp')}",
                 fatal=severity == "fatal",
@@ -235,7 +238,7 @@ class AmdSmiReader:
 
     def _uuid(self, index: int, handle: Any) -> str:
         uuid = self._ask("amdsmi_get_gpu_device_uuid", handle)
-        return uuid if isinstance(uuid, str) and uuid not in ("", "N/A") else nameless(index)
+        return uuid if isinstance(uuid, str) and uuid not in ("", "N/A") else placeholder_uuid(index)
 
     def _describe(self) -> str:
         version = self._ask("amdsmi_get_lib_version")
@@ -243,31 +246,31 @@ class AmdSmiReader:
         driver = self._ask("amdsmi_get_gpu_driver_info", self._handles[0]) if self._handles else None
         return f"AMD SMI {number}, driver {_text(driver, 'driver_version') or '?'}"
 
-    def _ask(self, question: str, *arguments: Any) -> Any:
-        """The answer, or None where the library or the GPU has none."""
-        function = getattr(self._smi, question, None)
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """Call a library function; return None if the function or the value does not exist."""
+        function = getattr(self._smi, name, None)
         if function is None:
             return None
         try:
             return function(*arguments)
-        except (self._smi.AmdSmiException, ValueError):  # ValueError: of names that are no text, as cut ones
+        except (self._smi.AmdSmiException, ValueError):  # ValueError: a name that is not valid UTF-8
             return None
 
 
-def _apart(uuids: Iterable[str]) -> list[str]:
-    """Every device with a name of its own: before ROCm 7 all parts of a GPU tell the same uuid."""
-    told: Counter[str] = Counter()
+def _unique(uuids: Iterable[str]) -> list[str]:
+    """Add a suffix to repeated uuids: before ROCm 7 all partitions of a GPU have the same one."""
+    seen: Counter[str] = Counter()
     names = []
     for uuid in uuids:
-        names.append(f"{uuid}-{told[uuid]}" if told[uuid] else uuid)
-        told[uuid] += 1
+        names.append(f"{uuid}-{seen[uuid]}" if seen[uuid] else uuid)
+        seen[uuid] += 1
     return names
 
 
 def _import_library() -> Any:
     try:
         import amdsmi
-    except Exception as error:  # ImportError, OSError, KeyError, AttributeError: as the release likes
+    except Exception as error:  # ImportError, OSError, KeyError or AttributeError, depending on the release
         raise DevicesUnavailable(f"AMD GPUs can't be read: amdsmi does not load ({error})") from error
     return amdsmi
 
@@ -277,8 +280,8 @@ def _xgmi(smi: Any) -> Any:
     return getattr(kinds, "AMDSMI_LINK_TYPE_XGMI", None) or kinds.XGMI
 
 
-def _recorded(text: object, now: float) -> float:
-    """When a record was written, in UTC: whoever opens the library gets all that the driver still has, old ones too."""
+def _record_time(text: object, now: float) -> float:
+    """Parse the time of a record, in UTC: after opening, the library also returns old records."""
     try:
         at = datetime.strptime(str(text), "%Y/%m/%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
     except ValueError:
@@ -286,20 +289,20 @@ def _recorded(text: object, now: float) -> float:
     return min(at, now)
 
 
-def _number(answer: Any, *keys: str) -> float | None:
-    """The first of the keys that holds a number."""
+def _number(result: Any, *keys: str) -> float | None:
+    """Return the value of the first key that has a number."""
     for key in keys:
-        value = answer.get(key) if isinstance(answer, dict) else None
+        value = result.get(key) if isinstance(result, dict) else None
         if isinstance(value, int | float) and not isinstance(value, bool):
             return value
     return None
 
 
-def _whole(answer: Any, key: str) -> int | None:
-    value = _number(answer, key)
+def _whole(result: Any, key: str) -> int | None:
+    value = _number(result, key)
     return int(value) if value is not None else None
 
 
-def _text(answer: Any, key: str) -> str | None:
-    value = answer.get(key) if isinstance(answer, dict) else None
+def _text(result: Any, key: str) -> str | None:
+    value = result.get(key) if isinstance(result, dict) else None
     return value if isinstance(value, str) and value not in ("", "N/A") else None

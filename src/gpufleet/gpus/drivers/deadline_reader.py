@@ -1,12 +1,11 @@
-"""Ask a driver that may hang, and never hang with it.
+"""Call a GPU driver with a deadline, because drivers may hang.
 
-A call into a driver can't be cancelled, only abandoned. So driver calls run in a daemon thread;
-the asker waits with a deadline. When it passes, the thread is left behind, the reader says since
-when the driver is silent, and after a pause that doubles each time a fresh thread tries again.
-Threads left behind are counted and never more than `max_stuck`: past that, nothing is tried until
-one comes back, and `stuck` tells whoever watches that only a new process can help.
+A call into a driver cannot be cancelled, only abandoned. So driver calls run in a daemon thread, and the
+caller waits with a deadline. After a timeout the thread is abandoned, and a new thread retries with
+exponential backoff. At most `max_stuck` abandoned threads may hang at a time; then nothing is retried
+until one of them returns, and only a restart of the process helps if none does.
 
-Readings and events run in two lanes, because waiting for an event must not hold up a reading.
+Readings and events have separate threads, because waiting for an event must not delay a reading.
 """
 
 import asyncio
@@ -20,207 +19,205 @@ from typing import Any, Generic, TypeVar
 
 from gpufleet.errors import DevicesUnavailable
 from gpufleet.gpus.drivers.reader import DeviceReader
-from gpufleet.gpus.known_gpus import call_the_roll
+from gpufleet.gpus.known_gpus import merge_known_gpus
 from gpufleet.model.device import Device, DeviceEvent, DeviceProcess, DeviceReading
 
 T = TypeVar("T")
 
 
 class DeadlineReader:
-    """The GPUs of this machine for async callers, with a deadline on every question."""
+    """Read the GPUs of this machine from async code, with a deadline for every call."""
 
     def __init__(
         self,
         open_reader: Callable[[], DeviceReader],
         *,
         deadline: float = 5.0,
-        first_pause: float = 5.0,
-        longest_pause: float = 300.0,
+        min_backoff: float = 5.0,
+        max_backoff: float = 300.0,
         max_stuck: int = 4,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`open_reader` runs in the worker thread, for it too may hang; times are in seconds."""
+        """`open_reader` also runs in the thread, because it may hang too; times are in seconds."""
         self._deadline = deadline
-        self._readings = _Lane(open_reader, first_pause, longest_pause, max_stuck, now)
-        self._events = _Lane(open_reader, first_pause, longest_pause, max_stuck, now)
+        self._readings = _Caller(open_reader, min_backoff, max_backoff, max_stuck, now)
+        self._events = _Caller(open_reader, min_backoff, max_backoff, max_stuck, now)
         self._known: tuple[Device, ...] = ()
 
     @property
     def silent_since(self) -> float | None:
-        """Unix time of the first question without an answer; None while the driver answers."""
+        """Unix time of the first unanswered call; None while the driver answers."""
         return self._readings.silent_since
 
     @property
     def stuck(self) -> int:
-        """How many threads sit in a driver call that does not return."""
+        """The number of threads that hang in a driver call."""
         return self._readings.stuck + self._events.stuck
 
     async def describe(self) -> tuple[str, bool]:
-        """The reader's name, and whether its devices are simulated."""
-        return await self._readings.ask(lambda reader: (reader.name, reader.simulated), self._deadline)
+        """Return the name of the reader and whether its devices are simulated."""
+        return await self._readings.call(lambda reader: (reader.name, reader.simulated), self._deadline)
 
     async def inventory(self) -> tuple[Device, ...]:
-        """Every GPU by index, with those that the machine had before and that are gone or lost."""
-        found = await self._readings.ask(lambda reader: reader.inventory(), self._deadline)
-        self._known = call_the_roll(self._known, found)
+        """Return all GPUs by index, including earlier ones that are now missing or lost."""
+        found = await self._readings.call(lambda reader: reader.inventory(), self._deadline)
+        self._known = merge_known_gpus(self._known, found)
         return self._known
 
     async def readings(self) -> tuple[DeviceReading, ...]:
-        """One reading for each GPU that the driver lists, by index."""
-        return await self._readings.ask(lambda reader: reader.readings(), self._deadline)
+        """Return one reading per GPU, by index."""
+        return await self._readings.call(lambda reader: reader.readings(), self._deadline)
 
     async def processes(self, identify: bool = False) -> tuple[DeviceProcess, ...]:
-        """Every program on a GPU, by GPU then pid; user and command only if asked to `identify`."""
-        return await self._readings.ask(lambda reader: reader.processes(identify), self._deadline)
+        """Return the processes on all GPUs by GPU and pid; user and command only with `identify`."""
+        return await self._readings.call(lambda reader: reader.processes(identify), self._deadline)
 
     async def events(self, timeout: float) -> tuple[DeviceEvent, ...]:  # noqa: ASYNC109 - the driver waits
-        """Errors since the last call; waits up to `timeout` seconds for the first one."""
-        return await self._events.ask(lambda reader: reader.events(timeout), timeout + self._deadline)
+        """Return errors since the last call; wait up to `timeout` seconds for the first one."""
+        return await self._events.call(lambda reader: reader.events(timeout), timeout + self._deadline)
 
     async def close(self) -> None:
-        """Let go of the driver, unless it hangs; threads that hang end with the process."""
-        for lane in (self._readings, self._events):
-            await lane.close(self._deadline)
+        """Release the driver; threads that hang end with the process."""
+        for caller in (self._readings, self._events):
+            await caller.close(self._deadline)
 
 
-class _Lane:
-    """One worker at a time, replaced when it hangs."""
+class _Caller:
+    """Call the driver in one thread at a time, and replace the thread when it hangs."""
 
     def __init__(
         self,
         open_reader: Callable[[], DeviceReader],
-        first_pause: float,
-        longest_pause: float,
+        min_backoff: float,
+        max_backoff: float,
         max_stuck: int,
         now: Callable[[], float],
     ) -> None:
         self.silent_since: float | None = None
         self._open = open_reader
-        self._first_pause = first_pause
-        self._longest_pause = longest_pause
+        self._min_backoff = min_backoff
+        self._max_backoff = max_backoff
         self._max_stuck = max_stuck
         self._now = now
-        self._pause = first_pause
-        self._next_try = 0.0
+        self._backoff = min_backoff
+        self._retry_at = 0.0
         self._worker: _Worker | None = None
-        self._left_behind: list[_Worker] = []
-        self._turn = asyncio.Lock()
+        self._abandoned: list[_Worker] = []
+        self._lock = asyncio.Lock()
 
     @property
     def stuck(self) -> int:
-        return sum(worker.alive for worker in self._left_behind)
+        return sum(worker.alive for worker in self._abandoned)
 
-    async def ask(self, question: Callable[[DeviceReader], T], deadline: float) -> T:
-        async with self._turn:
-            worker = self._worker or self._hire()
-            answer = asyncio.wrap_future(worker.put(question))
+    async def call(self, function: Callable[[DeviceReader], T], deadline: float) -> T:
+        async with self._lock:
+            worker = self._worker or self._start_worker()
+            pending = asyncio.wrap_future(worker.submit(function))
             try:
                 async with asyncio.timeout(deadline):  # wait_for of Python 3.11 may swallow a cancellation
-                    result = await answer
+                    result = await pending
             except TimeoutError:
-                self._leave_behind(worker)
-                raise self._silence() from None
-            except DevicesUnavailable:  # it refuses, but it speaks
+                self._abandon(worker)
+                raise self._unavailable() from None
+            except DevicesUnavailable:  # an error, but an answer
                 self.silent_since = None
                 raise
             self.silent_since = None
-            self._pause = self._first_pause
+            self._backoff = self._min_backoff
             return result
 
     async def close(self, deadline: float) -> None:
-        async with self._turn:
+        async with self._lock:
             worker, self._worker = self._worker, None
             if worker is not None:
                 try:
                     async with asyncio.timeout(deadline):
-                        await asyncio.wrap_future(worker.end())
+                        await asyncio.wrap_future(worker.stop())
                 except TimeoutError:
-                    self._left_behind.append(worker)
+                    self._abandoned.append(worker)
 
-    def _hire(self) -> "_Worker":
-        came_back = len(self._left_behind) > self.stuck
-        self._left_behind = [worker for worker in self._left_behind if worker.alive]
-        # A wait longer than the longest is a clock that was set back.
-        waits = 0 < self._next_try - self._now() <= self._longest_pause
-        if not came_back and (waits or len(self._left_behind) >= self._max_stuck):
-            raise self._silence()
+    def _start_worker(self) -> "_Worker":
+        returned = len(self._abandoned) > self.stuck
+        self._abandoned = [worker for worker in self._abandoned if worker.alive]
+        # A longer wait than the maximum means that the clock was set back.
+        waiting = 0 < self._retry_at - self._now() <= self._max_backoff
+        if not returned and (waiting or len(self._abandoned) >= self._max_stuck):
+            raise self._unavailable()
         self._worker = _Worker(self._open)
         return self._worker
 
-    def _leave_behind(self, worker: "_Worker") -> None:
+    def _abandon(self, worker: "_Worker") -> None:
         worker.abandon()
-        self._left_behind.append(worker)
+        self._abandoned.append(worker)
         self._worker = None
         if self.silent_since is None:
             self.silent_since = self._now()
-        self._next_try = self._now() + self._pause
-        self._pause = min(2 * self._pause, self._longest_pause)
+        self._retry_at = self._now() + self._backoff
+        self._backoff = min(2 * self._backoff, self._max_backoff)
 
-    def _silence(self) -> DevicesUnavailable:
+    def _unavailable(self) -> DevicesUnavailable:
         since = datetime.fromtimestamp(self.silent_since or self._now(), UTC).isoformat(timespec="seconds")
         advice = (
-            "tries are used up; restart this process once the driver is well"
+            "all attempts hang; restart this process once the driver works again"
             if self.stuck >= self._max_stuck
-            else f"next try in {max(0.0, self._next_try - self._now()):.0f} s"
+            else f"retrying in {max(0.0, self._retry_at - self._now()):.0f} s"
         )
-        return DevicesUnavailable(f"the GPU driver does not answer since {since}; {advice}")
+        return DevicesUnavailable(f"the GPU driver has not answered since {since}; {advice}")
 
 
-class _Job(Generic[T]):
-    """A question and the place for its answer."""
+class _Call(Generic[T]):
+    """A function to call in the thread (None to stop) and the future of its result."""
 
-    def __init__(self, question: Callable[[DeviceReader], T] | None) -> None:
-        self.question = question
-        self.answer: Future[T] = Future()
+    def __init__(self, function: Callable[[DeviceReader], T] | None) -> None:
+        self.function = function
+        self.future: Future[T] = Future()
 
 
 class _Worker:
-    """A daemon thread that owns one reader, opened at its first question and after each failure."""
+    """A daemon thread that owns one reader, opened at the first call and after each failure."""
 
     def __init__(self, open_reader: Callable[[], DeviceReader]) -> None:
         self._open = open_reader
-        self._jobs: SimpleQueue[_Job[Any]] = SimpleQueue()
+        self._calls: SimpleQueue[_Call[Any]] = SimpleQueue()
         self._reader: DeviceReader | None = None
         self._abandoned = False
-        self._thread = threading.Thread(target=self._work, name="gpu-driver", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="gpu-driver", daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def put(self, question: Callable[[DeviceReader], T]) -> "Future[T]":
-        job = _Job(question)
-        self._jobs.put(job)
-        return job.answer
+    def submit(self, function: Callable[[DeviceReader], T] | None) -> "Future[T]":
+        call = _Call(function)
+        self._calls.put(call)
+        return call.future
 
-    def end(self) -> "Future[None]":
-        job: _Job[None] = _Job(None)
-        self._jobs.put(job)
-        return job.answer
+    def stop(self) -> "Future[None]":
+        return self.submit(None)
 
     def abandon(self) -> None:
         self._abandoned = True
-        self.end()
+        self.stop()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while True:
-            job = self._jobs.get()
-            if job.question is None or self._abandoned:
-                self._drop_reader()
-                if job.answer.set_running_or_notify_cancel():
-                    job.answer.set_result(None)
+            call = self._calls.get()
+            if call.function is None or self._abandoned:
+                self._close_reader()
+                if call.future.set_running_or_notify_cancel():
+                    call.future.set_result(None)
                 return
-            if not job.answer.set_running_or_notify_cancel():
+            if not call.future.set_running_or_notify_cancel():
                 continue
             try:
                 self._reader = self._reader or self._open()
-                job.answer.set_result(job.question(self._reader))
-            except BaseException as error:  # noqa: BLE001 - it belongs to the asker
-                self._drop_reader()
-                job.answer.set_exception(error)
+                call.future.set_result(call.function(self._reader))
+            except BaseException as error:  # noqa: BLE001 - the caller handles it
+                self._close_reader()
+                call.future.set_exception(error)
 
-    def _drop_reader(self) -> None:
+    def _close_reader(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
             try:

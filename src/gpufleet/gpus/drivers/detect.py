@@ -1,4 +1,4 @@
-"""Find the driver that this machine has, and read and judge its GPUs as the settings say."""
+"""Select the GPU driver of this machine, and build readers and health rules from the settings."""
 
 from collections.abc import Callable
 
@@ -16,11 +16,11 @@ READERS: dict[str, Callable[[], DeviceReader]] = {
     "amdsmi": AmdSmiReader,
     "simulated": SimulatedReader,
 }
-"""Every reader by the name that settings use; `auto` tries the real ones."""
+"""Readers by the name in the settings; `auto` tries the real ones."""
 
 
 def open_reader(kind: str = "auto") -> DeviceReader:
-    """The reader of that name, or with `auto` the first whose driver answers with a GPU."""
+    """Open the reader of that name, or with `auto` the first one whose driver lists a GPU."""
     if kind != "auto":
         return READERS[kind]()
     reasons = []
@@ -37,17 +37,17 @@ def open_reader(kind: str = "auto") -> DeviceReader:
     raise DevicesUnavailable(f"no GPU found on this machine: {'; '.join(reasons)}")
 
 
-def patient_reader(settings: DevicesSettings) -> DeadlineReader:
-    """A reader that never hangs, of the kind that the settings name; it opens the driver when first asked."""
+def reader_from_settings(settings: DevicesSettings) -> DeadlineReader:
+    """Return a reader that never hangs; it opens the driver on the first call."""
     return DeadlineReader(lambda: open_reader(settings.reader), deadline=settings.deadline)
 
 
 def health_rules(settings: DevicesSettings) -> HealthRules:
-    """The operator's rules; SettingsError names an XID that is no number."""
-    wrong = [text for text in settings.warn_xids if not text.strip().isdigit()]
-    if wrong:
+    """Return the health rules of the settings; raise SettingsError for an invalid XID."""
+    invalid = [text for text in settings.warn_xids if not text.strip().isdigit()]
+    if invalid:
         raise SettingsError(
-            f"setting devices.warn_xids: {wrong[0]!r} is not an XID; it takes numbers such as 94"
+            f"setting devices.warn_xids: {invalid[0]!r} is not an XID; use numbers such as 94"
         )
     return HealthRules(
         warn_xids=frozenset(map(int, settings.warn_xids)), ecc_threshold=settings.ecc_threshold

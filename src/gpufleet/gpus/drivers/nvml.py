@@ -1,11 +1,11 @@
 """NVIDIA GPUs through NVML (nvidia-ml-py).
 
-NVML answers question by question, and any of them may fail by itself: NotSupported under MIG or
-on a small card, FunctionNotFound with an old driver. Such an answer costs its own field. GPU_IS_LOST
-and RESET_REQUIRED condemn the one GPU. Only answers that concern the driver as a whole are errors.
+Each NVML call may fail on its own: NotSupported with MIG or on small cards, FunctionNotFound with an old
+driver. Such a failure leaves one field empty. GPU_IS_LOST and RESET_REQUIRED are faults of one GPU. Only
+failures of the driver as a whole raise an error.
 
-Memory is read the way nvidia-smi does (v2: what the driver reserves is not "used"). Rare counters
-come in one call by field id, each with its own verdict.
+Memory is read like nvidia-smi does (v2: memory reserved by the driver is not "used"). Rare counters come
+in one call by field id, each with its own status.
 """
 
 import time
@@ -17,17 +17,17 @@ from gpufleet.errors import DevicesUnavailable
 from gpufleet.gpus import pci
 from gpufleet.gpus.drivers.nvml_links import read_links
 from gpufleet.gpus.drivers.nvml_mig import read_mig
-from gpufleet.gpus.known_gpus import nameless
+from gpufleet.gpus.known_gpus import placeholder_uuid
 from gpufleet.gpus.processes import ProcessTable
 from gpufleet.model.device import Device, DeviceEvent, DeviceProcess, DeviceReading, EventKind, Vendor
 
 _GPU_FAULTS = {
     15: "the GPU is lost: it fell off the bus or is inaccessible",
-    16: "the GPU needs a reset before it can be used again",
-    28: "the driver does not find the GPU",
+    16: "the GPU needs a reset",
+    28: "the driver cannot find the GPU",
 }
 _DRIVER_FAULTS = {1, 9, 12, 18}
-"""Uninitialized, driver not loaded, library not found, library and driver differ."""
+"""Uninitialized, driver not loaded, library not found, library and driver versions differ."""
 _TIMEOUT = 10
 
 _THROTTLES = {
@@ -60,11 +60,11 @@ _UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal"
 
 
 class _GpuFault(Exception):
-    """The GPU as a whole does not answer; ends the questions to it."""
+    """The GPU as a whole does not respond."""
 
 
 class NvmlReader:
-    """Reads NVIDIA GPUs; raises DevicesUnavailable if there is no usable driver."""
+    """Read NVIDIA GPUs; raise DevicesUnavailable if there is no usable driver."""
 
     simulated = False
 
@@ -104,34 +104,34 @@ class NvmlReader:
         return self._processes.describe(rows.values(), identify)
 
     def events(self, timeout: float) -> tuple[DeviceEvent, ...]:
-        """See `DeviceReader.events`; the XIDs that NVML calls critical."""
+        """See `DeviceReader.events`; return the XIDs that NVML calls critical."""
         if self._events is None:
             self._events = self._subscribe()
         found: list[DeviceEvent] = []
-        patience = round(timeout * 1000)
-        while (event := self._next_event(patience)) is not None:
+        milliseconds = round(timeout * 1000)
+        while (event := self._next_event(milliseconds)) is not None:
             found.append(event)
-            patience = 0
+            milliseconds = 0
         return tuple(found)
 
     def close(self) -> None:
         """See `DeviceReader.close`."""
         if self._events:
-            self._ask(self._nvml.nvmlEventSetFree, self._events)
+            self._query(self._nvml.nvmlEventSetFree, self._events)
         with self._driver():
             self._nvml.nvmlShutdown()
 
     def _device(self, index: int) -> Device:
-        nvml, ask = self._nvml, self._ask
+        nvml, query = self._nvml, self._query
         try:
             handle = self._handle(index)
-            place = ask(nvml.nvmlDeviceGetPciInfo, handle)
-            address = pci.bus_id(place.busId) if place else None
-            mode = ask(nvml.nvmlDeviceGetMigMode, handle)
+            info = query(nvml.nvmlDeviceGetPciInfo, handle)
+            address = pci.bus_id(info.busId) if info else None
+            mode = query(nvml.nvmlDeviceGetMigMode, handle)
             memory = self._memory(handle)
-            model = ask(nvml.nvmlDeviceGetName, handle)
+            model = query(nvml.nvmlDeviceGetName, handle)
             if memory is None and model is None:
-                raise _GpuFault("the GPU answers no question")
+                raise _GpuFault("the GPU does not respond")
             return Device(
                 index=index,
                 uuid=self._uuids[index],
@@ -140,13 +140,13 @@ class NvmlReader:
                 memory_bytes=memory.total if memory else None,
                 pci_bus_id=address,
                 numa_node=pci.numa_node(address) if address else None,
-                minor=ask(nvml.nvmlDeviceGetMinorNumber, handle),
+                minor=query(nvml.nvmlDeviceGetMinorNumber, handle),
                 mig_enabled=bool(mode[0]) if mode else None,
-                mig=read_mig(nvml, ask, handle) if mode and mode[0] else (),
-                links=read_links(nvml, ask, handle),
+                mig=read_mig(nvml, query, handle) if mode and mode[0] else (),
+                links=read_links(nvml, query, handle),
             )
         except _GpuFault as fault:
-            uuid = self._uuids.get(index, nameless(index))
+            uuid = self._uuids.get(index, placeholder_uuid(index))
             return Device(index=index, uuid=uuid, vendor=Vendor.NVIDIA, fault=str(fault))
 
     def _reading(self, index: int) -> DeviceReading:
@@ -154,15 +154,15 @@ class NvmlReader:
         try:
             return self._read(self._handle(index), index, at)
         except _GpuFault as fault:
-            uuid = self._uuids.get(index, nameless(index))
+            uuid = self._uuids.get(index, placeholder_uuid(index))
             return DeviceReading(uuid=uuid, index=index, at=at, fault=str(fault))
 
     def _read(self, handle: Any, index: int, at: float) -> DeviceReading:
-        nvml, ask = self._nvml, self._ask
-        usage = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        nvml, query = self._nvml, self._query
+        usage = query(nvml.nvmlDeviceGetUtilizationRates, handle)
         memory = self._memory(handle)
-        power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        limit = ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        power = query(nvml.nvmlDeviceGetPowerUsage, handle)
+        limit = query(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
         fields = self._fields(handle)
         energy = fields.get(_ENERGY)
         throttles = self._throttles(handle)
@@ -179,8 +179,8 @@ class NvmlReader:
             power_watts=power / 1000 if power is not None else None,
             power_limit_watts=limit / 1000 if limit is not None else None,
             energy_joules=energy / 1000 if energy is not None else None,
-            sm_clock_mhz=ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
-            memory_clock_mhz=ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
+            sm_clock_mhz=query(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=query(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
             ecc_corrected=fields.get(_ECC_CORRECTED),
             ecc_uncorrected=fields.get(_ECC_UNCORRECTED),
             remapped_rows_corrected=fields.get(_REMAPPED_CORRECTED),
@@ -193,12 +193,12 @@ class NvmlReader:
 
     def _processes_of(self, index: int) -> Iterator[DeviceProcess]:
         nvml, handle = self._nvml, self._handle(index)
-        mode = self._ask(nvml.nvmlDeviceGetMigMode, handle)
-        slices = read_mig(nvml, self._ask, handle) if mode and mode[0] else ()
+        mode = self._query(nvml.nvmlDeviceGetMigMode, handle)
+        slices = read_mig(nvml, self._query, handle) if mode and mode[0] else ()
         by_instance = {(s.gpu_instance, s.compute_instance): s.uuid for s in slices}
         for kind in ("Compute", "Graphics"):
             for version in ("_v3", "_v2"):
-                listed = self._ask(getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses{version}"), handle)
+                listed = self._query(getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses{version}"), handle)
                 if listed is None:
                     continue
                 for row in listed:
@@ -207,28 +207,28 @@ class NvmlReader:
                 break
 
     def _subscribe(self) -> Any:
-        nvml, ask = self._nvml, self._ask
-        events = ask(nvml.nvmlEventSetCreate)
+        nvml, query = self._nvml, self._query
+        events = query(nvml.nvmlEventSetCreate)
         if events is None:
             return False
-        heard = 0
+        subscribed = 0
         for index in range(self._count()):
             try:
-                ask(
+                query(
                     nvml.nvmlDeviceRegisterEvents,
                     self._handle(index),
                     nvml.nvmlEventTypeXidCriticalError,
                     events,
                 )
-                heard += 1
+                subscribed += 1
             except _GpuFault:
                 continue
-        return events if heard else False
+        return events if subscribed else False
 
     def _next_event(self, milliseconds: int) -> DeviceEvent | None:
         nvml = self._nvml
         if not self._events:
-            time.sleep(milliseconds / 1000)  # nothing to listen to: keep the caller's rhythm
+            time.sleep(milliseconds / 1000)  # no subscription: keep the caller from spinning
             return None
         started = time.monotonic()
         try:
@@ -240,12 +240,12 @@ class NvmlReader:
                 time.sleep(max(0.0, milliseconds / 1000 - (time.monotonic() - started)))
             return None
         try:
-            uuid = self._ask(nvml.nvmlDeviceGetUUID, data.device)
+            uuid = self._query(nvml.nvmlDeviceGetUUID, data.device)
         except _GpuFault:
-            uuid = self._uuid_of_lost(data.device)
+            uuid = self._uuid_of_lost_gpu(data.device)
         return DeviceEvent(kind=EventKind.XID, code=int(data.eventData), at=self._now(), uuid=uuid)
 
-    def _uuid_of_lost(self, device: Any) -> str | None:
+    def _uuid_of_lost_gpu(self, device: Any) -> str | None:
         for index, handle in self._handles.items():
             if _address(handle) == _address(device):
                 return self._uuids.get(index)
@@ -261,50 +261,50 @@ class NvmlReader:
             try:
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             except self._nvml.NVMLError as error:
-                self._condemn(error)
+                self._raise_if_fatal(error)
                 raise _GpuFault(f"the driver has no handle for GPU {index}: {error}") from error
-            uuid = self._ask(self._nvml.nvmlDeviceGetUUID, handle)
-            self._uuids[index] = uuid or nameless(index)
+            uuid = self._query(self._nvml.nvmlDeviceGetUUID, handle)
+            self._uuids[index] = uuid or placeholder_uuid(index)
             self._handles[index] = handle
         return handle
 
     def _memory(self, handle: Any) -> Any:
         nvml = self._nvml
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
-        return memory or self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        memory = self._query(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+        return memory or self._query(nvml.nvmlDeviceGetMemoryInfo, handle)
 
     def _temperature(self, handle: Any) -> int | None:
         nvml = self._nvml
-        value: int | None = self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        value: int | None = self._query(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         if value is None:
-            value = self._ask(nvml.nvmlDeviceGetTemperatureV, handle, nvml.NVML_TEMPERATURE_GPU)
+            value = self._query(nvml.nvmlDeviceGetTemperatureV, handle, nvml.NVML_TEMPERATURE_GPU)
         return value
 
     def _throttles(self, handle: Any) -> tuple[str, ...] | None:
         nvml = self._nvml
-        mask = self._ask(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+        mask = self._query(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
         if mask is None:
-            mask = self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+            mask = self._query(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
         return None if mask is None else tuple(name for bit, name in _THROTTLES.items() if mask & bit)
 
     def _fields(self, handle: Any) -> dict[int, int]:
-        """The counters that the GPU has, by field id."""
-        values = self._ask(self._nvml.nvmlDeviceGetFieldValues, handle, list(_FIELDS)) or ()
+        """Return the supported counters by field id."""
+        values = self._query(self._nvml.nvmlDeviceGetFieldValues, handle, list(_FIELDS)) or ()
         return {
             value.fieldId: int(getattr(value.value, _UNION_MEMBERS[value.valueType]))
             for value in values
             if value.nvmlReturn == 0 and value.valueType < len(_UNION_MEMBERS)
         }
 
-    def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
-        """The answer, or None where the driver has none; raises if the GPU or the driver is gone."""
+    def _query(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call NVML; return None if the value is not available, raise if the GPU or the driver failed."""
         try:
-            return question(*arguments)
+            return function(*arguments)
         except self._nvml.NVMLError as error:
-            self._condemn(error)
+            self._raise_if_fatal(error)
             return None
 
-    def _condemn(self, error: Any) -> None:
+    def _raise_if_fatal(self, error: Any) -> None:
         if error.value in _GPU_FAULTS:
             raise _GpuFault(_GPU_FAULTS[error.value]) from error
         if error.value in _DRIVER_FAULTS:

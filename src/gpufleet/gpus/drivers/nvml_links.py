@@ -1,4 +1,4 @@
-"""The NVLinks of one GPU: which are up, of what generation, and what is at the other end."""
+"""Read the NVLinks of one GPU: which are active, their version, and the device at the other end."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,25 +7,25 @@ from gpufleet.gpus import pci
 from gpufleet.model.device import Link, LinkKind
 
 
-def read_links(nvml: Any, ask: Callable[..., Any], handle: Any) -> tuple[Link, ...]:
-    """The active links by number; none where the GPU has no NVLink."""
+def read_links(nvml: Any, query: Callable[..., Any], handle: Any) -> tuple[Link, ...]:
+    """Return the active links by number; none if the GPU has no NVLink."""
     links = []
     for number in range(nvml.NVML_NVLINK_MAX_LINKS):
-        state = ask(nvml.nvmlDeviceGetNvLinkState, handle, number)
+        state = query(nvml.nvmlDeviceGetNvLinkState, handle, number)
         if state is None:  # past the last link, or no NVLink at all
             break
         if state:
-            links.append(_link(nvml, ask, handle, number))
+            links.append(_link(nvml, query, handle, number))
     return tuple(links)
 
 
-def _link(nvml: Any, ask: Callable[..., Any], handle: Any, number: int) -> Link:
-    kind = ask(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)
+def _link(nvml: Any, query: Callable[..., Any], handle: Any, number: int) -> Link:
+    kind = query(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)
     to_switch = kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
-    remote = None if to_switch else ask(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, number)
+    remote = None if to_switch else query(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, number)
     return Link(
         kind=LinkKind.NVLINK,
         peer=pci.bus_id(remote.busId) if remote else None,
         to_switch=to_switch,
-        version=ask(nvml.nvmlDeviceGetNvLinkVersion, handle, number),
+        version=query(nvml.nvmlDeviceGetNvLinkVersion, handle, number),
     )

@@ -1,8 +1,8 @@
-"""The seam between gpufleet and a GPU driver.
+"""The interface of GPU drivers.
 
-A `DeviceReader` is synchronous, as drivers are, and may hang, as drivers do: nobody but
-`patient.PatientReader` and tests should call one directly. It never raises for one field or
-one GPU that fails; it raises `DevicesUnavailable` when the driver as a whole can't be used.
+A `DeviceReader` is synchronous and may hang, like the drivers behind it, so only `DeadlineReader` and
+tests call it directly. It never raises for a single field or GPU that fails; it raises
+`DevicesUnavailable` when the driver as a whole is unusable.
 """
 
 from typing import Protocol
@@ -11,34 +11,34 @@ from gpufleet.model.device import Device, DeviceEvent, DeviceProcess, DeviceRead
 
 
 class DeviceReader(Protocol):
-    """Reads the GPUs of this machine."""
+    """Read the GPUs of this machine."""
 
     @property
     def name(self) -> str:
-        """The library and versions behind the readings, for people (`NVML 13.580, driver 580.95.05`)."""
+        """Library and driver versions, for display (`NVML 13.580, driver 580.95.05`)."""
         ...
 
     @property
     def simulated(self) -> bool:
-        """Whether the devices are made up; whoever shows them must say so."""
+        """Whether the devices are simulated, which every display must show."""
         ...
 
     def inventory(self) -> tuple[Device, ...]:
-        """Every GPU that the driver lists, by index; one that it has lost carries a `fault`."""
+        """Return all GPUs of the driver by index; a lost GPU has a `fault`."""
         ...
 
     def readings(self) -> tuple[DeviceReading, ...]:
-        """One reading for each GPU by index."""
+        """Return one reading per GPU, by index."""
         ...
 
     def processes(self, identify: bool = False) -> tuple[DeviceProcess, ...]:
-        """Every program on a GPU, by GPU then pid; user and command only if asked to `identify`."""
+        """Return the processes on all GPUs by GPU and pid; user and command only with `identify`."""
         ...
 
     def events(self, timeout: float) -> tuple[DeviceEvent, ...]:
-        """Errors since the last call; waits up to `timeout` seconds for the first one."""
+        """Return errors since the last call; wait up to `timeout` seconds for the first one."""
         ...
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         ...

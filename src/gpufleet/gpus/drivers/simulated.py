@@ -1,8 +1,8 @@
-"""GPUs that are not there: for demonstrations and for trying gpufleet on a laptop.
+"""Simulated GPUs, for demonstrations and for trying gpufleet on a laptop.
 
-Everything follows from a seed and the clock, so two looks at the same moment agree and a longer run
-keeps making sense: utilization rises and falls over minutes, and power, temperature and energy follow
-from it. `simulated` is True, and the model's name says so too.
+All values are functions of a seed and the clock, so two reads at the same time agree. Utilization rises
+and falls over minutes; power, temperature and energy follow from it. `simulated` is True, and the name of
+the model says so too.
 """
 
 import math
@@ -27,7 +27,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class SimulatedModel:
-    """What the pretended GPUs are."""
+    """The model of the simulated GPUs."""
 
     name: str = "Simulated H100"
     vendor: Vendor = Vendor.NVIDIA
@@ -40,18 +40,18 @@ class SimulatedModel:
 
 
 @dataclass(frozen=True)
-class _Temper:
-    """How one GPU is used: its level, its swing and its rhythm."""
+class _LoadProfile:
+    """The load of one GPU over time: a sine wave."""
 
     level: float
-    swing: float
+    amplitude: float
     period: float
     phase: float
     memory_share: float
 
 
 class SimulatedReader:
-    """Reads GPUs that a seed describes."""
+    """Read simulated GPUs."""
 
     name = "simulated GPUs"
     simulated = True
@@ -64,13 +64,13 @@ class SimulatedReader:
         now: Callable[[], float] = time.time,
         xids: tuple[tuple[float, int, int], ...] = (),
     ) -> None:
-        """`xids` tells faults: (Unix time, GPU, code), each given once when its time has come."""
+        """`xids` are (Unix time, GPU, code) of events to report."""
         self._now = now
         self._model = model or SimulatedModel()
         self._seed = seed
-        self._tempers = [_temper(random.Random(f"{seed}/{index}")) for index in range(count)]  # noqa: S311
+        self._profiles = [_random_profile(random.Random(f"{seed}/{index}")) for index in range(count)]  # noqa: S311
         self._xids = sorted(xids)
-        self._opened = self._told_until = now()
+        self._opened = self._reported_until = now()
 
     def inventory(self) -> tuple[Device, ...]:
         """See `DeviceReader.inventory`."""
@@ -82,20 +82,20 @@ class SimulatedReader:
                 model=self._model.name,
                 memory_bytes=self._model.memory_bytes,
                 pci_bus_id=f"0000:{0x10 + index:02x}:00.0",
-                numa_node=2 * index // max(1, len(self._tempers)),
+                numa_node=2 * index // max(1, len(self._profiles)),
                 minor=index,
                 mig_enabled=False,
                 links=self._model.links,
             )
-            for index in range(len(self._tempers))
+            for index in range(len(self._profiles))
         )
 
     def readings(self) -> tuple[DeviceReading, ...]:
         """See `DeviceReader.readings`."""
-        return tuple(self._reading(index, self._now()) for index in range(len(self._tempers)))
+        return tuple(self._reading(index, self._now()) for index in range(len(self._profiles)))
 
     def processes(self, identify: bool = False) -> tuple[DeviceProcess, ...]:
-        """See `DeviceReader.processes`; one pretended trainer on each GPU that is in use."""
+        """See `DeviceReader.processes`; return one training process on each GPU in use."""
         return tuple(
             DeviceProcess(
                 uuid=reading.uuid,
@@ -124,18 +124,18 @@ class SimulatedReader:
         """See `DeviceReader.close`."""
 
     def _due(self) -> tuple[DeviceEvent, ...]:
-        before, self._told_until = self._told_until, self._now()
+        before, self._reported_until = self._reported_until, self._now()
         return tuple(
             DeviceEvent(EventKind.XID, code, at, uuid=self._uuid(gpu), message="simulated")
             for at, gpu, code in self._xids
-            if before < at <= self._told_until
+            if before < at <= self._reported_until
         )
 
     def _reading(self, index: int, at: float) -> DeviceReading:
-        model, temper = self._model, self._tempers[index]
-        load = _load(temper, at)
-        used = int(temper.memory_share * model.memory_bytes)
-        reach = model.limit_watts - model.idle_watts
+        model, profile = self._model, self._profiles[index]
+        load = _load(profile, at)
+        used = int(profile.memory_share * model.memory_bytes)
+        watts_range = model.limit_watts - model.idle_watts
         return DeviceReading(
             uuid=self._uuid(index),
             index=index,
@@ -146,9 +146,9 @@ class SimulatedReader:
             memory_free_bytes=model.memory_bytes - used,
             memory_total_bytes=model.memory_bytes,
             temperature_celsius=round(30 + 45 * load),
-            power_watts=round(model.idle_watts + reach * load, 1),
+            power_watts=round(model.idle_watts + watts_range * load, 1),
             power_limit_watts=model.limit_watts,
-            energy_joules=round(self._energy(temper, at), 1),
+            energy_joules=round(self._energy(profile, at), 1),
             sm_clock_mhz=model.clock_mhz if load > 0 else 345.0,
             memory_clock_mhz=model.memory_clock_mhz,
             ecc_corrected=0,
@@ -161,34 +161,33 @@ class SimulatedReader:
             throttle_reasons=("power-cap",) if load > 0.97 else (),
         )
 
-    def _energy(self, temper: _Temper, at: float) -> float:
-        reach = self._model.limit_watts - self._model.idle_watts
-        work = _load_until(temper, at) - _load_until(temper, self._opened)
-        return self._model.idle_watts * (at - self._opened) + reach * work
+    def _energy(self, profile: _LoadProfile, at: float) -> float:
+        watts_range = self._model.limit_watts - self._model.idle_watts
+        load = _integrated_load(profile, at) - _integrated_load(profile, self._opened)
+        return self._model.idle_watts * (at - self._opened) + watts_range * load
 
     def _uuid(self, index: int) -> str:
         return f"GPU-51{self._seed & 0xFFFFFF:06x}-0000-4000-8000-{index:012x}"
 
 
-def _temper(source: random.Random) -> _Temper:
-    idle = source.random() < 0.2
-    level = 0.0 if idle else source.uniform(0.45, 0.9)
-    return _Temper(
+def _random_profile(rng: random.Random) -> _LoadProfile:
+    idle = rng.random() < 0.2
+    level = 0.0 if idle else rng.uniform(0.45, 0.9)
+    return _LoadProfile(
         level=level,
-        swing=0.0 if idle else source.uniform(0.02, min(level, 1 - level)),
-        period=source.uniform(300, 1800),
-        phase=source.uniform(0, 2 * math.pi),
-        memory_share=0.0 if idle else source.uniform(0.4, 0.95),
+        amplitude=0.0 if idle else rng.uniform(0.02, min(level, 1 - level)),
+        period=rng.uniform(300, 1800),
+        phase=rng.uniform(0, 2 * math.pi),
+        memory_share=0.0 if idle else rng.uniform(0.4, 0.95),
     )
 
 
-def _load(temper: _Temper, at: float) -> float:
-    return temper.level + temper.swing * math.sin(2 * math.pi * at / temper.period + temper.phase)
+def _load(profile: _LoadProfile, at: float) -> float:
+    return profile.level + profile.amplitude * math.sin(2 * math.pi * at / profile.period + profile.phase)
 
 
-def _load_until(temper: _Temper, at: float) -> float:
-    """The integral of the load from time 0, so that energy agrees with power."""
-    turn = 2 * math.pi / temper.period
-    return temper.level * at + temper.swing / turn * (
-        math.cos(temper.phase) - math.cos(turn * at + temper.phase)
-    )
+def _integrated_load(profile: _LoadProfile, at: float) -> float:
+    """Return the integral of the load from time 0, so that energy agrees with power."""
+    omega = 2 * math.pi / profile.period
+    wave = math.cos(profile.phase) - math.cos(omega * at + profile.phase)
+    return profile.level * at + profile.amplitude / omega * wave
