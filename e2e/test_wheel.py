@@ -18,16 +18,30 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.cli.commands import COMMANDS
+
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements" / "runtime.txt"
 PAGE = ROOT / "src/gpufleet/server/dashboard/static/index.html"
-EXTRAS = {
-    "server": (["serve", "db"], ["server", "store", "sources", "accounting", "fleet", "exporters"]),
-    "agent": (["agent"], ["agent", "gpus"]),
-    "scheduler": (["scheduler", "webhook", "explain", "simulate"], ["scheduler", "webhook", "placement"]),
-    "demo": (["demo", "serve", "scheduler"], ["demo", "server", "scheduler", "webhook"]),
+PACKAGES = {
+    "server": ["server", "store", "sources", "accounting", "fleet", "exporters"],
+    "agent": ["agent", "gpus"],
+    "scheduler": ["scheduler", "webhook", "placement"],
+    "demo": ["demo", "server", "scheduler", "webhook"],
 }
-"""Commands and packages that have to work with an extra alone."""
+"""Packages that can be imported with an extra alone."""
+
+TRACE = ROOT / "examples" / "trace"
+NO_CLUSTER = ["--kubeconfig", "/nowhere"]
+STARTS = [
+    ("server", ["db", "check", "--data", "/nowhere"], "there is no database"),
+    ("agent", ["agent", "--once"], "gpufleet_agent_"),
+    ("scheduler", ["scheduler", *NO_CLUSTER], "/nowhere"),
+    ("scheduler", ["webhook", *NO_CLUSTER], "/nowhere"),
+    ("scheduler", ["explain", "pod", "trainer-0", *NO_CLUSTER], "/nowhere"),
+    ("scheduler", ["simulate", "--nodes", f"{TRACE}/nodes.csv", "--pods", f"{TRACE}/pods.csv"], "default"),
+]
+"""Commands that end by themselves, with a part of their output."""
 
 _IMPORT_ALL = """
 import importlib, pkgutil, sys
@@ -127,20 +141,23 @@ def test_the_base_install_reports_training_numbers_without_any_dependency(
     loaded = _run(base / "python", "-c", _THIRD_PARTY).stdout
     assert set(json.loads(loaded)) - {"__main__"} == {"gpufleet"}
     assert "Usage:" in _run(base / "gpufleet", "--help").stdout
-    for extra, (commands, _) in EXTRAS.items():
-        refused = _run(base / "gpufleet", commands[0], status=None)
+    for name, command in COMMANDS.items():
+        refused = _run(base / "gpufleet", name, status=None)
         assert refused.returncode != 0
-        assert f"gpufleet[{extra}]" in refused.stderr, refused.stderr
+        assert f"gpufleet[{command.extra}]" in refused.stderr, refused.stderr
         assert len(refused.stderr.splitlines()) == 1, refused.stderr
 
 
-@pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.parametrize("extra", PACKAGES)
 def test_an_extra_installs_everything_its_commands_import(install: Callable[[str], Path], extra: str) -> None:
     folder = install(extra)
-    commands, packages = EXTRAS[extra]
-    _run(folder / "python", "-c", _IMPORT_ALL, *packages)
-    for command in commands:
-        assert command in _run(folder / "gpufleet", command, "--help").stdout
+    _run(folder / "python", "-c", _IMPORT_ALL, *PACKAGES[extra])
+    for name, command in COMMANDS.items():
+        if command.extra == extra:
+            assert name in _run(folder / "gpufleet", name, "--help").stdout
+    for _, words, expected in (start for start in STARTS if start[0] == extra):
+        done = _run(folder / "gpufleet", *words, status=None)
+        assert expected in done.stdout + done.stderr, done.stderr
 
 
 def _wheel(wheels: Path) -> Path:
