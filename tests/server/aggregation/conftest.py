@@ -1,4 +1,4 @@
-"""The aggregation routes over a real store with two hours of a cluster whose numbers are known."""
+"""The aggregation routes over a real store with two known hours."""
 
 from collections.abc import AsyncIterator
 
@@ -15,12 +15,12 @@ from gpufleet.store import Store
 
 
 @pytest.fixture
-async def kept(store: Store) -> Server:
-    return await known_books(store)
+async def recorded(store: Store) -> Server:
+    return await record_known_hours(store)
 
 
-async def known_books(store: Store) -> Server:
-    """Two hours of the cluster `prod`, with snapshots on their beginnings and ends."""
+async def record_known_hours(store: Store) -> Server:
+    """Record two hours of the cluster `prod`, with snapshots at their starts and ends."""
     world = World()
     world.nodes["a"] = FleetNode(name="a", gpu_count=8, gpu_model="H200", created=HOUR - 9000.0)
     job = OwnerRef("job", "PyTorchJob", "bert")
@@ -40,7 +40,7 @@ async def known_books(store: Store) -> Server:
 
 
 @pytest.fixture
-async def http(store: Store, kept: Server) -> AsyncIterator[httpx.AsyncClient]:
+async def http(store: Store, recorded: Server) -> AsyncIterator[httpx.AsyncClient]:
     routes = [
         *aggregation_routes(store, "prod", lambda: HOUR + 7300.0),
         *report_routes(store, "prod", lambda: HOUR + 7300.0),

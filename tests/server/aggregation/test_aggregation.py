@@ -1,4 +1,4 @@
-"""The ten routes: filters, order, pages, errors, in the words of the contract."""
+"""The routes of hourly statistics and snapshots: filters, order, pages, errors."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,7 +14,7 @@ FIRST, SECOND = (f"{START + timedelta(hours=h):%Y-%m-%dT%H:%M:%SZ}" for h in (0,
 SPAN = {"start_time": FIRST, "end_time": SECOND}
 
 
-async def ask(http: httpx.AsyncClient, path: str, **parameters: Any) -> Any:
+async def get(http: httpx.AsyncClient, path: str, **parameters: Any) -> Any:
     answer = await http.get(path, params=parameters)
     body = answer.json()
     assert answer.status_code == 200, body
@@ -22,7 +22,7 @@ async def ask(http: httpx.AsyncClient, path: str, **parameters: Any) -> Any:
     return body["data"]
 
 
-async def refusal(http: httpx.AsyncClient, path: str, **parameters: Any) -> tuple[int, str]:
+async def rejection(http: httpx.AsyncClient, path: str, **parameters: Any) -> tuple[int, str]:
     answer = await http.get(path, params=parameters)
     body = answer.json()
     assert body["code"] == answer.status_code
@@ -31,17 +31,17 @@ async def refusal(http: httpx.AsyncClient, path: str, **parameters: Any) -> tupl
 
 
 async def test_names_are_sorted_arrays(http: httpx.AsyncClient) -> None:
-    assert await ask(http, "/clusters") == ["prod"]
-    assert await ask(http, "/namespaces", cluster="prod") == ["ml", "prod"]
-    assert await ask(http, "/dimension-keys", dimension_type="label") == ["team"]
-    assert await ask(http, "/dimension-keys", dimension_type="annotation", **SPAN) == ["cost-center"]
-    values = await ask(http, "/dimension-values", dimension_type="label", dimension_key="team")
+    assert await get(http, "/clusters") == ["prod"]
+    assert await get(http, "/namespaces", cluster="prod") == ["ml", "prod"]
+    assert await get(http, "/dimension-keys", dimension_type="label") == ["team"]
+    assert await get(http, "/dimension-keys", dimension_type="annotation", **SPAN) == ["cost-center"]
+    values = await get(http, "/dimension-values", dimension_type="label", dimension_key="team")
     assert values == ["(none)", "nlp"]
-    assert await ask(http, "/namespaces", end_time="2001-01-01T00:00:00Z") == []
+    assert await get(http, "/namespaces", end_time="2001-01-01T00:00:00Z") == []
 
 
 async def test_hours_of_a_cluster_are_a_plain_array_in_order_of_time(http: httpx.AsyncClient) -> None:
-    first, second = await ask(http, "/cluster/hourly-stats", **SPAN)
+    first, second = await get(http, "/cluster/hourly-stats", **SPAN)
     assert (first["stat_hour"], second["stat_hour"]) == (FIRST, SECOND)
     assert first["cluster_name"] == "prod"
     assert (first["total_gpu_capacity"], first["allocated_gpu_count"]) == (8, 5.0)
@@ -51,46 +51,46 @@ async def test_hours_of_a_cluster_are_a_plain_array_in_order_of_time(http: httpx
     assert first["avg_utilization"] == round((6 * (60 + 61 + 1) + 6 * (60 + 61 + 62 + 63 + 1)) / 48, 4)
 
 
-async def test_pages_are_asked_for_with_page_or_page_size(http: httpx.AsyncClient) -> None:
-    page = await ask(http, "/namespaces/hourly-stats", page_size=3, **SPAN)
+async def test_page_or_page_size_returns_a_page(http: httpx.AsyncClient) -> None:
+    page = await get(http, "/namespaces/hourly-stats", page_size=3, **SPAN)
     assert {name: page[name] for name in ("total", "page", "page_size", "total_pages")} == {
         "total": 4,
         "page": 1,
         "page_size": 3,
         "total_pages": 2,
     }
-    rest = await ask(http, "/namespaces/hourly-stats", page=2, page_size=3, **SPAN)
+    rest = await get(http, "/namespaces/hourly-stats", page=2, page_size=3, **SPAN)
     rows = [(row["stat_hour"], row["namespace"]) for row in page["data"] + rest["data"]]
     assert rows == [(FIRST, "ml"), (FIRST, "prod"), (SECOND, "ml"), (SECOND, "prod")]
-    past = await ask(http, "/namespaces/hourly-stats", page=9, **SPAN)
+    past = await get(http, "/namespaces/hourly-stats", page=9, **SPAN)
     assert (past["data"], past["total"], past["page_size"]) == ([], 4, 20)
-    back = await ask(http, "/cluster/hourly-stats", page=1, order_direction="desc", **SPAN)
+    back = await get(http, "/cluster/hourly-stats", page=1, order_direction="desc", **SPAN)
     assert [row["stat_hour"] for row in back["data"]] == [SECOND, FIRST]
 
 
 async def test_namespaces_and_unattributed_make_up_the_cluster(http: httpx.AsyncClient) -> None:
-    rows = await ask(http, "/namespaces/hourly-stats", start_time=FIRST, end_time=FIRST)
+    rows = await get(http, "/namespaces/hourly-stats", start_time=FIRST, end_time=FIRST)
     assert {row["namespace"]: row["allocated_gpu_hours"] for row in rows} == {"ml": 3.0, "prod": 1.0}
     assert all(row["total_gpu_capacity"] == 8 for row in rows)
-    (ml,) = await ask(http, "/namespaces/hourly-stats", namespace="ml", start_time=FIRST, end_time=FIRST)
+    (ml,) = await get(http, "/namespaces/hourly-stats", namespace="ml", start_time=FIRST, end_time=FIRST)
     assert (ml["active_workload_count"], ml["max_utilization"], ml["min_utilization"]) == (1, 61.5, 60.5)
 
 
 async def test_labels_and_annotations_are_broken_down(http: httpx.AsyncClient) -> None:
     team = {"dimension_type": "label", "dimension_key": "team"}
-    rows = await ask(http, "/labels/hourly-stats", **team, start_time=FIRST, end_time=FIRST)
+    rows = await get(http, "/labels/hourly-stats", **team, start_time=FIRST, end_time=FIRST)
     assert {row["dimension_value"]: row["allocated_gpu_count"] for row in rows} == {"(none)": 2.0, "nlp": 3.0}
-    one = await ask(http, "/labels/hourly-stats", **team, dimension_value="nlp", **SPAN)
+    one = await get(http, "/labels/hourly-stats", **team, dimension_value="nlp", **SPAN)
     assert [row["allocated_gpu_count"] for row in one] == [3.0, 4.0]
-    paged = await ask(http, "/labels/hourly-stats", **team, page=1, **SPAN)
+    paged = await get(http, "/labels/hourly-stats", **team, page=1, **SPAN)
     assert paged["total"] == 4
     cost = {"dimension_type": "annotation", "dimension_key": "cost-center"}
-    rows = await ask(http, "/labels/hourly-stats", **cost, start_time=SECOND, end_time=SECOND)
+    rows = await get(http, "/labels/hourly-stats", **cost, start_time=SECOND, end_time=SECOND)
     assert [row["dimension_value"] for row in rows] == ["(none)", "cc-1"]
 
 
 async def test_workloads_come_in_pages_with_all_fields(http: httpx.AsyncClient) -> None:
-    page = await ask(http, "/workloads/hourly-stats", namespace="ml", start_time=FIRST, end_time=FIRST)
+    page = await get(http, "/workloads/hourly-stats", namespace="ml", start_time=FIRST, end_time=FIRST)
     assert (page["total"], page["page"], page["page_size"], page["total_pages"]) == (1, 1, 20, 1)
     (row,) = page["data"]
     assert (row["workload_name"], row["workload_type"], row["owner_uid"]) == ("bert", "PyTorchJob", "job")
@@ -123,7 +123,7 @@ async def test_workloads_come_in_pages_with_all_fields(http: httpx.AsyncClient) 
 async def test_workloads_are_filtered_and_ordered(
     http: httpx.AsyncClient, filters: dict[str, Any], names: list[str]
 ) -> None:
-    page = await ask(http, "/workloads/hourly-stats", **filters, **SPAN)
+    page = await get(http, "/workloads/hourly-stats", **filters, **SPAN)
     assert [row["workload_name"] for row in page["data"]] == names
     if "page" not in filters:
         assert page["total"] == len(names)
@@ -131,16 +131,16 @@ async def test_workloads_are_filtered_and_ordered(
 
 async def test_other_offsets_are_converted_and_the_ends_are_inclusive(http: httpx.AsyncClient) -> None:
     east = START + timedelta(hours=8)
-    told = f"{east:%Y-%m-%dT%H:%M:%S}+08:00"
-    rows = await ask(http, "/cluster/hourly-stats", start_time=told, end_time=told)
+    time = f"{east:%Y-%m-%dT%H:%M:%S}+08:00"
+    rows = await get(http, "/cluster/hourly-stats", start_time=time, end_time=time)
     assert [row["stat_hour"] for row in rows] == [FIRST]
     later = f"{START + timedelta(seconds=1):%Y-%m-%dT%H:%M:%SZ}"
-    rows = await ask(http, "/cluster/hourly-stats", start_time=later, end_time=SECOND)
+    rows = await get(http, "/cluster/hourly-stats", start_time=later, end_time=SECOND)
     assert [row["stat_hour"] for row in rows] == [SECOND]
 
 
-async def test_the_latest_snapshot_says_who_has_what(http: httpx.AsyncClient) -> None:
-    latest = await ask(http, "/snapshots/latest")
+async def test_the_latest_snapshot_lists_workloads_by_namespace(http: httpx.AsyncClient) -> None:
+    latest = await get(http, "/snapshots/latest")
     assert (latest["dimension_type"], latest["dimension_key"], latest["dimension_value"]) == (
         "cluster",
         "",
@@ -161,18 +161,18 @@ async def test_the_latest_snapshot_says_who_has_what(http: httpx.AsyncClient) ->
     assert "kube-system" not in latest["allocation_details"]["namespaces"]
 
 
-async def test_snapshots_of_a_span_are_listed_in_order(http: httpx.AsyncClient) -> None:
-    listed = await ask(http, "/snapshots")
+async def test_snapshots_of_a_time_range_are_in_order(http: httpx.AsyncClient) -> None:
+    listed = await get(http, "/snapshots")
     assert [row["allocated_gpu_count"] for row in listed] == [4, 6, 6]
     assert all(row["allocation_details"] == {} for row in listed)
-    detailed = await ask(http, "/snapshots", details="true", start_time=FIRST, end_time=FIRST)
+    detailed = await get(http, "/snapshots", details="true", start_time=FIRST, end_time=FIRST)
     assert "ml" in detailed[0]["allocation_details"]["namespaces"]
-    page = await ask(http, "/snapshots", page=2, page_size=2)
+    page = await get(http, "/snapshots", page=2, page_size=2)
     assert (page["total"], len(page["data"])) == (3, 1)
 
 
 @pytest.mark.parametrize(
-    ("path", "parameters", "status", "words"),
+    ("path", "parameters", "status", "part"),
     [
         ("/cluster/hourly-stats", {}, 400, "start_time is missing"),
         (
@@ -208,19 +208,19 @@ async def test_snapshots_of_a_span_are_listed_in_order(http: httpx.AsyncClient) 
         ("/snapshots", {"details": "true", "page_size": 900}, 400, "page_size"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_by_name(
-    http: httpx.AsyncClient, path: str, parameters: dict[str, Any], status: int, words: str
+async def test_an_invalid_parameter_is_rejected_by_name(
+    http: httpx.AsyncClient, path: str, parameters: dict[str, Any], status: int, part: str
 ) -> None:
-    got, sentence = await refusal(http, path, **parameters)
+    got, sentence = await rejection(http, path, **parameters)
     assert got == status
-    assert words in sentence
+    assert part in sentence
 
 
 async def test_the_latest_of_no_snapshots_is_not_found(http: httpx.AsyncClient, store: Any) -> None:
     await store.accounted.open("new", float(HOUR))
-    status, sentence = await refusal(http, "/snapshots/latest", cluster="new")
+    status, sentence = await rejection(http, "/snapshots/latest", cluster="new")
     assert (status, "no snapshot" in sentence) == (404, True)
-    assert await ask(http, "/cluster/hourly-stats", cluster="new", **SPAN) == []
+    assert await get(http, "/cluster/hourly-stats", cluster="new", **SPAN) == []
 
 
 async def test_a_snapshot_of_the_future_is_the_latest_only_while_there_is_no_other(
@@ -229,11 +229,11 @@ async def test_a_snapshot_of_the_future_is_the_latest_only_while_there_is_no_oth
     await store.accounted.open("new", float(HOUR))
     for cluster in ("prod", "new"):
         await store.snapshots.save(cluster, HOUR + 36_000, 99, 9.0, None, b"{}", b"")
-    assert (await ask(http, "/snapshots/latest"))["total_gpu_capacity"] == 8
-    assert (await ask(http, "/snapshots/latest", cluster="new"))["total_gpu_capacity"] == 99
+    assert (await get(http, "/snapshots/latest"))["total_gpu_capacity"] == 8
+    assert (await get(http, "/snapshots/latest", cluster="new"))["total_gpu_capacity"] == 99
 
 
-async def test_a_snapshot_that_was_taken_before_its_moment_is_replaced_at_that_moment(store: Store) -> None:
+async def test_a_snapshot_from_the_future_is_replaced_when_its_time_comes(store: Store) -> None:
     moment = 2_145_916_800  # as the database's own clock is right, this lies in its future
     await store.accounted.open("new", float(HOUR))
     await store.snapshots.save("new", moment, 99, 9.0, None, b"{}", b"")
@@ -244,7 +244,7 @@ async def test_a_snapshot_that_was_taken_before_its_moment_is_replaced_at_that_m
     assert (await store.snapshots.latest("new", HOUR)).total_gpu_capacity == 8
 
 
-async def test_names_come_as_a_column_to_those_who_ask(http: httpx.AsyncClient) -> None:
+async def test_names_are_one_csv_column_on_request(http: httpx.AsyncClient) -> None:
     answer = await http.get("/namespaces", headers={"accept": "text/csv"})
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
     assert answer.text.splitlines() == ["name", "ml", "prod"]
@@ -259,8 +259,8 @@ async def test_rows_come_as_csv_to_those_who_ask(http: httpx.AsyncClient) -> Non
 @pytest.mark.parametrize("order", ["time", "utilization"])
 async def test_all_time_may_be_asked_for(http: httpx.AsyncClient, order: str) -> None:
     ages = {"start_time": "0001-01-01T00:00:00Z", "end_time": "9999-12-31T23:59:59Z"}
-    page = await ask(http, "/workloads/hourly-stats", order_by=order, **ages)
+    page = await get(http, "/workloads/hourly-stats", order_by=order, **ages)
     assert page["total"] == len(page["data"]) > 0
-    assert len(await ask(http, "/cluster/hourly-stats", **ages)) == 2
-    assert await ask(http, "/namespaces", **ages) == ["ml", "prod"]
-    assert len(await ask(http, "/snapshots", **ages)) == 3
+    assert len(await get(http, "/cluster/hourly-stats", **ages)) == 2
+    assert await get(http, "/namespaces", **ages) == ["ml", "prod"]
+    assert len(await get(http, "/snapshots", **ages)) == 3

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 from tests.accounting.histories import HOUR, PLAN, Prometheus, Server, Time, World, pod
-from tests.server.aggregation.test_aggregation import FIRST, START, ask, refusal
+from tests.server.aggregation.test_aggregation import FIRST, START, get, rejection
 
 from gpufleet.accounting.report import period_of, report
 from gpufleet.model.hours import GPU_HOUR
@@ -27,7 +27,7 @@ MONTH, DAY = f"{START:%Y-%m}", f"{START:%Y-%m-%d}"
 async def test_the_rows_of_a_report_add_up_to_the_cluster(
     http: httpx.AsyncClient, group_by: str, period: str
 ) -> None:
-    report = await ask(http, "/report", period=period, group_by=group_by)
+    report = await get(http, "/report", period=period, group_by=group_by)
     totals, rows = report["totals"], report["rows"]
     assert totals["capacity_gpu_hours"] == 16.0
     assert totals["allocated_gpu_hours"] == 11.0
@@ -41,22 +41,22 @@ async def test_the_rows_of_a_report_add_up_to_the_cluster(
 
 
 async def test_what_an_excluded_namespace_had_is_unattributed(http: httpx.AsyncClient) -> None:
-    report = await ask(http, "/report", period=MONTH)
+    report = await get(http, "/report", period=MONTH)
     hours = {row["name"]: row["gpu_hours"] for row in report["rows"]}
     assert hours == {"ml": 7.0, "prod": 2.0, "unattributed": 2.0, "unallocated": 5.0}
 
 
 async def test_a_report_comes_as_csv_and_as_a_page(http: httpx.AsyncClient) -> None:
-    asked = {"period": MONTH, "group_by": "workload"}
+    params = {"period": MONTH, "group_by": "workload"}
     for answer in (
-        await http.get("/report", params={**asked, "format": "csv"}),
-        await http.get("/report", params=asked, headers={"accept": "text/csv"}),
+        await http.get("/report", params={**params, "format": "csv"}),
+        await http.get("/report", params=params, headers={"accept": "text/csv"}),
     ):
         assert answer.headers["content-type"].startswith("text/csv")
         rows = list(csv.DictReader(io.StringIO(answer.text)))
         assert [row["name"] for row in rows] == ["bert", "idle", "unattributed", "unallocated"]
         assert sum(float(row["gpu_hours"]) for row in rows) == 16.0
-    page = await http.get("/report", params=asked, headers={"accept": "text/html,*/*"})
+    page = await http.get("/report", params=params, headers={"accept": "text/html,*/*"})
     assert page.headers["content-type"].startswith("text/html")
     assert "ml/bert (PyTorchJob)" in page.text
     assert "http" not in page.text.replace("http-equiv", "")
@@ -65,9 +65,9 @@ async def test_a_report_comes_as_csv_and_as_a_page(http: httpx.AsyncClient) -> N
 
 async def test_days_from_one_to_another_make_a_report_too(http: httpx.AsyncClient) -> None:
     days = f"{START - timedelta(days=3):%Y-%m-%d}..{DAY}"
-    report = await ask(http, "/report", period=days)
+    report = await get(http, "/report", period=days)
     assert (report["period"], report["hours_in_period"], report["hours_accounted"]) == (days, 96, 2)
-    assert report["rows"] == (await ask(http, "/report", period=DAY))["rows"]
+    assert report["rows"] == (await get(http, "/report", period=DAY))["rows"]
 
 
 @pytest.mark.parametrize("group_by", ["namespace", "workload", "label:team", "annotation:cost-center"])
@@ -75,7 +75,7 @@ async def test_days_from_one_to_another_make_a_report_too(http: httpx.AsyncClien
 async def test_the_lines_of_a_report_stack_up_to_its_total(
     http: httpx.AsyncClient, group_by: str, period: str, step: str, steps: int
 ) -> None:
-    report = await ask(http, "/report", period=period, group_by=group_by, series=1)
+    report = await get(http, "/report", period=period, group_by=group_by, series=1)
     series = report["series"]
     assert (series["step"], len(series["times"])) == (step, steps)
     first, others = series["lines"]
@@ -89,31 +89,31 @@ async def test_the_lines_of_a_report_stack_up_to_its_total(
 
 
 async def test_groups_beyond_the_largest_are_one_row(http: httpx.AsyncClient) -> None:
-    whole = await ask(http, "/report", period=MONTH)
-    short = await ask(http, "/report", period=MONTH, groups=1)
+    whole = await get(http, "/report", period=MONTH)
+    short = await get(http, "/report", period=MONTH, groups=1)
     assert [row["row"] for row in short["rows"]] == ["group", "others", "unattributed", "unallocated"]
     assert (short["rows"][1]["name"], short["rows"][1]["gpu_hours"]) == ("1 others", 2.0)
     assert short["totals"] == whole["totals"]
     for field in ("gpu_hours", "idle_gpu_hours", "cost"):
         assert sum(row[field] for row in short["rows"]) == sum(row[field] for row in whole["rows"])
-    assert (await ask(http, "/report", period=MONTH, groups=2))["rows"] == whole["rows"]
+    assert (await get(http, "/report", period=MONTH, groups=2))["rows"] == whole["rows"]
 
 
 async def test_a_report_without_groups_or_without_data_has_no_lines(http: httpx.AsyncClient) -> None:
-    plain = await ask(http, "/report", period=MONTH)
+    plain = await get(http, "/report", period=MONTH)
     assert "series" not in plain
-    empty = await ask(http, "/report", period="2001-02", series=7)
+    empty = await get(http, "/report", period="2001-02", series=7)
     assert empty["series"] == {"step": "day", "times": [], "lines": []}
 
 
-async def test_a_month_without_data_is_a_report_of_nothing(http: httpx.AsyncClient) -> None:
-    report = await ask(http, "/report", period="2001-02")
+async def test_a_month_without_data_is_an_empty_report(http: httpx.AsyncClient) -> None:
+    report = await get(http, "/report", period="2001-02")
     assert (report["hours_accounted"], report["hours_in_period"]) == (0, 28 * 24)
     assert [row["gpu_hours"] for row in report["rows"]] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
-    ("parameters", "words"),
+    ("parameters", "part"),
     [
         ({}, "period is missing; it takes a month (2026-10), a day"),
         ({"period": "2026-13"}, "a month such as 2026-10"),
@@ -127,12 +127,12 @@ async def test_a_month_without_data_is_a_report_of_nothing(http: httpx.AsyncClie
         ({"period": MONTH, "format": "pdf"}, "csv, html, json"),
     ],
 )
-async def test_a_report_of_nonsense_is_refused(
-    http: httpx.AsyncClient, parameters: dict[str, str], words: str
+async def test_an_invalid_report_is_rejected(
+    http: httpx.AsyncClient, parameters: dict[str, str], part: str
 ) -> None:
-    status, sentence = await refusal(http, "/report", **parameters)
+    status, sentence = await rejection(http, "/report", **parameters)
     assert status == 400
-    assert words in sentence
+    assert part in sentence
 
 
 async def test_names_cannot_break_out_of_the_page() -> None:
@@ -144,21 +144,21 @@ async def test_names_cannot_break_out_of_the_page() -> None:
     assert "<b>" not in render_report(made)
 
 
-async def test_waste_lists_who_holds_gpus_for_nothing(http: httpx.AsyncClient) -> None:
-    page = await ask(http, "/waste")
+async def test_waste_lists_workloads_with_idle_gpus(http: httpx.AsyncClient) -> None:
+    page = await get(http, "/waste")
     (row,) = page["data"]
     assert (row["workload_name"], row["idle_gpu_hours"], row["idle_share"]) == ("idle", 2.0, 100.0)
     assert (row["idle_cost"], page["total"]) == (7.0, 1)
-    past = await ask(http, "/waste", page=5)
+    past = await get(http, "/waste", page=5)
     assert (past["data"], past["total"]) == ([], 1)
-    before = await ask(http, "/waste", end_time="2001-01-01T00:00:00Z")
+    before = await get(http, "/waste", end_time="2001-01-01T00:00:00Z")
     assert before["data"] == []
-    status, _ = await refusal(http, "/waste", start_time=FIRST, end_time="2001-01-01T00:00:00Z")
+    status, _ = await rejection(http, "/waste", start_time=FIRST, end_time="2001-01-01T00:00:00Z")
     assert status == 400
     assert HOUR
 
 
-async def test_a_cluster_that_is_full_has_nothing_left_over_to_the_last_digit(store: Store) -> None:
+async def test_a_fully_allocated_cluster_has_exactly_zero_unallocated(store: Store) -> None:
     world = World()
     # a third of an hour, which no decimal fraction is
     for number in range(4):
@@ -184,7 +184,7 @@ async def test_a_cluster_that_is_full_has_nothing_left_over_to_the_last_digit(st
     assert "-0.00" not in render_report(made)
 
 
-def test_a_rest_that_rounds_to_nothing_is_nothing() -> None:
+def test_a_rest_that_rounds_to_zero_has_no_sign() -> None:
     group = UsageSum(name="ml", allocated=1, idle=0, cost=Decimal("10.00000000000001"), utilization=None)
     totals = UsageTotals(hours=1, capacity=1, allocated=1, cost=Decimal(10))
     made = report("prod", period_of("2026-10"), "namespace", totals, [group])

@@ -22,14 +22,14 @@ class Clock:
 
 
 class Kubernetes:
-    """Reviews tokens as the API server would, and counts how often it is asked."""
+    """Reviews tokens as the API server would, and counts the requests."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requests = 0
         self.down = False
 
     async def review(self, token: str) -> TokenOwner | None:
-        self.asked += 1
+        self.requests += 1
         if self.down:
             raise KubernetesUnavailable("the Kubernetes API does not answer")
         return {"alice": TokenOwner("alice", ("gpu-admins",)), "bob": TokenOwner("bob")}.get(token)
@@ -41,7 +41,7 @@ def line(name: str, role: str, token: str) -> str:
 
 def tokens(tmp_path: Path, clock: Clock | None = None) -> TokenFile:
     path = tmp_path / "tokens"
-    path.write_text("# who may call\n" + line("grafana", "viewer", VIEWER) + line("ci", "operator", OPERATOR))
+    path.write_text("# callers\n" + line("grafana", "viewer", VIEWER) + line("ci", "operator", OPERATOR))
     return TokenFile(path, clock or Clock())
 
 
@@ -49,7 +49,7 @@ def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-async def test_without_a_token_everything_but_health_and_pages_is_a_401_in_its_family(
+async def test_without_a_token_everything_but_health_and_pages_is_a_401_in_its_envelope(
     client: Client, tmp_path: Path
 ) -> None:
     async with client(gate=BearerGate(tokens(tmp_path))) as http:
@@ -86,15 +86,13 @@ async def test_a_wrong_token_is_a_401(client: Client, tmp_path: Path, header: st
 
 
 @pytest.mark.parametrize("path", ["/docs/../metrics", "/docs/%2e%2e/metrics", "/docs//../../metrics"])
-async def test_a_public_folder_is_no_way_to_what_is_not(client: Client, tmp_path: Path, path: str) -> None:
+async def test_a_public_folder_does_not_open_private_paths(client: Client, tmp_path: Path, path: str) -> None:
     async with client(gate=BearerGate(tokens(tmp_path))) as http:
         answer = await http.get(path)
     assert answer.status_code == 401
 
 
-async def test_too_many_wrong_tokens_are_refused_unseen_while_right_ones_pass(
-    client: Client, tmp_path: Path
-) -> None:
+async def test_after_too_many_invalid_tokens_only_known_ones_pass(client: Client, tmp_path: Path) -> None:
     clock, kubernetes = Clock(), Kubernetes()
     gate = BearerGate(tokens(tmp_path), ReviewedTokens(kubernetes, (), 60, clock), clock=clock)
     async with client(gate=gate) as http:
@@ -104,12 +102,12 @@ async def test_too_many_wrong_tokens_are_refused_unseen_while_right_ones_pass(
         later = await http.get("/api/clusters/rows", headers=bearer("guess-99"))
     assert [answer.status_code for answer in tried] == [401] * 20 + [429] * 5
     assert int(tried[-1].headers["retry-after"]) > 0
-    assert kubernetes.asked == 21
+    assert kubernetes.requests == 21
     assert right.status_code == 200
     assert later.status_code == 401
 
 
-async def test_kubernetes_says_who_a_token_belongs_to_and_the_settings_who_is_an_operator(
+async def test_kubernetes_authenticates_and_the_settings_give_the_role(
     client: Client,
 ) -> None:
     gate = BearerGate(reviews=ReviewedTokens(Kubernetes(), ("gpu-admins",), 60, Clock()))
@@ -121,19 +119,19 @@ async def test_kubernetes_says_who_a_token_belongs_to_and_the_settings_who_is_an
     assert [answer.status_code for answer in answers] == [200, 403, 401]
 
 
-async def test_a_review_is_trusted_for_a_while_and_a_refusal_for_a_shorter_one() -> None:
+async def test_a_review_is_cached_and_a_rejection_for_a_shorter_time() -> None:
     clock, kubernetes = Clock(), Kubernetes()
     reviews = ReviewedTokens(kubernetes, (), 60, clock)
     for token, seconds in (("bob", 60), ("mallory", 10)):
-        before = kubernetes.asked
+        before = kubernetes.requests
         await reviews.caller(token)
         await reviews.caller(token)
         clock.now += seconds - 0.1
         await reviews.caller(token)
-        assert kubernetes.asked == before + 1
+        assert kubernetes.requests == before + 1
         clock.now += 0.2
         await reviews.caller(token)
-        assert kubernetes.asked == before + 2
+        assert kubernetes.requests == before + 2
 
 
 async def test_a_kubernetes_that_does_not_answer_is_a_503(client: Client) -> None:
@@ -144,7 +142,7 @@ async def test_a_kubernetes_that_does_not_answer_is_a_503(client: Client) -> Non
     assert answer.status_code == 503
 
 
-def test_a_changed_file_is_read_again_and_a_broken_line_admits_nobody(tmp_path: Path) -> None:
+def test_a_changed_file_is_read_again_and_an_invalid_line_is_ignored(tmp_path: Path) -> None:
     clock = Clock()
     file = tokens(tmp_path, clock)
     assert file.caller(VIEWER) is not None
@@ -160,14 +158,14 @@ def test_a_changed_file_is_read_again_and_a_broken_line_admits_nobody(tmp_path: 
     assert file.caller(OPERATOR) is not None
 
 
-def test_a_broken_line_at_the_start_stops_the_server_with_its_number(tmp_path: Path) -> None:
+def test_an_invalid_line_at_the_start_is_an_error_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(line("a", "viewer", "t") + "b admin sha256:00\n")
     with pytest.raises(SettingsError, match="line 2 is invalid"):
         TokenFile(path)
 
 
-def test_a_new_token_is_in_its_line_only_as_a_hash() -> None:
+def test_the_line_of_a_new_token_has_only_its_hash() -> None:
     token, made = new_token("grafana", "viewer")
     assert token not in made
     ((digest, caller),), wrong = parse(made)

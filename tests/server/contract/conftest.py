@@ -1,4 +1,4 @@
-"""A running server over the fleet of known state, for callers that know nothing but its address."""
+"""A running server over the known fleet."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import asyncpg
 import pytest
 from tests.accounting.histories import HOUR
-from tests.server.aggregation.conftest import known_books
+from tests.server.aggregation.conftest import record_known_hours
 from tests.server.live.conftest import NOW, TOKENS, known_fleet, known_readings
 
 from gpufleet.exporters.embedded import EmbeddedMetrics
@@ -35,13 +35,13 @@ from gpufleet.store.postgres.data_directory import DataDirectory as Postgres
 from gpufleet.store.training import TrainingStore
 
 
-class WatchedTraining(TrainingStore):
-    """The real store, which also notes for whom it was asked."""
+class RecordingTraining(TrainingStore):
+    """The real store; records the uids of its queries."""
 
-    asked: set[str]
+    queried: set[str]
 
     async def read(self, workload_uid: str, start: float, end: float) -> list[TrainingPoint]:
-        self.asked.add(workload_uid)
+        self.queried.add(workload_uid)
         return await super().read(workload_uid, start, end)
 
 
@@ -50,7 +50,7 @@ class Running:
     """A server, until its lifecycle is stopped."""
 
     url: str = ""
-    asked: set[str] = field(default_factory=set)
+    queried: set[str] = field(default_factory=set)
     """The uids that reached a query."""
     server: Server | None = None
     loop: asyncio.AbstractEventLoop | None = None
@@ -60,7 +60,7 @@ class Running:
 
 @pytest.fixture(scope="session")
 def running(postgres: Postgres) -> Iterator[Running]:
-    """The server; it ends with the tests."""
+    """The server; stops after the tests."""
     asyncio.run(_execute(postgres, 'CREATE DATABASE "contract" TEMPLATE template0'))
     running = Running()
     thread = threading.Thread(target=_run, args=(running, postgres.dsn_of("contract")))
@@ -90,7 +90,7 @@ async def _serve(running: Running, dsn: str) -> None:
     with bind("127.0.0.1", 0) as listening:
         async with open_store(StoreSettings(url=dsn, pool_size=4)) as store:
             lifecycle = Lifecycle()
-            routes = await _routes(store, lifecycle, running.asked)
+            routes = await _routes(store, lifecycle, running.queried)
             server = Server(create_app(Api(routes=routes, lifecycle=lifecycle)), lifecycle, 1)
             running.url, running.server = address_of(listening), server
             running.loop = asyncio.get_running_loop()
@@ -98,9 +98,9 @@ async def _serve(running: Running, dsn: str) -> None:
             await server.serve(sockets=[listening])
 
 
-async def _routes(store: Store, lifecycle: Lifecycle, asked: set[str]) -> list[Route]:
-    training = WatchedTraining(store.database)
-    training.asked = asked
+async def _routes(store: Store, lifecycle: Lifecycle, queried: set[str]) -> list[Route]:
+    training = RecordingTraining(store.database)
+    training.queried = queried
     metrics = EmbeddedMetrics("prod", store.readings, training, MetricsSettings(), clock=lambda: NOW)
     for minutes in (20, 15, 10, 5):
         await metrics.record(known_readings(NOW - minutes * 60))
@@ -115,7 +115,7 @@ async def _routes(store: Store, lifecycle: Lifecycle, asked: set[str]) -> list[R
     fleet = known_fleet()
     fleet.put_readings(await metrics.latest())
     clusters = Clusters([Cluster("prod", fleet, Listing(fleet), metrics)])
-    await known_books(store)
+    await record_known_hours(store)
     return [
         *aggregation_routes(store, "prod", lambda: HOUR + 7300.0),
         *report_routes(store, "prod", lambda: HOUR + 7300.0),

@@ -1,8 +1,8 @@
-"""What the documents of the live API and of accounting promise, as plain data.
+"""The documented contract of the live API and of accounting, as plain data.
 
-Written from the documents alone, by hand: nothing here is taken from the code. A field has a type in
-words (`TYPES` of the checker knows them); a list has the shape of its items; what is not listed is
-ours to add. Times are those of the fleet of known state.
+Written by hand from the documents alone; nothing here comes from the code. A field has the name of a
+type (see `TYPES` in the checker), a list has the shape of its items, and answers may have fields that
+are not listed. Times are those of the known fleet.
 """
 
 from dataclasses import dataclass, field
@@ -15,22 +15,22 @@ SPAN_MS = "start=1799998800000&end=1800000000000"
 
 @dataclass(frozen=True)
 class Promise:
-    """One endpoint: how it is asked, and what its data looks like."""
+    """One endpoint: its queries, and the shape of its data."""
 
     path: str
-    family: str
+    envelope: str
     data: Any
     good: tuple[str, ...] = ("",)
-    """Queries that are answered."""
+    """Queries with status 200."""
     same: tuple[tuple[str, str], ...] = ()
-    """Queries that mean the same, because one leaves a default out."""
+    """Pairs of queries with the same answer, because one omits a default."""
     wrong: tuple[str, ...] = ()
-    """Queries that are a 400."""
+    """Queries with status 400."""
     unknown: tuple[str, ...] = ()
-    """Paths or queries that are a 404."""
+    """Paths or queries with status 404."""
     message: str = ""
     parameters: dict[str, str] = field(default_factory=dict)
-    """Every parameter with a value that is fine."""
+    """Every parameter with a valid value."""
 
 
 _WRONG_PAGES = (
@@ -564,4 +564,4 @@ ATTACKS: dict[str, bytes] = {
     "a format": b"%s%n{0.__class__}${jndi:ldap://x}",
     "a right-to-left override": "\u202ejob".encode(),
 }
-"""What somebody may put where a value belongs."""
+"""Values that an attacker may send."""

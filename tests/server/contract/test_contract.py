@@ -1,4 +1,4 @@
-"""Compare a running server with what the documents promise, and with nothing else."""
+"""Compare a running server with the documented contract."""
 
 import http.client
 import re
@@ -67,7 +67,7 @@ TYPES: dict[str, Any] = {
 
 
 def differences(value: Any, shape: Any, where: str = "data") -> list[str]:
-    """How `value` differs from the shape that was promised."""
+    """Return how `value` differs from the documented shape."""
     if isinstance(shape, str):
         return (
             []
@@ -100,16 +100,16 @@ def differences(value: Any, shape: Any, where: str = "data") -> list[str]:
         ({}, [{}], "data: {} is no list"),
     ],
 )
-def test_the_checker_sees_what_differs(value: Any, shape: Any, difference: str) -> None:
+def test_the_checker_finds_differences(value: Any, shape: Any, difference: str) -> None:
     assert differences(value, shape) == [difference]
 
 
-class Asked:
-    """An answer as it came over the wire."""
+class Answer:
+    """An answer read from the wire."""
 
     def __init__(self, running: Running, target: str, method: str = "GET") -> None:
-        parts = urlsplit(running.url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+        url = urlsplit(running.url)
+        connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=10)
         try:
             connection.request(method, target)
             answer = connection.getresponse()
@@ -137,18 +137,18 @@ def named(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("promise", "query"), GOOD, ids=named)
-def test_every_field_has_its_type_and_unit_in_the_familys_envelope(
+def test_every_field_has_its_type_and_unit_in_the_documented_envelope(
     running: Running, promise: Promise, query: str
 ) -> None:
-    answer = Asked(running, target(promise, query))
+    answer = Answer(running, target(promise, query))
     body = answer.json()
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
-    if promise.family == "clusters":
+    if promise.envelope == "clusters":
         assert list(body) == ["code", "message", "data", "traceId"]
         assert (body["code"], body["message"]) == (0, "success")
         assert _TRACE.fullmatch(body["traceId"])
         assert body["traceId"] == answer.headers["x-trace-id"]
-    elif promise.family == "aggregation":
+    elif promise.envelope == "aggregation":
         assert list(body) == ["code", "message", "data"]
         assert (body["code"], body["message"]) == (200, "success")
         assert _TRACE.fullmatch(answer.headers["x-trace-id"])
@@ -164,22 +164,22 @@ def test_every_field_has_its_type_and_unit_in_the_familys_envelope(
     ids=named,
 )
 def test_defaults_are_the_documented_ones(running: Running, promise: Promise, left: str, right: str) -> None:
-    one, other = Asked(running, target(promise, left)), Asked(running, target(promise, right))
+    one, other = Answer(running, target(promise, left)), Answer(running, target(promise, right))
     assert one.json()["data"] == other.json()["data"]
 
 
 @pytest.mark.parametrize(("promise", "query", "status"), WRONG, ids=named)
-def test_errors_have_their_status_in_the_familys_envelope(
+def test_errors_have_their_status_in_the_documented_envelope(
     running: Running, promise: Promise, query: str, status: int
 ) -> None:
-    answer = Asked(running, target(promise, query))
+    answer = Answer(running, target(promise, query))
     body = answer.json()
     assert answer.status == status, body
-    if promise.family == "clusters":
+    if promise.envelope == "clusters":
         assert list(body) == ["code", "message", "traceId"]
         assert body["code"] == status
         assert body["message"]
-    elif promise.family == "aggregation":
+    elif promise.envelope == "aggregation":
         assert list(body) == ["code", "message", "error"]
         assert body["code"] == status
         assert body["message"]
@@ -191,8 +191,8 @@ def test_errors_have_their_status_in_the_familys_envelope(
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 @pytest.mark.parametrize("promise", PROMISES, ids=named)
-def test_a_method_that_is_not_documented_is_refused(running: Running, promise: Promise, method: str) -> None:
-    answer = Asked(running, promise.path, method)
+def test_an_undocumented_method_is_rejected(running: Running, promise: Promise, method: str) -> None:
+    answer = Answer(running, promise.path, method)
     if promise.path.endswith("/trainingPerformance") and method == "POST":
         assert answer.status == 400
     else:
@@ -201,7 +201,7 @@ def test_a_method_that_is_not_documented_is_refused(running: Running, promise: P
 
 @pytest.mark.parametrize("path", VALUES)
 def test_values_that_the_documents_fix(running: Running, path: str) -> None:
-    data = Asked(running, path).json()["data"]
+    data = Answer(running, path).json()["data"]
     for place, expected in VALUES[path].items():
         found = data
         for part in place.split("."):
@@ -211,20 +211,20 @@ def test_values_that_the_documents_fix(running: Running, path: str) -> None:
 
 def test_lists_are_not_empty_so_that_their_rows_were_compared(running: Running) -> None:
     for promise in PROMISES:
-        data = Asked(running, target(promise, promise.good[0])).json()["data"]
+        data = Answer(running, target(promise, promise.good[0])).json()["data"]
         rows = data.get("data", data) if isinstance(data, dict) else data
         assert rows, promise.path
 
 
 def test_status_and_color_belong_together(running: Running) -> None:
-    rows = Asked(running, "/api/workloads").json()["data"]["data"]
+    rows = Answer(running, "/api/workloads").json()["data"]["data"]
     assert len({row["status"] for row in rows}) >= 3
     assert all(COLORS[row["status"]] == row["statusColor"] for row in rows)
 
 
 def test_utilizations_are_rates_and_power_is_in_watts(running: Running) -> None:
     (query,) = [path for path in VALUES if "metrics" in path]
-    graphs = Asked(running, query).json()["data"]
+    graphs = Answer(running, query).json()["data"]
     for name, most in (("GPU Utilization", 1.0), ("GPU Memory Utilization", 1.0), ("GPU Power", 1000.0)):
         values = [value for line in graphs[name]["series"] for value, _ in line["points"]]
         assert values
@@ -232,33 +232,33 @@ def test_utilizations_are_rates_and_power_is_in_watts(running: Running) -> None:
     assert max(value for line in graphs["GPU Power"]["series"] for value, _ in line["points"]) > 100
 
 
-def test_an_unknown_parameter_is_ignored_and_said(running: Running) -> None:
-    answer = Asked(running, "/api/workloads?pagesize=1")
+def test_an_unknown_parameter_is_ignored_with_a_warning(running: Running) -> None:
+    answer = Answer(running, "/api/workloads?pagesize=1")
     assert answer.status == 200
     assert "pagesize" in answer.headers["warning"]
     assert "pageSize" in answer.headers["warning"]
 
 
-# What somebody may try
+# Attacks
 
 PLACES = [(promise, name) for promise in PROMISES for name in promise.parameters]
 PATHS = sorted({promise.path for promise in PROMISES if promise.path.startswith("/api/workloads/")})
 
 
-def refused_or_empty(running: Running, raw: bytes, before: Any = None) -> None:
-    """Send a request as it is, and see that it got no further than it should."""
+def rejected_or_empty(running: Running, raw: bytes, before: Any = None) -> None:
+    """Send a raw request and check that it is rejected or finds nothing."""
     status, head, body = send(running, raw)
     assert status in (200, 400, 404, 414, 431), (status, body[:200])
     assert b"x-injected" not in head.lower()
     if status == 200 and before is not None:
         data = msgspec.json.decode(body)["data"]
         rows = data.get("data", data) if isinstance(data, dict) else data
-        assert rows == [], "a value that nothing has must find nothing"
+        assert rows == [], "a value that no row has must match nothing"
 
 
 def send(running: Running, raw: bytes) -> tuple[int, bytes, bytes]:
-    parts = urlsplit(running.url)
-    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10) as connection:
+    url = urlsplit(running.url)
+    with socket.create_connection((url.hostname or "", url.port or 0), timeout=10) as connection:
         connection.sendall(raw)
         received = b""
         while chunk := connection.recv(65536):
@@ -279,8 +279,8 @@ def test_an_attack_in_a_parameter_gets_an_error_or_nothing(
     values = {**promise.parameters, name: ""}
     encoded = "&".join(f"{other}={value}" for other, value in values.items() if other != name)
     query = f"{encoded}&{name}=".encode() + quote(ATTACKS[attack], safe="").encode()
-    refused_or_empty(running, request(promise.path.encode() + b"?" + query), before=promise)
-    assert running.asked <= {"job"}
+    rejected_or_empty(running, request(promise.path.encode() + b"?" + query), before=promise)
+    assert running.queried <= {"job"}
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -293,7 +293,7 @@ def test_an_attack_in_the_path_finds_nothing(running: Running, path: str, attack
     status, head, _ = send(running, raw)
     assert status in (400, 404, 414, 431)
     assert b"x-injected" not in head.lower()
-    assert running.asked <= {"job"}
+    assert running.queried <= {"job"}
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -319,12 +319,12 @@ def test_an_attack_in_a_header_changes_no_answer(running: Running, header: bytes
         b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     ],
 )
-def test_what_is_no_proper_request_is_refused(running: Running, raw: bytes) -> None:
+def test_a_malformed_request_is_rejected(running: Running, raw: bytes) -> None:
     status, _, body = send(running, raw)
     assert status in (400, 404), body
 
 
-# What the server says of itself
+# The OpenAPI description
 
 load_all_checks()
 _CHECKS = [
@@ -351,7 +351,7 @@ def test_no_request_made_from_the_description_gets_a_5xx_or_an_undescribed_answe
 def _try(operation: Any) -> None:
     @given(case=operation.as_strategy())
     @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-    def no_surprise(case: Any) -> None:
+    def conforms(case: Any) -> None:
         case.call_and_validate(checks=_CHECKS)
 
-    no_surprise()
+    conforms()

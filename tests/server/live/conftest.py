@@ -1,4 +1,4 @@
-"""A cluster whose true state is known, with every corner case of the contract, over a real store."""
+"""A cluster of known state, with every corner case of the contract, over a real store."""
 
 from collections.abc import AsyncIterator
 

@@ -10,7 +10,7 @@ from gpufleet.server.health import Lifecycle
 from gpufleet.server.routes.events import QUEUE_SIZE, _events
 
 
-async def test_a_listener_hears_of_changes_and_of_silence(cluster: Cluster) -> None:
+async def test_a_client_gets_changes_and_heartbeats(cluster: Cluster) -> None:
     cluster.fleet.refresh()
     cluster.fleet.changes.recent.clear()
     events = _events(cluster, Lifecycle(), heartbeat=0.05)
@@ -32,7 +32,7 @@ async def test_a_listener_hears_of_changes_and_of_silence(cluster: Cluster) -> N
     await cast(AsyncGenerator[bytes, None], events).aclose()
 
 
-async def test_a_change_while_the_stream_begins_is_told_once(cluster: Cluster) -> None:
+async def test_a_change_during_the_start_of_a_stream_is_sent_once(cluster: Cluster) -> None:
     cluster.fleet.refresh()
     cluster.fleet.changes.recent.clear()
     events = _events(cluster, Lifecycle(), heartbeat=0.05)
@@ -44,7 +44,7 @@ async def test_a_change_while_the_stream_begins_is_told_once(cluster: Cluster) -
     await cast(AsyncGenerator[bytes, None], events).aclose()
 
 
-async def test_a_slow_listener_is_told_what_it_lost(cluster: Cluster) -> None:
+async def test_a_slow_client_gets_the_number_of_lost_changes(cluster: Cluster) -> None:
     cluster.fleet.refresh()
     cluster.fleet.changes.recent.clear()
     events = _events(cluster, Lifecycle(), heartbeat=0.05)
@@ -61,7 +61,7 @@ async def test_a_slow_listener_is_told_what_it_lost(cluster: Cluster) -> None:
     await cast(AsyncGenerator[bytes, None], events).aclose()
 
 
-async def test_a_stream_ends_at_once_when_the_server_does(cluster: Cluster) -> None:
+async def test_a_stream_ends_immediately_when_the_server_stops(cluster: Cluster) -> None:
     lifecycle = Lifecycle()
     events = _events(cluster, lifecycle, heartbeat=60)
     assert (await anext(events)).startswith(b": changes of cluster prod")

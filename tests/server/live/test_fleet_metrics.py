@@ -10,15 +10,15 @@ from gpufleet.server.fleet_metrics import FleetMetrics
 
 
 def test_the_counts_on_metrics_are_those_of_the_overview(cluster: Cluster) -> None:
-    counted = overview(cluster.fleet)
+    counts = overview(cluster.fleet)
     assert [_sample(cluster, "gpufleet_nodes", s) for s in ("faulty", "idle", "partial", "busy")] == [
-        counted.faulty,
-        counted.idle,
-        counted.partial,
-        counted.busy,
+        counts.faulty,
+        counts.idle,
+        counts.partial,
+        counts.busy,
     ]
-    assert _sample(cluster, "gpufleet_gpus", "all") == counted.gpus
-    assert _sample(cluster, "gpufleet_gpus", "allocated") == counted.allocated
+    assert _sample(cluster, "gpufleet_gpus", "all") == counts.gpus
+    assert _sample(cluster, "gpufleet_gpus", "allocated") == counts.allocated
 
 
 def test_a_node_that_is_merely_not_ready_has_no_unhealthy_gpu(cluster: Cluster) -> None:
@@ -29,7 +29,7 @@ def test_a_node_that_is_merely_not_ready_has_no_unhealthy_gpu(cluster: Cluster) 
 def test_only_allocated_gpus_with_a_reading_near_zero_are_idle(cluster: Cluster) -> None:
     assert _sample(cluster, "gpufleet_gpus", "idle") == 0
     cluster.fleet.put_readings(_all_at(0.4))
-    # four of `full`, two of `half`; its GPU 5 has no reading, and nobody holds the one of `idle`
+    # four of `full`, two of `half`; its GPU 5 has no reading, and the one of `idle` is not allocated
     assert _sample(cluster, "gpufleet_gpus", "idle") == 6
 
 

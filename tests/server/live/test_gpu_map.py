@@ -1,4 +1,4 @@
-"""The marks of the map: who is free, held or broken."""
+"""The marks of the GPU map: free, held, unhealthy."""
 
 from collections.abc import AsyncIterator
 
@@ -44,15 +44,15 @@ def holds(name: str, node: str, gpus: int, *held: int, share: float = 1.0) -> Fl
 
 
 async def marks(http: httpx.AsyncClient) -> dict[str, str]:
-    told = (await http.get("/api/v1/gpu/map")).json()["data"]
+    answer = (await http.get("/api/v1/gpu/map")).json()["data"]
     found, at = {}, 0
-    for node, count in zip(told["nodes"], told["counts"], strict=True):
-        found[node] = told["marks"][at : at + count]
+    for node, count in zip(answer["nodes"], answer["counts"], strict=True):
+        found[node] = answer["marks"][at : at + count]
         at += count
     return found
 
 
-async def test_no_more_gpus_are_called_free_than_are_where_nobody_names_their_holders(
+async def test_as_many_gpus_are_free_as_unallocated_also_without_known_indices(
     fleet: Fleet, http: httpx.AsyncClient
 ) -> None:
     for node in ("full", "idle", "named", "some", "whole"):
@@ -64,15 +64,13 @@ async def test_no_more_gpus_are_called_free_than_are_where_nobody_names_their_ho
     fleet.put_pod(holds("e", "full", 3))
     fleet.put_pod(holds("f", "full", 1))
     fleet.put_pod(holds("g", "whole", 4))
-    told = await marks(http)
-    assert told == {"full": "hhhh", "idle": "ffff", "named": "fhfh", "some": "pphf", "whole": "hhhh"}
+    found = await marks(http)
+    assert found == {"full": "hhhh", "idle": "ffff", "named": "fhfh", "some": "pphf", "whole": "hhhh"}
     for name, view in fleet.views().items():
-        assert told[name].count("f") == view.total - view.allocated
+        assert found[name].count("f") == view.total - view.allocated
 
 
-async def test_gpus_that_are_broken_or_cordoned_are_never_called_free(
-    fleet: Fleet, http: httpx.AsyncClient
-) -> None:
+async def test_unhealthy_and_cordoned_gpus_are_never_free(fleet: Fleet, http: httpx.AsyncClient) -> None:
     gpus = (
         FleetGpu(index=0, health=Health.UNKNOWN),
         FleetGpu(index=1, cordoned=True),

@@ -124,17 +124,17 @@ async def test_workloads_are_filtered(http: httpx.AsyncClient, query: str, names
         ("sort=name&reverse=true&pageSize=3&pageNum=3", []),
     ],
 )
-async def test_workloads_are_sorted_as_asked(http: httpx.AsyncClient, query: str, names: list[str]) -> None:
+async def test_workloads_are_sorted(http: httpx.AsyncClient, query: str, names: list[str]) -> None:
     assert [row["name"] for row in (await data(http, f"/api/workloads?{query}"))["data"]] == names
 
 
-async def test_the_usual_order_can_be_turned_round(http: httpx.AsyncClient) -> None:
+async def test_the_default_order_can_be_reversed(http: httpx.AsyncClient) -> None:
     newest = [row["uid"] for row in (await data(http, "/api/workloads"))["data"]]
     oldest = [row["uid"] for row in (await data(http, "/api/workloads?reverse=true"))["data"]]
     assert oldest == newest[::-1]
 
 
-async def test_nodes_are_sorted_as_asked(http: httpx.AsyncClient) -> None:
+async def test_nodes_are_sorted(http: httpx.AsyncClient) -> None:
     async def names(query: str) -> list[str]:
         return [row["name"] for row in (await data(http, f"/api/nodes?{query}"))["data"]]
 
@@ -160,7 +160,7 @@ async def test_a_workload_shows_its_pods_and_its_hierarchy(http: httpx.AsyncClie
     ]
 
 
-async def test_metadata_lists_what_there_is(http: httpx.AsyncClient) -> None:
+async def test_metadata_lists_namespaces_and_kinds(http: httpx.AsyncClient) -> None:
     assert await data(http, "/api/workloadMetadata") == {
         "namespaces": ["ml", "prod"],
         "kinds": ["Deployment", "Pod", "PyTorchJob"],

@@ -1,4 +1,4 @@
-"""Filters over more GPUs than are told at once: the same rows, whoever makes the answer."""
+"""Filters over many GPUs: the same rows, whether encoded in the event loop or in a thread."""
 
 from collections.abc import AsyncIterator
 
@@ -27,7 +27,7 @@ SMALL = 30
 async def http(store: Store) -> AsyncIterator[httpx.AsyncClient]:
     fleet = Fleet("prod", clock=lambda: NOW)
     for number in range(NODES):
-        # exporters know the first node by another name
+        # exporters use another name for the first node
         aliases = ("z-10.0.0.1",) if number == 0 else ()
         fleet.put_node(FleetNode(name=f"n{number:03}", gpu_count=GPUS, aliases=aliases))
         fleet.put_pod(

@@ -1,4 +1,4 @@
-"""The points of a series are those within the times in which the workload held the GPU."""
+"""A series has the points of the time in which the workload held the GPU."""
 
 from typing import Any, cast
 
@@ -21,13 +21,13 @@ moments = st.integers(0, 100).map(float)
     st.lists(st.tuples(moments, st.just(0.0) | moments), min_size=1, max_size=3),
     st.sampled_from([1, 100]),
 )
-def test_points_are_cut_to_the_periods_and_told_in_their_unit(
+def test_points_are_cut_to_the_periods_and_scaled(
     values: list[float], spans: list[tuple[float, float]], scale: int
 ) -> None:
     times = 1.8e9 + 2.0 * np.arange(len(values), dtype=np.float64)
     held = [AllocatedGpu(GPU, 1.8e9 + start, 1.8e9 + end if end else 0.0) for start, end in spans]
-    told = Series("GPU-0", _points(GpuSeries(GPU, times, np.array(values)), held, scale))
-    decoded = cast(Any, msgspec.json.decode(msgspec.json.encode(told)))
+    line = Series("GPU-0", _points(GpuSeries(GPU, times, np.array(values)), held, scale))
+    decoded = cast(Any, msgspec.json.decode(msgspec.json.encode(line)))
     assert decoded["points"] == [
         [round(value / scale, 6), round(time * 1000)]
         for time, value in zip(times.tolist(), values, strict=True)

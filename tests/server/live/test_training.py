@@ -1,4 +1,4 @@
-"""Training numbers in and out, over a real store."""
+"""Report and read training numbers, over a real store."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,7 +36,7 @@ async def reported(http: httpx.AsyncClient, uid: str = "job", **more: int) -> li
     return rows
 
 
-async def test_a_batch_is_stored_when_it_is_answered_and_again_changes_nothing(
+async def test_a_batch_is_stored_when_answered_and_sending_it_again_changes_nothing(
     http: httpx.AsyncClient,
 ) -> None:
     batch = [row(), row(at=AT - 1000, value=2.5), row(rank=1, value=3.5), row("grad_norm", 0.25)]
@@ -113,7 +113,7 @@ async def test_a_slurm_job_reports_by_its_number(http: httpx.AsyncClient, cluste
         ({"metric": "loss"}, "Expected `array`"),
     ],
 )
-async def test_what_can_not_be_stored_is_refused_whole(
+async def test_an_invalid_row_rejects_the_whole_batch(
     http: httpx.AsyncClient, body: object, part: str
 ) -> None:
     answer = await http.post("/api/workloads/job/trainingPerformance", json=body)
@@ -175,7 +175,7 @@ class Kubernetes:
 
 @pytest.fixture
 async def guarded(cluster: Cluster, store: Store, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """The same with login; the client sends the operator's token."""
+    """The API with login; the client sends the operator's token."""
     operator, line = new_token("ci", "operator")
     (tmp_path / "tokens").write_text(line)
     gate = BearerGate(
@@ -192,7 +192,7 @@ async def guarded(cluster: Cluster, store: Store, tmp_path: Path) -> AsyncIterat
         yield client
 
 
-async def test_a_workloads_token_reports_for_it_and_does_nothing_else(guarded: httpx.AsyncClient) -> None:
+async def test_a_workload_token_only_reports_for_its_workload(guarded: httpx.AsyncClient) -> None:
     made = (await guarded.post("/api/workloads/uid-bert-0/reportToken")).json()["data"]
     assert made["uid"] == "job"
     own = {"authorization": f"Bearer {made['token']}"}
@@ -218,7 +218,7 @@ async def test_a_pod_reports_with_its_own_service_account_for_its_own_workload(
     assert (await guarded.post(path.format("job"), json=[row()], headers=person)).status_code == 403
 
 
-def test_another_key_makes_the_tokens_of_the_old_one_worthless(tmp_path: Path) -> None:
+def test_replacing_the_key_revokes_all_tokens(tmp_path: Path) -> None:
     key = read_key(tmp_path / "data" / "key", make=True)
     assert read_key(tmp_path / "data" / "key", make=True) == key
     assert (tmp_path / "data" / "key").stat().st_mode & 0o777 == 0o600

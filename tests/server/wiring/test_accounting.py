@@ -60,7 +60,7 @@ def pod(name: str) -> dict[str, Any]:
 
 async def until(found: Callable[[], Awaitable[object]]) -> Any:
     async with asyncio.timeout(60):
-        while not (result := await found()):  # noqa: ASYNC110 - another process tells of nothing
+        while not (result := await found()):  # noqa: ASYNC110 - another process sends no event
             await asyncio.sleep(0.1)
     return result
 
@@ -73,9 +73,9 @@ async def held(store: Store) -> list[tuple[int, bool]]:
 async def test_one_of_two_servers_writes_and_ended_workloads_come_back(
     settings: Settings, api: KubeClient
 ) -> None:
-    async with AsyncExitStack() as closing:
-        first = await open_components(settings, closing)
-        await open_components(settings, closing)
+    async with AsyncExitStack() as exit_stack:
+        first = await open_components(settings, exit_stack)
+        await open_components(settings, exit_stack)
         await api.write_json("POST", "/api/v1/namespaces/default/pods", pod("p"))
         assert await until(lambda: held(first.store)) == [(2, False)]
         for source in ("snapshots", "hours"):
@@ -90,8 +90,8 @@ async def test_one_of_two_servers_writes_and_ended_workloads_come_back(
 
         await until(over)
         await until(lambda: first.store.ended.newest("default", 10))
-    async with AsyncExitStack() as closing:
-        later = await open_components(settings, closing)
+    async with AsyncExitStack() as exit_stack:
+        later = await open_components(settings, exit_stack)
         (ended,) = later.clusters.default.fleet.ended().values()
         assert ended.workload.name == "p"
 

@@ -43,7 +43,7 @@ def settings(store_settings: StoreSettings) -> Settings:
     return load_settings({}, {}).replace(store_settings)
 
 
-def on(settings: Settings, **kubeconfigs: Path) -> Settings:
+def with_kubeconfigs(settings: Settings, **kubeconfigs: Path) -> Settings:
     """The settings with a cluster for each kubeconfig."""
     return settings.with_clusters(
         {
@@ -59,8 +59,8 @@ def free_port() -> int:
         return int(unused.getsockname()[1])
 
 
-def nowhere(folder: Path, port: int | None = None) -> Path:
-    """A kubeconfig of an API that nobody serves, or not yet."""
+def unreachable(folder: Path, port: int | None = None) -> Path:
+    """Write the kubeconfig of an API that does not listen, or not yet."""
     port = port or free_port()
     path = folder / "nowhere"
     path.write_text(
@@ -72,8 +72,8 @@ def nowhere(folder: Path, port: int | None = None) -> Path:
 
 
 async def test_a_cluster_is_complete_when_the_server_starts(settings: Settings, api: Path) -> None:
-    async with AsyncExitStack() as closing:
-        components = await open_components(on(settings, here=api), closing)
+    async with AsyncExitStack() as exit_stack:
+        components = await open_components(with_kubeconfigs(settings, here=api), exit_stack)
         assert components.clusters.default.name == "here"
         assert list(components.clusters.default.fleet.views()) == ["a"]
         assert await components.probes["kubernetes"]() == "1 nodes, 0 pods"
@@ -84,11 +84,13 @@ async def test_a_cluster_is_complete_when_the_server_starts(settings: Settings, 
             components.clusters.get("elsewhere")
 
 
-async def test_an_api_that_is_away_costs_only_its_own_cluster(
+async def test_an_unreachable_api_affects_only_its_own_cluster(
     settings: Settings, api: Path, tmp_path: Path
 ) -> None:
-    async with AsyncExitStack() as closing:
-        components = await open_components(on(settings, here=api, away=nowhere(tmp_path)), closing)
+    async with AsyncExitStack() as exit_stack:
+        components = await open_components(
+            with_kubeconfigs(settings, here=api, away=unreachable(tmp_path)), exit_stack
+        )
         assert list(components.clusters.get("here").fleet.views()) == ["a"]
         assert list(components.clusters.synced("here").fleet.views()) == ["a"]
         with pytest.raises(Unavailable, match=r"nothing is known of cluster away yet: .* no connection to"):
@@ -97,17 +99,17 @@ async def test_an_api_that_is_away_costs_only_its_own_cluster(
             await components.probes["kubernetes"]()
 
 
-async def test_an_account_without_a_right_is_told_which_and_where_it_is(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_a_missing_permission_is_reported_with_its_remedy(settings: Settings, tmp_path: Path) -> None:
     server, port = FaultyServer(), free_port()
     server.refuse = lambda request: status(403, "Forbidden") if request.path == "/api/v1/nodes" else None
-    async with AsyncExitStack() as closing:
-        await closing.enter_async_context(server.serving(port=port))
-        components = await open_components(on(settings, shut=nowhere(tmp_path, port)), closing)
+    async with AsyncExitStack() as exit_stack:
+        await exit_stack.enter_async_context(server.serving(port=port))
+        components = await open_components(
+            with_kubeconfigs(settings, shut=unreachable(tmp_path, port)), exit_stack
+        )
         app = create_app(Api(routes=components.routes, metrics=components.metrics))
         transport = httpx.ASGITransport(app)
-        http = await closing.enter_async_context(
+        http = await exit_stack.enter_async_context(
             httpx.AsyncClient(transport=transport, base_url="http://here")
         )
         answer = await http.get("/api/nodes")
@@ -130,13 +132,13 @@ async def test_without_an_api_there_is_one_empty_cluster(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    async with AsyncExitStack() as closing:
-        components = await open_components(settings, closing)
+    async with AsyncExitStack() as exit_stack:
+        components = await open_components(settings, exit_stack)
         assert [cluster.name for cluster in components.clusters] == ["default"]
         assert "kubernetes" not in components.probes
 
 
-def test_an_api_is_named_by_a_setting_by_the_pod_or_by_kubectls_own_file(tmp_path: Path) -> None:
+def test_an_api_comes_from_the_settings_the_pod_or_kubectls_config(tmp_path: Path) -> None:
     nothing = KubernetesSettings()
     assert not has_kubernetes(nothing, {"HOME": str(tmp_path)})
     assert has_kubernetes(replace(nothing, context="prod"), {"HOME": str(tmp_path)})
@@ -160,11 +162,13 @@ async def test_a_cluster_that_was_never_reached_is_not_an_empty_one(
         "/api/leases",
         "/api/v1/gpu/map",
     ]
-    async with AsyncExitStack() as closing:
-        components = await open_components(on(settings, late=nowhere(tmp_path, port)), closing)
+    async with AsyncExitStack() as exit_stack:
+        components = await open_components(
+            with_kubeconfigs(settings, late=unreachable(tmp_path, port)), exit_stack
+        )
         app = create_app(Api(routes=components.routes, metrics=components.metrics))
         transport = httpx.ASGITransport(app)
-        http = await closing.enter_async_context(
+        http = await exit_stack.enter_async_context(
             httpx.AsyncClient(transport=transport, base_url="http://here")
         )
         for path in paths:
@@ -172,12 +176,12 @@ async def test_a_cluster_that_was_never_reached_is_not_an_empty_one(
             assert (path, answer.status_code) == (path, 503)
             assert "nothing is known of cluster late yet: " in answer.text
         reported = await http.post("/api/workloads/job/trainingPerformance", json=[ROW])
-        assert reported.status_code == 503, "whether there is such a workload can't be said"
+        assert reported.status_code == 503, "the workload may exist"
         assert (await http.get("/api/v1/gpu/metrics")).status_code == 200, "readings need no Kubernetes"
         assert "gpufleet_nodes{" not in (await http.get("/metrics")).text
 
-        server = await closing.enter_async_context(KubeLite(port=port))
-        client = await closing.enter_async_context(KubeClient(Connection(server.url)))
+        server = await exit_stack.enter_async_context(KubeLite(port=port))
+        client = await exit_stack.enter_async_context(KubeClient(Connection(server.url)))
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}
         await client.write_json("POST", "/api/v1/nodes", node)
         async with asyncio.timeout(60):
@@ -191,11 +195,11 @@ async def test_a_cluster_of_another_kind_has_no_claims_of_kubectls_own_cluster(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".kube").mkdir()
-    nowhere(tmp_path).rename(tmp_path / ".kube" / "config")
+    unreachable(tmp_path).rename(tmp_path / ".kube" / "config")
     monkeypatch.setenv("HOME", str(tmp_path))
     slurm = settings.replace(SlurmSettings(enabled=True, bin=tmp_path))
-    async with AsyncExitStack() as closing:
-        components = await open_components(slurm, closing)
+    async with AsyncExitStack() as exit_stack:
+        components = await open_components(slurm, exit_stack)
         app = create_app(Api(routes=components.routes, metrics=components.metrics))
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:

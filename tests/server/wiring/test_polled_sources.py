@@ -1,4 +1,4 @@
-"""Slurm, containers and this machine through the real wiring: alone, together, and one of them broken."""
+"""Polled sources in the real wiring: alone, together, and with one that fails."""
 
 import json
 import os
@@ -38,11 +38,11 @@ def settings(store_settings: StoreSettings, tmp_path: Path) -> Settings:
     return load_settings({}, {}, file).replace(store_settings)
 
 
-async def test_a_cluster_that_fails_never_touches_another(settings: Settings, tmp_path: Path) -> None:
+async def test_a_failing_cluster_does_not_affect_another(settings: Settings, tmp_path: Path) -> None:
     engine = EngineServer("dgx-7")
     engine.run("train", DeviceRequests=[{"Count": 2, "Capabilities": [["gpu"]]}])
-    async with engine.serving(tmp_path / "engine.sock"), AsyncExitStack() as closing:
-        components = await open_components(settings, closing)
+    async with engine.serving(tmp_path / "engine.sock"), AsyncExitStack() as exit_stack:
+        components = await open_components(settings, exit_stack)
         good = components.clusters.get("good").fleet
         assert [w.name for w in good.workloads().values()] == ["train"]
         assert good.views()["dgx-7"].allocated == 2
@@ -79,7 +79,7 @@ def serving(tmp_path: Path, database: str, environment: dict[str, str]) -> Itera
         process.stdout.close()
 
 
-def answered(url: str) -> dict[str, object]:
+def get_json(url: str) -> dict[str, object]:
     answer = httpx.get(url)
     assert answer.status_code == 200, answer.text
     found: dict[str, object] = answer.json()
@@ -93,11 +93,11 @@ def test_serve_local_shows_gpus_and_processes_with_nothing_else_installed(
     shim.describe(switched(2))
     shim.run(1, os.getpid(), 3 * GIB)
     with serving(tmp_path, postgres_url, shim.environment()) as (address, _):
-        gpus = answered(f"{address}/api/v1/gpu/metrics")["data"]
-        processes = answered(f"{address}/api/v1/gpu/processes")["data"]
-        health = answered(f"{address}/api/healthz")["data"]
-    told = json.dumps([gpus, processes])
-    assert told.count('"workstation"') >= 3, told
+        gpus = get_json(f"{address}/api/v1/gpu/metrics")["data"]
+        processes = get_json(f"{address}/api/v1/gpu/processes")["data"]
+        health = get_json(f"{address}/api/healthz")["data"]
+    text = json.dumps([gpus, processes])
+    assert text.count('"workstation"') >= 3, text
     assert isinstance(health, dict)
     assert health["dependencies"]["local"]["state"] == "ok", health
     assert health["dependencies"]["local"]["message"].startswith("2 GPUs by NVML")
@@ -113,9 +113,9 @@ def test_serve_local_without_a_driver_says_so_in_one_line_and_serves(
         deadline = time.monotonic() + 10
         while "no GPU found" not in log.read_text() and time.monotonic() < deadline:
             time.sleep(0.05)
-        health = answered(f"{address}/api/healthz")["data"]
-        said = [line for line in log.read_text().splitlines() if "source not readable" in line]
+        health = get_json(f"{address}/api/healthz")["data"]
+        warnings = [line for line in log.read_text().splitlines() if "source_unavailable" in line]
     assert isinstance(health, dict)
     assert health["dependencies"]["local"]["state"] == "down"
-    assert len(said) == 1
-    assert "no GPU found on this machine" in said[0]
+    assert len(warnings) == 1
+    assert "no GPU found on this machine" in warnings[0]
