@@ -5,7 +5,7 @@ CustomResourceDefinitions add kinds at run time. All versions of a resource shar
 the store (`Kind.collection`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,6 +125,3 @@ class Registry:
         """Return the kinds of a group version sorted by plural."""
         kinds = [kind for kind in self._by_path.values() if (kind.group, kind.version) == (group, version)]
         return sorted(kinds, key=lambda kind: kind.plural)
-
-    def __iter__(self) -> Iterator[Kind]:
-        return iter(list(self._by_path.values()))

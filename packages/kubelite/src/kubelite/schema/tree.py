@@ -30,7 +30,6 @@ class Node:
         "patch_key",
         "patch_merge",
         "properties",
-        "retain_keys",
         "rules_below",
         "schema",
         "type",
@@ -49,7 +48,6 @@ class Node:
         self.keys: tuple[str, ...] = tuple(schema.get("x-kubernetes-list-map-keys", ()))
         strategy = schema.get("x-kubernetes-patch-strategy", "").split(",")
         self.patch_merge = "merge" in strategy
-        self.retain_keys = "retainKeys" in strategy
         self.patch_key: str = schema.get("x-kubernetes-patch-merge-key", "")
         self.has_default = "default" in schema
         self.default: Any = schema.get("default")
