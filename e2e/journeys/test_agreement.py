@@ -107,12 +107,12 @@ def measured(system: System, users: Users) -> Facts:
 
 
 def explained(system: System, users: Users) -> Facts:
-    """`gpufleet explain pod` of each pod: `served: node-a:0,1,2`."""
+    """`gpufleet explain pod` of each pod: `allocated: node-a:0,1,2`."""
     found = {}
     for pod in users.pods():
         flags = ("-n", users.namespace, "--kubeconfig", str(system.cluster.kubeconfig))
         said = system.gpufleet("explain", "pod", pod["metadata"]["name"], *flags, "-o", "json").stdout
-        found[_owner(pod)] = json.loads(said)["sentence"].removeprefix("served: ")
+        found[_owner(pod)] = json.loads(said)["sentence"].removeprefix("allocated: ")
     return found
 
 

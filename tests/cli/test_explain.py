@@ -28,7 +28,7 @@ async def test_explain_tells_a_waiting_pod_from_a_served_one(
             return status, capsys.readouterr().out
 
         status, text = await explain("pod", "served")
-        assert (status, text.splitlines()[-1]) == (0, "pod default/served: served: a:0")
+        assert (status, text.splitlines()[-1]) == (0, "pod default/served: allocated: a:0")
         status, text = await explain("pod", "waits")
         assert status == 1
         assert "0/1 nodes fit: 1 has no free GPU" in text
@@ -53,4 +53,4 @@ async def test_a_gang_without_room_for_all_is_told_how_many_fit(
         capsys.readouterr()
         words = ["explain", "claim", "member", "--kubeconfig", str(kubeconfig)]
         assert await asyncio.to_thread(main, words) == 1
-        assert "gang g: 1 of 2 members fit; for the next: 0/1 nodes fit" in capsys.readouterr().out
+        assert "gang g: 1 of 2 members fit; next member: 0/1 nodes fit" in capsys.readouterr().out

@@ -14,36 +14,36 @@ from gpufleet.kubernetes.client.errors import Unanswered
 from gpufleet.kubernetes.leases import LeaseHolder, read_lease, with_holders
 from gpufleet.kubernetes.objects import Lease, Pod
 from gpufleet.placement import Fits
-from gpufleet.scheduler.reservation import PodName, Reserved
+from gpufleet.scheduler.reservation import PodRef, Reserved
 from gpufleet.scheduler.scheduler import Scheduler
 
 Plant = Callable[[Scheduler], None]
 
 
-def leaves_leases_after_a_refused_binding(desk: Scheduler) -> None:
+def leaves_leases_after_a_refused_binding(scheduler: Scheduler) -> None:
     """The undo is skipped."""
 
     async def skip(pod: Pod, version: str, node: str, reserved: Reserved, error: Exception) -> str:
-        desk.ledger.release_hold(pod.metadata.uid)
+        scheduler.ledger.release_hold(pod.metadata.uid)
         return str(error)
 
-    _set(desk.binder, "_after_refusal", skip)
+    _set(scheduler.binder, "_after_refusal", skip)
 
 
-def takes_silence_for_failure(desk: Scheduler) -> None:
+def takes_silence_for_failure(scheduler: Scheduler) -> None:
     """A Binding that was not answered is undone without a look at the pod."""
 
     async def undo(pod: Pod, node: str, fits: Fits | None, reserved: Reserved, error: Exception) -> str:
-        await desk.leasing.unreserve(pod.metadata.uid, node, reserved.new, reserved.stamp)
-        desk.ledger.release_hold(pod.metadata.uid)
+        await scheduler.reservations.unreserve(pod.metadata.uid, node, reserved.new, reserved.stamp)
+        scheduler.ledger.release_hold(pod.metadata.uid)
         return str(error)
 
-    _set(desk.binder, "_after_silence", undo)
+    _set(scheduler.binder, "_after_unanswered", undo)
 
 
-def deletes_leases_without_precondition(desk: Scheduler) -> None:
+def deletes_leases_without_precondition(scheduler: Scheduler) -> None:
     """By name alone."""
-    api: Any = desk._api
+    api: Any = scheduler._api
 
     async def delete(name: str, uid: str, resource_version: str) -> None:
         def act() -> None:
@@ -54,38 +54,38 @@ def deletes_leases_without_precondition(desk: Scheduler) -> None:
     _set(api, "delete_lease", delete)
 
 
-def gives_back_whatever_the_stamp(desk: Scheduler) -> None:
+def gives_back_whatever_the_stamp(scheduler: Scheduler) -> None:
     """An entry that was renewed meanwhile is given back too."""
-    honest = desk.leasing.unreserve
+    honest = scheduler.reservations.unreserve
 
     async def unreserve(uid: str, node: str, gpus: Sequence[int], stamp: str | None) -> bool:
         return await honest(uid, node, gpus, None)
 
-    _set(desk.leasing, "unreserve", unreserve)
+    _set(scheduler.reservations, "unreserve", unreserve)
 
 
-def gives_back_what_it_only_renewed(desk: Scheduler) -> None:
+def gives_back_what_it_only_renewed(scheduler: Scheduler) -> None:
     """A failed attempt gives back what another process may be binding the pod with."""
-    honest = desk.leasing._take
+    honest = scheduler.reservations._acquire
 
     async def take(node: str, gpu: int, uid: str, part: LeaseHolder, renewed: set[int]) -> None:
         await honest(node, gpu, uid, part, set())
 
-    _set(desk.leasing, "_take", take)
+    _set(scheduler.reservations, "_acquire", take)
 
 
-def takes_back_without_changing_the_pod(desk: Scheduler) -> None:
+def takes_back_without_changing_the_pod(scheduler: Scheduler) -> None:
     """A Binding under way is not outdated first."""
 
-    async def take_back(pod: Pod, parts: Any) -> bool:
-        return await desk.care._release(pod.metadata.uid, parts, "not bound", stamped=True)
+    async def reclaim(pod: Pod, leased: Any) -> bool:
+        return await scheduler.lease_gc._release(pod.metadata.uid, leased, "not_bound", stamped=True)
 
-    _set(desk.care, "take_back", take_back)
+    _set(scheduler.lease_gc, "reclaim", reclaim)
 
 
-def binds_whatever_version(desk: Scheduler) -> None:
+def binds_whatever_version(scheduler: Scheduler) -> None:
     """The Binding does not say which state of the pod it is for."""
-    api: Any = desk._api
+    api: Any = scheduler._api
     honest = api.bind
 
     async def bind(
@@ -96,13 +96,13 @@ def binds_whatever_version(desk: Scheduler) -> None:
     _set(api, "bind", bind)
 
 
-def binds_before_it_leases(desk: Scheduler) -> None:
+def binds_before_it_leases(scheduler: Scheduler) -> None:
     """Two steps in the wrong order."""
-    api: Any = desk._api
-    reserve, bind = desk.leasing.reserve, api.bind
-    late: dict[str, tuple[PodName, Fits]] = {}
+    api: Any = scheduler._api
+    reserve, bind = scheduler.reservations.reserve, api.bind
+    late: dict[str, tuple[PodRef, Fits]] = {}
 
-    async def later(pod: PodName, fits: Fits) -> Reserved:
+    async def later(pod: PodRef, fits: Fits) -> Reserved:
         late[pod.uid] = (pod, fits)
         return Reserved("", ())
 
@@ -113,47 +113,47 @@ def binds_before_it_leases(desk: Scheduler) -> None:
         if uid in late:
             await reserve(*late.pop(uid))
 
-    _set(desk.leasing, "reserve", later)
+    _set(scheduler.reservations, "reserve", later)
     _set(api, "bind", bind_first)
 
 
-def does_not_hold_its_choice(desk: Scheduler) -> None:
+def does_not_hold_its_choice(scheduler: Scheduler) -> None:
     """The next pod is given the same GPUs."""
-    _set(desk.ledger, "hold", lambda uid, hold: None)
+    _set(scheduler.ledger, "hold", lambda uid, hold: None)
 
 
-def does_not_count_holds(desk: Scheduler) -> None:
+def does_not_count_holds(scheduler: Scheduler) -> None:
     """Holds are kept, and nobody looks at them."""
-    honest = desk.ledger._wanted
+    honest = scheduler.ledger._allocation
 
     def wanted(key: str, uid: str, node: str) -> Any:
-        hold = desk.ledger.holds.pop(uid, None)
+        hold = scheduler.ledger.holds.pop(uid, None)
         try:
             return honest(key, uid, node)
         finally:
             if hold is not None:
-                desk.ledger.holds[uid] = hold
+                scheduler.ledger.holds[uid] = hold
 
-    _set(desk.ledger, "_wanted", wanted)
+    _set(scheduler.ledger, "_allocation", wanted)
 
 
-def overwrites_other_holders(desk: Scheduler) -> None:
+def overwrites_other_holders(scheduler: Scheduler) -> None:
     """A share of a GPU is written over the shares of others."""
-    api: Any = desk._api
+    api: Any = scheduler._api
     honest = api.replace_lease
 
     async def replace(lease: Lease) -> Any:
         read = read_lease(lease)
         assert read is not None
         uid, holder = list(read.holders.items())[-1]
-        return await honest(with_holders(lease, {uid: holder}, desk._timing.now()))
+        return await honest(with_holders(lease, {uid: holder}, scheduler._timing.now()))
 
     _set(api, "replace_lease", replace)
 
 
-def takes_no_answer_for_a_free_gpu(desk: Scheduler) -> None:
+def takes_no_answer_for_a_free_gpu(scheduler: Scheduler) -> None:
     """A lease that could not be read is not there."""
-    honest = desk.leasing._read
+    honest = scheduler.reservations._read
 
     async def read(name: str) -> Any:
         try:
@@ -162,7 +162,7 @@ def takes_no_answer_for_a_free_gpu(desk: Scheduler) -> None:
             return None
 
     async def force(lease: Lease) -> Lease:
-        api: Any = desk._api
+        api: Any = scheduler._api
 
         def act() -> Any:
             return api._world.write("leases", lease)
@@ -170,93 +170,93 @@ def takes_no_answer_for_a_free_gpu(desk: Scheduler) -> None:
         made: Lease = await api._call(f"create lease {lease.metadata.name}", act)
         return made
 
-    _set(desk.leasing, "_read", read)
-    _set(desk._api, "create_lease", force)
+    _set(scheduler.reservations, "_read", read)
+    _set(scheduler._api, "create_lease", force)
 
 
-def forgets_leases_of_ended_pods(desk: Scheduler) -> None:
+def forgets_leases_of_ended_pods(scheduler: Scheduler) -> None:
     """Only pods that are gone are tidied up after, not those that have ended."""
-    honest = desk.care._release
+    honest = scheduler.lease_gc._release
 
-    async def release(uid: str, parts: Any, why: str, *, stamped: bool = False) -> bool:
-        return why == "ended" or await honest(uid, parts, why, stamped=stamped)
+    async def release(uid: str, leased: Any, reason: str, *, stamped: bool = False) -> bool:
+        return reason == "finished" or await honest(uid, leased, reason, stamped=stamped)
 
-    _set(desk.care, "_release", release)
+    _set(scheduler.lease_gc, "_release", release)
 
 
-def forgets_what_it_could_not_release(desk: Scheduler) -> None:
+def forgets_what_it_could_not_release(scheduler: Scheduler) -> None:
     """A release that failed is not tried again."""
-    honest = desk.care._tend_safely
+    honest = scheduler.lease_gc._reconcile_safely
 
     async def tend(uid: str) -> bool:
         await honest(uid)
         return True
 
-    _set(desk.care, "_tend_safely", tend)
+    _set(scheduler.lease_gc, "_reconcile_safely", tend)
 
 
-def is_locked_out_by_its_own_lease(desk: Scheduler) -> None:
+def is_locked_out_by_its_own_lease(scheduler: Scheduler) -> None:
     """A pod's own leases count against it."""
-    _set(desk.chooser, "_kept", lambda uid, request, among: None)
+    _set(scheduler.filtering, "_current_allocation", lambda uid, request, among: None)
 
     class Nothing:
         def __enter__(self) -> None: ...
         def __exit__(self, *error: object) -> None: ...
 
-    _set(desk.ledger, "without", lambda uid: Nothing())
+    _set(scheduler.ledger, "excluding", lambda uid: Nothing())
 
 
-def lets_members_go_alone(desk: Scheduler) -> None:
+def lets_members_go_alone(scheduler: Scheduler) -> None:
     """Binds of a gang don't wait for each other."""
 
-    async def permit(uid: str, gang: Any, patience: float) -> bool:
+    async def permit(uid: str, gang: Any, timeout_s: float) -> bool:
         return True
 
-    _set(desk.gangs, "permit", permit)
+    _set(scheduler.gangs, "permit", permit)
 
 
-def keeps_part_of_a_gang_on_timeout(desk: Scheduler) -> None:
+def keeps_part_of_a_gang_on_timeout(scheduler: Scheduler) -> None:
     """One member's leases are forgotten when a gang gives up."""
-    honest = desk.gangs._give_up
+    honest = scheduler.gangs._reclaim_members
 
     async def give_up(plan: Any, members: list[Pod]) -> None:
         await honest(plan, members[:-1])
 
-    _set(desk.gangs, "_give_up", give_up)
+    _set(scheduler.gangs, "_reclaim_members", give_up)
 
 
-def reserves_part_of_a_gang(desk: Scheduler) -> None:
+def reserves_part_of_a_gang(scheduler: Scheduler) -> None:
     """A gang of which one member can't be had goes on with the rest."""
 
     async def reserve_some(gang: Any, pods: list[Pod], places: Sequence[Fits]) -> bool:
         for pod, fits in list(zip(pods, places, strict=True))[:1]:
             meta = pod.metadata
-            name = PodName(meta.uid, meta.namespace, meta.name, meta.annotations[CLAIM])
-            await desk.leasing.reserve(name, fits)
+            name = PodRef(meta.uid, meta.namespace, meta.name, meta.annotations[CLAIM])
+            await scheduler.reservations.reserve(name, fits)
         return True
 
-    _set(desk.gangs, "_reserve_all", reserve_some)
+    _set(scheduler.gangs, "_reserve_all", reserve_some)
 
 
-def believes_an_old_watch(desk: Scheduler) -> None:
+def believes_an_old_watch(scheduler: Scheduler) -> None:
     """What the watch brings late replaces what the server has just said."""
-    honest = desk.ledger.put_lease
+    honest = scheduler.ledger.put_lease
 
     def put(lease: Lease) -> None:
-        desk.ledger.leases.pop(lease.metadata.name, None)
+        scheduler.ledger.leases.pop(lease.metadata.name, None)
         honest(structs.replace(lease))
 
-    _set(desk.ledger, "put_lease", put)
+    _set(scheduler.ledger, "put_lease", put)
 
 
-def does_not_write_a_status_again(desk: Scheduler) -> None:
+def does_not_write_a_status_again(scheduler: Scheduler) -> None:
     """A status whose write failed stays as it was."""
-    honest = desk.statuses._write
+    honest = scheduler.statuses._write
 
     async def write(key: Any) -> None:
         await honest(key)
 
-    _set(desk.statuses, "_write", write)
+    _set(scheduler.statuses, "_write", write)
 
 
 def _set(part: Any, name: str, act: Any) -> None:

@@ -52,7 +52,7 @@ chances = st.randoms(use_true_random=True)
 class Schedulers(RuleBasedStateMachine):
     """Two processes in one world; a subclass may plant a fault in every process that it starts."""
 
-    plant: Callable[[Scheduler], None] = staticmethod(lambda desk: None)
+    plant: Callable[[Scheduler], None] = staticmethod(lambda scheduler: None)
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class Schedulers(RuleBasedStateMachine):
                 case "schedule" if pods := self.unbound():
                     process.schedule(pods[0] if chance.random() < 0.5 else chance.choice(pods))
                 case "look":
-                    process.look(chance.choice(("care", "gangs")))
+                    process.look(chance.choice(("lease_gc", "gangs")))
                 case "watch":
                     process.watch(chance.choice((1, 3, 100, 100)))
                 case "answer":
@@ -175,7 +175,7 @@ class Schedulers(RuleBasedStateMachine):
             self.processes[which].schedule(pods[at % len(pods)])
             self.no_process_chooses_a_gpu_twice()
 
-    @rule(which=either, part=st.sampled_from(("care", "gangs", "statuses")))
+    @rule(which=either, part=st.sampled_from(("lease_gc", "gangs", "statuses")))
     def look_around(self, which: int, part: Any) -> None:
         self.processes[which].look(part)
 
@@ -190,8 +190,8 @@ class Schedulers(RuleBasedStateMachine):
 
     @rule(to=either)
     def leadership_moves(self, to: int) -> None:
-        self.processes[1 - to].lose_office()
-        self.processes[to].take_office()
+        self.processes[1 - to].stop_leading()
+        self.processes[to].start_leading()
 
     @rule(seconds=st.sampled_from((1.0, 6.0, 11.0, 30.0)))
     def pass_time(self, seconds: float) -> None:
@@ -255,12 +255,12 @@ class Schedulers(RuleBasedStateMachine):
     def no_process_chooses_a_gpu_twice(self) -> None:
         for process in self.processes:
             process.check_tasks()
-            ledger, chosen = process.desk.ledger, dict[tuple[str, int], int]()
+            ledger, chosen = process.scheduler.ledger, dict[tuple[str, int], int]()
             for uid, fits in process.choices.items():
                 pod = ledger.pods.get(uid)
                 # What the other process has leased for a pod meanwhile is no choice of this one, and a pod that
                 # has ended gets nothing, though a bind of it may still wait for its answer.
-                if pod is not None and not pod.finished and not ledger.parts(uid):
+                if pod is not None and not pod.finished and not ledger.leases_of(uid):
                     for gpu in fits.gpus:
                         chosen[fits.node, gpu] = chosen.get((fits.node, gpu), 0) + fits.request.milli_per_gpu
             assert all(milli <= 1000 for milli in chosen.values()), chosen
@@ -273,7 +273,7 @@ class Schedulers(RuleBasedStateMachine):
             for uid, holder in read_lease(lease).holders.items():  # type: ignore[union-attr]
                 name, _, number = holder.stamp.partition("-")
                 process = idle.get(name)
-                if process is None or uid not in unbound or process.desk.gangs.keeps(uid):
+                if process is None or uid not in unbound or process.scheduler.gangs.is_planned(uid):
                     continue
                 if (lease.metadata.name, uid) in self.world.renewed:
                     continue
@@ -309,8 +309,8 @@ class Schedulers(RuleBasedStateMachine):
         """Faults end, what is late arrives, one scheduler is left."""
         world, process = self.world, self.processes[0]
         self.processes[1].kill()
-        if not process.in_office:
-            process.take_office()
+        if not process.leading:
+            process.start_leading()
         quiet = 0
         for _ in range(40):
             before = world.version
@@ -370,7 +370,7 @@ class Schedulers(RuleBasedStateMachine):
 
     def work_of(self, process: Process) -> Iterator[Callable[[], Any]]:
         """A round of one scheduler, one piece after the other."""
-        for part in ("gangs", "care", "statuses"):
+        for part in ("gangs", "lease_gc", "statuses"):
             yield process.watch
             yield lambda part=part: process.look(part)  # type: ignore[misc]
         yield process.watch

@@ -48,7 +48,7 @@ class Stage:
     def __init__(self, client: KubeClient, replica: Replica) -> None:
         self.client = client
         self.replica = replica
-        self.desk = replica.scheduler
+        self.scheduler = replica.scheduler
 
     async def node(
         self,
@@ -70,7 +70,7 @@ class Stage:
         }
         await self.client.write_json("POST", "/apis/gpu.scheduling/v1/gpunodestatuses", report)
         await self.report(name, devices or [device(at) for at in range(gpus)])
-        await self.until(lambda: name in self.desk.ledger.cluster.nodes)
+        await self.until(lambda: name in self.scheduler.ledger.cluster.nodes)
 
     async def report(self, name: str, devices: list[dict[str, Any]]) -> None:
         await self._patch(
@@ -94,7 +94,7 @@ class Stage:
             "spec": {"devices": {"count": count, **devices}, **(spec or {})},
         }
         await self.client.write_json("POST", CLAIMS.format(namespace), body)
-        await self.until(lambda: (namespace, name) in self.desk.ledger.claims)
+        await self.until(lambda: (namespace, name) in self.scheduler.ledger.claims)
 
     async def pod(self, name: str, claim: str = "", namespace: str = "default", **spec: Any) -> Pod:
         body = {
@@ -107,7 +107,7 @@ class Stage:
         }
         await self.client.write_json("POST", f"/api/v1/namespaces/{namespace}/pods", body)
         pod = await self.client.get(PODS, name, namespace)
-        await self.until(lambda: pod.metadata.uid in self.desk.ledger.pods)
+        await self.until(lambda: pod.metadata.uid in self.scheduler.ledger.pods)
         return pod
 
     async def group(self, name: str, least: int, seconds: int = 60, namespace: str = "default") -> None:
@@ -119,7 +119,7 @@ class Stage:
         }
         path = f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{namespace}/podgroups"
         await self.client.write_json("POST", path, body)
-        await self.until(lambda: (namespace, name) in self.desk.ledger.groups)
+        await self.until(lambda: (namespace, name) in self.scheduler.ledger.groups)
 
     async def phase(self, pod: Pod, phase: str) -> None:
         meta = pod.metadata
@@ -158,7 +158,7 @@ class Stage:
 
     async def filter(self, pod: Pod, *among: str) -> Any:
         pod = await self.read(pod)
-        names = list(among) or sorted(self.desk.ledger.nodes)
+        names = list(among) or sorted(self.scheduler.ledger.nodes)
         return await self.call(
             "/filter", {"Pod": msgspec.to_builtins(pod), "Nodes": None, "NodeNames": names}
         )
@@ -180,7 +180,7 @@ class Stage:
 
     async def planned(self) -> None:
         """Wait until a gang has all of its leases."""
-        await self.until(lambda: any(plan.leased for plan in self.desk.gangs.plans.values()))
+        await self.until(lambda: any(plan.leased for plan in self.scheduler.gangs.plans.values()))
 
     @staticmethod
     async def until(true: Callable[[], Any], seconds: float = 30.0) -> None:

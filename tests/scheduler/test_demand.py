@@ -7,8 +7,8 @@ from gpufleet.placement.usability import Usability
 
 
 def weights(stage: Stage) -> dict[Kind, float]:
-    stage.desk.learn()
-    score = stage.desk.ledger.cluster.states.score
+    stage.scheduler.learn()
+    score = stage.scheduler.ledger.cluster.states.score
     assert isinstance(score, Usability)
     return dict(score.demand.kinds)
 
@@ -35,7 +35,7 @@ async def test_placement_goes_by_what_was_learned(stage: Stage) -> None:
         await stage.node(name, gpus=gpus)
     await stage.claim("two", 2)
     for _ in range(200):
-        stage.desk._asked(stage.desk.ledger.claims["default", "two"], 1)
-    stage.desk.learn()
+        stage.scheduler._record_demand(stage.scheduler.ledger.claims["default", "two"], 1)
+    stage.scheduler.learn()
     await stage.claim("one")
     assert await stage.schedule(await stage.pod("p", "one")) == "odd"

@@ -7,7 +7,7 @@ from tests.scheduler.stage import Stage, device, open_stage
 
 from gpufleet.kubernetes import LEASES
 from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
-from gpufleet.scheduler.reservation import PodName
+from gpufleet.scheduler.reservation import PodRef
 from kubelite import KubeLite
 
 
@@ -25,7 +25,7 @@ async def test_a_pod_gets_its_gpus_with_lease_annotations_and_status(stage: Stag
         "gpu-a-0": pod.metadata.uid,
         "gpu-a-1": pod.metadata.uid,
     }
-    await stage.until(lambda: stage.desk.ledger.claims["default", "two"].status.phase == "Bound")
+    await stage.until(lambda: stage.scheduler.ledger.claims["default", "two"].status.phase == "Bound")
     status = (await stage.read_claim("two")).status
     assert (status.phase, status.node_name, status.gpu_ids, status.allocated) == (
         "Bound",
@@ -75,7 +75,7 @@ async def test_a_pod_is_not_locked_out_by_its_own_lease(server: KubeLite, stage:
         ObjectMeta(name="gpu-a-0", namespace="default"), LeaseSpec(holder_identity=pod.metadata.uid)
     )
     await stage.client.create(LEASES, lease)
-    await stage.until(lambda: "gpu-a-0" in stage.desk.ledger.leases)
+    await stage.until(lambda: "gpu-a-0" in stage.scheduler.ledger.leases)
     assert await stage.schedule(pod) == "a"
 
 
@@ -84,7 +84,7 @@ async def test_a_lease_made_by_hand_is_respected(stage: Stage) -> None:
     await stage.claim("one")
     lease = Lease(ObjectMeta(name="gpu-a-0", namespace="default"), LeaseSpec(holder_identity="somebody"))
     await stage.client.create(LEASES, lease)
-    await stage.until(lambda: "gpu-a-0" in stage.desk.ledger.leases)
+    await stage.until(lambda: "gpu-a-0" in stage.scheduler.ledger.leases)
     first, second = await stage.pod("p", "one"), await stage.pod("q", "one")
     assert await stage.schedule(first) == "a"
     assert (await stage.read(first)).metadata.annotations["gpu.scheduling/allocated"] == "a:1"
@@ -179,7 +179,9 @@ async def test_shared_pods_fill_a_gpu_and_no_more(stage: Stage) -> None:
     lease = (await stage.leases())["gpu-a-0"]
     assert lease.spec.holder_identity == f"{pods[0].metadata.uid},{pods[1].metadata.uid}"
     await stage.delete(pods[0])
-    await stage.until(lambda: stage.desk.ledger.leases["gpu-a-0"].holders.keys() == {pods[1].metadata.uid})
+    await stage.until(
+        lambda: stage.scheduler.ledger.leases["gpu-a-0"].holders.keys() == {pods[1].metadata.uid}
+    )
     assert await stage.schedule(pods[2]) == "a"
 
 
@@ -202,7 +204,7 @@ async def test_a_lease_made_by_hand_keeps_the_instances_of_its_gpu_from_others(s
     await stage.claim("slice", exclusivity="MIG", migProfile="1g.10gb")
     lease = Lease(ObjectMeta(name="gpu-a-0", namespace="default"), LeaseSpec(holder_identity="somebody"))
     await stage.client.create(LEASES, lease)
-    await stage.until(lambda: "gpu-a-0" in stage.desk.ledger.leases)
+    await stage.until(lambda: "gpu-a-0" in stage.scheduler.ledger.leases)
     pod = await stage.pod("p", "slice")
     assert await stage.schedule(pod) == "a"
     assert (await stage.read(pod)).metadata.annotations["gpu.scheduling/visible-devices"] == "MIG-1"
@@ -232,7 +234,7 @@ async def test_every_pod_of_a_claim_gets_an_allocation_of_its_own(stage: Stage) 
     pods = [await stage.pod(f"p{at}", "one") for at in range(3)]
     for pod in pods:
         await stage.schedule(pod)
-    await stage.until(lambda: len(stage.desk.ledger.claims["default", "one"].status.allocations) == 3)
+    await stage.until(lambda: len(stage.scheduler.ledger.claims["default", "one"].status.allocations) == 3)
     status = (await stage.read_claim("one")).status
     assert {each.pod_name: each.gpu_ids for each in status.allocations} == {
         "p0": (0,),
@@ -271,9 +273,9 @@ async def test_a_gpu_that_falls_ill_between_filter_and_bind_is_not_given(stage: 
     await stage.claim("one")
     pod = await stage.pod("p", "one")
     assert (await stage.filter(pod))["NodeNames"] == ["a"]
-    assert stage.desk.ledger.holds[pod.metadata.uid].fits.gpus == (0,)
+    assert stage.scheduler.ledger.holds[pod.metadata.uid].fits.gpus == (0,)
     await stage.report("a", [device(0, health="Unhealthy"), device(1)])
-    await stage.until(lambda: stage.desk.ledger.cluster.nodes["a"].gpus[0].health == "Unhealthy")
+    await stage.until(lambda: stage.scheduler.ledger.cluster.nodes["a"].gpus[0].health == "Unhealthy")
     assert await stage.bind(pod, "a") == ""
     assert (await stage.read(pod)).metadata.annotations["gpu.scheduling/allocated"] == "a:1"
 
@@ -284,9 +286,9 @@ async def test_a_pod_whose_reserved_gpu_falls_ill_gets_another(stage: Stage) -> 
     await stage.claim("one")
     pod = await stage.pod("p", "one")
     assert (await stage.filter(pod, "a"))["NodeNames"] == ["a"]
-    fits = stage.desk.ledger.holds[pod.metadata.uid].fits
-    await stage.desk.leasing.reserve(PodName(pod.metadata.uid, "default", "p", "one"), fits)
+    fits = stage.scheduler.ledger.holds[pod.metadata.uid].fits
+    await stage.scheduler.reservations.reserve(PodRef(pod.metadata.uid, "default", "p", "one"), fits)
     await stage.report("a", [device(0, health="Unhealthy")])
-    await stage.until(lambda: stage.desk.ledger.cluster.nodes["a"].gpus[0].health == "Unhealthy")
+    await stage.until(lambda: stage.scheduler.ledger.cluster.nodes["a"].gpus[0].health == "Unhealthy")
     assert await stage.schedule(pod) == "b"
-    await stage.until(lambda: list(stage.desk.ledger.leases) == ["gpu-b-0"])
+    await stage.until(lambda: list(stage.scheduler.ledger.leases) == ["gpu-b-0"])

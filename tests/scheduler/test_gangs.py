@@ -37,7 +37,7 @@ async def test_members_are_gated_until_all_have_their_leases(stage: Stage) -> No
     await asyncio.sleep(0.2)
     assert (await stage.read(first)).spec.scheduling_gates, "one of two is not enough"
     second = await stage.pod("p1", "of-g", **GATED)
-    ledger = stage.desk.ledger
+    ledger = stage.scheduler.ledger
     await stage.until(
         lambda: not any(ledger.pods[p.metadata.uid].spec.scheduling_gates for p in (first, second))
     )
@@ -54,7 +54,7 @@ async def test_no_member_is_bound_before_all_have_come(stage: Stage) -> None:
     pods = [await stage.pod(f"p{at}", "of-g") for at in range(2)]
     await stage.planned()
     await stage.filter(pods[0])
-    assert "have not come yet" in await stage.bind(pods[0], "a")
+    assert "are not ready to be bound yet" in await stage.bind(pods[0], "a")
     assert (await stage.read(pods[0])).spec.node_name == ""
     assert await bind_all(stage, pods) == ["", ""]
 
@@ -65,18 +65,18 @@ async def test_two_gangs_that_need_the_same_gpus_run_one_after_the_other(stage: 
         await stage.group(name, 2)
         await gang_claim(stage, name)
     pods = {name: [await stage.pod(f"{name}{at}", f"of-{name}") for at in range(2)] for name in ("g", "h")}
-    await stage.until(lambda: stage.desk.gangs.plans and stage.desk.gangs.notes)
+    await stage.until(lambda: stage.scheduler.gangs.plans and stage.scheduler.gangs.notes)
     assert len(await stage.leases()) == 2, "the other gang holds nothing"
-    first = next(iter(stage.desk.gangs.plans))[1]
+    first = next(iter(stage.scheduler.gangs.plans))[1]
     other = "h" if first == "g" else "g"
     assert await bind_all(stage, pods[first]) == ["", ""]
     refused = await stage.filter(pods[other][0])
     assert refused["NodeNames"] == []
     for pod in pods[first]:
         await stage.delete(pod)
-    await stage.until(lambda: ("default", other) in stage.desk.gangs.plans)
+    await stage.until(lambda: ("default", other) in stage.scheduler.gangs.plans)
     await stage.until(
-        lambda: NUDGE in stage.desk.ledger.pods[pods[other][0].metadata.uid].metadata.annotations
+        lambda: NUDGE in stage.scheduler.ledger.pods[pods[other][0].metadata.uid].metadata.annotations
     )
     assert await bind_all(stage, pods[other]) == ["", ""]
 
@@ -88,9 +88,9 @@ async def test_a_gang_that_does_not_get_going_gives_everything_back(server: Kube
         await gang_claim(stage, "g")
         await stage.claim("one")
         pods = [await stage.pod(f"p{at}", "of-g") for at in range(2)]
-        await stage.until(lambda: len(stage.desk.ledger.leases) == 2)
+        await stage.until(lambda: len(stage.scheduler.ledger.leases) == 2)
         await stage.delete(pods[1])
-        await stage.until(lambda: not stage.desk.ledger.leases, 6.0)
+        await stage.until(lambda: not stage.scheduler.ledger.leases, 6.0)
         assert await stage.leases() == {}
         assert await stage.schedule(await stage.pod("single", "one")) == "a"
 
@@ -109,11 +109,11 @@ async def test_a_gang_survives_a_restart_of_the_scheduler(server: KubeLite) -> N
         await stage.group("g", 2)
         await gang_claim(stage, "g")
         pods = [await stage.pod(f"p{at}", "of-g", **GATED) for at in range(2)]
-        await stage.until(lambda: len(stage.desk.ledger.leases) == 2)
+        await stage.until(lambda: len(stage.scheduler.ledger.leases) == 2)
         before = sorted(await stage.leases())
     async with open_stage(server) as again:
         await again.planned()
-        ledger = again.desk.ledger
+        ledger = again.scheduler.ledger
         await again.until(lambda: not any(ledger.pods[p.metadata.uid].spec.scheduling_gates for p in pods))
         assert await bind_all(again, pods) == ["", ""]
         assert sorted(await again.leases()) == before
@@ -125,10 +125,10 @@ async def test_a_gang_whose_claim_is_deleted_leaves_no_lease_behind(stage: Stage
     await gang_claim(stage, "g")
     for at in range(2):
         await stage.pod(f"p{at}", "of-g", **GATED)
-    await stage.until(lambda: len(stage.desk.ledger.leases) == 2)
+    await stage.until(lambda: len(stage.scheduler.ledger.leases) == 2)
     await stage.client.delete(GPU_CLAIMS, "of-g", "default")
-    await stage.until(lambda: not stage.desk.gangs.plans)
-    await stage.until(lambda: not stage.desk.ledger.leases, 10.0)
+    await stage.until(lambda: not stage.scheduler.gangs.plans)
+    await stage.until(lambda: not stage.scheduler.ledger.leases, 10.0)
     assert await stage.leases() == {}
 
 
@@ -143,8 +143,8 @@ async def test_a_member_that_comes_to_be_bound_after_its_gang_ran_out_of_time_do
     await stage.planned()
     assert (await stage.filter(pods[0]))["NodeNames"] == ["a"]
     await stage.delete(pods[1])
-    await stage.until(lambda: not stage.desk.gangs.plans)
-    assert "have not come yet" in await stage.bind(pods[0], "a")
+    await stage.until(lambda: not stage.scheduler.gangs.plans)
+    assert "are not ready to be bound yet" in await stage.bind(pods[0], "a")
     assert (await stage.read(pods[0])).spec.node_name == ""
 
 
@@ -156,9 +156,9 @@ async def test_a_member_does_not_run_alone_when_the_others_have_gone(stage: Stag
     await stage.planned()
     assert (await stage.filter(pods[0]))["NodeNames"] == ["a"]
     await stage.delete(pods[1])
-    await stage.until(lambda: pods[1].metadata.uid not in stage.desk.ledger.pods)
-    assert "have not come yet" in await stage.bind(pods[0], "a")
-    await stage.until(lambda: not stage.desk.ledger.leases)
+    await stage.until(lambda: pods[1].metadata.uid not in stage.scheduler.ledger.pods)
+    assert "are not ready to be bound yet" in await stage.bind(pods[0], "a")
+    await stage.until(lambda: not stage.scheduler.ledger.leases)
     assert (await stage.read(pods[0])).spec.node_name == ""
     pods[1] = await stage.pod("p1", "of-g")
     await stage.planned()
@@ -172,8 +172,8 @@ async def test_a_size_that_is_no_number_stops_nobody_else(stage: Stage, size: st
     odd = await stage.pod("p", "of-x")
     refused = await stage.filter(odd)
     assert refused["NodeNames"] == []
-    await stage.until(lambda: odd.metadata.uid in stage.desk.waiting.pods)
-    assert "no claim says its size" in stage.desk.waiting.pods[odd.metadata.uid].note
+    await stage.until(lambda: odd.metadata.uid in stage.scheduler.pending.pods)
+    assert "no claim has the annotation" in stage.scheduler.pending.pods[odd.metadata.uid].note
     await stage.claim("one")
     assert await stage.schedule(await stage.pod("q", "one")) == "a"
 
@@ -184,7 +184,7 @@ async def test_a_group_without_time_gets_the_usual_time(stage: Stage) -> None:
     await gang_claim(stage, "g")
     pods = [await stage.pod(f"p{at}", "of-g") for at in range(2)]
     await stage.planned()
-    assert next(iter(stage.desk.gangs.plans.values())).deadline > stage.client.timing.monotonic() + 30
+    assert next(iter(stage.scheduler.gangs.plans.values())).deadline > stage.client.timing.monotonic() + 30
     assert await bind_all(stage, pods) == ["", ""]
 
 
@@ -220,13 +220,13 @@ async def test_a_gang_with_a_member_that_may_go_nowhere_waits_and_says_why(stage
     await gang_claim(stage, "g")
     await stage.pod("p0", "of-g")
     await stage.pod("p1", "of-g", nodeSelector={"disk": "fast"})
-    await stage.until(lambda: stage.desk.gangs.notes)
-    assert stage.desk.gangs.notes["default", "g"] == (
+    await stage.until(lambda: stage.scheduler.gangs.notes)
+    assert stage.scheduler.gangs.notes["default", "g"] == (
         "gang g: 0 of 2 members fit; next member: "
         "2 nodes are excluded by its node selector, affinity or taints"
     )
-    why = explain(stage.desk.ledger, "default", "of-g")
-    assert "2 nodes are closed to it" in why.sentence
+    why = explain(stage.scheduler.ledger, "default", "of-g")
+    assert "2 nodes are excluded" in why.sentence
     await stage.client.write_json(
         "PATCH", "/api/v1/nodes/b", {"metadata": {"labels": {"disk": "fast"}}}, "application/merge-patch+json"
     )

@@ -10,12 +10,12 @@ from gpufleet.kubernetes.annotations import ALLOCATED, NUDGE
 from gpufleet.kubernetes.client.resources import GPU_CLAIMS
 from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, GpuClaim
 from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
-from gpufleet.scheduler.reservation import PodName
+from gpufleet.scheduler.reservation import PodRef
 from kubelite import KubeLite
 
 
 async def no_leases(stage: Stage) -> None:
-    await stage.until(lambda: not stage.desk.ledger.leases)
+    await stage.until(lambda: not stage.scheduler.ledger.leases)
     assert await stage.leases() == {}
 
 
@@ -26,7 +26,9 @@ async def test_a_deleted_pod_gives_its_gpus_back_and_wakes_who_waits(stage: Stag
     await stage.schedule(first)
     assert await stage.schedule(second) == ""
     await stage.delete(first)
-    await stage.until(lambda: NUDGE in stage.desk.ledger.pods[second.metadata.uid].metadata.annotations, 2.0)
+    await stage.until(
+        lambda: NUDGE in stage.scheduler.ledger.pods[second.metadata.uid].metadata.annotations, 2.0
+    )
     assert await stage.leases() == {}, "the lease must be gone before anybody is woken"
     assert await stage.schedule(second) == "a"
 
@@ -39,7 +41,9 @@ async def test_succeeded_and_failed_pods_hold_nothing(stage: Stage) -> None:
         await stage.schedule(pod)
         await stage.phase(pod, phase)
     await no_leases(stage)
-    await stage.until(lambda: stage.desk.ledger.claims["default", "one"].status.message.startswith("No pod"))
+    await stage.until(
+        lambda: stage.scheduler.ledger.claims["default", "one"].status.message.startswith("No running")
+    )
 
 
 async def test_one_release_wakes_only_whom_it_helps(stage: Stage) -> None:
@@ -56,7 +60,7 @@ async def test_one_release_wakes_only_whom_it_helps(stage: Stage) -> None:
     woken = [
         pod.metadata.name
         for pod in waiting
-        if NUDGE in stage.desk.ledger.pods[pod.metadata.uid].metadata.annotations
+        if NUDGE in stage.scheduler.ledger.pods[pod.metadata.uid].metadata.annotations
     ]
     assert woken == ["w0"]
 
@@ -81,12 +85,12 @@ async def test_leases_without_a_binding_are_taken_back_after_the_grace_period(se
         await stage.claim("two", 2)
         pod = await stage.pod("p", "two")
         await stage.filter(pod)
-        hold = stage.desk.ledger.holds[pod.metadata.uid]
-        await stage.desk.leasing.reserve(PodName(pod.metadata.uid, "default", "p", "two"), hold.fits)
+        hold = stage.scheduler.ledger.holds[pod.metadata.uid]
+        await stage.scheduler.reservations.reserve(PodRef(pod.metadata.uid, "default", "p", "two"), hold.fits)
         assert len(await stage.leases()) == 2
         await no_leases(stage)
         text = (await stage.raw("GET", "/metrics"))[1].decode()
-        assert 'leases_recovered_total{why="not bound"} 2.0' in text
+        assert 'leases_recovered_total{why="not_bound"} 2.0' in text
 
 
 async def test_a_lease_of_another_version_goes_with_its_pod(stage: Stage) -> None:
@@ -97,7 +101,7 @@ async def test_a_lease_of_another_version_goes_with_its_pod(stage: Stage) -> Non
         ObjectMeta(name="gpu-a-0", namespace="default"), LeaseSpec(holder_identity=pod.metadata.uid)
     )
     await stage.client.create(LEASES, lease)
-    await stage.until(lambda: "gpu-a-0" in stage.desk.ledger.leases)
+    await stage.until(lambda: "gpu-a-0" in stage.scheduler.ledger.leases)
     await asyncio.sleep(0.2)
     assert list(await stage.leases()) == ["gpu-a-0"]
     await stage.delete(pod)
@@ -116,13 +120,13 @@ async def test_a_lease_of_another_version_stays_while_its_pod_waits_or_runs(serv
                 LeaseSpec(holder_identity=pod.metadata.uid),
             )
             await stage.client.create(LEASES, lease)
-        await stage.until(lambda: {"gpu-a-2", "gpu-a-3"} <= stage.desk.ledger.leases.keys())
+        await stage.until(lambda: {"gpu-a-2", "gpu-a-3"} <= stage.scheduler.ledger.leases.keys())
         # One of our own that nobody binds with: when it has been taken back, time was up for the others too.
         stray = await stage.pod("s", "one")
         await stage.filter(stray)
-        fits = stage.desk.ledger.holds[stray.metadata.uid].fits
-        await stage.desk.leasing.reserve(PodName(stray.metadata.uid, "default", "s", "one"), fits)
-        await stage.until(lambda: not stage.desk.ledger.parts(stray.metadata.uid), 10.0)
+        fits = stage.scheduler.ledger.holds[stray.metadata.uid].fits
+        await stage.scheduler.reservations.reserve(PodRef(stray.metadata.uid, "default", "s", "one"), fits)
+        await stage.until(lambda: not stage.scheduler.ledger.leases_of(stray.metadata.uid), 10.0)
         assert sorted(await stage.leases()) == ["gpu-a-0", "gpu-a-2", "gpu-a-3"]
 
 
@@ -133,7 +137,7 @@ async def test_a_hold_runs_out(server: KubeLite) -> None:
         first, second = await stage.pod("p", "one"), await stage.pod("q", "one")
         assert (await stage.filter(first))["NodeNames"] == ["a"]
         assert (await stage.filter(second))["NodeNames"] == []
-        await stage.until(lambda: not stage.desk.ledger.holds)
+        await stage.until(lambda: not stage.scheduler.ledger.holds)
         assert await stage.schedule(second) == "a"
 
 
@@ -143,7 +147,7 @@ async def test_a_claim_that_comes_later_wakes_its_pod(stage: Stage) -> None:
     refused = await stage.filter(pod)
     assert "GpuClaim late does not exist" in refused["FailedAndUnresolvableNodes"]["a"]
     await stage.claim("late")
-    await stage.until(lambda: NUDGE in stage.desk.ledger.pods[pod.metadata.uid].metadata.annotations)
+    await stage.until(lambda: NUDGE in stage.scheduler.ledger.pods[pod.metadata.uid].metadata.annotations)
 
 
 async def test_a_node_that_returns_wakes_who_waits(stage: Stage) -> None:
@@ -151,14 +155,14 @@ async def test_a_node_that_returns_wakes_who_waits(stage: Stage) -> None:
     await stage.client.write_json(
         "PATCH", "/api/v1/nodes/a", {"spec": {"unschedulable": True}}, "application/merge-patch+json"
     )
-    await stage.until(lambda: stage.desk.ledger.cluster.nodes["a"].cordoned)
+    await stage.until(lambda: stage.scheduler.ledger.cluster.nodes["a"].cordoned)
     await stage.claim("one")
     pod = await stage.pod("p", "one")
     assert await stage.schedule(pod) == ""
     await stage.client.write_json(
         "PATCH", "/api/v1/nodes/a", {"spec": {"unschedulable": None}}, "application/merge-patch+json"
     )
-    await stage.until(lambda: NUDGE in stage.desk.ledger.pods[pod.metadata.uid].metadata.annotations)
+    await stage.until(lambda: NUDGE in stage.scheduler.ledger.pods[pod.metadata.uid].metadata.annotations)
     assert await stage.schedule(pod) == "a"
 
 
@@ -171,7 +175,7 @@ async def test_a_lease_deleted_by_hand_under_a_running_pod_is_written_again(stag
     await stage.client.delete(LEASES, "gpu-a-0", "default")
 
     def is_back() -> bool:
-        known = stage.desk.ledger.leases.get("gpu-a-0")
+        known = stage.scheduler.ledger.leases.get("gpu-a-0")
         return known is not None and known.object.metadata.uid != before.metadata.uid
 
     await stage.until(is_back)
@@ -193,10 +197,10 @@ async def test_leases_are_written_again_for_a_mig_instance_and_for_a_pod_whose_c
         assert await stage.schedule(pod) == "a"
     before = await stage.leases()
     await stage.client.delete(GPU_CLAIMS, "one", "default")
-    await stage.until(lambda: ("default", "one") not in stage.desk.ledger.claims)
+    await stage.until(lambda: ("default", "one") not in stage.scheduler.ledger.claims)
     for name in before:
         await stage.client.delete(LEASES, name, "default")
-    ledger = stage.desk.ledger
+    ledger = stage.scheduler.ledger
 
     def holders(name: str) -> dict[str, tuple[int, tuple[str, ...]]]:
         lease = ledger.leases.get(name)
@@ -219,7 +223,7 @@ async def test_leases_that_were_lost_while_nobody_watched_are_written_again(serv
     async with KubeClient(Connection(server.url)) as client:
         await client.delete(LEASES, "gpu-a-1", "default")
     async with open_stage(server) as again:
-        await again.until(lambda: set(again.desk.ledger.leases) == {"gpu-a-0", "gpu-a-1"})
+        await again.until(lambda: set(again.scheduler.ledger.leases) == {"gpu-a-0", "gpu-a-1"})
 
 
 async def test_a_claim_that_makes_no_sense_stops_nobody_else(stage: Stage) -> None:
@@ -232,7 +236,7 @@ async def test_a_claim_that_makes_no_sense_stops_nobody_else(stage: Stage) -> No
             spec=ClaimSpec(ClaimDevices(1, exclusivity="MIG"), gang_ref="g"),
         ),
     )
-    stage.desk.on_claims([nonsense])
+    stage.scheduler.on_claims([nonsense])
     await stage.group("g", 1)
     pod = await stage.pod("p", "odd")
     assert await stage.schedule(pod) == ""
@@ -249,7 +253,7 @@ async def test_what_was_kept_for_a_pod_that_is_deleted_wakes_who_waits(stage: St
     assert (await stage.filter(first))["NodeNames"] == ["a"]
     assert await stage.schedule(second) == ""
     await stage.delete(first)
-    await stage.until(lambda: NUDGE in stage.desk.ledger.pods[second.metadata.uid].metadata.annotations)
+    await stage.until(lambda: NUDGE in stage.scheduler.ledger.pods[second.metadata.uid].metadata.annotations)
     assert await stage.schedule(second) == "a"
 
 
@@ -264,7 +268,7 @@ async def test_a_claim_that_asks_for_less_wakes_its_pod(stage: Stage) -> None:
         {"spec": {"devices": {"count": 2}}},
         "application/merge-patch+json",
     )
-    await stage.until(lambda: NUDGE in stage.desk.ledger.pods[pod.metadata.uid].metadata.annotations)
+    await stage.until(lambda: NUDGE in stage.scheduler.ledger.pods[pod.metadata.uid].metadata.annotations)
     assert await stage.schedule(pod) == "a"
 
 
@@ -281,7 +285,7 @@ async def test_a_pod_that_a_finalizer_keeps_from_going_is_not_woken_in_place_of_
     kept = {"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}
     await stage.client.write_json("PATCH", path, kept, "application/merge-patch+json")
     await stage.delete(leaving)
-    ledger = stage.desk.ledger
+    ledger = stage.scheduler.ledger
     await stage.until(lambda: ledger.pods[leaving.metadata.uid].metadata.deletion_timestamp)
     await stage.delete(running)
     await stage.until(lambda: NUDGE in ledger.pods[waiting.metadata.uid].metadata.annotations)
@@ -302,10 +306,10 @@ async def test_an_annotation_that_somebody_wrote_by_hand_stops_nobody_else(
         {"metadata": {"annotations": {ALLOCATED: allocated}}},
         "application/merge-patch+json",
     )
-    await stage.until(lambda: ALLOCATED in stage.desk.ledger.pods[odd.metadata.uid].metadata.annotations)
+    await stage.until(lambda: ALLOCATED in stage.scheduler.ledger.pods[odd.metadata.uid].metadata.annotations)
     pod = await stage.pod("p", "one")
     assert await stage.schedule(pod) == "a"
-    status = stage.desk.ledger.claims
+    status = stage.scheduler.ledger.claims
     await stage.until(
         lambda: [each.pod_name for each in status["default", "one"].status.allocations] == ["p"]
     )
@@ -322,8 +326,8 @@ async def test_a_pod_that_somebody_has_given_a_lease_by_hand_is_woken_too(stage:
         ObjectMeta(name="gpu-a-1", namespace="default"), LeaseSpec(holder_identity=waiting.metadata.uid)
     )
     await stage.client.create(LEASES, lease)
-    await stage.until(lambda: "gpu-a-1" in stage.desk.ledger.leases)
+    await stage.until(lambda: "gpu-a-1" in stage.scheduler.ledger.leases)
     assert await stage.schedule(waiting) == ""
     await stage.delete(running)
-    await stage.until(lambda: NUDGE in stage.desk.ledger.pods[waiting.metadata.uid].metadata.annotations)
+    await stage.until(lambda: NUDGE in stage.scheduler.ledger.pods[waiting.metadata.uid].metadata.annotations)
     assert await stage.schedule(waiting) == "a"

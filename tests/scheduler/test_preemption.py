@@ -26,7 +26,7 @@ async def test_a_pod_of_priority_gets_the_gpus_of_the_least_important(stage: Sta
     assert await stage.schedule(high) == ""
     late = await stage.pod("late", "one", priorityClassName="low")
     assert await stage.schedule(late) == "", "the GPUs are kept for whom they were freed"
-    ledger = stage.desk.ledger
+    ledger = stage.scheduler.ledger
     await stage.until(lambda: all(ledger.pods[pod.metadata.uid].metadata.deletion_timestamp for pod in low))
     assert len(await stage.leases()) == 2, "a pod that is leaving holds its GPUs until it is gone"
     for pod in low:
@@ -86,13 +86,13 @@ async def test_a_gang_of_priority_has_others_leave_for_all_of_its_members(stage:
     high = [
         await stage.pod(f"high{at}", "of-g", priorityClassName="high", nodeSelector=fast) for at in range(2)
     ]
-    ledger = stage.desk.ledger
+    ledger = stage.scheduler.ledger
     await stage.until(
         lambda: all(ledger.pods[pod.metadata.uid].metadata.deletion_timestamp for pod in low.values())
     )
     refused = await stage.filter(high[0])
     assert not refused["NodeNames"]
-    assert "are leaving them" in stage.desk.gangs.notes["default", "g"]
+    assert "until the preempted pods have terminated" in stage.scheduler.gangs.notes["default", "g"]
     for pod in low.values():
         await stage.delete(pod)
     await stage.planned()
@@ -115,7 +115,7 @@ async def test_nobody_leaves_for_half_a_gang(stage: Stage) -> None:
         assert await stage.schedule(pod) == "a"
     for at in range(2):
         await stage.pod(f"high{at}", "of-g", priorityClassName="high")
-    await stage.until(lambda: ("default", "g") in stage.desk.gangs.notes)
-    assert "0 of 2 members fit" in stage.desk.gangs.notes["default", "g"]
-    assert stage.desk.ledger.pods[low.metadata.uid].metadata.deletion_timestamp is None
-    assert not stage.desk.ledger.holds
+    await stage.until(lambda: ("default", "g") in stage.scheduler.gangs.notes)
+    assert "0 of 2 members fit" in stage.scheduler.gangs.notes["default", "g"]
+    assert stage.scheduler.ledger.pods[low.metadata.uid].metadata.deletion_timestamp is None
+    assert not stage.scheduler.ledger.holds

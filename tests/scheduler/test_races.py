@@ -75,7 +75,7 @@ def test_a_lease_whose_creation_comes_late_is_released(world: World) -> None:
     world.arrive_late(0)
     assert leases(world) == {"gpu-a-0": pod.metadata.uid}
     process.watch(100)
-    process.look("care")
+    process.look("lease_gc")
     answer_all(world)
     assert leases(world) == {}
     process.kill()
@@ -88,10 +88,10 @@ def test_a_renewed_lease_is_not_taken_back(world: World) -> None:
     old.kill()
     first, second = Process(world), Process(world)
     world.now += 60
-    first.look("care")
+    first.look("lease_gc")
     answer_all(world)
     world.now += 60
-    first.look("care")
+    first.look("lease_gc")
     answer(world, "nudge")
     # The leases are about to be given back. Now the other process binds the pod with them.
     second.watch(100)
@@ -113,9 +113,9 @@ def test_a_leader_that_wakes_up_after_its_leases_were_taken_back_can_not_bind(wo
     answer(world, "create lease")
     assert [call.name for call in world.calls] == ["bind p to a"], "and here it is suspended"
     new.watch(100)
-    new.look("care")
+    new.look("lease_gc")
     world.now += 60
-    new.look("care")
+    new.look("lease_gc")
     answer(world, "nudge")
     answer(world, "delete lease")
     other = world.add_pod("q", "two")
@@ -234,7 +234,7 @@ def test_a_pod_for_which_others_leave_takes_what_becomes_free_before(world: Worl
     )
     world.finish(staying)
     process.watch()
-    process.look("care")
+    process.look("lease_gc")
     answer_all(world)
     process.watch()
     fresh = world.pod("high")
@@ -254,9 +254,9 @@ def test_a_pod_that_ends_while_its_bind_has_no_answer_yet_gives_its_gpus_back(wo
     assert bound is not None
     world.finish(bound)
     process.watch()
-    process.look("care")
+    process.look("lease_gc")
     answer(world, "nudge")
-    process.look("care")
+    process.look("lease_gc")
     answer_all(world)
     assert leases(world) == {}
     process.kill()
@@ -297,13 +297,13 @@ def test_a_process_that_never_leads_remembers_nothing_of_what_is_gone(world: Wor
         world.remove("pods", "ns", pod.metadata.name)
         world.remove("claims", "ns", f"claim-{at}")
         leader.watch()
-        leader.look("care")
+        leader.look("lease_gc")
         answer_all(world)
         standby.watch()
     assert leases(world) == {}
-    assert not standby.desk.care._dirty
-    assert not standby.desk.care._departed
-    assert {claim for _, claim in standby.desk.statuses._dirty} <= {"one", "two"}
+    assert not standby.scheduler.lease_gc._dirty
+    assert not standby.scheduler.lease_gc._deleted
+    assert {claim for _, claim in standby.scheduler.statuses._dirty} <= {"one", "two"}
     leader.kill()
     standby.kill()
 
@@ -323,15 +323,15 @@ def test_of_two_gangs_that_wait_the_more_important_comes_first_then_the_older(
     process.watch()
     process.look("gangs")
     answer_all(world)
-    assert not process.desk.gangs.plans
+    assert not process.scheduler.gangs.plans
     bound = world.pod("p")
     assert bound is not None
     world.finish(bound)
-    for part in ("care", "gangs"):
+    for part in ("lease_gc", "gangs"):
         process.watch()
         process.look(part)
         answer_all(world)
-    assert list(process.desk.gangs.plans) == [("ns", "z")]
+    assert list(process.scheduler.gangs.plans) == [("ns", "z")]
     process.kill()
 
 
@@ -352,7 +352,7 @@ def test_a_pod_that_was_woken_for_nothing_is_woken_by_the_next_release_too(world
         world.finish(pod)
         for _ in range(2):
             process.watch()
-            process.look("care")
+            process.look("lease_gc")
             while world.calls:
                 woken.extend(call.name for call in world.calls if call.name.startswith("nudge"))
                 world.resolve(world.calls[0], "done")
@@ -368,7 +368,7 @@ def test_a_pod_that_was_woken_for_nothing_is_woken_by_the_next_release_too(world
     assert not run("slow")
     end("q")
     world.now += 2
-    process.look("care")
+    process.look("lease_gc")
     assert [call.name for call in world.calls] == ["nudge slow"]
     process.kill()
 
@@ -379,14 +379,14 @@ def test_a_gang_whose_reservation_was_interrupted_is_planned_again_at_once(world
     members, process = [world.add_pod(name, "of-g") for name in ("p", "q")], Process(world)
     process.look("gangs")
     answer(world, "create lease gpu-a-0")
-    process.lose_office()
-    process.take_office()
+    process.stop_leading()
+    process.start_leading()
     process.watch()
     process.look("gangs")
     answer_all(world)
     assert leases(world).keys() == {"gpu-a-0", "gpu-a-1"}
     assert set(leases(world).values()) == {pod.metadata.uid for pod in members}
-    assert [plan.leased for plan in process.desk.gangs.plans.values()] == [True]
+    assert [plan.leased for plan in process.scheduler.gangs.plans.values()] == [True]
     process.kill()
 
 
@@ -408,7 +408,7 @@ def test_a_lease_that_can_not_be_released_is_not_complained_of_every_second(
         for _ in range(600):
             world.now += 1.0
             process.watch()
-            process.look("care")
+            process.look("lease_gc")
             while world.calls:
                 world.resolve(world.calls[0], "failed")
     told = [line for line in lines if line["log_level"] == "warning"]

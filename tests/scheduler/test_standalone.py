@@ -11,13 +11,13 @@ from kubelite import KubeLite
 
 async def bound(stage: Stage, *names: str) -> dict[str, str]:
     def done() -> bool:
-        pods = {pod.metadata.name: pod.spec.node_name for pod in stage.desk.ledger.pods.values()}
+        pods = {pod.metadata.name: pod.spec.node_name for pod in stage.scheduler.ledger.pods.values()}
         return all(pods.get(name) for name in names)
 
     await stage.until(done)
     return {
         pod.metadata.name: pod.spec.node_name
-        for pod in stage.desk.ledger.pods.values()
+        for pod in stage.scheduler.ledger.pods.values()
         if pod.metadata.name in names
     }
 
@@ -44,7 +44,9 @@ async def test_cpu_memory_taints_and_other_schedulers_are_respected(server: Kube
         await bound(stage, "modest")
         await stage.node("large", allocatable={"cpu": "8", "memory": "8Gi"})
         assert await bound(stage, "hungry") == {"hungry": "large"}
-        unbound = [pod.metadata.name for pod in stage.desk.ledger.pods.values() if not pod.spec.node_name]
+        unbound = [
+            pod.metadata.name for pod in stage.scheduler.ledger.pods.values() if not pod.spec.node_name
+        ]
         assert unbound == ["other"]
 
 
@@ -69,7 +71,7 @@ async def test_nothing_is_reserved_for_a_gang_that_another_scheduler_binds(serve
         await stage.claim("two", 2)
         await stage.pod("mine", "two")
         assert await bound(stage, "mine") == {"mine": "a"}
-        assert not stage.desk.gangs.plans
+        assert not stage.scheduler.gangs.plans
 
 
 def test_cpu_of_a_pod_whose_bind_is_under_way_is_spoken_for() -> None:
@@ -80,7 +82,7 @@ def test_cpu_of_a_pod_whose_bind_is_under_way_is_spoken_for() -> None:
     for name in ("p", "q"):
         world.write("pods", structs.replace(world.add_pod(name, "one"), spec=spec))
     process = Process(world)
-    loop = Standalone(process.desk, "s")
+    loop = Standalone(process.scheduler, "s")
 
     async def look(now: float) -> None:
         loop.step(now)

@@ -304,19 +304,19 @@ class ModelApi:
 
         await self._call(f"bind {pod} to {node}", act)
 
-    async def nudge(self, namespace: str, pod: str, uid: str, mark: str) -> Pod | None:
+    async def nudge(self, namespace: str, pod: str, uid: str, nudge_value: str) -> Pod | None:
         def act() -> Any:
             known = self._world.pod(pod, namespace)
             if known is None or known.metadata.uid != uid:
                 return None
             meta = known.metadata
-            noted = structs.replace(meta, annotations={**meta.annotations, NUDGE: mark})
+            noted = structs.replace(meta, annotations={**meta.annotations, NUDGE: nudge_value})
             return self._world.write("pods", structs.replace(known, metadata=noted))
 
         found: Pod | None = await self._call(f"nudge {pod}", act)
         return found
 
-    async def open_gate(self, pod: Pod, gate: str) -> None:
+    async def remove_gate(self, pod: Pod, gate: str) -> None:
         def act() -> None:
             known = self._world.pod(pod.metadata.name, pod.metadata.namespace)
             if known is None or known.metadata.uid != pod.metadata.uid:
@@ -343,7 +343,7 @@ class ModelApi:
 
         await self._call(f"write status of {claim}", act)
 
-    async def say(
+    async def record_event(
         self, about: ObjectReference, reason: str, note: str, type: Literal["Normal", "Warning"]
     ) -> None:
         return
@@ -357,7 +357,7 @@ class Process:
 
     _names = 0
 
-    def __init__(self, world: World, plant: Callable[[Scheduler], None] = lambda desk: None) -> None:
+    def __init__(self, world: World, plant: Callable[[Scheduler], None] = lambda scheduler: None) -> None:
         Process._names += 1
         self.world = world
         self.name = f"s{Process._names}"
@@ -372,16 +372,16 @@ class Process:
             random=lambda: 0.5,
         )
         settings = SchedulerSettings(hold=5.0, grace=10.0, permit=0.0)
-        self.desk = Scheduler(
+        self.scheduler = Scheduler(
             ModelApi(world, self), settings, "gpufleet", timing=timing, new_stamp=self._stamp
         )
-        plant(self.desk)
+        plant(self.scheduler)
         self.tasks: dict[asyncio.Task[Any], str] = {}
         self.looks: dict[str, asyncio.Task[Any]] = {}
         self.seen = len(world.history)
         for kind in ("leases", "nodes", "reports", "claims", "groups", "pods"):
             self._tell(kind, [CacheChange(None, item) for item in world.all(kind)])
-        self.take_office()
+        self.start_leading()
 
     def _stamp(self) -> str:
         self.stamps += 1
@@ -392,7 +392,7 @@ class Process:
         self.excused = self.stamps
 
     def _tell(self, kind: str, changes: list[CacheChange[Any]]) -> None:
-        getattr(self.desk, f"on_{kind}")(changes)
+        getattr(self.scheduler, f"on_{kind}")(changes)
 
     def watch(self, events: int = 1_000_000) -> None:
         """The watch brings the next events."""
@@ -401,16 +401,16 @@ class Process:
         self.seen = min(len(self.world.history), self.seen + events)
         self.world.settle()
 
-    def take_office(self) -> None:
+    def start_leading(self) -> None:
         """It was elected: everything is looked at from scratch."""
-        self.in_office = True
-        self.desk.care.look_at_all()
-        self.desk.gangs.look_at_all()
-        self.desk.statuses.look_at_all()
+        self.leading = True
+        self.scheduler.lease_gc.enqueue_all()
+        self.scheduler.gangs.enqueue_all()
+        self.scheduler.statuses.enqueue_all()
 
-    def lose_office(self) -> None:
+    def stop_leading(self) -> None:
         """Another was elected: what it does by itself ends in the middle; what it was asked to do goes on."""
-        self.in_office = False
+        self.leading = False
         for task in self.looks.values():
             task.cancel()
         self.spoil()
@@ -418,13 +418,13 @@ class Process:
         self.looks.clear()
         self.world.calls = [call for call in self.world.calls if not call.answer.cancelled()]
 
-    def look(self, part: Literal["care", "gangs", "statuses"]) -> None:
+    def look(self, part: Literal["lease_gc", "gangs", "statuses"]) -> None:
         """One round of a part that works by itself, unless it is at work."""
         task = self.looks.get(part)
         if task is None or task.done():
             if task is not None:
                 task.result()
-            self.looks[part] = self._start(getattr(self.desk, part).step())
+            self.looks[part] = self._start(getattr(self.scheduler, part).step())
             self.world.settle()
 
     def schedule(self, pod: Pod) -> bool:
@@ -433,7 +433,7 @@ class Process:
             return False
 
         async def ask() -> Any:
-            return self.desk.filter(pod, sorted(self.world.nodes))
+            return self.scheduler.filter(pod, sorted(self.world.nodes))
 
         choice = self.world.loop.run_until_complete(ask())
         self.world.settle()
@@ -443,7 +443,7 @@ class Process:
             return False
         self.choices[meta.uid] = choice
         self.world.came.add(meta.uid)
-        task = self._start(self.desk.bind(meta.namespace, meta.name, meta.uid, choice.node))
+        task = self._start(self.scheduler.bind(meta.namespace, meta.name, meta.uid, choice.node))
         self.tasks[task] = meta.uid
         self.world.settle()
         return True
@@ -465,7 +465,7 @@ class Process:
     @property
     def idle(self) -> bool:
         """Whether nothing is under way in it."""
-        works = (*self.tasks, *self.looks.values(), *self.desk._tasks)
+        works = (*self.tasks, *self.looks.values(), *self.scheduler._tasks)
         return self.alive and all(task.done() for task in works)
 
     def kill(self) -> None:
@@ -473,7 +473,7 @@ class Process:
         self.alive = False
         for call in [call for call in self.world.calls if call.process is self]:
             self.world.calls.remove(call)
-        for task in (*self.tasks, *self.looks.values(), *self.desk._tasks):
+        for task in (*self.tasks, *self.looks.values(), *self.scheduler._tasks):
             task.cancel()
         self.world.settle()
         self.tasks.clear()

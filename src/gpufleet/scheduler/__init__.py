@@ -1,1 +1,1 @@
-"""Hands out GPUs: kube-scheduler's extender and the stand-alone loop, over leases and claims."""
+"""Allocate GPUs to pods with GpuClaims: kube-scheduler's extender and the stand-alone loop."""

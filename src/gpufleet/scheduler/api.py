@@ -1,9 +1,9 @@
-"""The calls that the scheduler makes to the Kubernetes API, as one small Protocol.
+"""The interface between the scheduler and the Kubernetes API.
 
-`api.py` makes them with the real client; the tests have a model that fails, delays and loses
-them one by one. Reads return None for what is not there. Errors are those of
-`gpufleet.kubernetes.client.errors`: a refusal means that nothing was done, `Unreachable` too; after any
-other `KubernetesUnavailable` a write may or may not have been done.
+`kubernetes_api.py` implements it with the real client. The tests implement it with a model that
+fails, delays and loses single calls. Reads return None if the object does not exist. Errors are
+those of `gpufleet.kubernetes.client.errors`: after a refusal or `Unreachable` nothing was done; after
+any other `KubernetesUnavailable` a write may or may not have been done.
 """
 
 from collections.abc import Mapping
@@ -12,23 +12,23 @@ from typing import Any, Literal, Protocol
 from gpufleet.kubernetes.objects import Lease, ObjectReference, Pod
 
 
-class Api(Protocol):
-    """What the scheduler asks of the API server."""
+class SchedulerApi(Protocol):
+    """The calls that the scheduler makes."""
 
     async def read_lease(self, name: str) -> Lease | None:
-        """The lease as it is now."""
+        """Return the current lease."""
 
     async def create_lease(self, lease: Lease) -> Lease:
-        """Create it; AlreadyExists if somebody was first."""
+        """Create a lease; raise AlreadyExists if it exists."""
 
     async def replace_lease(self, lease: Lease) -> Lease:
-        """Write it back; Conflict if it has changed, NotFound if it is gone."""
+        """Replace a lease; raise Conflict if it has changed, ObjectNotFound if it is deleted."""
 
     async def delete_lease(self, name: str, uid: str, resource_version: str) -> None:
-        """Delete exactly this state of it; Conflict if it has changed, NotFound if it is gone."""
+        """Delete this version of a lease; raise Conflict if it has changed, ObjectNotFound if it is deleted."""
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
-        """The pod as it is now."""
+        """Return the current pod."""
 
     async def bind(
         self,
@@ -39,21 +39,21 @@ class Api(Protocol):
         node: str,
         annotations: Mapping[str, str],
     ) -> None:
-        """Place the pod if it is still in this state; Conflict if not."""
+        """Bind this version of the pod and set annotations; raise Conflict if it has changed."""
 
-    async def nudge(self, namespace: str, pod: str, uid: str, mark: str) -> Pod | None:
-        """Write `mark` into the pod's nudge annotation and return the pod; None if that pod is gone."""
+    async def nudge(self, namespace: str, pod: str, uid: str, value: str) -> Pod | None:
+        """Set the pod's nudge annotation and return the pod; None if the pod no longer exists."""
 
-    async def open_gate(self, pod: Pod, gate: str) -> None:
-        """Remove a schedulingGate, if the pod still has it."""
+    async def remove_gate(self, pod: Pod, gate: str) -> None:
+        """Remove a schedulingGate if the pod still has it."""
 
     async def evict(self, namespace: str, pod: str, uid: str) -> None:
-        """Ask a pod to leave, gracefully."""
+        """Evict a pod gracefully."""
 
     async def write_status(self, namespace: str, claim: str, status: Mapping[str, Any]) -> None:
         """Replace the status of a claim."""
 
-    async def say(
-        self, about: ObjectReference, reason: str, note: str, type: Literal["Normal", "Warning"]
+    async def record_event(
+        self, regarding: ObjectReference, reason: str, note: str, type: Literal["Normal", "Warning"]
     ) -> None:
-        """Write an event; never fails."""
+        """Record an event; never raises."""

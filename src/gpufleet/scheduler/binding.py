@@ -1,11 +1,11 @@
-"""Reserve, PreBind and the binding of one pod, or Unreserve.
+"""Bind a pod: Reserve, PreBind and Bind, or Unreserve.
 
-The pod's version is read before its leases are written, and the Binding carries it: whoever
-takes an unbound pod's leases back changes the pod first, after which no Binding of that or an
-earlier version can go through. So a pod is bound if and only if its leases stand, whatever
-other replicas, lost answers and late requests do (docs/scheduling.md has the argument).
+The pod's version is read before its leases are written, and the Binding carries it. A process that
+reclaims an unbound pod's leases changes the pod first, after which no Binding with an earlier
+version can succeed. So a pod is bound if and only if it has its leases, whatever happens with other
+replicas, lost responses and late requests (see docs/scheduling.md).
 
-A bind is idempotent: a pod that is bound as asked is a success, however it came about.
+Binding is idempotent: a pod that is already bound to the node is a success.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from gpufleet.kubernetes.client.timing import Timing
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits
 from gpufleet.runtime.logs import get_logger
-from gpufleet.scheduler.api import Api
-from gpufleet.scheduler.filtering import whole_allocation
+from gpufleet.scheduler.api import SchedulerApi
+from gpufleet.scheduler.filtering import complete_allocation
 from gpufleet.scheduler.metrics import SchedulerMetrics
-from gpufleet.scheduler.reservation import PodName, Reservations, Reserved
+from gpufleet.scheduler.reservation import PodRef, Reservations, Reserved
 from gpufleet.scheduler.state import Hold, Ledger, request_of
 
 _log = get_logger("scheduler")
@@ -34,10 +34,10 @@ _ATTEMPTS = 3
 
 @dataclass
 class _Attempts:
-    """The attempts for one pod, of which one works and the others wait."""
+    """The attempts to bind one pod: one is running, the others wait for the lock."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    number: int = 0
+    count: int = 0
 
 
 class Binder:
@@ -45,54 +45,54 @@ class Binder:
 
     def __init__(
         self,
-        api: Api,
+        api: SchedulerApi,
         ledger: Ledger,
-        leasing: Reservations,
+        reservations: Reservations,
         metrics: SchedulerMetrics,
         hold_s: float,
         timing: Timing,
     ) -> None:
         self._api = api
         self._ledger = ledger
-        self._leasing = leasing
+        self._reservations = reservations
         self._metrics = metrics
         self._hold_s = hold_s
         self._timing = timing
         self._busy: dict[str, _Attempts] = {}
-        self.on_ended: Callable[[str], None] = lambda uid: None
-        """Called when an attempt ends: leases may be left behind, and the pod may have ended or gone meanwhile."""
-        self.keeps: Callable[[str], bool] = lambda uid: False
-        """Whether a pod keeps its leases after an attempt that failed: a gang gives back all or nothing."""
+        self.on_attempt_ended: Callable[[str], None] = lambda uid: None
+        """Called when an attempt ends: leases may be left, and the pod may be finished or deleted by now."""
+        self.is_planned: Callable[[str], bool] = lambda uid: False
+        """Whether a gang's plan keeps the pod's leases after a failed attempt: a gang releases all or none."""
 
     def busy(self, uid: str) -> bool:
-        """Whether an attempt for the pod is under way."""
+        """Return whether an attempt for the pod is running."""
         return uid in self._busy
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> str:
-        """Bind the pod to `node` with its GPUs; an error in words, or nothing if it is bound."""
+        """Bind the pod to `node` with its GPUs; return an error message, or an empty string if it is bound."""
         try:
-            async with self._alone(uid):
+            async with self._exclusive(uid):
                 with self._metrics.phase("Bind"):
                     error = await self._bind(namespace, name, uid, node)
         except GpufleetError as failure:
             error = str(failure)
         self._metrics.decisions.labels("bind_failed" if error else "bound").inc()
         if error:
-            _log.warning("bind failed", pod=f"{namespace}/{name}", node=node, error=error)
-        self.on_ended(uid)
+            _log.warning("bind_failed", pod=f"{namespace}/{name}", node=node, error=error)
+        self.on_attempt_ended(uid)
         return error
 
     @asynccontextmanager
-    async def _alone(self, uid: str) -> AsyncIterator[None]:
-        """One attempt for a pod at a time: kube-scheduler may ask again while the first is under way."""
+    async def _exclusive(self, uid: str) -> AsyncIterator[None]:
+        """Run one attempt per pod at a time: kube-scheduler may retry while the first is still running."""
         attempts = self._busy.setdefault(uid, _Attempts())
-        attempts.number += 1
+        attempts.count += 1
         try:
             async with attempts.lock:
                 yield
         finally:
-            attempts.number -= 1
-            if not attempts.number:
+            attempts.count -= 1
+            if not attempts.count:
                 del self._busy[uid]
 
     async def _bind(self, namespace: str, name: str, uid: str, node: str) -> str:
@@ -101,47 +101,47 @@ class Binder:
             if pod is None or attempt:
                 pod = await self._api.read_pod(namespace, name)
                 if pod is None or pod.metadata.uid != uid:
-                    return f"pod {namespace}/{name} is gone"
+                    return f"pod {namespace}/{name} no longer exists"
                 self._ledger.put_pod(pod)
             if pod.spec.node_name:
-                return self._already(pod, node)
+                return self._already_bound(pod, node)
             error = await self._attempt(pod, node)
             if error is not None:
                 return error
         return f"pod {namespace}/{name} changed {_ATTEMPTS} times while it was being bound"
 
-    def _already(self, pod: Pod, node: str) -> str:
-        """The pod has a node: as asked is a success."""
+    def _already_bound(self, pod: Pod, node: str) -> str:
+        """Return the result for a bound pod: success if it has the requested node."""
         self._ledger.release_hold(pod.metadata.uid)
         if pod.spec.node_name == node:
             return ""
-        return f"pod {pod.metadata.name} is already on {pod.spec.node_name}"
+        return f"pod {pod.metadata.name} is already bound to {pod.spec.node_name}"
 
     async def _attempt(self, pod: Pod, node: str) -> str | None:
-        """One attempt on the pod as read; None if it has changed and is worth another."""
-        meta, fits = pod.metadata, self._fits(pod, node)
+        """Try to bind the pod as read; return None if it has changed meanwhile, to try again."""
+        meta, fits = pod.metadata, self._place(pod, node)
         hold = self._ledger.holds.get(meta.uid)
         version = _newer(meta.resource_version, hold.version if hold else "")
         if isinstance(fits, str):
             return fits
-        reserved, notes = Reserved("", ()), {}
+        reserved, annotations = Reserved("", ()), {}
         if fits is not None:
             claim = meta.annotations[CLAIM]
             with self._metrics.phase("Reserve"):
-                name = PodName(meta.uid, meta.namespace, meta.name, claim)
-                reserved = await self._leasing.reserve(name, fits)
-            notes = self._annotations(fits)
+                name = PodRef(meta.uid, meta.namespace, meta.name, claim)
+                reserved = await self._reservations.reserve(name, fits)
+            annotations = self._annotations(fits)
         try:
-            await self._api.bind(meta.namespace, meta.name, meta.uid, version, node, notes)
+            await self._api.bind(meta.namespace, meta.name, meta.uid, version, node, annotations)
         except (KubernetesRefused, Unreachable, TooManyRequests) as error:
             return await self._after_refusal(pod, version, node, reserved, error)
         except KubernetesUnavailable as error:
-            return await self._after_silence(pod, node, fits, reserved, error)
+            return await self._after_unanswered(pod, node, fits, reserved, error)
         self._ledger.release_hold(meta.uid)
         return ""
 
-    def _fits(self, pod: Pod, node: str) -> Fits | str | None:
-        """The GPUs that are held for the pod there, or free ones; None if it wants none, a sentence if none fit."""
+    def _place(self, pod: Pod, node: str) -> Fits | str | None:
+        """Return the GPUs held for the pod on the node, or free ones; None if it requests none, or an error message."""
         uid = pod.metadata.uid
         if not pod.metadata.annotations.get(CLAIM):
             return None
@@ -153,17 +153,21 @@ class Binder:
         except InvalidRequest as error:
             return str(error)
         cluster = self._ledger.cluster
-        held = whole_allocation(request, node, self._ledger.parts(uid).get(node, {}))
+        held = complete_allocation(request, node, self._ledger.leases_of(uid).get(node, {}))
         if held is not None and cluster.offers(held):
             return held
         hold = self._ledger.holds.get(uid)
-        asked = hold is not None and hold.fits.node == node and hold.fits.request == request
-        if hold is not None and asked and cluster.offers(hold.fits):
+        if (
+            hold is not None
+            and hold.fits.node == node
+            and hold.fits.request == request
+            and cluster.offers(hold.fits)
+        ):
             return hold.fits
-        with self._ledger.without(uid):
+        with self._ledger.excluding(uid):
             verdict = cluster.place(request, [node])
         if not isinstance(verdict, Fits):
-            return f"the GPUs of {node} are gone: {verdict.summary}"
+            return f"the GPUs of {node} are no longer free: {verdict.summary}"
         self._ledger.hold(uid, Hold(verdict, self._timing.monotonic() + self._hold_s))
         return verdict
 
@@ -182,50 +186,50 @@ class Binder:
     async def _after_refusal(
         self, pod: Pod, version: str, node: str, reserved: Reserved, error: GpufleetError
     ) -> str | None:
-        """The Binding was refused for certain. Bound already? Changed? Else undo."""
+        """Handle a refused Binding: the pod may be bound or changed; otherwise release the new leases."""
         meta = pod.metadata
         now = await self._api.read_pod(meta.namespace, meta.name)
         alive = now is not None and now.metadata.uid == meta.uid
         if now is not None and alive:
             self._ledger.put_pod(now)
-        if not (now is not None and alive and self._stays(now, node)):
-            await self._leasing.unreserve(meta.uid, node, reserved.new, reserved.stamp)
+        if not (now is not None and alive and self._keeps_leases(now, node)):
+            await self._reservations.unreserve(meta.uid, node, reserved.new, reserved.stamp)
         if now is not None and alive:
             if now.spec.node_name:
-                return self._already(now, node)
+                return self._already_bound(now, node)
             if now.metadata.resource_version != version:
                 return None
         self._ledger.release_hold(meta.uid)
         return str(error)
 
-    async def _after_silence(
+    async def _after_unanswered(
         self, pod: Pod, node: str, fits: Fits | None, reserved: Reserved, error: GpufleetError
     ) -> str:
-        """No answer: the Binding may have been done, or may yet be. Changing the pod decides it."""
+        """Handle a Binding without a response, which may still be executed: changing the pod prevents that."""
         meta = pod.metadata
-        now = await self._api.nudge(meta.namespace, meta.name, meta.uid, self.mark())
+        now = await self._api.nudge(meta.namespace, meta.name, meta.uid, self.nudge_value())
         if now is not None:
             self._ledger.put_pod(now)
             if now.spec.node_name:
-                return self._already(now, node)
-        if fits is not None and not (now is not None and self._stays(now, node)):
-            await self._leasing.unreserve(meta.uid, node, fits.gpus, reserved.stamp)
+                return self._already_bound(now, node)
+        if fits is not None and not (now is not None and self._keeps_leases(now, node)):
+            await self._reservations.unreserve(meta.uid, node, fits.gpus, reserved.stamp)
         self._ledger.release_hold(meta.uid)
         return str(error)
 
-    def _stays(self, pod: Pod, node: str) -> bool:
-        """Whether the leases of this attempt are still needed."""
+    def _keeps_leases(self, pod: Pod, node: str) -> bool:
+        """Return whether the leases of this attempt are still needed."""
         if pod.spec.node_name:
             return pod.spec.node_name == node
-        return self.keeps(pod.metadata.uid)
+        return self.is_planned(pod.metadata.uid)
 
-    def mark(self) -> str:
-        """A nudge that differs from every other."""
+    def nudge_value(self) -> str:
+        """Return a unique value for the nudge annotation."""
         return f"{self._timing.now().isoformat()}-{int(self._timing.random() * 1e9):x}"
 
 
-def _newer(seen: str, told: str) -> str:
-    """The later of two versions of one object; what kube-scheduler told may be ahead of our watch."""
-    if seen.isdigit() and told.isdigit():
-        return seen if int(seen) >= int(told) else told
-    return seen
+def _newer(watched: str, filtered: str) -> str:
+    """Return the later version of the pod: kube-scheduler's filter call may be ahead of our watch."""
+    if watched.isdigit() and filtered.isdigit():
+        return watched if int(watched) >= int(filtered) else filtered
+    return watched

@@ -11,7 +11,7 @@ from gpufleet.errors import InvalidRequest
 from gpufleet.runtime.http_listener import Handler, HttpListener, Probe
 from gpufleet.runtime.logs import get_logger
 from gpufleet.scheduler import wire
-from gpufleet.scheduler.filtering import Everywhere, Unfit
+from gpufleet.scheduler.filtering import AnyNode, Unschedulable
 from gpufleet.scheduler.scheduler import Scheduler
 
 _log = get_logger("scheduler")
@@ -71,9 +71,9 @@ class Extender:
             return wire.encode(wire.FilterResult(error=_WHOLE_NODES))
         names = args.names
         choice = self._scheduler.filter(args.pod, names)
-        if isinstance(choice, Everywhere):
+        if isinstance(choice, AnyNode):
             return wire.encode(wire.FilterResult(node_names=names))
-        if isinstance(choice, Unfit):
+        if isinstance(choice, Unschedulable):
             unresolvable = {name: choice.reasons[name] for name in choice.unresolvable}
             failed = {name: why for name, why in choice.reasons.items() if name not in unresolvable}
             return wire.encode(wire.FilterResult(failed=failed, unresolvable=unresolvable))

@@ -1,4 +1,4 @@
-"""The scheduler's calls, made with the Kubernetes client."""
+"""`SchedulerApi` implemented with the Kubernetes client."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -10,8 +10,8 @@ from gpufleet.kubernetes.client.errors import Conflict, Invalid, ObjectNotFound
 from gpufleet.kubernetes.objects import Lease, ObjectReference, Pod
 
 
-class KubeApi:
-    """Implements `ports.Api`; leases live in `namespace`."""
+class KubernetesApi:
+    """Implements `SchedulerApi`; leases are in `namespace`."""
 
     def __init__(self, client: KubeClient, namespace: str, instance: str) -> None:
         self._client = client
@@ -19,26 +19,26 @@ class KubeApi:
         self._events = EventRecorder(client, "gpufleet-scheduler", instance)
 
     async def read_lease(self, name: str) -> Lease | None:
-        """The lease as it is now."""
+        """Return the current lease."""
         try:
             return await self._client.get(LEASES, name, self._namespace)
         except ObjectNotFound:
             return None
 
     async def create_lease(self, lease: Lease) -> Lease:
-        """Create it."""
+        """Create a lease."""
         return await self._client.create(LEASES, lease)
 
     async def replace_lease(self, lease: Lease) -> Lease:
-        """Write it back under its version."""
+        """Replace a lease at its version."""
         return await self._client.replace(LEASES, lease)
 
     async def delete_lease(self, name: str, uid: str, resource_version: str) -> None:
-        """Delete exactly this state of it."""
+        """Delete this version of a lease."""
         await self._client.delete(LEASES, name, self._namespace, uid=uid, resource_version=resource_version)
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
-        """The pod as it is now."""
+        """Return the current pod."""
         try:
             return await self._client.get(PODS, name, namespace)
         except ObjectNotFound:
@@ -56,13 +56,13 @@ class KubeApi:
         """Post the Binding with its annotations."""
         await self._client.bind(namespace, pod, uid, node, annotations, resource_version=resource_version)
 
-    async def nudge(self, namespace: str, pod: str, uid: str, mark: str) -> Pod | None:
-        """Change an annotation; the uid in the patch keeps it from a pod of the same name.
+    async def nudge(self, namespace: str, pod: str, uid: str, value: str) -> Pod | None:
+        """Set the nudge annotation; the UID in the patch protects a new pod of the same name.
 
-        A conflict is another pod of that name, or so many writers at once that the server gave up:
-        only the first means that the pod is gone.
+        A conflict means either such a new pod, or too many concurrent writers. Only the first means
+        that the pod no longer exists.
         """
-        meta = {"uid": uid, "annotations": {NUDGE: mark}}
+        meta = {"uid": uid, "annotations": {NUDGE: value}}
         try:
             return await self._client.patch(PODS, pod, patch.merge({"metadata": meta}), namespace)
         except ObjectNotFound:
@@ -73,16 +73,16 @@ class KubeApi:
                 return None
             raise
 
-    async def open_gate(self, pod: Pod, gate: str) -> None:
-        """Remove the gate by its place, tested first: a second try finds nothing to do."""
+    async def remove_gate(self, pod: Pod, gate: str) -> None:
+        """Remove the gate by its index, after a test operation, so that a second try does nothing."""
         names = [each.name for each in pod.spec.scheduling_gates]
         if gate not in names:
             return
-        at = f"/spec/schedulingGates/{names.index(gate)}"
+        path = f"/spec/schedulingGates/{names.index(gate)}"
         steps = [
             {"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid},
-            {"op": "test", "path": f"{at}/name", "value": gate},
-            {"op": "remove", "path": at},
+            {"op": "test", "path": f"{path}/name", "value": gate},
+            {"op": "remove", "path": path},
         ]
         try:
             await self._client.patch(PODS, pod.metadata.name, patch.json(steps), pod.metadata.namespace)
@@ -90,7 +90,7 @@ class KubeApi:
             return
 
     async def evict(self, namespace: str, pod: str, uid: str) -> None:
-        """Through the eviction API, which respects disruption budgets."""
+        """Evict the pod with the eviction API, which respects disruption budgets."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -103,7 +103,7 @@ class KubeApi:
             return
 
     async def write_status(self, namespace: str, claim: str, status: Mapping[str, Any]) -> None:
-        """Patch the status subresource; a claim that is gone needs none."""
+        """Patch the status of a claim; ignore a deleted claim."""
         try:
             await self._client.patch(
                 GPU_CLAIMS, claim, patch.merge({"status": status}), namespace, subresource="status"
@@ -111,8 +111,8 @@ class KubeApi:
         except ObjectNotFound:
             return
 
-    async def say(
-        self, about: ObjectReference, reason: str, note: str, type: Literal["Normal", "Warning"]
+    async def record_event(
+        self, regarding: ObjectReference, reason: str, note: str, type: Literal["Normal", "Warning"]
     ) -> None:
-        """Write an event, or count it."""
-        await self._events.record(about, reason, note, type=type)
+        """Record an event."""
+        await self._events.record(regarding, reason, note, type=type)

@@ -1,10 +1,11 @@
-"""Lease care: what nobody needs is released, by watch and at once; who waits for it is woken.
+"""Garbage-collect GPU leases: release those that are not needed and wake pods that now fit.
 
-A pod that is gone or has ended holds nothing. A bound pod holds what its annotation says, no
-more and no less: a lease that somebody deletes under it is written again. A pod that has leases and is not bound keeps them while it is being bound or its gang
-is under way, and for a grace period; then they are taken back: first the pod is changed, which
-outdates every Binding under way, then its leases are given back if they have not been renewed.
-Leases that this scheduler did not make are left alone while their pod may live.
+A deleted or finished pod needs no leases. A bound pod has exactly the leases of its annotation;
+one that is deleted while the pod runs is recreated. An unbound pod keeps its leases while it is
+being bound, while its gang has a plan, and for a grace period. Then they are reclaimed: first
+the pod is changed, which invalidates every Binding in flight, then the leases are released unless
+another process has renewed them. Leases that this scheduler did not make stay while their pod may
+be running.
 """
 
 import asyncio
@@ -22,143 +23,144 @@ from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement.request import WHOLE
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
-from gpufleet.scheduler.api import Api
+from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.binding import Binder
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.scheduler.pending_pods import PendingPods
-from gpufleet.scheduler.reservation import PodName, Reservations, TakenLease
-from gpufleet.scheduler.state import Ledger, sensible_request
+from gpufleet.scheduler.reservation import LeaseTaken, PodRef, Reservations
+from gpufleet.scheduler.state import Ledger, valid_request
 
 _log = get_logger("scheduler")
 
 PERIOD = 1.0
-"""Seconds between two looks at what time changes: holds that run out, calls that failed."""
+"""Seconds between checks for expired holds and failed calls."""
 
-TOGETHER = 0.05
-"""Seconds in which changes are gathered."""
+BATCH_WINDOW = 0.05
+"""Seconds in which changes are collected."""
 
-_AT_ONCE = 64
+_CONCURRENCY = 64
 
 _Item = TypeVar("_Item")
+_Leased = dict[str, dict[int, LeaseHolder]]
+"""A pod's lease entries by node and GPU id."""
 
 
 @dataclass
-class _Stray:
-    """Leases of a pod that is not bound: their stamps, and since when they are seen like this."""
+class _UnboundLeases:
+    """The stamps of an unbound pod's leases, and since when they have not changed."""
 
     stamps: frozenset[str]
     since: float
 
 
 class LeaseGc:
-    """Looks after leases, holds and waiting pods; `run` it while leading."""
+    """Reconciles leases, holds and pending pods; `run` it while leading."""
 
     def __init__(
         self,
-        api: Api,
+        api: SchedulerApi,
         ledger: Ledger,
-        leasing: Reservations,
+        reservations: Reservations,
         binder: Binder,
-        waiting: PendingPods,
+        pending: PendingPods,
         metrics: SchedulerMetrics,
         grace_s: float,
         timing: Timing,
     ) -> None:
         self._api = api
         self._ledger = ledger
-        self._leasing = leasing
+        self._reservations = reservations
         self._binder = binder
-        self._waiting = waiting
+        self._pending = pending
         self._metrics = metrics
         self._grace_s = grace_s
         self._timing = timing
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self._dirty: set[str] = set()
-        self._departed: set[str] = set()
-        self._strays: dict[str, _Stray] = {}
+        self._deleted: set[str] = set()
+        self._unbound: dict[str, _UnboundLeases] = {}
         self._foreign: set[str] = set()
         self._freed = True
         self._wake = asyncio.Event()
-        self.keeps: Callable[[str], bool] = lambda uid: False
-        """Whether something else answers for a pod's reservation (its gang)."""
+        self.is_planned: Callable[[str], bool] = lambda uid: False
+        """Whether a gang's plan keeps the pod's leases."""
         self.on_freed: Callable[[], None] = lambda: None
 
-    # -- what the watch tells --------------------------------------------------------------
+    # -- watch events ----------------------------------------------------------------------
 
-    def look_at(self, uid: str) -> None:
-        """Something about this holder has changed."""
-        if uid not in self._ledger.pods and not self._ledger.parts(uid):
-            # Nothing is left to look after. A replica that does not lead would remember it for good.
+    def enqueue(self, uid: str) -> None:
+        """Reconcile a pod in the next step."""
+        if uid not in self._ledger.pods and not self._ledger.leases_of(uid):
+            # Nothing left to reconcile. A replica that does not lead would keep the UID forever.
             self._dirty.discard(uid)
-            self._departed.discard(uid)
+            self._deleted.discard(uid)
             return
         self._dirty.add(uid)
         self._wake.set()
 
-    def pod_gone(self, uid: str) -> None:
-        """The watch has shown that the pod was deleted."""
-        if self._ledger.parts(uid):
-            self._departed.add(uid)
-            self.look_at(uid)
+    def pod_deleted(self, uid: str) -> None:
+        """Release the leases of a deleted pod in the next step."""
+        if self._ledger.leases_of(uid):
+            self._deleted.add(uid)
+            self.enqueue(uid)
 
-    def freed(self) -> None:
-        """GPUs may have become free, or nodes may have come."""
+    def gpus_freed(self) -> None:
+        """Check in the next step which pending pods fit."""
         self._freed = True
         self._wake.set()
 
-    # -- work ------------------------------------------------------------------------------
+    # -- reconciling -----------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Reconcile until cancelled."""
         while True:
             await self.step()
             with suppress(TimeoutError):
                 async with asyncio.timeout(PERIOD):
                     await self._wake.wait()
-            # What comes at the same time is looked at together.
-            await asyncio.sleep(TOGETHER)
+            await asyncio.sleep(BATCH_WINDOW)
 
     async def step(self) -> None:
-        """One look: release what is due, then wake those whom it helps."""
+        """Reconcile the enqueued pods, then wake pending pods if GPUs became free."""
         self._wake.clear()
         self._expire_holds()
-        self._note_foreign()
-        due, self._dirty = self._dirty | set(self._strays), set()
+        self._report_foreign_leases()
+        due, self._dirty = self._dirty | set(self._unbound), set()
         for chunk in _chunks(sorted(due)):
-            done = await asyncio.gather(*(self._tend_safely(uid) for uid in chunk))
-            self._dirty.update(uid for uid, well in zip(chunk, done, strict=True) if not well)
+            done = await asyncio.gather(*(self._reconcile_safely(uid) for uid in chunk))
+            self._dirty.update(uid for uid, ok in zip(chunk, done, strict=True) if not ok)
         if self._freed:
             self._freed = False
             self.on_freed()
-            await self.wake_waiting()
+            await self.wake_pending()
 
-    def look_at_all(self) -> None:
-        """After a start: everybody who has a lease, or should have one."""
-        self._dirty.update(self._ledger.lessees())
+    def enqueue_all(self) -> None:
+        """Enqueue every pod that has leases or an allocation; used when this replica starts to lead."""
+        self._dirty.update(self._ledger.lease_holders())
         self._dirty.update(
             uid for uid, pod in self._ledger.pods.items() if ALLOCATED in pod.metadata.annotations
         )
-        self.freed()
+        self.gpus_freed()
 
-    async def wake_waiting(self) -> None:
-        """Nudge the waiting pods that fit now."""
-        helped = self._waiting.helped(self._ledger, self._timing.monotonic())
-        self._freed |= self._waiting.later
-        for chunk in _chunks(helped):
+    async def wake_pending(self) -> None:
+        """Nudge the pending pods that fit now."""
+        fitting = self._pending.schedulable(self._ledger, self._timing.monotonic())
+        self._freed |= self._pending.retry
+        for chunk in _chunks(fitting):
             await asyncio.gather(*(self._nudge(each.pod) for each in chunk))
 
     async def _nudge(self, pod: Pod) -> None:
         meta = pod.metadata
         try:
-            now = await self._api.nudge(meta.namespace, meta.name, meta.uid, self._binder.mark())
+            now = await self._api.nudge(meta.namespace, meta.name, meta.uid, self._binder.nudge_value())
         except GpufleetError as error:
             name = f"{meta.namespace}/{meta.name}"
-            self._warnings.warn(f"nudge {meta.uid}", "pod not woken", pod=name, error=str(error))
+            self._warnings.warn(f"nudge {meta.uid}", "pod_not_nudged", pod=name, error=str(error))
             self._freed = True
             return
         self._warnings.clear(f"nudge {meta.uid}")
         if now is None:
-            self._waiting.drop(meta.uid)
+            self._pending.drop(meta.uid)
 
     def _expire_holds(self) -> None:
         now = self._timing.monotonic()
@@ -169,173 +171,165 @@ class LeaseGc:
                 self._ledger.release_hold(uid)
                 self._freed = True
 
-    def _note_foreign(self) -> None:
+    def _report_foreign_leases(self) -> None:
         foreign = set(self._ledger.foreign)
         for name in sorted(foreign - self._foreign):
-            lease = self._ledger.leases[name]
-            _log.warning(
-                "lease made by hand or by another program; its GPU is left alone",
-                lease=name,
-                holder=lease.object.spec.holder_identity,
-            )
+            holder = self._ledger.leases[name].object.spec.holder_identity
+            _log.warning("foreign_lease", lease=name, holder=holder)
         self._foreign = foreign
         self._metrics.foreign.set(len(foreign))
 
-    async def _tend_safely(self, uid: str) -> bool:
+    async def _reconcile_safely(self, uid: str) -> bool:
         try:
-            well = await self._tend(uid)
+            ok = await self._reconcile(uid)
         except GpufleetError as error:
-            self._warnings.warn(uid, "leases not tended", pod_uid=uid, error=str(error))
+            self._warnings.warn(uid, "leases_not_reconciled", pod_uid=uid, error=str(error))
             return False
-        if well and uid not in self._strays:
+        if ok and uid not in self._unbound:
             self._warnings.clear(uid)
-        return well
+        return ok
 
-    async def _tend(self, uid: str) -> bool:
-        """Whether everything about this holder is as it should be, or will be looked at when it changes."""
-        parts = {node: dict(gpus) for node, gpus in self._ledger.parts(uid).items()}
+    async def _reconcile(self, uid: str) -> bool:
+        """Bring the pod's leases in line with its state; return False to try again in the next step."""
+        leased = {node: dict(gpus) for node, gpus in self._ledger.leases_of(uid).items()}
         pod = self._ledger.pods.get(uid)
-        missing = _missing(pod, parts) if pod is not None else ()
-        if not (parts or missing) or self._binder.busy(uid):
-            self._strays.pop(uid, None)
-            self._departed.discard(uid)
+        missing = _missing(pod, leased) if pod is not None else ()
+        if not (leased or missing) or self._binder.busy(uid):
+            self._unbound.pop(uid, None)
+            self._deleted.discard(uid)
             return True
         if pod is None:
-            return await self._tend_missing(uid, parts)
+            return await self._reconcile_missing_pod(uid, leased)
         if pod.finished:
-            return await self._release(uid, parts, "ended")
+            return await self._release(uid, leased, "finished")
         if pod.spec.node_name:
             restored = await self._restore(pod, missing)
-            return await self._release(uid, _beyond(pod, parts), "superfluous") and restored
-        if self.keeps(uid):
-            self._strays.pop(uid, None)
+            return await self._release(uid, _surplus(pod, leased), "surplus") and restored
+        if self.is_planned(uid):
+            self._unbound.pop(uid, None)
             return True
-        return await self._tend_unbound(pod, parts)
+        return await self._reconcile_unbound(pod, leased)
 
     async def _restore(self, pod: Pod, missing: tuple[int, ...]) -> bool:
-        """Write again what was deleted under a pod that runs, lest its GPUs be given to another; whether that is over."""
+        """Recreate leases deleted under a running pod; return False to try again."""
         meta = pod.metadata
-        name = PodName(meta.uid, meta.namespace, meta.name, meta.annotations.get(CLAIM, ""))
+        ref = PodRef(meta.uid, meta.namespace, meta.name, meta.annotations.get(CLAIM, ""))
         try:
             for gpu in missing:
-                milli, instances = self._part_of(pod, gpu)
-                await self._leasing.restore(name, pod.spec.node_name, gpu, milli, instances)
+                milli, instances = self._share_of(pod, gpu)
+                await self._reservations.restore(ref, pod.spec.node_name, gpu, milli, instances)
         except (Conflict, ObjectNotFound):
-            # Another pod's part of the same GPU is being written at the same time.
+            # The share of another pod in the same GPU is being written at the same time.
             return False
-        except TakenLease as error:
-            _log.error(
-                "leases of a running pod are gone", pod=f"{meta.namespace}/{meta.name}", error=str(error)
-            )
+        except LeaseTaken as error:
+            name = f"{meta.namespace}/{meta.name}"
+            _log.error("lease_of_running_pod_taken", pod=name, error=str(error))
             return True
         if missing:
-            _log.warning(
-                "leases written again under a running pod", pod=f"{meta.namespace}/{meta.name}", gpus=missing
-            )
-            self._metrics.recovered.labels("deleted under its pod").inc(len(missing))
+            _log.warning("leases_recreated", pod=f"{meta.namespace}/{meta.name}", gpus=missing)
+            self._metrics.recovered.labels("lease_deleted").inc(len(missing))
         return True
 
-    def _part_of(self, pod: Pod, gpu: int) -> tuple[int, tuple[str, ...]]:
-        """How much of a GPU a running pod has: MIG instances by its annotation, else by its claim, else all of it."""
-        told = set(filter(None, pod.metadata.annotations.get(VISIBLE, "").split(",")))
+    def _share_of(self, pod: Pod, gpu: int) -> tuple[int, tuple[str, ...]]:
+        """Return a running pod's share of a GPU: its MIG instances, else its claim's share, else the whole GPU."""
+        visible = set(filter(None, pod.metadata.annotations.get(VISIBLE, "").split(",")))
         device = self._ledger.device(pod.spec.node_name, gpu)
         instances = tuple(
             str(each.id)
             for each in (device.mig_instances if device else ())
-            if not told.isdisjoint((each.uuid, f"{gpu}:{each.id}"))
+            if not visible.isdisjoint((each.uuid, f"{gpu}:{each.id}"))
         )
         if instances:
             return 0, instances
         claim = self._ledger.claim_of(pod)
-        request = sensible_request(claim) if claim is not None else None
+        request = valid_request(claim) if claim is not None else None
         return (request.milli_per_gpu if request else 0) or WHOLE, ()
 
-    async def _tend_missing(self, uid: str, parts: dict[str, dict[int, LeaseHolder]]) -> bool:
-        """No such pod is known: the watch may lag, so the server is asked by name."""
-        holder = next(iter(next(iter(parts.values())).values()))
+    async def _reconcile_missing_pod(self, uid: str, leased: _Leased) -> bool:
+        """Ask the server for the pod by name, because the watch may lag; release its leases if it is gone."""
+        holder = next(iter(next(iter(leased.values())).values()))
         if not holder.pod:
-            if uid in self._departed:
-                return await self._release(uid, parts, "pod gone")
-            # Nobody says which pod it is: made by hand or by another program, and not ours to judge.
+            if uid in self._deleted:
+                return await self._release(uid, leased, "pod_deleted")
+            # A foreign lease: it does not name its pod, so we can't tell whether the pod exists.
             return True
         pod = await self._api.read_pod(holder.namespace, holder.pod)
         if pod is not None and pod.metadata.uid == uid and not pod.finished:
             self._ledger.put_pod(pod)
-            return await self._tend(uid)
-        return await self._release(uid, parts, "pod gone")
+            return await self._reconcile(uid)
+        return await self._release(uid, leased, "pod_deleted")
 
-    async def _tend_unbound(self, pod: Pod, parts: dict[str, dict[int, LeaseHolder]]) -> bool:
+    async def _reconcile_unbound(self, pod: Pod, leased: _Leased) -> bool:
         uid, now = pod.metadata.uid, self._timing.monotonic()
-        parts = _ours(parts)
-        stamps = frozenset(holder.stamp for gpus in parts.values() for holder in gpus.values())
-        if not parts:
-            self._strays.pop(uid, None)
+        leased = _own_leases(leased)
+        stamps = frozenset(holder.stamp for gpus in leased.values() for holder in gpus.values())
+        if not leased:
+            self._unbound.pop(uid, None)
             return True
-        stray = self._strays.get(uid)
-        if stray is None or stray.stamps != stamps:
-            self._strays[uid] = _Stray(stamps, now)
+        known = self._unbound.get(uid)
+        if known is None or known.stamps != stamps:
+            self._unbound[uid] = _UnboundLeases(stamps, now)
             return True
-        if now - stray.since < self._grace_s or uid in self._ledger.holds:
+        if now - known.since < self._grace_s or uid in self._ledger.holds:
             return True
-        del self._strays[uid]
-        return await self.take_back(pod, parts)
+        del self._unbound[uid]
+        return await self.reclaim(pod, leased)
 
-    async def take_back(self, pod: Pod, parts: dict[str, dict[int, LeaseHolder]]) -> bool:
-        """Take the leases of an unbound pod, as they were read; whether nothing is left to do."""
+    async def reclaim(self, pod: Pod, leased: _Leased) -> bool:
+        """Release the leases of an unbound pod as they were read; return True when done."""
         meta = pod.metadata
-        now = await self._api.nudge(meta.namespace, meta.name, meta.uid, self._binder.mark())
+        now = await self._api.nudge(meta.namespace, meta.name, meta.uid, self._binder.nudge_value())
         if now is None:
-            return await self._release(meta.uid, parts, "pod gone")
+            return await self._release(meta.uid, leased, "pod_deleted")
         self._ledger.put_pod(now)
         if now.spec.node_name:
-            return await self._release(meta.uid, _beyond(now, parts), "superfluous")
-        return await self._release(meta.uid, _ours(parts), "not bound", stamped=True)
+            return await self._release(meta.uid, _surplus(now, leased), "surplus")
+        return await self._release(meta.uid, _own_leases(leased), "not_bound", stamped=True)
 
-    async def _release(
-        self, uid: str, parts: dict[str, dict[int, LeaseHolder]], why: str, *, stamped: bool = False
-    ) -> bool:
-        self._strays.pop(uid, None)
-        well = True
-        for node, gpus in parts.items():
+    async def _release(self, uid: str, leased: _Leased, reason: str, *, stamped: bool = False) -> bool:
+        """Release leases, if `stamped` only those with the stamps read; return whether all were released."""
+        self._unbound.pop(uid, None)
+        ok = True
+        for node, gpus in leased.items():
             by_stamp: dict[str | None, list[int]] = {}
             for gpu, holder in gpus.items():
                 by_stamp.setdefault(holder.stamp if stamped else None, []).append(gpu)
             for stamp, ids in by_stamp.items():
-                if not await self._leasing.unreserve(uid, node, ids, stamp):
-                    well = False
+                if not await self._reservations.unreserve(uid, node, ids, stamp):
+                    ok = False
                     continue
-                _log.info("leases released", node=node, gpus=ids, pod_uid=uid, why=why)
-                if why != "ended":
-                    self._metrics.recovered.labels(why).inc(len(ids))
-        if parts:
+                _log.info("leases_released", node=node, gpus=ids, pod_uid=uid, reason=reason)
+                if reason != "finished":
+                    self._metrics.recovered.labels(reason).inc(len(ids))
+        if leased:
             self._freed = True
-        return well
+        return ok
 
 
-def _missing(pod: Pod, parts: dict[str, dict[int, LeaseHolder]]) -> tuple[int, ...]:
-    """The GPUs of a running pod, by its annotation, of which it has no lease."""
-    leased = parts.get(pod.spec.node_name, {})
-    return () if pod.finished else tuple(gpu for gpu in allocated_gpus(pod) if gpu not in leased)
+def _missing(pod: Pod, leased: _Leased) -> tuple[int, ...]:
+    """Return the allocated GPUs of a running pod that it has no lease of."""
+    on_node = leased.get(pod.spec.node_name, {})
+    return () if pod.finished else tuple(gpu for gpu in allocated_gpus(pod) if gpu not in on_node)
 
 
-def _beyond(pod: Pod, parts: dict[str, dict[int, LeaseHolder]]) -> dict[str, dict[int, LeaseHolder]]:
-    """The leases of a bound pod that are not part of its allocation."""
-    mine = allocated_gpus(pod)
-    beyond = {
-        at: {gpu: holder for gpu, holder in gpus.items() if at != pod.spec.node_name or gpu not in mine}
-        for at, gpus in parts.items()
+def _surplus(pod: Pod, leased: _Leased) -> _Leased:
+    """Return the leases of a bound pod that are not part of its allocation."""
+    allocated = allocated_gpus(pod)
+    surplus = {
+        node: {gpu: each for gpu, each in gpus.items() if node != pod.spec.node_name or gpu not in allocated}
+        for node, gpus in leased.items()
     }
-    if not mine:
-        # Bound by another hand, which did not say to which GPUs: on its node everything stays.
-        beyond.pop(pod.spec.node_name, None)
-    return _ours(beyond)
+    if not allocated:
+        # Bound by something else, which did not record the GPUs: keep all leases on its node.
+        surplus.pop(pod.spec.node_name, None)
+    return _own_leases(surplus)
 
 
-def _ours(parts: dict[str, dict[int, LeaseHolder]]) -> dict[str, dict[int, LeaseHolder]]:
-    """Without the leases that this scheduler did not make, which stay while their pod may live."""
-    mine = {at: {gpu: holder for gpu, holder in gpus.items() if holder.stamp} for at, gpus in parts.items()}
-    return {at: gpus for at, gpus in mine.items() if gpus}
+def _own_leases(leased: _Leased) -> _Leased:
+    """Return the leases that this scheduler made, which have stamps."""
+    own = {node: {gpu: each for gpu, each in gpus.items() if each.stamp} for node, gpus in leased.items()}
+    return {node: gpus for node, gpus in own.items() if gpus}
 
 
 def _chunks(items: list[_Item]) -> list[list[_Item]]:
-    return [items[at : at + _AT_ONCE] for at in range(0, len(items), _AT_ONCE)]
+    return [items[at : at + _CONCURRENCY] for at in range(0, len(items), _CONCURRENCY)]

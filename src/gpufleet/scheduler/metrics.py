@@ -1,4 +1,4 @@
-"""What the scheduler counts, for Prometheus."""
+"""Prometheus metrics of the scheduler."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0
 
 
 class SchedulerMetrics:
-    """Counters and gauges on a registry of their own."""
+    """The scheduler's metrics, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -23,7 +23,7 @@ class SchedulerMetrics:
         )
         self.latency = Histogram(
             f"{prefix}_phase_seconds",
-            "Time that each phase took.",
+            "Duration of each phase.",
             ["phase"],
             buckets=_BUCKETS,
             registry=self.registry,
@@ -31,30 +31,33 @@ class SchedulerMetrics:
         self.refusals = Counter(
             f"{prefix}_refusals_total", "Nodes refused, by reason.", ["reason"], registry=self.registry
         )
-        self.held = Gauge(f"{prefix}_held", "Pods for which GPUs are held.", ["how"], registry=self.registry)
-        self.waiting = Gauge(f"{prefix}_waiting", "Pods that found no place.", registry=self.registry)
+        self.held = Gauge(
+            f"{prefix}_held", "Pods with GPUs held in memory or by leases.", ["how"], registry=self.registry
+        )
+        self.waiting = Gauge(f"{prefix}_waiting", "Pending pods that were refused.", registry=self.registry)
         self.recovered = Counter(
             f"{prefix}_leases_recovered_total",
-            "Leases that were left behind and have been released.",
+            "Leases that did not match their pod and were released or recreated, by reason: "
+            "pod_deleted, not_bound, surplus, lease_deleted.",
             ["why"],
             registry=self.registry,
         )
         self.foreign = Gauge(
             f"{prefix}_foreign_leases",
-            "Leases of GPUs that this scheduler did not make.",
+            "GPU leases that this scheduler did not make.",
             registry=self.registry,
         )
         self.fragmentation = Gauge(
             f"{prefix}_fragmentation_percent",
-            "Part of the free GPUs that the demand can't use.",
+            "Share of the free GPUs that the current demand can't use.",
             registry=self.registry,
         )
-        self.free = Gauge(f"{prefix}_free_gpus", "Free usable GPUs.", registry=self.registry)
+        self.free = Gauge(f"{prefix}_free_gpus", "Free GPUs that can be allocated.", registry=self.registry)
         self.leading = Gauge(f"{prefix}_leading", "1 while this replica leads.", registry=self.registry)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure what happens within."""
+        """Observe the duration of the with block."""
         started = perf_counter()
         try:
             yield
@@ -62,5 +65,5 @@ class SchedulerMetrics:
             self.latency.labels(name).observe(perf_counter() - started)
 
     def render(self) -> bytes:
-        """As text for a scraper."""
+        """Return the metrics in the Prometheus text format."""
         return generate_latest(self.registry)

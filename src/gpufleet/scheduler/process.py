@@ -28,7 +28,7 @@ from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import KubernetesSettings, SchedulerSettings, Settings
 from gpufleet.scheduler.extender import Extender
-from gpufleet.scheduler.kubernetes_api import KubeApi
+from gpufleet.scheduler.kubernetes_api import KubernetesApi
 from gpufleet.scheduler.scheduler import Scheduler
 from gpufleet.scheduler.standalone import Standalone
 
@@ -55,7 +55,7 @@ class Replica:
         self._settings = settings
         self.election = LeaderElection(client, namespace, ELECTION, identity, timings)
         self.scheduler = Scheduler(
-            KubeApi(client, namespace, identity),
+            KubernetesApi(client, namespace, identity),
             settings,
             namespace,
             leading=lambda: self.election.leading,

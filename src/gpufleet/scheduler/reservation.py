@@ -1,15 +1,14 @@
-"""Reserve and Unreserve: taking, keeping and giving back the leases of a pod's GPUs.
+"""Reserve and Unreserve: acquire, renew and release the leases of a pod's GPUs.
 
-Every write for a pod puts a fresh stamp on its entry, also where the pod held the GPU before.
-Whoever gives back an entry does it under the lease's version and only while the stamp is the
-one it knows. So an entry that another process has renewed meanwhile can't be taken from it,
-and a lease of another pod can't be released by mistake.
+Every write for a pod puts a new stamp on its entry, even if the pod held the GPU before. An entry
+is released under the lease's version and only if it still has the known stamp. So an entry that
+another process has renewed can't be released, nor can another pod's lease.
 
-An attempt that fails gives back only what the pod did not have before. What it renewed may be
-what another process is about to bind the pod with, or has bound it with: that goes only after
-the pod has been changed (`care.py`).
+A failed attempt releases only the leases that the pod did not have before. Those that it renewed
+may be in use by another process that binds the pod; `lease_gc` reclaims them after it has changed
+the pod.
 
-No answer to a write means that it may have been done: the lease is read to find out.
+A write without a response may have been done, so the lease is read again.
 """
 
 import asyncio
@@ -32,21 +31,26 @@ from gpufleet.kubernetes.objects import Lease
 from gpufleet.placement.request import WHOLE
 from gpufleet.placement.verdict import Fits
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
-from gpufleet.scheduler.api import Api
+from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.state.ledger import Ledger
 
 _log = get_logger("scheduler")
 
-_TRIES = 6
+_ATTEMPTS = 6
 
 
-class TakenLease(OperationRefused):
-    """Somebody else has the GPU."""
+def new_stamp() -> str:
+    """Return a random stamp for an attempt."""
+    return secrets.token_hex(6)
+
+
+class LeaseTaken(OperationRefused):
+    """Another holder has the GPU."""
 
 
 @dataclass(frozen=True)
-class PodName:
-    """Which pod, and the claim that it names."""
+class PodRef:
+    """A pod and the claim that it uses."""
 
     uid: str
     namespace: str
@@ -56,22 +60,22 @@ class PodName:
 
 @dataclass(frozen=True)
 class Reserved:
-    """The leases of one attempt: their stamp, and the GPUs that the pod did not have before."""
+    """The result of an attempt: its stamp, and the GPUs that the pod did not have before."""
 
     stamp: str
     new: tuple[int, ...]
 
 
 class Reservations:
-    """Takes and gives back leases; what the server answers goes into the ledger at once."""
+    """Acquires and releases leases; the server's responses go into the ledger immediately."""
 
     def __init__(
         self,
-        api: Api,
+        api: SchedulerApi,
         ledger: Ledger,
         namespace: str,
-        timing: Timing = Timing(),  # noqa: B008  (frozen)
-        new_stamp: Callable[[], str] = lambda: secrets.token_hex(6),
+        timing: Timing,
+        new_stamp: Callable[[], str],
     ) -> None:
         self._api = api
         self._ledger = ledger
@@ -80,12 +84,12 @@ class Reservations:
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self._new_stamp = new_stamp
 
-    async def reserve(self, pod: PodName, fits: Fits) -> Reserved:
-        """Take a lease of every GPU, all at once; if one can't be had, give back the others and raise."""
+    async def reserve(self, pod: PodRef, fits: Fits) -> Reserved:
+        """Acquire the leases of all GPUs concurrently; if one fails, release the others and raise."""
         stamp = self._new_stamp()
-        parts = {gpu: self._part(pod, fits, gpu, stamp) for gpu in fits.gpus}
+        entries = {gpu: self._entry(pod, fits, gpu, stamp) for gpu in fits.gpus}
         renewed: set[int] = set()
-        tasks = [self._take(fits.node, gpu, pod.uid, part, renewed) for gpu, part in parts.items()]
+        tasks = [self._acquire(fits.node, gpu, pod.uid, entry, renewed) for gpu, entry in entries.items()]
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         new = tuple(gpu for gpu in fits.gpus if gpu not in renewed)
@@ -96,73 +100,77 @@ class Reservations:
         raise next(iter(set(failures) - set(expected)), failures[0])
 
     async def restore(
-        self, pod: PodName, node: str, gpu: int, milli: int, instances: tuple[str, ...] = ()
+        self, pod: PodRef, node: str, gpu: int, milli: int, instances: tuple[str, ...] = ()
     ) -> None:
-        """Write again a lease that a bound pod should have and has not; Taken if another has the GPU."""
+        """Recreate a lease of a bound pod; raise `LeaseTaken` if another pod has the GPU."""
         known = await self._read(lease_name(node, gpu))
         if known is None or pod.uid not in known.holders:
-            part = LeaseHolder(pod.namespace, pod.name, pod.claim, milli, instances, self._new_stamp())
-            self._ledger.put_lease(await self._write(known, node, gpu, pod.uid, part))
+            entry = LeaseHolder(pod.namespace, pod.name, pod.claim, milli, instances, self._new_stamp())
+            self._ledger.put_lease(await self._write(known, node, gpu, pod.uid, entry))
 
     async def unreserve(self, uid: str, node: str, gpus: Iterable[int], stamp: str | None) -> bool:
-        """Give back what was taken under `stamp` (any, if None: the pod is gone); whether all of it is back."""
+        """Release entries with this `stamp` (any, if None); return whether all were released."""
         ids = list(gpus)
-        tasks = [self._leave(node, gpu, uid, stamp) for gpu in ids]
+        tasks = [self._release_lease(node, gpu, uid, stamp) for gpu in ids]
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         for gpu, outcome in zip(ids, outcomes, strict=True):
-            about = f"{uid} {lease_name(node, gpu)}"
+            key = f"{uid} {lease_name(node, gpu)}"
             if outcome is None:
-                self._warnings.clear(about)
+                self._warnings.clear(key)
             elif isinstance(outcome, KubernetesUnavailable):
                 self._warnings.warn(
-                    about, "lease not given back yet", node=node, gpu=gpu, pod_uid=uid, error=str(outcome)
+                    key, "lease_not_released", node=node, gpu=gpu, pod_uid=uid, error=str(outcome)
                 )
             elif isinstance(outcome, BaseException):
                 raise outcome
         return not any(isinstance(outcome, BaseException) for outcome in outcomes)
 
-    def _part(self, pod: PodName, fits: Fits, gpu: int, stamp: str) -> LeaseHolder:
+    def _entry(self, pod: PodRef, fits: Fits, gpu: int, stamp: str) -> LeaseHolder:
         instances = tuple(instance for at, instance in fits.instances if at == gpu)
         return LeaseHolder(pod.namespace, pod.name, pod.claim, fits.request.milli_per_gpu, instances, stamp)
 
-    async def _take(self, node: str, gpu: int, uid: str, part: LeaseHolder, renewed: set[int]) -> None:
-        """Take one lease, or renew it; `renewed` gets it if the pod may have had it before."""
+    async def _acquire(self, node: str, gpu: int, uid: str, entry: LeaseHolder, renewed: set[int]) -> None:
+        """Acquire or renew one lease; add the GPU to `renewed` if the pod may have had it before."""
         name = lease_name(node, gpu)
         known = self._ledger.leases.get(name)
-        for _ in range(_TRIES):
+        for _ in range(_ATTEMPTS):
             if known is not None and (mine := known.holders.get(uid)):
-                if mine.stamp == part.stamp:
+                if mine.stamp == entry.stamp:
                     return
                 renewed.add(gpu)
             try:
-                self._ledger.put_lease(await self._write(known, node, gpu, uid, part))
+                self._ledger.put_lease(await self._write(known, node, gpu, uid, entry))
                 return
             except (AlreadyExists, Conflict, ObjectNotFound):
                 known = await self._read(name)
             except KubernetesUnavailable:
                 known = await self._read(name)
-        raise TakenLease(f"GPU {gpu} of {node}: its lease changed {_TRIES} times while it was being taken")
+        raise LeaseTaken(
+            f"GPU {gpu} of {node}: its lease changed {_ATTEMPTS} times while it was being acquired"
+        )
 
-    async def _write(self, known: GpuLease | None, node: str, gpu: int, uid: str, part: LeaseHolder) -> Lease:
+    async def _write(
+        self, known: GpuLease | None, node: str, gpu: int, uid: str, entry: LeaseHolder
+    ) -> Lease:
         now = self._timing.now()
         if known is None:
             device = self._ledger.device(node, gpu)
             model = device.model if device else ""
             return await self._api.create_lease(
-                new_lease(self._namespace, node, gpu, {uid: part}, model, now)
+                new_lease(self._namespace, node, gpu, {uid: entry}, model, now)
             )
         others = {other: holder for other, holder in known.holders.items() if other != uid}
-        if why := _no_room(others, part, foreign=known.foreign and bool(others)):
-            raise TakenLease(f"GPU {gpu} of {node} {why}")
-        return await self._api.replace_lease(with_holders(known.object, {**others, uid: part}, now))
+        if why := _conflict_reason(others, entry, foreign=known.foreign and bool(others)):
+            raise LeaseTaken(f"GPU {gpu} of {node} {why}")
+        return await self._api.replace_lease(with_holders(known.object, {**others, uid: entry}, now))
 
-    async def _leave(self, node: str, gpu: int, uid: str, stamp: str | None) -> None:
+    async def _release_lease(self, node: str, gpu: int, uid: str, stamp: str | None) -> None:
         name = lease_name(node, gpu)
         known = self._ledger.leases.get(name)
-        if known is None or uid not in known.holders or not _same(known.holders[uid], stamp):
+        if known is None or uid not in known.holders or not _has_stamp(known.holders[uid], stamp):
             known = await self._read(name)
-        for _ in range(_TRIES):
-            if known is None or uid not in known.holders or not _same(known.holders[uid], stamp):
+        for _ in range(_ATTEMPTS):
+            if known is None or uid not in known.holders or not _has_stamp(known.holders[uid], stamp):
                 return
             others = {other: holder for other, holder in known.holders.items() if other != uid}
             meta = known.object.metadata
@@ -176,10 +184,10 @@ class Reservations:
                 return
             except (Conflict, ObjectNotFound):
                 known = await self._read(name)
-        raise KubernetesUnavailable(f"lease {name} changed {_TRIES} times while it was being given back")
+        raise KubernetesUnavailable(f"lease {name} changed {_ATTEMPTS} times while it was being released")
 
     async def _read(self, name: str) -> GpuLease | None:
-        """The lease as the server has it now, also for the ledger."""
+        """Read the lease from the server into the ledger and return it."""
         known = self._ledger.leases.get(name)
         lease = await self._api.read_lease(name)
         if lease is None:
@@ -190,22 +198,22 @@ class Reservations:
         return read_lease(lease)
 
 
-def _same(holder: LeaseHolder, stamp: str | None) -> bool:
+def _has_stamp(holder: LeaseHolder, stamp: str | None) -> bool:
     return stamp is None or holder.stamp == stamp
 
 
-def _no_room(others: Mapping[str, LeaseHolder], part: LeaseHolder, foreign: bool) -> str:
-    """Why the GPU can't take one more, by what its lease says."""
+def _conflict_reason(others: Mapping[str, LeaseHolder], entry: LeaseHolder, foreign: bool) -> str:
+    """Return why the GPU has no room for the entry, or an empty string."""
     if not others:
         return ""
     if foreign:
         return "has a lease that this scheduler did not make"
     held = sum(holder.milli for holder in others.values())
-    if part.instances:
+    if entry.instances:
         used = {instance for holder in others.values() for instance in holder.instances}
-        if held or used & set(part.instances):
-            return "has been given to another pod"
+        if held or used & set(entry.instances):
+            return "is allocated to another pod"
         return ""
-    if any(holder.instances for holder in others.values()) or held + part.milli > WHOLE:
-        return "has been given to another pod"
+    if any(holder.instances for holder in others.values()) or held + entry.milli > WHOLE:
+        return "is allocated to another pod"
     return ""

@@ -1,8 +1,8 @@
-"""The extender protocol as kube-scheduler speaks it.
+"""The JSON types of kube-scheduler's extender protocol.
 
-Upstream's types have no JSON names, so keys are Go's field names and are read in any case on
-their side. We read any case, too: first as kube-scheduler writes them, which is the fast way,
-then with the keys put right. Pods inside are ordinary Kubernetes objects.
+The Go types have no JSON names, so keys are Go's field names, which Go decodes in any case. So do
+we: first as kube-scheduler writes them, which is fast, then with canonical keys. Pods inside are
+ordinary Kubernetes objects.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from gpufleet.kubernetes.objects import KubeObject, Pod
 
 
 class NodeList(msgspec.Struct, frozen=True):
-    """Whole nodes, from a kube-scheduler without `nodeCacheCapable`; of them only the names are read."""
+    """Whole nodes, from a kube-scheduler without `nodeCacheCapable`; only the names are read."""
 
     items: list[KubeObject] | None = None
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True):
-    """What filter and prioritize are asked."""
+    """The arguments of filter and prioritize."""
 
     pod: Pod = msgspec.field(name="Pod")
     nodes: NodeList | None = msgspec.field(default=None, name="Nodes")
@@ -29,7 +29,7 @@ class ExtenderArgs(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> list[str]:
-        """The candidates."""
+        """Return the names of the candidate nodes."""
         if self.node_names is not None:
             return self.node_names
         items = (self.nodes.items or []) if self.nodes else []
@@ -37,7 +37,7 @@ class ExtenderArgs(msgspec.Struct, frozen=True):
 
 
 class FilterResult(msgspec.Struct, frozen=True):
-    """Which nodes are left, and why the others are not."""
+    """The nodes that fit, and why the others don't."""
 
     nodes: None = msgspec.field(default=None, name="Nodes")
     node_names: list[str] = msgspec.field(default_factory=list, name="NodeNames")
@@ -54,7 +54,7 @@ class HostPriority(msgspec.Struct, frozen=True):
 
 
 class BindingArgs(msgspec.Struct, frozen=True):
-    """Which pod to bind to which node."""
+    """The arguments of bind."""
 
     name: str = msgspec.field(name="PodName")
     namespace: str = msgspec.field(name="PodNamespace")
@@ -63,7 +63,7 @@ class BindingArgs(msgspec.Struct, frozen=True):
 
 
 class BindingResult(msgspec.Struct, frozen=True):
-    """Nothing if the pod is bound."""
+    """The result of bind: an empty error if the pod is bound."""
 
     error: str = msgspec.field(default="", name="Error")
 
@@ -75,21 +75,21 @@ class MetaPod(msgspec.Struct, frozen=True):
 
 
 class MetaVictims(msgspec.Struct, frozen=True):
-    """Who would have to leave a node."""
+    """The victims on a node, by UID."""
 
     pods: list[MetaPod] | None = msgspec.field(default=None, name="Pods")
     violations: int = msgspec.field(default=0, name="NumPDBViolations")
 
 
 class Victims(msgspec.Struct, frozen=True):
-    """The same, with whole pods."""
+    """The victims on a node, as whole pods."""
 
     pods: list[Pod] | None = msgspec.field(default=None, name="Pods")
     violations: int = msgspec.field(default=0, name="NumPDBViolations")
 
 
 class PreemptionArgs(msgspec.Struct, frozen=True):
-    """Whom kube-scheduler would remove for the pod, by node."""
+    """The arguments of preempt: the victims that kube-scheduler proposes, by node."""
 
     pod: Pod = msgspec.field(name="Pod")
     victims: dict[str, Victims | None] | None = msgspec.field(default=None, name="NodeNameToVictims")
@@ -98,7 +98,7 @@ class PreemptionArgs(msgspec.Struct, frozen=True):
     )
 
     def by_node(self) -> dict[str, tuple[list[str], int]]:
-        """The victims' UIDs and the disruption budgets they violate, by node."""
+        """Return the victims' UIDs and the number of violated disruption budgets, by node."""
         found: dict[str, tuple[list[str], int]] = {}
         for node, whole in (self.victims or {}).items():
             if whole is not None:
@@ -110,14 +110,14 @@ class PreemptionArgs(msgspec.Struct, frozen=True):
 
 
 class PreemptionResult(msgspec.Struct, frozen=True):
-    """Who has to leave, by node; nodes that are not in it can't be helped."""
+    """The result of preempt: the victims by node; on other nodes preemption does not help."""
 
     victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims")
 
 
 T = TypeVar("T", ExtenderArgs, BindingArgs, PreemptionArgs)
 
-_SPELLED = {
+_KEYS = {
     name.lower(): name
     for name in (
         *("Pod", "Nodes", "NodeNames", "PodName", "PodNamespace", "PodUID", "Node"),
@@ -130,7 +130,7 @@ _decoders: dict[type, msgspec.json.Decoder[Any]] = {
 
 
 def decode(kind: type[T], body: bytes) -> T:
-    """Read what kube-scheduler sent; InvalidRequest says what is wrong with it."""
+    """Decode the arguments of a verb; raise InvalidRequest if they are malformed."""
     try:
         found: T = _decoders[kind].decode(body)
         if not isinstance(found, ExtenderArgs) or found.names or b'"NodeNames"' in body:
@@ -140,34 +140,34 @@ def decode(kind: type[T], body: bytes) -> T:
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
     try:
-        return msgspec.convert(_respelled(msgspec.json.decode(body)), kind)
+        return msgspec.convert(_canonical(msgspec.json.decode(body)), kind)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"the body is no {kind.__name__}: {error}") from None
+        raise InvalidRequest(f"the body is not a valid {kind.__name__}: {error}") from None
 
 
-def encode(answer: Any) -> bytes:
-    """The answer as JSON."""
-    return msgspec.json.encode(answer)
+def encode(result: Any) -> bytes:
+    """Encode a result."""
+    return msgspec.json.encode(result)
 
 
-def _respelled(body: Any) -> Any:
-    """Keys in kube-scheduler's spelling, at the top and among the victims; pods are left alone."""
+def _canonical(body: Any) -> Any:
+    """Return the body with canonical keys at the top level and in victims; pods are not changed."""
     if not isinstance(body, dict):
         return body
-    top = {_SPELLED.get(key.lower(), key): value for key, value in body.items()}
+    top = {_KEYS.get(key.lower(), key): value for key, value in body.items()}
     for key in ("NodeNameToVictims", "NodeNameToMetaVictims"):
         if isinstance(top.get(key), dict):
-            top[key] = {node: _respelled_victims(entry, key) for node, entry in top[key].items()}
+            top[key] = {node: _canonical_victims(entry, key) for node, entry in top[key].items()}
     return top
 
 
-def _respelled_victims(entry: Any, key: str) -> Any:
+def _canonical_victims(entry: Any, key: str) -> Any:
     if not isinstance(entry, dict):
         return entry
-    found = {_SPELLED.get(name.lower(), name): value for name, value in entry.items()}
+    found = {_KEYS.get(name.lower(), name): value for name, value in entry.items()}
     if key == "NodeNameToMetaVictims" and isinstance(found.get("Pods"), list):
         found["Pods"] = [
-            {_SPELLED.get(name.lower(), name): value for name, value in pod.items()}
+            {_KEYS.get(name.lower(), name): value for name, value in pod.items()}
             for pod in found["Pods"]
             if isinstance(pod, dict)
         ]

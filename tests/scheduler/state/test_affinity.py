@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from msgspec import convert
 
 from gpufleet.kubernetes.objects import Affinity, Node, Pod
-from gpufleet.scheduler.state.affinity import meets
-from gpufleet.scheduler.state.eligible_nodes import open_to
-from gpufleet.scheduler.state.nodes import lets_in
+from gpufleet.scheduler.state.affinity import matches_affinity
+from gpufleet.scheduler.state.eligible_nodes import eligible_nodes
+from gpufleet.scheduler.state.nodes import admits
 
 LABELS = {"zone": "east", "cores": "64", "odd": "64k", "empty": ""}
 NODE = convert({"metadata": {"name": "n1", "labels": LABELS}}, Node)
@@ -66,13 +66,13 @@ def name(operator: str, *values: str) -> dict[str, Any]:
     ],
 )
 def test_a_node_meets_a_term_as_kubernetes_reads_it(term: dict[str, Any], met: bool) -> None:
-    assert meets(NODE, convert(wants(term), Affinity)) is met
-    assert meets(NODE, convert(wants({}, label("zone", "In", "nowhere"), term), Affinity)) is met
+    assert matches_affinity(NODE, convert(wants(term), Affinity)) is met
+    assert matches_affinity(NODE, convert(wants({}, label("zone", "In", "nowhere"), term), Affinity)) is met
 
 
 def test_terms_are_alternatives_and_none_at_all_is_met_nowhere() -> None:
-    assert meets(NODE, convert(wants(name("In", "n2"), label("zone", "In", "east")), Affinity))
-    assert not meets(NODE, convert(wants(), Affinity))
+    assert matches_affinity(NODE, convert(wants(name("In", "n2"), label("zone", "In", "east")), Affinity))
+    assert not matches_affinity(NODE, convert(wants(), Affinity))
 
 
 def test_who_requires_nothing_goes_anywhere() -> None:
@@ -80,7 +80,7 @@ def test_who_requires_nothing_goes_anywhere() -> None:
     unbound: list[Any] = [None, {}, {"nodeAffinity": preferred}, {"podAffinity": {}}]
     for affinity in unbound:
         pod = convert({"spec": {"affinity": affinity}}, Pod)
-        assert lets_in(NODE, pod)
+        assert admits(NODE, pod)
 
 
 def test_every_pod_is_asked_about_with_its_own_affinity_selector_and_tolerations() -> None:
@@ -97,7 +97,7 @@ def test_every_pod_is_asked_about_with_its_own_affinity_selector_and_tolerations
         {"affinity": wants(label("zone", "NotIn", "west"))},
         {},
     ]
-    found = open_to(nodes, [convert({"spec": spec}, Pod) for spec in specs])
+    found = eligible_nodes(nodes, [convert({"spec": spec}, Pod) for spec in specs])
     assert [sorted(names) for names in found] == [["n1", "n3"], ["n3"], ["n2", "n3"], ["n1"], ["n1", "n3"]]
     assert found[4] is found[0]
 
@@ -132,8 +132,8 @@ def test_the_short_way_to_the_open_nodes_leads_to_the_same_as_asking_every_node(
         convert({"metadata": {"name": f"n{at}", "labels": each}}, Node) for at, each in enumerate(labels)
     ]
     pods = [convert({"spec": spec}, Pod) for spec in specs]
-    asked = [{node.metadata.name for node in nodes if lets_in(node, pod)} for pod in pods]
-    assert open_to(nodes, pods) == asked
+    asked = [{node.metadata.name for node in nodes if admits(node, pod)} for pod in pods]
+    assert eligible_nodes(nodes, pods) == asked
 
 
 def test_the_affinity_of_a_pod_that_has_a_node_takes_no_memory() -> None:

@@ -58,9 +58,9 @@ def test_pods_that_reports_no_longer_name_are_forgotten() -> None:
     ledger.put_node(Node(ObjectMeta(name="a")))
     for at in range(100):
         ledger.put_report(report(f"pod-{at}"))
-    assert list(ledger._users) == ["pod-99"]
+    assert list(ledger._used_on) == ["pod-99"]
     ledger.drop_report("a")
-    assert not ledger._users
+    assert not ledger._used_on
 
 
 def test_signs_of_life_of_a_node_are_told_from_changes_that_matter() -> None:
@@ -91,11 +91,11 @@ def test_a_gpu_that_a_pod_without_a_lease_leaves_is_told_as_freed() -> None:
 
     assert taken()
     told: list[str] = []
-    ledger.on_freed = lambda: told.append("freed")
+    ledger.on_freed = lambda: told.append("gpus_freed")
     ledger.put_pod(pod(2, claim="", node="a"))
     assert told == []
     ledger.drop_pod("u")
-    assert (taken(), told) == (False, ["freed"])
+    assert (taken(), told) == (False, ["gpus_freed"])
 
 
 def test_a_gang_that_has_its_gpus_is_not_told_that_they_are_taken() -> None:
@@ -110,4 +110,4 @@ def test_a_gang_that_has_its_gpus_is_not_told_that_they_are_taken() -> None:
     holder = {"u": LeaseHolder("ns", "p", "one", 1000, (), "stamp")}
     ledger.put_lease(new_lease("default", "a", 0, holder, "", datetime.now(UTC)))
     why = explain(ledger, "ns", "one")
-    assert "GPUs 0 of a are free for it" in why.sentence
+    assert "GPUs 0 of a are free" in why.sentence

@@ -35,7 +35,9 @@ def claim(run: Run, phase: Phase, pods: Sequence[RunPod], hardware: Hardware) ->
             "nodeName": first,
             "gpuIds": list(pods[0].position.gpus),
             "allocated": format_allocation(first, pods[0].position.gpus),
-            "message": "Successfully allocated" if len(pods) == 1 else f"All {len(pods)} pods are served",
+            "message": "Successfully allocated"
+            if len(pods) == 1
+            else f"Successfully allocated for {len(pods)} pods",
             "allocations": [_allocation(pod, hardware) for pod in pods],
         }
     meta = metadata(run, identity, None, run.created)

@@ -1,10 +1,10 @@
-"""The scheduler's view of the cluster, kept from the objects of the API and nothing else.
+"""The scheduler's view of the cluster, built only from Kubernetes objects.
 
-`Ledger` takes nodes, GpuNodeStatus, leases, claims and pods as they come and keeps an
+`Ledger` takes nodes, GpuNodeStatus, leases, claims and pods from the watches and keeps an
 inventory that agrees with them. Scheduler, server and command line share it.
 """
 
-from gpufleet.scheduler.state.claim_requests import request_of, sensible_request
+from gpufleet.scheduler.state.claim_requests import request_of, valid_request
 from gpufleet.scheduler.state.ledger import Hold, Ledger
 
-__all__ = ["Hold", "Ledger", "request_of", "sensible_request"]
+__all__ = ["Hold", "Ledger", "request_of", "valid_request"]

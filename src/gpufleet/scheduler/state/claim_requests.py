@@ -1,7 +1,8 @@
-"""What a GpuClaim asks for, as placement's request."""
+"""Convert a GpuClaim to a placement request."""
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.kubernetes.annotations import GANG_SIZE, GANG_TIMEOUT
@@ -10,11 +11,18 @@ from gpufleet.kubernetes.objects import PodGroup
 from gpufleet.placement.request import WHOLE, Exclusivity, Policy, Request, Topology
 
 GANG_TIMEOUT_S = 60.0
-"""How long a planned gang may take to get going, if nothing says otherwise."""
+"""Seconds that a planned gang may take to be bound, by default."""
+
+
+class GangRequirements(NamedTuple):
+    """The size of a gang and the seconds it may take to be bound."""
+
+    min_members: int
+    timeout: float
 
 
 def request_of(claim: GpuClaim) -> Request:
-    """The request for one pod that names the claim; InvalidRequest if it makes no sense."""
+    """Return the request of one pod that uses the claim; raise InvalidRequest if the claim is invalid."""
     devices, topology = claim.spec.devices, claim.spec.topology
     share = DEFAULT_SHARE if devices.share is None else devices.share
     return Request(
@@ -32,31 +40,31 @@ def request_of(claim: GpuClaim) -> Request:
     )
 
 
-def sensible_request(claim: GpuClaim) -> Request | None:
-    """The same, or None where the claim makes no sense (one from before its rules were checked, for instance)."""
+def valid_request(claim: GpuClaim) -> Request | None:
+    """Return the request, or None if the claim is invalid, such as one created before the CRD had its rules."""
     try:
         return request_of(claim)
     except InvalidRequest:
         return None
 
 
-def gang_terms(group: PodGroup | None, claim: GpuClaim) -> tuple[int, float] | None:
-    """How many members a gang needs and how long it may take: by its PodGroup, else by the claim's annotations."""
+def gang_requirements(group: PodGroup | None, claim: GpuClaim) -> GangRequirements | None:
+    """Read the requirements from the PodGroup, else from the claim's annotations; None if neither has them."""
     if group is not None:
         timeout = group.spec.schedule_timeout_seconds or 0
-        return group.spec.min_member, float(timeout) if timeout > 0 else GANG_TIMEOUT_S
+        return GangRequirements(group.spec.min_member, float(timeout) if timeout > 0 else GANG_TIMEOUT_S)
     size = gang_size(claim)
     if size is None:
         return None
-    return size, float(_number(claim.metadata.annotations, GANG_TIMEOUT) or GANG_TIMEOUT_S)
+    return GangRequirements(size, float(_number(claim.metadata.annotations, GANG_TIMEOUT) or GANG_TIMEOUT_S))
 
 
 def gang_size(claim: GpuClaim) -> int | None:
-    """How many members the claim says that its gang needs, if it says so."""
+    """Return the gang size in the claim's annotation, if any."""
     return _number(claim.metadata.annotations, GANG_SIZE)
 
 
 def _number(annotations: Mapping[str, str], key: str) -> int | None:
-    """A number from 1; None for anything else that a user may have written."""
+    """Parse a positive number; return None for anything else, since users write these annotations."""
     text = annotations.get(key, "")
     return int(text) or None if re.fullmatch(r"[0-9]{1,9}", text) else None

@@ -1,7 +1,4 @@
-"""CPU and memory of nodes and pods, for the loop that has no kube-scheduler to count them.
-
-A pod needs what its containers need at one time, and its overhead.
-"""
+"""CPU and memory of nodes, counted for the stand-alone loop, which has no kube-scheduler to do it."""
 
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.kubernetes.quantities import parse_quantity, pod_request
@@ -10,35 +7,35 @@ from gpufleet.scheduler.state.ledger import Ledger
 RESOURCES = ("cpu", "memory")
 
 
-def needs(pod: Pod, resource: str) -> float:
-    """How much of a resource the pod needs at one time."""
+def total_request(pod: Pod, resource: str) -> float:
+    """Return the request of the pod's containers plus the pod's overhead."""
     return pod_request(pod, resource) + parse_quantity(pod.spec.overhead.get(resource, ""))
 
 
 class FreeResources:
-    """What is left of the nodes' CPU and memory; a node that says nothing has enough."""
+    """The free CPU and memory of nodes; a node that reports none has no limit."""
 
     def __init__(self, left: dict[str, dict[str, float]]) -> None:
         self._left = left
 
     def fits(self, node: str, pod: Pod) -> bool:
-        """Whether the pod's requests are left on the node."""
+        """Return whether the pod's requests fit on the node."""
         left = self._left.get(node, {})
-        return all(needs(pod, resource) <= left[resource] + 1e-9 for resource in left)
+        return all(total_request(pod, resource) <= left[resource] + 1e-9 for resource in left)
 
     def take(self, node: str, pod: Pod) -> None:
-        """Count a pod that is about to be bound."""
+        """Subtract the requests of a pod that is bound to the node or will be."""
         left = self._left.get(node, {})
         for resource in left:
-            left[resource] -= needs(pod, resource)
+            left[resource] -= total_request(pod, resource)
 
     def free_cpu(self, node: str) -> float:
-        """CPU that is left."""
+        """Return the free CPU of the node."""
         return self._left.get(node, {}).get("cpu", float("inf"))
 
 
-def room_on(ledger: Ledger) -> FreeResources:
-    """The room as the pods on the nodes leave it."""
+def free_resources(ledger: Ledger) -> FreeResources:
+    """Return what the bound pods leave free."""
     left = {
         name: {
             resource: parse_quantity(node.status.allocatable[resource])
@@ -47,8 +44,8 @@ def room_on(ledger: Ledger) -> FreeResources:
         }
         for name, node in ledger.nodes.items()
     }
-    room = FreeResources(left)
+    free = FreeResources(left)
     for pod in ledger.pods.values():
         if pod.spec.node_name and not pod.finished:
-            room.take(pod.spec.node_name, pod)
-    return room
+            free.take(pod.spec.node_name, pod)
+    return free

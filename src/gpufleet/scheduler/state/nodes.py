@@ -1,15 +1,15 @@
-"""A Kubernetes node and the report of its GPUs, as placement's node; and which pods a node lets in."""
+"""Convert a node and its GpuNodeStatus for placement, and check whether a node admits a pod."""
 
 from collections.abc import Callable
 
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus
 from gpufleet.kubernetes.objects import Node, Pod, Taint, Toleration
 from gpufleet.placement.node import CandidateGpu, CandidateMigInstance, CandidateNode
-from gpufleet.scheduler.state.affinity import meets
+from gpufleet.scheduler.state.affinity import matches_affinity
 
 
-def node_of(node: Node, report: GpuNodeStatus, taken: Callable[[DeviceStatus], bool]) -> CandidateNode:
-    """The node with its GPUs; `taken` says of a GPU that a pod without a lease uses it."""
+def candidate_node(node: Node, report: GpuNodeStatus, taken: Callable[[DeviceStatus], bool]) -> CandidateNode:
+    """Return the node with its GPUs; `taken` returns whether a pod without a lease uses a GPU."""
     return CandidateNode(
         node.metadata.name,
         tuple(_gpu(device, taken) for device in report.status.devices),
@@ -20,19 +20,19 @@ def node_of(node: Node, report: GpuNodeStatus, taken: Callable[[DeviceStatus], b
 
 
 def is_ready(node: Node) -> bool:
-    """Whether the kubelet says so; a node that says nothing yet is taken at its word by kube-scheduler's taints."""
+    """Return whether the node is Ready; a node without that condition counts as ready, since taints cover it."""
     ready = next((condition for condition in node.status.conditions if condition.type == "Ready"), None)
     return ready is None or ready.status == "True"
 
 
-def lets_in(node: Node, pod: Pod) -> bool:
-    """Whether taints, cordon, readiness and the pod's node selector and required affinity allow the pod there."""
+def admits(node: Node, pod: Pod) -> bool:
+    """Return whether taints, cordon, readiness, node selector and required affinity allow the pod on the node."""
     labels = node.metadata.labels
     if node.spec.unschedulable or not is_ready(node):
         return False
     if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
         return False
-    if pod.spec.affinity is not None and not meets(node, pod.spec.affinity):
+    if pod.spec.affinity is not None and not matches_affinity(node, pod.spec.affinity):
         return False
     return all(
         taint.effect == "PreferNoSchedule" or any(_tolerates(each, taint) for each in pod.spec.tolerations)
