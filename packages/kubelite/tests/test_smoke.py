@@ -1,5 +1,6 @@
 """The example of the README, and the shortest use of the server."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,3 +28,9 @@ async def test_the_example_of_the_readme_works() -> None:
     namespace: dict[str, Any] = {}
     exec(example, namespace)
     await namespace["test_a_config_map_is_stored"]()
+
+
+def test_kubelite_does_not_import_gpufleet() -> None:
+    package = Path(__file__).parents[1]
+    imports = re.compile(r"^\s*(import|from) gpufleet\b", re.MULTILINE)
+    assert not [path for path in package.rglob("*.py") if imports.search(path.read_text())]
