@@ -34,10 +34,12 @@ SIGHT = Observation(
 
 
 def page(
-    sight: Observation = SIGHT, *, now: float = 110.0, identify: bool = False, most: int = 256
+    observation: Observation = SIGHT, *, now: float = 110.0, identify: bool = False, most: int = 256
 ) -> "Page":
-    exporter = Exporter("node-a", lambda: sight, identify=identify, max_processes=most, clock=lambda: now)
-    return Page(exporter.text().decode())
+    exporter = Exporter(
+        "node-a", lambda: observation, identify=identify, max_processes=most, clock=lambda: now
+    )
+    return Page(exporter.render().decode())
 
 
 class Page:

@@ -8,18 +8,18 @@ import pytest
 
 PROGRAM = """
 import os
-from gpufleet.agent.memory import give_back, start_small
+from gpufleet.agent.memory import trim, limit_arenas
 
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-start_small()
+limit_arenas()
 pieces = [bytes(5000) for _ in range(8000)]
 top = bytes(5000)
 full = resident()
 del pieces
-give_back()
+trim()
 print(full - resident())
 """
 

@@ -19,24 +19,24 @@ from gpufleet.model.node import Health
 
 
 @pytest.fixture
-async def lookout(nvml_shim: NvmlShim) -> AsyncIterator[Monitor]:
+async def monitor(nvml_shim: NvmlShim) -> AsyncIterator[Monitor]:
     reader = DeadlineReader(NvmlReader, deadline=5.0)
     yield Monitor(reader, HealthTracker(), ports=dict)
     await reader.close()
 
 
 async def test_the_text_of_the_kernel_log_decides_about_an_nvlink_error(
-    lookout: Monitor, tmp_path: Path
+    monitor: Monitor, tmp_path: Path
 ) -> None:
-    await lookout.look()
+    await monitor.read()
     fifo = tmp_path / "kmsg"
     os.mkfifo(fifo)
     log = KernelLog(fifo, from_start=True, boot_time=lambda: 1_700_000_000.0)
     heard = asyncio.Event()
-    lookout.subscribe(
-        lambda sight: heard.set() if sight.verdicts[uuid(3)].health is Health.UNHEALTHY else None
+    monitor.subscribe(
+        lambda observation: heard.set() if observation.verdicts[uuid(3)].health is Health.UNHEALTHY else None
     )
-    reading = asyncio.create_task(lookout.read_kernel_log(log))
+    reading = asyncio.create_task(monitor.watch_kernel_log(log))
     with fifo.open("wb", buffering=0) as writer:
         writer.write(
             b"4,1,5000000,-;NVRM: Xid (PCI:0000:13:00): 74, pid=1, NVLink: fatal error detected on link 2\n"
@@ -46,77 +46,86 @@ async def test_the_text_of_the_kernel_log_decides_about_an_nvlink_error(
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     log.close()
-    assert lookout.sight.verdicts[uuid(3)].reason == "XID 74: NVLink error"
-    assert lookout.sight.xids == {(uuid(3), 74): 1}
-    await lookout.take([DeviceEvent(EventKind.XID, 74, 1.0, uuid=uuid(3))])
-    assert lookout.sight.xids == {(uuid(3), 74): 1}  # NVML tells of the same one
+    assert monitor.observation.verdicts[uuid(3)].reason == "XID 74: NVLink error"
+    assert monitor.observation.xids == {(uuid(3), 74): 1}
+    await monitor.handle([DeviceEvent(EventKind.XID, 74, 1.0, uuid=uuid(3))])
+    assert monitor.observation.xids == {(uuid(3), 74): 1}  # NVML tells of the same one
 
 
-async def test_an_xid_is_counted_for_its_gpu_and_codes_are_bounded(lookout: Monitor) -> None:
-    await lookout.look()
+async def test_an_xid_is_counted_for_its_gpu_and_codes_are_bounded(monitor: Monitor) -> None:
+    await monitor.read()
     events = [DeviceEvent(EventKind.XID, code, 1.0, uuid=uuid(1)) for code in [13, 13, *range(200, 300)]]
-    await lookout.take(events)
-    assert lookout.sight.xids[uuid(1), 13] == 2
-    assert len(lookout.sight.xids) == 64
+    await monitor.handle(events)
+    assert monitor.observation.xids[uuid(1), 13] == 2
+    assert len(monitor.observation.xids) == 64
 
 
 async def test_an_xid_in_the_kernel_log_is_counted_also_where_nvml_has_no_events(
-    lookout: Monitor, nvml_shim: NvmlShim
+    monitor: Monitor, nvml_shim: NvmlShim
 ) -> None:
     nvml_shim.fail("nvmlDeviceRegisterEvents", 3)
-    await lookout.look()
-    listening = asyncio.create_task(lookout.listen(wait=0.01))
+    await monitor.read()
+    listening = asyncio.create_task(monitor.watch_driver(wait=0.01))
     await asyncio.sleep(0.1)
     event = parse_xid("NVRM: Xid (PCI:0000:13:00): 48, DBE", 1.0)
     assert event is not None
-    await lookout.take([event], logged=True)
+    await monitor.handle([event], from_kernel_log=True)
     listening.cancel()
     await asyncio.gather(listening, return_exceptions=True)
-    assert lookout.sight.xids == {(uuid(3), 48): 1}
+    assert monitor.observation.xids == {(uuid(3), 48): 1}
 
 
 async def test_a_port_of_the_fabric_that_goes_down_takes_the_node_out(nvml_shim: NvmlShim) -> None:
     states = {"mlx5_0/1": "ACTIVE"}
     reader = DeadlineReader(NvmlReader, deadline=5.0)
-    lookout = Monitor(reader, HealthTracker(), ports=lambda: states)
-    await lookout.look()
+    monitor = Monitor(reader, HealthTracker(), ports=lambda: states)
+    await monitor.read()
     states = {"mlx5_0/1": "DOWN"}
-    sight = await lookout.look()
-    assert {verdict.health for verdict in sight.verdicts.values()} == {Health.UNHEALTHY}
+    observation = await monitor.read()
+    assert {verdict.health for verdict in observation.verdicts.values()} == {Health.UNHEALTHY}
     await reader.close()
 
 
-async def test_one_reading_that_fails_does_not_stop_the_rest(lookout: Monitor, nvml_shim: NvmlShim) -> None:
+async def test_one_reading_that_fails_does_not_stop_the_rest(monitor: Monitor, nvml_shim: NvmlShim) -> None:
     nvml_shim.fail("nvmlDeviceGetTemperature", 3, gpu=2)
-    sight = await lookout.look()
-    assert [reading.temperature_celsius for reading in sight.readings] == [40, 41, None, 43, 44, 45, 46, 47]
-    assert sight.readings[2].power_watts == 102.5
+    observation = await monitor.read()
+    assert [reading.temperature_celsius for reading in observation.readings] == [
+        40,
+        41,
+        None,
+        43,
+        44,
+        45,
+        46,
+        47,
+    ]
+    assert observation.readings[2].power_watts == 102.5
 
 
-async def test_a_flood_of_the_same_error_is_one_line(lookout: Monitor) -> None:
-    await lookout.look()
+async def test_a_flood_of_the_same_error_is_one_line(monitor: Monitor) -> None:
+    await monitor.read()
     flood = [DeviceEvent(EventKind.XID, 31, 1.0, uuid=uuid(1), message=f"{n}") for n in range(1000)]
     with capture_logs() as lines:
-        await lookout.take([*flood, DeviceEvent(EventKind.XID, 31, 1.0, uuid=uuid(2))])
-    told = [(line["gpu"], line["times"]) for line in lines if line["event"] == "GPU error"]
+        await monitor.handle([*flood, DeviceEvent(EventKind.XID, 31, 1.0, uuid=uuid(2))])
+    told = [(line["gpu"], line["times"]) for line in lines if line["event"] == "gpu_error"]
     assert told == [(uuid(1), 1000), (uuid(2), 1)]
-    assert lookout.sight.xids[uuid(1), 31] == 1000
+    assert monitor.observation.xids[uuid(1), 31] == 1000
 
 
-async def test_errors_that_come_quickly_are_one_look(lookout: Monitor, tmp_path: Path) -> None:
-    await lookout.look()
+async def test_errors_that_come_quickly_are_one_look(monitor: Monitor, tmp_path: Path) -> None:
+    await monitor.read()
     fifo = tmp_path / "kmsg"
     os.mkfifo(fifo)
     log = KernelLog(fifo, from_start=True, boot_time=lambda: 1_700_000_000.0)
-    reading = asyncio.create_task(lookout.read_kernel_log(log, breath=60.0))
+    reading = asyncio.create_task(monitor.watch_kernel_log(log, pause=60.0))
     with fifo.open("wb", buffering=0) as writer:
         for number in range(20):
             writer.write(b"4,%d,5000000,-;NVRM: Xid (PCI:0000:13:00): 31, pid=1\n" % number)
             await asyncio.sleep(0.02)
         async with asyncio.timeout(10):
-            while lookout.looks < 2:  # noqa: ASYNC110 - looks are only counted
+            while monitor.reads < 2:  # noqa: ASYNC110 - looks are only counted
                 await asyncio.sleep(0.01)
-    assert lookout.looks == 2
+    assert monitor.reads == 2
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     log.close()

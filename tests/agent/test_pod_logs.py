@@ -49,7 +49,7 @@ def test_the_numbers_of_a_job_are_read_with_the_time_of_their_line(tmp_path: Pat
     logs = followed(tmp_path)
     write(tmp_path, LINE.format(step=1, loss=2.5), second=1)
     write(tmp_path, LINE.format(step=2, loss=2.25), second=2)
-    logs.look([pod(owner="job-uid")], {"u1"})
+    logs.read([pod(owner="job-uid")], {"u1"})
     found = numbers(logs)
     assert found["loss"] == ("job-uid", 2.25, 1767225602.123456)
     assert found["step"][1] == 2
@@ -60,7 +60,7 @@ def test_a_number_is_served_for_as_long_as_prometheus_takes_it(tmp_path: Path) -
     write(tmp_path, LINE.format(step=1, loss=2.5), second=1)
     for minutes, served in ((20, True), (40, False)):
         logs = followed(tmp_path, now=1767225600.0 + 60 * minutes)
-        logs.look([pod()], {"u1"})
+        logs.read([pod()], {"u1"})
         assert ("loss" in numbers(logs)) is served
         logs.close()
 
@@ -70,7 +70,7 @@ def test_a_line_in_pieces_is_one_line(tmp_path: Path) -> None:
     whole = LINE.format(step=7, loss=1.5)
     write(tmp_path, whole[:40], tag="P")
     write(tmp_path, whole[40:], tag="F")
-    logs.look([pod()], {"u1"})
+    logs.read([pod()], {"u1"})
     assert numbers(logs)["loss"][:2] == ("u1", 1.5)
     logs.close()
 
@@ -78,16 +78,16 @@ def test_a_line_in_pieces_is_one_line(tmp_path: Path) -> None:
 def test_rotation_and_restarts_lose_nothing(tmp_path: Path) -> None:
     logs = followed(tmp_path)
     path = write(tmp_path, LINE.format(step=1, loss=3.0))
-    logs.look([pod()], {"u1"})
+    logs.read([pod()], {"u1"})
     write(tmp_path, LINE.format(step=2, loss=2.0))
     path.rename(path.with_name("0.log.20260101-000000"))
     write(tmp_path, LINE.format(step=3, loss=1.0))
-    logs.look([pod()], {"u1"})
+    logs.read([pod()], {"u1"})
     assert numbers(logs)["step"][1] == 2
-    logs.look([pod()], {"u1"})
+    logs.read([pod()], {"u1"})
     assert numbers(logs)["step"][1] == 3
     write(tmp_path, LINE.format(step=4, loss=0.5), restarts=1)
-    logs.look([pod()], {"u1"})
+    logs.read([pod()], {"u1"})
     assert numbers(logs)["step"][1] == 4
     logs.close()
 
@@ -96,11 +96,11 @@ def test_only_pods_with_gpus_are_read_and_files_are_let_go(tmp_path: Path) -> No
     before = len(os.listdir("/proc/self/fd"))
     logs = followed(tmp_path)
     write(tmp_path, LINE.format(step=1, loss=3.0))
-    logs.look([pod()], set())
+    logs.read([pod()], set())
     assert numbers(logs) == {}
-    logs.look([pod()], {"u1"})
+    logs.read([pod()], {"u1"})
     assert numbers(logs)
-    logs.look([], {"u1"})
+    logs.read([], {"u1"})
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -108,8 +108,8 @@ def test_a_log_of_other_things_and_garbage_harm_nobody(tmp_path: Path) -> None:
     path = write(tmp_path, "hello")
     path.write_bytes(path.read_bytes() + b"\xff\xfe \n\n x\nnot-a-time stdout F loss: 1\n" + b"a" * 300_000)
     logs = followed(tmp_path)
-    logs.look([pod()], {"u1"})
-    logs.look([pod()], {"u1"})
+    logs.read([pod()], {"u1"})
+    logs.read([pod()], {"u1"})
     assert numbers(logs) == {}
     logs.close()
 
@@ -119,7 +119,7 @@ def test_a_log_that_cannot_be_read_costs_no_other(tmp_path: Path) -> None:
     write(tmp_path, LINE.format(step=1, loss=3.0))
     logs = followed(tmp_path)
     for _ in range(2):
-        logs.look([pod(uid="u0"), pod()], {"u0", "u1"})
+        logs.read([pod(uid="u0"), pod()], {"u0", "u1"})
     assert numbers(logs)["loss"][1] == 3.0
     logs.close()
 
@@ -130,7 +130,7 @@ def test_a_reader_that_is_far_behind_jumps_ahead(tmp_path: Path) -> None:
     follower = Follower(path)
     assert list(follower.lines()) == [b"old"]
     with path.open("ab") as file:
-        file.truncate(3 * pod_logs.LAG)
+        file.truncate(3 * pod_logs.MAX_LAG)
         file.seek(0, 2)
         file.write(b"\nnew\n")
     seen = [line for _ in range(40) for line in follower.lines()]
@@ -190,7 +190,7 @@ def test_lines_of_a_pattern_of_users_are_read_too(tmp_path: Path) -> None:
     own = compile_user_patterns([r"^update (?P<step>\d+) xent=(?P<loss>[\d.]+)"])
     logs = followed(tmp_path, own)
     write(tmp_path, "update 12 xent=0.75")
-    logs.look([pod()], {"u1"})
+    logs.read([pod()], {"u1"})
     assert {name: value for name, (_, value, _) in numbers(logs).items()} == {"step": 12, "loss": 0.75}
     logs.close()
 
@@ -199,10 +199,10 @@ def test_the_last_words_of_a_pod_are_read_and_served_until_they_are_old(tmp_path
     now = 1767225660.0
     logs = PodLogs(tmp_path, tuple, frozenset, clock=lambda: now)
     path = write(tmp_path, LINE.format(step=1, loss=3.0))
-    logs.look([pod()], {"u1"})
+    logs.read([pod()], {"u1"})
     write(tmp_path, LINE.format(step=2, loss=1.5))
     path.unlink()  # a pod that is deleted takes its logs with it
-    logs.look([], set())
+    logs.read([], set())
     assert numbers(logs)["loss"] == ("u1", 1.5, 1767225600.123456)
     now += pod_logs.SERVED_FOR
     assert numbers(logs) == {}
@@ -210,23 +210,23 @@ def test_the_last_words_of_a_pod_are_read_and_served_until_they_are_old(tmp_path
 
 def test_pods_that_come_and_go_leave_a_bounded_memory(tmp_path: Path) -> None:
     logs = followed(tmp_path)
-    for number in range(2 * pod_logs.MOST_ENDED):
+    for number in range(2 * pod_logs.MAX_ENDED_PODS):
         write(tmp_path, LINE.format(step=1, loss=number), uid=f"u{number}")
-        logs.look([pod(uid=f"u{number}")], {f"u{number}"})
-    logs.look([], set())
+        logs.read([pod(uid=f"u{number}")], {f"u{number}"})
+    logs.read([], set())
     (family,) = logs.metrics()
     served = {sample.labels["pod_uid"] for sample in family.samples}
-    assert len(served) == pod_logs.MOST_ENDED
-    assert f"u{2 * pod_logs.MOST_ENDED - 1}" in served
+    assert len(served) == pod_logs.MAX_ENDED_PODS
+    assert f"u{2 * pod_logs.MAX_ENDED_PODS - 1}" in served
 
 
 def test_the_last_words_before_a_restart_are_read(tmp_path: Path) -> None:
     logs = followed(tmp_path)
     write(tmp_path, LINE.format(step=1, loss=3.0))
-    logs.look([pod()], {"u1"})
+    logs.read([pod()], {"u1"})
     write(tmp_path, LINE.format(step=2, loss=2.0))
     write(tmp_path, "hello again", restarts=1)
-    logs.look([pod()], {"u1"})
+    logs.read([pod()], {"u1"})
     assert numbers(logs)["step"][1] == 2
     logs.close()
 
@@ -236,10 +236,10 @@ def test_an_agent_that_starts_does_not_read_what_was_written_long_ago(tmp_path: 
     for age, seen in ((timedelta(hours=1), False), (timedelta(hours=-1), True)):
         folder = tmp_path / str(age)
         write(folder, LINE.format(step=1, loss=3.0))
-        write(folder, "x" * 2 * pod_logs.PIECE)
+        write(folder, "x" * 2 * pod_logs.CHUNK)
         logs = PodLogs(folder, tuple, frozenset, clock=began.timestamp)
-        logs.look([], set())  # the pods of the node are not listed yet
-        logs.look([pod(made=began - age)], {"u1"})
+        logs.read([], set())  # the pods of the node are not listed yet
+        logs.read([pod(made=began - age)], {"u1"})
         assert ("loss" in numbers(logs)) is seen
         logs.close()
 
@@ -251,7 +251,7 @@ def test_lines_of_another_format_cost_no_memory(tmp_path: Path) -> None:
         for step in range(2000):
             file.write(f'{{"log":"iteration {step} of 2000 loss: 1.5\\n","stream":"stdout"}}\n')
     logs = followed(tmp_path)
-    logs.look([pod()], {"u1"})
+    logs.read([pod()], {"u1"})
     assert numbers(logs)["loss"][1] == 3.0
     assert sum(isinstance(each, LogReader) for each in gc.get_objects()) - before == 1
     logs.close()

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from tests.shim.nvml import GIB, NvmlShim
 
-from gpufleet.agent.agent import MOST_STUCK, Agent
+from gpufleet.agent.agent import MAX_STUCK_CALLS, Agent
 from gpufleet.gpus.drivers.deadline_reader import DeadlineReader
 from gpufleet.gpus.drivers.nvml import NvmlReader
 from gpufleet.runtime.settings import AgentSettings, DevicesSettings
@@ -57,7 +57,7 @@ async def until(url: str, path: str, status: int, words: str = "") -> str:
     raise AssertionError(f"{path} is not {status} with {words!r} but {found}")
 
 
-async def test_a_single_machine_serves_metrics_and_stops_when_told(nvml_shim: NvmlShim) -> None:
+async def test_a_single_machine_serves_metrics_and_stops_on_sigterm(nvml_shim: NvmlShim) -> None:
     nvml_shim.run(3, os.getpid(), 7 * GIB)
     with agent(nvml_shim, "--agent-period", "200ms") as (process, url):
         await until(url, "/readyz", 200)
@@ -82,23 +82,23 @@ async def test_a_driver_that_never_answers_leaves_the_port_answering(nvml_shim: 
         assert await asyncio.to_thread(process.wait, 15) == 0
 
 
-async def test_a_driver_in_which_everything_hangs_asks_for_a_new_process(nvml_shim: NvmlShim) -> None:
-    reader = DeadlineReader(NvmlReader, deadline=0.1, first_pause=0.01, longest_pause=0.01)
+async def test_a_driver_in_which_every_call_hangs_asks_for_a_restart(nvml_shim: NvmlShim) -> None:
+    reader = DeadlineReader(NvmlReader, deadline=0.1, min_backoff=0.01, max_backoff=0.01)
     agent = Agent("box", AgentSettings(), DevicesSettings(), reader=reader)
-    await agent.lookout.look()
+    await agent.monitor.read()
     assert (agent.not_alive(), agent.not_ready()) == ("", "")
     nvml_shim.hang("nvmlDeviceGetTemperature")
     async with asyncio.timeout(10):
-        while reader.stuck < MOST_STUCK:
+        while reader.stuck < MAX_STUCK_CALLS:
             assert agent.not_alive() == ""
-            await agent.lookout.look()
+            await agent.monitor.read()
             await asyncio.sleep(0.02)
-    assert agent.not_alive() == "4 calls into the GPU driver do not return; only a new process can help"
+    assert agent.not_alive() == "4 calls into the GPU driver do not return; a restart is needed"
     nvml_shim.unhang()
     await agent.close()
 
 
-def test_one_look_prints_the_metrics(nvml_shim: NvmlShim) -> None:
+def test_once_prints_the_metrics(nvml_shim: NvmlShim) -> None:
     command = [sys.executable, "-m", "gpufleet", "agent", "--once", "--node", "box"]
     environment = {**os.environ, **nvml_shim.environment()}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
@@ -106,13 +106,13 @@ def test_one_look_prints_the_metrics(nvml_shim: NvmlShim) -> None:
     assert done.stdout.count("nvidia_gpu_utilization_percent{") == 8
 
 
-def test_a_port_in_use_is_said_with_what_to_do(nvml_shim: NvmlShim) -> None:
+def test_a_port_in_use_is_reported_with_a_remedy(nvml_shim: NvmlShim) -> None:
     with agent(nvml_shim) as (_process, url):
         port = url.rpartition(":")[2]
         command = [sys.executable, "-m", "gpufleet", "agent", "--port", port]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         assert done.returncode == 1
-        assert f"can't listen on 127.0.0.1 port {port}: Address already in use" in done.stderr
+        assert f"port {port} on 127.0.0.1 is in use by another program" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_a_port_in_use_is_said_with_what_to_do(nvml_shim: NvmlShim) -> None:
         (["--kubernetes", "off", "--kubeconfig", "x"], {}, False),
     ],
 )
-def test_it_publishes_only_where_it_was_told_of_a_cluster(
+def test_it_publishes_only_where_a_cluster_is_configured(
     flags: list[str], environment: dict[str, str], expected: bool
 ) -> None:
-    from gpufleet.cli.agent import publishes
+    from gpufleet.agent.process import publishes
     from gpufleet.runtime.settings import load_settings
 
     given = dict(zip(flags[::2], flags[1::2], strict=True))

@@ -80,7 +80,7 @@ async def test_a_driver_that_hangs_makes_unknown_and_not_a_storm_of_writes(
         await cluster.until("node-a", well)
         nvml_shim.hang("nvmlDeviceGetTemperature")
         found = await cluster.until("node-a", lambda s: healths(s) == ["Unknown"] * 8)
-        assert found.status.devices[0].health_reason.startswith("the GPU driver does not answer since 20")
+        assert found.status.devices[0].health_reason.startswith("the GPU driver has not answered since 20")
         assert found.status.free == 0
         assert agent.publisher is not None
         writes = agent.publisher.writes
@@ -97,12 +97,12 @@ async def test_nothing_is_written_while_nothing_changes(nvml_shim: NvmlShim, clu
         await asyncio.sleep(0.3)
         before = await cluster.status("node-a")
         assert agent.publisher is not None
-        writes, looks = agent.publisher.writes, agent.lookout.looks
+        writes, looks = agent.publisher.writes, agent.monitor.reads
         for step in range(10):  # temperatures and loads move all the time
             nvml_shim.set("0.temperature", 50 + step)
             nvml_shim.set("1.utilization", step)
             await asyncio.sleep(0.1)
-        assert agent.lookout.looks > looks + 3
+        assert agent.monitor.reads > looks + 3
         assert agent.publisher.writes == writes <= 2
         after = await cluster.status("node-a")
         assert after.metadata.resource_version == before.metadata.resource_version
@@ -213,20 +213,20 @@ async def test_pods_without_gpus_cost_no_question(nvml_shim: NvmlShim, cluster: 
     claiming = {"name": "claiming", "annotations": {CLAIM: "one"}}
     async with cluster.agent(lease_check=600.0) as agent:
         await cluster.until("node-a", well)
-        book = agent.holders
-        assert book is not None
+        holders = agent.holders
+        assert holders is not None
         async with asyncio.timeout(10):
-            while book.looks < 2:  # noqa: ASYNC110 - after the first look at the devices it asks again
+            while holders.reads < 2:  # noqa: ASYNC110 - after the first look at the devices it asks again
                 await asyncio.sleep(0.02)
-        before = book.looks
+        before = holders.reads
         for number in range(5):
             plain = {"metadata": {"name": f"plain-{number}"}, "spec": spec}
             await cluster.client.write_json("POST", pods, plain)
         await asyncio.sleep(0.5)
-        assert book.looks == before
+        assert holders.reads == before
         await cluster.client.write_json("POST", pods, {"metadata": claiming, "spec": spec})
         async with asyncio.timeout(10):
-            while book.looks == before:  # noqa: ASYNC110 - looks are only counted
+            while holders.reads == before:  # noqa: ASYNC110 - looks are only counted
                 await asyncio.sleep(0.02)
 
 
@@ -251,7 +251,7 @@ async def test_a_gpu_that_went_missing_while_no_agent_ran_is_noticed(
     nvml_shim.describe(smaller)
     async with cluster.agent():
         found = await cluster.until("node-a", lambda s: healths(s) == ["Healthy"] * 7 + ["Unhealthy"])
-    assert found.status.devices[7].health_reason == "the driver does not list this GPU any more"
+    assert found.status.devices[7].health_reason == "the driver no longer lists this GPU"
     assert found.status.devices[7].island == "nvlink-group-0"
     assert found.status.devices[0].health_since == first.status.devices[0].health_since
 
@@ -265,7 +265,7 @@ async def test_an_xid_counts_also_for_an_agent_that_was_started_after_it(
         first = await cluster.until("node-a", lambda s: healths(s)[3] == "Unhealthy")
     async with cluster.agent() as agent:
         async with asyncio.timeout(10):
-            while agent.lookout.looks < 3:  # noqa: ASYNC110 - looks are only counted
+            while agent.monitor.reads < 3:  # noqa: ASYNC110 - looks are only counted
                 await asyncio.sleep(0.05)
         found = await cluster.status("node-a")
         assert healths(found)[3] == "Unhealthy"
@@ -323,7 +323,7 @@ async def test_a_machine_without_gpus_publishes_nothing(nvml_shim: NvmlShim, clu
     nvml_shim.fail("nvmlInitWithFlags", 9)
     async with cluster.agent() as agent:
         await asyncio.sleep(0.5)
-        assert agent.lookout.looks
+        assert agent.monitor.reads
     with pytest.raises(ObjectNotFound):
         await cluster.status("node-a")
 
@@ -391,22 +391,22 @@ async def test_gpus_from_a_device_plugin_are_held_also_while_the_kubelet_restart
             with kubelet(socket, lambda _context: response(told)):
                 await cluster.until("node-a", lambda s: s.status.free == 6)
                 assert await held() == {2: (uid,), 5: (uid,)}
-            await _until(lambda: _silences(lines) == 1)
-            await asyncio.sleep(1.5)  # three more questions without an answer
-            assert _silences(lines) == 1
+            await _until(lambda: _failures(lines) == 1)
+            await asyncio.sleep(1.5)  # three more failed calls
+            assert _failures(lines) == 1
             assert await held() == {2: (uid,), 5: (uid,)}
             told[("jobs", "plugged")] = [uuid(2)]
             with kubelet(socket, lambda _context: response(told)):
                 await cluster.until("node-a", lambda s: s.status.free == 7)
-                assert [line["event"] for line in lines].count("GPUs of device plugins told again") == 1
+                assert [line["event"] for line in lines].count("plugin_devices_read_again") == 1
             await cluster.client.write_json(
                 "DELETE", "/api/v1/namespaces/jobs/pods/plugged", {"gracePeriodSeconds": 0}
             )
             await cluster.until("node-a", lambda s: s.status.free == 8)
 
 
-def _silences(lines: list[Any]) -> int:
-    return sum(line["event"] == "GPUs of device plugins not told" for line in lines)
+def _failures(lines: list[Any]) -> int:
+    return sum(line["event"] == "plugin_devices_not_read" for line in lines)
 
 
 async def _until(is_so: Callable[[], bool]) -> None:

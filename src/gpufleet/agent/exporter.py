@@ -1,9 +1,9 @@
-"""What Prometheus reads of this node: one table of quantities, and who has them.
+"""Metrics of this node's GPUs for Prometheus.
 
-Names and labels are those that earlier exporters of this family served, so that dashboards go on
-working: `node` and `hostname`, `gpu` and `gpu_id` say the same thing twice. A quantity that the driver
-does not tell has no series, and readings that are too old are not served as if they were new. What is
-served is bounded: series of processes by a number, their labels by a length, codes by the lookout.
+Names and labels are those of the earlier nvidia_gpu exporter, so that existing dashboards work: `node` and
+`hostname`, `gpu` and `gpu_id` have the same value. A quantity that the driver does not report has no series,
+and stale readings are left out. The output is bounded: the number of processes and the length of their labels
+here, the number of XIDs by the monitor.
 """
 
 import time
@@ -19,14 +19,13 @@ from gpufleet.model.device import DeviceProcess, DeviceReading
 from gpufleet.model.node import Health
 
 PREFIX = "nvidia_gpu_"
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LABELS = ("node", "hostname", "gpu", "gpu_id", "gpu_name", "uuid")
-_LONGEST = {"process_name": 64, "user": 64, "command": 256}
+_MAX_LABEL = {"process_name": 64, "user": 64, "command": 256}
 
 
 @dataclass(frozen=True)
 class ExportedQuantity:
-    """A row of the table: the metric, where its value is, what it means."""
+    """A metric, the field of the reading it comes from, and its help text."""
 
     name: str
     field: str
@@ -36,23 +35,21 @@ class ExportedQuantity:
 
 
 QUANTITIES = (
-    ExportedQuantity("utilization_percent", "utilization_percent", "Time in which the GPU computed."),
+    ExportedQuantity("utilization_percent", "utilization_percent", "Share of time the GPU was busy."),
     ExportedQuantity("used_memory_bytes", "memory_used_bytes", "Memory in use."),
-    ExportedQuantity("free_memory_bytes", "memory_free_bytes", "Memory that is free."),
+    ExportedQuantity("free_memory_bytes", "memory_free_bytes", "Free memory."),
     ExportedQuantity("total_memory_bytes", "memory_total_bytes", "Memory of the GPU."),
+    ExportedQuantity("memory_utilization_percent", "memory_share_percent", "Share of memory in use."),
     ExportedQuantity(
-        "memory_utilization_percent", "memory_share_percent", "Share of the memory that is in use."
-    ),
-    ExportedQuantity(
-        "memory_busy_percent", "memory_utilization_percent", "Time in which memory was read or written."
+        "memory_busy_percent", "memory_utilization_percent", "Share of time memory was read or written."
     ),
     ExportedQuantity("temperature_celsius", "temperature_celsius", "Temperature of the chip."),
     ExportedQuantity("power_watts", "power_watts", "Power drawn."),
-    ExportedQuantity("power_limit_watts", "power_limit_watts", "Power that the GPU may draw."),
+    ExportedQuantity("power_limit_watts", "power_limit_watts", "Power limit."),
     ExportedQuantity(
         "energy_joules", "energy_joules", "Energy used since the driver was loaded.", counter=True
     ),
-    ExportedQuantity("sm_clock_hertz", "sm_clock_mhz", "Clock of the processors.", scale=1e6),
+    ExportedQuantity("sm_clock_hertz", "sm_clock_mhz", "Clock of the streaming multiprocessors.", scale=1e6),
     ExportedQuantity("memory_clock_hertz", "memory_clock_mhz", "Clock of the memory.", scale=1e6),
     ExportedQuantity(
         "ecc_corrected_errors", "ecc_corrected", "Corrected memory errors since reset.", counter=True
@@ -61,85 +58,85 @@ QUANTITIES = (
         "ecc_uncorrected_errors", "ecc_uncorrected", "Uncorrectable memory errors since reset.", counter=True
     ),
 )
-"""Every quantity of a GPU that is served."""
+"""Every metric of a GPU."""
 
 PROCESS_QUANTITIES = (
-    ExportedQuantity(
-        "process_gpu_memory_bytes", "gpu_memory_bytes", "Memory of the GPU that the process holds."
-    ),
+    ExportedQuantity("process_gpu_memory_bytes", "gpu_memory_bytes", "GPU memory of the process."),
     ExportedQuantity("process_cpu_percent", "cpu_percent", "CPU time of the process; 100 is one core."),
     ExportedQuantity("process_memory_percent", "memory_percent", "Share of the machine's memory."),
 )
-"""Every quantity of a process."""
+"""Every metric of a process."""
 
 
 class Exporter:
-    """Serves the present sight as Prometheus's text."""
+    """Renders the latest observation in the Prometheus text format."""
 
     def __init__(
         self,
         node: str,
-        sight: Callable[[], Observation],
+        observe: Callable[[], Observation],
         *,
         stale_after: float = 60.0,
         identify: bool = False,
         max_processes: int = 256,
-        own: Callable[[], Iterable[Metric]] = tuple,
+        agent_metrics: Callable[[], Iterable[Metric]] = tuple,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`own` are metrics of the agent itself; readings older than `stale_after` seconds are left out."""
+        """Leave out readings that are older than `stale_after` seconds."""
         self._node = node
-        self._sight = sight
+        self._observe = observe
         self._stale_after = stale_after
         self._identify = identify
         self._max_processes = max_processes
-        self._own = own
+        self._agent_metrics = agent_metrics
         self._clock = clock
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def text(self) -> bytes:
-        """The whole page."""
+    def render(self) -> bytes:
+        """Return all metrics as text."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
-        sight = self._sight()
-        labels = {device.uuid: self._gpu(device.index, device.uuid, device.model) for device in sight.devices}
-        if self._clock() - sight.read_at <= self._stale_after:
-            yield from _families(QUANTITIES, _LABELS, _rows(sight.readings, labels))
-            yield from self._process_families(sight.processes, labels)
-        yield self._health(sight, labels)
-        yield self._xids(sight, labels)
+        """Yield all metrics; called by the registry."""
+        observation = self._observe()
+        labels = {
+            device.uuid: self._gpu(device.index, device.uuid, device.model) for device in observation.devices
+        }
+        if self._clock() - observation.read_at <= self._stale_after:
+            yield from _families(QUANTITIES, _LABELS, _rows(observation.readings, labels))
+            yield from self._process_families(observation.processes, labels)
+        yield self._health(observation, labels)
+        yield self._xids(observation, labels)
         yield GaugeMetricFamily(
             "gpufleet_agent_driver_answers",
-            "Whether the GPU driver answered the last question.",
-            value=float(not sight.silence and sight.read_at > 0),
+            "Whether the GPU driver answered the last call.",
+            value=float(not observation.problem and observation.read_at > 0),
         )
-        yield from self._own()
+        yield from self._agent_metrics()
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: names are known when they are collected."""
+        """Yield nothing: names are known only when metrics are collected."""
         return iter(())
 
     def _gpu(self, index: int, uuid: str, model: str | None) -> tuple[str, ...]:
         return (self._node, self._node, str(index), str(index), model or "", uuid)
 
-    def _health(self, sight: Observation, labels: dict[str, tuple[str, ...]]) -> Metric:
+    def _health(self, observation: Observation, labels: dict[str, tuple[str, ...]]) -> Metric:
         family = GaugeMetricFamily(
-            f"{PREFIX}healthy", "1 if the GPU can be given out, else 0.", labels=_LABELS
+            f"{PREFIX}healthy", "1 if the GPU can be allocated, else 0.", labels=_LABELS
         )
-        for device in sight.devices:
-            verdict = sight.verdicts.get(device.uuid)
+        for device in observation.devices:
+            verdict = observation.verdicts.get(device.uuid)
             family.add_metric(labels[device.uuid], float(bool(verdict and verdict.health is Health.HEALTHY)))
         return family
 
-    def _xids(self, sight: Observation, labels: dict[str, tuple[str, ...]]) -> Metric:
+    def _xids(self, observation: Observation, labels: dict[str, tuple[str, ...]]) -> Metric:
         family = CounterMetricFamily(
             f"{PREFIX}xid_errors", "XIDs since the agent started.", labels=(*_LABELS, "xid")
         )
-        for (uuid, code), count in sorted(sight.xids.items()):
+        for (uuid, code), count in sorted(observation.xids.items()):
             if uuid in labels:
                 family.add_metric((*labels[uuid], str(code)), count)
         return family
@@ -147,18 +144,18 @@ class Exporter:
     def _process_families(
         self, processes: Sequence[DeviceProcess], labels: dict[str, tuple[str, ...]]
     ) -> Iterator[Metric]:
-        who = ("pid", "process_name", *(("user", "command") if self._identify else ()))
-        largest = sorted(_once(processes), key=lambda process: -(process.gpu_memory_bytes or 0))
+        names = ("pid", "process_name", *(("user", "command") if self._identify else ()))
+        largest = sorted(_merged(processes), key=lambda process: -(process.gpu_memory_bytes or 0))
         shown = largest[: self._max_processes]
         rows = [
-            ((*labels[process.uuid], *_who(process, who)), process)
+            ((*labels[process.uuid], *_process_labels(process, names)), process)
             for process in shown
             if process.uuid in labels
         ]
-        yield from _families(PROCESS_QUANTITIES, (*_LABELS, *who), rows)
+        yield from _families(PROCESS_QUANTITIES, (*_LABELS, *names), rows)
         yield GaugeMetricFamily(
             "gpufleet_agent_processes_left_out",
-            "Processes on GPUs that are not among the metrics, since there are too many.",
+            "Processes on GPUs without metrics, because there are too many.",
             value=len(largest) - len(shown),
         )
 
@@ -183,8 +180,8 @@ def _rows(
     return [(labels[reading.uuid], reading) for reading in readings if reading.uuid in labels]
 
 
-def _once(processes: Iterable[DeviceProcess]) -> list[DeviceProcess]:
-    """Each process once for each GPU: what it holds on several MIG instances is added up."""
+def _merged(processes: Iterable[DeviceProcess]) -> list[DeviceProcess]:
+    """Return each process once per GPU, with the memory of all its MIG instances."""
     found: dict[tuple[str, int], DeviceProcess] = {}
     for process in processes:
         key = (process.uuid, process.pid)
@@ -197,12 +194,12 @@ def _once(processes: Iterable[DeviceProcess]) -> list[DeviceProcess]:
     return list(found.values())
 
 
-def _who(process: DeviceProcess, fields: Iterable[str]) -> Iterator[str]:
-    told = {
+def _process_labels(process: DeviceProcess, fields: Iterable[str]) -> Iterator[str]:
+    values = {
         "pid": str(process.pid),
         "process_name": process.name,
         "user": process.user,
         "command": process.command,
     }
     for field in fields:
-        yield (told[field] or "")[: _LONGEST.get(field, 32)]
+        yield (values[field] or "")[: _MAX_LABEL.get(field, 32)]

@@ -1,11 +1,12 @@
-"""Who holds which GPU of this node: leases, allocations on pods, and the kubelet's device manager.
+"""Find out which pods hold which GPUs of this node.
 
-Ten thousand agents that each watched all leases would cost the API server more than everything else.
-So an agent watches the pods of its own node (one watch, which the server indexes as it does for
-kubelets) and reads the leases `gpu-{node}-{id}` by name: when a pod with GPUs comes or goes, while a
-lease names a pod that is not here, and every couple of minutes. Pods that got GPUs from a device plugin
-are told by the kubelet (see `kubelet`), which is asked at the same times; while it is away, as during its own
-restart, its last word counts for the pods that are still there.
+There are three sources: Leases, allocation annotations on pods, and the kubelet for GPUs of device plugins.
+
+Ten thousand agents that each watch all Leases would be the largest load on the API server. So an agent
+watches only the pods of its own node, which the API server indexes for kubelets, and reads the Leases of its
+GPUs by name: when a pod with GPUs appears or ends, while a Lease names a pod that is not here, and every few
+minutes. The kubelet is asked at the same times. While it is unavailable, for example during a restart, its
+last answer counts for the pods that still exist.
 """
 
 import asyncio
@@ -20,20 +21,19 @@ from gpufleet.kubernetes.leases import lease_name
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.model.device import Device
 from gpufleet.runtime.logs import get_logger
+from gpufleet.runtime.settings import AgentSettings
 
-DISPUTED = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Seconds between looks at leases whose pod is not here: it is about to come, or the lease about to go."""
+UNMATCHED_BACKOFF = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Seconds between reads while a Lease names a pod that is not here: the pod is about to appear, or the Lease to go."""
 
 PluginDevices = Mapping[tuple[str, str], Collection[str]]
-"""Ids of the devices that plugins gave out, by namespace and name of the pod."""
-PluginHolders = Callable[[], Awaitable[PluginDevices]]
-"""Asks the kubelet."""
+"""Ids of the devices that plugins allocated, by namespace and name of the pod."""
 
 _log = get_logger("agent")
 
 
 class GpuHolders:
-    """Keeps who holds each GPU; `changed` is called when that is not what it was."""
+    """Tracks the holders of each GPU; calls `on_change` when they change."""
 
     def __init__(
         self,
@@ -41,33 +41,33 @@ class GpuHolders:
         node: str,
         lease_namespace: str,
         devices: Callable[[], Sequence[Device]],
-        plugin: PluginHolders | None = None,
-        check: float = 120.0,
-        changed: Callable[[], None] = lambda: None,
+        plugin_devices: Callable[[], Awaitable[PluginDevices]] | None = None,
+        check: float = AgentSettings.lease_check,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.ready = False
-        """Whether leases were looked at since the devices are known."""
-        self.looks = 0
-        """How often leases and the kubelet's word were read."""
+        """Whether Leases were read since the devices are known."""
+        self.reads = 0
+        """How often Leases and the kubelet were read."""
         self.pods: Reflector[Pod] = Reflector(client, PODS, Selection(fields=f"spec.nodeName={node}"))
         self.pods.subscribe(self._on_pods)
         self._client = client
         self._node = node
         self._namespace = lease_namespace
         self._devices = devices
-        self._plugin = plugin
+        self._plugin_devices = plugin_devices
         self._check = check
-        self._changed = changed
+        self._on_change = on_change
         self._leased: dict[int, tuple[str, ...]] = {}
-        self._plugged: PluginDevices = {}
-        self._kubelet_silence = ""
-        self._look = asyncio.Event()
-        self._told: dict[int, frozenset[str]] | None = None
+        self._listed: PluginDevices = {}
+        self._kubelet_error = ""
+        self._wake = asyncio.Event()
+        self._last: dict[int, frozenset[str]] | None = None
 
     def holders(self) -> dict[int, frozenset[str]]:
-        """UIDs of pods by GPU."""
+        """Return the UIDs of pods by GPU."""
         found: dict[int, set[str]] = {}
-        plugged = by_gpu(self._plugged, self.pods.cache, self._devices())
+        plugged = by_gpu(self._listed, self.pods.cache, self._devices())
         sources = (self._leased, plugged, allocations(self.pods.cache, self._node))
         for source in sources:
             for gpu, uids in source.items():
@@ -75,38 +75,38 @@ class GpuHolders:
         return {gpu: frozenset(uids) for gpu, uids in found.items()}
 
     def uids(self) -> frozenset[str]:
-        """The pods that hold any GPU."""
+        """Return the UIDs of all pods that hold a GPU."""
         return frozenset(uid for uids in self.holders().values() for uid in uids)
 
     def check_now(self) -> None:
-        """Read leases and the kubelet's word again."""
-        self._look.set()
+        """Read Leases and the kubelet again soon."""
+        self._wake.set()
 
     async def run(self) -> None:
-        """Keep the book until cancelled; `pods.run` has to run beside it."""
+        """Track holders until cancelled; `pods.run` must run as well."""
         await self.pods.synced()
         tries = 0
         while True:
-            self._look.clear()
+            self._wake.clear()
             await self._read()
-            disputed = tries < len(DISPUTED) and self._disputed()
-            wait = DISPUTED[tries] if disputed else self._check
-            tries = tries + 1 if disputed else 0
+            unmatched = tries < len(UNMATCHED_BACKOFF) and self._unmatched()
+            wait = UNMATCHED_BACKOFF[tries] if unmatched else self._check
+            tries = tries + 1 if unmatched else 0
             try:
                 async with asyncio.timeout(wait):
-                    await self._look.wait()
+                    await self._wake.wait()
                 tries = 0
             except TimeoutError:
                 pass
 
     async def _read(self) -> None:
-        self.looks += 1
+        self.reads += 1
         await self._read_leases()
-        await self._ask_kubelet()
+        await self._read_kubelet()
         if not self.ready and self._devices():
             self.ready = True
-            self._changed()
-        self._tell()
+            self._on_change()
+        self._notify()
 
     async def _read_leases(self) -> None:
         for device in self._devices():
@@ -115,45 +115,45 @@ class GpuHolders:
             except ObjectNotFound:
                 self._leased.pop(device.index, None)
             except (KubernetesUnavailable, KubernetesRefused) as error:
-                _log.warning("leases not read", node=self._node, error=str(error))
+                _log.warning("leases_not_read", node=self._node, error=str(error))
                 return
             else:
                 uids = (lease.spec.holder_identity or "").split(",")
                 self._leased[device.index] = tuple(uid for uid in uids if uid)
 
-    async def _ask_kubelet(self) -> None:
-        if self._plugin is None:
+    async def _read_kubelet(self) -> None:
+        if self._plugin_devices is None:
             return
         try:
-            self._plugged = await self._plugin()
+            self._listed = await self._plugin_devices()
         except KubernetesUnavailable as error:
-            if str(error) != self._kubelet_silence:
-                _log.warning("GPUs of device plugins not told", node=self._node, error=str(error))
-            self._kubelet_silence = str(error)
+            if str(error) != self._kubelet_error:
+                _log.warning("plugin_devices_not_read", node=self._node, error=str(error))
+            self._kubelet_error = str(error)
             return
-        if self._kubelet_silence:
-            _log.info("GPUs of device plugins told again", node=self._node)
-        self._kubelet_silence = ""
+        if self._kubelet_error:
+            _log.info("plugin_devices_read_again", node=self._node)
+        self._kubelet_error = ""
 
-    def _disputed(self) -> bool:
-        """Whether a lease names a pod that is not on this node, or is over."""
+    def _unmatched(self) -> bool:
+        """Return whether a Lease names a pod that is not running on this node."""
         here = {pod.metadata.uid for pod in self.pods.cache if not pod.finished}
         return any(uid not in here for uids in self._leased.values() for uid in uids)
 
     def _on_pods(self, changes: Sequence[CacheChange[Pod]]) -> None:
-        if any(_of_interest(change) for change in changes):
-            self._look.set()
-            self._tell()
+        if any(_may_change_holders(change) for change in changes):
+            self._wake.set()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         holders = self.holders()
-        if holders != self._told:
-            self._told = holders
-            self._changed()
+        if holders != self._last:
+            self._last = holders
+            self._on_change()
 
 
 def allocations(pods: Iterable[Pod], node: str) -> dict[int, tuple[str, ...]]:
-    """The GPUs that the scheduler wrote on the live pods of this node, by id."""
+    """Return the pods on this node by the GPUs that the scheduler allocated to them."""
     found: dict[int, tuple[str, ...]] = {}
     for pod in pods:
         if pod.finished or pod.spec.node_name != node:
@@ -164,34 +164,34 @@ def allocations(pods: Iterable[Pod], node: str) -> dict[int, tuple[str, ...]]:
 
 
 def by_gpu(
-    plugged: PluginDevices, pods: Iterable[Pod], devices: Iterable[Device]
+    plugin_devices: PluginDevices, pods: Iterable[Pod], devices: Iterable[Device]
 ) -> dict[int, tuple[str, ...]]:
-    """The live pods of those devices by GPU; ids are UUIDs (of GPUs and MIG instances) or PCI addresses (AMD)."""
+    """Return pods by GPU; device ids are UUIDs (of GPUs and MIG instances) or PCI addresses (AMD)."""
     gpus: dict[str, int] = {}
     for device in devices:
         known = (device.uuid, device.pci_bus_id, *(part.uuid for part in device.mig))
         gpus |= {id: device.index for id in known if id}
     found: dict[int, tuple[str, ...]] = {}
     for pod in pods:
-        ids = () if pod.finished else plugged.get((pod.metadata.namespace, pod.metadata.name), ())
+        ids = () if pod.finished else plugin_devices.get((pod.metadata.namespace, pod.metadata.name), ())
         # The device plugin names a replica of a shared GPU `UUID::number`.
         for gpu in {gpus[gpu] for gpu in (id.partition("::")[0] for id in ids) if gpu in gpus}:
             found[gpu] = (*found.get(gpu, ()), pod.metadata.uid)
     return found
 
 
-def _of_interest(change: CacheChange[Pod]) -> bool:
-    """Whether GPUs may have got another holder: most pods have none, and kubelets write much that says nothing of it."""
+def _may_change_holders(change: CacheChange[Pod]) -> bool:
+    """Return whether holders may have changed: most pods hold no GPU, and most updates by kubelets are irrelevant."""
     before, after = change.before, change.after
     if not any(_may_hold(pod) for pod in (before, after) if pod is not None):
         return False
     if before is None or after is None or before.status.phase != after.status.phase:
-        return True  # a device plugin's GPUs are given out between the binding and Running
+        return True  # device plugins allocate between binding and Running
     return before.metadata.annotations.get(ALLOCATED) != after.metadata.annotations.get(ALLOCATED)
 
 
 def _may_hold(pod: Pod) -> bool:
-    """Whether the pod has a claim, an allocation, or asks for devices, whose names alone have a domain."""
+    """Return whether the pod has a claim, an allocation or requests devices (resource names with a domain)."""
     if not pod.metadata.annotations.keys().isdisjoint((ALLOCATED, CLAIM)):
         return True
     containers = (*pod.spec.containers, *pod.spec.init_containers)

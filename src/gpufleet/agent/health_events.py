@@ -1,7 +1,7 @@
-"""Tell each change of a GPU's health as an event on the node's GpuNodeStatus, for `kubectl describe gns`.
+"""Record each change of a GPU's health as a Kubernetes event on the GpuNodeStatus, for `kubectl describe gns`.
 
-The status says how a GPU is, why, and since when; events keep how it was before, and what mended it. They are a
-courtesy: what can't be written is logged by the recorder, and what comes faster than it is written is dropped.
+The status has the present health with reason and time; events keep the history. They are best effort: failed
+writes are logged by the recorder, and changes that come faster than they can be written are dropped.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from gpufleet.kubernetes.objects import ObjectReference
 from gpufleet.model.device import Device
 from gpufleet.model.node import Health
 
-_WAITING = 256
+_MAX_QUEUED = 256
 
 
 class _Change(NamedTuple):
@@ -24,16 +24,16 @@ class _Change(NamedTuple):
 
 
 class HealthEvents:
-    """Writes events as changes come; `uid` is that of the object, once it is there."""
+    """Writes events; `uid` returns the uid of the GpuNodeStatus, or an empty string before it exists."""
 
     def __init__(self, client: KubeClient, node: str, uid: Callable[[], str]) -> None:
         self._node = node
         self._uid = uid
         self._recorder = EventRecorder(client, "gpufleet-agent", node)
-        self._changes: asyncio.Queue[_Change] = asyncio.Queue(_WAITING)
+        self._changes: asyncio.Queue[_Change] = asyncio.Queue(_MAX_QUEUED)
 
-    def note(self, device: Device, before: HealthVerdict, after: HealthVerdict) -> None:
-        """A GPU's health is not what it was."""
+    def add(self, device: Device, before: HealthVerdict, after: HealthVerdict) -> None:
+        """Queue a change of health."""
         if not self._changes.full():
             self._changes.put_nowait(_Change(device, before, after))
 
@@ -47,14 +47,14 @@ class HealthEvents:
                 name=self._node,
                 uid=self._uid(),
             )
-            well = change.after.health is Health.HEALTHY
-            type: Literal["Normal", "Warning"] = "Normal" if well else "Warning"
+            healthy = change.after.health is Health.HEALTHY
+            type: Literal["Normal", "Warning"] = "Normal" if healthy else "Warning"
             reason = f"Gpu{change.after.health.value}"
-            await self._recorder.record(about, reason, sentence(*change), type=type, action="HealthChanged")
+            await self._recorder.record(about, reason, message(*change), type=type, action="HealthChanged")
 
 
-def sentence(device: Device, before: HealthVerdict, after: HealthVerdict) -> str:
-    """What happened, for a person."""
+def message(device: Device, before: HealthVerdict, after: HealthVerdict) -> str:
+    """Return the text of the event."""
     if after.health is Health.HEALTHY:
-        return f"GPU {device.index} is healthy again: {after.mended} (before: {before.reason})"
+        return f"GPU {device.index} is healthy again: {after.recovery_reason} (before: {before.reason})"
     return f"GPU {device.index}: {after.reason}"

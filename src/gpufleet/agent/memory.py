@@ -1,9 +1,9 @@
-"""Give memory back that was needed only to start.
+"""Keep the agent's memory small.
 
-A start leaves holes: modules are read, and compiled where no bytecode was shipped (20 MiB for NVML's bindings
-alone), settings parsed, first lists decoded. glibc keeps what was freed, for threads in arenas of their own,
-up to eight for each core of a large node. An agent runs for months and needs little, so it asks for few
-arenas before its first thread and hands the holes back once it has settled.
+The start leaves holes in the heap: modules are loaded, and compiled where no bytecode was shipped (20 MiB
+for NVML's bindings alone), settings parsed, first lists decoded. glibc keeps freed memory, and gives threads
+arenas of their own, up to eight per core. The agent runs for months and needs little, so it limits the
+arenas before the first thread starts, and returns free memory once it has settled.
 """
 
 import ctypes
@@ -13,14 +13,14 @@ _M_ARENA_MAX = -8
 _ARENAS = 2
 
 
-def start_small() -> None:
-    """Let threads share few arenas; has to come before they start."""
+def limit_arenas() -> None:
+    """Let threads share few arenas; must be called before they start."""
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_M_ARENA_MAX, _ARENAS)
 
 
-def give_back() -> None:
-    """Return free memory to the system; where the C library can't (musl), nothing happens."""
+def trim() -> None:
+    """Return free memory to the system; does nothing where the C library can't (musl)."""
     gc.collect()
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
+    if malloc_trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        malloc_trim(0)

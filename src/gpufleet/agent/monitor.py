@@ -1,12 +1,12 @@
-"""Look at this machine's GPUs: regularly, and at once when the driver or the kernel tells of an error.
+"""Read this machine's GPUs: periodically, and immediately after an error.
 
-One look asks for inventory, readings and processes and takes them into the health ledger. What a
-look has seen is one frozen `Observation`, which is told to those who subscribed. A driver that
-hangs or is missing leaves the devices of the last look, which the ledger then calls Unknown.
+One read asks the driver for inventory, readings and processes, feeds them to the health tracker and produces a
+frozen `Observation` for the subscribers. If the driver hangs or is missing, the observation keeps the devices
+of the last read, and the health tracker reports them as Unknown.
 
-Events come by two ways that wait in parallel: NVML, and the kernel log, whose text says more. Both
-may tell of the same error, and either may miss it (virtual GPUs have no events, and not every agent may
-read the log): an XID was seen as often as the one says that has seen it more.
+Errors arrive from two sources: NVML events, and the kernel log, whose text has more detail. Both may report the
+same error, and either may miss it: virtual GPUs have no NVML events, and some agents may not read the kernel
+log. The count of an XID is therefore the higher of the two.
 """
 
 import asyncio
@@ -19,224 +19,228 @@ from datetime import UTC, datetime
 from gpufleet.errors import DevicesUnavailable
 from gpufleet.gpus.drivers.deadline_reader import DeadlineReader
 from gpufleet.gpus.health import HealthTracker, HealthVerdict
-from gpufleet.gpus.infiniband import PortWatch, read_ports
+from gpufleet.gpus.infiniband import PortMonitor, read_ports
 from gpufleet.gpus.kernel_log import KernelLog
-from gpufleet.gpus.known_gpus import call_the_roll
-from gpufleet.gpus.topology import GpuPosition, places
+from gpufleet.gpus.known_gpus import merge_known_gpus
+from gpufleet.gpus.topology import GpuPosition, gpu_positions
 from gpufleet.model.device import Device, DeviceEvent, DeviceProcess, DeviceReading, EventKind
 from gpufleet.model.node import Health
 from gpufleet.runtime.logs import get_logger
 
 HealthListener = Callable[[Device, HealthVerdict, HealthVerdict], None]
-"""Takes a GPU, what was said of it, and what is said now."""
+"""Takes a GPU, its previous verdict and its new one."""
 
 EVENT_WAIT = 2.0
-"""Seconds for which one question for events waits in the driver; the agent's end may have to wait for it."""
-BREATH = 0.5
-"""Seconds after an error until the next are heard, all at once: a program can make hundreds a second, and each is a look."""
-_MOST_CODES = 64
-"""Different XIDs counted for one GPU; there are about 170 in all."""
+"""Seconds that one call for events waits in the driver; a stop of the agent may have to wait for it."""
+ERROR_PAUSE = 0.5
+"""Seconds between batches of errors. A program can cause hundreds a second, and each batch is a read."""
+_MAX_CODES = 64
+"""Different XIDs counted per GPU; about 170 exist."""
 _log = get_logger("agent")
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What is known of this machine's GPUs."""
+    """The state of this machine's GPUs."""
 
     devices: tuple[Device, ...] = ()
-    places: Mapping[str, GpuPosition] = field(default_factory=dict)
+    positions: Mapping[str, GpuPosition] = field(default_factory=dict)
     verdicts: Mapping[str, HealthVerdict] = field(default_factory=dict)
     readings: tuple[DeviceReading, ...] = ()
     processes: tuple[DeviceProcess, ...] = ()
     xids: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """XIDs seen since the agent started, by GPU and code."""
+    """XIDs since the agent started, by GPU and code."""
     read_at: float = 0.0
     """When the driver last answered."""
-    silence: str = ""
-    """Why there are no new readings; empty while the driver answers."""
+    problem: str = ""
+    """Why the driver could not be read; empty if it was."""
 
 
 @dataclass(frozen=True)
-class MonitorMemory:
-    """What an earlier agent published of this machine."""
+class PreviousState:
+    """What an earlier agent published about this machine."""
 
     devices: tuple[Device, ...] = ()
-    places: Mapping[str, GpuPosition] = field(default_factory=dict)
+    positions: Mapping[str, GpuPosition] = field(default_factory=dict)
     health: Mapping[str, HealthVerdict] = field(default_factory=dict)
-    """What it said of each GPU last."""
+    """The last verdict on each GPU."""
 
 
 class Monitor:
-    """Keeps the `sight` of this machine up to date."""
+    """Keeps the `observation` of this machine up to date."""
 
     def __init__(
         self,
         reader: DeadlineReader,
-        ledger: HealthTracker,
+        tracker: HealthTracker,
         *,
         processes: bool = True,
         identify: bool = False,
         ports: Callable[[], dict[str, str]] = read_ports,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.sight = Observation()
-        self.looks = 0
-        """Looks so far, whether or not the driver answered."""
+        self.observation = Observation()
+        self.reads = 0
+        """Reads so far, successful or not."""
         self._reader = reader
-        self._ledger = ledger
+        self._tracker = tracker
         self._processes = processes
         self._identify = identify
         self._ports = ports
-        self._port_watch = PortWatch()
+        self._port_monitor = PortMonitor()
         self._clock = clock
         self._known: tuple[Device, ...] = ()
-        self._memory = MonitorMemory()
-        self._told: Counter[tuple[str, int]] = Counter()
-        self._logged: Counter[tuple[str, int]] = Counter()
-        self._turn = asyncio.Lock()
+        self._previous = PreviousState()
+        self._driver_xids: Counter[tuple[str, int]] = Counter()
+        self._kernel_xids: Counter[tuple[str, int]] = Counter()
+        self._reading = asyncio.Lock()
         self._listeners: list[Callable[[Observation], None]] = []
         self._health_listeners: list[HealthListener] = []
 
-    def subscribe_to_health(self, listener: HealthListener) -> None:
-        """Call `listener` whenever the health of a GPU is not what it was."""
-        self._health_listeners.append(listener)
-
     def subscribe(self, listener: Callable[[Observation], None]) -> None:
-        """Call `listener` after every look and every event."""
+        """Call `listener` after every read and every error."""
         self._listeners.append(listener)
 
-    def remember(self, memory: MonitorMemory) -> None:
-        """Take over what the machine had before this process: a GPU that is gone since is a fault."""
-        self._memory, self._known = memory, memory.devices
-        self._ledger.see_devices(memory.devices, self._clock())
-        for uuid, verdict in memory.health.items():
+    def subscribe_to_health(self, listener: HealthListener) -> None:
+        """Call `listener` whenever the health of a GPU changes."""
+        self._health_listeners.append(listener)
+
+    def restore(self, previous: PreviousState) -> None:
+        """Start from what an earlier agent published, so that a GPU lost since then is a fault."""
+        self._previous, self._known = previous, previous.devices
+        self._tracker.observe_devices(previous.devices, self._clock())
+        for uuid, verdict in previous.health.items():
             if verdict.health is Health.UNHEALTHY:
-                self._ledger.recall(uuid, verdict.reason, verdict.since)
-        self.sight = replace(self.sight, devices=memory.devices, places=memory.places)
+                self._tracker.restore(uuid, verdict.reason, verdict.since)
+        self.observation = replace(self.observation, devices=previous.devices, positions=previous.positions)
 
-    async def look(self) -> Observation:
-        """Look at everything once."""
-        async with self._turn:
+    async def read(self) -> Observation:
+        """Read everything once."""
+        async with self._reading:
             try:
-                sight = await self._ask()
+                observation = await self._read_driver()
             except DevicesUnavailable as error:
-                sight = replace(self.sight, readings=(), processes=(), silence=self._silence(error))
-                if sight.silence != self.sight.silence:
-                    _log.warning("GPUs can't be read", error=str(error))
-                self._ledger.see_silence(sight.silence, self._clock())
-            self._ledger.see_node("infiniband", self._port_watch.look(self._ports()), self._clock())
-            self.looks += 1
-            return self._show(sight)
+                problem = self._problem(error)
+                if problem != self.observation.problem:
+                    _log.warning("gpus_unreadable", error=str(error))
+                observation = replace(self.observation, readings=(), processes=(), problem=problem)
+                self._tracker.mark_unresponsive(problem, self._clock())
+            self._tracker.set_node_finding(
+                "infiniband", self._port_monitor.check(self._ports()), self._clock()
+            )
+            self.reads += 1
+            return self._publish(observation)
 
-    async def _ask(self) -> Observation:
+    async def _read_driver(self) -> Observation:
         found = await self._reader.inventory()
-        devices = call_the_roll(self._known, found)
+        devices = merge_known_gpus(self._known, found)
         readings = await self._reader.readings()
         processes = await self._reader.processes(self._identify) if self._processes else ()
-        if self.sight.silence:
-            _log.info("GPUs can be read again")
+        if self.observation.problem:
+            _log.info("gpus_readable_again")
         now = self._clock()
         self._known = devices
-        self._ledger.see_devices(devices, now)
-        self._ledger.see_readings(readings)
-        return Observation(devices, self._places(devices), {}, readings, processes, {}, now)
+        self._tracker.observe_devices(devices, now)
+        self._tracker.observe_readings(readings)
+        return Observation(devices, self._positions(devices), {}, readings, processes, {}, now)
 
-    def _places(self, devices: tuple[Device, ...]) -> dict[str, GpuPosition]:
-        """Where each GPU stands; one that was gone before this process began stays on its island."""
-        found = places(devices)
+    def _positions(self, devices: tuple[Device, ...]) -> dict[str, GpuPosition]:
+        """Return positions; a GPU lost before this process started keeps its island."""
+        found = gpu_positions(devices)
         for device in devices:
-            if device.fault and not device.links and device.uuid in self._memory.places:
-                found[device.uuid] = GpuPosition(self._memory.places[device.uuid].island, 0)
+            if device.fault and not device.links and device.uuid in self._previous.positions:
+                found[device.uuid] = GpuPosition(self._previous.positions[device.uuid].island, 0)
         return found
 
-    def _silence(self, error: DevicesUnavailable) -> str:
-        """Why nothing is read, in words that stay the same: they are published, and each change is a write."""
+    def _problem(self, error: DevicesUnavailable) -> str:
+        """Return a text that stays the same while the driver hangs: it is published, and a change is a write."""
         since = self._reader.silent_since
         if since is None:
             return str(error)
         moment = datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds")
-        return f"the GPU driver does not answer since {moment}"
+        return f"the GPU driver has not answered since {moment}"
 
     async def run(self, period: float) -> None:
-        """Look every `period` seconds."""
+        """Read every `period` seconds."""
         while True:
             started = time.monotonic()
-            await self.look()
+            await self.read()
             await asyncio.sleep(max(0.0, period - (time.monotonic() - started)))
 
-    async def listen(self, wait: float = EVENT_WAIT, breath: float = BREATH) -> None:
-        """Take in what the driver tells of errors, as it tells it."""
+    async def watch_driver(self, wait: float = EVENT_WAIT, pause: float = ERROR_PAUSE) -> None:
+        """Handle errors that the driver reports."""
         while True:
             try:
                 events = await self._reader.events(wait)
             except DevicesUnavailable as error:
-                _log.debug("no events from the driver", error=str(error))
+                _log.debug("no_driver_events", error=str(error))
                 await asyncio.sleep(wait)
                 continue
             if events:
-                await self.take(events)
-                await asyncio.sleep(breath)
+                await self.handle(events)
+                await asyncio.sleep(pause)
 
-    async def read_kernel_log(self, log: KernelLog, breath: float = BREATH) -> None:
-        """Take in the XIDs of the kernel log as they are written."""
+    async def watch_kernel_log(self, log: KernelLog, pause: float = ERROR_PAUSE) -> None:
+        """Handle XIDs in the kernel log."""
         readable = asyncio.Event()
         loop = asyncio.get_running_loop()
         try:
             while True:
                 loop.add_reader(log.fileno(), readable.set)
                 await readable.wait()
-                loop.remove_reader(log.fileno())  # it would be told of what is not read yet, over and over
+                loop.remove_reader(log.fileno())  # or it fires again and again until the log is read
                 readable.clear()
                 if events := log.events():
-                    await self.take(events, logged=True)
-                    await asyncio.sleep(breath)
+                    await self.handle(events, from_kernel_log=True)
+                    await asyncio.sleep(pause)
         finally:
             loop.remove_reader(log.fileno())
 
-    async def take(self, events: Iterable[DeviceEvent], logged: bool = False) -> None:
-        """Judge errors and show the verdict at once; then look, since an error seldom comes alone."""
-        told = tuple(events)
-        self._ledger.see_events(told)
+    async def handle(self, events: Iterable[DeviceEvent], from_kernel_log: bool = False) -> None:
+        """Count and judge errors, publish the verdicts, then read: one error is often followed by others."""
+        events = tuple(events)
+        self._tracker.observe_events(events)
         by_address = {device.pci_bus_id: device.uuid for device in self._known if device.pci_bus_id}
         same: dict[tuple[EventKind, int, str], list[DeviceEvent]] = {}
-        for event in told:
+        for event in events:
             uuid = event.uuid or by_address.get(event.pci_bus_id or "", "")
             same.setdefault((event.kind, event.code, uuid), []).append(event)
             if event.kind is EventKind.XID and uuid:
-                _count(self._logged if logged else self._told, uuid, event.code)
+                _count(self._kernel_xids if from_kernel_log else self._driver_xids, uuid, event.code)
         for (kind, code, uuid), each in same.items():
             message = each[-1].message
-            _log.warning("GPU error", kind=kind, code=code, gpu=uuid, times=len(each), message=message)
-        self._show(self.sight)
-        await self.look()
+            _log.warning("gpu_error", kind=kind, code=code, gpu=uuid, times=len(each), message=message)
+        self._publish(self.observation)
+        await self.read()
 
-    def _show(self, sight: Observation) -> Observation:
-        for device in sight.devices:
-            before = self.sight.verdicts.get(device.uuid)
-            verdict = self._ledger.verdict(device.uuid)
+    def _publish(self, observation: Observation) -> Observation:
+        for device in observation.devices:
+            before = self.observation.verdicts.get(device.uuid)
+            verdict = self._tracker.verdict(device.uuid)
             if before is not None and before.health is not verdict.health:
-                tell = _log.info if verdict.health is Health.HEALTHY else _log.warning
-                why = verdict.reason or verdict.mended
-                tell("health changed", gpu=device.index, health=verdict.health, reason=why)
+                log = _log.info if verdict.health is Health.HEALTHY else _log.warning
+                reason = verdict.reason or verdict.recovery_reason
+                log("gpu_health_changed", gpu=device.index, health=verdict.health, reason=reason)
                 for listener in self._health_listeners:
                     listener(device, before, verdict)
-        verdicts = {uuid: self._lasting(uuid, verdict) for uuid, verdict in self._ledger.verdicts().items()}
-        self.sight = replace(sight, verdicts=verdicts, xids=dict(self._told | self._logged))
-        for shown in self._listeners:
-            shown(self.sight)
-        return self.sight
+        verdicts = {uuid: self._dated(uuid, verdict) for uuid, verdict in self._tracker.verdicts().items()}
+        xids = dict(self._driver_xids | self._kernel_xids)
+        self.observation = replace(observation, verdicts=verdicts, xids=xids)
+        for subscriber in self._listeners:
+            subscriber(self.observation)
+        return self.observation
 
-    def _lasting(self, uuid: str, verdict: HealthVerdict) -> HealthVerdict:
-        """The verdict since when it holds, which may be longer than this process runs."""
-        before = self._memory.health.get(uuid)
+    def _dated(self, uuid: str, verdict: HealthVerdict) -> HealthVerdict:
+        """Return the verdict with the time since when it holds, which may be before this process started."""
+        before = self._previous.health.get(uuid)
         if before is None or before.health is not verdict.health:
-            kept = {gpu: was for gpu, was in self._memory.health.items() if gpu != uuid}
-            self._memory = replace(self._memory, health=kept)
+            kept = {gpu: was for gpu, was in self._previous.health.items() if gpu != uuid}
+            self._previous = replace(self._previous, health=kept)
             return verdict
         return replace(verdict, since=before.since)
 
 
 def _count(xids: Counter[tuple[str, int]], uuid: str, code: int) -> None:
     known = sum(1 for gpu, _ in xids if gpu == uuid)
-    if (uuid, code) in xids or known < _MOST_CODES:
+    if (uuid, code) in xids or known < _MAX_CODES:
         xids[uuid, code] += 1

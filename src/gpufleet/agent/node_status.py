@@ -1,13 +1,13 @@
-"""What the agent publishes, made of what it sees: pure, so that equal sights make equal reports.
+"""Turn an observation into the status of a GpuNodeStatus, and back.
 
-Nothing in a report moves by itself: no time of the last look, no temperature. Two reports differ
-only if something happened, and only then is one written.
+A status holds nothing that changes all the time, such as temperatures or the time of the last read. Two
+statuses differ only if something happened, and only then one is written.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 
-from gpufleet.agent.monitor import MonitorMemory, Observation
+from gpufleet.agent.monitor import Observation, PreviousState
 from gpufleet.gpus.health import HealthVerdict
 from gpufleet.gpus.topology import GpuPosition
 from gpufleet.kubernetes.crds.gpu_claim import MOST_GPUS
@@ -18,20 +18,20 @@ from gpufleet.model.node import Health
 Holders = Mapping[int, Collection[str]]
 """UIDs of the pods that hold each GPU, by id."""
 
-_UNSEEN = HealthVerdict(Health.UNKNOWN, "", 0.0)
-_LONGEST_REASON = 1024
+_UNKNOWN = HealthVerdict(Health.UNKNOWN, "", 0.0)
+_MAX_REASON_LENGTH = 1024
 
 
-def report(sight: Observation, holders: Holders, cordoned: Collection[int] = ()) -> NodeGpus:
-    """The status of the node. `cordoned` is the operator's word: it counts for `free` and is not repeated."""
+def node_gpus(observation: Observation, holders: Holders, cordoned: Collection[int] = ()) -> NodeGpus:
+    """Return the status of the node. Cordoned GPUs are not free; the field `cordoned` itself is the operator's."""
     devices = tuple(
         _device(
             device,
-            sight.places.get(device.uuid),
-            sight.verdicts.get(device.uuid, _UNSEEN),
+            observation.positions.get(device.uuid),
+            observation.verdicts.get(device.uuid, _UNKNOWN),
             holders.get(device.index, ()),
         )
-        for device in sight.devices[:MOST_GPUS]
+        for device in observation.devices[:MOST_GPUS]
         if device.index < MOST_GPUS
     )
     healthy = [device for device in devices if device.health == "Healthy"]
@@ -40,32 +40,32 @@ def report(sight: Observation, holders: Holders, cordoned: Collection[int] = ())
 
 
 def _device(
-    device: driver.Device, place: GpuPosition | None, verdict: HealthVerdict, holders: Collection[str]
+    device: driver.Device, position: GpuPosition | None, verdict: HealthVerdict, holders: Collection[str]
 ) -> DeviceStatus:
     return DeviceStatus(
         id=device.index,
         in_use_by=tuple(sorted(holders)),
         health=verdict.health.value,
-        bandwidth_gbps=place.bandwidth_gbps if place else 0,
-        island=place.island if place else "",
+        bandwidth_gbps=position.bandwidth_gbps if position else 0,
+        island=position.island if position else "",
         uuid=device.uuid,
         vendor=device.vendor.value,
         model=device.model or "",
         memory_mib=device.memory_bytes // 2**20 if device.memory_bytes else None,
         pci_bus_id=device.pci_bus_id or "",
         numa_node=device.numa_node,
-        health_reason=verdict.reason[:_LONGEST_REASON],
+        health_reason=verdict.reason[:_MAX_REASON_LENGTH],
         health_since=datetime.fromtimestamp(int(verdict.since), UTC) if verdict.since else None,
         mig_instances=tuple(MigInstanceStatus(part.index, part.profile, part.uuid) for part in device.mig),
     )
 
 
-def memory_of(status: GpuNodeStatus) -> MonitorMemory:
-    """What an earlier agent published, for the roll call of this one."""
+def previous_state(status: GpuNodeStatus) -> PreviousState:
+    """Return what an earlier agent published."""
     known = [device for device in status.status.devices if device.uuid and device.vendor in ("nvidia", "amd")]
-    return MonitorMemory(
-        devices=tuple(_as_driver_told(device) for device in known),
-        places={device.uuid: GpuPosition(device.island, device.bandwidth_gbps) for device in known},
+    return PreviousState(
+        devices=tuple(_driver_device(device) for device in known),
+        positions={device.uuid: GpuPosition(device.island, device.bandwidth_gbps) for device in known},
         health={
             device.uuid: HealthVerdict(
                 Health(device.health), device.health_reason, device.health_since.timestamp()
@@ -76,7 +76,7 @@ def memory_of(status: GpuNodeStatus) -> MonitorMemory:
     )
 
 
-def _as_driver_told(device: DeviceStatus) -> driver.Device:
+def _driver_device(device: DeviceStatus) -> driver.Device:
     assert device.vendor is not None
     return driver.Device(
         index=device.id,
@@ -89,6 +89,6 @@ def _as_driver_told(device: DeviceStatus) -> driver.Device:
     )
 
 
-def cordons(devices: Iterable[DeviceStatus]) -> frozenset[int]:
-    """The GPUs that an operator has cordoned."""
+def cordoned_ids(devices: Iterable[DeviceStatus]) -> frozenset[int]:
+    """Return the ids of the GPUs that an operator has cordoned."""
     return frozenset(device.id for device in devices if device.cordoned)

@@ -1,13 +1,12 @@
 """Follow the logs of the pods that hold GPUs, and keep the newest training numbers in them.
 
-The kubelet keeps the log of a container in `NAMESPACE_POD_UID/CONTAINER/RESTARTS.log`, in the format of the
-container runtime interface: `TIME STREAM TAG TEXT`, where the tag P says that the line goes on. Files are
-renamed when they are full and may be cut: a file is followed to its end under the name that it got, and
-one that has become shorter is read from its start. Everything is bounded: how much of a file is read at a
-time, how far the reader may lag before it jumps ahead, how many files are open, how many numbers are kept.
+The kubelet keeps the log of a container in `NAMESPACE_POD_UID/CONTAINER/RESTARTS.log`, in the CRI format
+`TIME STREAM TAG TEXT`, where tag P marks a partial line. The kubelet rotates files by renaming them, and may
+truncate them: a renamed file is read to its end, and a file that became shorter is read from its start. Everything
+is bounded: the bytes read at a time, the lag after which the reader skips ahead, the open files, the numbers kept.
 
-Numbers are served with the time of their line, so that Prometheus takes each of them once, and not for longer than
-it takes samples that are late. Those of a pod that has ended are served as long: a job says the most at its end.
+Numbers are served with the time of their line, so that Prometheus stores each once, and only for as long as it
+accepts late samples. Numbers of a pod that has ended are served as long: a job reports most at its end.
 """
 
 import asyncio
@@ -27,17 +26,17 @@ from gpufleet.runtime.logs import get_logger
 from gpufleet.training.log_patterns import LogPattern
 from gpufleet.training.log_reader import LogReader
 
-PIECE = 256 * 1024
-"""Bytes of one file that are read in one round."""
-LAG = 4 * 1024 * 1024
-"""Bytes that a reader may be behind before it jumps ahead."""
-MOST_FILES = 128
-MOST_ENDED = 64
-"""Pods that have ended whose numbers are still served."""
-MOST_SERIES = 256
-"""Numbers of one pod that are kept: names times ranks."""
+CHUNK = 256 * 1024
+"""Bytes read from one file in one round."""
+MAX_LAG = 4 * 1024 * 1024
+"""Unread bytes after which the reader skips ahead."""
+MAX_FILES = 128
+MAX_ENDED_PODS = 64
+"""Ended pods whose numbers are still served."""
+MAX_SERIES = 256
+"""Numbers kept per pod: names times ranks."""
 SERVED_FOR = 1800.0
-"""Seconds after its line for which a number is served. Prometheus refuses what is an hour old, each time aloud."""
+"""Seconds for which a number is served. Prometheus rejects samples older than an hour, and logs each."""
 _MAX_LINE = 64 * 1024
 _STREAMS = (b"stdout", b"stderr")
 _log = get_logger("agent")
@@ -45,17 +44,17 @@ _log = get_logger("agent")
 
 @dataclass
 class Follower:
-    """One container's log, read as far as it is written."""
+    """Reads one container's log as it grows."""
 
     path: Path
-    skip: int = 0
-    """Start so many bytes before the end of a file that is longer; 0 reads it from the start."""
+    tail: int = 0
+    """If set, start at most this many bytes before the end."""
     _file: int = -1
     _offset: int = 0
     _rest: bytes = b""
 
     def lines(self) -> Iterator[bytes]:
-        """Whole lines that have come since; at most `PIECE` bytes of them."""
+        """Yield complete new lines, at most `CHUNK` bytes of them."""
         if self._file < 0 and not self._open():
             return
         data = self._read()
@@ -68,7 +67,7 @@ class Follower:
         yield from whole
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
         self._file, self._offset, self._rest = -1, 0, b""
@@ -78,26 +77,26 @@ class Follower:
             self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             return False
-        if self.skip:
-            self._jump(os.fstat(self._file).st_size, self.skip)
-            self.skip = 0
+        if self.tail:
+            self._skip_to(os.fstat(self._file).st_size, self.tail)
+            self.tail = 0
         return True
 
     def _read(self) -> bytes:
         size = os.fstat(self._file).st_size
         if size < self._offset:
             self._offset, self._rest = 0, b""
-        self._jump(size, LAG)
+        self._skip_to(size, MAX_LAG)
         try:
-            data = os.pread(self._file, PIECE, self._offset)
-        except OSError:  # a bad disk costs this log for now, and no other
+            data = os.pread(self._file, CHUNK, self._offset)
+        except OSError:  # a bad disk affects this log only
             return b""
         self._offset += len(data)
         return data
 
-    def _jump(self, size: int, most: int) -> None:
+    def _skip_to(self, size: int, most: int) -> None:
         if size - self._offset > most:
-            # The line in which it lands is cut, and nothing is made of half a line.
+            # The first line is cut then; the log reader ignores it.
             self._offset, self._rest = size - most, b""
 
     def _was_renamed(self) -> bool:
@@ -110,7 +109,7 @@ class Follower:
 
 @dataclass
 class _PodLog:
-    """What is known of one pod's log."""
+    """The logs and newest numbers of one pod."""
 
     workload: str
     followers: dict[Path, Follower] = field(default_factory=dict)
@@ -119,91 +118,91 @@ class _PodLog:
 
 
 class PodLogs:
-    """Follows the logs of those pods that hold GPUs."""
+    """Follows the logs of pods that hold GPUs."""
 
     def __init__(
         self,
         root: Path,
         pods: Callable[[], Iterable[Pod]],
         holders: Callable[[], Collection[str]],
-        own: Sequence[LogPattern] = (),
+        patterns: Sequence[LogPattern] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`holders` are the uids of the pods whose logs are of interest, `own` the patterns of users."""
+        """`holders` returns the uids of pods that hold GPUs; `patterns` are the users' own."""
         self._root = root
         self._pods = pods
         self._holders = holders
-        self._own = own
+        self._patterns = patterns
         self._clock = clock
         self._logs: dict[str, _PodLog] = {}
-        self._began = clock()
+        self._started = clock()
 
     async def run(self, period: float = 5.0) -> None:
-        """Read what is new every `period` seconds, in a thread: a disk may be slow."""
+        """Read new lines every `period` seconds, in a thread because disks may be slow."""
         while True:
-            await asyncio.to_thread(self.look, list(self._pods()), frozenset(self._holders()))
+            await asyncio.to_thread(self.read, list(self._pods()), frozenset(self._holders()))
             await asyncio.sleep(period)
 
-    def look(self, pods: Iterable[Pod], holders: Collection[str]) -> None:
-        """Read once what has come since the last time."""
-        wanted = {pod.metadata.uid: pod for pod in pods if pod.metadata.uid in holders}
-        for uid in self._logs.keys() - wanted.keys():
+    def read(self, pods: Iterable[Pod], holders: Collection[str]) -> None:
+        """Read what was written since the last call."""
+        followed = {pod.metadata.uid: pod for pod in pods if pod.metadata.uid in holders}
+        for uid in self._logs.keys() - followed.keys():
             self._end(self._logs[uid])
-        self._forget([uid for uid in self._logs if uid not in wanted])
-        for uid, pod in wanted.items():
+        self._forget([uid for uid in self._logs if uid not in followed])
+        for uid, pod in followed.items():
             log = self._logs.setdefault(uid, _PodLog(_workload(pod)))
-            self._find(pod, log)
+            self._open_logs(pod, log)
             for path, follower in log.followers.items():
-                self._take(log, path, follower)
+                self._read_lines(log, path, follower)
 
     def _end(self, log: _PodLog) -> None:
-        """Read the last words of a pod and let its files go."""
+        """Read the rest of a pod's logs and close them."""
         while log.followers:
             path, follower = log.followers.popitem()
-            self._take(log, path, follower)
+            self._read_lines(log, path, follower)
             follower.close()
         log.readers.clear()
 
     def _forget(self, ended: Sequence[str]) -> None:
         oldest = self._clock() - SERVED_FOR
-        for place, uid in enumerate(reversed(ended)):
+        for age, uid in enumerate(reversed(ended)):
             newest = self._logs[uid].newest
-            if place >= MOST_ENDED or all(point.time <= oldest for point in newest.values()):
+            if age >= MAX_ENDED_PODS or all(point.time <= oldest for point in newest.values()):
                 del self._logs[uid]
 
-    def _find(self, pod: Pod, log: _PodLog) -> None:
+    def _open_logs(self, pod: Pod, log: _PodLog) -> None:
         meta = pod.metadata
         folder = self._root / f"{meta.namespace}_{meta.name}_{meta.uid}"
         open_files = sum(len(each.followers) for each in self._logs.values())
         for container in (each.name for each in pod.spec.containers):
             newest = max((folder / container).glob("*.log"), key=_restarts, default=None)
-            if newest is None or newest in log.followers or open_files >= MOST_FILES:
+            if newest is None or newest in log.followers or open_files >= MAX_FILES:
                 continue
             earlier = [path for path in log.followers if path.parent == newest.parent]
             for path in earlier:  # the container was restarted
                 follower = log.followers.pop(path)
-                self._take(log, path, follower)
+                self._read_lines(log, path, follower)
                 follower.close()
-            # What was written before this process began is of little interest, and may be much.
-            old = not earlier and _made(pod) <= self._began
-            log.followers[newest] = Follower(newest, skip=PIECE if old else 0)
+            # Only the tail of what was written before this process started: the rest may be large.
+            old = not earlier and _created(pod) <= self._started
+            log.followers[newest] = Follower(newest, tail=CHUNK if old else 0)
             open_files += 1 - len(earlier)
 
-    def _take(self, log: _PodLog, path: Path, follower: Follower) -> None:
+    def _read_lines(self, log: _PodLog, path: Path, follower: Follower) -> None:
         for line in follower.lines():
             parts = line.split(b" ", 3)
             moment = _seconds(parts[0]) if len(parts) == 4 and parts[1] in _STREAMS else None
             if moment is None:
                 continue
-            reader = log.readers.setdefault((path.parent, parts[1]), LogReader(self._own))
+            reader = log.readers.setdefault((path.parent, parts[1]), LogReader(self._patterns))
             end = b"" if parts[2] == b"P" else b"\n"
             for point in reader.feed((parts[3] + end).decode(errors="replace"), moment):
                 key = (point.metric, point.rank)
-                if key in log.newest or len(log.newest) < MOST_SERIES:
+                if key in log.newest or len(log.newest) < MAX_SERIES:
                     log.newest[key] = point
 
     def metrics(self) -> Iterator[Metric]:
-        """The newest number of each name, rank and pod."""
+        """Yield the newest number of each name, rank and pod."""
         family = GaugeMetricFamily(
             "gpufleet_training",
             "Numbers that a training job writes into its log.",
@@ -217,7 +216,7 @@ class PodLogs:
         yield family
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         for log in self._logs.values():
             for follower in log.followers.values():
                 follower.close()
@@ -229,9 +228,9 @@ def _workload(pod: Pod) -> str:
     return owner.uid if owner else pod.metadata.uid
 
 
-def _made(pod: Pod) -> float:
-    made = pod.metadata.creation_timestamp
-    return made.timestamp() if made else 0.0
+def _created(pod: Pod) -> float:
+    created = pod.metadata.creation_timestamp
+    return created.timestamp() if created else 0.0
 
 
 def _restarts(path: Path) -> int:
@@ -241,7 +240,7 @@ def _restarts(path: Path) -> int:
 def _seconds(stamp: bytes) -> float | None:
     text = stamp.decode("ascii", "replace")
     head, _, rest = text.partition(".")
-    # Nine digits of a second are more than datetime takes.
+    # datetime takes microseconds, not nanoseconds.
     digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
     zone = rest[len(digits) :]
     try:

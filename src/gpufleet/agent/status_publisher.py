@@ -1,16 +1,16 @@
-"""Publish the GpuNodeStatus of this node: at once when something changed, else hardly ever.
+"""Publish the GpuNodeStatus of this node, immediately after a change and otherwise rarely.
 
-The agent owns its fields by server-side apply, so that an operator's `cordoned` on the same entries
-stays. Its own object is watched (one watch of one name): a cordon changes `free`, an object that
-somebody deleted or bent is put right. A fleet of agents must not hurt the API server, so
+The agent owns its fields by server-side apply, so that an operator's `cordoned` on the same entries stays. It
+watches its own object (one watch of one name): a cordon changes `free`, and an object that was deleted or
+edited is restored. A fleet of agents must not overload the API server, so
 
-- nothing is written while the report equals the last one and the object says the same;
-- the first changes go out at once, then a bucket lets one through every few seconds: a GPU that
-  flaps costs a handful of writes a minute, and the last state is always written;
-- failures wait twice as long each time, half of it by chance;
-- the heartbeat, which puts right what a missed watch event may have hidden, is spread by chance.
+- nothing is written while the status is unchanged and the object equals it;
+- a token bucket limits writes: the first changes go out immediately, then one every few seconds. A flapping
+  GPU causes a few writes a minute, and the last state is always written;
+- failures are retried with exponential backoff and jitter;
+- the heartbeat, which corrects what a missed watch event may have hidden, has jitter too.
 
-The object belongs to the Node: it goes when the node is deleted. The agent itself deletes nothing.
+The Node owns the object, so it is garbage-collected with the Node. The agent itself deletes nothing.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
-from gpufleet.agent.node_status import cordons
+from gpufleet.agent.node_status import cordoned_ids
 from gpufleet.errors import KubernetesUnavailable
 from gpufleet.kubernetes import (
     GPU_NODE_STATUSES,
@@ -38,19 +38,19 @@ from gpufleet.runtime.logs import get_logger
 MANAGER = "gpufleet-agent"
 """Field manager of the agent's writes."""
 BURST = 6
-"""Changes that go out at once before the bucket is empty."""
+"""Size of the token bucket."""
 REFILL = 10.0
-"""Seconds until the bucket lets one more through."""
+"""Seconds per token."""
 
 Compose = Callable[[frozenset[int]], NodeGpus | None]
-"""Makes the report, given which GPUs are cordoned; None while there is nothing to say yet."""
+"""Returns the status, given which GPUs are cordoned; None while there is nothing to publish yet."""
 
 _BACKOFF = Backoff(initial=0.5, maximum=60.0)
 _log = get_logger("agent")
 
 
 class StatusPublisher:
-    """Keeps the object of one node equal to what `compose` says."""
+    """Keeps the object of one node equal to what `compose` returns."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class StatusPublisher:
         self.writes = 0
         self.failures = 0
         self.error = ""
-        """Why the last write failed; empty if it didn't."""
+        """Why the last write failed; empty if it succeeded."""
         self.watch: Reflector[GpuNodeStatus] = Reflector(
             client, GPU_NODE_STATUSES, Selection(fields=f"metadata.name={node}")
         )
@@ -83,15 +83,15 @@ class StatusPublisher:
 
     @property
     def published(self) -> GpuNodeStatus | None:
-        """The object as the server last showed it."""
+        """Return the object as last seen by the watch."""
         return self.watch.cache.get(self._node)
 
     def wake(self) -> None:
-        """Something may have changed."""
+        """Compare the status with the object soon."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Publish until cancelled; `watch.run` has to run beside it."""
+        """Publish until cancelled; `watch.run` must run as well."""
         await self.watch.synced()
         failures = 0
         beat_at = self._next_beat()
@@ -99,14 +99,14 @@ class StatusPublisher:
             self._wake.clear()
             now = self._timing.monotonic()
             due = now >= beat_at
-            wanted = self._compose(self._cordoned())
-            if wanted is not None and (due or self._differs(wanted)):
+            status = self._compose(self._cordoned())
+            if status is not None and (due or self._differs(status)):
                 try:
-                    await self._spend()
-                    await self._write(self._compose(self._cordoned()) or wanted)
+                    await self._take_token()
+                    await self._write(self._compose(self._cordoned()) or status)
                 except (KubernetesUnavailable, KubernetesRefused) as error:
                     failures += 1
-                    self._note(error)
+                    self._record_failure(error)
                     await self._timing.sleep(_BACKOFF.delay(failures, self._timing.random()))
                     continue
                 failures = 0
@@ -124,8 +124,8 @@ class StatusPublisher:
         except TimeoutError:
             pass
 
-    async def _spend(self) -> None:
-        """Take a token, waiting for one if there is none."""
+    async def _take_token(self) -> None:
+        """Take a token; wait for one if the bucket is empty."""
         now = self._timing.monotonic()
         self._tokens = min(float(BURST), self._tokens + (now - self._filled_at) / REFILL)
         self._filled_at = now
@@ -136,32 +136,32 @@ class StatusPublisher:
 
     def _cordoned(self) -> frozenset[int]:
         found = self.published
-        return cordons(found.status.devices) if found else frozenset()
+        return cordoned_ids(found.status.devices) if found else frozenset()
 
-    def _differs(self, wanted: NodeGpus) -> bool:
-        """Whether the server needs to be told.
+    def _differs(self, status: NodeGpus) -> bool:
+        """Return whether a write is needed.
 
-        Until the watch has shown our last write, that write counts. If nobody has written since, what still
-        differs is others' to keep (a holder that they added), and the same write again would change nothing.
+        Until the watch has shown our last write, that write counts. If the object was not written since, the
+        remaining differences are fields of other owners, and the same write would change nothing.
         """
         found = self.published
-        if wanted == self._written and (not self._seen or _version(found) == self._version):
+        if status == self._written and (not self._seen or _version(found) == self._version):
             return False
-        return found is None or _ours(found.status, wanted) != wanted
+        return found is None or _ours(found.status, status) != status
 
-    async def _write(self, wanted: NodeGpus) -> None:
+    async def _write(self, status: NodeGpus) -> None:
         try:
-            written = await self._apply_status(wanted)
+            written = await self._apply_status(status)
         except ObjectNotFound:
             await self._create()
-            written = await self._apply_status(wanted)
+            written = await self._apply_status(status)
         self.writes += 1
         self.error = ""
-        self._written, self._version = wanted, int(written.metadata.resource_version)
+        self._written, self._version = status, int(written.metadata.resource_version)
         self._seen = _version(self.published) >= self._version
 
-    async def _apply_status(self, wanted: NodeGpus) -> GpuNodeStatus:
-        change = apply({"status": wanted}, manager=MANAGER)
+    async def _apply_status(self, status: NodeGpus) -> GpuNodeStatus:
+        change = apply({"status": status}, manager=MANAGER)
         return await self._client.patch(GPU_NODE_STATUSES, self._node, change, subresource="status")
 
     async def _create(self) -> None:
@@ -174,7 +174,7 @@ class StatusPublisher:
         try:
             node = await self._client.get(NODES, self._node)
         except KubernetesRefused as error:
-            _log.warning("the status will outlive its node", node=self._node, error=str(error))
+            _log.warning("owner_reference_not_set", node=self._node, error=str(error))
             return None
         return {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.metadata.uid}
 
@@ -182,17 +182,19 @@ class StatusPublisher:
         self._seen = self._seen or any(_version(change.object) >= self._version for change in changes)
         self.wake()
 
-    def _note(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         self.failures += 1
         if str(error) != self.error:
-            _log.warning("status not published", node=self._node, error=str(error))
+            _log.warning("status_not_published", node=self._node, error=str(error))
         self.error = str(error)
 
 
-def _ours(found: NodeGpus, wanted: NodeGpus) -> NodeGpus:
-    """What the server has, without the fields that are others' to set."""
-    ids = {device.id for device in wanted.devices}
-    devices = (_without_cordon(device) for device in found.devices if device.id in ids or not _bare(device))
+def _ours(found: NodeGpus, status: NodeGpus) -> NodeGpus:
+    """Return the status in the object, without fields of other owners."""
+    ids = {device.id for device in status.devices}
+    devices = (
+        _without_cordon(device) for device in found.devices if device.id in ids or not _only_cordon(device)
+    )
     return NodeGpus(tuple(devices), found.total, found.free, found.unhealthy)
 
 
@@ -204,6 +206,6 @@ def _without_cordon(device: DeviceStatus) -> DeviceStatus:
     return structs.replace(device, cordoned=False) if device.cordoned else device
 
 
-def _bare(device: DeviceStatus) -> bool:
-    """An entry of which nothing is left but an operator's cordon: its GPU is gone, the entry is not ours."""
+def _only_cordon(device: DeviceStatus) -> bool:
+    """Return whether only an operator's cordon is left of the entry: its GPU is gone."""
     return device.uuid == "" and not device.in_use_by
