@@ -1,3 +1,3 @@
-"""gpufleet shows, accounts for and hands out the GPUs of a fleet."""
+"""gpufleet shows, accounts for and allocates the GPUs of a fleet."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""`python -m gpufleet` is `gpufleet`."""
+"""Run `gpufleet` as `python -m gpufleet`."""
 
 import sys
 

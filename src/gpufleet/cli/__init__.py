@@ -1,8 +1,8 @@
-"""The one command line: look the command up, read the settings, hand over.
+"""The command line: look up the command, load the settings, run it.
 
-A command is a module of this package with `GROUPS` (the settings that become its flags),
-`arguments(parser)` for what is not a setting, and `run(settings, arguments)`. It is imported
-only when it is the one asked for, so that `gpufleet --help` answers at once.
+A command is a module of this package with `GROUPS` (the settings that become its flags), `arguments(parser)`
+for flags that are not settings, and `run(settings, arguments)`. Only the requested command is imported, so
+that `gpufleet --help` is fast and works without any extra installed.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 
 from gpufleet import __version__
 from gpufleet.cli.commands import COMMANDS, overview
-from gpufleet.errors import GpufleetError
+from gpufleet.errors import GpufleetError, SettingsError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -25,18 +25,28 @@ def main(argv: list[str] | None = None) -> int:
     if words[0] not in COMMANDS:
         print(f"gpufleet: {_unknown(words[0])}", file=sys.stderr)
         return 2
-    from gpufleet.cli.start import start
-
     try:
+        from gpufleet.cli.start import start
+
         return start(words[0], words[1:], os.environ)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "gpufleet":
+            raise
+        print(_missing_packages(words[0], error.name), file=sys.stderr)
+        return 1
     except GpufleetError as error:
         print(f"gpufleet {words[0]}: {error}", file=sys.stderr)
-        return 2 if error.__class__.__name__ == "SettingsError" else 1
+        return 2 if isinstance(error, SettingsError) else 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _missing_packages(command: str, module: str) -> str:
+    install = f"pip install 'gpufleet[{COMMANDS[command].extra}]'"
+    return f"gpufleet {command} needs more packages: {install} (no module {module!r})"
 
 
 def _unknown(word: str) -> str:

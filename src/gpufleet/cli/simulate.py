@@ -1,7 +1,7 @@
 """Replay a trace of GPU tasks and compare placement policies.
 
-Tasks are sorted by name, shuffled with the seed, and drawn again at random until they ask for
-LOAD times the cluster's GPUs; then each is placed or dropped, and none ever leaves.
+Tasks are sorted by name, shuffled with the seed, and drawn again at random until they request LOAD times
+the GPUs of the cluster. Each is placed or dropped, and none ends.
 
   gpufleet simulate --nodes examples/trace/nodes.csv --pods examples/trace/pods.csv
   gpufleet simulate --nodes nodes.csv --pods pods.csv --policy all --seed 42-51 -o json
@@ -9,20 +9,15 @@ LOAD times the cluster's GPUs; then each is placed or dropped, and none ever lea
 
 import argparse
 import json
-import random
-import statistics
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gpufleet.errors import InvalidRequest
-from gpufleet.placement.demand import Demand
-from gpufleet.placement.node import CandidateNode
-from gpufleet.placement.simulation.replay import POLICIES, Outcome, replay
-from gpufleet.placement.request import WHOLE
 from gpufleet.placement.simulation.chart import chart
-from gpufleet.placement.simulation.trace import Task, arrivals, read_nodes, read_tasks
+from gpufleet.placement.simulation.compare import compare, report, table
+from gpufleet.placement.simulation.replay import POLICIES
+from gpufleet.placement.simulation.trace import read_nodes, read_tasks
 from gpufleet.runtime.settings import Settings
 
 GROUPS: tuple[type, ...] = ()
@@ -30,22 +25,22 @@ _Line = TypeVar("_Line")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is not a setting."""
-    parser.add_argument("--nodes", type=Path, required=True, metavar="FILE", help="list of nodes as CSV")
-    parser.add_argument("--pods", type=Path, required=True, metavar="FILE", help="list of tasks as CSV")
+    """Add the flags; none is a setting."""
+    parser.add_argument("--nodes", type=Path, required=True, metavar="FILE", help="CSV file of nodes")
+    parser.add_argument("--pods", type=Path, required=True, metavar="FILE", help="CSV file of tasks")
     parser.add_argument(
         "--seed",
         type=_seeds,
         default=[42],
         metavar="N[-M]",
-        help="seed of the order, or a range of them (default: 42)",
+        help="seed of the order, or a range of seeds (default: 42)",
     )
     parser.add_argument(
         "--load",
         type=_load,
         default=1.3,
         metavar="X",
-        help="GPUs asked for, as a multiple of the capacity (default: 1.3)",
+        help="requested GPUs as a multiple of the capacity (default: 1.3)",
     )
     parser.add_argument(
         "--policy",
@@ -61,10 +56,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Replay, print, draw."""
+    """Replay, print and draw."""
     nodes = _read(arguments.nodes, read_nodes)
     tasks = _read(arguments.pods, read_tasks)
-    outcomes = simulate(nodes, tasks, arguments.policy, arguments.seed, arguments.load)
+    outcomes = compare(nodes, tasks, arguments.policy, arguments.seed, arguments.load)
     if arguments.output == "json":
         print(json.dumps(report(nodes, outcomes, arguments.load), indent=2))
     else:
@@ -75,81 +70,6 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def simulate(
-    nodes: list[CandidateNode], tasks: list[Task], policies: Sequence[str], seeds: Sequence[int], load: float
-) -> dict[str, dict[int, Outcome]]:
-    """The outcome of each policy with each seed; all policies see the same arrivals."""
-    capacity = WHOLE * sum(len(node.gpus) for node in nodes)
-    demand = Demand.of_requests(task.request for task in tasks)
-    outcomes: dict[str, dict[int, Outcome]] = {policy: {} for policy in policies}
-    for seed in seeds:
-        order = arrivals(tasks, capacity, load, random.Random(seed))  # noqa: S311 (a simulation, no secret)
-        for policy in policies:
-            outcomes[policy][seed] = replay(nodes, order, policy, demand, random.Random(seed))  # noqa: S311
-    return outcomes
-
-
-def report(
-    nodes: list[CandidateNode], outcomes: dict[str, dict[int, Outcome]], load: float
-) -> dict[str, Any]:
-    """The figures for `-o json`: those of the first policy on top, then of every policy, then of every run."""
-    means = [{"policy": policy, **_mean(list(runs.values()))} for policy, runs in outcomes.items()]
-    runs = [
-        {"policy": policy, "seed": seed, **_mean([outcome])}
-        for policy, by_seed in outcomes.items()
-        for seed, outcome in by_seed.items()
-    ]
-    seeds = sorted({run["seed"] for run in runs})
-    cluster = {"nodes": len(nodes), "gpus": sum(len(node.gpus) for node in nodes)}
-    return {**cluster, "load": load, "seeds": seeds, **means[0], "policies": means, "runs": runs}
-
-
-def table(outcomes: dict[str, dict[int, Outcome]]) -> str:
-    """The figures for people: means over the seeds, and failures by size."""
-    means = {policy: _mean(list(runs.values())) for policy, runs in outcomes.items()}
-    head = f"{'POLICY':<10} {'GPU_ALLOCATION_%':>16} {'FRAGMENTED_%':>12} {'DROPPED':>9} {'DROPPED_CPU_ONLY_%':>18} {'DECISIONS/S':>11}"
-    rows = [
-        f"{policy:<10} {mean['gpu_allocation_percent']:>16.2f} {mean['fragmentation_percent']:>12.2f} "
-        f"{mean['dropped']:>9,.1f} {mean['dropped_cpu_only_percent']:>18.2f} {mean['decisions_per_second']:>11,.0f}"
-        for policy, mean in means.items()
-    ]
-    sizes = sorted({size for mean in means.values() for size in mean["arrived_by_size"]}, key=_by_size)
-    failures = [f"{'FAILED':<10} " + " ".join(f"{size:>9}" for size in sizes)]
-    for policy, mean in means.items():
-        failures.append(
-            f"{policy:<10} " + " ".join(f"{mean['failures_by_size'].get(size, 0):>9,.1f}" for size in sizes)
-        )
-    arrived = next(iter(means.values()))["arrived_by_size"]
-    failures.append(f"{'(arrived)':<10} " + " ".join(f"{arrived.get(size, 0):>9,.1f}" for size in sizes))
-    return "\n".join([head, *rows, "", *failures])
-
-
-def _mean(outcomes: list[Outcome]) -> dict[str, Any]:
-    def over(values: list[float]) -> float:
-        return round(statistics.fmean(values), 4)
-
-    def by_size(counters: list[Counter[str]]) -> dict[str, float]:
-        sizes = sorted({size for counter in counters for size in counter}, key=_by_size)
-        return {size: over([counter[size] for counter in counters]) for size in sizes}
-
-    return {
-        "gpu_allocation_percent": over([o.gpu_allocation_percent for o in outcomes]),
-        "fragmentation_percent": over([o.fragmentation_percent for o in outcomes]),
-        "dropped_cpu_only_percent": over([o.dropped_cpu_only_percent for o in outcomes]),
-        "arrived": over([o.arrived for o in outcomes]),
-        "dropped": over([o.arrived - o.placed for o in outcomes]),
-        "arrived_by_size": by_size([o.arrived_by_size for o in outcomes]),
-        "failures_by_size": by_size([o.dropped for o in outcomes]),
-        "decisions_per_second": over([o.decisions_per_second for o in outcomes]),
-        "seconds": over([o.seconds for o in outcomes]),
-    }
-
-
-def _by_size(size: str) -> tuple[int, int]:
-    named = {"cpu": 0, "share": 1}
-    return (named[size], 0) if size in named else (2, int(size.split()[0]))
-
-
 def _read(path: Path, parse: Callable[[Iterable[str]], list[_Line]]) -> list[_Line]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -157,7 +77,7 @@ def _read(path: Path, parse: Callable[[Iterable[str]], list[_Line]]) -> list[_Li
     except OSError as error:
         raise InvalidRequest(f"can't read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"can't read {path}: it is no text in UTF-8") from error
+        raise InvalidRequest(f"can't read {path}: it is not UTF-8 text") from error
     except InvalidRequest as error:
         raise InvalidRequest(f"{path}: {error}") from error
     if not found:
@@ -175,7 +95,7 @@ def _write(path: Path, text: str) -> None:
 def _seeds(text: str) -> list[int]:
     first, _, last = text.partition("-")
     if not first.isdecimal() or (last and not last.isdecimal()) or int(last or first) < int(first):
-        raise argparse.ArgumentTypeError(f"{text!r} is no seed; it takes a number, or a range such as 42-51")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed; give a number or a range such as 42-51")
     return list(range(int(first), int(last or first) + 1))
 
 
@@ -185,7 +105,7 @@ def _load(text: str) -> float:
     except ValueError:
         load = -1.0
     if not 0 < load <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is no load; it takes a number above 0, up to 100")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a load; give a number above 0 and up to 100")
     return load
 
 

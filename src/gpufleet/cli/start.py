@@ -18,16 +18,16 @@ from gpufleet.runtime.settings.load import describe
 
 
 class Command(Protocol):
-    """What a command's module offers."""
+    """The interface of a command's module."""
 
     GROUPS: tuple[type, ...]
     __doc__: str | None
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add what is not a setting."""
+        """Add flags that are not settings."""
 
     def run(self, settings: Settings, arguments: argparse.Namespace) -> int:
-        """Do the work and return the exit status."""
+        """Run the command and return the exit status."""
 
 
 def start(name: str, words: list[str], environment: Mapping[str, str]) -> int:
@@ -35,7 +35,7 @@ def start(name: str, words: list[str], environment: Mapping[str, str]) -> int:
     command = cast(Command, importlib.import_module(f"gpufleet.cli.{name}"))
     parser = argparse.ArgumentParser(
         prog=f"gpufleet {name}",
-        description=command.__doc__ or COMMANDS[name],
+        description=command.__doc__ or COMMANDS[name].summary,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -53,17 +53,17 @@ def start(name: str, words: list[str], environment: Mapping[str, str]) -> int:
 
 
 def _allow_many_files() -> None:
-    """Take as many open files as may be had: a connection is one, and the usual 1,024 are few for a fleet.
+    """Raise the limit of open files to its maximum: each connection is one, and 1,024 are few for a fleet.
 
-    The low limit protects programs that wait with select(2); this is none.
+    The low default protects programs that use select(2), which this one does not.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # macOS names a limit, unlimited, that it does not take
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS reports a maximum, unlimited, that it rejects
+        resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
 
 
 def _positionals(parser: argparse.ArgumentParser) -> list[str]:
-    """The words that a command takes, for a usage line that is not a wall of flags."""
+    """Return the positional arguments, for a usage line without all the flags."""
     words = []
     for action in parser._get_positional_actions():
         word = str(
@@ -75,7 +75,7 @@ def _positionals(parser: argparse.ArgumentParser) -> list[str]:
 
 def _add_settings(parser: argparse.ArgumentParser, groups: tuple[type, ...]) -> None:
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="Settings file (default: gpufleet.toml if there)."
+        "--config", type=Path, metavar="FILE", help="Settings file (default: gpufleet.toml if it exists)."
     )
     for name, cls in GROUPS.items():
         if cls in groups or cls is LogSettings:
