@@ -97,13 +97,10 @@ class DemoFleet:
     @property
     def settings(self) -> Settings:
         """The settings of a server that reads the Kubernetes, Slurm and Docker parts of the fleet."""
-        url, sources, days = (
-            self._fake_servers.url,
-            self._fake_servers.sources,
-            self._settings[DemoSettings].days,
-        )
+        url, sources = self._fake_servers.url, self._fake_servers.sources
+        history = self._settings[DemoSettings].days * 86_400
         cluster = self._settings.clusters[self._cluster].replace(
-            SlurmSettings(url=url if "slurm" in sources else "", refresh=5.0, history=days * 86_400),
+            SlurmSettings(url=url if "slurm" in sources else "", refresh=5.0, history=history),
             DockerSettings(url=url if "docker" in sources else ""),
         )
         return self._settings.with_clusters({self._cluster: cluster})
