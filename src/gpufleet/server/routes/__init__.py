@@ -1,1 +1,1 @@
-"""The routes of the REST API, one module per API family."""
+"""The routes of the REST API, one module per group of paths."""

@@ -1,7 +1,7 @@
 """`/api/clusters*`: the list of clusters; overview, top consumers and hottest GPUs of one."""
 
 import math
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -246,9 +246,8 @@ _OVERVIEW = ClusterOverview(
 _CONSUMERS = ConsumerPage(
     [Consumer("Job", "training-job-1", "default", "abc123", ConsumerStat(8, 0.85), None, "k8s")], 50
 )
-_POINT: Any = HeatmapPoint("gpu-node-1", 0, 750.5, "AMD MI300X")
 _HEATMAPS = Heatmaps(
-    power=Heatmap(2, "W", 850, 0, [_POINT]),
+    power=Heatmap(2, "W", 850, 0, [HeatmapPoint("gpu-node-1", 0, 750.5, "AMD MI300X")]),
     temperature=Heatmap(3, "℃", 110, 20, [HeatmapPoint("gpu-node-1", 0, 82.5, "AMD MI300X")]),
     utilization=Heatmap(1, "%", 100, 0, [HeatmapPoint("gpu-node-2", 1, 98.5, "AMD MI300X")]),
 )

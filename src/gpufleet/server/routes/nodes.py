@@ -15,7 +15,7 @@ from gpufleet.model.node import FleetGpu
 from gpufleet.model.reading import GpuRef, Quantity
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams, PageNumber, PageSize
-from gpufleet.server.routes.workload_metrics import Graph, GraphConfig, MetricsParams, Series
+from gpufleet.server.routes.workload_metrics import Graph, GraphConfig, MetricsParams, Series, encode_points
 
 _SORT_STATES = ("faulty", "busy", "partial", "idle")
 _GRAPHS = (
@@ -253,13 +253,7 @@ async def _series(
 ) -> list[Series]:
     found = await cluster.metrics.series(quantity, gpus, query.start, query.end, query.step)
     return [
-        Series(
-            f"GPU-{series.gpu.index}",
-            [
-                (round(value / scale, 6), round(time * 1000))
-                for time, value in zip(series.times.tolist(), series.values.tolist(), strict=True)
-            ],
-        )
+        Series(f"GPU-{series.gpu.index}", encode_points(series.times, series.values, scale))
         for series in sorted(found, key=lambda series: series.gpu)
     ]
 

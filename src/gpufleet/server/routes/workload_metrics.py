@@ -17,7 +17,7 @@ from gpufleet.errors import InvalidRequest
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.lookup import AllocatedGpu, allocated_gpus, controllers, find_workload
 from gpufleet.model.metric_source import check_span
-from gpufleet.model.reading import GpuRef, GpuSeries, Quantity, TrainingPoint
+from gpufleet.model.reading import Column, GpuRef, GpuSeries, Quantity, TrainingPoint
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams
 from gpufleet.training.mfu import step_means, tflops_and_mfu
@@ -148,14 +148,19 @@ async def _series(
 
 
 def _points(series: GpuSeries, periods: Sequence[AllocatedGpu], scale: float) -> list[Point]:
-    """Return the points within the periods, already encoded: a job of a thousand GPUs has millions."""
+    """Return the points within the periods."""
     times = series.times
     inside = np.zeros(len(times), dtype=np.bool_)
     for period in periods:
         inside |= (period.start <= times) & (times <= (period.end or np.inf))
-    values = np.round(series.values[inside] / scale, 6).tolist()
-    stamps = np.rint(times[inside] * 1000).astype(np.int64).tolist()
-    return cast(list[Point], msgspec.Raw(msgspec.json.encode(list(zip(values, stamps, strict=True)))))
+    return encode_points(times[inside], series.values[inside], scale)
+
+
+def encode_points(times: Column, values: Column, scale: float) -> list[Point]:
+    """Return the points as JSON: a job of a thousand GPUs has millions, too many for Python objects."""
+    scaled = np.round(values / scale, 6).tolist()
+    stamps = np.rint(times * 1000).astype(np.int64).tolist()
+    return cast(list[Point], msgspec.Raw(msgspec.json.encode(list(zip(scaled, stamps, strict=True)))))
 
 
 def _speed(points: Sequence[TrainingPoint], models: dict[str, int], query: MetricsParams) -> list[Series]:

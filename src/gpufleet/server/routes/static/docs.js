@@ -1,4 +1,4 @@
-// Shows /openapi.json: what can be asked, what comes back, and a form to try it.
+// Shows /openapi.json: parameters and responses of each path, and a form to send a request.
 "use strict";
 
 const byId = (id) => document.getElementById(id);
@@ -15,11 +15,11 @@ function resolved(node) {
   return node.$ref.slice(2).split("/").reduce((at, key) => at[key], description);
 }
 
-function takes(schema) {
+function typeText(schema) {
   schema = resolved(schema) || {};
   if (schema.enum) return schema.enum.join(" | ");
-  if (schema.anyOf) return schema.anyOf.map(takes).join(" | ");
-  if (schema.type === "array") return `${takes(schema.items)}, repeatable`;
+  if (schema.anyOf) return schema.anyOf.map(typeText).join(" | ");
+  if (schema.type === "array") return `${typeText(schema.items)}, repeatable`;
   const range = [schema.minimum, schema.maximum].some((bound) => bound !== undefined)
     ? ` ${schema.minimum ?? "…"} to ${schema.maximum ?? "…"}` : "";
   return (schema.format || schema.type || "any") + range;
@@ -34,11 +34,11 @@ function parameterRow(parameter) {
   const input = element("input", { name: parameter.name, placeholder: schema.default ?? "" });
   input.dataset.place = parameter.in;
   const name = element("td", { className: parameter.required ? "required" : "", textContent: parameter.name });
-  const words = element("td", {}, parameter.description || "", element("br"), element("small", { textContent: takes(schema) }));
+  const words = element("td", {}, parameter.description || "", element("br"), element("small", { textContent: typeText(schema) }));
   return element("tr", {}, name, words, element("td", {}, input));
 }
 
-function address(path, form) {
+function requestUrl(path, form) {
   const query = new URLSearchParams();
   for (const input of form.querySelectorAll("input[data-place]")) {
     if (!input.value) continue;
@@ -48,31 +48,31 @@ function address(path, form) {
   return query.size ? `${path}?${query}` : path;
 }
 
-async function ask(method, url, body) {
+async function request(method, url, body) {
   const headers = {};
   if (byId("token").value) headers.Authorization = `Bearer ${byId("token").value}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   return fetch(url, { method, headers, body });
 }
 
-async function tryIt(method, path, form, output) {
+async function sendRequest(method, path, form, output) {
   const body = form.querySelector("textarea")?.value;
-  const url = address(path, form);
+  const url = requestUrl(path, form);
   output.replaceChildren(`${method} ${url} …`);
   try {
     const started = performance.now();
-    const answer = await ask(method, url, body);
-    let text = await answer.text();
-    try { text = pretty(JSON.parse(text)); } catch { /* not JSON: shown as it is */ }
-    const warning = answer.headers.get("warning");
-    const line = `${answer.status} in ${Math.round(performance.now() - started)} ms, trace ${answer.headers.get("x-trace-id")}`;
+    const response = await request(method, url, body);
+    let text = await response.text();
+    try { text = pretty(JSON.parse(text)); } catch { /* not JSON */ }
+    const warning = response.headers.get("warning");
+    const line = `${response.status} in ${Math.round(performance.now() - started)} ms, trace ${response.headers.get("x-trace-id")}`;
     output.replaceChildren(
-      element("p", { className: answer.ok ? "" : "bad", textContent: `${method} ${url} → ${line}` }),
+      element("p", { className: response.ok ? "" : "bad", textContent: `${method} ${url} → ${line}` }),
       ...(warning ? [element("p", { className: "bad", textContent: warning })] : []),
       element("pre", { textContent: text.slice(0, 200000) }),
     );
-  } catch (problem) {
-    output.replaceChildren(element("p", { className: "bad", textContent: String(problem) }));
+  } catch (error) {
+    output.replaceChildren(element("p", { className: "bad", textContent: String(error) }));
   }
 }
 
@@ -82,18 +82,18 @@ function operationForm(method, path, operation) {
   const sample = operation.requestBody?.content["application/json"];
   if (sample) form.append(element("h3", { textContent: "Body" }), element("textarea", { value: pretty(sample.example ?? null), ariaLabel: "Body" }));
   const output = element("div");
-  form.append(element("p", {}, element("button", { textContent: "Try it" })), output);
-  form.addEventListener("submit", (event) => { event.preventDefault(); tryIt(method, path, form, output); });
+  form.append(element("p", {}, element("button", { textContent: "Send" })), output);
+  form.addEventListener("submit", (event) => { event.preventDefault(); sendRequest(method, path, form, output); });
   return form;
 }
 
-function answers(operation) {
+function responses(operation) {
   const success = Object.entries(operation.responses).find(([status]) => status.startsWith("2"));
-  const [kind, content] = Object.entries(resolved(success[1]).content ?? {})[0] ?? ["", {}];
-  const shown = [element("h3", { textContent: `Answer ${success[0]} (${kind})` })];
-  if (content.example !== undefined) shown.push(element("pre", { textContent: pretty(content.example) }));
+  const [mediaType, content] = Object.entries(resolved(success[1]).content ?? {})[0] ?? ["", {}];
+  const nodes = [element("h3", { textContent: `Response ${success[0]} (${mediaType})` })];
+  if (content.example !== undefined) nodes.push(element("pre", { textContent: pretty(content.example) }));
   const schema = element("details", {}, element("summary", { textContent: "Schema" }), element("pre", { textContent: pretty(content.schema ?? {}) }));
-  return [...shown, schema];
+  return [...nodes, schema];
 }
 
 function card(method, path, operation) {
@@ -105,7 +105,7 @@ function card(method, path, operation) {
   made.addEventListener("toggle", () => {
     if (inside.childElementCount) return;
     if (operation.description) inside.append(element("p", { textContent: operation.description }));
-    inside.append(operationForm(method.toUpperCase(), path, operation), ...answers(operation));
+    inside.append(operationForm(method.toUpperCase(), path, operation), ...responses(operation));
   });
   return made;
 }
@@ -119,24 +119,24 @@ function show() {
     const cards = operations.filter(([, , operation]) => operation.tags.includes(tag.name)).map((each) => card(...each));
     return cards.length ? [element("h2", { textContent: tag.description }), ...cards] : [];
   }));
-  const named = location.hash && byId(location.hash.slice(1));
-  if (named) { named.open = true; named.scrollIntoView(); }
+  const target = location.hash && byId(location.hash.slice(1));
+  if (target) { target.open = true; target.scrollIntoView(); }
 }
 
 async function load() {
-  const answer = await ask("GET", "/openapi.json");
-  if (!answer.ok) {
-    byId("operations").textContent = answer.status === 401 ? "Log in: enter a token above." : `The description can't be loaded (${answer.status}).`;
+  const response = await request("GET", "/openapi.json");
+  if (!response.ok) {
+    byId("operations").textContent = response.status === 401 ? "Enter a token above to log in." : `Cannot load the API description (${response.status}).`;
     return;
   }
-  description = await answer.json();
+  description = await response.json();
   show();
 }
 
 byId("login").addEventListener("submit", (event) => { event.preventDefault(); load(); });
 byId("token").addEventListener("change", load);
-byId("find").addEventListener("input", () => {
-  const wanted = byId("find").value.toLowerCase();
-  for (const each of document.querySelectorAll("main > details")) each.hidden = !each.dataset.words.includes(wanted);
+byId("search").addEventListener("input", () => {
+  const text = byId("search").value.toLowerCase();
+  for (const each of document.querySelectorAll("main > details")) each.hidden = !each.dataset.words.includes(text);
 });
 load();
