@@ -116,12 +116,11 @@ async def test_a_delete_carries_its_preconditions() -> None:
     server = Recorder()
     async with server.serving(), server.client() as client:
         await client.delete(LEASES, "one-a", "default", uid="u", resource_version="7", grace_seconds=0)
-        await client.delete(NODES, "node-a", propagation="Foreground")
+        await client.delete(NODES, "node-a")
     first, second = (body for _, _, _, body in server.sent)
     assert first["preconditions"] == {"uid": "u", "resourceVersion": "7"}
     assert first["gracePeriodSeconds"] == 0
     assert "preconditions" not in second
-    assert second["propagationPolicy"] == "Foreground"
 
 
 async def test_a_status_is_written_under_its_own_path() -> None:

@@ -130,7 +130,6 @@ class Container(Fields, frozen=True):
     """A container; an init container with `restart_policy` Always is a sidecar."""
 
     name: str = ""
-    image: str = ""
     resources: Resources = _NO_RESOURCES
     restart_policy: str = ""
 
@@ -196,7 +195,6 @@ class PodSpec(Fields, frozen=True):
     tolerations: tuple[Toleration, ...] = ()
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     priority: int | None = None
-    priority_class_name: str = ""
     preemption_policy: str = ""
 
     def __post_init__(self) -> None:
@@ -208,29 +206,12 @@ class PodSpec(Fields, frozen=True):
 class ContainerTerminated(Fields, frozen=True):
     """How a container terminated."""
 
-    exit_code: int = 0
-    reason: str = ""
-    started_at: datetime | None = None
     finished_at: datetime | None = None
 
 
-class ContainerWaiting(Fields, frozen=True):
-    """Why a container is not running yet."""
-
-    reason: str = ""
-
-
-class ContainerRunning(Fields, frozen=True):
-    """When a container started."""
-
-    started_at: datetime | None = None
-
-
 class ContainerState(Fields, frozen=True):
-    """One of the three is set."""
+    """The state of a container; `terminated` is None while it waits or runs."""
 
-    waiting: ContainerWaiting | None = None
-    running: ContainerRunning | None = None
     terminated: ContainerTerminated | None = None
 
 
@@ -240,10 +221,6 @@ _NO_STATE = ContainerState()
 class ContainerStatus(Fields, frozen=True):
     """The status of a container."""
 
-    name: str = ""
-    container_id: str = field(default="", name="containerID")
-    ready: bool = False
-    restart_count: int = 0
     state: ContainerState = _NO_STATE
 
 
@@ -251,10 +228,6 @@ class PodStatus(Fields, frozen=True):
     """The status of a pod."""
 
     phase: str = ""
-    reason: str = ""
-    message: str = ""
-    pod_ip: str = field(default="", name="podIP")
-    nominated_node_name: str = ""
     start_time: datetime | None = None
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
@@ -277,8 +250,6 @@ class OwnerSpec(Fields, frozen=True):
     """The desired replicas of a workload, by the field names of several kinds."""
 
     replicas: int | None = None
-    parallelism: int | None = None
-    completions: int | None = None
     suspend: bool | None = None
 
 
@@ -287,16 +258,10 @@ class OwnerStatus(Fields, frozen=True):
 
     conditions: tuple[Condition, ...] | None = ()
     phase: Any = ""
-    active: Any = None
-    succeeded: Any = None
-    failed: Any = None
-    replicas: Any = None
     ready_replicas: Any = None
-    available_replicas: Any = None
     number_ready: Any = None
     desired_number_scheduled: Any = None
     job_status: str = ""
-    start_time: datetime | None = None
     completion_time: datetime | None = None
 
 
@@ -341,13 +306,6 @@ class ObjectReference(Fields, frozen=True):
     resource_version: str = ""
 
 
-class EventSeries(Fields, frozen=True):
-    """How often an event was repeated, and when last."""
-
-    count: int = 0
-    last_observed_time: datetime | None = None
-
-
 class Event(KubeObject, frozen=True):
     """An event of events.k8s.io/v1."""
 
@@ -359,7 +317,6 @@ class Event(KubeObject, frozen=True):
     note: str = ""
     type: str = ""
     regarding: ObjectReference = field(default_factory=ObjectReference)
-    series: EventSeries | None = None
 
 
 class PodGroupSpec(Fields, frozen=True):

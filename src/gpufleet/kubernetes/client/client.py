@@ -199,10 +199,10 @@ class KubeClient:
 
     # Writing
 
-    async def create(self, resource: Resource[T], item: T, *, dry_run: bool = False) -> T:
+    async def create(self, resource: Resource[T], item: T) -> T:
         """Create the object; raise `AlreadyExists` if the name is taken."""
         path = resource.path(item.metadata.namespace)
-        return await self._write(resource, "POST", path, resource.encode(item), dry_run=dry_run)
+        return await self._write(resource, "POST", path, resource.encode(item))
 
     async def replace(self, resource: Resource[T], item: T, *, subresource: Literal["", "status"] = "") -> T:
         """Replace the object; raise `Conflict` if it has changed since it was read."""
@@ -221,7 +221,6 @@ class KubeClient:
         namespace: str = "",
         *,
         subresource: str = "",
-        dry_run: bool = False,
     ) -> T:
         """Apply a `merge`, `json` or `apply` patch (see `gpufleet.kubernetes.client.patch`)."""
         path = resource.path(namespace, name, subresource)
@@ -235,7 +234,6 @@ class KubeClient:
             patch.content_type,
             query,
             repeatable=patch.repeatable,
-            dry_run=dry_run,
         )
 
     async def delete(
@@ -247,7 +245,6 @@ class KubeClient:
         uid: str = "",
         resource_version: str = "",
         grace_seconds: int | None = None,
-        propagation: Literal["", "Orphan", "Background", "Foreground"] = "",
     ) -> None:
         """Delete the object; raise `Conflict` if it no longer has this `uid` or `resource_version`."""
         conditions = {"uid": uid, "resourceVersion": resource_version}
@@ -256,8 +253,6 @@ class KubeClient:
             options["preconditions"] = preconditions
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
-        if propagation:
-            options["propagationPolicy"] = propagation
         await self._transport.send(
             Request("DELETE", resource.path(namespace, name), {}, msgspec.json.encode(options))
         )
@@ -318,10 +313,7 @@ class KubeClient:
         query: Mapping[str, str] | None = None,
         *,
         repeatable: bool = False,
-        dry_run: bool = False,
     ) -> T:
         parameters = {"fieldManager": self.field_manager, **(query or {})}
-        if dry_run:
-            parameters["dryRun"] = "All"
         request = Request(method, path, parameters, body, content_type, accept_header(resource), repeatable)
         return decode_object(resource, await self._transport.send(request), request)

@@ -25,7 +25,6 @@ class ApiResource(msgspec.Struct, frozen=True):
     name: str
     kind: str
     namespaced: bool = False
-    verbs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,6 @@ class StatusCause(msgspec.Struct, frozen=True):
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
     """The details of a Status that the client reads."""
 
-    name: str = ""
-    kind: str = ""
     retry_after_seconds: float | None = None
     causes: tuple[StatusCause, ...] = ()
 

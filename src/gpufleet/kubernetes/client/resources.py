@@ -25,7 +25,6 @@ class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
-    remaining_item_count: int | None = None
 
 
 class ObjectList(msgspec.Struct, Generic[T], frozen=True):

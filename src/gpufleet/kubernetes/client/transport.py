@@ -15,8 +15,6 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 import aiohttp
 from multidict import CIMultiDict
@@ -86,14 +84,6 @@ class Transport:
         self._credentials = Credentials(connection, timing)
         self._tls = TlsIdentity(connection, timing)
         self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close all connections."""
