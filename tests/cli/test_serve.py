@@ -21,7 +21,7 @@ from gpufleet.runtime.listening import address_of, bind
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.routing import Route, get, post
-from gpufleet.server.http.server import MAX_HEAD_BYTES, Server
+from gpufleet.server.http.server import Server
 
 
 def command(tmp_path: Path, *flags: str) -> list[str]:
@@ -292,23 +292,10 @@ async def test_a_url_that_is_too_long_is_refused_in_an_envelope() -> None:
     assert b'"code":414' in answer
 
 
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        [b"GARBAGE\r\n\r\n"],
-        [b"GET / HTTP/1.1\r\nX: ", *[b"a" * MAX_HEAD_BYTES] * 2],
-        [b"GET / HTTP/1.1\r\n", *[b"X-A: b\r\n" * (MAX_HEAD_BYTES // 8)] * 2],
-        [
-            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ",
-            *[b"a" * MAX_HEAD_BYTES] * 2,
-        ],
-    ],
-    ids=["not HTTP", "endless header", "endless headers", "endless trailer"],
-)
-async def test_a_head_or_trailer_that_never_ends_is_refused(pieces: list[bytes]) -> None:
+async def test_bytes_that_are_not_http_get_a_400() -> None:
     async with server() as (host, port, _):
-        answer = await raw(host, port, *pieces)
-    assert answer == b"" or b"HTTP/1.1 400 " in answer
+        answer = await raw(host, port, b"GARBAGE\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
 
 
 async def test_an_upgrade_to_a_protocol_that_is_not_spoken_is_answered_as_plain_http() -> None:

@@ -1,4 +1,4 @@
-"""A small application with a route in each family, over which the HTTP edge is tested."""
+"""A small application with a route in each envelope, to test the HTTP layer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -49,7 +49,7 @@ def sample_routes() -> list[Route]:
 
     @get("/api/clusters/rows", example=Seen(1, None, []))
     async def rows(query: Paged) -> Seen:
-        """Say what was asked for."""
+        """Return the parameters."""
         return Seen(query.page_num, query.order_by, query.kind)
 
     @get("/api/workloads/{uid:str}", example=Row("a", 1))
@@ -65,12 +65,12 @@ def sample_routes() -> list[Route]:
 
     @get("/api/v1/gpu-aggregation/hours", example=[Row("h", 1)])
     async def hours(query: Hours) -> list[Row]:
-        """Hours between two moments."""
+        """Hours between two times."""
         return [Row(query.start_time.isoformat(), 1), Row(query.end_time.isoformat(), 2)]
 
     @get("/api/v1/gpu-aggregation/down")
     async def down() -> list[Row]:
-        """Always without its database."""
+        """Fail without a database."""
         raise StoreUnavailable("the database does not answer")
 
     @get("/api/v1/gpu/metrics", example=[Row("g", 1)])
@@ -80,7 +80,7 @@ def sample_routes() -> list[Route]:
 
     @post("/api/workloads/{uid:str}/reports", example=Row("a", 2), body_example=[Row("loss", 1)])
     async def report(uid: str, body: list[Row]) -> Answer[Row]:
-        """Take rows."""
+        """Count rows."""
         return Answer(Row(uid, len(body)))
 
     return [rows, workload, hours, down, metrics, report]

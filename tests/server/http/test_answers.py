@@ -14,7 +14,9 @@ from gpufleet.server.http.responses import accepts_gzip
 
 @given(st.binary(max_size=5000), st.binary(max_size=300))
 @settings(max_examples=100, deadline=None)
-def test_an_open_gzip_ended_with_a_tail_is_the_gzip_of_both(content: bytes, tail: bytes) -> None:
+def test_an_open_gzip_closed_with_a_tail_decompresses_to_content_and_tail(
+    content: bytes, tail: bytes
+) -> None:
     assert gzip.decompress(OpenGzip.of(content).close(tail)) == content + tail
 
 
@@ -23,7 +25,7 @@ def test_an_open_gzip_ended_with_a_tail_is_the_gzip_of_both(content: bytes, tail
     st.none() | st.text(),
 )
 @settings(max_examples=100, deadline=None)
-def test_data_comes_out_of_every_envelope_as_it_went_in(data: object, message: str | None) -> None:
+def test_every_envelope_carries_the_data_unchanged(data: object, message: str | None) -> None:
     prepared: Prepared[object] = Prepared.of(data, message)
     for each in ENVELOPES:
         body = json.loads(each.head + prepared.encoded + each.tail(message, "a" * 32))
@@ -34,11 +36,11 @@ def test_data_comes_out_of_every_envelope_as_it_went_in(data: object, message: s
 
 @given(st.lists(st.integers() | st.text() | st.lists(st.booleans()), max_size=5), st.integers(0, 900))
 @settings(max_examples=50, deadline=None)
-async def test_a_long_list_encoded_in_steps_is_what_it_is_at_once(some: list[object], times: int) -> None:
+async def test_a_long_list_encoded_in_steps_equals_one_encoded_whole(some: list[object], times: int) -> None:
     data = some * times
     assert (await encode(data)).encoded == msgspec.json.encode(data)
-    answer = await encode(Answer(data, "told"))
-    assert (answer.encoded, answer.message) == (msgspec.json.encode(data), "told")
+    answer = await encode(Answer(data, "message"))
+    assert (answer.encoded, answer.message) == (msgspec.json.encode(data), "message")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ async def test_a_long_list_encoded_in_steps_is_what_it_is_at_once(some: list[obj
         ("/", "live"),
     ],
 )
-def test_a_path_has_the_family_of_its_prefix(path: str, envelope: str) -> None:
+def test_a_path_has_the_envelope_of_its_prefix(path: str, envelope: str) -> None:
     assert envelope_of(path).name == envelope
 
 
@@ -72,11 +74,11 @@ def test_a_path_has_the_family_of_its_prefix(path: str, envelope: str) -> None:
         (b"identity", False),
     ],
 )
-def test_gzip_is_sent_to_those_who_take_it(header: bytes, taken: bool) -> None:
+def test_gzip_is_sent_if_accept_encoding_allows_it(header: bytes, taken: bool) -> None:
     assert accepts_gzip(header) is taken
 
 
-def test_an_entity_tag_is_of_data_and_message_and_is_compared_weakly() -> None:
+def test_an_entity_tag_covers_data_and_message_and_is_compared_weakly() -> None:
     tag = etag_of(b"[1]", "one")
     assert tag == etag_of(b"[1]", "one")
     assert len({tag, etag_of(b"[1]", "two"), etag_of(b"[2]", "one"), etag_of(b"[1]", None)}) == 4
@@ -87,7 +89,7 @@ def test_an_entity_tag_is_of_data_and_message_and_is_compared_weakly() -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/gpu/metrics", "/api/workloads/abc", "/openapi.json"])
-async def test_who_has_it_already_gets_a_304_without_a_body(client: Client, path: str) -> None:
+async def test_a_matching_if_none_match_gets_a_304_without_a_body(client: Client, path: str) -> None:
     async with client() as http:
         first = await http.get(path)
         second = await http.get(path, headers={"if-none-match": first.headers["etag"]})

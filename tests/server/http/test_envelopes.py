@@ -6,7 +6,7 @@ from tests.server.conftest import Client
 
 from gpufleet.server.http.middleware import Limits
 
-FAMILIES = ["/api/workloads/a/reports", "/api/v1/gpu-aggregation/hours", "/api/v1/gpu/metrics"]
+ENVELOPE_PATHS = ["/api/workloads/a/reports", "/api/v1/gpu-aggregation/hours", "/api/v1/gpu/metrics"]
 PATHS = [
     "/api/clusters/none",
     "/api/workloads/a/b/c",
@@ -17,7 +17,7 @@ PATHS = [
 
 
 def assert_error(path: str, status: int, body: dict[str, object], trace: str) -> None:
-    """The body is the error envelope of the path's family and says the same as the status."""
+    """Check that the body is the error envelope of the path and says the same as the status."""
     if path.startswith(("/api/clusters", "/api/workloads")):
         assert body.keys() == {"code", "message", "traceId"}
         assert (body["code"], body["traceId"]) == (status, trace)
@@ -32,7 +32,7 @@ def assert_error(path: str, status: int, body: dict[str, object], trace: str) ->
         assert body["error"]
 
 
-async def test_the_first_family_answers_with_code_0_and_the_trace_id(client: Client) -> None:
+async def test_the_clusters_envelope_answers_with_code_0_and_the_trace_id(client: Client) -> None:
     async with client() as http:
         answer = await http.get("/api/workloads/abc")
     assert answer.status_code == 200
@@ -44,7 +44,7 @@ async def test_the_first_family_answers_with_code_0_and_the_trace_id(client: Cli
     }
 
 
-async def test_the_second_family_answers_with_code_200(client: Client) -> None:
+async def test_the_aggregation_envelope_answers_with_code_200(client: Client) -> None:
     async with client() as http:
         answer = await http.get(
             "/api/v1/gpu-aggregation/hours",
@@ -60,7 +60,7 @@ async def test_the_second_family_answers_with_code_200(client: Client) -> None:
     }
 
 
-async def test_the_third_family_answers_with_success_and_a_message(client: Client) -> None:
+async def test_the_live_envelope_answers_with_success_and_a_message(client: Client) -> None:
     async with client() as http:
         answer = await http.get("/api/v1/gpu/metrics")
     body = answer.json()
@@ -70,14 +70,14 @@ async def test_the_third_family_answers_with_success_and_a_message(client: Clien
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_an_unknown_route_is_a_404_in_its_family(client: Client, path: str) -> None:
+async def test_an_unknown_route_is_a_404_in_its_envelope(client: Client, path: str) -> None:
     async with client() as http:
         answer = await http.get(path)
     assert answer.status_code == 404
     assert_error(path, 404, answer.json(), answer.headers["x-trace-id"])
 
 
-@pytest.mark.parametrize("path", FAMILIES)
+@pytest.mark.parametrize("path", ENVELOPE_PATHS)
 async def test_a_wrong_method_is_a_405_that_names_the_right_ones(client: Client, path: str) -> None:
     async with client() as http:
         answer = await http.patch(path)
@@ -86,7 +86,7 @@ async def test_a_wrong_method_is_a_405_that_names_the_right_ones(client: Client,
     assert_error(path, 405, answer.json(), answer.headers["x-trace-id"])
 
 
-@pytest.mark.parametrize("path", FAMILIES)
+@pytest.mark.parametrize("path", ENVELOPE_PATHS)
 async def test_a_body_too_large_is_a_413(client: Client, path: str) -> None:
     async with client(limits=Limits(max_body_bytes=2048)) as http:
         answer = await http.post(path, content=b"x" * 2049)
@@ -126,7 +126,7 @@ async def test_an_error_says_what_is_wrong(client: Client, path: str, status: in
     assert_error(path, status, answer.json(), answer.headers["x-trace-id"])
 
 
-async def test_a_fault_of_ours_is_a_500_that_tells_no_internals(client: Client) -> None:
+async def test_an_unexpected_error_is_a_500_without_details(client: Client) -> None:
     async with client() as http:
         answer = await http.get("/api/workloads/broken")
     assert answer.status_code == 500

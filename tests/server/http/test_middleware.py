@@ -46,7 +46,7 @@ def test_whatever_the_header_the_trace_id_is_32_hexadecimal_digits(header: bytes
     assert int(made, 16) > 0
 
 
-async def test_more_requests_at_once_than_allowed_get_a_503_with_retry_after(client: Client) -> None:
+async def test_more_concurrent_requests_than_allowed_get_a_503_with_retry_after(client: Client) -> None:
     async with client(limits=Limits(max_requests=1, request_timeout=2)) as http:
         slow = asyncio.create_task(http.get("/api/workloads/slow"))
         await asyncio.sleep(0.1)
@@ -56,7 +56,7 @@ async def test_more_requests_at_once_than_allowed_get_a_503_with_retry_after(cli
         after = await http.get("/api/workloads/a")
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert after.status_code == 200
-    assert probed == [200, 200, 200], "who is restarted for having much to do has more to do"
+    assert probed == [200, 200, 200], "a restart under load makes the load worse"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ async def test_more_requests_at_once_than_allowed_get_a_503_with_retry_after(cli
         (b'[{"name": 1, "value": 1}]', "body: Expected `str`"),
     ],
 )
-async def test_a_body_that_can_not_be_read_is_a_400(client: Client, body: bytes, words: str) -> None:
+async def test_a_body_that_cannot_be_decoded_is_a_400(client: Client, body: bytes, words: str) -> None:
     async with client() as http:
         answer = await http.post("/api/workloads/a/reports", content=body)
     assert (answer.status_code, words in answer.json()["message"]) == (400, True)
@@ -79,11 +79,16 @@ async def test_a_body_that_can_not_be_read_is_a_400(client: Client, body: bytes,
 
 async def test_pages_of_allowed_origins_may_call_and_no_others(client: Client) -> None:
     async with client(cors_origins=("https://grafana.example",)) as http:
-        asked = {"access-control-request-method": "GET", "access-control-request-headers": "authorization"}
+        preflight = {
+            "access-control-request-method": "GET",
+            "access-control-request-headers": "authorization",
+        }
         allowed = await http.options(
-            "/api/workloads/a", headers={**asked, "origin": "https://grafana.example"}
+            "/api/workloads/a", headers={**preflight, "origin": "https://grafana.example"}
         )
-        other = await http.options("/api/workloads/a", headers={**asked, "origin": "https://evil.example"})
+        other = await http.options(
+            "/api/workloads/a", headers={**preflight, "origin": "https://evil.example"}
+        )
         answer = await http.get("/api/workloads/a", headers={"origin": "https://grafana.example"})
         error = await http.get("/api/clusters/none", headers={"origin": "https://grafana.example"})
     assert allowed.status_code == 200
@@ -100,7 +105,7 @@ async def test_without_origins_in_the_settings_no_page_may_call(client: Client) 
     assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-async def test_the_metrics_count_requests_by_route_and_never_by_what_callers_made_up(client: Client) -> None:
+async def test_the_metrics_count_requests_by_route_and_never_by_path(client: Client) -> None:
     clock = [1000.0]
     metrics = ServerMetrics(clock=lambda: clock[0])
     metrics.refreshed("readings", "demo")
@@ -124,40 +129,40 @@ async def test_the_metrics_count_requests_by_route_and_never_by_what_callers_mad
     assert "made-up" not in answer.text
 
 
-async def test_debug_answers_only_from_this_machine_and_only_if_switched_on(client: Client) -> None:
+async def test_debug_answers_only_on_loopback_and_only_if_enabled(client: Client) -> None:
     async with client(debug_counts={"queue": lambda: 3}) as http:
-        near = await http.get("/debug/vars")
-        afar = httpx.ASGITransport(http._transport.app, client=("192.0.2.7", 1))  # type: ignore[attr-defined]
-        async with httpx.AsyncClient(transport=afar, base_url="http://127.0.0.1") as other:
+        local = await http.get("/debug/vars")
+        remote = httpx.ASGITransport(http._transport.app, client=("192.0.2.7", 1))  # type: ignore[attr-defined]
+        async with httpx.AsyncClient(transport=remote, base_url="http://127.0.0.1") as other:
             refused = await other.get("/debug/vars")
     async with client() as http:
         off = await http.get("/debug/vars")
-    assert near.json()["queue"] == 3
+    assert local.json()["queue"] == 3
     assert (refused.status_code, off.status_code) == (403, 404)
 
 
-async def test_a_probe_that_breaks_is_asked_again_and_so_are_the_others() -> None:
-    asked = 0
+async def test_a_probe_that_raises_is_repeated_and_does_not_stop_the_others() -> None:
+    calls = 0
 
     async def breaks() -> str:
         raise KeyError("gitVersion")
 
     async def counts() -> str:
-        nonlocal asked
-        asked += 1
-        return f"asked {asked} times"
+        nonlocal calls
+        calls += 1
+        return f"called {calls} times"
 
     dependencies = Dependencies({"kubernetes": breaks, "store": counts}, interval=0.01)
     watching = asyncio.create_task(dependencies.watch())
     async with asyncio.timeout(30):
-        while asked < 3:  # noqa: ASYNC110  (another task counts)
+        while calls < 3:  # noqa: ASYNC110  (another task counts)
             await asyncio.sleep(0.01)
     watching.cancel()
     assert dependencies.states["kubernetes"] == DependencyHealth("down", "'gitVersion'")
     assert dependencies.states["store"].state == "ok"
 
 
-def test_a_refusal_that_we_got_ourselves_is_told_in_its_own_words() -> None:
+def test_the_message_of_a_dependency_that_refuses_is_passed_on() -> None:
     error = http_error(GpufleetError("GET /api/v1/pods: pods is forbidden: cannot list"))
     assert (error.status_code, error.detail) == (500, "GET /api/v1/pods: pods is forbidden: cannot list")
     assert "forbidden" not in http_error(RuntimeError("forbidden knowledge")).detail
@@ -192,7 +197,7 @@ async def test_a_lost_dependency_makes_the_service_degraded_and_not_dead(client:
         ("localhost.evil.example", 421),
     ],
 )
-async def test_a_server_without_login_answers_only_to_its_own_names(
+async def test_a_server_without_login_answers_only_to_its_own_host_names(
     client: Client, host: str, status: int
 ) -> None:
     async with client(hosts=("gpus.example",)) as http:
@@ -202,6 +207,6 @@ async def test_a_server_without_login_answers_only_to_its_own_names(
         assert "server.hosts" in answer.text
 
 
-async def test_without_a_rule_for_names_any_is_answered(client: Client) -> None:
+async def test_without_a_host_rule_every_host_name_is_answered(client: Client) -> None:
     async with client() as http:
         assert (await http.get("/api/workloads/a", headers={"host": "gpus.example"})).status_code == 200

@@ -1,4 +1,4 @@
-"""The description is true: examples fit their schemas, and so does every answer that can be provoked."""
+"""Examples fit their schemas, and so does every response that schemathesis can provoke."""
 
 import json
 import time
@@ -41,7 +41,7 @@ _schema = schemathesis.openapi.from_asgi("/openapi.json", _app)
 
 @_schema.parametrize()
 @settings(max_examples=25, deadline=None)
-def test_no_request_made_from_the_description_gets_a_5xx_or_an_answer_that_differs_from_it(case: Any) -> None:
+def test_generated_requests_get_no_5xx_and_responses_fit_their_schemas(case: Any) -> None:
     case.call_and_validate(checks=_CHECKS)
 
 
@@ -93,7 +93,7 @@ async def test_parameters_come_from_the_struct_with_its_names_and_limits(client:
     assert (start_time["required"], start_time["schema"]["format"]) == (True, "date-time")
 
 
-def test_login_is_described_where_it_is_needed() -> None:
+def test_the_description_says_which_paths_need_login() -> None:
     routes = health_routes(Dependencies({}), Lifecycle(), ServerMetrics(), simulated=False, clock=time.time)
     described = json.loads(openapi(routes, "1", login=True))
     assert described["security"] == [{"bearer": []}]
@@ -111,7 +111,7 @@ async def test_the_documentation_page_loads_nothing_from_other_hosts(client: Cli
     assert "//" not in answer.text.replace("// Shows", "")
 
 
-def test_a_report_is_described_in_all_its_forms() -> None:
+def test_all_media_types_of_a_report_are_described() -> None:
     @get("/api/v1/gpu-aggregation/report", extra_media_types=("text/csv", "text/html"))
     async def report() -> Raw | list[int]:
         """A report."""

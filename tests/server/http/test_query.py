@@ -12,18 +12,18 @@ from gpufleet.server.http.query import QueryReader, unknown_parameter_warnings
 paged, hours = QueryReader(Paged), QueryReader(Hours)
 
 
-def test_values_have_their_types_and_lists_their_repeats() -> None:
+def test_values_are_typed_and_repeated_parameters_become_lists() -> None:
     read, unknown = paged.read(b"pageNum=7&orderBy=end_at&kind=Job&kind=Pod")
     assert read == Paged(7, "end_at", ["Job", "Pod"])
     assert unknown == []
 
 
-def test_an_empty_value_counts_as_not_given() -> None:
+def test_an_empty_value_counts_as_absent() -> None:
     assert paged.read(b"pageNum=&orderBy=&kind=")[0] == Paged()
 
 
 @pytest.mark.parametrize(
-    ("query", "sentence"),
+    ("query", "message"),
     [
         (b"pageNum=x", "parameter pageNum: 'x' is not valid; it takes a whole number from 1 to 1000"),
         (b"pageNum=1001", "parameter pageNum: '1001' is not valid; it takes a whole number from 1 to 1000"),
@@ -36,14 +36,14 @@ def test_an_empty_value_counts_as_not_given() -> None:
         (b"a=1&" * 201, "the query has more than 200 parameters"),
     ],
 )
-def test_a_wrong_query_says_which_parameter_and_what_it_takes(query: bytes, sentence: str) -> None:
+def test_the_error_names_the_parameter_and_its_valid_values(query: bytes, message: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         paged.read(query)
-    assert str(refusal.value) == sentence
+    assert str(refusal.value) == message
 
 
 @pytest.mark.parametrize(
-    ("query", "sentence"),
+    ("query", "message"),
     [
         (
             "end_time=2025-01-01T00:00:00Z",
@@ -71,13 +71,13 @@ def test_a_wrong_query_says_which_parameter_and_what_it_takes(query: bytes, sent
         ),
     ],
 )
-def test_moments_and_numbers_that_nothing_can_be_done_with_are_refused(query: str, sentence: str) -> None:
+def test_unusable_times_and_numbers_are_refused(query: str, message: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         hours.read(query.encode())
-    assert str(refusal.value).startswith(sentence)
+    assert str(refusal.value).startswith(message)
 
 
-def test_moments_come_in_utc_even_if_the_plus_was_not_escaped() -> None:
+def test_times_are_converted_to_utc_even_with_an_unescaped_plus() -> None:
     read, _ = hours.read(b"start_time=2025-11-05T08:00:00+08:00&end_time=2025-11-05T02:00:00%2B01:00")
     assert read.start_time == datetime(2025, 11, 5, tzinfo=UTC)
     assert (read.start_time.tzinfo, read.end_time.hour) == (UTC, 1)
@@ -85,7 +85,7 @@ def test_moments_come_in_utc_even_if_the_plus_was_not_escaped() -> None:
 
 @given(st.lists(st.tuples(st.text(), st.text()), max_size=8))
 @settings(max_examples=200, deadline=None)
-def test_any_query_is_read_or_refused_and_never_breaks(given_pairs: list[tuple[str, str]]) -> None:
+def test_any_query_is_read_or_refused_without_a_crash(given_pairs: list[tuple[str, str]]) -> None:
     query = urlencode([(a.encode("utf-8", "replace"), b.encode("utf-8", "replace")) for a, b in given_pairs])
     try:
         _, unknown = paged.read(query.encode())
@@ -97,7 +97,7 @@ def test_any_query_is_read_or_refused_and_never_breaks(given_pairs: list[tuple[s
         assert warning.count(b'"') == 2
 
 
-async def test_an_unknown_parameter_is_ignored_and_said(client: Client) -> None:
+async def test_an_unknown_parameter_is_ignored_and_named_in_a_warning(client: Client) -> None:
     async with client() as http:
         answer = await http.get("/api/clusters/rows?pagenum=3&zzz=1")
         none = await http.get("/api/clusters/rows?pageNum=3")
@@ -109,7 +109,7 @@ async def test_an_unknown_parameter_is_ignored_and_said(client: Client) -> None:
     assert "warning" not in none.headers
 
 
-async def test_a_route_without_parameters_says_so_of_all_it_gets(client: Client) -> None:
+async def test_a_route_without_parameters_warns_about_every_parameter(client: Client) -> None:
     async with client() as http:
         answer = await http.get("/api/healthz?x=1")
     assert answer.status_code == 200
