@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 from gpufleet.errors import NotFound, Unavailable
 from gpufleet.kubernetes import (
@@ -92,7 +92,7 @@ class WatchedState:
     def __init__(self, source: KubernetesSource) -> None:
         self._source = source
         self._ledger = Ledger()
-        self._backlog: deque[Callable[[], None]] = deque()
+        self._backlog: deque[tuple[Callable[[CacheChange[Any]], None], Sequence[CacheChange[Any]]]] = deque()
         self._catching_up: asyncio.Task[None] | None = None
         self._current = False
 
@@ -122,9 +122,11 @@ class WatchedState:
         self._follow(source.claims, *_entries(ledger.claims))
         self._follow(source.pod_groups, *_entries(ledger.groups))
         while self._backlog:
-            for _ in range(min(STEP, len(self._backlog))):
-                self._backlog.popleft()()
-            await asyncio.sleep(0)
+            apply, changes = self._backlog.popleft()
+            for start in range(0, len(changes), STEP):
+                for change in changes[start : start + STEP]:
+                    apply(change)
+                await asyncio.sleep(0)
         self._current = True
 
     def _follow(
@@ -137,9 +139,11 @@ class WatchedState:
                 put(change.after)
 
         def on_changes(changes: Sequence[CacheChange[T]]) -> None:
-            self._backlog.extend(partial(apply, change) for change in changes)
-            while self._current and self._backlog:
-                self._backlog.popleft()()
+            if not self._current:
+                self._backlog.append((apply, changes))
+                return
+            for change in changes:
+                apply(change)
 
         reflector.subscribe(on_changes)
 
