@@ -84,7 +84,7 @@ async def test_readings_come_back_at_each_step(metrics: EmbeddedMetrics, clock: 
     }
 
 
-async def test_ranges_are_the_same_before_and_after_tidying(
+async def test_ranges_are_the_same_before_and_after_compaction(
     metrics: EmbeddedMetrics, clock: Clock, store: Store
 ) -> None:
     dice = np.random.default_rng(5)
@@ -97,7 +97,7 @@ async def test_ranges_are_the_same_before_and_after_tidying(
         await store.readings.append("here", readings)
     span = (T0 - 100, T0 + 15 * 150, 20.0)
     before = points(await metrics.series(POWER, [A, B, C], *span))
-    await metrics.tidy()
+    await metrics.compact()
     assert points(await metrics.series(POWER, [A, B, C], *span)) == before
     assert len(before[A]) > 100
     blocks = [block async for block in metrics.samples(POWER, *span)]
@@ -243,7 +243,7 @@ async def test_a_fleet_that_changes_with_every_refresh_is_read_and_tidied(
     asked = (POWER, [A], T0, T0 + 790, 10)
     before = points(await metrics.series(*asked))
     assert before[A] == {T0 + 10 * turn: 100.0 + turn for turn in range(80)}
-    await metrics.tidy()
+    await metrics.compact()
     assert await store.database.fetchval("SELECT count(*) FROM reading_tick") == 0
     assert points(await metrics.series(*asked)) == before
 

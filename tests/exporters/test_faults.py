@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 from tests.exporters.conftest import opened, until
 
 from gpufleet.errors import MetricsUnavailable, SettingsError
-from gpufleet.exporters.prometheus.client import PrometheusClient, _unpacked
+from gpufleet.exporters.prometheus.client import PrometheusClient, _decompressed
 from gpufleet.exporters.prometheus.source import PrometheusSource
-from gpufleet.exporters.source_health import SourceHealthLog
+from gpufleet.exporters.source_health import SourceHealthTracker
 from gpufleet.model.reading import GpuRef, Quantity, Readings
 from gpufleet.runtime.settings import MetricsSettings
 
@@ -127,24 +127,24 @@ async def test_a_source_in_trouble_makes_readings_older_and_health_degraded(prox
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("truncated", "ends in the middle"),
+        ("truncated", "is truncated"),
         ("endless", "larger than 100000 bytes"),
         ("bomb", "larger than 100000 bytes"),
-        ("unknown encoding", "answers in br, which it was not asked for"),
+        ("unknown encoding", "responds in br, which was not accepted"),
     ],
 )
-async def test_an_answer_that_can_not_be_taken_says_why(proxy: Proxy, fault: str, words: str) -> None:
+async def test_a_response_that_can_not_be_used_says_why(proxy: Proxy, fault: str, words: str) -> None:
     proxy.fault = fault
     async with PrometheusClient(MetricsSettings(url=proxy.url, max_answer_bytes=100_000)) as client:
         with pytest.raises(MetricsUnavailable, match=words):
             await client.instant("up", 0)
 
 
-def test_a_packed_answer_in_several_members_is_one() -> None:
-    assert _unpacked(gzip.compress(b"one ") + gzip.compress(b"two"), 100) == b"one two"
-    assert len(_unpacked(gzip.compress(b"x" * 60) + gzip.compress(b"x" * 60), 100)) == 101
-    with pytest.raises(MetricsUnavailable, match="can't be unpacked"):
-        _unpacked(gzip.compress(b"one") + b"garbage", 100)
+def test_a_gzip_response_may_have_several_members() -> None:
+    assert _decompressed(gzip.compress(b"one ") + gzip.compress(b"two"), 100) == b"one two"
+    assert len(_decompressed(gzip.compress(b"x" * 60) + gzip.compress(b"x" * 60), 100)) == 101
+    with pytest.raises(MetricsUnavailable, match="can't be decompressed"):
+        _decompressed(gzip.compress(b"one") + b"garbage", 100)
 
 
 async def test_one_failed_query_costs_only_its_own_quantity(proxy: Proxy) -> None:
@@ -186,7 +186,7 @@ def everybody(readings: Readings) -> bool:
     return len(readings) == 10 and not readings.errors
 
 
-async def test_what_an_answer_lacks_that_is_not_whole_stays_as_it_was_and_is_told(proxy: Proxy) -> None:
+async def test_what_a_partial_response_lacks_stays_and_is_reported(proxy: Proxy) -> None:
     async with opened(proxy.url) as source:
         before = await until(source, everybody)
         row = before.rows[GPU]
@@ -202,26 +202,26 @@ async def test_what_an_answer_lacks_that_is_not_whole_stays_as_it_was_and_is_tol
         assert after.value(row, Quantity.POWER) == before.value(row, Quantity.POWER) == 512.5
         assert after.time(row, Quantity.POWER) == before.time(row, Quantity.POWER)
         assert set(after.errors) == {"partial"}
-        assert "not whole" in after.errors["partial"]
+        assert "partial response" in after.errors["partial"]
         assert not source.health().healthy
-        assert "not whole" in source.health().last_error
+        assert "partial response" in source.health().last_error
         assert "partial" in (await source.processes()).errors
         proxy.fault = ""
         await until(source, lambda readings: complete(readings) and source.health().healthy)
 
 
-def test_answers_that_are_not_whole_are_logged_when_that_begins_and_ends() -> None:
-    journal = SourceHealthLog(time.time)
+def test_partial_responses_are_logged_when_they_begin_and_end() -> None:
+    health = SourceHealthTracker(time.time)
     with capture_logs() as lines:
-        for shortfalls in ([], ["from 10.0.0.7:4711"], ["from 10.0.0.7:4712"], [], []):
-            journal.partial("readings", shortfalls)
-    assert [(line["event"], line["what"]) for line in lines] == [
-        ("answers are not whole", "readings"),
-        ("answers are whole again", "readings"),
+        for warnings in ([], ["from 10.0.0.7:4711"], ["from 10.0.0.7:4712"], [], []):
+            health.partial("readings", warnings)
+    assert [(line["event"], line["read"]) for line in lines] == [
+        ("responses_partial", "readings"),
+        ("responses_complete_again", "readings"),
     ]
 
 
-async def test_what_answers_lack_that_are_not_whole_is_forgotten_after_an_hour(proxy: Proxy) -> None:
+async def test_what_partial_responses_lack_is_forgotten_after_an_hour(proxy: Proxy) -> None:
     later = 0.0
     settings = MetricsSettings(url=proxy.url, refresh=3600.0, detect=0.01)
     async with PrometheusSource(settings, lambda: time.time() + later) as source:

@@ -82,14 +82,14 @@ def test_values_are_asked_by_no_more_labels_than_tell_gpus_apart() -> None:
 
 def test_prefixes_of_the_operators_choice_are_found_and_look_alikes_are_not() -> None:
     names = ["site_gpu_gfx_activity", "site_gpu_used_vram", "workload_gpu_used_vram", "gpu_health"]
-    assert [(d.vocabulary.name, d.prefix) for d in detect_exporters(names)] == [("amd", "site_")]
+    assert [(d.definition.name, d.prefix) for d in detect_exporters(names)] == [("amd", "site_")]
     assert detect_exporters(["up", "go_goroutines"]) == ()
 
 
 def test_vocabularies_that_are_told_need_no_names() -> None:
-    [dialect] = assumed_exporters(["dcgm"])
-    assert "DCGM_FI_DEV_GPU_UTIL" in dialect.names
-    assert Quantity.POWER in dialect.quantities
+    [exporter] = assumed_exporters(["dcgm"])
+    assert "DCGM_FI_DEV_GPU_UTIL" in exporter.names
+    assert Quantity.POWER in exporter.quantities
 
 
 def test_the_setting_names_every_vocabulary() -> None:
@@ -110,10 +110,10 @@ def test_a_roster_notices_gpus_that_come_go_or_change() -> None:
     assert same.gpus is first.gpus
     assert same.times.tolist() == [8.0, 9.0]
     keys = [same.key(each) for each in series(("0", ""), ("1", ""))]
-    again = same.again(keys, np.array([10.0, 11.0]))
+    again = same.with_times(keys, np.array([10.0, 11.0]))
     assert again is not None
     assert again.times.tolist() == [10.0, 11.0]
-    assert same.again(keys[:1], np.array([10.0])) is None
+    assert same.with_times(keys[:1], np.array([10.0])) is None
     replaced = build_index(AGENT, same, series(("0", "a"), ("0", "new")), np.array([1.0, 2.0]))
     assert [gpu.uuid for gpu in replaced.gpus] == ["new"]
 

@@ -4,12 +4,12 @@ from typing import TypeVar
 import pytest
 
 from gpufleet.errors import MetricsUnavailable
-from gpufleet.exporters.prometheus.shared_queries import Cache, SharedQueries
+from gpufleet.exporters.prometheus.shared_queries import QueryCache, SharedQuery
 
 T = TypeVar("T")
 
 
-async def becomes(shared: SharedQueries[T], value: T) -> None:
+async def becomes(shared: SharedQuery[T], value: T) -> None:
     async with asyncio.timeout(30):
         while True:
             if await shared.get() == value:
@@ -27,7 +27,7 @@ async def test_callers_share_one_fetch_and_keep_the_old_value_when_it_fails() ->
             raise MetricsUnavailable("down")
         return len(calls)
 
-    shared = SharedQueries(0, fetch, 15.0, lambda: now[0])
+    shared = SharedQuery(0, fetch, 15.0, lambda: now[0])
     assert list(await asyncio.gather(shared.get(), shared.get(), shared.get())) == [1, 1, 1]
     now[0] = 20.0
     assert await shared.get() == 1
@@ -46,7 +46,7 @@ async def test_a_cache_stays_within_its_bytes_and_forgets_the_least_used() -> No
 
         return await cache.get(key, lambda _: 60.0, fetch, lambda _: 40)
 
-    cache: Cache[str] = Cache(100, lambda: 0.0)
+    cache: QueryCache[str] = QueryCache(100, lambda: 0.0)
     for key in ["a", "b", "a", "c", "a", "b"]:
         assert await get(key) == key
     assert fetched == ["a", "b", "c", "b"]
@@ -60,7 +60,7 @@ async def test_a_caller_that_gives_up_does_not_cut_off_the_others() -> None:
         await go.wait()
         return 7
 
-    cache: Cache[int] = Cache(100, lambda: 0.0)
+    cache: QueryCache[int] = QueryCache(100, lambda: 0.0)
     patient = asyncio.ensure_future(cache.get("k", lambda _: 60.0, fetch, lambda _: 1))
     hasty = asyncio.ensure_future(cache.get("k", lambda _: 60.0, fetch, lambda _: 1))
     await asyncio.sleep(0)
@@ -76,7 +76,7 @@ async def test_a_failed_fetch_is_not_kept() -> None:
     async def works() -> int:
         return 1
 
-    cache: Cache[int] = Cache(100, lambda: 0.0)
+    cache: QueryCache[int] = QueryCache(100, lambda: 0.0)
     with pytest.raises(MetricsUnavailable):
         await cache.get("k", lambda _: 60.0, fails, lambda _: 1)
     assert await cache.get("k", lambda _: 60.0, works, lambda _: 1) == 1
@@ -90,7 +90,7 @@ async def test_nobody_waits_for_a_source_that_hangs() -> None:
             await go.wait()
         return f"fetched at {now[0]:.0f}"
 
-    shared = SharedQueries("", fetch, 15.0, lambda: now[0], patience=0.05)
+    shared = SharedQuery("", fetch, 15.0, lambda: now[0], max_wait=0.05)
     assert await shared.get() == "fetched at 0"
     now[0] = 20.0
     async with asyncio.timeout(30):

@@ -4,7 +4,7 @@ import pytest
 
 from gpufleet.errors import MetricsUnavailable
 from gpufleet.exporters.prometheus.source import PrometheusSource
-from gpufleet.exporters.pushed_training import merged
+from gpufleet.exporters.prometheus.training import merged
 from gpufleet.model.reading import TrainingPoint
 from gpufleet.runtime.settings import MetricsSettings
 

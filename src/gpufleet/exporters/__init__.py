@@ -1,1 +1,1 @@
-"""Readings: Prometheus or the embedded source, in whatever vocabulary a cluster's exporters speak."""
+"""Metric sources: Prometheus with any known exporter, or readings embedded in the store."""

@@ -1,7 +1,7 @@
-"""Arithmetic on columns of values: units, nonsense, and what follows from other quantities.
+"""Arithmetic on columns of values: convert units, drop invalid values, derive quantities from others.
 
-Works on arrays of any shape, so that the latest readings (one value per GPU) and ranges (a
-row of values per GPU) go through the same rules and can't drift apart.
+Works on arrays of any shape, so that the latest readings (one value per GPU) and ranges (a row of
+values per GPU) share the same rules.
 """
 
 from collections.abc import Mapping
@@ -35,11 +35,11 @@ LIMITS: Mapping[Quantity, tuple[float, float]] = {
     Quantity.FABRIC_RECEIVED: _TRAFFIC,
     Quantity.FABRIC_TRAFFIC: _TRAFFIC,
 }
-"""What a value can be at all; drivers write 65535 or 2^47 for "not supported"."""
+"""The valid range of each quantity; drivers write 65535 or 2^47 for "not supported"."""
 
-_SLACK = 1.005
+_TOLERANCE = 1.005
 """Exporters round: 100.2 percent is 100."""
-_SURELY_PERCENT = 2.0
+_CERTAINLY_PERCENT = 2.0
 
 DERIVED: Mapping[Quantity, tuple[Quantity, ...]] = {
     Quantity.MEMORY_TOTAL: (Quantity.MEMORY_USED, Quantity.MEMORY_FREE, Quantity.MEMORY_RESERVED),
@@ -52,33 +52,30 @@ DERIVED: Mapping[Quantity, tuple[Quantity, ...]] = {
     ),
     Quantity.FABRIC_TRAFFIC: (Quantity.FABRIC_SENT, Quantity.FABRIC_RECEIVED),
 }
-"""Quantities that follow from others where no metric has them, and from which."""
+"""Quantities that can be computed from others if there is no metric for them."""
 
 
 def holds_percent(metric: Metric, values: Values) -> bool:
-    """Whether a metric that is named a ratio holds percent all the same.
+    """Return whether a metric that is named a ratio holds percent.
 
-    Blanks (2^47 and the like) say nothing of it, nor does a ratio that a sample carried a little above 1.
+    Ignores "not supported" values such as 2^47, and ratios slightly above 1.
     """
     with np.errstate(invalid="ignore"):
-        return bool(metric.ratio and ((values > _SURELY_PERCENT) & (values <= 100 * _SLACK)).any())
+        return bool(metric.ratio and ((values > _CERTAINLY_PERCENT) & (values <= 100 * _TOLERANCE)).any())
 
 
 def to_quantity_unit(quantity: Quantity, metric: Metric, values: Values, percent: bool) -> Values:
-    """Values in the quantity's unit; what no GPU can have (blanks, NaN, infinities) becomes NaN."""
+    """Convert values to the quantity's unit. Invalid values become NaN."""
     scaled = values * (metric.scale / 100.0 if percent else metric.scale)
     low, high = LIMITS[quantity]
     with np.errstate(invalid="ignore"):
-        kept = np.where((scaled >= low) & (scaled <= high * _SLACK), scaled, np.nan)
+        kept = np.where((scaled >= low) & (scaled <= high * _TOLERANCE), scaled, np.nan)
     return np.minimum(kept, high)
 
 
 def derive(quantity: Quantity, known: Mapping[Quantity, Values]) -> Values | None:
-    """The quantity from others, NaN where they don't suffice; None if it follows from none of `known`."""
-
-    def get(name: Quantity) -> Values | None:
-        return known.get(name)
-
+    """Compute the quantity from others, NaN where they don't suffice. Return None if no rule applies."""
+    get = known.get
     used, free, total = get(Quantity.MEMORY_USED), get(Quantity.MEMORY_FREE), get(Quantity.MEMORY_TOTAL)
     if quantity is Quantity.MEMORY_TOTAL and used is not None and free is not None:
         reserved = get(Quantity.MEMORY_RESERVED)

@@ -1,114 +1,116 @@
-"""Which vocabularies a cluster speaks, found from the names of its metrics.
+"""Detect which exporters a cluster runs, from the names of its metrics.
 
-The metric source is asked once in a while for all metric names (one cheap look into its
-index); a vocabulary is spoken where any of its quantities is among them. A `DetectedExporter` is a
-vocabulary as one cluster speaks it: with the prefix that its operator chose and only the
-metrics that are there, so that nothing is asked for in vain.
+From time to time the metric source is queried for all metric names, which is one cheap index lookup.
+An exporter is present if any of its quantities is among them. A `DetectedExporter` knows the prefix that
+the operator chose and the metrics that exist, so that no query is made in vain.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from gpufleet.exporters.known_exporters import KNOWN_EXPORTERS, Exporter, FaultMetric, Metric
+from gpufleet.exporters.known_exporters import KNOWN_EXPORTERS, ExporterDefinition, FaultMetric, Metric
 from gpufleet.model.reading import Quantity
 
-_ANCHORS = ("gpu_gfx_activity", "gpu_used_vram", "gpu_total_vram", "gpu_package_power", "gpu_health")
-"""Metrics by which a vocabulary without a prefix of its own is known; two of them make one."""
+_PREFIX_HINTS = ("gpu_gfx_activity", "gpu_used_vram", "gpu_total_vram", "gpu_package_power", "gpu_health")
+"""Metrics that reveal the prefix of an exporter with any prefix; it takes two of them."""
 
 
 @dataclass(frozen=True)
 class DetectedExporter:
-    """A vocabulary as a cluster speaks it."""
+    """An exporter as one cluster runs it."""
 
-    vocabulary: Exporter
+    definition: ExporterDefinition
     prefix: str
     names: frozenset[str]
-    """The metrics that are there, with their prefix."""
+    """The metrics that exist, with their prefix."""
 
     @cached_property
     def quantities(self) -> dict[Quantity, tuple[Metric, ...]]:
-        """The metrics that carry each quantity, best first."""
+        """The metrics of each quantity, best first."""
         found = {
-            quantity: tuple(metric for metric in metrics if self.full(metric.name) in self.names)
-            for quantity, metrics in self.vocabulary.metrics.items()
+            quantity: tuple(metric for metric in metrics if self.full_name(metric.name) in self.names)
+            for quantity, metrics in self.definition.metrics.items()
         }
         return {quantity: metrics for quantity, metrics in found.items() if metrics}
 
     @cached_property
     def faults(self) -> tuple[FaultMetric, ...]:
-        """The metrics that say what is wrong."""
+        """The metrics that report faults."""
         return tuple(
             fault
-            for fault in self.vocabulary.faults
-            if self.matching(fault.name) and not (fault.unless and self.full(fault.unless) in self.names)
+            for fault in self.definition.faults
+            if self.matching(fault.name) and not (fault.unless and self.full_name(fault.unless) in self.names)
         )
 
     @cached_property
     def processes(self) -> dict[str, str]:
-        """The metrics of processes that are there, by field."""
+        """The metrics of processes by field."""
         return {
-            field: self.full(name)
-            for field, name in self.vocabulary.processes.items()
-            if self.full(name) in self.names
+            field: self.full_name(name)
+            for field, name in self.definition.processes.items()
+            if self.full_name(name) in self.names
         }
 
-    def full(self, name: str) -> str:
-        """A metric's whole name."""
+    def full_name(self, name: str) -> str:
+        """Return a metric's name with the prefix."""
         return self.prefix + name
 
     def matching(self, name: str) -> list[str]:
-        """The metrics that a name, or a name that ends in `*`, stands for."""
+        """Return the metrics that a name, or a name ending in `*`, matches."""
         if name.endswith("*"):
-            return sorted(known for known in self.names if known.startswith(self.full(name[:-1])))
-        return [self.full(name)] if self.full(name) in self.names else []
+            return sorted(known for known in self.names if known.startswith(self.full_name(name[:-1])))
+        return [self.full_name(name)] if self.full_name(name) in self.names else []
 
 
 def detect_exporters(names: Iterable[str], only: Collection[str] = ()) -> tuple[DetectedExporter, ...]:
-    """What is spoken where metrics have these `names`, in order of precedence; `only` limits it."""
+    """Return the exporters that provide metrics of these `names`, in order of precedence.
+
+    `only` limits them to some exporters.
+    """
     present = frozenset(names)
-    spoken = []
-    for vocabulary in KNOWN_EXPORTERS:
-        if only and vocabulary.name not in only:
+    found = []
+    for exporter in KNOWN_EXPORTERS:
+        if only and exporter.name not in only:
             continue
-        prefixes = _prefixes(present) if vocabulary.any_prefix else [vocabulary.prefix]
+        prefixes = _prefixes(present) if exporter.any_prefix else [exporter.prefix]
         for prefix in prefixes:
-            dialect = DetectedExporter(vocabulary, prefix, _of(vocabulary, prefix, present))
-            if dialect.quantities:
-                spoken.append(dialect)
-    return tuple(spoken)
+            detected = DetectedExporter(exporter, prefix, _metrics_of(exporter, prefix, present))
+            if detected.quantities:
+                found.append(detected)
+    return tuple(found)
 
 
 def assumed_exporters(only: Collection[str]) -> tuple[DetectedExporter, ...]:
-    """The vocabularies named, in full: for a metric source that does not tell its names."""
+    """Return the named exporters with all their metrics, for a source that does not list its names."""
     return tuple(
-        DetectedExporter(vocabulary, vocabulary.prefix, frozenset(_written(vocabulary)))
-        for vocabulary in KNOWN_EXPORTERS
-        if vocabulary.name in only
+        DetectedExporter(exporter, exporter.prefix, frozenset(_all_metrics(exporter)))
+        for exporter in KNOWN_EXPORTERS
+        if exporter.name in only
     )
 
 
-def _written(vocabulary: Exporter) -> Iterable[str]:
-    for metrics in vocabulary.metrics.values():
-        yield from (vocabulary.prefix + metric.name for metric in metrics)
-    yield from (vocabulary.prefix + name for name in vocabulary.processes.values())
-    if vocabulary.info:
-        yield vocabulary.prefix + vocabulary.info
+def _all_metrics(exporter: ExporterDefinition) -> Iterable[str]:
+    for metrics in exporter.metrics.values():
+        yield from (exporter.prefix + metric.name for metric in metrics)
+    yield from (exporter.prefix + name for name in exporter.processes.values())
+    if exporter.info:
+        yield exporter.prefix + exporter.info
 
 
-def _of(vocabulary: Exporter, prefix: str, present: frozenset[str]) -> frozenset[str]:
-    exact = {metric.name for metrics in vocabulary.metrics.values() for metric in metrics}
-    exact |= {vocabulary.info, *vocabulary.processes.values(), *(f.name for f in vocabulary.faults)}
-    starts = tuple(prefix + f.name[:-1] for f in vocabulary.faults if f.name.endswith("*"))
-    wanted = {prefix + name for name in exact if name}
-    return frozenset(name for name in present if name in wanted or (starts and name.startswith(starts)))
+def _metrics_of(exporter: ExporterDefinition, prefix: str, present: frozenset[str]) -> frozenset[str]:
+    exact = {metric.name for metrics in exporter.metrics.values() for metric in metrics}
+    exact |= {exporter.info, *exporter.processes.values(), *(fault.name for fault in exporter.faults)}
+    starts = tuple(prefix + fault.name[:-1] for fault in exporter.faults if fault.name.endswith("*"))
+    names = {prefix + name for name in exact if name}
+    return frozenset(name for name in present if name in names or (starts and name.startswith(starts)))
 
 
 def _prefixes(present: frozenset[str]) -> list[str]:
-    seen: dict[str, int] = {}
-    for anchor in _ANCHORS:
+    counts: dict[str, int] = {}
+    for hint in _PREFIX_HINTS:
         for name in present:
-            if name.endswith(anchor):
-                prefix = name[: -len(anchor)]
-                seen[prefix] = seen.get(prefix, 0) + 1
-    return sorted(prefix for prefix, count in seen.items() if count >= 2 or prefix in ("", "amd_"))
+            if name.endswith(hint):
+                prefix = name[: -len(hint)]
+                counts[prefix] = counts.get(prefix, 0) + 1
+    return sorted(prefix for prefix, count in counts.items() if count >= 2 or prefix in ("", "amd_"))

@@ -1,11 +1,11 @@
-"""What each exporter calls things: one table, and nothing about exporters anywhere else.
+"""The labels and metrics of every known exporter. Nothing else in the code depends on one exporter.
 
-A vocabulary says how an exporter names the GPU in its labels, which metrics carry which
-quantity, and by what factor its unit becomes ours (`Quantity` fixes those). Where an
-exporter renamed a metric both names stand here, the newer first.
+An `ExporterDefinition` defines which labels identify the GPU, which metrics hold which quantity, and the factor
+that converts to the unit of `Quantity`. If an exporter renamed a metric, both names are listed, the
+newer first.
 
-The order of `KNOWN_EXPORTERS` is the precedence where two exporters describe the same GPU: our
-own agent, then the vendors' exporters, then what wraps `nvidia-smi` or every vendor at once.
+The order of `KNOWN_EXPORTERS` is the precedence if several exporters describe the same GPU: our own
+agent, then the vendors' exporters, then wrappers of `nvidia-smi` or of several vendors.
 """
 
 from collections.abc import Mapping
@@ -24,69 +24,69 @@ NODE_LABELS = (
     "exported_instance",
     "instance",
 )
-"""Labels that name the node, best first. What an exporter itself said arrives as `exported_*`
-where the scrape keeps its own labels (`honor_labels: false`); `instance` is cut at its port."""
+"""Labels that name the node, best first. The exporter's own labels arrive as `exported_*` if the scrape
+config has `honor_labels: false`. The port of `instance` is removed."""
 
 HOLDER_LABELS = ("namespace", "pod", "container", "pod_uid", "hpc_job", "job_id", "job_user")
-"""Labels that name who uses the GPU; each may arrive as `exported_*` too."""
+"""Labels that name who uses the GPU; each may also arrive as `exported_*`."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric that carries a quantity."""
+    """A metric that holds a quantity."""
 
     name: str
     scale: float = 1.0
-    """What its values are multiplied with to get the quantity's unit."""
+    """The factor that converts its values to the quantity's unit."""
     ratio: bool = False
-    """Named a ratio: 0–1, unless its values turn out to be percent (some releases do that)."""
+    """Named a ratio: 0–1, unless its values turn out to be percent, as in some releases."""
     counter: bool = False
-    """Cumulative, one series per link: the rates of all links are added up."""
+    """Cumulative with one series per link: the rates of all links are summed."""
 
 
 @dataclass(frozen=True)
 class FaultMetric:
-    """A metric that says that something is wrong with a GPU while its value is above 0."""
+    """A metric that reports a fault of a GPU while its value is above 0."""
 
     name: str
-    """May end in `*`: any metric that begins so."""
+    """May end in `*`: all metrics with that prefix."""
     kind: FaultKind
     code_label: str = ""
-    """Label with the code."""
+    """The label that holds the fault code."""
     code_is_value: bool = False
     zero_is_bad: bool = False
-    """The metric says 1 for healthy."""
+    """The metric is 1 for a healthy GPU."""
     fatal_only: bool = False
-    """Series with a `severity` count only if that is fatal."""
+    """Series count only if their `severity` is fatal."""
     unless: str = ""
-    """Not read where this better metric is there."""
+    """Not read if this better metric exists."""
 
 
 @dataclass(frozen=True)
-class Exporter:
-    """How one exporter speaks."""
+class ExporterDefinition:
+    """The definition of one exporter."""
 
     name: str
     prefix: str
     index: tuple[str, ...]
     metrics: Mapping[Quantity, tuple[Metric, ...]]
-    """Per quantity: the metrics that carry it, best first; a later one fills what an earlier lacks."""
+    """The metrics of each quantity, best first; a later one fills gaps of an earlier one."""
     vendor: str = ""
-    """Empty: the model's name tells."""
+    """If empty, it is guessed from the model."""
     uuid: tuple[str, ...] = ()
     model: tuple[str, ...] = ()
     partition: tuple[str, ...] = ()
     profile: tuple[str, ...] = ()
     any_prefix: bool = False
-    """The prefix is the operator's choice; `prefix` is only the usual one."""
+    """The operator chooses the prefix; `prefix` is only the default."""
     info: str = ""
-    """The metric that carries index and model where all others have nothing but the UUID."""
+    """The metric with index and model, if all others have only the UUID."""
     faults: tuple[FaultMetric, ...] = ()
     processes: Mapping[str, str] = field(default_factory=dict)
     """Metrics of `gpu_memory`, `cpu` and `memory` of a process."""
 
 
-AGENT = Exporter(
+AGENT = ExporterDefinition(
     name="gpufleet",
     prefix="nvidia_gpu_",
     index=("gpu", "gpu_id", "minor_number", "gpu_index", "index"),
@@ -113,7 +113,7 @@ AGENT = Exporter(
     },
 )
 
-DCGM = Exporter(
+DCGM = ExporterDefinition(
     name="dcgm",
     vendor="NVIDIA",
     prefix="DCGM_",
@@ -123,7 +123,7 @@ DCGM = Exporter(
     partition=("GPU_I_ID",),
     profile=("GPU_I_PROFILE",),
     metrics={
-        # The engine's activity stands in on MIG instances, for which there is no utilization.
+        # MIG instances have no utilization, only the activity of the engine.
         Quantity.UTILIZATION: (
             Metric("FI_GPU_UTIL_RATIO", 100, ratio=True),
             Metric("FI_DEV_GPU_UTIL"),
@@ -158,12 +158,12 @@ DCGM = Exporter(
         ),
         Quantity.FABRIC_SENT: (Metric("FI_PROF_NVLINK_TX_BYTES"),),
         Quantity.FABRIC_RECEIVED: (Metric("FI_PROF_NVLINK_RX_BYTES"),),
-        # Typed a counter, but a rate in MB/s.
+        # Has the type counter, but is a rate in MB/s.
         Quantity.FABRIC_TRAFFIC: (Metric("FI_DEV_NVLINK_BANDWIDTH_TOTAL", 1e6),),
     },
     faults=(
         FaultMetric("EXP_XID_ERRORS_COUNT", FaultKind.XID, code_label="xid"),
-        # A gauge of the last code that never clears: the counter above is better.
+        # A gauge of the last code that never clears; the counter above is better.
         FaultMetric("FI_XID_ERROR", FaultKind.XID, code_is_value=True, unless="EXP_XID_ERRORS_COUNT"),
         FaultMetric("FI_DEV_XID_ERRORS", FaultKind.XID, code_is_value=True, unless="EXP_XID_ERRORS_COUNT"),
         FaultMetric("FI_DEV_ECC_DBE_VOL_TOTAL", FaultKind.ECC_UNCORRECTED),
@@ -171,7 +171,7 @@ DCGM = Exporter(
     ),
 )
 
-AMD = Exporter(
+AMD = ExporterDefinition(
     name="amd",
     vendor="AMD",
     prefix="",
@@ -183,7 +183,7 @@ AMD = Exporter(
     profile=("gpu_compute_partition_type",),
     metrics={
         Quantity.UTILIZATION: (Metric("gpu_gfx_activity"),),
-        # Documented as MB; the driver divides by 1024², so that 192 GiB read as 196,592.
+        # Documented as MB, but the driver divides by 1024²: 192 GiB are 196,592.
         Quantity.MEMORY_USED: (Metric("gpu_used_vram", MIB),),
         Quantity.MEMORY_FREE: (Metric("gpu_free_vram", MIB),),
         Quantity.MEMORY_TOTAL: (Metric("gpu_total_vram", MIB),),
@@ -206,7 +206,7 @@ AMD = Exporter(
     ),
 )
 
-NVIDIA_SMI = Exporter(
+NVIDIA_SMI = ExporterDefinition(
     name="nvidia-smi",
     vendor="NVIDIA",
     prefix="nvidia_smi_",
@@ -232,7 +232,7 @@ NVIDIA_SMI = Exporter(
     processes={"gpu_memory": "compute_app_used_memory_bytes"},
 )
 
-ALL_SMI = Exporter(
+ALL_SMI = ExporterDefinition(
     name="all-smi",
     prefix="all_smi_",
     # Its label `gpu` is the model.
@@ -251,7 +251,7 @@ ALL_SMI = Exporter(
 )
 
 KNOWN_EXPORTERS = (AGENT, DCGM, AMD, NVIDIA_SMI, ALL_SMI)
-"""Every vocabulary, in order of precedence."""
+"""In order of precedence."""
 
 PROCESS_LABELS = ("pid", "process_name", "name", "user", "command")
-"""Labels that describe a process, in the spellings that there are."""
+"""Labels that describe a process, in all spellings."""

@@ -1,9 +1,9 @@
-"""Ask Prometheus, Thanos, Mimir or VictoriaMetrics over their common HTTP API.
+"""Query Prometheus, Thanos, Mimir or VictoriaMetrics over their common HTTP API.
 
-The only code that speaks to the metric source. At most `max_queries` at once, each with a
-time limit and a largest answer, so that a source in trouble costs a bounded amount of memory
-and time. Queries go as forms in POST bodies: a selection of a thousand nodes fits no URL.
-Tokens are read from their files for each request, since clusters rotate them.
+At most `max_queries` run at a time, each with a timeout and a maximum response size, so that a source
+in trouble costs a bounded amount of memory and time. Queries are sent as forms in POST bodies: a
+selector of a thousand nodes does not fit into a URL. Tokens are read from their files for each
+request, because clusters rotate them.
 """
 
 import asyncio
@@ -22,20 +22,21 @@ from gpufleet.errors import MetricsUnavailable, SettingsError, why_unreachable
 from gpufleet.runtime.settings import MetricsSettings
 
 MAX_QUERY = 16_000
-"""Longest expression: VictoriaMetrics takes 16,384 bytes unless its operator allows more."""
+"""Bytes of the longest expression; VictoriaMetrics accepts 16,384 by default."""
 
-_AS_ASKED = {"nocache": "1", "latency_offset": "1ms", "max_lookback": "5m"}
-"""For VictoriaMetrics; the others don't know these words and pass over them. Without the first it moves the times of a
-range to multiples of the step and answers for now with what was 30 s ago; without the second it repeats an older value
-for the last 30 s of a range; without the third a large step lets a sample stand for longer than in Prometheus."""
+_VICTORIA_METRICS = {"nocache": "1", "latency_offset": "1ms", "max_lookback": "5m"}
+"""Parameters that make VictoriaMetrics behave like Prometheus; other servers ignore them. Without `nocache` it
+aligns the times of a range to the step and answers instant queries with values of 30 s ago. Without
+`latency_offset` it repeats an older value for the last 30 s of a range. Without `max_lookback` a large step
+extends the lifetime of a sample."""
 
 
-class _Refusal(msgspec.Struct):
+class _ErrorBody(msgspec.Struct):
     error: str = ""
 
 
 class PrometheusClient:
-    """Queries as bytes; errors as `MetricsUnavailable` with a sentence for the operator."""
+    """Returns response bodies as bytes. Raises `MetricsUnavailable` with a sentence for the operator."""
 
     def __init__(self, settings: MetricsSettings) -> None:
         if not settings.url.startswith(("http://", "https://")):
@@ -43,18 +44,18 @@ class PrometheusClient:
         self._settings = settings
         self._base = settings.url.rstrip("/")
         self._headers = {"Accept-Encoding": "gzip", **_headers(settings.headers)}
-        self._gate = asyncio.Semaphore(settings.max_queries)
+        self._limit = asyncio.Semaphore(settings.max_queries)
         self._tls = _tls(settings.ca_file)
         self._session: aiohttp.ClientSession | None = None
-        self.aligns = False
-        """Whether the source was seen to move the times of ranges to multiples of the step, as Thanos' front end does."""
+        self.aligns_ranges = False
+        """Whether the server aligns the times of ranges to the step, as Thanos' query frontend does."""
 
     async def __aenter__(self) -> Self:
-        limit = aiohttp.ClientTimeout(total=self._settings.timeout)
+        timeout = aiohttp.ClientTimeout(total=self._settings.timeout)
         connector = aiohttp.TCPConnector(ssl=self._tls, limit=self._settings.max_queries)
-        # Unpacked below in a thread: aiohttp does it in the event loop, which 100,000 series held up for 0.3 s.
+        # Decompressed below in a thread: aiohttp would block the event loop for 0.3 s at 100,000 series.
         self._session = aiohttp.ClientSession(
-            timeout=limit, headers=self._headers, connector=connector, auto_decompress=False
+            timeout=timeout, headers=self._headers, connector=connector, auto_decompress=False
         )
         return self
 
@@ -66,67 +67,69 @@ class PrometheusClient:
             self._session = None
 
     async def instant(self, expression: str, at: float) -> bytes:
-        """The body of the answer to an instant query."""
-        return await self._ask(
-            "POST", "/api/v1/query", {"query": expression, "time": f"{at:.3f}", **_AS_ASKED}
+        """Run an instant query."""
+        return await self._request(
+            "POST", "/api/v1/query", {"query": expression, "time": f"{at:.3f}", **_VICTORIA_METRICS}
         )
 
     async def range(self, expression: str, start: float, end: float, step: float) -> bytes:
-        """The body of the answer to a range query."""
+        """Run a range query."""
         span = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
-        return await self._ask("POST", "/api/v1/query_range", {"query": expression, **span, **_AS_ASKED})
+        return await self._request(
+            "POST", "/api/v1/query_range", {"query": expression, **span, **_VICTORIA_METRICS}
+        )
 
     async def names(self, start: float, end: float) -> bytes:
-        """The body of the answer to the question for all metric names."""
+        """List all metric names."""
         span = {"start": f"{start:.3f}", "end": f"{end:.3f}"}
-        return await self._ask("GET", "/api/v1/label/__name__/values", span)
+        return await self._request("GET", "/api/v1/label/__name__/values", span)
 
-    async def _ask(self, method: str, path: str, form: Mapping[str, str]) -> bytes:
+    async def _request(self, method: str, path: str, form: Mapping[str, str]) -> bytes:
         if self._session is None:
             raise MetricsUnavailable("the metric source is closed")
         try:
             async with (
-                self._gate,
+                self._limit,
                 self._session.request(
                     method,
                     self._base + path,
                     data=form if method == "POST" else None,
                     params=form if method == "GET" else None,
                     headers=self._authorization(),
-                ) as answer,
+                ) as response,
             ):
-                body = await self._read(answer)
+                body = await self._read(response)
         except TimeoutError:
             raise MetricsUnavailable(
-                f"no answer within {self._settings.timeout:g} s from {self._base}"
+                f"no response within {self._settings.timeout:g} s from {self._base}"
             ) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise MetricsUnavailable(f"can't ask {self._base}: {why_unreachable(error)}") from None
-        if answer.status != 200:
-            raise MetricsUnavailable(f"{self._base} answered {answer.status}: {_reason(body)}")
+            raise MetricsUnavailable(f"can't query {self._base}: {why_unreachable(error)}") from None
+        if response.status != 200:
+            raise MetricsUnavailable(f"{self._base} answered {response.status}: {_reason(body)}")
         return body
 
-    async def _read(self, answer: aiohttp.ClientResponse) -> bytes:
-        pieces, size, most = [], 0, self._settings.max_answer_bytes
-        async for piece in answer.content.iter_any():
-            size += len(piece)
-            if size > most:
-                answer.close()
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        chunks, size, limit = [], 0, self._settings.max_answer_bytes
+        async for chunk in response.content.iter_any():
+            size += len(chunk)
+            if size > limit:
+                response.close()
                 raise self._too_large()
-            pieces.append(piece)
-        encoding = answer.headers.get("Content-Encoding", "identity").lower()
+            chunks.append(chunk)
+        encoding = response.headers.get("Content-Encoding", "identity").lower()
         if encoding == "identity":
-            return b"".join(pieces)
+            return b"".join(chunks)
         if encoding != "gzip":
-            raise MetricsUnavailable(f"{self._base} answers in {encoding}, which it was not asked for")
-        body = await asyncio.to_thread(_unpacked, b"".join(pieces), most)
-        if len(body) > most:
+            raise MetricsUnavailable(f"{self._base} responds in {encoding}, which was not accepted")
+        body = await asyncio.to_thread(_decompressed, b"".join(chunks), limit)
+        if len(body) > limit:
             raise self._too_large()
         return body
 
     def _too_large(self) -> MetricsUnavailable:
         return MetricsUnavailable(
-            f"an answer of {self._base} is larger than {self._settings.max_answer_bytes} bytes"
+            f"a response of {self._base} is larger than {self._settings.max_answer_bytes} bytes"
         )
 
     def _authorization(self) -> dict[str, str]:
@@ -140,18 +143,18 @@ class PrometheusClient:
         return {}
 
 
-def _unpacked(packed: bytes, most: int) -> bytes:
-    """What a gzip stream holds; of one that holds more than `most` bytes, a byte more than that."""
+def _decompressed(compressed: bytes, limit: int) -> bytes:
+    """Decompress gzip data, but at most `limit` + 1 bytes."""
     body = b""
-    while packed and len(body) <= most:
+    while compressed and len(body) <= limit:
         stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         try:
-            body += stream.decompress(packed, most + 1 - len(body))
+            body += stream.decompress(compressed, limit + 1 - len(body))
         except zlib.error as error:
-            raise MetricsUnavailable(f"an answer can't be unpacked: {error}") from None
-        if not stream.eof and len(body) <= most:
-            raise MetricsUnavailable("an answer ends in the middle")
-        packed = stream.unused_data
+            raise MetricsUnavailable(f"a response can't be decompressed: {error}") from None
+        if not stream.eof and len(body) <= limit:
+            raise MetricsUnavailable("a response is truncated")
+        compressed = stream.unused_data
     return body
 
 
@@ -159,7 +162,7 @@ def _secret(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
-        raise MetricsUnavailable(f"can't read {file}, which holds what the metric source asks for") from None
+        raise MetricsUnavailable(f"can't read {file} with the credentials of the metric source") from None
 
 
 def _headers(lines: tuple[str, ...]) -> dict[str, str]:
@@ -183,7 +186,7 @@ def _tls(ca_file: Path | None) -> ssl.SSLContext | bool:
 
 def _reason(body: bytes) -> str:
     parsers: tuple[Callable[[bytes], str], ...] = (
-        lambda text: msgspec.json.decode(text, type=_Refusal).error,
+        lambda text: msgspec.json.decode(text, type=_ErrorBody).error,
         lambda text: text[:200].decode("utf-8", "replace").strip(),
     )
     for parse in parsers:

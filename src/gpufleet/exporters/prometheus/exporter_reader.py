@@ -1,10 +1,10 @@
-"""Read the newest values of one dialect: who is there, each quantity, who holds, what is wrong.
+"""Read the newest values of one exporter: its GPUs, each quantity, holders and faults.
 
-All queries of a refresh are evaluated at one and the same time. An exporter answers all that
-it knows of a GPU in one scrape, so the time of a GPU's sample, asked once, holds for all of
-its quantities. A query that fails costs only its own column: the values of the last refresh
-stay, with their old times, and the error says so. What an answer lacks that is not whole stays
-as well, for an hour: a store that restarts must not make its GPUs look gone.
+All queries of a refresh are evaluated at the same time. A scrape returns everything an exporter knows
+of a GPU, so the time of a GPU's sample is queried once and used for all of its quantities. A failed
+query affects only its own column: the values of the last refresh stay, with their old times, next to
+the error. What a partial response lacks stays for an hour, too: a store that restarts must not make
+its GPUs disappear.
 """
 
 import asyncio
@@ -25,47 +25,50 @@ from gpufleet.exporters.prometheus.snapshot import QuerySnapshot
 from gpufleet.model.reading import Column, Fault, GpuUser, Quantity
 
 DESCRIBE_EVERY = 120.0
-"""Seconds after which UUIDs and models are asked again though the same GPUs are there."""
+"""Seconds after which UUIDs and models are read again even if the GPUs are the same."""
 
-REMEMBERED = 3600.0
-"""Seconds for which that stays which answers lack that are not whole; a store may be gone for good."""
+KEEP_MISSING = 3600.0
+"""Seconds for which values that partial responses lack are kept; a store may be gone permanently."""
 
-Answers = Sequence[tuple[list[Labels], Column]]
+Vectors = Sequence[tuple[list[Labels], Column]]
 T = TypeVar("T")
 
 
 class ExporterReader:
-    """The newest values of one dialect, kept between refreshes."""
+    """The newest values of one exporter, kept between refreshes."""
 
-    def __init__(self, dialect: DetectedExporter) -> None:
-        self.dialect = dialect
-        self.roster: GpuIndex = empty_index(dialect.vocabulary)
+    def __init__(self, exporter: DetectedExporter) -> None:
+        self.exporter = exporter
+        self.index: GpuIndex = empty_index(exporter.definition)
         self.values: dict[Quantity, Column] = {}
         self.times: dict[Quantity, Column] = {}
         self.holders: Mapping[int, tuple[GpuUser, ...]] = {}
         self.faults: Mapping[int, tuple[Fault, ...]] = {}
-        self._described = 0.0
-        self._lacking: frozenset[int] = frozenset()
+        self._described_at = 0.0
+        self._missing: frozenset[int] = frozenset()
         self.percent: set[str] = set()
-        """Metrics named a ratio that were seen to hold percent."""
+        """Metrics named a ratio that hold percent."""
 
-    def speak(self, dialect: DetectedExporter) -> None:
-        """Take over what is there by now; columns whose metric is gone go with it."""
-        self.dialect = dialect
+    def update(self, exporter: DetectedExporter) -> None:
+        """Use newly detected metrics, and drop the columns of metrics that are gone."""
+        self.exporter = exporter
         for columns in (self.values, self.times):
-            for quantity in columns.keys() - dialect.quantities.keys():
+            for quantity in columns.keys() - exporter.quantities.keys():
                 del columns[quantity]
 
-    async def refresh(self, moment: QuerySnapshot) -> dict[str, str]:
-        """Read everything anew; what failed, by quantity (or `gpus`, `holders`, `faults`), with the reason."""
+    async def refresh(self, snapshot: QuerySnapshot) -> dict[str, str]:
+        """Read everything. Return the errors by quantity (or `gpus`, `holders`, `faults`)."""
         try:
-            await self.read_gpus(moment)
+            await self.read_gpus(snapshot)
         except MetricsUnavailable as error:
             return {"gpus": str(error)}
         reads = {
-            **{str(quantity): self._read_quantity(moment, quantity) for quantity in self.dialect.quantities},
-            "holders": self._read_holders(moment),
-            "faults": self._read_faults(moment),
+            **{
+                str(quantity): self._read_quantity(snapshot, quantity)
+                for quantity in self.exporter.quantities
+            },
+            "holders": self._read_holders(snapshot),
+            "faults": self._read_faults(snapshot),
         }
         results = await asyncio.gather(*reads.values(), return_exceptions=True)
         errors = {}
@@ -76,102 +79,102 @@ class ExporterReader:
                 raise result
         return errors
 
-    async def read_gpus(self, moment: QuerySnapshot) -> None:
-        """Read who is there."""
-        vocabulary, before = self.dialect.vocabulary, self.roster
-        if before.gpus and 0 <= moment.at - self._described < DESCRIBE_EVERY:
-            labels, times = await moment.vector(presence_query(self.dialect, before.keys), before.keys)
-            if same := await moment.work(before.again, labels, times):
-                self.roster, self._lacking = same, frozenset()
+    async def read_gpus(self, snapshot: QuerySnapshot) -> None:
+        """Read which GPUs exist."""
+        definition, before = self.exporter.definition, self.index
+        if before.gpus and 0 <= snapshot.at - self._described_at < DESCRIBE_EVERY:
+            labels, times = await snapshot.vector(presence_query(self.exporter, before.keys), before.keys)
+            if same := await snapshot.work(before.with_times, labels, times):
+                self.index, self._missing = same, frozenset()
                 return
-        names = identity_labels(vocabulary)
-        labels, times = await moment.vector(presence_query(self.dialect, names), names)
-        self._described = moment.at
+        names = identity_labels(definition)
+        labels, times = await snapshot.vector(presence_query(self.exporter, names), names)
+        self._described_at = snapshot.at
         present = labels
-        if moment.shortfalls:
-            labels, times = await moment.work(before.remembered, labels, times, moment.at - REMEMBERED)
-        self.roster = await moment.work(build_index, vocabulary, before, labels, times)
-        self._lacking = self.roster.lacking(present) if moment.shortfalls else frozenset()
-        if before.gpus is not self.roster.gpus:
-            await moment.work(self._move_to, before, self.roster)
+        if snapshot.warnings:
+            labels, times = await snapshot.work(before.add_missing, labels, times, snapshot.at - KEEP_MISSING)
+        self.index = await snapshot.work(build_index, definition, before, labels, times)
+        self._missing = self.index.missing(present) if snapshot.warnings else frozenset()
+        if before.gpus is not self.index.gpus:
+            await snapshot.work(self._move_to, before, self.index)
 
-    async def _read_quantity(self, moment: QuerySnapshot, quantity: Quantity) -> None:
-        roster, metrics = self.roster, self.dialect.quantities[quantity]
-        queries = value_queries(self.dialect, metrics, roster.keys)
-        answers = await asyncio.gather(*(moment.vector(query, roster.keys) for query in queries))
-        column = await moment.work(self._column, roster, quantity, metrics, answers)
-        times = np.where(np.isnan(column), np.nan, roster.times)
-        if moment.shortfalls and (old := self.values.get(quantity)) is not None:
+    async def _read_quantity(self, snapshot: QuerySnapshot, quantity: Quantity) -> None:
+        index, metrics = self.index, self.exporter.quantities[quantity]
+        queries = value_queries(self.exporter, metrics, index.keys)
+        vectors = await asyncio.gather(*(snapshot.vector(query, index.keys) for query in queries))
+        column = await snapshot.work(self._column, index, quantity, metrics, vectors)
+        times = np.where(np.isnan(column), np.nan, index.times)
+        if snapshot.warnings and (old := self.values.get(quantity)) is not None:
             sampled = self.times[quantity]
-            stays = np.isnan(column) & ~np.isnan(old) & (sampled >= moment.at - REMEMBERED)
-            column, times = np.where(stays, old, column), np.where(stays, sampled, times)
+            keep = np.isnan(column) & ~np.isnan(old) & (sampled >= snapshot.at - KEEP_MISSING)
+            column, times = np.where(keep, old, column), np.where(keep, sampled, times)
         self.values[quantity], self.times[quantity] = column, times
 
     def _column(
-        self, roster: GpuIndex, quantity: Quantity, metrics: Sequence[Metric], answers: Answers
+        self, index: GpuIndex, quantity: Quantity, metrics: Sequence[Metric], vectors: Vectors
     ) -> Column:
-        column = np.full(len(roster.gpus), np.nan)
-        for metric, (labels, values) in zip(metrics, answers, strict=True):
+        column = np.full(len(index.gpus), np.nan)
+        for metric, (labels, values) in zip(metrics, vectors, strict=True):
             if holds_percent(metric, values):
                 self.percent.add(metric.name)
-            places = roster.place(labels)
-            ours = to_quantity_unit(quantity, metric, values, metric.name in self.percent)
-            fresh = np.full(len(roster.gpus), np.nan)
-            fresh[places[places >= 0]] = ours[places >= 0]
-            column = np.where(np.isnan(column), fresh, column)
+            rows = index.rows(labels)
+            converted = to_quantity_unit(quantity, metric, values, metric.name in self.percent)
+            new = np.full(len(index.gpus), np.nan)
+            new[rows[rows >= 0]] = converted[rows >= 0]
+            column = np.where(np.isnan(column), new, column)
         return column
 
-    async def _read_holders(self, moment: QuerySnapshot) -> None:
-        query = holder_query(self.dialect, self.roster.keys)
+    async def _read_holders(self, snapshot: QuerySnapshot) -> None:
+        query = holder_query(self.exporter, self.index.keys)
         if query:
             more = [*HOLDER_LABELS, *(f"exported_{name}" for name in HOLDER_LABELS)]
-            wanted = tuple(dict.fromkeys([*self.roster.keys, *more]))
-            labels, _ = await moment.vector(query, wanted)
-            found = await moment.work(_holders, self.roster, wanted, labels)
-            self.holders = {**self._of_lacking(self.holders), **found}
+            names = tuple(dict.fromkeys([*self.index.keys, *more]))
+            labels, _ = await snapshot.vector(query, names)
+            found = await snapshot.work(_holders, self.index, names, labels)
+            self.holders = {**self._of_missing(self.holders), **found}
 
-    async def _read_faults(self, moment: QuerySnapshot) -> None:
-        roster = self.roster
+    async def _read_faults(self, snapshot: QuerySnapshot) -> None:
+        index = self.index
         found: dict[int, list[Fault]] = {}
-        for metric in self.dialect.faults:
+        for metric in self.exporter.faults:
             extra = [name for name in (metric.code_label, "severity") if name]
-            labels, values = await moment.vector(
-                fault_query(self.dialect, metric, roster.keys), tuple(dict.fromkeys([*roster.keys, *extra]))
+            labels, values = await snapshot.vector(
+                fault_query(self.exporter, metric, index.keys), tuple(dict.fromkeys([*index.keys, *extra]))
             )
-            places = roster.place([roster.key(each) for each in labels])
-            for place, each, value in zip(places.tolist(), labels, values.tolist(), strict=True):
-                if place >= 0 and (fault := _fault(metric, each, value, float(roster.times[place]))):
-                    found.setdefault(place, []).append(fault)
-        told = {place: tuple(faults) for place, faults in found.items()}
-        self.faults = {**self._of_lacking(self.faults), **told}
+            rows = index.rows([index.key(each) for each in labels])
+            for row, each, value in zip(rows.tolist(), labels, values.tolist(), strict=True):
+                if row >= 0 and (fault := _fault(metric, each, value, float(index.times[row]))):
+                    found.setdefault(row, []).append(fault)
+        reported = {row: tuple(faults) for row, faults in found.items()}
+        self.faults = {**self._of_missing(self.faults), **reported}
 
-    def _of_lacking(self, known: Mapping[int, T]) -> dict[int, T]:
-        return {place: what for place, what in known.items() if place in self._lacking}
+    def _of_missing(self, by_row: Mapping[int, T]) -> dict[int, T]:
+        return {row: each for row, each in by_row.items() if row in self._missing}
 
     def _move_to(self, before: GpuIndex, after: GpuIndex) -> None:
-        """Carry the columns over to a roster with other GPUs, so that a failed query finds its old values."""
-        old = {gpu.ref: place for place, gpu in enumerate(before.gpus)}
+        """Move the columns to the rows of a new index, so that a failed query keeps its old values."""
+        old = {gpu.ref: row for row, gpu in enumerate(before.gpus)}
         origin = np.fromiter((old.get(gpu.ref, -1) for gpu in after.gpus), np.int64, len(after.gpus))
         for columns in (self.values, self.times):
             for quantity, column in columns.items():
                 padded = np.append(column, np.nan)
                 columns[quantity] = padded[origin]
-        new = {gpu.ref: place for place, gpu in enumerate(after.gpus)}
-        moved = {place: new[gpu.ref] for place, gpu in enumerate(before.gpus) if gpu.ref in new}
-        self.holders = {moved[place]: held for place, held in self.holders.items() if place in moved}
-        self.faults = {moved[place]: faults for place, faults in self.faults.items() if place in moved}
+        new = {gpu.ref: row for row, gpu in enumerate(after.gpus)}
+        moved = {row: new[gpu.ref] for row, gpu in enumerate(before.gpus) if gpu.ref in new}
+        self.holders = {moved[row]: users for row, users in self.holders.items() if row in moved}
+        self.faults = {moved[row]: faults for row, faults in self.faults.items() if row in moved}
 
 
 def _holders(
-    roster: GpuIndex, names: tuple[str, ...], labels: Sequence[Labels]
+    index: GpuIndex, names: tuple[str, ...], labels: Sequence[Labels]
 ) -> Mapping[int, tuple[GpuUser, ...]]:
     found: dict[int, set[GpuUser]] = {}
-    places = roster.place([roster.key(each) for each in labels])
-    for place, each in zip(places.tolist(), labels, strict=True):
-        holder = holder_of({name: getattr(each, name) for name in names})
-        if place >= 0 and holder is not None:
-            found.setdefault(place, set()).add(holder)
-    return {place: tuple(sorted(holders)) for place, holders in found.items()}
+    rows = index.rows([index.key(each) for each in labels])
+    for row, each in zip(rows.tolist(), labels, strict=True):
+        user = holder_of({name: getattr(each, name) for name in names})
+        if row >= 0 and user is not None:
+            found.setdefault(row, set()).add(user)
+    return {row: tuple(sorted(users)) for row, users in found.items()}
 
 
 def _fault(metric: FaultMetric, labels: Labels, value: float, time: float) -> Fault | None:

@@ -1,9 +1,8 @@
-"""The PromQL that a dialect is asked with.
+"""Build the PromQL expressions for one exporter.
 
-Values are always aggregated by the few labels that tell GPUs apart: a pod that shares a GPU
-makes a series of its own, and full label sets make answers several times larger. DCGM's
-blanks (9.2e18 and up), NaN and +Inf are dropped on the far side already, so that a blank
-never hides the value of a second metric.
+Values are aggregated by the few labels that distinguish GPUs: each pod that shares a GPU adds a series,
+and full label sets make responses several times larger. DCGM's "not supported" values (9.2e18 and up),
+NaN and +Inf are dropped by the query, so that they never hide the value of a second metric.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -18,63 +17,65 @@ _JOB_LABELS = ("hpc_job", "job_id")
 _POD_LABELS = ("namespace", "pod", "container")
 
 
-def presence_metrics(dialect: DetectedExporter) -> list[str]:
-    """Metrics of which every GPU has at least one."""
-    if dialect.vocabulary.info:
-        return [dialect.full(dialect.vocabulary.info)]
-    chosen = [quantity for quantity in _PRESENCE if quantity in dialect.quantities]
+def presence_metrics(exporter: DetectedExporter) -> list[str]:
+    """Return metrics of which every GPU has at least one."""
+    if exporter.definition.info:
+        return [exporter.full_name(exporter.definition.info)]
+    chosen = [quantity for quantity in _PRESENCE if quantity in exporter.quantities]
     return [
-        dialect.full(metric.name)
-        for quantity in chosen or list(dialect.quantities)
-        for metric in dialect.quantities[quantity]
+        exporter.full_name(metric.name)
+        for quantity in chosen or list(exporter.quantities)
+        for metric in exporter.quantities[quantity]
     ]
 
 
-def presence_query(dialect: DetectedExporter, labels: Iterable[str]) -> str:
-    """Every GPU by these labels; the value is the time of its newest sample."""
-    return by("max", labels, either(f"timestamp({name})" for name in presence_metrics(dialect)))
+def presence_query(exporter: DetectedExporter, labels: Iterable[str]) -> str:
+    """Return a query for every GPU by these labels; the value is the time of its newest sample."""
+    return by("max", labels, either(f"timestamp({name})" for name in presence_metrics(exporter)))
 
 
-def value_queries(dialect: DetectedExporter, metrics: Sequence[Metric], keys: tuple[str, ...]) -> list[str]:
-    """One query per metric of a quantity; a later one answers only for GPUs that the earlier lack."""
-    plain = [_aggregated(dialect, metric, keys, "", 120.0) for metric in metrics]
-    return [without(query, keys, plain[:place]) for place, query in enumerate(plain)]
+def value_queries(exporter: DetectedExporter, metrics: Sequence[Metric], keys: tuple[str, ...]) -> list[str]:
+    """Return one query per metric of a quantity; a later one covers only GPUs that earlier ones lack."""
+    plain = [_aggregated(exporter, metric, keys, "", 120.0) for metric in metrics]
+    return [without(query, keys, plain[:number]) for number, query in enumerate(plain)]
 
 
 def range_queries(
-    dialect: DetectedExporter,
+    exporter: DetectedExporter,
     metrics: Sequence[Metric],
     node_labels: tuple[str, ...],
     nodes: Collection[str] | None,
     step: float,
     later: int = 0,
 ) -> tuple[list[str], tuple[str, ...]]:
-    """As `value_queries`, for some nodes (None: all) and with the labels that name a GPU; and those labels.
+    """Return queries like `value_queries` for some nodes (None: all), and the labels that identify a GPU.
 
-    Each time stands for the one `later` milliseconds after it.
+    Values are those of `later` milliseconds after the evaluation time.
     """
-    vocabulary = dialect.vocabulary
-    keys = (*node_labels, *(vocabulary.uuid if vocabulary.info else vocabulary.index), *vocabulary.partition)
+    definition = exporter.definition
+    keys = (*node_labels, *(definition.uuid if definition.info else definition.index), *definition.partition)
     chosen = _node_matchers(node_labels, nodes)
     plain = [
-        either(_aggregated(dialect, metric, keys, matcher, max(120.0, 2 * step), later) for matcher in chosen)
+        either(
+            _aggregated(exporter, metric, keys, matcher, max(120.0, 2 * step), later) for matcher in chosen
+        )
         for metric in metrics
     ]
-    queries = [without(query, keys, plain[:place]) for place, query in enumerate(plain)]
-    if not vocabulary.info:
+    queries = [without(query, keys, plain[:number]) for number, query in enumerate(plain)]
+    if not definition.info:
         return queries, keys
-    return [_with_index(dialect, query, later) for query in queries], (*keys, *vocabulary.index)
+    return [_with_index(exporter, query, later) for query in queries], (*keys, *definition.index)
 
 
-def holder_query(dialect: DetectedExporter, keys: tuple[str, ...]) -> str:
-    """Who uses each GPU: pods and jobs.
+def holder_query(exporter: DetectedExporter, keys: tuple[str, ...]) -> str:
+    """Return a query for the pods and jobs that use each GPU.
 
-    Where the scrape adds its target's own `pod`, a series of an idle GPU carries the exporter's
-    pod, which `up` of that target carries as well: such series name no holder.
+    If the scrape adds the `pod` of its target, series of idle GPUs have the exporter's own pod. `up` of
+    that target has it, too, so such series are excluded.
     """
-    if dialect.vocabulary.name not in ("gpufleet", "dcgm", "amd"):
+    if exporter.definition.name not in ("gpufleet", "dcgm", "amd"):
         return ""
-    any_of = f"__name__=~{one_of(presence_metrics(dialect))}"
+    any_of = f"__name__=~{one_of(presence_metrics(exporter))}"
 
     def series(*matchers: str) -> str:
         return "{" + ",".join([any_of, *matchers]) + "}"
@@ -93,28 +94,23 @@ def holder_query(dialect: DetectedExporter, keys: tuple[str, ...]) -> str:
     )
 
 
-def fault_query(dialect: DetectedExporter, metric: FaultMetric, keys: tuple[str, ...]) -> str:
-    """The GPUs that a metric says something is wrong with."""
+def fault_query(exporter: DetectedExporter, metric: FaultMetric, keys: tuple[str, ...]) -> str:
+    """Return a query for the GPUs for which a metric reports a fault."""
     labels = [*keys, *([metric.code_label] if metric.code_label else []), "severity"]
     condition = "== 0" if metric.zero_is_bad else "> 0"
     operator = "min" if metric.zero_is_bad else "max"
-    return by(operator, labels, names_selector(dialect.matching(metric.name))) + " " + condition
-
-
-def process_query(dialect: DetectedExporter, field: str, keys: tuple[str, ...]) -> str:
-    """One field of the processes; the labels `keys` tell processes and their GPUs apart."""
-    return by("max", keys, dialect.processes[field])
+    return by(operator, labels, names_selector(exporter.matching(metric.name))) + " " + condition
 
 
 def _aggregated(
-    dialect: DetectedExporter,
+    exporter: DetectedExporter,
     metric: Metric,
     keys: Iterable[str],
     matcher: str,
     window: float,
     later: int = 0,
 ) -> str:
-    series = dialect.full(metric.name) + (f"{{{matcher}}}" if matcher else "")
+    series = exporter.full_name(metric.name) + (f"{{{matcher}}}" if matcher else "")
     if metric.counter:
         return by("sum", keys, f"rate({series}[{window:.0f}s]{_offset(later)})")
     return by("max", keys, f"{series}{_offset(later)} < 9.2e18")
@@ -132,8 +128,10 @@ def _node_matchers(labels: Iterable[str], nodes: Collection[str] | None) -> list
     return [f"{label}=~{address if label.endswith('instance') else host}" for label in labels]
 
 
-def _with_index(dialect: DetectedExporter, query: str, later: int) -> str:
-    vocabulary = dialect.vocabulary
-    on, more = ", ".join(vocabulary.uuid), ", ".join(vocabulary.index)
-    info = by("group", (*vocabulary.uuid, *vocabulary.index), dialect.full(vocabulary.info) + _offset(later))
+def _with_index(exporter: DetectedExporter, query: str, later: int) -> str:
+    definition = exporter.definition
+    on, more = ", ".join(definition.uuid), ", ".join(definition.index)
+    info = by(
+        "group", (*definition.uuid, *definition.index), exporter.full_name(definition.info) + _offset(later)
+    )
     return f"({query}) * on ({on}) group_left ({more}) ({info})"

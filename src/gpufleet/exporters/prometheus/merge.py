@@ -1,11 +1,11 @@
-"""Put what several exporters say of the same GPUs together into one `Readings`.
+"""Merge the values of several exporters into one `Readings`.
 
-Exporters agree on a GPU by its UUID where they tell it, else by node and index. Of several
-values the one of the exporter that stands first in the table of vocabularies is taken,
-unless it is more than `STALE` seconds older than another. What none measures but follows
-from the rest (the total from used, free and reserved) is filled in at the end.
+GPUs of different exporters are matched by UUID if known, else by node and index. Of several values the
+one of the exporter with the highest precedence wins, unless it is more than `STALE` seconds older than
+another. Quantities that are not measured but follow from others (the total from used, free and
+reserved) are derived at the end.
 
-Which GPU stands in which row changes rarely; the layout is kept until a roster changes.
+The row of each GPU changes rarely; the layout is kept until an index changes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,36 +20,36 @@ from gpufleet.exporters.prometheus.exporter_reader import ExporterReader
 from gpufleet.model.reading import Column, Fault, GpuIdentity, GpuRef, GpuUser, Quantity, Readings
 
 STALE = 60.0
-"""Seconds that the better exporter's sample may be older before another's is preferred."""
+"""Seconds by which the preferred exporter's sample may be older than another's."""
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Who stands where: the GPUs in order, and for each reader the rows of its GPUs."""
+    """The GPUs in order, and for each reader the rows of its GPUs."""
 
-    rosters: tuple[tuple[GpuIdentity, ...], ...]
+    reader_gpus: tuple[tuple[GpuIdentity, ...], ...]
     gpus: tuple[GpuIdentity, ...]
     rows: tuple[NDArray[np.int64], ...]
     native: tuple[Mapping[GpuRef, GpuRef], ...]
-    """Per reader: GPU → the name that this exporter has for it, where it differs."""
+    """Per reader: the exporter's own name by GPU, if it differs."""
 
     def fits(self, readers: Sequence[ExporterReader]) -> bool:
-        """Whether the readers still have the same GPUs."""
-        return len(readers) == len(self.rosters) and all(
-            reader.roster.gpus is roster for reader, roster in zip(readers, self.rosters, strict=True)
+        """Return whether the readers still have the same GPUs."""
+        return len(readers) == len(self.reader_gpus) and all(
+            reader.index.gpus is gpus for reader, gpus in zip(readers, self.reader_gpus, strict=True)
         )
 
 
 def row_layout(readers: Sequence[ExporterReader]) -> RowLayout:
-    """Find the rows of all GPUs, best exporter first."""
+    """Assign rows to the GPUs of all readers, best exporter first."""
     by_uuid: dict[str, GpuRef] = {}
     known: dict[GpuRef, GpuIdentity] = {}
     names: list[list[GpuRef]] = []
     native: list[dict[GpuRef, GpuRef]] = []
     for reader in readers:
         refs, other = [], {}
-        for gpu in reader.roster.gpus:
-            ref = _agreed(gpu, by_uuid)
+        for gpu in reader.index.gpus:
+            ref = _matched(gpu, by_uuid)
             if ref != gpu.ref:
                 other[ref] = gpu.ref
             known[ref] = _merged(known.get(ref), gpu, ref)
@@ -57,11 +57,11 @@ def row_layout(readers: Sequence[ExporterReader]) -> RowLayout:
         names.append(refs)
         native.append(other)
     order = _ordered(list(known))
-    place = {ref: row for row, ref in enumerate(order)}
+    row_of = {ref: row for row, ref in enumerate(order)}
     return RowLayout(
-        rosters=tuple(reader.roster.gpus for reader in readers),
+        reader_gpus=tuple(reader.index.gpus for reader in readers),
         gpus=tuple(known[ref] for ref in order),
-        rows=tuple(np.fromiter((place[ref] for ref in refs), np.int64, len(refs)) for refs in names),
+        rows=tuple(np.fromiter((row_of[ref] for ref in refs), np.int64, len(refs)) for refs in names),
         native=tuple(native),
     )
 
@@ -69,21 +69,21 @@ def row_layout(readers: Sequence[ExporterReader]) -> RowLayout:
 def merge_readings(
     layout: RowLayout, readers: Sequence[ExporterReader], errors: Mapping[str, str], now: float
 ) -> Readings:
-    """The picture of the moment from what each reader has."""
+    """Return the readings of all exporters together."""
     values: dict[Quantity, Column] = {}
     times: dict[Quantity, Column] = {}
     for quantity in Quantity:
         if any(quantity in reader.values for reader in readers):
             values[quantity], times[quantity] = _chosen(layout, readers, quantity)
-    _fill_in(values, times)
+    _derive_gaps(values, times)
     holders: dict[int, tuple[GpuUser, ...]] = {}
     faults: dict[int, tuple[Fault, ...]] = {}
     for reader, rows in zip(readers, layout.rows, strict=True):
-        for place, held in reader.holders.items():
-            holders.setdefault(int(rows[place]), held)
-        for place, wrong in reader.faults.items():
-            row = int(rows[place])
-            faults[row] = tuple(dict.fromkeys((*faults.get(row, ()), *wrong)))
+        for number, users in reader.holders.items():
+            holders.setdefault(int(rows[number]), users)
+        for number, reported in reader.faults.items():
+            row = int(rows[number])
+            faults[row] = tuple(dict.fromkeys((*faults.get(row, ()), *reported)))
     return Readings(now, layout.gpus, values, times, holders, faults, errors)
 
 
@@ -102,7 +102,7 @@ def _chosen(
     return values, times
 
 
-def _fill_in(values: dict[Quantity, Column], times: dict[Quantity, Column]) -> None:
+def _derive_gaps(values: dict[Quantity, Column], times: dict[Quantity, Column]) -> None:
     for quantity, sources in DERIVED.items():
         found = derive(quantity, values)
         if found is None:
@@ -118,16 +118,15 @@ def _fill_in(values: dict[Quantity, Column], times: dict[Quantity, Column]) -> N
         times[quantity] = np.where(gaps, oldest, sampled)
 
 
-def _agreed(gpu: GpuIdentity, by_uuid: dict[str, GpuRef]) -> GpuRef:
-    """The name under which a better exporter has the same GPU already, else its own."""
+def _matched(gpu: GpuIdentity, by_uuid: dict[str, GpuRef]) -> GpuRef:
+    """Return the name that a better exporter uses for the same GPU, else its own."""
     if not gpu.uuid:
         return gpu.ref
-    home = by_uuid.setdefault(gpu.uuid, replace_partition(gpu.ref, ""))
-    return replace_partition(home, gpu.ref.partition)
+    whole = by_uuid.setdefault(gpu.uuid, _with_partition(gpu.ref, ""))
+    return _with_partition(whole, gpu.ref.partition)
 
 
-def replace_partition(ref: GpuRef, partition: str) -> GpuRef:
-    """The same GPU, another part of it."""
+def _with_partition(ref: GpuRef, partition: str) -> GpuRef:
     return ref if ref.partition == partition else GpuRef(ref.node, ref.index, partition)
 
 
@@ -145,7 +144,7 @@ def _merged(better: GpuIdentity | None, gpu: GpuIdentity, ref: GpuRef) -> GpuIde
 
 
 def _ordered(refs: list[GpuRef]) -> list[GpuRef]:
-    """Sorted, without one long call that compares objects and lets no other thread run."""
+    """Sort without one long call that compares objects and blocks all other threads."""
     nodes = {node: rank for rank, node in enumerate(sorted({ref.node for ref in refs}))}
     parts = {part: rank for rank, part in enumerate(sorted({ref.partition for ref in refs}))}
     size = len(refs)

@@ -1,7 +1,7 @@
-"""The processes on the GPUs, from exporters that tell of them.
+"""Read the processes on the GPUs, from exporters that report them.
 
-One query says which processes there are and when each was sampled; one per field (memory on
-the GPU, CPU, memory) adds what is known. A field whose query fails stays empty and is named.
+One query returns the processes and when each was sampled; one query per field (GPU memory, CPU, memory)
+adds the values. A field whose query fails stays empty and is listed in `errors`.
 """
 
 import asyncio
@@ -24,45 +24,45 @@ Vector = tuple[list[Labels], Column]
 
 
 async def read_processes(
-    moment: QuerySnapshot, readers: Sequence[ExporterReader], native: Sequence[Mapping[GpuRef, GpuRef]]
+    snapshot: QuerySnapshot, readers: Sequence[ExporterReader], native: Sequence[Mapping[GpuRef, GpuRef]]
 ) -> Processes:
-    """All processes, each once: an exporter that stands earlier in the table wins."""
+    """Return all processes, each once; the exporter with the higher precedence wins."""
     rows: dict[tuple[GpuRef, int], GpuProcess] = {}
     errors: dict[str, str] = {}
     for reader, names in zip(readers, native, strict=True):
-        if not reader.dialect.processes:
+        if not reader.exporter.processes:
             continue
-        labels = _labels(reader.dialect)
-        seen = await moment.vector(_presence(reader.dialect, labels), labels)
-        fields = await _read_fields(moment, reader.dialect, labels, errors)
-        ours = {theirs: mine for mine, theirs in names.items()}
-        for row in await moment.work(_rows, reader, labels, seen, fields, ours):
+        labels = _labels(reader.exporter)
+        seen = await snapshot.vector(_presence(reader.exporter, labels), labels)
+        fields = await _read_fields(snapshot, reader.exporter, labels, errors)
+        renamed = {own: ref for ref, own in names.items()}
+        for row in await snapshot.work(_rows, reader, labels, seen, fields, renamed):
             rows.setdefault((row.gpu, row.pid), row)
     return Processes(tuple(rows[key] for key in sorted(rows)), errors)
 
 
 async def _read_fields(
-    moment: QuerySnapshot, dialect: DetectedExporter, labels: tuple[str, ...], errors: dict[str, str]
+    snapshot: QuerySnapshot, exporter: DetectedExporter, labels: tuple[str, ...], errors: dict[str, str]
 ) -> dict[str, Mapping[Labels, float]]:
-    queries = [moment.vector(by("max", labels, name), labels) for name in dialect.processes.values()]
-    answers = await asyncio.gather(*queries, return_exceptions=True)
+    queries = [snapshot.vector(by("max", labels, name), labels) for name in exporter.processes.values()]
+    results = await asyncio.gather(*queries, return_exceptions=True)
     fields: dict[str, Mapping[Labels, float]] = {}
-    for field, answer in zip(dialect.processes, answers, strict=True):
-        if isinstance(answer, MetricsUnavailable):
-            errors[field] = str(answer)
-        elif isinstance(answer, BaseException):
-            raise answer
+    for field, result in zip(exporter.processes, results, strict=True):
+        if isinstance(result, MetricsUnavailable):
+            errors[field] = str(result)
+        elif isinstance(result, BaseException):
+            raise result
         else:
-            fields[field] = dict(zip(answer[0], answer[1].tolist(), strict=True))
+            fields[field] = dict(zip(result[0], result[1].tolist(), strict=True))
     return fields
 
 
-def _labels(dialect: DetectedExporter) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([*identity_labels(dialect.vocabulary), *PROCESS_LABELS]))
+def _labels(exporter: DetectedExporter) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*identity_labels(exporter.definition), *PROCESS_LABELS]))
 
 
-def _presence(dialect: DetectedExporter, labels: tuple[str, ...]) -> str:
-    return by("max", labels, either(f"timestamp({name})" for name in dialect.processes.values()))
+def _presence(exporter: DetectedExporter, labels: tuple[str, ...]) -> str:
+    return by("max", labels, either(f"timestamp({name})" for name in exporter.processes.values()))
 
 
 def _rows(
@@ -70,22 +70,22 @@ def _rows(
     names: tuple[str, ...],
     seen: Vector,
     fields: Mapping[str, Mapping[Labels, float]],
-    ours: Mapping[GpuRef, GpuRef],
+    renamed: Mapping[GpuRef, GpuRef],
 ) -> list[GpuProcess]:
-    vocabulary = reader.dialect.vocabulary
-    by_uuid = {gpu.uuid: gpu.ref for gpu in reader.roster.gpus if gpu.uuid and not gpu.ref.partition}
+    definition = reader.exporter.definition
+    by_uuid = {gpu.uuid: gpu.ref for gpu in reader.index.gpus if gpu.uuid and not gpu.ref.partition}
     rows = []
     for labels, time in zip(seen[0], seen[1].tolist(), strict=True):
         texts = {name: getattr(labels, name) for name in names}
-        uuid = next((texts[name] for name in vocabulary.uuid if texts[name]), "")
-        gpu = identify(vocabulary, texts)
-        ref = by_uuid.get(canonical_uuid(uuid, vocabulary.vendor)) or (gpu.ref if gpu else None)
+        uuid = next((texts[name] for name in definition.uuid if texts[name]), "")
+        gpu = identify(definition, texts)
+        ref = by_uuid.get(canonical_uuid(uuid, definition.vendor)) or (gpu.ref if gpu else None)
         if ref is None or not texts["pid"].isdecimal():
             continue
-        values = {field: _sane(field, fields.get(field, {}).get(labels)) for field in _FIELDS}
+        values = {field: _valid(field, fields.get(field, {}).get(labels)) for field in _FIELDS}
         rows.append(
             GpuProcess(
-                gpu=ours.get(ref, ref),
+                gpu=renamed.get(ref, ref),
                 pid=int(texts["pid"]),
                 name=texts["process_name"] or texts["name"],
                 user=texts["user"],
@@ -99,5 +99,5 @@ def _rows(
     return rows
 
 
-def _sane(field: str, value: float | None) -> float | None:
+def _valid(field: str, value: float | None) -> float | None:
     return value if value is not None and 0 <= value <= _LIMITS[field] else None

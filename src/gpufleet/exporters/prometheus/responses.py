@@ -1,16 +1,15 @@
-"""Decode Prometheus' answers into structs with only the labels needed, a slice at a time.
+"""Decode Prometheus responses into structs with only the needed labels, a slice at a time.
 
-One C call that decodes 100,000 series holds the interpreter's lock for a tenth of a second,
-whichever thread makes it, and every request waits. So a long answer is cut between its
-series. The cut is safe without a parser: in JSON a quote inside a string is always escaped,
-so `},{"metric":` can stand only where one series ends and the next begins. All slices but
-the last are lists of series; the last is glued to the answer's head and decoded as a whole
-answer, which is how status, error and a truncated tail are seen.
+Decoding 100,000 series in one C call holds the interpreter lock for a tenth of a second, whichever
+thread does it, and every request waits. So a long response is cut between its series. The cut is safe
+without a parser: in JSON a quote inside a string is always escaped, so `},{"metric":` occurs only
+between two series. All slices but the last are lists of series. The last is appended to the head of
+the response and decoded as a whole response, which reveals its status, an error or a truncated tail.
 
-A source that gathers from several stores answers with what it has when one of them is down, and
-says so: Thanos (and Prometheus, of what it reads from others) in `warnings`, a cluster of
-VictoriaMetrics by `isPartial`. Whoever decodes is told. What Prometheus remarks on an expression
-stands among the warnings too, always begins with `PromQL`, and says nothing about the data.
+A server that queries several stores returns partial responses when one of them is down, and says so:
+Thanos (and Prometheus with remote read) in `warnings`, a VictoriaMetrics cluster in `isPartial`. The
+decoders report this to `on_partial`. Prometheus also puts remarks on the expression into `warnings`;
+they begin with `PromQL` and say nothing about the data.
 """
 
 import re
@@ -26,25 +25,25 @@ from gpufleet.errors import MetricsUnavailable
 from gpufleet.model.reading import Column
 
 Labels = Any
-"""A frozen struct with one attribute per label asked for; which ones is known only at run time."""
+"""A frozen struct with one attribute per requested label, defined at run time."""
 
 _BETWEEN = b'},{"metric":'
 _SLICE = 256 * 1024
-_REMARK = re.compile(r"PromQL (info|warning)\b|\d+ more (info|warning) annotations omitted$")
-_LONGEST_WARNING = 300
-_OFF = 0.002
-"""Seconds by which a time in an answer may differ from the one asked for, since both are rounded."""
-Told = Callable[[str], None]
-"""Hears why an answer may not be all that there is."""
+_PROMQL_REMARK = re.compile(r"PromQL (info|warning)\b|\d+ more (info|warning) annotations omitted$")
+_MAX_WARNING = 300
+_TOLERANCE = 0.002
+"""Seconds by which the times of a response may differ from the requested ones, as both are rounded."""
+OnPartial = Callable[[str], None]
+"""Called with the reason why a response may be partial."""
 T = TypeVar("T")
 
 
 class MisalignedRange(MetricsUnavailable):
-    """A range was answered for other times than asked for."""
+    """A range response has other times than requested."""
 
 
 class Point(Struct, array_like=True, gc=False):
-    """A time and a value. Structs that the garbage collector need not look at save it long pauses."""
+    """A time and a value. `gc=False` saves the garbage collector long pauses."""
 
     time: float
     value: str
@@ -65,7 +64,7 @@ class RangeSeries(Struct, gc=False):
 
 
 class ResponseStatus(Struct, kw_only=True):
-    """What a source says beside the result."""
+    """The status that comes with every result."""
 
     status: str
     error: str = ""
@@ -73,16 +72,16 @@ class ResponseStatus(Struct, kw_only=True):
     is_partial: bool = msgspec.field(name="isPartial", default=False)
 
     @property
-    def lacks(self) -> str:
-        """Why the result may not be all that there is; empty if it is."""
+    def partial_reason(self) -> str:
+        """Why the result may be partial; empty if it is complete."""
         for warning in self.warnings or ():
-            if not _REMARK.match(warning):
-                return warning[:_LONGEST_WARNING]
+            if not _PROMQL_REMARK.match(warning):
+                return warning[:_MAX_WARNING]
         return "not all of its stores answered" if self.is_partial else ""
 
 
 class Names(ResponseStatus, kw_only=True):
-    """The answer to a question for names."""
+    """The response to a query for names."""
 
     data: list[str] = []
 
@@ -93,15 +92,15 @@ class Data(Struct, Generic[T]):
     result: list[T] = []
 
 
-class Answer(ResponseStatus, Generic[T], kw_only=True):
-    """What Prometheus wraps around a result."""
+class Response(ResponseStatus, Generic[T], kw_only=True):
+    """The response to a query."""
 
     data: Data[T] | None = None
 
 
 @lru_cache(maxsize=256)
 def labels_type(names: tuple[str, ...]) -> type[Struct]:
-    """A hashable struct of these labels; those that a series lacks are empty. `__name__` is `metric_name`."""
+    """Return a hashable struct type of these labels, empty by default. `__name__` becomes `metric_name`."""
     fields = [("metric_name" if name == "__name__" else name, str, "") for name in names]
     return msgspec.defstruct("Labels", fields, frozen=True, gc=False, rename={"metric_name": "__name__"})
 
@@ -115,83 +114,85 @@ def _decoders(
         [("metric", labels_type(names)), *((f.name, f.type) for f in msgspec.structs.fields(kind)[1:])],
         gc=False,
     )
-    return msgspec.json.Decoder(list[series]), msgspec.json.Decoder(Answer[series])
+    return msgspec.json.Decoder(list[series]), msgspec.json.Decoder(Response[series])
 
 
-def decode_instant(body: bytes, names: tuple[str, ...], told: Told) -> tuple[list[Labels], Column]:
-    """The label sets of an instant query's series, and their values."""
+def decode_instant(body: bytes, names: tuple[str, ...], on_partial: OnPartial) -> tuple[list[Labels], Column]:
+    """Return the label sets and values of an instant query."""
     labels: list[Labels] = []
     values: list[float] = []
-    for part in _slices(body, told, *_decoders(Instant, names)):
+    for part in _slices(body, on_partial, *_decoders(Instant, names)):
         labels.extend([series.metric for series in part])
         values.extend(_numbers([series.value.value for series in part]))
     return labels, np.array(values, dtype=np.float64)
 
 
 def decode_range(
-    body: bytes, names: tuple[str, ...], start: float, step: float, points: int, told: Told
+    body: bytes, names: tuple[str, ...], start: float, step: float, points: int, on_partial: OnPartial
 ) -> Iterator[tuple[Labels, Column]]:
-    """The series of a range query, each on the grid of times start, start + step, …; NaN for a gap."""
-    for part in _slices(body, told, *_decoders(RangeSeries, names)):
+    """Yield the series of a range query on the grid start, start + step, …; NaN for a gap."""
+    for part in _slices(body, on_partial, *_decoders(RangeSeries, names)):
         for series in part:
             row = np.full(points, np.nan)
             times = np.array([point.time for point in series.values], dtype=np.float64)
             values = np.array(_numbers([point.value for point in series.values]), dtype=np.float64)
             places = np.rint((times - start) / step).astype(np.int64)
             inside = (places >= 0) & (places < points)
-            if (np.abs(times - start - places * step)[inside] > _OFF).any():
-                raise MisalignedRange("the metric source answers a range for other times than asked for")
+            if (np.abs(times - start - places * step)[inside] > _TOLERANCE).any():
+                raise MisalignedRange("the metric source returned a range for other times than requested")
             row[places[inside]] = values[inside]
             yield series.metric, row
 
 
-def decode_points(body: bytes, names: tuple[str, ...], told: Told) -> Iterator[tuple[Labels, list[Point]]]:
-    """The series of a range vector, each with its samples as they were stored."""
-    for part in _slices(body, told, *_decoders(RangeSeries, names)):
+def decode_points(
+    body: bytes, names: tuple[str, ...], on_partial: OnPartial
+) -> Iterator[tuple[Labels, list[Point]]]:
+    """Yield the series of a range vector with their stored samples."""
+    for part in _slices(body, on_partial, *_decoders(RangeSeries, names)):
         for series in part:
             yield series.metric, series.values
 
 
-def decode_names(body: bytes, told: Told) -> list[str]:
-    """The names in an answer to a question for them."""
-    answer: Names = _understood(lambda: msgspec.json.decode(body, type=Names))
-    if answer.status != "success":
-        raise MetricsUnavailable(f"the metric source refused: {answer.error or answer.status}")
-    if answer.lacks:
-        told(answer.lacks)
-    return answer.data
+def decode_names(body: bytes, on_partial: OnPartial) -> list[str]:
+    """Return the names of a label values response."""
+    response: Names = _decoded(lambda: msgspec.json.decode(body, type=Names))
+    if response.status != "success":
+        raise MetricsUnavailable(f"the metric source refused: {response.error or response.status}")
+    if response.partial_reason:
+        on_partial(response.partial_reason)
+    return response.data
 
 
 def _slices(
-    body: bytes, told: Told, part: "msgspec.json.Decoder[Any]", whole: "msgspec.json.Decoder[Any]"
+    body: bytes, on_partial: OnPartial, part: "msgspec.json.Decoder[Any]", whole: "msgspec.json.Decoder[Any]"
 ) -> Iterator[list[Any]]:
     head = body.find(b'"result":[') + len(b'"result":[')
     start = head
     while (cut := body.find(_BETWEEN, start + _SLICE)) >= 0:
-        piece = b"[" + body[start : cut + 1] + b"]"
-        yield _understood(lambda piece=piece: part.decode(piece))  # type: ignore[misc]
+        chunk = b"[" + body[start : cut + 1] + b"]"
+        yield _decoded(lambda chunk=chunk: part.decode(chunk))  # type: ignore[misc]
         start = cut + 2
     last = body if start == head else body[:head] + body[start:]
-    answer = _understood(lambda: whole.decode(last))
-    if answer.status != "success" or answer.data is None:
-        raise MetricsUnavailable(f"the metric source refused: {answer.error or answer.status}")
-    if answer.lacks:
-        told(answer.lacks)
-    yield answer.data.result
+    response = _decoded(lambda: whole.decode(last))
+    if response.status != "success" or response.data is None:
+        raise MetricsUnavailable(f"the metric source refused: {response.error or response.status}")
+    if response.partial_reason:
+        on_partial(response.partial_reason)
+    yield response.data.result
 
 
 def as_number(text: str) -> float:
-    """A sample's value."""
+    """Parse the value of a sample."""
     return _numbers([text])[0]
 
 
 def _numbers(texts: list[str]) -> list[float]:
-    numbers: list[float] = _understood(lambda: [float(text) for text in texts])
+    numbers: list[float] = _decoded(lambda: [float(text) for text in texts])
     return numbers
 
 
-def _understood(decode: Callable[[], Any]) -> Any:
+def _decoded(decode: Callable[[], Any]) -> Any:
     try:
         return decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        raise MetricsUnavailable(f"the metric source answered something else than asked: {error}") from None
+        raise MetricsUnavailable(f"the metric source returned an invalid response: {error}") from None

@@ -1,9 +1,9 @@
-"""Two ways to share an answer: the newest of a kind, and what was asked for lately.
+"""Share query results between callers: one value that is refreshed, and a cache by key.
 
-`SharedQueries` holds one value that all callers share: whoever comes while it is fetched waits for
-that fetch, and whoever comes within `lifetime` gets what is there. A fetch that fails leaves
-the old value, and nobody waits for a source that is slow or failed: its next fetch goes on by
-itself. `Cache` shares for many keys, bounded by the bytes that it keeps.
+Callers of a `SharedQuery` within its lifetime get the same value; callers during a fetch wait for that
+fetch. A failed fetch leaves the old value. While the source is slow or failing, callers get the old
+value immediately and the next fetch runs in the background. `QueryCache` does this for many keys,
+bounded by memory.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from typing import Generic, TypeVar
 
 from gpufleet.errors import MetricsUnavailable
 
-PATIENCE = 2.0
+MAX_WAIT = 2.0
 """Seconds that a caller waits for a fetch."""
 
 T = TypeVar("T")
 
 
-class SharedQueries(Generic[T]):
-    """One value, fetched at most once per `lifetime` for all who ask."""
+class SharedQuery(Generic[T]):
+    """One value, fetched at most once per `lifetime` for all callers."""
 
     def __init__(
         self,
@@ -28,50 +28,51 @@ class SharedQueries(Generic[T]):
         fetch: Callable[[], Awaitable[T]],
         lifetime: float,
         clock: Callable[[], float],
-        patience: float = PATIENCE,
+        max_wait: float = MAX_WAIT,
     ) -> None:
         self.value = initial
-        self._fetch, self._lifetime, self._clock, self._patience = fetch, lifetime, clock, patience
-        self._tried: float | None = None
-        self._flight: asyncio.Task[None] | None = None
-        self._trouble = False
+        self._fetch, self._lifetime, self._clock, self._max_wait = fetch, lifetime, clock, max_wait
+        self._fetched_at: float | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._failing = False
 
     async def get(self) -> T:
-        """The newest value; the old one if fetching fails or takes long."""
+        """Return the newest value, or the old one if the fetch fails or takes long."""
         now = self._clock()
-        due = self._tried is None or not 0 <= now - self._tried < self._lifetime
-        if due and self._flight is None:
-            self._tried = now
-            self._flight = asyncio.create_task(self._take())
-        if (flight := self._flight) is not None and not self._trouble:
-            done, _ = await asyncio.wait({flight}, timeout=self._patience)
-            self._trouble = self._trouble or not done
+        due = self._fetched_at is None or not 0 <= now - self._fetched_at < self._lifetime
+        if due and self._task is None:
+            self._fetched_at = now
+            self._task = asyncio.create_task(self._run())
+        if (task := self._task) is not None and not self._failing:
+            done, _ = await asyncio.wait({task}, timeout=self._max_wait)
+            self._failing = self._failing or not done
         return self.value
 
     async def close(self) -> None:
-        """Stop what is still being fetched."""
-        if self._flight is not None:
-            self._flight.cancel()
-            await asyncio.gather(self._flight, return_exceptions=True)
+        """Cancel a running fetch."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _take(self) -> None:
-        trouble = True
+    async def _run(self) -> None:
+        failing = True
         try:
             self.value = await self._fetch()
-            trouble = False
+            failing = False
         except MetricsUnavailable:
-            pass  # the fetcher has told health; the old value says by its age how good it is
+            pass  # the fetch has recorded the error; its timestamps show the age of the old value
         finally:
-            self._trouble, self._flight = trouble, None
+            self._failing, self._task = failing, None
 
 
-class Cache(Generic[T]):
-    """Answers by what was asked, the least lately used forgotten first."""
+class QueryCache(Generic[T]):
+    """Results by key; the least recently used are evicted first."""
 
     def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
-        self._max, self._clock = max_bytes, clock
-        self._kept: OrderedDict[Hashable, tuple[float, int, T]] = OrderedDict()
-        self._flights: dict[Hashable, asyncio.Future[T]] = {}
+        self._max_bytes, self._clock = max_bytes, clock
+        self._entries: OrderedDict[Hashable, tuple[float, int, T]] = OrderedDict()
+        """Expiry, size and result by key."""
+        self._pending: dict[Hashable, asyncio.Future[T]] = {}
         self.bytes = 0
 
     async def get(
@@ -81,41 +82,41 @@ class Cache(Generic[T]):
         fetch: Callable[[], Awaitable[T]],
         size: Callable[[T], int],
     ) -> T:
-        """The answer for `key`, from memory if it is there; callers that ask the same wait together."""
-        if (kept := self._kept.get(key)) and self._clock() < kept[0]:
-            self._kept.move_to_end(key)
-            return kept[2]
-        if (flight := self._flights.get(key)) is None:
-            flight = asyncio.ensure_future(fetch())
-            self._flights[key] = flight
-            flight.add_done_callback(lambda done: self._land(key, lifetime, done, size))
-        # A caller that gives up must not cut off the others.
-        return await asyncio.shield(flight)
+        """Return the cached result for `key`, or fetch it once for all concurrent callers."""
+        if (entry := self._entries.get(key)) and self._clock() < entry[0]:
+            self._entries.move_to_end(key)
+            return entry[2]
+        if (future := self._pending.get(key)) is None:
+            future = asyncio.ensure_future(fetch())
+            self._pending[key] = future
+            future.add_done_callback(lambda done: self._store(key, lifetime, done, size))
+        # A cancelled caller must not cancel the fetch of the others.
+        return await asyncio.shield(future)
 
-    def _land(
+    def _store(
         self,
         key: Hashable,
         lifetime: Callable[[T], float],
-        flight: "asyncio.Future[T]",
+        future: "asyncio.Future[T]",
         size: Callable[[T], int],
     ) -> None:
-        self._flights.pop(key, None)
-        if flight.cancelled() or flight.exception() is not None:
+        self._pending.pop(key, None)
+        if future.cancelled() or future.exception() is not None:
             return
-        self._forget(key)
-        weight = size(flight.result())
-        if weight <= self._max:
-            self._kept[key] = (self._clock() + lifetime(flight.result()), weight, flight.result())
-            self.bytes += weight
-        while self.bytes > self._max:
-            self._forget(next(iter(self._kept)))
+        self._evict(key)
+        nbytes = size(future.result())
+        if nbytes <= self._max_bytes:
+            self._entries[key] = (self._clock() + lifetime(future.result()), nbytes, future.result())
+            self.bytes += nbytes
+        while self.bytes > self._max_bytes:
+            self._evict(next(iter(self._entries)))
 
-    def _forget(self, key: Hashable) -> None:
-        if kept := self._kept.pop(key, None):
-            self.bytes -= kept[1]
+    def _evict(self, key: Hashable) -> None:
+        if entry := self._entries.pop(key, None):
+            self.bytes -= entry[1]
 
     async def close(self) -> None:
-        """Stop what is still being fetched."""
-        for flight in list(self._flights.values()):
-            flight.cancel()
-        await asyncio.gather(*self._flights.values(), return_exceptions=True)
+        """Cancel running fetches."""
+        for future in list(self._pending.values()):
+            future.cancel()
+        await asyncio.gather(*self._pending.values(), return_exceptions=True)

@@ -1,7 +1,7 @@
-"""The metric source at one moment: the same evaluation time for all that belongs together.
+"""Run queries that belong together at the same evaluation time.
 
-Answers are decoded, and columns computed, in one worker thread. It shares the interpreter
-with the event loop, but in slices of milliseconds, so that requests are served in between.
+Responses are decoded and columns computed in one worker thread. It shares the interpreter with the
+event loop in slices of milliseconds, so that requests are served in between.
 """
 
 import asyncio
@@ -20,26 +20,26 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class QuerySnapshot:
-    """Asks a client, always for the same time."""
+    """Queries a client, always at the same time."""
 
     client: PrometheusClient
     worker: Executor
     at: float
-    shortfalls: list[str] = field(default_factory=list)
-    """Why some of the answers may not be all that there is."""
+    warnings: list[str] = field(default_factory=list)
+    """Why some of the responses may be partial."""
 
     async def vector(self, expression: str, names: tuple[str, ...]) -> tuple[list[Labels], Column]:
-        """The label sets (only the labels named) and values of an instant query."""
+        """Run an instant query. Return label sets with the labels `names`, and the values."""
         body = await self.client.instant(expression, self.at)
-        return await self.work(decode_instant, body, names, self.shortfalls.append)
+        return await self.work(decode_instant, body, names, self.warnings.append)
 
     async def names(self, start: float, end: float) -> list[str]:
-        """The names of all metrics that there were from `start` to `end`."""
+        """Return the names of all metrics between `start` and `end`."""
         body = await self.client.names(start, end)
-        return await self.work(decode_names, body, self.shortfalls.append)
+        return await self.work(decode_names, body, self.warnings.append)
 
     async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Compute something in the worker thread."""
+        """Call a function in the worker thread."""
         return await asyncio.get_running_loop().run_in_executor(
             self.worker, lambda: function(*args, **kwargs)
         )

@@ -1,10 +1,10 @@
-"""Prometheus as a `MetricSource`: one shared refresh for everybody, ranges on demand.
+"""Prometheus as a `MetricSource`: one shared refresh for all callers, ranges on demand.
 
-A background task fetches the newest readings every `refresh` seconds and, less often, looks
-which exporters there are. Callers get the last picture at once and never wait for the source.
-When the source is slow, down or talks nonsense, the picture stays, its timestamps tell its
-age, `errors` and `health()` tell why; nothing raises out of the refresh. Answers that are not
-whole are taken, and what they lack stays as it was; that they are not whole is told.
+A background task reads the newest values every `refresh` seconds and, less often, detects the
+exporters. Callers get the last readings immediately and never wait for the source. If the source is
+slow, down or returns garbage, the last readings stay: their timestamps show their age, `errors` and
+`health()` the reason. The refresh never raises. Partial responses are used and flagged; what they lack
+stays as it was.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from gpufleet.exporters.prometheus.exporter_reader import ExporterReader
 from gpufleet.exporters.prometheus.merge import RowLayout, merge_readings, row_layout
 from gpufleet.exporters.prometheus.processes import read_processes
 from gpufleet.exporters.prometheus.ranges import Grid, TimeRange, read_span
-from gpufleet.exporters.prometheus.shared_queries import Cache, SharedQueries
+from gpufleet.exporters.prometheus.shared_queries import QueryCache, SharedQuery
 from gpufleet.exporters.prometheus.snapshot import QuerySnapshot
 from gpufleet.exporters.prometheus.storage_and_rdma import read_rdma, read_storage
-from gpufleet.exporters.pushed_training import PushedTraining, merged, read_training
-from gpufleet.exporters.source_health import SourceHealthLog
+from gpufleet.exporters.prometheus.training import PushedTraining, merged, read_training
+from gpufleet.exporters.source_health import SourceHealthTracker
 from gpufleet.model.metric_source import SourceHealth, check_span
 from gpufleet.model.reading import (
     GpuRef,
@@ -47,21 +47,20 @@ from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import MetricsSettings
 
 MAX_CELLS = 20_000_000
-"""Most values of one answer, GPUs × points: 160 MB while it is put together."""
+"""Most values of one response, GPUs × points: 160 MB in memory."""
 
 _BLOCK_CELLS = 1_000_000
 _NAMES_SPAN = 3600.0
-"""Seconds that one looks back for the exporters of now."""
-_NAMES_CACHED = 1_000_000
-"""Bytes for the names of past spans."""
-_SETTLED = 300.0
-"""Seconds after which Prometheus' look back no longer changes what a range says."""
+"""Seconds to look back for the metric names of current exporters."""
+_NAMES_CACHE_BYTES = 1_000_000
+_LOOKBACK = 300.0
+"""Seconds after which a range can no longer change, as in Prometheus."""
 
-_PATIENCE = 2.0
-"""Seconds that a caller waits for the first picture after the start."""
+_FIRST_WAIT = 2.0
+"""Seconds that a caller waits for the first readings after the start."""
 
 T = TypeVar("T")
-log = get_logger("metrics")
+_log = get_logger("metrics")
 
 
 class PrometheusSource:
@@ -74,23 +73,23 @@ class PrometheusSource:
         *,
         pushed: PushedTraining | None = None,
     ) -> None:
-        """`pushed` has the numbers of training jobs that report to us and not to Prometheus."""
+        """`pushed` has the numbers that training jobs push to the server instead of Prometheus."""
         self._settings, self._clock, self._pushed = settings, clock, pushed
         self._client = PrometheusClient(settings)
-        self._journal = SourceHealthLog(clock)
+        self._health = SourceHealthTracker(clock)
         self._readers: tuple[ExporterReader, ...] = ()
         self._names: frozenset[str] = frozenset()
         self._detected: float | None = None
         self._layout: RowLayout = row_layout(())
-        self._picture = Readings(taken_at=0.0, errors={"source": "nothing was read yet"})
-        self._first = asyncio.Event()
-        self._turn = asyncio.Lock()
-        self._ranges: Cache[tuple[Grid, bool]] = Cache(settings.cache_bytes, clock)
-        self._past_names: Cache[frozenset[str]] = Cache(_NAMES_CACHED, clock)
+        self._readings = Readings(taken_at=0.0, errors={"source": "nothing was read yet"})
+        self._refreshed = asyncio.Event()
+        self._refreshing = asyncio.Lock()
+        self._ranges: QueryCache[tuple[Grid, bool]] = QueryCache(settings.cache_bytes, clock)
+        self._past_names: QueryCache[frozenset[str]] = QueryCache(_NAMES_CACHE_BYTES, clock)
         self._processes = self._shared(Processes(), "processes", self._fetch_processes)
         self._storage = self._shared(None, "storage", self._fetch_storage)
         self._rdma = self._shared(None, "rdma", self._fetch_rdma)
-        self._on_demand: dict[str, SharedQueries[Any]] = {
+        self._on_demand: dict[str, SharedQuery[Any]] = {
             "processes": self._processes,
             "storage": self._storage,
             "rdma": self._rdma,
@@ -115,55 +114,55 @@ class PrometheusSource:
         await self._open.aclose()
 
     async def latest(self) -> Readings:
-        """The newest picture; only before the first there is something to wait for."""
-        await self._opened()
-        return self._picture
+        """Return the newest readings; only before the first refresh callers wait."""
+        await self._wait_for_first()
+        return self._readings
 
     async def processes(self) -> Processes:
-        """The processes on the GPUs."""
-        await self._opened()
+        """Return the processes on the GPUs."""
+        await self._wait_for_first()
         found = await self._processes.get()
-        failed = self._journal.error("processes")
+        failed = self._health.error("processes")
         return replace(found, errors={**found.errors, "processes": failed}) if failed else found
 
     async def series(
         self, quantity: Quantity, gpus: Collection[GpuRef], start: float, end: float, step: float
     ) -> Sequence[GpuSeries]:
-        """One quantity of some GPUs over time."""
+        """Return one quantity of some GPUs over time."""
         check_span(start, end, step)
         span = TimeRange(start, step, int((end - start) / step + 1e-9) + 1)
         if span.points * len(gpus) > MAX_CELLS:
             raise InvalidRequest(
-                f"{len(gpus)} GPUs × {span.points} points asked for, at most {MAX_CELLS} values are answered; "
+                f"{len(gpus)} GPUs × {span.points} points requested, at most {MAX_CELLS} values are returned; "
                 "take a larger step, a shorter span or fewer GPUs"
             )
-        await self._opened()
-        wanted = frozenset(gpus)
-        settled = end < self._clock() - _SETTLED
+        await self._wait_for_first()
+        refs = frozenset(gpus)
+        final = end < self._clock() - _LOOKBACK
         grid, _ = await self._ranges.get(
-            (quantity, wanted, start, end, step),
-            lambda found: self._settings.detect if settled and found[1] else self._settings.refresh,
-            lambda: self._read(quantity, wanted, span),
-            lambda found: 256 + sum(row.nbytes + 200 for row in found[0].values()) + 100 * len(wanted),
+            (quantity, refs, start, end, step),
+            lambda found: self._settings.detect if final and found[1] else self._settings.refresh,
+            lambda: self._read(quantity, refs, span),
+            lambda found: 256 + sum(row.nbytes + 200 for row in found[0].values()) + 100 * len(refs),
         )
         times = span.times
         return [
-            GpuSeries(gpu, times[here], grid[gpu][here])
+            GpuSeries(gpu, times[present], grid[gpu][present])
             for gpu in sorted(grid)
-            if (here := ~np.isnan(grid[gpu])).any()
+            if (present := ~np.isnan(grid[gpu])).any()
         ]
 
     async def samples(
         self, quantity: Quantity, start: float, end: float, step: float
     ) -> AsyncIterator[SampleBlock]:
-        """One quantity of all GPUs in blocks of time, the grid's last time before `end`."""
+        """Yield one quantity of all GPUs in blocks of time, before `end`."""
         if not step > 0 or not start <= end:
-            raise InvalidRequest(f"no span from {start:.15g} to {end:.15g} in steps of {step:g}")
-        await self._opened()
-        left = int(np.ceil((end - start) / step - 1e-9))
-        at_once = max(1, _BLOCK_CELLS // max(1, len(self._picture)))
-        for first in range(0, left, at_once):
-            span = TimeRange(start + first * step, step, min(at_once, left - first))
+            raise InvalidRequest(f"invalid span from {start:.15g} to {end:.15g} in steps of {step:g}")
+        await self._wait_for_first()
+        total = int(np.ceil((end - start) / step - 1e-9))
+        per_block = max(1, _BLOCK_CELLS // max(1, len(self._readings)))
+        for first in range(0, total, per_block):
+            span = TimeRange(start + first * step, step, min(per_block, total - first))
             grid, _ = await self._read(quantity, None, span)
             gpus = tuple(sorted(grid))
             values = np.array([grid[gpu] for gpu in gpus]).reshape(len(gpus), span.points)
@@ -172,133 +171,137 @@ class PrometheusSource:
     async def training(
         self, workload_uid: str, start: float, end: float, controllers: Collection[str] = ()
     ) -> Sequence[TrainingPoint]:
-        """What a workload reported of its training, here or to Prometheus."""
+        """Return the training numbers of a workload, pushed or scraped."""
         pushed = await self._pushed.read(workload_uid, start, end) if self._pushed is not None else ()
         try:
             scraped = await self._scraped_training((workload_uid, *controllers), start, end)
         except MetricsUnavailable as error:
             if not pushed:
                 raise
-            log.warning("training_only_as_pushed", workload=workload_uid, reason=str(error))
+            _log.warning("scraped_training_unavailable", workload=workload_uid, error=str(error))
             return pushed
         return merged(pushed, scraped)
 
     async def _scraped_training(
         self, uids: Collection[str], start: float, end: float
     ) -> Sequence[TrainingPoint]:
-        measured = {name for reader in self._readers for name in reader.dialect.names}
-        return (await self._asked("training", lambda now: read_training(now, uids, start, end, measured)))[0]
+        measured = {name for reader in self._readers for name in reader.exporter.names}
+        return (await self._query("training", lambda now: read_training(now, uids, start, end, measured)))[0]
 
     async def storage(self) -> StorageUse | None:
-        """The cluster's file systems."""
-        await self._opened()
+        """Return the usage of the cluster's storage."""
+        await self._wait_for_first()
         return await self._storage.get()
 
     async def rdma(self) -> RdmaPorts | None:
-        """The cluster's InfiniBand ports."""
-        await self._opened()
+        """Return the cluster's InfiniBand ports."""
+        await self._wait_for_first()
         return await self._rdma.get()
 
     def health(self) -> SourceHealth:
-        """How the source fares."""
-        spoken = tuple(dict.fromkeys(reader.dialect.vocabulary.name for reader in self._readers))
-        return self._journal.health(spoken)
+        """Return the health of the source."""
+        exporters = tuple(dict.fromkeys(reader.exporter.definition.name for reader in self._readers))
+        return self._health.health(exporters)
 
-    async def _opened(self) -> None:
-        """Wait for the first picture, but not for a source that hangs."""
+    async def _wait_for_first(self) -> None:
+        """Wait for the first refresh, but not for a source that hangs."""
         try:
-            await asyncio.wait_for(self._first.wait(), _PATIENCE)
+            await asyncio.wait_for(self._refreshed.wait(), _FIRST_WAIT)
         except TimeoutError:
             pass
 
     async def refresh(self) -> Readings:
-        """Fetch the newest picture now, beside the background refresh."""
-        async with self._turn:
-            moment = self._now()
-            await self._detect(moment)
-            errors = await self._refresh_readers(moment)
+        """Refresh now, in addition to the background refresh."""
+        async with self._refreshing:
+            snapshot = self._snapshot()
+            await self._detect(snapshot)
+            errors = await self._refresh_readers(snapshot)
             if not self._layout.fits(self._readers):
-                self._layout = await moment.work(row_layout, self._readers)
-            self._picture = await moment.work(merge_readings, self._layout, self._readers, errors, moment.at)
-        self._first.set()
+                self._layout = await snapshot.work(row_layout, self._readers)
+            self._readings = await snapshot.work(
+                merge_readings, self._layout, self._readers, errors, snapshot.at
+            )
+        self._refreshed.set()
         for name, shared in self._on_demand.items():
-            if self._journal.error(name):
-                await shared.get()  # nobody may ever ask for it again, and health would stay degraded
-        return self._picture
+            if self._health.error(name):
+                await shared.get()  # without another caller, health would stay degraded
+        return self._readings
 
     async def _keep_refreshing(self) -> None:
         while True:
             started = time.monotonic()
             try:
                 await self.refresh()
-            except Exception as error:
-                self._journal.failed("source", f"the refresh broke: {error!r}")
-                log.exception("refresh broke")
+            except Exception as error:  # noqa: BLE001  (a fault must not stop the refresh)
+                self._health.failed("source", f"the refresh failed: {error!r}")
+                _log.exception("refresh_failed")
             await asyncio.sleep(max(0.05, self._settings.refresh - (time.monotonic() - started)))
 
-    async def _detect(self, moment: QuerySnapshot) -> None:
-        due = self._detected is None or not 0 <= moment.at - self._detected < self._settings.detect
+    async def _detect(self, snapshot: QuerySnapshot) -> None:
+        due = self._detected is None or not 0 <= snapshot.at - self._detected < self._settings.detect
         if not due and self._readers:
             return
         only = self._settings.vocabularies
         try:
-            names = await moment.names(moment.at - _NAMES_SPAN, moment.at)
+            names = await snapshot.names(snapshot.at - _NAMES_SPAN, snapshot.at)
         except MetricsUnavailable as error:
-            self._journal.failed("names", str(error))
+            self._health.failed("names", str(error))
             found = assumed_exporters(only) if only and not self._readers else None
         else:
-            self._journal.succeeded("names")
-            known = self._names if moment.shortfalls else ()
-            self._names, self._detected = frozenset([*names, *known]), moment.at
-            found = await moment.work(detect_exporters, self._names, only)
+            self._health.succeeded("names")
+            known = self._names if snapshot.warnings else ()
+            self._names, self._detected = frozenset([*names, *known]), snapshot.at
+            found = await snapshot.work(detect_exporters, self._names, only)
         if found is not None:
-            self._readers = tuple(self._reader(dialect) for dialect in found)
+            self._readers = tuple(self._reader(exporter) for exporter in found)
 
-    def _reader(self, dialect: DetectedExporter) -> ExporterReader:
-        """The reader that has this dialect already, so that it keeps what it knows, or a new one."""
+    def _reader(self, exporter: DetectedExporter) -> ExporterReader:
+        """Return the existing reader of this exporter, updated, or a new one."""
         for reader in self._readers:
-            before = reader.dialect
-            if (before.vocabulary.name, before.prefix) == (dialect.vocabulary.name, dialect.prefix):
-                reader.speak(dialect)
+            before = reader.exporter
+            if (before.definition.name, before.prefix) == (exporter.definition.name, exporter.prefix):
+                reader.update(exporter)
                 return reader
-        return ExporterReader(dialect)
+        return ExporterReader(exporter)
 
-    async def _refresh_readers(self, moment: QuerySnapshot) -> dict[str, str]:
-        results = await asyncio.gather(*(reader.refresh(moment) for reader in self._readers))
+    async def _refresh_readers(self, snapshot: QuerySnapshot) -> dict[str, str]:
+        results = await asyncio.gather(*(reader.refresh(snapshot) for reader in self._readers))
         errors: dict[str, str] = {}
-        if failed := self._journal.error("names"):
+        if failed := self._health.error("names"):
             errors["names"] = failed
-        asked = {str(quantity) for reader in self._readers for quantity in reader.dialect.quantities}
-        asked |= {"gpus", "holders", "faults"} if self._readers else set()
-        self._journal.only({"names", *self._on_demand, *asked})
+        names = {str(quantity) for reader in self._readers for quantity in reader.exporter.quantities}
+        names |= {"gpus", "holders", "faults"} if self._readers else set()
+        self._health.keep_only({"names", *self._on_demand, *names})
         read: set[str] = set()
         for reader, result in zip(self._readers, results, strict=True):
-            errors |= {name: f"{reader.dialect.vocabulary.name}: {why}" for name, why in result.items()}
+            errors |= {
+                name: f"{reader.exporter.definition.name}: {reason}" for name, reason in result.items()
+            }
             if "gpus" not in result:
-                read |= {*map(str, reader.dialect.quantities), "gpus", "holders", "faults"}
+                read |= {*map(str, reader.exporter.quantities), "gpus", "holders", "faults"}
         for name in read - errors.keys():
-            self._journal.succeeded(name)
-        if partial := self._journal.partial("readings", moment.shortfalls):
+            self._health.succeeded(name)
+        if partial := self._health.partial("readings", snapshot.warnings):
             errors["partial"] = partial
         for name, reason in errors.items():
-            self._journal.failed(name, reason)
+            self._health.failed(name, reason)
         return errors
 
     async def _read(
         self, quantity: Quantity, gpus: Collection[GpuRef] | None, span: TimeRange
     ) -> tuple[Grid, bool]:
-        """One quantity over the span, and whether the answers were whole."""
-        readers = await self._speakers(span)
-        if not readers and (failed := self._journal.error("names")):
+        """Return one quantity over the span, and whether the responses were complete."""
+        readers = await self._readers_for(span)
+        if not readers and (failed := self._health.error("names")):
             raise MetricsUnavailable(failed)
         layout = self._layout if self._layout.fits(readers) else row_layout(readers)
-        grid, lacks = await self._asked(
+        grid, partial_reason = await self._query(
             "ranges", lambda now: read_span(now, readers, layout.native, quantity, gpus, span)
         )
-        return grid, not lacks
+        return grid, not partial_reason
 
-    async def _speakers(self, span: TimeRange) -> tuple[ExporterReader, ...]:
-        """The readers for a span: those of now, unless other exporters ran then."""
+    async def _readers_for(self, span: TimeRange) -> tuple[ExporterReader, ...]:
+        """Return the readers for a span: the current ones, unless other exporters ran then."""
         now = self._readers
         if span.start >= self._clock() - _NAMES_SPAN:
             return now
@@ -315,23 +318,23 @@ class PrometheusSource:
             if now:
                 return now
             raise
-        spoken = {name for reader in now for name in reader.dialect.names}
-        if names <= spoken:
+        current = {name for reader in now for name in reader.exporter.names}
+        if names <= current:
             return now
-        both, then = detect_exporters(names | spoken, only), replace(self._now(), at=span.end)
-        return tuple(await asyncio.gather(*(self._past_reader(dialect, then) for dialect in both)))
+        exporters, then = detect_exporters(names | current, only), replace(self._snapshot(), at=span.end)
+        return tuple(await asyncio.gather(*(self._past_reader(exporter, then) for exporter in exporters)))
 
     async def _names_of(self, first: float, last: float) -> frozenset[str]:
-        """The metrics of GPUs that there were."""
-        names, _ = await self._asked("past names", lambda now: now.names(first, last))
-        found = await self._now().work(detect_exporters, names, self._settings.vocabularies)
-        return frozenset(name for dialect in found for name in dialect.names)
+        """Return the names of the GPU metrics of a past span."""
+        names, _ = await self._query("past_names", lambda now: now.names(first, last))
+        found = await self._snapshot().work(detect_exporters, names, self._settings.vocabularies)
+        return frozenset(name for exporter in found for name in exporter.names)
 
-    async def _past_reader(self, dialect: DetectedExporter, then: QuerySnapshot) -> ExporterReader:
-        reader = ExporterReader(dialect)
-        known = next((r for r in self._readers if r.dialect.names >= dialect.names), None)
+    async def _past_reader(self, exporter: DetectedExporter, then: QuerySnapshot) -> ExporterReader:
+        reader = ExporterReader(exporter)
+        known = next((r for r in self._readers if r.exporter.names >= exporter.names), None)
         if known is not None:
-            reader.roster, reader.percent = known.roster, known.percent
+            reader.index, reader.percent = known.index, known.percent
         else:
             await reader.read_gpus(then)
         return reader
@@ -339,39 +342,41 @@ class PrometheusSource:
     async def _fetch_processes(self) -> Processes:
         readers = self._readers
         layout = self._layout if self._layout.fits(readers) else row_layout(readers)
-        found, lacks = await self._asked("processes", lambda now: read_processes(now, readers, layout.native))
-        return replace(found, errors={**found.errors, "partial": lacks}) if lacks else found
+        found, partial_reason = await self._query(
+            "processes", lambda now: read_processes(now, readers, layout.native)
+        )
+        return replace(found, errors={**found.errors, "partial": partial_reason}) if partial_reason else found
 
     async def _fetch_storage(self) -> StorageUse | None:
-        return (await self._asked("storage", lambda now: read_storage(now, self._names)))[0]
+        return (await self._query("storage", lambda now: read_storage(now, self._names)))[0]
 
     async def _fetch_rdma(self) -> RdmaPorts | None:
-        return (await self._asked("rdma", lambda now: read_rdma(now, self._names)))[0]
+        return (await self._query("rdma", lambda now: read_rdma(now, self._names)))[0]
 
-    async def _asked(self, what: str, read: Callable[[QuerySnapshot], Awaitable[T]]) -> tuple[T, str]:
-        """What `read` finds now, and what is said if it may not be all."""
-        moment = self._now()
-        found = await read(moment)
-        return found, self._journal.partial(what, moment.shortfalls)
+    async def _query(self, name: str, read: Callable[[QuerySnapshot], Awaitable[T]]) -> tuple[T, str]:
+        """Return the result of `read`, and the reason if it may be partial."""
+        snapshot = self._snapshot()
+        found = await read(snapshot)
+        return found, self._health.partial(name, snapshot.warnings)
 
-    def _now(self) -> QuerySnapshot:
+    def _snapshot(self) -> QuerySnapshot:
         return QuerySnapshot(self._client, self._worker, self._clock())
 
-    def _shared(self, initial: T, name: str, fetch: Callable[[], Awaitable[T]]) -> SharedQueries[T]:
-        async def told() -> T:
+    def _shared(self, initial: T, name: str, fetch: Callable[[], Awaitable[T]]) -> SharedQuery[T]:
+        async def tracked() -> T:
             try:
                 found = await fetch()
             except MetricsUnavailable as error:
-                self._journal.failed(name, str(error))
+                self._health.failed(name, str(error))
                 raise
-            except Exception as error:
-                self._journal.failed(name, f"reading it broke: {error!r}")
-                log.exception("reading broke", what=name)
+            except Exception as error:  # noqa: BLE001  (report it as an unavailable source)
+                self._health.failed(name, f"reading it failed: {error!r}")
+                _log.exception("read_failed", read=name)
                 raise MetricsUnavailable(f"{name} can't be read: {error!r}") from None
-            self._journal.succeeded(name)
+            self._health.succeeded(name)
             return found
 
-        return SharedQueries(initial, told, self._settings.refresh, self._clock)
+        return SharedQuery(initial, tracked, self._settings.refresh, self._clock)
 
 
 async def _stop(task: "asyncio.Task[None]") -> None:

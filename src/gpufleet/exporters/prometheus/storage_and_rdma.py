@@ -1,8 +1,8 @@
 """The cluster's storage and InfiniBand ports, from kubelet and node exporter.
 
-Volumes that the kubelets measure come first, each claim once however many nodes mount it.
-Without them, the nodes' file systems: a network file system is the same device on all nodes
-and is counted once, a local one once per node however often it is mounted.
+Storage is the sum of the volumes that kubelets measure, each PersistentVolumeClaim once. Without such
+metrics it is the sum of the nodes' file systems: a network file system counts once for all nodes, a
+local one once per node.
 """
 
 import asyncio
@@ -41,22 +41,22 @@ _SHARED = (
 )
 
 
-async def read_storage(moment: QuerySnapshot, names: Collection[str]) -> StorageUse | None:
-    """The cluster's file systems together, or None if nothing measures them."""
+async def read_storage(snapshot: QuerySnapshot, names: Collection[str]) -> StorageUse | None:
+    """Return the usage of the cluster's storage, or None if it is not measured."""
     if _VOLUMES + "capacity_bytes" in names:
-        return await _claims(moment)
+        return await _claims(snapshot)
     if "node_filesystem_size_bytes" in names:
-        return await _filesystems(moment)
+        return await _filesystems(snapshot)
     return None
 
 
-async def read_rdma(moment: QuerySnapshot, names: Collection[str]) -> RdmaPorts | None:
-    """The cluster's InfiniBand ports, or None if nothing measures them."""
+async def read_rdma(snapshot: QuerySnapshot, names: Collection[str]) -> RdmaPorts | None:
+    """Return the cluster's InfiniBand ports, or None if they are not measured."""
     if "node_infiniband_state_id" not in names:
         return None
     (ports, states), (rated, rates) = await asyncio.gather(
-        moment.vector(by("max", _PORT, "node_infiniband_state_id"), _PORT),
-        moment.vector(by("max", _PORT, "node_infiniband_rate_bytes_per_second"), _PORT),
+        snapshot.vector(by("max", _PORT, "node_infiniband_state_id"), _PORT),
+        snapshot.vector(by("max", _PORT, "node_infiniband_rate_bytes_per_second"), _PORT),
     )
     active = {port for port, state in zip(ports, states.tolist(), strict=True) if state == _ACTIVE}
     known = {port: rate for port, rate in zip(rated, rates.tolist(), strict=True) if np.isfinite(rate)}
@@ -69,10 +69,10 @@ async def read_rdma(moment: QuerySnapshot, names: Collection[str]) -> RdmaPorts 
     )
 
 
-async def _claims(moment: QuerySnapshot) -> StorageUse:
+async def _claims(snapshot: QuerySnapshot) -> StorageUse:
     answers = await asyncio.gather(
         *(
-            moment.vector(by("max", _CLAIM, f"{_VOLUMES}{kind}_bytes"), _CLAIM)
+            snapshot.vector(by("max", _CLAIM, f"{_VOLUMES}{kind}_bytes"), _CLAIM)
             for kind in ("capacity", "used", "available")
         )
     )
@@ -80,11 +80,11 @@ async def _claims(moment: QuerySnapshot) -> StorageUse:
     return StorageUse(capacity, used, available)
 
 
-async def _filesystems(moment: QuerySnapshot) -> StorageUse:
+async def _filesystems(snapshot: QuerySnapshot) -> StorageUse:
     matcher = f'{{fstype!~"{_PSEUDO}"}}'
     sizes, free = await asyncio.gather(
-        moment.vector(by("max", _FILESYSTEM, f"node_filesystem_size_bytes{matcher}"), _FILESYSTEM),
-        moment.vector(by("max", _FILESYSTEM, f"node_filesystem_avail_bytes{matcher}"), _FILESYSTEM),
+        snapshot.vector(by("max", _FILESYSTEM, f"node_filesystem_size_bytes{matcher}"), _FILESYSTEM),
+        snapshot.vector(by("max", _FILESYSTEM, f"node_filesystem_avail_bytes{matcher}"), _FILESYSTEM),
     )
     available = dict(zip(free[0], free[1].tolist(), strict=True))
     once: dict[tuple[str, str], tuple[float, float]] = {}

@@ -1,8 +1,8 @@
-"""What training jobs report of themselves: series with a `workload_uid` label.
+"""Read the numbers that training jobs report to Prometheus: series with a `workload_uid` label.
 
-Read as stored, with the samples' own times: a range query would repeat each number at every
-step until the next one came. Metrics of GPUs that carry the label too are left out. Jobs may also
-push their numbers to us; `merged` makes one list of both.
+They are read as stored, with the times of the samples: a range query would repeat each number at every
+step until the next one. GPU metrics with that label are excluded. Jobs may also push numbers to the
+server; `merged` combines both.
 """
 
 import asyncio
@@ -15,53 +15,52 @@ from typing import Protocol
 from gpufleet.errors import InvalidRequest
 from gpufleet.exporters.prometheus.client import MAX_QUERY
 from gpufleet.exporters.prometheus.promql import one_of
-from gpufleet.exporters.prometheus.responses import Told, as_number, decode_points
+from gpufleet.exporters.prometheus.responses import OnPartial, as_number, decode_points
 from gpufleet.exporters.prometheus.snapshot import QuerySnapshot
 from gpufleet.model.metric_source import MAX_POINTS
 from gpufleet.model.reading import TrainingPoint
 
-
-class PushedTraining(Protocol):
-    """What keeps the numbers that jobs push; the store's part `training` does."""
-
-    async def read(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
-        """Points in order of time."""
-        ...
-
-
-MOST_UIDS = 500
-"""Uids that are asked for at most; a workload of more controllers is told by its first ones."""
-_AROUND = 100
-"""Bytes of a query around its uids."""
+MAX_UIDS = 500
+"""Uids per read; of a workload with more controllers only the first ones are read."""
+_QUERY_OVERHEAD = 100
+"""Bytes of a query besides its uids."""
 _LABELS = ("__name__", "rank", "global_rank", "metric", "pod_uid", "pod", "instance")
 
 
+class PushedTraining(Protocol):
+    """The numbers that jobs pushed to the server. The store implements it, tests fake it."""
+
+    async def read(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
+        """Return the points of a workload ordered by time."""
+        ...
+
+
 async def read_training(
-    moment: QuerySnapshot, uids: Collection[str], start: float, end: float, not_training: Collection[str]
+    snapshot: QuerySnapshot, uids: Collection[str], start: float, end: float, not_training: Collection[str]
 ) -> list[TrainingPoint]:
-    """Every number that stands under one of `uids` from `start` to `end`, in order of time."""
+    """Return every number of one of `uids` from `start` to `end`, ordered by time."""
     if not start <= end or not math.isfinite(start) or not math.isfinite(end):
         raise InvalidRequest(f"start ({start:.15g}) must not be after end ({end:.15g})")
-    named = list(filter(None, uids))[:MOST_UIDS]
+    named = list(filter(None, uids))[:MAX_UIDS]
     if not named:
         return []
-    width = int((end - start) * 1000) + 1  # newer releases leave out a sample right on the left edge
+    width = int((end - start) * 1000) + 1  # newer releases exclude a sample at the left boundary
     bodies = await asyncio.gather(
         *(
-            moment.client.instant(f"{{workload_uid=~{one_of(some)}}}[{width}ms]", end)
+            snapshot.client.instant(f"{{workload_uid=~{one_of(some)}}}[{width}ms]", end)
             for some in batched(named)
         )
     )
-    return await moment.work(partial(_points, bodies, start, end, not_training, moment.shortfalls.append))
+    return await snapshot.work(partial(_points, bodies, start, end, not_training, snapshot.warnings.append))
 
 
 def batched(uids: Collection[str]) -> Iterator[list[str]]:
-    """The uids in batches of which each fits a query."""
+    """Split the uids into batches that fit into a query."""
     batch: list[str] = []
     size = 0
     for uid in uids:
         length = len(one_of([uid]).encode())
-        if batch and size + length > MAX_QUERY - _AROUND:
+        if batch and size + length > MAX_QUERY - _QUERY_OVERHEAD:
             yield batch
             batch, size = [], 0
         batch.append(uid)
@@ -71,10 +70,10 @@ def batched(uids: Collection[str]) -> Iterator[list[str]]:
 
 
 def _points(
-    bodies: Collection[bytes], start: float, end: float, not_training: Collection[str], told: Told
+    bodies: Collection[bytes], start: float, end: float, not_training: Collection[str], on_partial: OnPartial
 ) -> list[TrainingPoint]:
     points: list[TrainingPoint] = []
-    for labels, samples in chain.from_iterable(decode_points(body, _LABELS, told) for body in bodies):
+    for labels, samples in chain.from_iterable(decode_points(body, _LABELS, on_partial) for body in bodies):
         if labels.metric_name in not_training:
             continue
         name = labels.metric or labels.metric_name
@@ -89,7 +88,7 @@ def _points(
 
 
 def merged(pushed: Sequence[TrainingPoint], scraped: Sequence[TrainingPoint]) -> list[TrainingPoint]:
-    """Both in order of time; a number that came both ways counts once, as it was pushed."""
+    """Return both ordered by time; a number that was both pushed and scraped counts once, as pushed."""
     known = {(point.metric, point.time, point.rank) for point in pushed}
     more = [point for point in scraped if (point.metric, point.time, point.rank) not in known]
     return sorted([*pushed, *more], key=_order)
