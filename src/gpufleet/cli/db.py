@@ -1,18 +1,19 @@
-"""Look after the database.
+"""Maintain the database.
 
-  gpufleet db upgrade    bring its tables to what this version needs
-  gpufleet db check      say whether they are; exit status 1 if not
-  gpufleet db prune      forget what is older than its retention (--dry-run: say what would go)
+  gpufleet db upgrade    create or change tables as this version needs them
+  gpufleet db check      report whether that is done; exit status 1 if not
+  gpufleet db prune      delete data older than its retention (--dry-run: only show it)
   gpufleet db backfill   compute the hours --from … --to … again, from the metric source
 
-The server upgrades by itself when it starts. Use these in a deployment that wants the step
-on its own, or to see what an upgrade would do. The database is DATABASE_URL, else the
-embedded one in --data, also while a server runs on it.
+The server upgrades the database when it starts. These commands are for deployments that want it as a separate
+step. The database is DATABASE_URL, else the embedded one in --data, even while a server uses it.
 """
 
 import argparse
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 
 from gpufleet.errors import SettingsError
 from gpufleet.runtime.settings import AccountingSettings, MetricsSettings, Settings, StoreSettings
@@ -35,33 +36,48 @@ async def _upgrade(settings: Settings, _arguments: argparse.Namespace) -> int:
 async def _check(settings: Settings, _arguments: argparse.Namespace) -> int:
     store = settings[StoreSettings]
     if not store.url and not (store.data / "postgres").exists():
-        print(f"there is no database in {store.data} yet; gpufleet db upgrade makes it")
+        print(f"there is no database in {store.data} yet; create it with gpufleet db upgrade")
         return 1
     async with open_server(store, share=True) as dsn:
         state = await check(dsn, store)
     for step in state.pending:
         print(f"missing {step.number:04d} {step.name}")
     if state.pending:
-        print(f"the database is at step {state.applied}; gpufleet db upgrade applies the rest")
+        print(f"the database is at step {state.applied}; apply the rest with gpufleet db upgrade")
         return 1
     print(f"the database is up to date (step {state.applied})")
     return 0
 
 
 async def _prune(settings: Settings, arguments: argparse.Namespace) -> int:
-    from gpufleet.cli.db_accounting import prune
+    from gpufleet.server.wiring.maintenance import prune
 
-    return await prune(settings, dry_run=arguments.dry_run)
+    expired = await prune(settings, dry_run=arguments.dry_run)
+    verb = "would be deleted" if arguments.dry_run else "deleted"
+    for old in expired:
+        if old.cluster:
+            print(f"{old.rows:,} rows of {old.partition or old.table}, cluster {old.cluster}, {verb}")
+        else:
+            print(f"{old.partition} (about {old.rows:,} rows) {verb}")
+    if not expired:
+        print("nothing is older than its retention")
+    return 0
 
 
 async def _backfill(settings: Settings, arguments: argparse.Namespace) -> int:
-    from gpufleet.cli.db_accounting import backfill
+    from gpufleet.server.wiring.maintenance import backfill
 
-    if not arguments.first or not arguments.last:
-        raise SettingsError(
-            "backfill needs --from and --to, such as --from 2026-10-01 --to 2026-10-02T05:00Z"
-        )
-    return await backfill(settings, arguments.first, arguments.last, arguments.cluster)
+    hours = _hours(arguments.first, arguments.last)
+    clusters = [arguments.cluster] if arguments.cluster else list(settings.clusters)
+    if unknown := [name for name in clusters if name not in settings.clusters]:
+        raise SettingsError(f"--cluster: no cluster {unknown[0]!r}; known: {', '.join(settings.clusters)}")
+    async for cluster, hour, result in backfill(settings, clusters, hours):
+        if result.kept:
+            text = f"kept, {result.kept}"
+        else:
+            text = f"{len(result.hour.workloads)} workloads" if result.hour else "no data, no rows"
+        print(f"{cluster} {datetime.fromtimestamp(hour * 3600, UTC):%Y-%m-%dT%H:%MZ}: {text}")
+    return 0
 
 
 _Action = Callable[[Settings, argparse.Namespace], Awaitable[int]]
@@ -71,22 +87,49 @@ ACTIONS: dict[str, _Action] = {
     "prune": _prune,
     "backfill": _backfill,
 }
-"""What can be done, by its word on the command line."""
+"""Actions by their name on the command line."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the word that says what to do."""
+    """Add the action and its flags."""
     parser.add_argument("action", choices=list(ACTIONS), metavar="|".join(ACTIONS), help="What to do.")
-    parser.add_argument("--dry-run", action="store_true", help="With prune: say what would go, keep it.")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="With prune: show what would be deleted, and keep it."
+    )
     parser.add_argument("--from", dest="first", metavar="TIME", help="With backfill: the first hour.")
     parser.add_argument("--to", dest="last", metavar="TIME", help="With backfill: the last hour.")
-    parser.add_argument("--cluster", default="", help="With backfill: one cluster only.")
+    parser.add_argument("--cluster", default="", help="With backfill: only this cluster.")
 
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the action."""
 
     async def act() -> int:
         return await ACTIONS[arguments.action](settings, arguments)
 
     return asyncio.run(act())
+
+
+def _hours(first: str | None, last: str | None) -> range:
+    if not first or not last:
+        raise SettingsError(
+            "backfill needs --from and --to, such as --from 2026-10-01 --to 2026-10-02T05:00Z"
+        )
+    start, end = _hour(first, "--from"), _hour(last, "--to")
+    if start > end:
+        raise SettingsError("--from must not be after --to")
+    return range(start, end + 1)
+
+
+def _hour(text: str, flag: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(
+            f"{flag}: {text!r} is wrong; it takes a date or a time such as 2026-10-01 or 2026-10-01T15:00Z"
+        ) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    hour = int(moment.timestamp() // 3600)
+    if (hour + 1) * 3600 > time.time():
+        raise SettingsError(f"{flag}: the hour {text} is not over yet")
+    return hour

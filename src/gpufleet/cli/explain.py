@@ -1,11 +1,11 @@
-"""Say why a pod or a claim waits, and what would make it fit.
+"""Show why a pod or a claim is pending, and what would make it fit.
 
   gpufleet explain pod trainer-0 -n ml
   gpufleet explain claim training-gpus -n ml
   gpufleet explain claim training-gpus -o json
 
-It reads nodes, GPU reports, leases, claims and pods from the Kubernetes API and places the claim
-as the scheduler would; nothing is changed. Exit status 1 if it waits, 0 if it is served.
+It reads nodes, GpuNodeStatuses, Leases, claims and pods from the Kubernetes API and places the claim as the
+scheduler would; nothing is changed. The exit status is 1 if it is pending, else 0.
 """
 
 import argparse
@@ -17,12 +17,12 @@ GROUPS: tuple[type, ...] = (KubernetesSettings,)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what to explain."""
+    """Add the object to explain."""
     parser.add_argument("kind", choices=["pod", "claim"], help="What to explain.")
     parser.add_argument("name", metavar="NAME", help="Its name.")
     parser.add_argument("-n", "--namespace", default="default", help="Its namespace (default: default).")
     parser.add_argument(
-        "-o", "--output", choices=["text", "json"], default="text", help="Form of the answer."
+        "-o", "--output", choices=["text", "json"], default="text", help="Output format (default: text)."
     )
 
 

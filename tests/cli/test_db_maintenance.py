@@ -37,15 +37,15 @@ def history(store_settings: StoreSettings, monkeypatch: pytest.MonkeyPatch) -> S
     return store_settings
 
 
-def test_prune_says_what_would_go_and_then_lets_it_go(
+def test_prune_shows_what_it_would_delete_and_then_deletes_it(
     history: StoreSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["db", "prune", "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert "snapshot_2021_05 (about" in told
-    assert "would go" in told
+    shown = capsys.readouterr().out
+    assert "snapshot_2021_05 (about" in shown
+    assert "would be deleted" in shown
     assert main(["db", "prune", "--dry-run"]) == 0
-    assert capsys.readouterr().out == told
+    assert capsys.readouterr().out == shown
     assert main(["db", "prune"]) == 0
     assert "workload_hour_2021_05" in capsys.readouterr().out
     assert main(["db", "prune", "--dry-run"]) == 0
@@ -60,16 +60,16 @@ def test_backfill_keeps_what_it_cannot_measure_and_makes_up_nothing(
     words = ["--from", "2021-05-03T00:00Z", "--to", "2021-05-03T02:00Z", "--config", str(config)]
     assert main(["db", "backfill", *words]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "prod 2021-05-03T00:00Z: kept as it was, the readings are gone",
+        "prod 2021-05-03T00:00Z: kept, the readings are gone",
         "prod 2021-05-03T01:00Z: 1 workloads",
-        "prod 2021-05-03T02:00Z: nobody looked, no rows",
+        "prod 2021-05-03T02:00Z: no data, no rows",
     ]
     assert main(["db", "backfill", *words[:4]]) == 1
     assert "cluster 'default' has no accounting data" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "shown"),
     [
         ([], "needs --from and --to"),
         (["--from", "soon", "--to", "2021-05-03"], "--from: 'soon' is wrong"),
@@ -78,11 +78,11 @@ def test_backfill_keeps_what_it_cannot_measure_and_makes_up_nothing(
         (["--from", "2021-05-03", "--to", "2021-05-03", "--cluster", "x"], "no cluster 'x'"),
     ],
 )
-def test_backfill_refuses_what_makes_no_sense(
-    history: StoreSettings, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+def test_backfill_refuses_wrong_arguments(
+    history: StoreSettings, capsys: pytest.CaptureFixture[str], words: list[str], shown: str
 ) -> None:
     assert main(["db", "backfill", *words]) == 2
-    assert told in capsys.readouterr().err
+    assert shown in capsys.readouterr().err
 
 
 async def _forgotten(settings: StoreSettings) -> None:
@@ -109,7 +109,7 @@ async def _gpu_hours(settings: StoreSettings) -> list[float]:
         return [row.allocated_gpu_hours for row in await store.statistics.cluster_hours(wanted)]
 
 
-def test_backfill_keeps_an_hour_of_which_nobody_knows_any_more_who_held_what(
+def test_backfill_keeps_an_hour_whose_allocation_periods_were_pruned(
     store_settings: StoreSettings,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -122,11 +122,9 @@ def test_backfill_keeps_an_hour_of_which_nobody_knows_any_more_who_held_what(
     config.write_text("\n".join(["[accounting]", *kept, "[clusters.prod.accounting]"]))
     hour = ["--from", "2021-05-03T00:00Z", "--to", "2021-05-03T00:59Z", "--config", str(config)]
     assert main(["db", "prune", "--config", str(config)]) == 0
-    assert "1 rows of holding, cluster prod, gone" in capsys.readouterr().out
+    assert "1 rows of holding, cluster prod, deleted" in capsys.readouterr().out
     assert main(["db", "backfill", *hour]) == 0
-    assert capsys.readouterr().out == (
-        "prod 2021-05-03T00:00Z: kept as it was, who held the GPUs is forgotten\n"
-    )
+    assert capsys.readouterr().out == ("prod 2021-05-03T00:00Z: kept, who held the GPUs is forgotten\n")
     assert asyncio.run(_gpu_hours(store_settings)) == [2.0]
 
 
@@ -139,7 +137,7 @@ def test_backfill_takes_any_moment_of_an_hour_that_is_over(
 
 
 @pytest.mark.parametrize("action", [["prune"], ["backfill", "--from", "2021-05-03", "--to", "2021-05-03"]])
-def test_a_database_that_is_not_made_yet_is_said(
+def test_a_missing_database_is_reported(
     action: list[str],
     empty_postgres_url: str,
     tmp_path: Path,
@@ -147,8 +145,8 @@ def test_a_database_that_is_not_made_yet_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert main(["db", *action, "--data", str(tmp_path / "data")]) != 0
-    assert "gpufleet db upgrade makes it" in capsys.readouterr().err
+    assert "create it with gpufleet db upgrade" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
     monkeypatch.setenv("DATABASE_URL", empty_postgres_url)
     assert main(["db", *action]) != 0
-    assert "gpufleet db upgrade makes them" in capsys.readouterr().err
+    assert "create them with gpufleet db upgrade" in capsys.readouterr().err

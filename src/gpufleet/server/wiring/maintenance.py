@@ -1,0 +1,76 @@
+"""Prune and backfill accounting data outside of a server, for `gpufleet db`."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
+
+from gpufleet.accounting.roll_hour import RolledHour, roll_hour
+from gpufleet.errors import OperationRefused
+from gpufleet.exporters.embedded import EmbeddedMetrics
+from gpufleet.exporters.prometheus.source import PrometheusSource
+from gpufleet.model.metric_source import MetricSource
+from gpufleet.runtime.settings import AccountingSettings, MetricsSettings, Settings, StoreSettings
+from gpufleet.server.wiring.accounting import retention_settings, rollup_plan, snapshot_step
+from gpufleet.store import Store
+from gpufleet.store.postgres.database import open_database
+from gpufleet.store.postgres.migrate import check
+from gpufleet.store.prune import Expired, find_expired, prune_accounting
+from gpufleet.store.store import open_server
+
+
+class BackfilledHour(NamedTuple):
+    """The result for one hour of one cluster."""
+
+    cluster: str
+    hour: int
+    result: RolledHour
+
+
+async def prune(settings: Settings, *, dry_run: bool) -> Sequence[Expired]:
+    """Delete data older than its retention, and return what it was; with `dry_run` only return it."""
+    async with _open_existing_store(settings[StoreSettings]) as store:
+        act = find_expired if dry_run else prune_accounting
+        return await act(store, retention_settings(settings), time.time())
+
+
+async def backfill(
+    settings: Settings, clusters: Sequence[str], hours: range
+) -> AsyncIterator[BackfilledHour]:
+    """Compute hours again from the metric source and the allocation periods."""
+    async with AsyncExitStack() as closing:
+        store = await closing.enter_async_context(_open_existing_store(settings[StoreSettings]))
+        for name in clusters:
+            own = settings.clusters[name]
+            accounting = own[AccountingSettings]
+            metrics = await _open_metrics(name, own[MetricsSettings], store, closing)
+            plan, step = rollup_plan(accounting), snapshot_step(accounting)
+            known_since = time.time() - accounting.holding_retention
+            for hour in hours:
+                result = await roll_hour(
+                    name, hour, step, store, metrics, plan, lambda _uid: None, known_since
+                )
+                yield BackfilledHour(name, hour, result)
+
+
+async def _open_metrics(
+    cluster: str, settings: MetricsSettings, store: Store, closing: AsyncExitStack
+) -> MetricSource:
+    if settings.url:
+        return await closing.enter_async_context(PrometheusSource(settings))
+    return EmbeddedMetrics(cluster, store.readings, store.training, settings)
+
+
+@asynccontextmanager
+async def _open_existing_store(settings: StoreSettings) -> AsyncIterator[Store]:
+    if not settings.url and not (settings.data / "postgres").exists():
+        raise OperationRefused(
+            f"there is no database in {settings.data} yet; create it with gpufleet db upgrade"
+        )
+    async with open_server(settings, share=True) as dsn:
+        if (await check(dsn, settings)).pending:
+            raise OperationRefused(
+                "the database lacks tables of this version; create them with gpufleet db upgrade"
+            )
+        async with open_database(dsn, settings) as database:
+            yield Store(database, dsn, settings)
