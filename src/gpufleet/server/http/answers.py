@@ -23,8 +23,7 @@ from gpufleet.server.http.envelopes import Envelope
 T = TypeVar("T")
 
 GZIP_MIN_BYTES = 1024
-MAX_TAIL_BYTES = 65_535
-"""The largest stored block of deflate."""
+_MAX_STORED_BLOCK = 65_535
 _ROWS_PER_STEP = 1000
 _GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _encode = msgspec.json.Encoder().encode
@@ -93,13 +92,15 @@ class OpenGzip:
         return cls(_GZIP_HEAD + stream, zlib.crc32(content), len(content))
 
     def close(self, tail: bytes) -> bytes:
-        """Return the whole stream with `tail` (at most `MAX_TAIL_BYTES`) as its last, stored block."""
-        if len(tail) > MAX_TAIL_BYTES:
-            raise ValueError("the tail does not fit into one stored block")
-        size = len(tail)
-        block = struct.pack("<BHH", 1, size, size ^ 0xFFFF)
-        check = struct.pack("<II", zlib.crc32(tail, self.checksum), (self.length + size) & 0xFFFF_FFFF)
-        return b"".join((self.stream, block, tail, check))
+        """Return the whole stream, with `tail` in stored blocks at its end."""
+        blocks = [tail[at : at + _MAX_STORED_BLOCK] for at in range(0, len(tail), _MAX_STORED_BLOCK)] or [b""]
+        parts = [self.stream]
+        for number, block in enumerate(blocks, 1):
+            is_last = number == len(blocks)
+            parts += (struct.pack("<BHH", is_last, len(block), len(block) ^ 0xFFFF), block)
+        length = (self.length + len(tail)) & 0xFFFF_FFFF
+        parts.append(struct.pack("<II", zlib.crc32(tail, self.checksum), length))
+        return b"".join(parts)
 
 
 def etag_of(encoded: bytes, message: str | None = None) -> str:

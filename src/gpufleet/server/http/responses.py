@@ -12,9 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from gpufleet.server.http.answers import (
     GZIP_MIN_BYTES,
-    MAX_TAIL_BYTES,
     Answer,
-    Prepared,
     Raw,
     encode,
     etag_matches,
@@ -46,22 +44,15 @@ async def respond(result: Any, context: RequestContext, *, head: bool = False) -
     headers = {**_CACHING, "etag": prepared.etag, **extra}
     if _is_cached(context, prepared.etag):
         return Response(status_code=304, headers=headers)
-    tail = context.envelope.tail(prepared.message, context.trace)
-    if prepared is result and _sends_gzip(prepared, tail, context):
-        body = await _gzip(prepared, tail, context)
+    envelope = context.envelope
+    tail = envelope.tail(prepared.message, context.trace)
+    if prepared is result and _accepts_gzip(context) and len(prepared.encoded) >= GZIP_MIN_BYTES:
+        size = 0 if prepared.is_compressed(envelope) else len(prepared.encoded)
+        body = (await _in_thread_if_large(size, prepared.gzip, envelope)).close(tail)
         headers["content-encoding"] = "gzip"
     else:
-        body = b"".join((context.envelope.head, prepared.encoded, tail))
+        body = b"".join((envelope.head, prepared.encoded, tail))
     return Response(body, headers=headers, media_type="application/json")
-
-
-def accepts_gzip(accept_encoding: bytes) -> bool:
-    """Return whether an `Accept-Encoding` header allows gzip."""
-    for part in accept_encoding.split(b","):
-        coding, _, weight = part.partition(b";")
-        if coding.strip().lower() in (b"gzip", b"*"):
-            return weight.replace(b" ", b"") not in (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
-    return False
 
 
 def _raw(raw: Raw, context: RequestContext) -> Response:
@@ -79,19 +70,8 @@ def _is_cached(context: RequestContext, etag: str) -> bool:
     return if_none_match is not None and etag_matches(if_none_match, etag)
 
 
-def _sends_gzip(prepared: Prepared[Any], tail: bytes, context: RequestContext) -> bool:
-    return (
-        len(prepared.encoded) >= GZIP_MIN_BYTES
-        and len(tail) <= MAX_TAIL_BYTES
-        and accepts_gzip(context.headers.get(b"accept-encoding", b""))
-    )
-
-
-async def _gzip(prepared: Prepared[Any], tail: bytes, context: RequestContext) -> bytes:
-    if prepared.is_compressed(context.envelope):
-        return prepared.gzip(context.envelope).close(tail)
-    size = len(prepared.encoded)
-    return (await _in_thread_if_large(size, prepared.gzip, context.envelope)).close(tail)
+def _accepts_gzip(context: RequestContext) -> bool:
+    return b"gzip" in context.headers.get(b"accept-encoding", b"")  # as GZipMiddleware decides it
 
 
 async def _in_thread_if_large(size: int, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
