@@ -12,7 +12,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Whether the service works, and each of its dependencies
+         * The health of the service and of each dependency
          * @description The status is 200 while the server can serve: losing a dependency makes it degraded.
          */
         get: operations["healthz"];
@@ -31,7 +31,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether the process lives: restart it if this does not answer */
+        /** Liveness: restart the process if this does not answer */
         get: operations["livez"];
         put?: never;
         post?: never;
@@ -48,7 +48,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether to send traffic here */
+        /** Readiness: send traffic while this is 200 */
         get: operations["readyz"];
         put?: never;
         post?: never;
@@ -82,7 +82,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The clusters that are accounted for */
+        /** Clusters with statistics */
         get: operations["clusters"];
         put?: never;
         post?: never;
@@ -99,7 +99,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The namespaces that have statistics */
+        /** Namespaces with statistics */
         get: operations["namespaces"];
         put?: never;
         post?: never;
@@ -116,7 +116,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The keys of labels or annotations that have statistics */
+        /** Keys of labels or annotations with statistics */
         get: operations["dimension_keys"];
         put?: never;
         post?: never;
@@ -133,7 +133,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The values of one key that have statistics */
+        /** Values of one key with statistics */
         get: operations["dimension_values"];
         put?: never;
         post?: never;
@@ -150,7 +150,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Hours of a cluster; a page of them if one is asked for */
+        /** Hours of a cluster; one page of them if `page` or `page_size` is given */
         get: operations["cluster_hours"];
         put?: never;
         post?: never;
@@ -167,7 +167,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Hours of namespaces; a page of them if one is asked for */
+        /** Hours of namespaces; one page of them if `page` or `page_size` is given */
         get: operations["namespace_hours"];
         put?: never;
         post?: never;
@@ -184,7 +184,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Hours of the values of a label or annotation; a page of them if one is asked for */
+        /** Hours of the values of a label or annotation; one page of them if `page` or `page_size` is given */
         get: operations["label_hours"];
         put?: never;
         post?: never;
@@ -235,7 +235,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Snapshots of a span of time, the last 24 hours if none is given */
+        /** Snapshots of a time range, by default of the last 24 hours */
         get: operations["snapshots"];
         put?: never;
         post?: never;
@@ -252,7 +252,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What each group used of a month or of other days, with what is left over: JSON, CSV, or a page that prints well */
+        /** Usage of each group in a month or other days, and the unallocated rest: JSON, CSV or a printable page */
         get: operations["usage_report"];
         put?: never;
         post?: never;
@@ -269,8 +269,25 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Workloads that hold GPUs which they don't use, the worst first; counted in whole days */
+        /** Workloads with idle GPUs, most idle GPU-hours first; counted in whole days */
         get: operations["waste"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/clusters": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Clusters of this server, the default one first */
+        get: operations["list_clusters"];
         put?: never;
         post?: never;
         delete?: never;
@@ -320,7 +337,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The GPUs of the whole cluster with the most power, temperature and utilization */
+        /** The GPUs of the whole cluster with the highest power, temperature and utilization */
         get: operations["gpu_heatmap"];
         put?: never;
         post?: never;
@@ -337,7 +354,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Workloads that ask or asked for GPUs, newest first */
+        /** Workloads that request or requested GPUs, newest first */
         get: operations["list_workloads"];
         put?: never;
         post?: never;
@@ -371,7 +388,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What a workload controls, down to its pods */
+        /** The objects that a workload controls, down to its pods */
         get: operations["hierarchy"];
         put?: never;
         post?: never;
@@ -388,7 +405,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The namespaces and kinds that there are */
+        /** Namespaces and kinds of all workloads */
         get: operations["workload_metadata"];
         put?: never;
         post?: never;
@@ -422,11 +439,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What a workload reported of its training, as flat rows: one line a metric, or the numbers of one `rank` */
+        /** Training numbers of a workload as flat rows: one line per metric, or the numbers of one `rank` */
         get: operations["training_performance"];
         put?: never;
         /**
-         * Report training numbers of a workload, in batches; the same batch may be sent again
+         * Report a batch of training numbers of a workload; the same batch may be sent again
          * @description Takes the role operator, the workload's own token, or the service account token of its pod.
          */
         post: operations["report_training"];
@@ -445,7 +462,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Make the token with which a workload may report its training (role operator) */
+        /** Issue the token with which a workload may report its training (role operator) */
         post: operations["report_token"];
         delete?: never;
         options?: never;
@@ -477,8 +494,25 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The processes on the GPUs */
+        /** Processes on the GPUs */
         get: operations["gpu_processes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gpu/map": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One quantity of every GPU in columns, with marks for free, held and unhealthy GPUs */
+        get: operations["gpu_map"];
         put?: never;
         post?: never;
         delete?: never;
@@ -494,7 +528,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GPU nodes, by name unless asked otherwise */
+        /** GPU nodes, by default sorted by name */
         get: operations["list_nodes"];
         put?: never;
         post?: never;
@@ -511,8 +545,25 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One node: its GPUs with health and readings, who holds them, the processes on them */
+        /** One node with the health, readings, holders and processes of its GPUs */
         get: operations["node"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/nodes/{name}/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Utilization, memory, power and temperature of a node's GPUs over time */
+        get: operations["node_metrics"];
         put?: never;
         post?: never;
         delete?: never;
@@ -562,7 +613,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Leases of GPUs by node and GPU: who holds what */
+        /** Leases of GPUs with their holders, by node and GPU */
         get: operations["list_leases"];
         put?: never;
         post?: never;
@@ -579,59 +630,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Why a claim waits, in one sentence with the nodes by reason, and what would make it fit */
+        /** Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit */
         get: operations["explain_claim"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/clusters": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** The clusters of this server, the default one first */
-        get: operations["list_clusters"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/gpu/map": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** One quantity of every GPU in columns, with who is free, held or broken */
-        get: operations["gpu_map"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/nodes/{name}/metrics": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Utilization, memory, power and temperature of a node's GPUs over time */
-        get: operations["node_metrics"];
         put?: never;
         post?: never;
         delete?: never;
@@ -646,7 +646,7 @@ export interface components {
     schemas: {
         /**
          * Health
-         * @description What `/api/healthz` tells.
+         * @description The data of `/api/healthz`.
          */
         Health: {
             /** @enum {unknown} */
@@ -661,7 +661,7 @@ export interface components {
         };
         /**
          * DependencyHealth
-         * @description One dependency: `ok`, `down`, or `off` where none is configured.
+         * @description The state of one dependency: `ok`, `down`, or `off` if it is not configured.
          */
         DependencyHealth: {
             /** @enum {unknown} */
@@ -694,7 +694,7 @@ export interface components {
         };
         /**
          * Page[ClusterStatistics]
-         * @description Some rows, and how many there are.
+         * @description Some rows, and how many there are in all.
          */
         Page_ClusterStatistics_: {
             total: number;
@@ -729,7 +729,7 @@ export interface components {
         };
         /**
          * Page[NamespaceStatistics]
-         * @description Some rows, and how many there are.
+         * @description Some rows, and how many there are in all.
          */
         Page_NamespaceStatistics_: {
             total: number;
@@ -765,7 +765,7 @@ export interface components {
         };
         /**
          * Page[LabelStatistics]
-         * @description Some rows, and how many there are.
+         * @description Some rows, and how many there are in all.
          */
         Page_LabelStatistics_: {
             total: number;
@@ -776,7 +776,7 @@ export interface components {
         };
         /**
          * Page[WorkloadStatistics]
-         * @description Some rows, and how many there are.
+         * @description Some rows, and how many there are in all.
          */
         Page_WorkloadStatistics_: {
             total: number;
@@ -848,7 +848,7 @@ export interface components {
         };
         /**
          * Page[Snapshot]
-         * @description Some rows, and how many there are.
+         * @description Some rows, and how many there are in all.
          */
         Page_Snapshot_: {
             total: number;
@@ -933,7 +933,7 @@ export interface components {
         };
         /**
          * Page[WasteRow]
-         * @description Some rows, and how many there are.
+         * @description Some rows, and how many there are in all.
          */
         Page_WasteRow_: {
             total: number;
@@ -944,7 +944,7 @@ export interface components {
         };
         /**
          * WasteRow
-         * @description A workload that held GPUs which it did not use.
+         * @description A workload with idle GPUs.
          */
         WasteRow: {
             namespace: string;
@@ -956,6 +956,13 @@ export interface components {
             idle_share: number;
             avg_utilization: number | null;
             idle_cost: number;
+        };
+        /**
+         * ClusterName
+         * @description A cluster of this server.
+         */
+        ClusterName: {
+            name: string;
         };
         /**
          * ClusterOverview
@@ -977,7 +984,7 @@ export interface components {
         };
         /**
          * StorageStat
-         * @description File systems of the cluster, each shared one counted once.
+         * @description File systems of the cluster; a shared one counts once.
          */
         StorageStat: {
             totalCapacity: string;
@@ -998,7 +1005,7 @@ export interface components {
         };
         /**
          * ConsumerPage
-         * @description Some consumers, and how many there are.
+         * @description One page of consumers, and how many there are in all.
          */
         ConsumerPage: {
             data: components["schemas"]["Consumer"][];
@@ -1019,7 +1026,7 @@ export interface components {
         };
         /**
          * ConsumerStat
-         * @description What a consumer holds, and how well it uses it (null without a reading).
+         * @description GPUs of a consumer and their mean utilization (null without a reading).
          */
         ConsumerStat: {
             gpuRequest: number;
@@ -1057,7 +1064,7 @@ export interface components {
         };
         /**
          * WorkloadPage
-         * @description Some workloads, and how many there are.
+         * @description One page of workloads, and how many there are in all.
          */
         WorkloadPage: {
             data: components["schemas"]["WorkloadRow"][];
@@ -1065,7 +1072,7 @@ export interface components {
         };
         /**
          * WorkloadRow
-         * @description A workload in a list; times in Unix seconds, 0 for not yet.
+         * @description A workload in a list; times in Unix seconds, 0 if not yet.
          */
         WorkloadRow: {
             kind: string;
@@ -1084,7 +1091,7 @@ export interface components {
         };
         /**
          * WorkloadDetail
-         * @description A workload; times in Unix seconds, 0 for not yet.
+         * @description A workload; times in Unix seconds, 0 if not yet.
          */
         WorkloadDetail: {
             apiVersion: string;
@@ -1109,7 +1116,7 @@ export interface components {
         };
         /**
          * WorkloadPod
-         * @description A pod of a workload, and where it runs.
+         * @description A pod of a workload, and its node.
          */
         WorkloadPod: {
             nodeName: string;
@@ -1118,7 +1125,7 @@ export interface components {
         };
         /**
          * HierarchyItem
-         * @description An object and what it controls.
+         * @description An object and its children.
          */
         HierarchyItem: {
             kind: string;
@@ -1129,7 +1136,7 @@ export interface components {
         };
         /**
          * WorkloadMetadata
-         * @description What lists of workloads can be narrowed to.
+         * @description Values to filter lists of workloads by.
          */
         WorkloadMetadata: {
             namespaces: string[];
@@ -1137,7 +1144,7 @@ export interface components {
         };
         /**
          * Graph
-         * @description One graph, and where it stands among the others.
+         * @description One graph, and its position among the others.
          */
         Graph: {
             serial: number;
@@ -1157,7 +1164,7 @@ export interface components {
         };
         /**
          * GraphConfig
-         * @description How a graph is drawn.
+         * @description How to draw a graph.
          */
         GraphConfig: {
             yAxisUnit: string;
@@ -1173,7 +1180,7 @@ export interface components {
         };
         /**
          * Stored
-         * @description The workload that the numbers were stored for, and how many.
+         * @description The workload that the numbers were stored for, and how many they are.
          */
         Stored: {
             uid: string;
@@ -1181,7 +1188,7 @@ export interface components {
         };
         /**
          * ReportedRow
-         * @description A number as a training job reports it; the time is in Unix milliseconds.
+         * @description A number that a training job reports; the time is in Unix milliseconds.
          */
         ReportedRow: {
             metric: string;
@@ -1192,7 +1199,7 @@ export interface components {
         };
         /**
          * ReportToken
-         * @description A token that may report the training of one workload, and nothing else.
+         * @description A token that may only report the training of one workload.
          */
         ReportToken: {
             uid: string;
@@ -1200,7 +1207,7 @@ export interface components {
         };
         /**
          * GpuMetrics
-         * @description One GPU: memory in GiB, utilization in percent, temperature in Celsius; null for what nobody measures.
+         * @description One GPU: memory in GiB, utilization in percent, temperature in Celsius; null if not measured.
          */
         GpuMetrics: {
             node_name: string;
@@ -1218,7 +1225,7 @@ export interface components {
         };
         /**
          * GpuProcessRow
-         * @description One process on one GPU: GPU memory in MiB, cpu and memory in percent; null for what nobody measures.
+         * @description One process on one GPU: GPU memory in MiB, cpu and memory in percent; null if not measured.
          */
         GpuProcessRow: {
             node_name: string;
@@ -1233,8 +1240,25 @@ export interface components {
             timestamp: string;
         };
         /**
+         * GpuMap
+         * @description Every GPU of a cluster, node by node; all lists of GPUs have the same order.
+         */
+        GpuMap: {
+            quantity: string;
+            unit: string;
+            takenAt: number;
+            nodes: string[];
+            counts: number[];
+            models: string[];
+            modelOf: number[];
+            indexes: number[];
+            values: (number | null)[];
+            marks: string;
+            islands: string;
+        };
+        /**
          * NodePage
-         * @description Some nodes, and how many there are.
+         * @description One page of nodes, and how many there are in all.
          */
         NodePage: {
             data: components["schemas"]["NodeRow"][];
@@ -1258,7 +1282,7 @@ export interface components {
         };
         /**
          * NodeDetail
-         * @description A node with its GPUs, who holds them and what runs on them.
+         * @description A node with its GPUs, their holders and processes.
          */
         NodeDetail: {
             name: string;
@@ -1279,7 +1303,7 @@ export interface components {
         };
         /**
          * NodeGpu
-         * @description A GPU of a node; rates 0.0 to 1.0, memory in GiB, null for what nobody measures.
+         * @description A GPU of a node; rates 0.0 to 1.0, memory in GiB, null if not measured.
          */
         NodeGpu: {
             index: number;
@@ -1313,7 +1337,7 @@ export interface components {
         };
         /**
          * GpuHolder
-         * @description A pod that holds a GPU, and the workload that it belongs to.
+         * @description A pod that holds a GPU, and its workload.
          */
         GpuHolder: {
             podNamespace: string;
@@ -1335,7 +1359,7 @@ export interface components {
         };
         /**
          * ClaimPage
-         * @description Some claims, and how many there are.
+         * @description One page of claims, and how many there are in all.
          */
         ClaimPage: {
             data: components["schemas"]["ClaimRow"][];
@@ -1343,7 +1367,7 @@ export interface components {
         };
         /**
          * ClaimRow
-         * @description A claim: what it asks for and what it got.
+         * @description A claim: its request and its allocation.
          */
         ClaimRow: {
             namespace: string;
@@ -1364,7 +1388,7 @@ export interface components {
         };
         /**
          * ClaimAllocation
-         * @description What one pod of a claim has.
+         * @description The GPUs of one pod of a claim.
          */
         ClaimAllocation: {
             podUid: string;
@@ -1376,7 +1400,7 @@ export interface components {
         };
         /**
          * LeasePage
-         * @description Some leases, and how many there are.
+         * @description One page of leases, and how many there are in all.
          */
         LeasePage: {
             data: components["schemas"]["LeaseRow"][];
@@ -1384,7 +1408,7 @@ export interface components {
         };
         /**
          * LeaseRow
-         * @description A lease of a GPU; `foreign` if gpufleet's scheduler did not make it.
+         * @description A lease of a GPU; `foreign` if gpufleet's scheduler did not create it.
          */
         LeaseRow: {
             name: string;
@@ -1396,7 +1420,7 @@ export interface components {
         };
         /**
          * LeaseHolder
-         * @description A pod that holds a part of a GPU; without a name if the lease doesn't say.
+         * @description A pod that holds a share of a GPU; its name is empty if the lease does not give it.
          */
         LeaseHolder: {
             podUid: string;
@@ -1408,7 +1432,7 @@ export interface components {
         };
         /**
          * WhyWaiting
-         * @description Why a claim waits: a sentence, the nodes by reason, and what would make it fit.
+         * @description Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit.
          */
         WhyWaiting: {
             waiting: boolean;
@@ -1417,30 +1441,6 @@ export interface components {
                 [key: string]: number;
             };
             remedies: string[];
-        };
-        /**
-         * ClusterName
-         * @description A cluster that this server follows; the first of the list is the default one.
-         */
-        ClusterName: {
-            name: string;
-        };
-        /**
-         * GpuMap
-         * @description Every GPU of a cluster, node after node. The lists of GPUs are all in one order.
-         */
-        GpuMap: {
-            quantity: string;
-            unit: string;
-            takenAt: number;
-            nodes: string[];
-            counts: number[];
-            models: string[];
-            modelOf: number[];
-            indexes: number[];
-            values: (number | null)[];
-            marks: string;
-            islands: string;
         };
         ClustersError: {
             /** @description The HTTP status. */
@@ -1464,7 +1464,7 @@ export interface components {
         };
     };
     responses: {
-        /** @description It did not work; the sentence says why. */
+        /** @description Failure; the message says why. */
         ClustersError: {
             headers: {
                 "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -1481,7 +1481,7 @@ export interface components {
                 "application/json": components["schemas"]["ClustersError"];
             };
         };
-        /** @description It did not work; the sentence says why. */
+        /** @description Failure; the message says why. */
         AggregationError: {
             headers: {
                 "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -1498,7 +1498,7 @@ export interface components {
                 "application/json": components["schemas"]["AggregationError"];
             };
         };
-        /** @description It did not work; the sentence says why. */
+        /** @description Failure; the message says why. */
         LiveError: {
             headers: {
                 "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -1524,7 +1524,7 @@ export interface components {
         "X-Trace-Id": string;
         /** @description Names query parameters that were ignored. */
         Warning: string;
-        /** @description Send it back as If-None-Match to get a 304 while nothing changed. */
+        /** @description Send it as If-None-Match to get a 304 while nothing changed. */
         ETag: string;
     };
     pathItems: never;
@@ -1540,7 +1540,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -1585,7 +1585,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -1611,7 +1611,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -1623,7 +1623,7 @@ export interface operations {
                     "text/plain; charset=utf-8": string;
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -1649,7 +1649,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -1661,7 +1661,7 @@ export interface operations {
                     "text/plain; charset=utf-8": string;
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -1687,7 +1687,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -1699,7 +1699,7 @@ export interface operations {
                     "text/plain; version=1.0.0; charset=utf-8": string;
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -1725,7 +1725,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -1751,7 +1751,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -1784,7 +1784,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -1811,7 +1811,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -1837,7 +1837,7 @@ export interface operations {
                 start_time?: string;
                 /** @description RFC 3339 with an offset; inclusive. */
                 end_time?: string;
-                /** @description What the key is of. */
+                /** @description What the key belongs to. */
                 dimension_type: "annotation" | "label";
             };
             header?: never;
@@ -1846,7 +1846,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -1873,7 +1873,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -1899,7 +1899,7 @@ export interface operations {
                 start_time?: string;
                 /** @description RFC 3339 with an offset; inclusive. */
                 end_time?: string;
-                /** @description What the key is of. */
+                /** @description What the key belongs to. */
                 dimension_type: "annotation" | "label";
                 /** @description Key, such as team. */
                 dimension_key: string;
@@ -1910,7 +1910,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -1937,7 +1937,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -1976,7 +1976,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -2021,7 +2021,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -2062,7 +2062,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -2107,7 +2107,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -2139,7 +2139,7 @@ export interface operations {
                 page_size?: number;
                 /** @description Direction of the order. */
                 order_direction?: "asc" | "desc";
-                /** @description What the key is of. */
+                /** @description What the key belongs to. */
                 dimension_type: "annotation" | "label";
                 /** @description Key, such as team. */
                 dimension_key: string;
@@ -2152,7 +2152,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -2198,7 +2198,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -2236,7 +2236,7 @@ export interface operations {
                 workload_name?: string;
                 /** @description Kind; all if not given. */
                 workload_type?: string;
-                /** @description What to order by. */
+                /** @description Sort field. */
                 order_by?: "time" | "utilization";
             };
             header?: never;
@@ -2245,7 +2245,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -2313,7 +2313,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -2342,7 +2342,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -2398,7 +2398,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -2428,7 +2428,7 @@ export interface operations {
                 page?: number;
                 /** @description Rows per page. */
                 page_size?: number;
-                /** @description Also tell who had what. */
+                /** @description Include the workloads of each snapshot. */
                 details?: boolean;
             };
             header?: never;
@@ -2437,7 +2437,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -2495,7 +2495,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -2521,11 +2521,11 @@ export interface operations {
                 group_by?: string;
                 /** @description Cluster; the default one if not given. */
                 cluster?: string;
-                /** @description Tell this many groups, the largest; the rest is one row. 0: all. */
+                /** @description Number of largest groups; the rest is one row. 0: all. */
                 groups?: number;
-                /** @description Tell also how this many groups, the largest, used GPUs over time. */
+                /** @description Number of largest groups to include as time series. */
                 series?: number;
-                /** @description Form; what Accept says if not given. */
+                /** @description Format; from the Accept header if not given. */
                 format?: "csv" | "html" | "json";
             };
             header?: never;
@@ -2534,7 +2534,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -2614,7 +2614,7 @@ export interface operations {
                     "text/html": string;
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -2651,7 +2651,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -2693,7 +2693,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -2710,6 +2710,66 @@ export interface operations {
             default: components["responses"]["AggregationError"];
         };
     };
+    list_clusters: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": [
+                     *         {
+                     *           "name": "prod"
+                     *         },
+                     *         {
+                     *           "name": "lab"
+                     *         }
+                     *       ],
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["ClusterName"][];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
     cluster_overview: {
         parameters: {
             query?: {
@@ -2722,7 +2782,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -2771,7 +2831,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -2804,7 +2864,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -2847,7 +2907,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -2878,7 +2938,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -2948,7 +3008,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -2988,7 +3048,7 @@ export interface operations {
                 orderBy?: "end_at" | "start_at";
                 /** @description Sort by this instead: most GPUs first, or by name. */
                 sort?: "gpus" | "name";
-                /** @description The other way round. */
+                /** @description Reverse the order. */
                 reverse?: boolean;
             };
             header?: never;
@@ -2997,7 +3057,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -3043,7 +3103,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -3074,7 +3134,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -3125,7 +3185,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -3156,7 +3216,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -3197,7 +3257,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -3226,7 +3286,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -3262,7 +3322,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -3299,7 +3359,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -3397,7 +3457,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -3434,7 +3494,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -3467,7 +3527,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -3512,7 +3572,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -3568,7 +3628,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -3626,7 +3686,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -3667,7 +3727,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -3698,7 +3758,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -3737,7 +3797,95 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
+        };
+    };
+    gpu_map: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description The quantity of each GPU. */
+                quantity?: "memory" | "power" | "temperature" | "utilization";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": {
+                     *         "quantity": "utilization",
+                     *         "unit": "%",
+                     *         "takenAt": 1609459200,
+                     *         "nodes": [
+                     *           "gpu-node-1",
+                     *           "gpu-node-2"
+                     *         ],
+                     *         "counts": [
+                     *           2,
+                     *           1
+                     *         ],
+                     *         "models": [
+                     *           "NVIDIA H200"
+                     *         ],
+                     *         "modelOf": [
+                     *           0,
+                     *           0
+                     *         ],
+                     *         "indexes": [
+                     *           0,
+                     *           1,
+                     *           0
+                     *         ],
+                     *         "values": [
+                     *           97,
+                     *           0,
+                     *           null
+                     *         ],
+                     *         "marks": "hfx",
+                     *         "islands": "00-"
+                     *       },
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["GpuMap"];
+                        message: string | null;
+                        error: null;
+                    };
+                };
+            };
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -3767,9 +3915,9 @@ export interface operations {
                 state?: "busy" | "faulty" | "idle" | "partial";
                 /** @description Part of the name, in any case. */
                 name?: string;
-                /** @description Sort field: by name, faulty first, most free GPUs first, or the busiest first. */
+                /** @description Sort by name, faulty first, most free GPUs first, or busiest first. */
                 sort?: "free" | "name" | "state" | "utilization";
-                /** @description The other way round. */
+                /** @description Reverse the order. */
                 reverse?: boolean;
             };
             header?: never;
@@ -3778,7 +3926,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -3821,7 +3969,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -3852,7 +4000,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -3931,7 +4079,91 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    node_metrics: {
+        parameters: {
+            query: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Unix seconds. */
+                start: number;
+                /** @description Unix seconds. */
+                end: number;
+                /** @description Seconds between two points. */
+                step?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "GPU Power": {
+                     *           "serial": 3,
+                     *           "series": [
+                     *             {
+                     *               "name": "GPU-0",
+                     *               "points": [
+                     *                 [
+                     *                   650.5,
+                     *                   1609459200000
+                     *                 ]
+                     *               ]
+                     *             }
+                     *           ],
+                     *           "config": {
+                     *             "yAxisUnit": "W"
+                     *           }
+                     *         }
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: {
+                            [key: string]: components["schemas"]["Graph"];
+                        };
+                        /** @description The request's trace id. */
+                        traceId: string;
+                    };
+                };
+            };
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -3960,7 +4192,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -3972,7 +4204,7 @@ export interface operations {
                     "text/event-stream": string;
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -4002,7 +4234,7 @@ export interface operations {
                 namespace?: string;
                 /** @description Claims in this phase only. */
                 phase?: "Bound" | "Failed" | "Pending" | "Reserved";
-                /** @description Claims of this gang only; * for those of any. */
+                /** @description Claims of this gang only; * for any gang. */
                 gang?: string;
             };
             header?: never;
@@ -4011,7 +4243,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -4074,7 +4306,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -4109,7 +4341,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -4157,7 +4389,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -4189,7 +4421,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It worked. */
+            /** @description Success. */
             200: {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
@@ -4225,239 +4457,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description The caller has it already. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["ClustersError"];
-            401: components["responses"]["ClustersError"];
-            403: components["responses"]["ClustersError"];
-            404: components["responses"]["ClustersError"];
-            429: components["responses"]["ClustersError"];
-            500: components["responses"]["ClustersError"];
-            503: components["responses"]["ClustersError"];
-            default: components["responses"]["ClustersError"];
-        };
-    };
-    list_clusters: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description It worked. */
-            200: {
-                headers: {
-                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
-                    Warning: components["headers"]["Warning"];
-                    ETag: components["headers"]["ETag"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "code": 0,
-                     *       "message": "success",
-                     *       "data": [
-                     *         {
-                     *           "name": "prod"
-                     *         },
-                     *         {
-                     *           "name": "lab"
-                     *         }
-                     *       ],
-                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
-                     *     }
-                     */
-                    "application/json": {
-                        /** @constant */
-                        code: 0;
-                        message: string;
-                        data: components["schemas"]["ClusterName"][];
-                        /** @description The request's trace id. */
-                        traceId: string;
-                    };
-                };
-            };
-            /** @description The caller has it already. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["ClustersError"];
-            401: components["responses"]["ClustersError"];
-            403: components["responses"]["ClustersError"];
-            404: components["responses"]["ClustersError"];
-            429: components["responses"]["ClustersError"];
-            500: components["responses"]["ClustersError"];
-            503: components["responses"]["ClustersError"];
-            default: components["responses"]["ClustersError"];
-        };
-    };
-    gpu_map: {
-        parameters: {
-            query?: {
-                /** @description Cluster; the default one if not given. */
-                cluster?: string;
-                /** @description What is told of each GPU. */
-                quantity?: "memory" | "power" | "temperature" | "utilization";
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description It worked. */
-            200: {
-                headers: {
-                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
-                    Warning: components["headers"]["Warning"];
-                    ETag: components["headers"]["ETag"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "success": true,
-                     *       "data": {
-                     *         "quantity": "utilization",
-                     *         "unit": "%",
-                     *         "takenAt": 1609459200,
-                     *         "nodes": [
-                     *           "gpu-node-1",
-                     *           "gpu-node-2"
-                     *         ],
-                     *         "counts": [
-                     *           2,
-                     *           1
-                     *         ],
-                     *         "models": [
-                     *           "NVIDIA H200"
-                     *         ],
-                     *         "modelOf": [
-                     *           0,
-                     *           0
-                     *         ],
-                     *         "indexes": [
-                     *           0,
-                     *           1,
-                     *           0
-                     *         ],
-                     *         "values": [
-                     *           97,
-                     *           0,
-                     *           null
-                     *         ],
-                     *         "marks": "hfx",
-                     *         "islands": "00-"
-                     *       },
-                     *       "message": null,
-                     *       "error": null
-                     *     }
-                     */
-                    "application/json": {
-                        /** @constant */
-                        success: true;
-                        data: components["schemas"]["GpuMap"];
-                        message: string | null;
-                        error: null;
-                    };
-                };
-            };
-            /** @description The caller has it already. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["LiveError"];
-            401: components["responses"]["LiveError"];
-            403: components["responses"]["LiveError"];
-            404: components["responses"]["LiveError"];
-            429: components["responses"]["LiveError"];
-            500: components["responses"]["LiveError"];
-            503: components["responses"]["LiveError"];
-            default: components["responses"]["LiveError"];
-        };
-    };
-    node_metrics: {
-        parameters: {
-            query: {
-                /** @description Cluster; the default one if not given. */
-                cluster?: string;
-                /** @description Unix seconds. */
-                start: number;
-                /** @description Unix seconds. */
-                end: number;
-                /** @description Seconds between two points. */
-                step?: number;
-            };
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description It worked. */
-            200: {
-                headers: {
-                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
-                    Warning: components["headers"]["Warning"];
-                    ETag: components["headers"]["ETag"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "code": 0,
-                     *       "message": "success",
-                     *       "data": {
-                     *         "GPU Power": {
-                     *           "serial": 3,
-                     *           "series": [
-                     *             {
-                     *               "name": "GPU-0",
-                     *               "points": [
-                     *                 [
-                     *                   650.5,
-                     *                   1609459200000
-                     *                 ]
-                     *               ]
-                     *             }
-                     *           ],
-                     *           "config": {
-                     *             "yAxisUnit": "W"
-                     *           }
-                     *         }
-                     *       },
-                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
-                     *     }
-                     */
-                    "application/json": {
-                        /** @constant */
-                        code: 0;
-                        message: string;
-                        data: {
-                            [key: string]: components["schemas"]["Graph"];
-                        };
-                        /** @description The request's trace id. */
-                        traceId: string;
-                    };
-                };
-            };
-            /** @description The caller has it already. */
+            /** @description Not modified. */
             304: {
                 headers: {
                     [name: string]: unknown;
