@@ -6,11 +6,8 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-pytest.register_assert_rewrite("kubelite.contract")
-
-from e2e.cluster import Cluster  # noqa: E402
-
-from kubelite.contract.client import Api, Server  # noqa: E402
+from e2e.cluster import Cluster
+from kubelite.contract.client import Api, Server
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from gpufleet.runtime.settings import DockerSettings, SlurmSettings
 from gpufleet.sources.docker import DockerSource
 from gpufleet.sources.docker.engine import Engine
 from gpufleet.sources.slurm import SlurmSource
-from gpufleet.sources.slurm.rest import Rest
+from gpufleet.sources.slurm.rest import SlurmRest
 
 NOW = BUILT + 300 * DAY + 12_345.0
 SIMULATION = Simulation(seed=3, nodes=32, gpus=8)
@@ -42,9 +42,9 @@ class SourceReader:
             await self.slurm.close()
             await self.docker.close()
 
-    async def look(self) -> None:
-        await self.slurm.look()
-        await self.docker.look()
+    async def refresh(self) -> None:
+        await self.slurm.refresh()
+        await self.docker.refresh()
         self.fleet.put_readings(SIMULATION.readings_at(self.at))
 
     def holders(self) -> dict[tuple[str, int], str]:
@@ -69,7 +69,7 @@ async def test_at_any_time_the_holders_equal_the_simulation() -> None:
     async with SourceReader().opened() as followed:
         seen: set[str] = set()
         for _ in range(60):
-            await followed.look()
+            await followed.refresh()
             assert followed.holders() == expected_holders(followed.at)
             seen |= {workload.status for workload in followed.fleet.workloads().values()}
             followed.at += 731.0
@@ -78,12 +78,12 @@ async def test_at_any_time_the_holders_equal_the_simulation() -> None:
 
 async def test_every_gpu_second_is_recorded_once() -> None:
     async with SourceReader().opened() as followed:
-        await followed.look()
+        await followed.refresh()
         followed.fleet.start_accounting()
         end = NOW + 9 * 3600
         while followed.at < end:
             followed.at += 60.0
-            await followed.look()
+            await followed.refresh()
         written = {(p.pod_uid, p.start): p for p in followed.fleet.allocation_periods.drain()}
         since = min(period.start for period in written.values())
         expected = [h for h in allocation_periods(SIMULATION, since - DAY, end) if h.source != "k8s"]
@@ -104,9 +104,9 @@ async def test_every_gpu_second_is_recorded_once() -> None:
 
 async def test_earlier_jobs_are_read_from_the_accounting_database() -> None:
     async with SourceReader().opened(history=2 * DAY) as followed:
-        await followed.look()
+        await followed.refresh()
         followed.fleet.start_accounting()
-        await followed.look()
+        await followed.refresh()
         ended = {uid for uid, record in followed.fleet.ended().items() if record.workload.kind == "SlurmJob"}
         expected = {
             run.uid
@@ -119,7 +119,7 @@ async def test_earlier_jobs_are_read_from_the_accounting_database() -> None:
 
 async def test_users_accounts_and_partitions_are_read() -> None:
     async with SourceReader().opened() as followed:
-        await followed.look()
+        await followed.refresh()
         jobs = [w for w in followed.fleet.workloads().values() if w.kind == "SlurmJob"]
         runs = {run.uid: run for run in SIMULATION.runs(NOW, NOW)}
         for job in jobs:
@@ -134,13 +134,21 @@ async def test_users_accounts_and_partitions_are_read() -> None:
 async def test_a_changed_container_is_reported_before_the_next_listing() -> None:
     runs = [run for run in SIMULATION.runs(NOW, NOW + DAY) if run.slot.role.name == "container-batch"]
     bound = min(run.bound for run in runs if run.bound > NOW)
-    at = bound - 1
-    async with FakeServers(SIMULATION, lambda: at) as servers:
+    at, polls = bound - 1, 0
+
+    def clock() -> float:
+        nonlocal polls
+        polls += 1
+        return at
+
+    async with FakeServers(SIMULATION, clock) as servers:
         engine = Engine(DockerSettings(url=servers.url))
         try:
             changes = engine.changes()
             change = asyncio.ensure_future(anext(changes))
-            await asyncio.sleep(1.5)
+            async with asyncio.timeout(20):
+                while polls < 3:  # noqa: ASYNC110  the server polls the clock and signals nothing
+                    await asyncio.sleep(0.01)
             assert not change.done()
             at = bound + 1
             await asyncio.wait_for(change, 20)
@@ -151,7 +159,7 @@ async def test_a_changed_container_is_reported_before_the_next_listing() -> None
 
 async def test_a_fleet_too_small_for_slurm_has_no_slurm() -> None:
     async with FakeServers(Simulation(1, 4, 8), lambda: NOW) as servers:
-        rest = Rest(SlurmSettings(url=servers.url))
+        rest = SlurmRest(SlurmSettings(url=servers.url))
         try:
             with pytest.raises(SlurmUnavailable, match="slurmrestd has no /slurm"):
                 await rest.jobs()

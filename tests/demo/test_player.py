@@ -48,7 +48,7 @@ async def followed(server: KubeLite, at: float) -> AsyncIterator[Fleet]:
         slurm = SlurmSource(SlurmSettings(url=servers.url), fleet, clock=lambda: at)
         docker = DockerSource(DockerSettings(url=servers.url), fleet, clock=lambda: at)
         for other in (slurm, docker):
-            await other.look()
+            await other.refresh()
             await other.close()
         task = asyncio.create_task(source.run())
         try:

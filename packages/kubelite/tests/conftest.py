@@ -6,10 +6,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-pytest.register_assert_rewrite("kubelite.contract")
-
-from kubelite import KubeLite  # noqa: E402
-from kubelite.contract.client import Api, Server, find_kubectl  # noqa: E402
+from kubelite import KubeLite
+from kubelite.contract.client import Api, Server, find_kubectl
 
 
 @pytest.fixture

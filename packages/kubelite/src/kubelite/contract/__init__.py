@@ -8,3 +8,10 @@ To run it on another server, import the test classes into a test module and prov
 `api` that returns a `kubelite.contract.client.Api` for an empty namespace. It needs the extra
 `kubelite[contract]`.
 """
+
+import pkgutil
+
+import pytest
+
+# Show the values of failed assertions, as pytest does in test modules.
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
