@@ -1,4 +1,4 @@
-"""Log lines, and what becomes of those that can't be written."""
+"""Log lines, repeated warnings, and lines that can't be written."""
 
 import asyncio
 import sys
@@ -28,7 +28,7 @@ def errors_into(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("style", ["json", "console"])
-def test_a_line_that_can_not_be_written_costs_only_itself(
+def test_a_line_that_can_not_be_written_is_lost_without_harm(
     style: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with errors_into(Path("/dev/full"), monkeypatch):
@@ -37,14 +37,14 @@ def test_a_line_that_can_not_be_written_costs_only_itself(
             get_logger("test").info("a disk is full", number=number)
 
 
-def test_a_text_that_is_no_unicode_is_told_all_the_same(
+def test_invalid_unicode_is_logged_anyway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with errors_into(tmp_path / "log", monkeypatch):
         configure_logs("info", "json")
         get_logger("test").info("a file", name=b"caf\xe9".decode("utf-8", "surrogateescape"))
-    told = msgspec.json.decode((tmp_path / "log").read_bytes().replace(b"\\udce9", b"?"))
-    assert (told["event"], told["name"], told["component"]) == ("a file", "caf?", "test")
+    logged = msgspec.json.decode((tmp_path / "log").read_bytes().replace(b"\\udce9", b"?"))
+    assert (logged["event"], logged["name"], logged["component"]) == ("a file", "caf?", "test")
 
 
 async def test_work_in_the_background_outlives_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,18 +66,18 @@ async def test_work_in_the_background_outlives_a_full_disk(monkeypatch: pytest.M
                 await again.wait()
 
 
-def test_what_stays_wrong_is_told_at_growing_intervals_and_at_once_when_it_changes() -> None:
+def test_a_repeated_warning_is_logged_at_growing_intervals_and_immediately_when_it_changes() -> None:
     clock = [0.0]
     warnings = RepeatedWarnings(get_logger("test"), lambda: clock[0])
     with capture_logs() as lines:
-        told = []
+        logged = []
         for second in range(1000):
             clock[0] = float(second)
             before = len(lines)
             warnings.warn("lease a", "not released", error="503" if second < 500 else "403")
             if len(lines) > before:
-                told.append(second)
-        assert told == [0, 30, 90, 210, 450, 500, 530, 590, 710, 950]
+                logged.append(second)
+        assert logged == [0, 30, 90, 210, 450, 500, 530, 590, 710, 950]
         warnings.clear("lease a")
         warnings.warn("lease a", "not released", error="403")
         warnings.warn("lease b", "not released", error="403")
@@ -86,7 +86,7 @@ def test_what_stays_wrong_is_told_at_growing_intervals_and_at_once_when_it_chang
     assert lines[-1]["error"] == "403"
 
 
-def test_no_more_is_remembered_than_fits() -> None:
+def test_the_memory_of_repeated_warnings_is_bounded() -> None:
     warnings = RepeatedWarnings(get_logger("test"))
     with capture_logs() as lines:
         for _ in range(2):

@@ -62,7 +62,7 @@ def test_the_variables_of_the_contract_work(tmp_path: Path) -> None:
         ),
         ({}, {}, "[server]\nprot = 1\n", "no setting server.prot; did you mean port?"),
         ({}, {}, "[sever]\nport = 1\n", "no group [sever]; did you mean server?"),
-        ({}, {}, "[clusters.east.server]\n", "[clusters.east.server]: a cluster has metrics, kubernetes"),
+        ({}, {}, "[clusters.east.server]\n", "[clusters.east.server]: a cluster can set metrics, kubernetes"),
         (
             {},
             {},
@@ -78,7 +78,7 @@ def test_the_variables_of_the_contract_work(tmp_path: Path) -> None:
             "",
             "'' from environment variable GPUFLEET_DATA is wrong; it takes a path",
         ),
-        ({"store.data": "~nobody-here/x"}, {}, "", "only for a user who is known here"),
+        ({"store.data": "~nobody-here/x"}, {}, "", "~USER only for an existing user"),
         ({"server.request_timeout": "soon"}, {}, "", "it takes a duration such as 15s, 5m, 2h or 30d"),
         (
             {"server.request_timeout": "0s"},
@@ -88,7 +88,7 @@ def test_the_variables_of_the_contract_work(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_setting_says_which_whence_and_what_it_takes(
+def test_a_wrong_value_names_the_setting_its_source_and_what_it_takes(
     tmp_path: Path, flags: dict[str, object], environment: dict[str, str], text: str, sentence: str
 ) -> None:
     with pytest.raises(SettingsError) as refusal:
@@ -112,7 +112,7 @@ def test_without_cluster_tables_there_is_one_cluster(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="is not there"):
+    with pytest.raises(SettingsError, match="does not exist"):
         load_settings({}, {}, tmp_path / "missing.toml")
 
 

@@ -1,22 +1,22 @@
-"""Settings: frozen groups, read once from flags, environment and `gpufleet.toml`."""
+"""Settings: frozen groups, loaded once from flags, environment variables and `gpufleet.toml`."""
 
-from gpufleet.runtime.settings.groups.accounting import AccountingSettings, TrainingSettings
-from gpufleet.runtime.settings.groups.processes import AgentSettings, SchedulerSettings, WebhookSettings
-from gpufleet.runtime.settings.groups.server import (
-    AuthSettings,
-    LogSettings,
-    MetricsSettings,
-    ServerSettings,
-    StoreSettings,
-)
+from gpufleet.runtime.settings.groups.accounting import AccountingSettings
+from gpufleet.runtime.settings.groups.agent import AgentSettings
+from gpufleet.runtime.settings.groups.demo import DemoSettings
+from gpufleet.runtime.settings.groups.devices import DevicesSettings
+from gpufleet.runtime.settings.groups.log import LogSettings
+from gpufleet.runtime.settings.groups.metrics import MetricsSettings
+from gpufleet.runtime.settings.groups.scheduler import SchedulerSettings
+from gpufleet.runtime.settings.groups.server import AuthSettings, ServerSettings
 from gpufleet.runtime.settings.groups.sources import (
-    DemoSettings,
-    DevicesSettings,
     DockerSettings,
     KubernetesSettings,
     LocalSettings,
     SlurmSettings,
 )
+from gpufleet.runtime.settings.groups.store import StoreSettings
+from gpufleet.runtime.settings.groups.training import TrainingSettings
+from gpufleet.runtime.settings.groups.webhook import WebhookSettings
 from gpufleet.runtime.settings.load import Settings, load_settings
 
 __all__ = [

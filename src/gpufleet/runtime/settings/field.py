@@ -1,8 +1,7 @@
-"""One setting: its default, what it is for, where it may come from and what it takes.
+"""Declare a setting: its default, purpose, sources and limits.
 
-A group of settings is a frozen dataclass whose fields are made by `setting(...)`. All that
-the command line, the environment, the file and the reference page need to know of a
-setting stands in that one call.
+A group of settings is a frozen dataclass whose fields are made by `setting(...)`. That one call has everything
+that the command line, the environment, the file and the reference page need.
 """
 
 import dataclasses
@@ -12,7 +11,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What is known of a setting beside its name, type and default."""
+    """The facts of a setting besides its name, type and default."""
 
     help: str
     flag: str | None
@@ -38,9 +37,9 @@ def setting(
 ) -> Any:
     """Declare a setting.
 
-    `flag` replaces the flag made of group and name; `env` are further variables that are
-    read beside `GPUFLEET_<GROUP>_<NAME>`; `unit` "s" makes it a duration ("15s", "5m");
-    a `secret` is never shown and takes no flag, since command lines are public.
+    `flag` replaces the default flag of group and name. `env` lists variables besides
+    `GPUFLEET_<GROUP>_<NAME>`. The unit "s" makes it a duration ("15s", "5m"). A `secret` is never shown and
+    has no flag, because command lines are public.
     """
     facts = Facts(help, flag, tuple(env), unit, tuple(choices), minimum, maximum, secret)
     if isinstance(default, dict):
@@ -50,7 +49,7 @@ def setting(
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A declared setting with the names by which each source knows it."""
+    """A declared setting with its name in each source."""
 
     group: str
     name: str
@@ -60,27 +59,26 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """The name in messages and, with the group as table, in the file: `server.port`."""
+        """Return the name in messages and in the file: `server.port`."""
         return f"{self.group}.{self.name}"
 
     @property
     def flag(self) -> str | None:
-        """The command-line flag, or None for a secret."""
+        """Return the command-line flag, or None for a secret."""
         if self.facts.secret:
             return None
         return self.facts.flag or f"--{self.group}-{self.name}".replace("_", "-")
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The environment variables that are read, the most specific first."""
+        """Return the environment variables, the most specific first."""
         return (f"GPUFLEET_{self.group}_{self.name}".upper(), *self.facts.env)
 
 
 def settings_of(group: str, cls: type) -> list[Setting]:
-    """The settings that a group declares, in order."""
-    hints = {field.name: field.type for field in dataclasses.fields(cls)}
+    """Return the settings of a group, in order of declaration."""
     return [
-        Setting(group, field.name, hints[field.name], _default(field), field.metadata["facts"])
+        Setting(group, field.name, field.type, _default(field), field.metadata["facts"])
         for field in dataclasses.fields(cls)
     ]
 

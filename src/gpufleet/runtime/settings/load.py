@@ -1,8 +1,8 @@
-"""Read the settings once: flags first, then the environment, then `gpufleet.toml`, then defaults.
+"""Load the settings: flags first, then the environment, then `gpufleet.toml`, then defaults.
 
-A wrong value stops the program with a sentence that names the setting, where the value came
-from and what the setting takes. A name that nobody knows is refused with the nearest known
-one, because a misspelt setting that is silently ignored is the costlier surprise.
+A wrong value stops the program with a message that names the setting, the source of the value and what the
+setting takes. An unknown name is refused with the nearest known one: a misspelt setting that is silently
+ignored would be worse.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ DEFAULT_FILE = Path("gpufleet.toml")
 class Settings:
     """All groups, each a frozen dataclass: `settings[ServerSettings].port`.
 
-    `clusters` has the settings of each cluster by name: those of the file's `[clusters.NAME.GROUP]`
-    tables over the ones here. Without such tables there is one cluster, named `default`.
+    `clusters` has the settings of each cluster by name: the `[clusters.NAME.GROUP]` tables of the file override
+    the groups here. Without such tables there is one cluster, named `default`.
     """
 
     def __init__(
@@ -39,20 +39,20 @@ class Settings:
         return cast(T, self._groups[group])
 
     def replace(self, *groups: object) -> "Settings":
-        """These settings with some groups exchanged, for all clusters alike."""
+        """Return these settings with some groups replaced, for all clusters."""
         changed = {**self._groups, **{type(group): group for group in groups}}
         clusters = {n: s.replace(*groups) for n, s in self.clusters.items() if s is not self}
         return Settings(changed, clusters)
 
     def with_clusters(self, clusters: Mapping[str, "Settings"]) -> "Settings":
-        """These settings with these clusters, instead of those of the file."""
+        """Return these settings with these clusters instead of those of the file."""
         return Settings(self._groups, clusters)
 
 
 def load_settings(
     flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None = None
 ) -> Settings:
-    """Settings from `flags` (by dotted key), `environment` and `file` (or gpufleet.toml if it is there)."""
+    """Load settings from `flags` (by dotted key), `environment` and `file` (default: gpufleet.toml if it exists)."""
     where, tables = _read_file(file, environment)
     _refuse_unknown_variables(environment)
     own = {name: table for name, table in tables.items() if name != "clusters"}
@@ -64,25 +64,27 @@ def load_settings(
 
 
 def _load_cluster(where: str, cluster: str, tables: object, base: Mapping[type, object]) -> Settings:
-    """The settings of one cluster: what its tables say, else what holds for all."""
+    """Return the settings of one cluster: its own tables over the groups of all."""
     if not isinstance(tables, dict):
         raise SettingsError(f"settings file {where}: write a cluster as [clusters.{cluster}.GROUP]")
     groups = dict(base)
     for name, table in tables.items():
         if name not in CLUSTER_GROUPS:
             known = ", ".join(CLUSTER_GROUPS)
-            raise SettingsError(f"settings file {where}: [clusters.{cluster}.{name}]: a cluster has {known}")
+            raise SettingsError(
+                f"settings file {where}: [clusters.{cluster}.{name}]: a cluster can set {known}"
+            )
         if not isinstance(table, dict):
             raise SettingsError(f"settings file {where}: write [clusters.{cluster}.{name}] as a table")
         cls = GROUPS[name]
         known_settings = settings_of(name, cls)
         _refuse_unknown_keys(f"{where}, cluster {cluster}", name, table, known_settings)
-        said = {
+        own = {
             s.name: _parsed(s, table[s.name], f"file {where}, cluster {cluster}")
             for s in known_settings
             if s.name in table
         }
-        groups[cls] = dataclasses.replace(cast(Any, base[cls]), **said)
+        groups[cls] = dataclasses.replace(cast(Any, base[cls]), **own)
     return Settings(groups)
 
 
@@ -131,14 +133,14 @@ def _read_file(
 ) -> tuple[str, Mapping[str, Mapping[str, object]]]:
     named = file or (Path(environment["GPUFLEET_CONFIG"]) if environment.get("GPUFLEET_CONFIG") else None)
     path = named or DEFAULT_FILE
-    if named is None and not _may_look_for(path):
+    if named is None and not _may_exist(path):
         return str(path), {}
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if named is None:
             return str(path), {}
-        raise SettingsError(f"settings file {path} is not there") from None
+        raise SettingsError(f"settings file {path} does not exist") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"settings file {path} is not valid TOML: {error}") from None
     except OSError as error:
@@ -151,11 +153,11 @@ def _read_file(
     return str(path), tables
 
 
-def _may_look_for(path: Path) -> bool:
-    """Return False if the working directory is closed to this user.
+def _may_exist(path: Path) -> bool:
+    """Return False if this user may not search the working directory.
 
-    The agent of the chart runs as root without capabilities, and the working directory of the image
-    belongs to another user. A file that was never asked for is no reason to stop there.
+    The agent of the chart runs as root without capabilities, and the working directory of the image belongs to
+    another user. A default file that can't be read must not stop it.
     """
     try:
         path.stat()
@@ -191,5 +193,5 @@ def _nearest(name: str, known: Any) -> str:
 
 
 def describe(setting: Setting) -> str:
-    """One line for `--help`: what it is for, what it takes, and its default."""
+    """Return one line for `--help`: the purpose and what the setting takes."""
     return f"{setting.facts.help} Takes {takes(setting)}."

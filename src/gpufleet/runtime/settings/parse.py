@@ -1,7 +1,6 @@
-"""Turn the text of a flag or variable, or the value in a file, into a setting's type.
+"""Convert the text of a flag or variable, or the value in a file, to a setting's type.
 
-Refusals are sentences that say what the setting takes; the caller adds which setting it is
-and where the value came from.
+A ValueError says what the setting takes; the caller adds the name of the setting and the source of the value.
 """
 
 import math
@@ -17,7 +16,7 @@ _FALSE = {"0", "false", "no", "off"}
 
 
 def parse(setting: Setting, raw: object) -> Any:
-    """The value that `raw` stands for; ValueError says what the setting takes."""
+    """Return the value of `raw`; raise ValueError with what the setting takes."""
     kind = setting.type
     if kind is bool:
         return _boolean(raw)
@@ -40,7 +39,7 @@ def parse(setting: Setting, raw: object) -> Any:
 
 
 def takes(setting: Setting) -> str:
-    """What the setting takes, to stand behind "takes"."""
+    """Return what the setting takes, as the object of "it takes"."""
     facts, kind = setting.facts, setting.type
     if facts.choices:
         return ("any of " if kind == tuple[str, ...] else "one of ") + ", ".join(facts.choices)
@@ -62,7 +61,7 @@ def takes(setting: Setting) -> str:
 
 
 def amount(setting: Setting, value: float) -> str:
-    """A number as people write it: a duration with the largest unit that it is a whole number of."""
+    """Return a number as text; a duration in the largest unit that divides it."""
     if setting.facts.unit != "s":
         return f"{value:g}" if value != int(value) else f"{int(value)}"
     for unit, seconds in sorted(_UNITS.items(), key=lambda item: -item[1]):
@@ -165,5 +164,5 @@ def _path(raw: object) -> Path:
         raise ValueError("a path")
     try:
         return Path(_text(raw)).expanduser()
-    except RuntimeError:  # ~ of a user that there is none of
-        raise ValueError("a path, beginning with ~ only for a user who is known here") from None
+    except RuntimeError:  # ~ of an unknown user
+        raise ValueError("a path; ~USER only for an existing user") from None

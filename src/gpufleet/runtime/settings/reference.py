@@ -1,4 +1,4 @@
-"""The settings page of the documentation, made from the declarations themselves."""
+"""Generate the settings page of the documentation from the declarations."""
 
 import inspect
 from pathlib import Path
@@ -10,15 +10,15 @@ from gpufleet.runtime.settings.parse import amount, takes
 
 _HEAD = """# Settings
 
-Made from the code by `make docs`; a test keeps the two together.
+Generated from the code by `make docs`; a test checks that it is up to date.
 
-A setting is looked up in this order: command-line flag, environment variable, `gpufleet.toml`
-(or the file that `--config` or `GPUFLEET_CONFIG` names), default. A wrong value stops the
-program with a sentence that says which setting it is, where the value came from and what it
-takes. Secrets have no flag, since command lines are public.
+A setting is looked up in this order: command-line flag, environment variable, `gpufleet.toml` (or the file
+named by `--config` or `GPUFLEET_CONFIG`), default. A wrong value stops the program with a message that names
+the setting, the source of the value and what the setting takes. Secrets have no flag, because command lines
+are public.
 
-One server can show several clusters. Each has a name and, in the file, tables of its own for the
-groups {clusters}; what they don't say is taken from the groups of all:
+One server can show several clusters. Each has a name and, in the file, its own tables for the groups
+{clusters}. What they leave out is taken from the groups of all clusters:
 
 ```toml
 [clusters.east.kubernetes]
@@ -33,14 +33,14 @@ context = "west"
 
 
 def reference() -> str:
-    """The whole page, in Markdown."""
+    """Return the whole page in Markdown."""
     clusters = ", ".join(f"`{name}`" for name in CLUSTER_GROUPS)
     return "\n".join([_HEAD.format(clusters=clusters), *(_group(name, cls) for name, cls in GROUPS.items())])
 
 
 def _group(name: str, cls: type) -> str:
     rows = [
-        "| setting | flag | environment | default | takes | what it is for |",
+        "| setting | flag | environment | default | takes | purpose |",
         "| --- | --- | --- | --- | --- | --- |",
         *(_row(setting) for setting in settings_of(name, cls)),
     ]

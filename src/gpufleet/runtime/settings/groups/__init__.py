@@ -1,26 +1,26 @@
 """The groups of settings, in the order of the reference page.
 
-A name or number that an operator may want to change stands here with its unit and the
-reason for its default; code gets the group it needs as an argument and reads nothing else.
+Every value that an operator may want to change is declared in one of these modules, with its default, unit
+and purpose. Code gets the group it needs as an argument.
 """
 
-from gpufleet.runtime.settings.groups.accounting import AccountingSettings, TrainingSettings
-from gpufleet.runtime.settings.groups.processes import AgentSettings, SchedulerSettings, WebhookSettings
-from gpufleet.runtime.settings.groups.server import (
-    AuthSettings,
-    LogSettings,
-    MetricsSettings,
-    ServerSettings,
-    StoreSettings,
-)
+from gpufleet.runtime.settings.groups.accounting import AccountingSettings
+from gpufleet.runtime.settings.groups.agent import AgentSettings
+from gpufleet.runtime.settings.groups.demo import DemoSettings
+from gpufleet.runtime.settings.groups.devices import DevicesSettings
+from gpufleet.runtime.settings.groups.log import LogSettings
+from gpufleet.runtime.settings.groups.metrics import MetricsSettings
+from gpufleet.runtime.settings.groups.scheduler import SchedulerSettings
+from gpufleet.runtime.settings.groups.server import AuthSettings, ServerSettings
 from gpufleet.runtime.settings.groups.sources import (
-    DemoSettings,
-    DevicesSettings,
     DockerSettings,
     KubernetesSettings,
     LocalSettings,
     SlurmSettings,
 )
+from gpufleet.runtime.settings.groups.store import StoreSettings
+from gpufleet.runtime.settings.groups.training import TrainingSettings
+from gpufleet.runtime.settings.groups.webhook import WebhookSettings
 
 GROUPS: dict[str, type] = {
     "server": ServerSettings,
@@ -43,4 +43,4 @@ GROUPS: dict[str, type] = {
 """Every group by the name of its table in `gpufleet.toml`."""
 
 CLUSTER_GROUPS = ("metrics", "kubernetes", "accounting", "slurm", "docker", "local")
-"""Groups that each cluster may have of its own, as `[clusters.NAME.GROUP]`."""
+"""Groups that can be set per cluster, as `[clusters.NAME.GROUP]`."""

@@ -1,0 +1,53 @@
+"""The agent on each node."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpufleet.runtime.settings.field import setting
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """What the agent on each node reads, publishes and serves."""
+
+    node: str = setting("", "Name of this node. Empty: the host name.", flag="--node", env=["NODE_NAME"])
+    host: str = setting("127.0.0.1", "Address of /metrics, /livez and /readyz.", flag="--host")
+    port: int = setting(
+        9401,
+        "Port of /metrics, /livez and /readyz; 0 picks a free one.",
+        flag="--port",
+        minimum=0,
+        maximum=65535,
+    )
+    kubernetes: str = setting(
+        "auto",
+        "Publish a GpuNodeStatus: auto does so in a pod or with a kubeconfig; off only serves metrics.",
+        flag="--kubernetes",
+        choices=["auto", "on", "off"],
+    )
+    period: float = setting(15.0, "How often the GPUs are read.", unit="s", minimum=0.1)
+    heartbeat: float = setting(
+        600.0,
+        "How often the status is checked without a change, with 10% jitter.",
+        unit="s",
+        minimum=1,
+    )
+    lease_check: float = setting(
+        120.0,
+        "How often the Leases of this node's GPUs are read without a change of pods.",
+        unit="s",
+        minimum=0.1,
+    )
+    kubelet: Path | None = setting(
+        Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        "The kubelet's PodResources socket, for pods with GPUs from a device plugin. Empty: not used.",
+    )
+    processes: bool = setting(
+        True, "Serve metrics of processes on the GPUs (user and command only with devices.identify)."
+    )
+    max_processes: int = setting(
+        256, "Processes with metrics; those with the most GPU memory come first.", minimum=0
+    )
+    pod_logs: Path | None = setting(
+        Path("/var/log/pods"), "Directory of the logs of this node's pods; ignored if it does not exist."
+    )

@@ -1,0 +1,30 @@
+"""How the GPUs of this machine are read and judged."""
+
+from dataclasses import dataclass
+
+from gpufleet.runtime.settings.field import setting
+
+
+@dataclass(frozen=True)
+class DevicesSettings:
+    """How the GPUs of this machine are read and judged."""
+
+    reader: str = setting(
+        "auto",
+        "Driver to use; auto takes the first that lists a GPU.",
+        choices=["auto", "nvml", "amdsmi", "simulated"],
+    )
+    deadline: float = setting(
+        5.0,
+        "Longest time for a driver call; then the GPUs are Unknown.",
+        unit="s",
+        minimum=0.1,
+    )
+    identify: bool = setting(False, "Also read user and command line of the processes on the GPUs.")
+    kernel_log: bool = setting(True, "Also read XIDs from /dev/kmsg, if this process may.")
+    warn_xids: tuple[str, ...] = setting(
+        ("63", "92", "94", "109"), "XIDs that only warn; other serious XIDs make the GPU Unhealthy."
+    )
+    ecc_threshold: int = setting(
+        0, "Uncorrectable errors in one block of an AMD GPU above which it is Unhealthy.", minimum=0
+    )

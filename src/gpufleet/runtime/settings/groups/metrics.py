@@ -1,0 +1,49 @@
+"""The metric source that GPU readings come from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpufleet.runtime.settings.field import setting
+
+
+@dataclass(frozen=True)
+class MetricsSettings:
+    """The metric source that GPU readings come from."""
+
+    url: str = setting(
+        "",
+        "URL of Prometheus, Thanos, Mimir or VictoriaMetrics. Empty: readings are kept in the store.",
+        flag="--prometheus-url",
+        env=["PROMETHEUS_URL"],
+    )
+    bearer_token_file: Path | None = setting(None, "File with the bearer token for the metric source.")
+    username: str = setting("", "User name for basic authentication at the metric source.")
+    password_file: Path | None = setting(None, "File with the password for `username`.")
+    ca_file: Path | None = setting(None, "CA certificates of the metric source.")
+    headers: tuple[str, ...] = setting(
+        (), "Additional request headers as `Name: value` (for example a Mimir tenant).", secret=True
+    )
+    timeout: float = setting(10.0, "Longest time for one query.", unit="s", minimum=0.1)
+    max_queries: int = setting(8, "Concurrent queries to the metric source.", minimum=1, maximum=100)
+    refresh: float = setting(15.0, "How often the latest readings are fetched.", unit="s", minimum=1)
+    retention: float = setting(
+        86400.0,
+        "How long readings are kept in the store, if there is no metric source.",
+        unit="s",
+        minimum=3600,
+    )
+    training_retention: float = setting(
+        30 * 86400.0, "How long reported training numbers are kept.", unit="s", minimum=3600
+    )
+    vocabularies: tuple[str, ...] = setting(
+        (),
+        "Exporters to read. Empty: all that are detected.",
+        choices=["gpufleet", "dcgm", "amd", "nvidia-smi", "all-smi"],
+    )
+    detect: float = setting(300.0, "How often exporters are detected.", unit="s", minimum=1)
+    max_answer_bytes: int = setting(
+        256 * 1024 * 1024, "Largest response accepted from the metric source.", unit="bytes", minimum=1024
+    )
+    cache_bytes: int = setting(
+        64 * 1024 * 1024, "Memory for the cache of recently requested series.", unit="bytes", minimum=0
+    )

@@ -1,0 +1,34 @@
+"""The scheduler."""
+
+from dataclasses import dataclass
+
+from gpufleet.runtime.settings.field import setting
+
+
+@dataclass(frozen=True)
+class SchedulerSettings:
+    """How GPUs are allocated to pods."""
+
+    host: str = setting("127.0.0.1", "Address of the extender, for kube-scheduler.", flag="--host")
+    port: int = setting(
+        8889, "Port of the extender; 0 picks a free one.", flag="--port", minimum=0, maximum=65535
+    )
+    name: str = setting(
+        "gpu-scheduler", "schedulerName of the pods that the stand-alone mode binds.", flag="--scheduler-name"
+    )
+    standalone: bool = setting(False, "Bind pods without a kube-scheduler.", flag="--standalone")
+    hold: float = setting(
+        30.0, "How long GPUs are held for a pod between filter and bind.", unit="s", minimum=1
+    )
+    grace: float = setting(30.0, "How long an unbound pod keeps its Leases.", unit="s", minimum=0)
+    permit: float = setting(
+        10.0, "How long the bind of a gang member waits for the others.", unit="s", minimum=0
+    )
+    requests_per_second: float = setting(
+        1000.0, "Sustained rate of requests to the API; a bound pod takes three.", minimum=0.1
+    )
+    burst: int = setting(2000, "Requests that may exceed the rate in a burst.", minimum=1)
+    preempt: bool = setting(True, "Evict pods of lower priority for GPUs where kube-scheduler can't.")
+    max_body_bytes: int = setting(
+        64 * 1024 * 1024, "Largest request accepted from kube-scheduler.", unit="bytes", minimum=1024
+    )

@@ -1,0 +1,71 @@
+"""The admission webhook."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpufleet.runtime.settings.field import setting
+
+
+@dataclass(frozen=True)
+class WebhookSettings:
+    """Where the admission webhook listens, its certificate, and what it does to pods."""
+
+    host: str = setting(
+        "127.0.0.1",
+        "Address to listen on; use 0.0.0.0 in a pod, so that the API server reaches it.",
+        flag="--host",
+    )
+    port: int = setting(
+        8443, "Port to listen on; 0 picks a free one.", flag="--port", minimum=0, maximum=65535
+    )
+    certificate_file: Path | None = setting(
+        None,
+        "Certificate chain, reloaded when it changes (for example from cert-manager). "
+        "Empty: the webhook makes its own.",
+        flag="--certificate-file",
+    )
+    key_file: Path | None = setting(None, "Key of the certificate.", flag="--key-file")
+    namespace: str = setting(
+        "default", "Namespace of the webhook's Secret and Service.", flag="--namespace", env=["POD_NAMESPACE"]
+    )
+    secret: str = setting(
+        "gpufleet-webhook-tls", "Secret in which replicas share their certificate.", flag="--secret"
+    )
+    service: str = setting(
+        "gpufleet-webhook", "Service through which the API server reaches the webhook.", flag="--service"
+    )
+    names: tuple[str, ...] = setting((), "Additional names and addresses in the certificate.", flag="--names")
+    configurations: tuple[str, ...] = setting(
+        ("gpufleet-webhook",),
+        "Webhook configurations (mutating and validating) whose caBundle is kept up to date.",
+        flag="--configurations",
+    )
+    lifetime: float = setting(
+        90 * 86400.0,
+        "Lifetime of a serving certificate; a CA lives ten times as long.",
+        unit="s",
+        minimum=10,
+    )
+    check: float = setting(60.0, "How often certificates and caBundle are checked.", unit="s", minimum=0.1)
+    drain: float = setting(
+        5.0,
+        "How long calls are still answered after SIGTERM, until API servers stop sending them.",
+        unit="s",
+        minimum=0,
+    )
+    schedulers: tuple[str, ...] = setting(
+        (),
+        "Kubernetes users that may set allocated GPUs outside of a binding, such as "
+        "system:serviceaccount:NAMESPACE:NAME.",
+        flag="--schedulers",
+    )
+    variables: tuple[str, ...] = setting(
+        ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+        "Environment variables with the GPUs of a container. Use ROCR_VISIBLE_DEVICES only alone: it renumbers GPUs.",
+        choices=["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"],
+    )
+    device_requests: str = setting(
+        "refuse",
+        "What happens to a pod that has a claim and also requests GPUs from a device plugin.",
+        choices=["refuse", "warn"],
+    )
