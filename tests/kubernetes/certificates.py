@@ -1,4 +1,4 @@
-"""Authorities and certificates for tests, made on the spot."""
+"""Generate certificate authorities and certificates for tests."""
 
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,7 @@ class Authority:
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def issue(self, name: str) -> tuple[bytes, bytes]:
-        """Certificate and key."""
+        """Return a new certificate and key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = (
@@ -43,7 +43,7 @@ class Authority:
         )
 
     def serve(self, folder: Path, clients: "Authority | None" = None) -> ssl.SSLContext:
-        """The TLS context of a server, which asks for client certificates if `clients` signs them."""
+        """Return the TLS context of a server; with `clients`, it requires client certificates."""
         certificate, key = self.issue("server")
         pair = folder / "server.pem"
         pair.write_bytes(certificate + key)

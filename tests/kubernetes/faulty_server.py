@@ -1,8 +1,8 @@
-"""A small API server that keeps resource versions as the real one does, and fails on demand.
+"""A small API server with resource versions that fails on demand.
 
-It serves one flat set of objects under any collection path, which is all that the client's
-machinery can tell apart. Faults are queued by the kind of request that they hit and used up
-one by one; `requests` holds what arrived.
+It serves one flat set of objects under any collection path, which is enough for the client. Faults
+are queued by the kind of request that they affect and used one by one; `requests` records what
+arrived.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class FaultyServer:
         self.changed = asyncio.Condition()
         self.url = ""
 
-    # What a user of the cluster does
+    # Actions of users
 
     async def put(self, name: str, **fields: Any) -> Object:
         old = self.objects.get(name)
@@ -149,7 +149,7 @@ class FaultyServer:
     async def serving(self, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[str]:
         app = web.Application(client_max_size=1 << 24)
         app.router.add_route("*", "/{path:.*}", self.handle)
-        # Watches never end by themselves: a server that stops must cut them.
+        # Watches don't end on their own: a stopping server must close them.
         server = TestServer(app, host="127.0.0.1", port=port, scheme="https" if tls else "http")
         await server.start_server(ssl=tls, shutdown_timeout=0.01)
         self.url = f"{server.scheme}://127.0.0.1:{server.port}"
@@ -202,20 +202,20 @@ def answer(code: int, reason: str, **headers: str) -> Fault:
 
 
 async def cut(server: FaultyServer, request: web.Request) -> web.StreamResponse:
-    """The connection breaks before an answer."""
+    """Break the connection before a response."""
     assert request.transport is not None
     request.transport.abort()
     return web.Response()
 
 
 async def hang(server: FaultyServer, request: web.Request) -> web.StreamResponse:
-    """The request is taken and never answered."""
+    """Accept the request and never respond."""
     await asyncio.sleep(60)
     return web.Response()
 
 
 async def fall_silent(server: FaultyServer, request: web.Request) -> web.StreamResponse:
-    """A watch opens and says nothing more, without an end."""
+    """Open a watch that stays silent."""
     response = await opened(request)
     await asyncio.sleep(60)
     return response
@@ -226,7 +226,7 @@ async def end_at_once(server: FaultyServer, request: web.Request) -> web.StreamR
 
 
 async def half_a_line(server: FaultyServer, request: web.Request) -> web.StreamResponse:
-    """One more event, of which only a half gets through."""
+    """Send half of an event, then break the connection."""
     at = int(request.query["resourceVersion"])
     response = await opened(request)
     item = next((item for version, _, item in server.history if version > at), {"metadata": {"name": "x"}})
@@ -244,7 +244,7 @@ async def garbage(server: FaultyServer, request: web.Request) -> web.StreamRespo
 
 
 async def gone_in_the_middle(server: FaultyServer, request: web.Request) -> web.StreamResponse:
-    """The watch delivers one event, then says that the version is too old."""
+    """Deliver one event, then report an expired version."""
     response = await _one_event(server, request)
     await response.write(
         line("ERROR", {"code": 410, "reason": "Expired", "message": "too old resource version"})

@@ -1,4 +1,4 @@
-"""What the client puts on the wire, and what it makes of the answers."""
+"""The requests that the client sends, and how it reads the responses."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ from gpufleet.kubernetes.objects import (
 
 
 class Recorder(FaultyServer):
-    """Keeps what is sent and answers with what it is told to."""
+    """Records requests and returns a fixed response."""
 
     def __init__(self, reply: Any = None, code: int = 200) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Recorder(FaultyServer):
         ),
     ],
 )
-async def test_each_patch_goes_out_in_its_own_words(
+async def test_each_patch_has_its_content_type_and_query(
     made: patch.Patch, kind: str, query: str, body: Any
 ) -> None:
     server = Recorder()
@@ -142,7 +142,7 @@ async def test_a_status_is_written_under_its_own_path() -> None:
     assert body["status"]["devices"] == [{"id": 0, "health": "Healthy"}]
 
 
-async def test_selectors_reach_the_server_as_they_are() -> None:
+async def test_selectors_are_sent_unchanged() -> None:
     server = Recorder({"metadata": {"resourceVersion": "5"}, "items": None})
     select = Selection("team-a", labels="app in (a,b),!c", fields="spec.nodeName=node&1")
     async with server.serving(), server.client() as client:
@@ -156,7 +156,7 @@ async def test_selectors_reach_the_server_as_they_are() -> None:
     }
 
 
-async def test_only_metadata_is_asked_for_where_the_type_reads_no_more() -> None:
+async def test_only_metadata_is_requested_if_the_type_reads_nothing_else() -> None:
     server = Recorder({"kind": "APIResourceList", "resources": []})
     server.reply = {
         "resources": [
@@ -178,7 +178,7 @@ async def test_only_metadata_is_asked_for_where_the_type_reads_no_more() -> None
     assert server.sent[-1][1] == "/apis/ray.io/v1/namespaces/default/rayjobs/one"
 
 
-async def test_an_unknown_kind_is_not_found_and_asked_for_again_a_second_later() -> None:
+async def test_an_unknown_kind_is_not_found_and_looked_up_again_after_a_second() -> None:
     server = FaultyServer()
     server.refuse = lambda request: status(404, "NotFound")
     time = 0.0
@@ -197,7 +197,7 @@ async def test_an_unknown_kind_is_not_found_and_asked_for_again_a_second_later()
         assert len(server.requests) == 2
 
 
-async def test_a_watch_gives_its_events_in_batches_and_raises_what_the_server_says() -> None:
+async def test_a_watch_yields_batches_and_raises_the_servers_errors() -> None:
     server = FaultyServer()
     await server.put("a", spec={"holderIdentity": "x"})
     version = server.version
@@ -207,7 +207,7 @@ async def test_a_watch_gives_its_events_in_batches_and_raises_what_the_server_sa
     async def all_then_gone(server: FaultyServer, request: web.Request) -> web.StreamResponse:
         response = await faults.opened(request)
         lines = b"".join(faults.line(kind, item) for at, kind, item in server.history if at > version)
-        # Cut anywhere, even inside of a character: lines are whole again when they are read.
+        # Split anywhere, even inside a character: the reader joins the lines again.
         for start in range(0, len(lines), 37):
             await response.write(lines[start : start + 37])
             await asyncio.sleep(0)
@@ -259,7 +259,7 @@ async def test_an_event_is_written_once_and_then_counted() -> None:
     assert other[3]["reason"] == "Placed"
 
 
-async def test_an_event_that_can_not_be_written_stops_nobody() -> None:
+async def test_an_event_that_can_not_be_written_is_ignored() -> None:
     server = Recorder({"kind": "Status", "code": 403, "reason": "Forbidden"}, code=403)
     async with server.serving(), server.client() as client:
         await EventRecorder(client, "c", "i").record(ObjectReference(kind="Pod", name="p"), "R", "note")
@@ -272,7 +272,7 @@ def test_a_namespaced_object_needs_its_namespace() -> None:
     assert LEASES.path("ns/../x", "a b") == "/apis/coordination.k8s.io/v1/namespaces/ns%2F..%2Fx/leases/a%20b"
 
 
-def test_a_micro_time_always_has_its_six_decimals() -> None:
+def test_a_micro_time_always_has_six_decimals() -> None:
     whole = datetime(2026, 1, 1, tzinfo=UTC)
     assert msgspec.json.encode(micro_time(whole)) == b'"2026-01-01T00:00:00.000001Z"'
     assert micro_time(whole.replace(microsecond=120000)) == whole.replace(microsecond=120000)

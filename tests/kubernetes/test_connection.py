@@ -1,4 +1,4 @@
-"""Kubeconfigs as kubectl reads them, and a pod's service account."""
+"""Connections from kubeconfigs and from a pod's service account."""
 
 import base64
 from pathlib import Path
@@ -34,7 +34,7 @@ def user(**fields: Any) -> list[Any]:
     return [{"name": "main", "user": fields}]
 
 
-def test_the_current_context_is_taken_unless_another_is_named(tmp_path: Path) -> None:
+def test_the_current_context_is_used_unless_another_is_named(tmp_path: Path) -> None:
     contexts = [
         {"name": "main", "context": {"cluster": "main", "user": "main", "namespace": "team-a"}},
         {"name": "other", "context": {"cluster": "main"}},
@@ -46,7 +46,7 @@ def test_the_current_context_is_taken_unless_another_is_named(tmp_path: Path) ->
     assert from_kubeconfig([file], "other") == Connection("https://main:6443")
 
 
-def test_files_are_relative_to_the_kubeconfig_and_data_goes_before_files(tmp_path: Path) -> None:
+def test_files_are_relative_to_the_kubeconfig_and_data_wins_over_files(tmp_path: Path) -> None:
     cluster = {
         "server": "https://main",
         "certificate-authority": "pki/ca.crt",
@@ -79,7 +79,7 @@ def test_files_are_relative_to_the_kubeconfig_and_data_goes_before_files(tmp_pat
     )
 
 
-def test_of_several_files_the_first_that_names_a_thing_wins(tmp_path: Path) -> None:
+def test_the_first_of_several_files_wins(tmp_path: Path) -> None:
     one = write(tmp_path / "one", {"clusters": [{"name": "main", "cluster": {"server": "https://first"}}]})
     two = write(tmp_path / "two", config())
     connection = load_connection(f"{one}:{two}", environ={})
@@ -87,7 +87,7 @@ def test_of_several_files_the_first_that_names_a_thing_wins(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_an_exec_plugin_keeps_all_that_it_was_given(tmp_path: Path, version: Any) -> None:
+def test_an_exec_plugin_keeps_all_its_settings(tmp_path: Path, version: Any) -> None:
     plugin = {
         "apiVersion": f"client.authentication.k8s.io/{version}",
         "command": "./bin/login",
@@ -156,9 +156,7 @@ def test_an_exec_plugin_keeps_all_that_it_was_given(tmp_path: Path, version: Any
         ("", "", "is empty"),
     ],
 )
-def test_a_kubeconfig_that_does_not_work_says_why(
-    tmp_path: Path, content: Any, context: str, message: str
-) -> None:
+def test_an_invalid_kubeconfig_is_explained(tmp_path: Path, content: Any, context: str, message: str) -> None:
     file = write(tmp_path / "config", content)
     with pytest.raises(SettingsError, match=message):
         from_kubeconfig([file], context)
@@ -169,7 +167,7 @@ def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
         load_connection(str(tmp_path / "nowhere"))
 
 
-def test_of_several_files_those_that_are_not_there_or_empty_count_for_nothing(tmp_path: Path) -> None:
+def test_missing_and_empty_files_are_ignored_if_there_are_several(tmp_path: Path) -> None:
     there, empty = write(tmp_path / "config", config()), write(tmp_path / "empty", "")
     files = f"{tmp_path / 'nowhere'}:{empty}:{there}"
     assert load_connection(files).server == "https://main:6443"
@@ -177,14 +175,14 @@ def test_of_several_files_those_that_are_not_there_or_empty_count_for_nothing(tm
         load_connection(f"{tmp_path / 'nowhere'}:{tmp_path / 'neither'}")
 
 
-def test_certificates_may_be_written_in_lines(tmp_path: Path) -> None:
+def test_certificates_may_be_wrapped_in_lines(tmp_path: Path) -> None:
     text = base64.encodebytes(b"CERTIFICATE" * 20).decode()
     cluster = {"server": "https://main", "certificate-authority-data": text}
     file = write(tmp_path / "config", config(clusters=[{"name": "main", "cluster": cluster}]))
     assert from_kubeconfig([file]).ca == b"CERTIFICATE" * 20
 
 
-def test_a_pod_speaks_as_its_service_account(tmp_path: Path) -> None:
+def test_a_pod_uses_its_service_account(tmp_path: Path) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443", "HOME": "/none"}
     with pytest.raises(SettingsError, match="automountServiceAccountToken"):
         load_connection(environ=environ, service_account=tmp_path)
@@ -195,7 +193,7 @@ def test_a_pod_speaks_as_its_service_account(tmp_path: Path) -> None:
     )
 
 
-def test_outside_of_a_cluster_the_users_own_kubeconfig_is_taken(tmp_path: Path) -> None:
+def test_outside_of_a_cluster_the_users_kubeconfig_is_used(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="give --kubeconfig FILE or set KUBECONFIG"):
         load_connection(environ={"HOME": str(tmp_path)})
     (tmp_path / ".kube").mkdir()

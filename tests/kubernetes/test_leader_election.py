@@ -1,4 +1,4 @@
-"""One leader at a time, and soon another when it is gone."""
+"""There is one leader at a time, and a new one soon after it ends."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,12 +20,12 @@ from gpufleet.kubernetes import (
 )
 from gpufleet.kubernetes.client.errors import ObjectNotFound
 
-# A lease counts its duration in whole seconds, so one second is the shortest there is.
+# A lease's duration is in whole seconds, so one second is the shortest.
 TERMS = ElectionTimings(lease_duration=1.0, renew_deadline=0.6, retry_period=0.05)
 
 
 class Reign:
-    """Records who leads and when, and fails if two do at once."""
+    """Records who leads and when; fails if two lead at the same time."""
 
     def __init__(self) -> None:
         self.now: set[str] = set()
@@ -57,7 +57,7 @@ async def stop(task: asyncio.Task[None]) -> None:
     await asyncio.wait((task,))
 
 
-async def test_the_second_waits_and_takes_over_at_once_when_the_first_ends() -> None:
+async def test_a_second_candidate_takes_over_immediately_when_the_leader_ends() -> None:
     server, reign = FaultyServer(), Reign()
     async with server.serving():
         (client_a, a), (client_b, b) = candidate(server, "a"), candidate(server, "b", ahead=3600.0)
@@ -77,7 +77,7 @@ async def test_the_second_waits_and_takes_over_at_once_when_the_first_ends() -> 
     assert reign.history == ["a", "b"]
 
 
-async def test_the_lease_is_taken_and_renewed_past_all_that_waits_for_its_turn() -> None:
+async def test_renewals_do_not_queue_behind_other_requests() -> None:
     server, reign = FaultyServer(), Reign()
     async with (
         server.serving(),
@@ -95,7 +95,7 @@ async def test_the_lease_is_taken_and_renewed_past_all_that_waits_for_its_turn()
             await stop(task)
 
 
-async def test_a_leader_that_ends_in_the_middle_of_a_renewal_gives_the_lease_back() -> None:
+async def test_a_leader_that_ends_during_a_renewal_releases_the_lease() -> None:
     server, reign, done = FaultyServer(), Reign(), asyncio.Event()
 
     async def renew_without_a_word(server: FaultyServer, request: web.Request) -> web.StreamResponse:
@@ -114,7 +114,7 @@ async def test_a_leader_that_ends_in_the_middle_of_a_renewal_gives_the_lease_bac
             assert server.objects["one-lease"]["spec"]["holderIdentity"] == ""
 
 
-async def test_a_leader_cut_off_stops_before_another_starts_and_comes_back_as_a_candidate() -> None:
+async def test_an_isolated_leader_stops_before_another_starts_and_becomes_a_candidate_again() -> None:
     server, reign = FaultyServer(), Reign()
     async with server.serving():
         (client_a, a), (client_b, b) = candidate(server, "a"), candidate(server, "b")
@@ -138,7 +138,7 @@ async def test_a_leader_cut_off_stops_before_another_starts_and_comes_back_as_a_
     assert reign.history == ["a", "b", "a"]
 
 
-async def test_a_server_that_hangs_ends_leadership_in_time() -> None:
+async def test_a_hanging_server_ends_leadership_in_time() -> None:
     server, reign = FaultyServer(), Reign()
     async with server.serving():
         client, election = candidate(server, "a")
@@ -151,7 +151,7 @@ async def test_a_server_that_hangs_ends_leadership_in_time() -> None:
             await stop(task)
 
 
-async def test_when_the_work_ends_or_fails_the_lease_is_given_back() -> None:
+async def test_the_lease_is_released_when_the_work_ends_or_fails() -> None:
     server = FaultyServer()
     async with server.serving():
         client, election = candidate(server, "a")
@@ -175,7 +175,7 @@ async def test_when_the_work_ends_or_fails_the_lease_is_given_back() -> None:
             assert (await client.get(LEASES, "one-lease", "default")).spec.holder_identity == ""
 
 
-async def test_of_many_candidates_one_leads() -> None:
+async def test_one_of_many_candidates_leads() -> None:
     server, reign = FaultyServer(), Reign()
     async with server.serving():
         pairs = [candidate(server, f"c{number}") for number in range(8)]

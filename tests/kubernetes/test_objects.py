@@ -1,4 +1,4 @@
-"""Kubernetes objects decode from what servers really send, and keep only what is read."""
+"""Kubernetes objects decode from real responses, with only the fields that are read."""
 
 import msgspec
 import pytest
@@ -44,7 +44,7 @@ POD = {
 }
 
 
-def test_a_pod_keeps_what_is_needed_and_drops_the_rest() -> None:
+def test_a_decoded_pod_has_only_the_fields_that_are_read() -> None:
     pod = msgspec.json.decode(msgspec.json.encode(POD), type=Pod)
     assert pod.metadata.controller is not None
     assert pod.metadata.controller.kind == "Job"
@@ -56,7 +56,7 @@ def test_a_pod_keeps_what_is_needed_and_drops_the_rest() -> None:
 
 
 @pytest.mark.parametrize("kind", [Pod, Node, Lease, Owner])
-def test_an_object_with_nothing_in_it_decodes_and_costs_no_empty_mappings(kind: type[Pod]) -> None:
+def test_an_empty_object_decodes_and_shares_its_empty_mappings(kind: type[Pod]) -> None:
     item = msgspec.json.decode(b'{"metadata":{"name":"x"}}', type=kind)
     assert item.metadata.labels is EMPTY
     assert msgspec.json.encode(item.metadata) == b'{"name":"x"}'
@@ -72,7 +72,7 @@ status: {phase: Bound, nodeName: node-a, gpuIds: [0, 1], allocated: "node-a:0,1"
 """
 
 
-def test_the_documented_claim_is_read_as_documented() -> None:
+def test_the_documented_claim_decodes() -> None:
     claim = msgspec.convert(yaml.safe_load(DOCUMENTED_CLAIM), GpuClaim)
     assert claim.spec.devices == ClaimDevices(count=4)
     assert claim.spec.topology is not None
@@ -86,7 +86,7 @@ def test_the_documented_claim_is_read_as_documented() -> None:
     )
 
 
-def test_the_documented_node_status_is_read_and_written_as_documented() -> None:
+def test_the_documented_node_status_survives_a_round_trip() -> None:
     device = {
         "id": 7,
         "health": "Unhealthy",

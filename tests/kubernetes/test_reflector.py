@@ -1,4 +1,4 @@
-"""The cache converges to the truth whatever the server does, and never by hammering it."""
+"""The cache converges to the server's state under any fault, without flooding the server."""
 
 import asyncio
 import dataclasses
@@ -46,7 +46,7 @@ WATCH_FAULTS: dict[str, Fault] = {
 
 
 class Replica:
-    """A listener that rebuilds the set of objects from the changes alone, and checks each on the way."""
+    """A listener that rebuilds the set of objects from the changes and checks each change."""
 
     def __init__(self) -> None:
         self.items: dict[str, Lease] = {}
@@ -67,7 +67,7 @@ class Replica:
 
 
 class Followed:
-    """A server, a reflector on it, and a listener."""
+    """A server, a reflector and a listener."""
 
     def __init__(self, server: FaultyServer, reflector: Reflector[Lease], replica: Replica) -> None:
         self.server = server
@@ -104,7 +104,7 @@ async def following(
             await asyncio.wait((task,))
 
 
-async def test_a_list_comes_in_pages_and_a_watch_follows_it() -> None:
+async def test_a_list_is_fetched_in_pages_and_followed_by_a_watch() -> None:
     server = FaultyServer()
     for number in range(25):
         await server.put(f"gpu-{number:02}")
@@ -124,7 +124,7 @@ async def test_a_list_comes_in_pages_and_a_watch_follows_it() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(WATCH_FAULTS))
-async def test_a_watch_that_breaks_loses_nothing(name: str) -> None:
+async def test_a_broken_watch_loses_nothing(name: str) -> None:
     server = FaultyServer()
     await server.put("a")
     await server.put("b")
@@ -141,7 +141,7 @@ async def test_a_watch_that_breaks_loses_nothing(name: str) -> None:
         assert len(server.requests) <= 5
 
 
-async def test_what_vanished_while_the_version_was_forgotten_is_deleted() -> None:
+async def test_objects_deleted_before_a_new_list_are_removed() -> None:
     server = FaultyServer()
     for name in "abc":
         await server.put(name)
@@ -155,7 +155,7 @@ async def test_what_vanished_while_the_version_was_forgotten_is_deleted() -> Non
         await followed.converges()
 
 
-async def test_an_object_made_anew_under_its_old_name_is_deleted_and_added() -> None:
+async def test_a_recreated_object_is_deleted_and_added() -> None:
     server = FaultyServer()
     await server.put("a")
     server.faults["WATCH"].append(answer(410, "Expired"))
@@ -172,7 +172,7 @@ async def test_an_object_made_anew_under_its_old_name_is_deleted_and_added() -> 
         assert followed.replica.items["a"].metadata.uid != first
 
 
-async def test_pages_that_go_stale_are_fetched_in_one_piece() -> None:
+async def test_a_list_is_fetched_in_one_piece_if_its_continue_token_expires() -> None:
     server = FaultyServer()
     for number in range(30):
         await server.put(f"gpu-{number:02}")
@@ -189,7 +189,7 @@ async def test_pages_that_go_stale_are_fetched_in_one_piece() -> None:
         assert ["limit" in path for verb, path in server.requests if verb == "GET"] == [True, True, False]
 
 
-async def test_a_server_that_takes_requests_and_never_answers_is_given_up_and_tried_again() -> None:
+async def test_a_request_without_a_response_times_out_and_is_retried() -> None:
     server = FaultyServer()
     await server.put("a")
     server.faults["GET"].append(faults.hang)
@@ -201,7 +201,7 @@ async def test_a_server_that_takes_requests_and_never_answers_is_given_up_and_tr
         assert len(server.requests) <= 10
 
 
-async def test_a_watch_that_falls_silent_is_given_up_after_the_idle_time() -> None:
+async def test_a_silent_watch_is_closed_after_the_idle_timeout() -> None:
     server = FaultyServer()
     await server.put("a")
     server.faults["WATCH"].append(faults.fall_silent)
@@ -212,7 +212,7 @@ async def test_a_watch_that_falls_silent_is_given_up_after_the_idle_time() -> No
         assert [verb for verb, _ in server.requests][:3] == ["GET", "WATCH", "WATCH"]
 
 
-async def test_a_server_that_restarts_on_its_port_is_found_again_without_a_new_list() -> None:
+async def test_a_watch_resumes_after_a_server_restart_without_a_new_list() -> None:
     server = FaultyServer()
     await server.put("a")
     async with server.serving() as url:
@@ -232,7 +232,7 @@ async def test_a_server_that_restarts_on_its_port_is_found_again_without_a_new_l
             await asyncio.wait((task,))
 
 
-async def test_a_server_that_comes_back_without_its_past_is_listed_anew() -> None:
+async def test_a_server_that_lost_its_history_is_listed_again() -> None:
     made = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": {}}
     path = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
     async with KubeLite() as server:
@@ -250,7 +250,7 @@ async def test_a_server_that_comes_back_without_its_past_is_listed_anew() -> Non
         await asyncio.wait((task,))
 
 
-async def test_requests_stay_few_while_every_watch_fails_at_once() -> None:
+async def test_requests_stay_few_while_every_watch_fails_immediately() -> None:
     server = FaultyServer()
     await server.put("a")
     server.faults["WATCH"].extend([faults.end_at_once] * 10_000)
@@ -259,11 +259,11 @@ async def test_requests_stay_few_while_every_watch_fails_at_once() -> None:
         before = len(server.requests)
         await asyncio.sleep(0.5)
         made = len(server.requests) - before
-    # Waits of 10 to 20 ms once the backoff is full: a busy loop would make thousands.
+    # The maximum backoff is 10 to 20 ms; a busy loop would make thousands of requests.
     assert made <= 75
 
 
-async def test_ten_thousand_events_are_taken_in_few_steps() -> None:
+async def test_ten_thousand_events_arrive_in_few_batches() -> None:
     server = FaultyServer()
     async with following(server) as followed:
         await until(lambda: followed.reflector.state.watching)
@@ -278,7 +278,7 @@ async def test_ten_thousand_events_are_taken_in_few_steps() -> None:
         assert followed.replica.batches < 2_000
 
 
-async def test_an_object_that_breaks_its_type_is_left_out_and_the_rest_is_kept() -> None:
+async def test_an_object_that_does_not_decode_is_skipped() -> None:
     server = FaultyServer()
     await server.put("good")
     await server.put("bad", spec={"holderIdentity": 7})
@@ -292,7 +292,7 @@ async def test_an_object_that_breaks_its_type_is_left_out_and_the_rest_is_kept()
         assert len(server.requests) == 2
 
 
-async def test_an_object_that_broke_its_type_goes_when_it_is_deleted() -> None:
+async def test_an_object_that_no_longer_decodes_is_removed_when_it_is_deleted() -> None:
     server = FaultyServer()
     await server.put("once-good")
     async with following(server) as followed:
@@ -304,7 +304,7 @@ async def test_an_object_that_broke_its_type_goes_when_it_is_deleted() -> None:
         await followed.converges()
 
 
-async def test_a_listener_that_raises_keeps_nobody_from_the_changes() -> None:
+async def test_a_listener_that_raises_does_not_affect_the_others() -> None:
     server = FaultyServer()
     async with following(server) as followed:
 
@@ -340,7 +340,7 @@ async def test_a_lost_watch_shows_in_the_lag_and_the_error() -> None:
         assert followed.reflector.state.error == "", "the watch stands, and may stand for minutes"
 
 
-async def test_hundreds_of_broken_watches_leave_no_socket_and_no_task_behind() -> None:
+async def test_hundreds_of_broken_watches_leak_no_socket_and_no_task() -> None:
     server = FaultyServer()
     await server.put("a")
     async with following(server) as followed:

@@ -1,4 +1,4 @@
-"""The request rate and the backoff, on a clock of the test's own."""
+"""The rate limiter and the backoff, on a fake clock."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from gpufleet.kubernetes.client.timing import Backoff, RateLimiter, Timing
 
 
 class Clock:
-    """Sleeping moves it on and takes no time."""
+    """A fake clock; sleeping only advances it."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -27,7 +27,7 @@ class Clock:
     burst=st.integers(1, 50),
     pauses=st.lists(st.floats(0, 2), min_size=1, max_size=80),
 )
-def test_no_stretch_of_time_has_more_requests_than_rate_and_burst_allow(
+def test_no_interval_has_more_requests_than_rate_and_burst_allow(
     per_second: float, burst: int, pauses: list[float]
 ) -> None:
     async def play() -> list[float]:
@@ -46,7 +46,7 @@ def test_no_stretch_of_time_has_more_requests_than_rate_and_burst_allow(
             assert end - start + 1 <= allowed + 1e-6
 
 
-async def test_a_burst_goes_out_at_once_and_the_rest_at_the_rate() -> None:
+async def test_a_burst_is_sent_immediately_and_the_rest_at_the_rate() -> None:
     clock = Clock()
     rate = RateLimiter(10, 5, clock.timing)
     times = []
@@ -56,7 +56,7 @@ async def test_a_burst_goes_out_at_once_and_the_rest_at_the_rate() -> None:
     assert times == [0, 0, 0, 0, 0, 0.1, 0.2, 0.3]
 
 
-async def test_those_who_wait_keep_their_order() -> None:
+async def test_waiting_callers_keep_their_order() -> None:
     rate = RateLimiter(200, 1, Timing())
     order: list[int] = []
 
@@ -69,7 +69,7 @@ async def test_those_who_wait_keep_their_order() -> None:
 
 
 @given(failures=st.integers(1, 100_000), chance=st.floats(0, 1))
-def test_a_wait_is_between_half_and_the_whole_of_its_step_and_never_beyond_the_cap(
+def test_a_delay_is_between_half_and_all_of_its_step_and_never_above_the_maximum(
     failures: int, chance: float
 ) -> None:
     backoff = Backoff(initial=0.2, maximum=30.0)

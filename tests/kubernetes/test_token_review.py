@@ -1,4 +1,4 @@
-"""Whose token it is, asked of an API server that may refuse to say."""
+"""Token reviews on an API server that may forbid them."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from .faulty_server import FaultyServer, status
 
 
 @pytest.mark.parametrize("code", [401, 403, 404])
-async def test_a_server_that_may_not_ask_is_no_fault_of_the_caller(code: int) -> None:
+async def test_a_server_without_the_right_to_review_tokens_does_not_blame_the_caller(code: int) -> None:
     server = FaultyServer()
     server.refuse = lambda request: status(code, "system:serviceaccount:gpufleet:server cannot create")
     async with server.serving(), server.client() as client:

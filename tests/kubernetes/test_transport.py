@@ -1,4 +1,4 @@
-"""What is tried again and what is not, how long anything may take, and credentials that change under way."""
+"""Retries, timeouts, and credentials that change while the client runs."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ LEASE = Lease(metadata=ObjectMeta(name="one-a", namespace="default"), spec=Lease
 @pytest.mark.parametrize(
     "fault", [faults.cut, answer(500, "InternalError"), answer(503, "Unavailable"), answer(504, "Timeout")]
 )
-async def test_a_read_is_tried_again_after_any_passing_fault(fault: faults.Fault) -> None:
+async def test_a_read_is_retried_after_any_temporary_fault(fault: faults.Fault) -> None:
     server = FaultyServer()
     await server.put("one-a")
     server.faults["GET"].extend([fault, fault])
@@ -51,7 +51,7 @@ async def test_a_read_is_tried_again_after_any_passing_fault(fault: faults.Fault
     assert len(server.requests) >= 3
 
 
-async def test_a_read_gives_up_after_its_tries() -> None:
+async def test_a_read_fails_after_its_last_attempt() -> None:
     server = FaultyServer()
     server.faults["GET"].extend([answer(500, "InternalError")] * 20)
     async with server.serving(), server.client() as client:
@@ -60,7 +60,7 @@ async def test_a_read_gives_up_after_its_tries() -> None:
     assert len(server.requests) == faults.QUICK.attempts
 
 
-async def test_a_write_whose_answer_is_lost_is_not_sent_twice_and_says_so() -> None:
+async def test_a_write_without_a_response_is_not_sent_twice() -> None:
     server = FaultyServer()
     server.faults["POST"].append(faults.cut)
     async with server.serving(), server.client() as client:
@@ -69,7 +69,7 @@ async def test_a_write_whose_answer_is_lost_is_not_sent_twice_and_says_so() -> N
     assert len(server.requests) == 1
 
 
-async def test_a_replace_is_sent_once_even_on_a_connection_that_was_used_before() -> None:
+async def test_a_replace_is_sent_once_even_on_a_reused_connection() -> None:
     server = FaultyServer()
     async with server.serving(), server.client() as client:
         made = await client.create(LEASES, LEASE)
@@ -80,7 +80,7 @@ async def test_a_replace_is_sent_once_even_on_a_connection_that_was_used_before(
 
 
 @pytest.mark.parametrize("code", [500, 502, 504])
-async def test_a_write_that_the_server_failed_at_is_not_sent_twice(code: int) -> None:
+async def test_a_failed_write_is_not_sent_twice(code: int) -> None:
     server = FaultyServer()
     server.faults["POST"].append(answer(code, "Failed"))
     async with server.serving(), server.client() as client:
@@ -92,7 +92,7 @@ async def test_a_write_that_the_server_failed_at_is_not_sent_twice(code: int) ->
 @pytest.mark.parametrize(
     "fault", [answer(429, "TooManyRequests", Retry_After="0"), answer(503, "Busy", Retry_After="0")]
 )
-async def test_a_write_that_was_turned_away_untouched_is_sent_again(fault: faults.Fault) -> None:
+async def test_a_write_that_the_server_rejected_unprocessed_is_sent_again(fault: faults.Fault) -> None:
     server = FaultyServer()
     server.faults["POST"].append(fault)
     async with server.serving(), server.client() as client:
@@ -113,7 +113,7 @@ async def test_applying_is_repeatable_and_a_json_patch_is_not() -> None:
     assert len(server.requests) == 3
 
 
-async def test_retry_after_is_waited_for_and_one_that_is_too_long_is_raised() -> None:
+async def test_retry_after_is_honoured_up_to_the_maximum() -> None:
     server = FaultyServer()
     await server.put("one-a")
     waits: list[float] = []
@@ -134,7 +134,7 @@ async def test_retry_after_is_waited_for_and_one_that_is_too_long_is_raised() ->
     assert waits == [7.0]
 
 
-async def test_a_server_that_never_answers_costs_the_time_limit_and_no_more() -> None:
+async def test_a_request_without_a_response_takes_no_longer_than_its_timeout() -> None:
     server = FaultyServer()
     server.faults["PUT"].append(faults.hang)
     async with server.serving(), server.client(within=0.1) as client:
@@ -164,7 +164,7 @@ async def test_no_server_at_all_is_unreachable() -> None:
         (422, "Invalid", Invalid),
     ],
 )
-async def test_refusals_have_names_and_are_not_tried_again(
+async def test_refusals_have_their_own_errors_and_are_not_retried(
     code: int, reason: str, error: type[Exception]
 ) -> None:
     server = FaultyServer()
@@ -176,7 +176,7 @@ async def test_refusals_have_names_and_are_not_tried_again(
     assert len(server.requests) == 1
 
 
-async def test_a_page_of_a_proxy_is_not_taken_for_an_answer_of_kubernetes() -> None:
+async def test_a_proxys_error_page_is_not_repeated() -> None:
     server = FaultyServer()
 
     async def login_page(server: FaultyServer, request: web.Request) -> web.StreamResponse:
@@ -194,7 +194,7 @@ async def test_a_page_of_a_proxy_is_not_taken_for_an_answer_of_kubernetes() -> N
     assert "secret" not in str(raised.value)
 
 
-async def test_only_whole_types_are_written_back() -> None:
+async def test_only_complete_types_can_be_replaced() -> None:
     async with KubeClient(Connection("http://127.0.0.1:1")) as client:
         with pytest.raises(TypeError, match="Pod has only some fields of a Pod: patch it instead"):
             await client.replace(PODS, Pod(metadata=ObjectMeta(name="p", namespace="default")))
@@ -204,7 +204,7 @@ async def test_only_whole_types_are_written_back() -> None:
 
 
 def only(token: str) -> Any:
-    """Refuses requests with any other token."""
+    """Rejects requests with any other token."""
 
     def refuse(request: web.Request) -> web.Response | None:
         given = request.headers.get("Authorization")
@@ -213,7 +213,7 @@ def only(token: str) -> Any:
     return refuse
 
 
-async def test_a_token_file_is_read_again_when_the_server_refuses_the_old_token(tmp_path: Path) -> None:
+async def test_a_token_file_is_read_again_when_the_server_rejects_the_token(tmp_path: Path) -> None:
     server = FaultyServer()
     await server.put("one-a")
     token = tmp_path / "token"
@@ -233,7 +233,7 @@ async def test_a_token_file_is_read_again_when_the_server_refuses_the_old_token(
 
 
 async def refused_late(server: FaultyServer, client: KubeClient, renew: Callable[[], None]) -> None:
-    """Two requests go out with old credentials; the second is refused when the first has fetched new ones."""
+    """Send two requests with old credentials; the second is rejected after the first has fetched new ones."""
     released = asyncio.Event()
 
     async def late(server: FaultyServer, request: web.Request) -> web.StreamResponse:
@@ -253,7 +253,7 @@ async def refused_late(server: FaultyServer, client: KubeClient, renew: Callable
     await slow
 
 
-async def test_a_request_refused_late_takes_the_token_that_another_has_read(tmp_path: Path) -> None:
+async def test_a_request_rejected_late_uses_the_token_that_another_request_has_read(tmp_path: Path) -> None:
     server = FaultyServer()
     await server.put("one-a")
     token = tmp_path / "token"
@@ -268,7 +268,7 @@ async def test_a_request_refused_late_takes_the_token_that_another_has_read(tmp_
         await refused_late(server, client, renew)
 
 
-async def test_a_request_refused_late_takes_the_token_that_a_plugin_has_given_another(tmp_path: Path) -> None:
+async def test_a_request_rejected_late_uses_the_plugins_token_of_another_request(tmp_path: Path) -> None:
     server = FaultyServer()
     await server.put("one-a")
     plugin = ExecPlugin(write_plugin(tmp_path, "2999-01-01T00:00:00Z"), "client.authentication.k8s.io/v1")
@@ -303,7 +303,7 @@ def write_plugin(folder: Path, expiry: str) -> str:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-async def test_an_exec_plugin_is_asked_once_and_again_when_its_token_is_refused(
+async def test_an_exec_plugin_runs_once_and_again_when_its_token_is_rejected(
     tmp_path: Path, version: Any
 ) -> None:
     server = FaultyServer()
@@ -329,7 +329,7 @@ async def test_an_exec_plugin_is_asked_once_and_again_when_its_token_is_refused(
     }
 
 
-async def test_an_exec_plugin_is_asked_again_before_its_token_expires(tmp_path: Path) -> None:
+async def test_an_exec_plugin_runs_again_before_its_token_expires(tmp_path: Path) -> None:
     server = FaultyServer()
     await server.put("one-a")
     plugin = ExecPlugin(write_plugin(tmp_path, "2001-01-01T00:00:00Z"), "client.authentication.k8s.io/v1")
@@ -375,7 +375,7 @@ async def test_a_plugin_that_is_not_installed_says_how_to_install_it() -> None:
 # Certificates
 
 
-async def test_a_new_authority_is_taken_up_when_the_server_comes_back_with_it(tmp_path: Path) -> None:
+async def test_a_new_certificate_authority_is_loaded_when_the_server_uses_it(tmp_path: Path) -> None:
     server = FaultyServer()
     await server.put("one-a")
     old, new = Authority("old"), Authority("new")
@@ -431,7 +431,7 @@ async def test_a_rotated_client_certificate_is_used_for_the_next_request(tmp_pat
     assert len(names) <= 3
 
 
-async def test_a_certificate_whose_key_is_not_there_yet_is_passed_over(tmp_path: Path) -> None:
+async def test_a_certificate_without_its_new_key_is_not_used_yet(tmp_path: Path) -> None:
     server, authority = FaultyServer(), Authority("ca")
     await server.put("one-a")
     now = 0.0
@@ -454,7 +454,7 @@ async def test_a_certificate_whose_key_is_not_there_yet_is_passed_over(tmp_path:
     assert names == ["second"]
 
 
-async def test_a_certificate_of_another_name_is_refused_unless_told_otherwise(tmp_path: Path) -> None:
+async def test_a_certificate_for_another_name_is_rejected_unless_configured(tmp_path: Path) -> None:
     server, authority = FaultyServer(), Authority("ca")
     await server.put("one-a")
     async with server.serving(authority.serve(tmp_path)):

@@ -1,4 +1,4 @@
-"""Fixtures: the embedded API, and a scheduler on it."""
+"""Fixtures: the embedded API and a scheduler that uses it."""
 
 from collections.abc import AsyncIterator
 

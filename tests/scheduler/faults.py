@@ -1,7 +1,7 @@
-"""Faults to plant in a scheduler, one at a time: does the machine of `machine.py` find each?
+"""Faults to plant in a scheduler, one at a time: the state machine must find each.
 
-A fault is what a change of the code in haste might do: a step left out, a check too few, two
-steps in the wrong order. It is put into one process's desk from outside.
+A fault is what a careless change might do: a missing step, a missing check, two steps in the wrong
+order. It is patched into the scheduler of one process.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +30,8 @@ def leaves_leases_after_a_refused_binding(scheduler: Scheduler) -> None:
     _set(scheduler.binder, "_after_refusal", skip)
 
 
-def takes_silence_for_failure(scheduler: Scheduler) -> None:
-    """A Binding that was not answered is undone without a look at the pod."""
+def treats_no_response_as_failure(scheduler: Scheduler) -> None:
+    """A Binding without a response is undone without reading the pod."""
 
     async def undo(pod: Pod, node: str, fits: Fits | None, reserved: Reserved, error: Exception) -> str:
         await scheduler.reservations.unreserve(pod.metadata.uid, node, reserved.new, reserved.stamp)
@@ -42,7 +42,7 @@ def takes_silence_for_failure(scheduler: Scheduler) -> None:
 
 
 def deletes_leases_without_precondition(scheduler: Scheduler) -> None:
-    """By name alone."""
+    """Leases are deleted by name alone."""
     api: Any = scheduler._api
 
     async def delete(name: str, uid: str, resource_version: str) -> None:
@@ -54,28 +54,28 @@ def deletes_leases_without_precondition(scheduler: Scheduler) -> None:
     _set(api, "delete_lease", delete)
 
 
-def gives_back_whatever_the_stamp(scheduler: Scheduler) -> None:
-    """An entry that was renewed meanwhile is given back too."""
-    honest = scheduler.reservations.unreserve
+def releases_any_stamp(scheduler: Scheduler) -> None:
+    """An entry that was renewed meanwhile is released too."""
+    original = scheduler.reservations.unreserve
 
     async def unreserve(uid: str, node: str, gpus: Sequence[int], stamp: str | None) -> bool:
-        return await honest(uid, node, gpus, None)
+        return await original(uid, node, gpus, None)
 
     _set(scheduler.reservations, "unreserve", unreserve)
 
 
-def gives_back_what_it_only_renewed(scheduler: Scheduler) -> None:
-    """A failed attempt gives back what another process may be binding the pod with."""
-    honest = scheduler.reservations._acquire
+def releases_what_it_only_renewed(scheduler: Scheduler) -> None:
+    """A failed attempt releases leases that another process may be binding the pod with."""
+    original = scheduler.reservations._acquire
 
     async def take(node: str, gpu: int, uid: str, part: LeaseHolder, renewed: set[int]) -> None:
-        await honest(node, gpu, uid, part, set())
+        await original(node, gpu, uid, part, set())
 
     _set(scheduler.reservations, "_acquire", take)
 
 
-def takes_back_without_changing_the_pod(scheduler: Scheduler) -> None:
-    """A Binding under way is not outdated first."""
+def reclaims_without_changing_the_pod(scheduler: Scheduler) -> None:
+    """Bindings in flight are not invalidated first."""
 
     async def reclaim(pod: Pod, leased: Any) -> bool:
         return await scheduler.lease_gc._release(pod.metadata.uid, leased, "not_bound", stamped=True)
@@ -83,21 +83,21 @@ def takes_back_without_changing_the_pod(scheduler: Scheduler) -> None:
     _set(scheduler.lease_gc, "reclaim", reclaim)
 
 
-def binds_whatever_version(scheduler: Scheduler) -> None:
-    """The Binding does not say which state of the pod it is for."""
+def binds_any_version(scheduler: Scheduler) -> None:
+    """The Binding has no resource version."""
     api: Any = scheduler._api
-    honest = api.bind
+    original = api.bind
 
     async def bind(
         namespace: str, pod: str, uid: str, version: str, node: str, notes: Mapping[str, str]
     ) -> None:
-        await honest(namespace, pod, uid, "", node, notes)
+        await original(namespace, pod, uid, "", node, notes)
 
     _set(api, "bind", bind)
 
 
 def binds_before_it_leases(scheduler: Scheduler) -> None:
-    """Two steps in the wrong order."""
+    """The Binding is sent before the leases are written."""
     api: Any = scheduler._api
     reserve, bind = scheduler.reservations.reserve, api.bind
     late: dict[str, tuple[PodRef, Fits]] = {}
@@ -118,18 +118,18 @@ def binds_before_it_leases(scheduler: Scheduler) -> None:
 
 
 def does_not_hold_its_choice(scheduler: Scheduler) -> None:
-    """The next pod is given the same GPUs."""
+    """The next pod gets the same GPUs."""
     _set(scheduler.ledger, "hold", lambda uid, hold: None)
 
 
 def does_not_count_holds(scheduler: Scheduler) -> None:
-    """Holds are kept, and nobody looks at them."""
-    honest = scheduler.ledger._allocation
+    """Holds are stored but not counted."""
+    original = scheduler.ledger._allocation
 
     def wanted(key: str, uid: str, node: str) -> Any:
         hold = scheduler.ledger.holds.pop(uid, None)
         try:
-            return honest(key, uid, node)
+            return original(key, uid, node)
         finally:
             if hold is not None:
                 scheduler.ledger.holds[uid] = hold
@@ -138,26 +138,26 @@ def does_not_count_holds(scheduler: Scheduler) -> None:
 
 
 def overwrites_other_holders(scheduler: Scheduler) -> None:
-    """A share of a GPU is written over the shares of others."""
+    """A share of a GPU overwrites the shares of other pods."""
     api: Any = scheduler._api
-    honest = api.replace_lease
+    original = api.replace_lease
 
     async def replace(lease: Lease) -> Any:
         read = read_lease(lease)
         assert read is not None
         uid, holder = list(read.holders.items())[-1]
-        return await honest(with_holders(lease, {uid: holder}, scheduler._timing.now()))
+        return await original(with_holders(lease, {uid: holder}, scheduler._timing.now()))
 
     _set(api, "replace_lease", replace)
 
 
-def takes_no_answer_for_a_free_gpu(scheduler: Scheduler) -> None:
-    """A lease that could not be read is not there."""
-    honest = scheduler.reservations._read
+def treats_no_response_as_a_free_gpu(scheduler: Scheduler) -> None:
+    """A lease that could not be read counts as missing."""
+    original = scheduler.reservations._read
 
     async def read(name: str) -> Any:
         try:
-            return await honest(name)
+            return await original(name)
         except Unanswered:
             return None
 
@@ -174,28 +174,28 @@ def takes_no_answer_for_a_free_gpu(scheduler: Scheduler) -> None:
     _set(scheduler._api, "create_lease", force)
 
 
-def forgets_leases_of_ended_pods(scheduler: Scheduler) -> None:
-    """Only pods that are gone are tidied up after, not those that have ended."""
-    honest = scheduler.lease_gc._release
+def forgets_leases_of_finished_pods(scheduler: Scheduler) -> None:
+    """Only the leases of deleted pods are released, not those of finished pods."""
+    original = scheduler.lease_gc._release
 
     async def release(uid: str, leased: Any, reason: str, *, stamped: bool = False) -> bool:
-        return reason == "finished" or await honest(uid, leased, reason, stamped=stamped)
+        return reason == "finished" or await original(uid, leased, reason, stamped=stamped)
 
     _set(scheduler.lease_gc, "_release", release)
 
 
 def forgets_what_it_could_not_release(scheduler: Scheduler) -> None:
-    """A release that failed is not tried again."""
-    honest = scheduler.lease_gc._reconcile_safely
+    """A failed release is not retried."""
+    original = scheduler.lease_gc._reconcile_safely
 
     async def tend(uid: str) -> bool:
-        await honest(uid)
+        await original(uid)
         return True
 
     _set(scheduler.lease_gc, "_reconcile_safely", tend)
 
 
-def is_locked_out_by_its_own_lease(scheduler: Scheduler) -> None:
+def counts_a_pods_own_leases_against_it(scheduler: Scheduler) -> None:
     """A pod's own leases count against it."""
     _set(scheduler.filtering, "_current_allocation", lambda uid, request, among: None)
 
@@ -206,7 +206,7 @@ def is_locked_out_by_its_own_lease(scheduler: Scheduler) -> None:
     _set(scheduler.ledger, "excluding", lambda uid: Nothing())
 
 
-def lets_members_go_alone(scheduler: Scheduler) -> None:
+def binds_members_alone(scheduler: Scheduler) -> None:
     """Binds of a gang don't wait for each other."""
 
     async def permit(uid: str, gang: Any, timeout_s: float) -> bool:
@@ -216,17 +216,17 @@ def lets_members_go_alone(scheduler: Scheduler) -> None:
 
 
 def keeps_part_of_a_gang_on_timeout(scheduler: Scheduler) -> None:
-    """One member's leases are forgotten when a gang gives up."""
-    honest = scheduler.gangs._reclaim_members
+    """One member's leases are forgotten when a plan is dropped."""
+    original = scheduler.gangs._reclaim_members
 
     async def give_up(plan: Any, members: list[Pod]) -> None:
-        await honest(plan, members[:-1])
+        await original(plan, members[:-1])
 
     _set(scheduler.gangs, "_reclaim_members", give_up)
 
 
 def reserves_part_of_a_gang(scheduler: Scheduler) -> None:
-    """A gang of which one member can't be had goes on with the rest."""
+    """A gang continues without the members that could not be reserved."""
 
     async def reserve_some(gang: Any, pods: list[Pod], places: Sequence[Fits]) -> bool:
         for pod, fits in list(zip(pods, places, strict=True))[:1]:
@@ -238,23 +238,23 @@ def reserves_part_of_a_gang(scheduler: Scheduler) -> None:
     _set(scheduler.gangs, "_reserve_all", reserve_some)
 
 
-def believes_an_old_watch(scheduler: Scheduler) -> None:
-    """What the watch brings late replaces what the server has just said."""
-    honest = scheduler.ledger.put_lease
+def accepts_old_watch_events(scheduler: Scheduler) -> None:
+    """A late watch event replaces a newer response."""
+    original = scheduler.ledger.put_lease
 
     def put(lease: Lease) -> None:
         scheduler.ledger.leases.pop(lease.metadata.name, None)
-        honest(structs.replace(lease))
+        original(structs.replace(lease))
 
     _set(scheduler.ledger, "put_lease", put)
 
 
-def does_not_write_a_status_again(scheduler: Scheduler) -> None:
-    """A status whose write failed stays as it was."""
-    honest = scheduler.statuses._write
+def does_not_retry_status_writes(scheduler: Scheduler) -> None:
+    """A failed status write is not retried."""
+    original = scheduler.statuses._write
 
     async def write(key: Any) -> None:
-        await honest(key)
+        await original(key)
 
     _set(scheduler.statuses, "_write", write)
 
@@ -266,27 +266,27 @@ def _set(part: Any, name: str, act: Any) -> None:
 
 FAULTS: tuple[Plant, ...] = (
     leaves_leases_after_a_refused_binding,
-    takes_silence_for_failure,
-    takes_back_without_changing_the_pod,
+    treats_no_response_as_failure,
+    reclaims_without_changing_the_pod,
     binds_before_it_leases,
     does_not_hold_its_choice,
     does_not_count_holds,
     overwrites_other_holders,
-    takes_no_answer_for_a_free_gpu,
-    forgets_leases_of_ended_pods,
-    is_locked_out_by_its_own_lease,
-    lets_members_go_alone,
+    treats_no_response_as_a_free_gpu,
+    forgets_leases_of_finished_pods,
+    counts_a_pods_own_leases_against_it,
+    binds_members_alone,
 )
 
 RARE: tuple[Plant, ...] = (
     deletes_leases_without_precondition,
-    gives_back_whatever_the_stamp,
+    releases_any_stamp,
     keeps_part_of_a_gang_on_timeout,
-    gives_back_what_it_only_renewed,
-    binds_whatever_version,
+    releases_what_it_only_renewed,
+    binds_any_version,
     forgets_what_it_could_not_release,
     reserves_part_of_a_gang,
-    believes_an_old_watch,
-    does_not_write_a_status_again,
+    accepts_old_watch_events,
+    does_not_retry_status_writes,
 )
-"""Found late or not by every run: `GPUFLEET_EXAMPLES=500` looks for these too."""
+"""Found late, or not in every run: `GPUFLEET_EXAMPLES=500` tests these too."""

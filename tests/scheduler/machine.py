@@ -1,17 +1,17 @@
-"""A machine that plays users, kube-scheduler, a failing API server and two schedulers, and looks on.
+"""A state machine of users, kube-scheduler, a failing API server and two schedulers.
 
-The two schedulers act at the same time, which is worse than any election allows; besides, the
-office moves between them. Some steps are rounds of a scheduler in which calls go wrong here and
-there, in any of the ways in which calls go wrong; some are tangles of small steps in any order;
-some are small steps alone. After every step, and after every call within a step:
+Both schedulers act at the same time, which is worse than any election allows; leadership also
+moves between them. Some steps are rounds of a scheduler in which calls fail in any possible way,
+some are small steps of all parties in random order, some are single small steps. After every step,
+and after every call within a step:
 
-- a pod that is bound has the leases that its annotation names;
-- no GPU is promised beyond what it is, by leases or by the choices of one process;
-- an attempt that failed has left nothing new behind, unless its undoing failed too;
-- no member of a gang is bound before all have come to be bound.
+- a bound pod has the leases that its annotation names;
+- no GPU is overcommitted, neither by leases nor by the choices of one process;
+- a failed attempt leaves no new leases, unless its undo failed too;
+- no member of a gang is bound before all are ready to be bound.
 
-When faults end, one scheduler brings everything in order: no lease without its pod, no pod left
-out that fits, no gang in part, no status that lies.
+When the faults end, one scheduler repairs everything: no lease without its pod, no pending pod that
+fits, no partial gang, no wrong status.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.scheduler.world import Call, Outcome, Process, World
 
+from gpufleet.kubernetes.allocation import AllocatedGpus, parse_allocation
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE
 from gpufleet.kubernetes.leases import LeaseHolder, lease_name, read_lease
 from gpufleet.kubernetes.objects import Pod
@@ -39,18 +40,18 @@ CLAIMS: dict[str, dict[str, Any]] = {
 GANGS = ("g", "h")
 GANG = 2
 MOST_PODS = 6
-WRONG: tuple[Outcome, ...] = ("answer lost", "failed", "refused", "late", "killed before", "killed after")
-TANGLE = 60
+FAILURES: tuple[Outcome, ...] = ("answer lost", "failed", "refused", "late", "killed before", "killed after")
+RANDOM_STEPS = 60
 STEPS = {"schedule": 3, "look": 2, "watch": 3, "answer": 8, "late": 1, "users": 1, "time": 1}
-"""The small steps of a tangle, and how often each is taken."""
+"""The steps of `random_steps`, with their weights."""
 
-outcomes = st.sampled_from(("done", "done", "done", *WRONG))
+outcomes = st.sampled_from(("done", "done", "done", *FAILURES))
 either = st.integers(0, 1)
 chances = st.randoms(use_true_random=True)
 
 
 class Schedulers(RuleBasedStateMachine):
-    """Two processes in one world; a subclass may plant a fault in every process that it starts."""
+    """Two processes in one world; subclasses may plant a fault in every process that starts."""
 
     plant: Callable[[Scheduler], None] = staticmethod(lambda scheduler: None)
 
@@ -62,11 +63,11 @@ class Schedulers(RuleBasedStateMachine):
         for gang in GANGS:
             self.world.add_claim(f"of-{gang}", gang=gang, count=1)
             self.world.add_group(gang, GANG, 20)
-        self.processes = [self.started(), self.started()]
+        self.processes = [self.start_process(), self.start_process()]
         self.made = 0
         self.broken_gangs: set[str] = set()
 
-    def started(self) -> Process:
+    def start_process(self) -> Process:
         return Process(self.world, self.plant)
 
     # -- users -----------------------------------------------------------------------------
@@ -75,7 +76,7 @@ class Schedulers(RuleBasedStateMachine):
     def begin_with_pods(self, claims: list[str], chance: Random) -> None:
         for claim in claims:
             self.create_a_pod(claim, 0)
-        self.a_tangle(chance)
+        self.random_steps(chance)
 
     @precondition(lambda self: len(self.world.all("pods")) < MOST_PODS)
     @rule(claim=st.sampled_from(sorted(CLAIMS)), priority=st.sampled_from((0, 0, 5)))
@@ -109,30 +110,30 @@ class Schedulers(RuleBasedStateMachine):
     # -- schedulers ------------------------------------------------------------------------
 
     @rule(which=either, chance=chances)
-    def a_round(self, which: int, chance: Random) -> None:
-        """A scheduler hears everything, looks at everything and binds; some calls go wrong."""
+    def scheduler_round(self, which: int, chance: Random) -> None:
+        """Run one scheduler: deliver all events, reconcile and bind; some calls fail."""
         process, odds = self.processes[which], chance.choice((0.0, 0.1, 0.3))
-        self.users_do_something(chance)
+        self.user_action(chance)
         for work in self.work_of(process):
             work()
-            for call in self.calls_to_come():
-                self.world.resolve(call, chance.choice(WRONG) if chance.random() < odds else "done")
-                self.restart_the_dead()
+            for call in self.remaining_calls():
+                self.world.resolve(call, chance.choice(FAILURES) if chance.random() < odds else "done")
+                self.restart_killed()
                 self.check()
             if not process.alive:
                 break
 
     @rule(chance=chances)
-    def a_tangle(self, chance: Random) -> None:
-        """Small steps of users, of both schedulers and of the server, in any order; one scheduler may be slow."""
+    def random_steps(self, chance: Random) -> None:
+        """Run random small steps of users, schedulers and server; one scheduler may be slow."""
         slow = chance.choice((None, *self.processes))
-        for _ in range(TANGLE):
+        for _ in range(RANDOM_STEPS):
             process = chance.choice(self.processes)
             match chance.choices(tuple(STEPS), tuple(STEPS.values()))[0]:
                 case "schedule" if pods := self.unbound():
                     process.schedule(pods[0] if chance.random() < 0.5 else chance.choice(pods))
                 case "look":
-                    process.look(chance.choice(("lease_gc", "gangs")))
+                    process.reconcile_with(chance.choice(("lease_gc", "gangs")))
                 case "watch":
                     process.watch(chance.choice((1, 3, 100, 100)))
                 case "answer":
@@ -140,24 +141,24 @@ class Schedulers(RuleBasedStateMachine):
                 case "late" if self.world.late:
                     self.world.arrive_late(chance.randrange(len(self.world.late)))
                 case "users":
-                    self.users_do_something(chance)
+                    self.user_action(chance)
                 case "time":
                     self.world.now += chance.choice((1.0, 11.0, 11.0))
-            self.restart_the_dead()
+            self.restart_killed()
             self.check()
 
     def answer_one(self, chance: Random, slow: Process | None) -> None:
-        """Decide over a call; the Bindings of the slow one are long under way."""
+        """Resolve a call; the Bindings of the slow process stay in flight."""
         calls = [
             call for call in self.world.calls if call.process is not slow or not call.name.startswith("bind")
         ]
         if chance.random() < 0.05:
             calls = self.world.calls
         if calls:
-            outcome = chance.choice(WRONG) if chance.random() < 0.15 else "done"
+            outcome = chance.choice(FAILURES) if chance.random() < 0.15 else "done"
             self.world.resolve(chance.choice(calls), outcome)
 
-    def users_do_something(self, chance: Random) -> None:
+    def user_action(self, chance: Random) -> None:
         pods = len(self.world.all("pods"))
         if pods < MOST_PODS - 1 and chance.random() < 0.3:
             self.create_a_gang(chance.choice(GANGS), chance.random() < 0.5, chance.choice((0, 0, 5)))
@@ -169,24 +170,24 @@ class Schedulers(RuleBasedStateMachine):
     @precondition(lambda self: self.unbound())
     @rule(picks=st.lists(st.tuples(st.integers(0, MOST_PODS), either), min_size=1, max_size=3))
     def schedule_pods(self, picks: list[tuple[int, int]]) -> None:
-        """Nothing is answered yet."""
+        """Start to schedule pods without resolving any call."""
         for at, which in picks:
             pods = self.unbound()
             self.processes[which].schedule(pods[at % len(pods)])
             self.no_process_chooses_a_gpu_twice()
 
     @rule(which=either, part=st.sampled_from(("lease_gc", "gangs", "statuses")))
-    def look_around(self, which: int, part: Any) -> None:
-        self.processes[which].look(part)
+    def reconcile(self, which: int, part: Any) -> None:
+        self.processes[which].reconcile_with(part)
 
     @rule(which=either, events=st.sampled_from((1, 3, 100)))
-    def hear_from_the_watch(self, which: int, events: int) -> None:
+    def deliver_watch_events(self, which: int, events: int) -> None:
         self.processes[which].watch(events)
 
     @rule(which=either)
     def crash_and_restart(self, which: int) -> None:
         self.processes[which].kill()
-        self.restart_the_dead()
+        self.restart_killed()
 
     @rule(to=either)
     def leadership_moves(self, to: int) -> None:
@@ -205,23 +206,23 @@ class Schedulers(RuleBasedStateMachine):
         for at, outcome in answers:
             if self.world.calls:
                 self.world.resolve(self.world.calls[at % len(self.world.calls)], outcome)
-                self.restart_the_dead()
+                self.restart_killed()
                 self.check()
 
     @precondition(lambda self: self.world.calls)
     @rule()
     def answer_all_calls(self) -> None:
-        self.answer_everything()
+        self.answer_all()
 
     @precondition(lambda self: self.world.late)
     @rule(at=st.integers(0, 3))
-    def do_a_late_request(self, at: int) -> None:
+    def execute_a_late_request(self, at: int) -> None:
         self.world.arrive_late(at % len(self.world.late))
 
-    # -- what must be so -------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------
 
     @invariant()
-    def who_is_bound_has_the_leases(self) -> None:
+    def bound_pods_have_their_leases(self) -> None:
         for pod in self.bound():
             node, gpus = allocation(pod)
             assert node == pod.spec.node_name
@@ -231,7 +232,7 @@ class Schedulers(RuleBasedStateMachine):
                 )
 
     @invariant()
-    def no_gpu_is_given_beyond_what_it_is(self) -> None:
+    def no_gpu_is_overcommitted(self) -> None:
         running: dict[tuple[str, int], int] = {}
         for pod in self.bound():
             node, gpus = allocation(pod)
@@ -247,7 +248,7 @@ class Schedulers(RuleBasedStateMachine):
             assert sum(holder.milli for holder in read.holders.values()) <= 1000
 
     @invariant()
-    def nothing_fails_but_with_an_answer(self) -> None:
+    def no_task_raises(self) -> None:
         for process in self.processes:
             process.check_tasks()
 
@@ -258,8 +259,8 @@ class Schedulers(RuleBasedStateMachine):
             ledger, chosen = process.scheduler.ledger, dict[tuple[str, int], int]()
             for uid, fits in process.choices.items():
                 pod = ledger.pods.get(uid)
-                # What the other process has leased for a pod meanwhile is no choice of this one, and a pod that
-                # has ended gets nothing, though a bind of it may still wait for its answer.
+                # Leases of the other process are not choices of this one, and a finished pod gets no GPUs,
+                # though its bind may still be in flight.
                 if pod is not None and not pod.finished and not ledger.leases_of(uid):
                     for gpu in fits.gpus:
                         chosen[fits.node, gpu] = chosen.get((fits.node, gpu), 0) + fits.request.milli_per_gpu
@@ -280,33 +281,35 @@ class Schedulers(RuleBasedStateMachine):
                 assert int(number) <= process.excused, f"{unbound[uid]} keeps {lease.metadata.name}"
 
     @invariant()
-    def members_are_bound_when_all_have_come(self) -> None:
+    def members_are_bound_together(self) -> None:
         for gang in set(GANGS) - self.broken_gangs:
             members = self.members(gang)
             if any(pod.spec.node_name for pod in members):
-                late = [pod.metadata.name for pod in members if pod.metadata.uid not in self.world.came]
+                late = [
+                    pod.metadata.name for pod in members if pod.metadata.uid not in self.world.bind_called
+                ]
                 assert not late, f"gang {gang} runs without {late}"
 
     def check(self) -> None:
-        """All of the above."""
-        self.who_is_bound_has_the_leases()
-        self.no_gpu_is_given_beyond_what_it_is()
+        """Check the invariants."""
+        self.bound_pods_have_their_leases()
+        self.no_gpu_is_overcommitted()
         self.no_process_chooses_a_gpu_twice()
         self.a_failed_attempt_leaves_nothing_behind()
-        self.members_are_bound_when_all_have_come()
+        self.members_are_bound_together()
 
-    # -- at rest ---------------------------------------------------------------------------
+    # -- final state -----------------------------------------------------------------------
 
     def teardown(self) -> None:
         try:
-            self.comes_to_order()
+            self.repairs_everything()
         finally:
             for process in self.processes:
                 process.kill()
             self.world.loop.close()
 
-    def comes_to_order(self) -> None:
-        """Faults end, what is late arrives, one scheduler is left."""
+    def repairs_everything(self) -> None:
+        """End the faults, deliver late requests, and let one scheduler repair everything."""
         world, process = self.world, self.processes[0]
         self.processes[1].kill()
         if not process.leading:
@@ -318,19 +321,19 @@ class Schedulers(RuleBasedStateMachine):
                 world.arrive_late(0)
             for work in self.work_of(process):
                 work()
-                self.answer_everything()
+                self.answer_all()
             world.now += 4.0
-            # Holds, grace and deadlines run out meanwhile: quiet for longer than any of them is at rest.
+            # Stop when nothing has changed for longer than any hold, grace period or deadline.
             quiet = quiet + 1 if world.version == before else 0
             if quiet > 8:
                 break
         process.watch()
         self.check()
-        self.nothing_fails_but_with_an_answer()
+        self.no_task_raises()
         self.no_lease_is_left_behind()
-        self.nobody_is_left_out()
-        self.gangs_run_whole_or_not_at_all()
-        self.statuses_tell_the_truth()
+        self.no_pending_pod_fits()
+        self.gangs_run_as_a_whole_or_not_at_all()
+        self.statuses_are_correct()
 
     def no_lease_is_left_behind(self) -> None:
         needed = {
@@ -346,7 +349,7 @@ class Schedulers(RuleBasedStateMachine):
         }
         assert there == needed
 
-    def nobody_is_left_out(self) -> None:
+    def no_pending_pod_fits(self) -> None:
         ledger = self.fresh_ledger()
         for pod in self.unbound():
             claim = pod.metadata.annotations[CLAIM]
@@ -354,75 +357,75 @@ class Schedulers(RuleBasedStateMachine):
                 verdict = ledger.cluster.place(request_of(self.claim(claim)))
                 assert isinstance(verdict, Refused), f"{pod.metadata.name} would fit"
 
-    def gangs_run_whole_or_not_at_all(self) -> None:
+    def gangs_run_as_a_whole_or_not_at_all(self) -> None:
         for gang in set(GANGS) - self.broken_gangs:
             members = self.members(gang)
             assert sum(bool(pod.spec.node_name) for pod in members) in (0, len(members))
 
-    def statuses_tell_the_truth(self) -> None:
+    def statuses_are_correct(self) -> None:
         ledger = self.fresh_ledger()
         for claim in self.world.all("claims"):
             truth = status_of(ledger, PendingPods(), claim)
             entries = {each["podUid"]: tuple(each["gpuIds"]) for each in truth["allocations"] or ()}
             assert {each.pod_uid: each.gpu_ids for each in claim.status.allocations} == entries
 
-    # -- doing and looking -----------------------------------------------------------------
+    # -- steps and queries -----------------------------------------------------------------
 
     def work_of(self, process: Process) -> Iterator[Callable[[], Any]]:
-        """A round of one scheduler, one piece after the other."""
+        """Yield the steps of one round of a scheduler."""
         for part in ("gangs", "lease_gc", "statuses"):
             yield process.watch
-            yield lambda part=part: process.look(part)  # type: ignore[misc]
+            yield lambda part=part: process.reconcile_with(part)  # type: ignore[misc]
         yield process.watch
         for name in [pod.metadata.name for pod in self.world.all("pods")]:
             if (pod := self.world.pod(name)) is not None:
                 yield lambda pod=pod: process.schedule(pod)  # type: ignore[misc]
-        # kubelets: who was asked to leave has left
-        yield self.let_leave
+        # The kubelets delete terminating pods.
+        yield self.delete_terminating_pods
         yield process.watch
 
-    def let_leave(self) -> None:
+    def delete_terminating_pods(self) -> None:
         for pod in self.world.all("pods"):
             if pod.metadata.deletion_timestamp is not None:
                 self.lost(pod)
                 self.world.delete(pod)
 
     def lost(self, pod: Pod) -> None:
-        """A member that ends or leaves breaks its gang."""
+        """Record that a gang has lost a member."""
         claim = pod.metadata.annotations[CLAIM]
         if claim.startswith("of-"):
             self.broken_gangs.add(claim.removeprefix("of-"))
 
-    def restart_the_dead(self) -> None:
-        self.processes = [each if each.alive else self.started() for each in self.processes]
+    def restart_killed(self) -> None:
+        self.processes = [each if each.alive else self.start_process() for each in self.processes]
 
-    def answer_everything(self) -> None:
-        for call in self.calls_to_come():
+    def answer_all(self) -> None:
+        for call in self.remaining_calls():
             self.world.resolve(call, "done")
             self.check()
 
-    def calls_to_come(self) -> Iterator[Call]:
-        """The oldest call, until none is left; there is an end to them."""
+    def remaining_calls(self) -> Iterator[Call]:
+        """Yield the oldest call until none is left."""
         for _ in range(1000):
             if not self.world.calls:
                 return
             yield self.world.calls[0]
-        raise AssertionError(f"calls without end, such as {self.world.calls[0].name}")
+        raise AssertionError(f"the calls never end; the next is {self.world.calls[0].name}")
 
     def claim(self, name: str) -> Any:
         return self.world.objects["claims", "ns", name]
 
-    def living(self) -> Iterator[Pod]:
+    def unfinished(self) -> Iterator[Pod]:
         return (pod for pod in self.world.all("pods") if not pod.finished)
 
     def unbound(self) -> list[Pod]:
-        return [pod for pod in self.living() if not pod.spec.node_name]
+        return [pod for pod in self.unfinished() if not pod.spec.node_name]
 
     def bound(self) -> list[Pod]:
-        return [pod for pod in self.living() if pod.spec.node_name]
+        return [pod for pod in self.unfinished() if pod.spec.node_name]
 
     def members(self, gang: str) -> list[Pod]:
-        return [pod for pod in self.living() if pod.metadata.annotations[CLAIM] == f"of-{gang}"]
+        return [pod for pod in self.unfinished() if pod.metadata.annotations[CLAIM] == f"of-{gang}"]
 
     def holders(self, node: str, gpu: int) -> dict[str, LeaseHolder]:
         lease: Any = self.world.objects.get(("leases", "gpufleet", lease_name(node, gpu)))
@@ -444,7 +447,6 @@ class Schedulers(RuleBasedStateMachine):
         return ledger
 
 
-def allocation(pod: Pod) -> tuple[str, list[int]]:
-    """The node and the GPUs that a pod's annotation names."""
-    node, _, ids = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")
-    return node, [int(gpu) for gpu in ids.split(",") if gpu]
+def allocation(pod: Pod) -> AllocatedGpus:
+    """Return the node and GPUs of the pod's annotation."""
+    return parse_allocation(pod.metadata.annotations.get(ALLOCATED, "")) or AllocatedGpus("", ())

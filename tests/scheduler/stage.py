@@ -1,4 +1,4 @@
-"""A cluster on the embedded API with one scheduler replica, and the hands of users and kubelets."""
+"""A cluster on the embedded API with one scheduler replica, and the actions of users and kubelets."""
 
 import asyncio
 import time
@@ -43,7 +43,7 @@ POD_GROUPS_CRD = {
 
 
 class Stage:
-    """What tests do to the cluster, and what they ask of it."""
+    """Actions on the cluster and reads of its state."""
 
     def __init__(self, client: KubeClient, replica: Replica) -> None:
         self.client = client
@@ -139,10 +139,10 @@ class Stage:
         page = await self.client.list(LEASES, Selection(namespace="default"))
         return {lease.metadata.name: lease for lease in page.items if lease.metadata.name.startswith("gpu-")}
 
-    # kube-scheduler's part
+    # The calls of kube-scheduler
 
     async def call(self, verb: str, body: Any) -> Any:
-        """Call a verb of the extender and return its answer."""
+        """Call a verb of the extender and return its result."""
         status, answer = await self.raw("POST", verb, msgspec.json.encode(body))
         assert status == 200, answer
         return msgspec.json.decode(answer)
@@ -165,12 +165,12 @@ class Stage:
 
     async def bind(self, pod: Pod, node: str) -> str:
         meta = pod.metadata
-        asked = {"PodName": meta.name, "PodNamespace": meta.namespace, "PodUID": meta.uid, "Node": node}
-        error: str = (await self.call("/bind", asked))["Error"]
+        body = {"PodName": meta.name, "PodNamespace": meta.namespace, "PodUID": meta.uid, "Node": node}
+        error: str = (await self.call("/bind", body))["Error"]
         return error
 
     async def schedule(self, pod: Pod, *among: str) -> str:
-        """Filter and bind; the node, or nothing if it was refused."""
+        """Filter and bind; return the node, or an empty string if the pod was refused."""
         found = await self.filter(pod, *among)
         if not found["NodeNames"]:
             return ""
@@ -186,7 +186,7 @@ class Stage:
     async def until(true: Callable[[], Any], seconds: float = 30.0) -> None:
         deadline = time.monotonic() + seconds
         while not true():
-            assert time.monotonic() < deadline, "it did not come true"
+            assert time.monotonic() < deadline, "the condition did not become true in time"
             await asyncio.sleep(0.01)
 
     async def _patch(self, path: str, body: Any) -> None:
@@ -199,7 +199,7 @@ def device(at: int, **more: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def open_stage(server: KubeLite, **settings: Any) -> AsyncIterator[Stage]:
-    """A replica of its own on a server."""
+    """Run a scheduler replica on a server."""
     async with KubeClient(Connection(server.url), requests_per_second=5000, burst=5000) as client:
         chosen = SchedulerSettings(**{"grace": 1.0, "hold": 5.0, "permit": 2.0, **settings})
         timings = ElectionTimings(lease_duration=2.0, renew_deadline=1.5, retry_period=0.1)
@@ -216,7 +216,7 @@ async def open_stage(server: KubeLite, **settings: Any) -> AsyncIterator[Stage]:
 
 @asynccontextmanager
 async def open_server() -> AsyncIterator[KubeLite]:
-    """The embedded API with every kind that the scheduler reads."""
+    """Run the embedded API with all kinds that the scheduler reads."""
     async with KubeLite() as server:
         async with KubeClient(Connection(server.url)) as client:
             for definition in (*definitions(), POD_GROUPS_CRD):

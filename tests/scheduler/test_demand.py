@@ -1,4 +1,4 @@
-"""The scheduler learns from the claims of the pods that come what will be asked for."""
+"""The scheduler learns the demand from the claims of new pods."""
 
 from tests.scheduler.stage import Stage
 
@@ -13,7 +13,7 @@ def weights(stage: Stage) -> dict[Kind, float]:
     return dict(score.demand.kinds)
 
 
-async def test_each_pod_that_names_a_claim_counts_once(stage: Stage) -> None:
+async def test_each_pod_of_a_claim_counts_once(stage: Stage) -> None:
     await stage.node("a")
     before = weights(stage).get(Kind(3, 1000), 0.0)
     await stage.claim("three", 3)
@@ -23,14 +23,14 @@ async def test_each_pod_that_names_a_claim_counts_once(stage: Stage) -> None:
     assert abs(weights(stage)[Kind(3, 1000)] - before - 5) < 0.01
 
 
-async def test_pods_that_came_before_their_claim_count_when_it_comes(stage: Stage) -> None:
+async def test_pods_created_before_their_claim_count_when_it_is_created(stage: Stage) -> None:
     await stage.pod("p", "late")
     await stage.claim("late", 5)
     assert abs(weights(stage)[Kind(5, 1000)] - 1) < 0.01
 
 
-async def test_placement_goes_by_what_was_learned(stage: Stage) -> None:
-    """Where everybody asks for pairs, a single GPU goes where it breaks none."""
+async def test_placement_uses_the_learned_demand(stage: Stage) -> None:
+    """If most pods request pairs, a single GPU is taken where it breaks no pair."""
     for name, gpus in (("odd", 3), ("pair", 2)):
         await stage.node(name, gpus=gpus)
     await stage.claim("two", 2)

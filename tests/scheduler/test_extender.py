@@ -1,4 +1,4 @@
-"""The verbs on the embedded API: what kube-scheduler asks, and what stands in the objects afterwards."""
+"""The extender's verbs on the embedded API: their results and the objects that they write."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ async def test_filter_holds_its_choice_so_that_the_next_pod_sees_it(stage: Stage
     assert refused["FailedNodes"] == {"a": "node(s) had no free GPU"}
 
 
-async def test_two_namespaces_never_book_one_gpu(stage: Stage) -> None:
+async def test_a_gpu_is_never_allocated_in_two_namespaces(stage: Stage) -> None:
     await stage.client.write_json("POST", "/api/v1/namespaces", {"metadata": {"name": "other"}})
     await stage.node("a", gpus=1)
     await stage.claim("one")
@@ -58,7 +58,7 @@ async def test_two_namespaces_never_book_one_gpu(stage: Stage) -> None:
     assert await stage.schedule(await stage.pod("p", "one", namespace="other")) == ""
 
 
-async def test_a_bind_asked_twice_is_a_success_both_times(stage: Stage) -> None:
+async def test_binding_twice_succeeds_both_times(stage: Stage) -> None:
     await stage.node("a")
     await stage.claim("one")
     pod = await stage.pod("p", "one")
@@ -92,7 +92,7 @@ async def test_a_lease_made_by_hand_is_respected(stage: Stage) -> None:
     assert (await stage.leases())["gpu-a-0"].spec.holder_identity == "somebody"
 
 
-async def test_a_gpu_taken_behind_the_schedulers_back_fails_the_bind_and_undoes_the_rest(
+async def test_a_bind_that_loses_a_gpu_releases_the_others(
     stage: Stage,
 ) -> None:
     await stage.node("a", gpus=2)
@@ -106,14 +106,14 @@ async def test_a_gpu_taken_behind_the_schedulers_back_fails_the_bind_and_undoes_
     assert (await stage.read(pod)).spec.node_name == ""
 
 
-async def test_a_name_over_63_characters_is_no_trouble(stage: Stage) -> None:
+async def test_a_pod_name_over_63_characters_works(stage: Stage) -> None:
     await stage.node("a")
     await stage.claim("one")
     pod = await stage.pod("p" * 200, "one")
     assert await stage.schedule(pod) == "a"
 
 
-async def test_a_pod_without_claim_may_go_everywhere_and_gets_no_gpu(stage: Stage) -> None:
+async def test_a_pod_without_a_claim_fits_everywhere_and_gets_no_gpu(stage: Stage) -> None:
     await stage.node("a")
     await stage.node("cpu-only", gpus=0)
     pod = await stage.pod("p")
@@ -136,24 +136,24 @@ async def test_keys_are_read_in_any_case(stage: Stage) -> None:
     plain: Any = msgspec.to_builtins(await stage.read(pod))
     found = await stage.call("/filter", {"pod": plain, "nodes": None, "nodenames": ["a"]})
     assert found["NodeNames"] == ["a"]
-    asked = {"podname": "p", "podNamespace": "default", "PODUID": pod.metadata.uid, "node": "a"}
-    assert (await stage.call("/bind", asked))["Error"] == ""
+    body = {"podname": "p", "podNamespace": "default", "PODUID": pod.metadata.uid, "node": "a"}
+    assert (await stage.call("/bind", body))["Error"] == ""
 
 
-async def test_a_kube_scheduler_that_sends_whole_nodes_is_told_what_to_set(stage: Stage) -> None:
-    """It reads only whole nodes from the answer, then: with names alone every pod would wait without a reason."""
+async def test_a_kube_scheduler_that_sends_whole_nodes_gets_an_error_with_the_setting(stage: Stage) -> None:
+    """It ignores node names in the result, so every pod would be pending without a reason."""
     await stage.node("a")
     await stage.claim("one")
     plain: Any = msgspec.to_builtins(await stage.read(await stage.pod("p", "one")))
     nodes = {"items": [{"metadata": {"name": "a"}}]}
-    for asked in ({"Pod": plain, "Nodes": nodes, "NodeNames": None}, {"POD": plain, "NODES": nodes}):
-        found = await stage.call("/filter", asked)
+    for body in ({"Pod": plain, "Nodes": nodes, "NodeNames": None}, {"POD": plain, "NODES": nodes}):
+        found = await stage.call("/filter", body)
         assert "nodeCacheCapable" in found["Error"]
     scores = await stage.call("/prioritize", {"Pod": plain, "Nodes": nodes, "NodeNames": None})
     assert [each["Host"] for each in scores] == ["a"]
 
 
-async def test_nonsense_gets_an_answer_that_says_so(stage: Stage) -> None:
+async def test_a_malformed_request_gets_an_error(stage: Stage) -> None:
     assert (await stage.raw("POST", "/filter", b"{"))[0] == 400
     status, text = await stage.raw("POST", "/filter", b'{"NodeNames": []}')
     assert (status, b"Pod" in text) == (400, True)
@@ -166,8 +166,8 @@ async def test_prioritize_scores_from_0_to_10(stage: Stage) -> None:
     await stage.node("b", gpus=1)
     await stage.claim("two", 2)
     pod = await stage.read(await stage.pod("p", "two"))
-    asked = {"Pod": msgspec.to_builtins(pod), "NodeNames": ["a", "b"]}
-    scores = {each["Host"]: each["Score"] for each in await stage.call("/prioritize", asked)}
+    body = {"Pod": msgspec.to_builtins(pod), "NodeNames": ["a", "b"]}
+    scores = {each["Host"]: each["Score"] for each in await stage.call("/prioritize", body)}
     assert scores["b"] == 0 < scores["a"] <= 10
 
 
@@ -185,7 +185,7 @@ async def test_shared_pods_fill_a_gpu_and_no_more(stage: Stage) -> None:
     assert await stage.schedule(pods[2]) == "a"
 
 
-async def test_mig_instances_are_given_by_their_uuids(stage: Stage) -> None:
+async def test_mig_instances_are_allocated_by_uuid(stage: Stage) -> None:
     instances = [{"id": at, "profile": "1g.10gb", "uuid": f"MIG-{at}"} for at in range(2)]
     await stage.node("a", devices=[device(0, migInstances=instances)])
     await stage.claim("slice", exclusivity="MIG", migProfile="1g.10gb")
@@ -196,7 +196,7 @@ async def test_mig_instances_are_given_by_their_uuids(stage: Stage) -> None:
     assert [notes["gpu.scheduling/allocated"] for notes in seen] == ["a:0", "a:0"]
 
 
-async def test_a_lease_made_by_hand_keeps_the_instances_of_its_gpu_from_others(stage: Stage) -> None:
+async def test_a_foreign_lease_blocks_the_instances_of_its_gpu(stage: Stage) -> None:
     devices = [
         device(gpu, migInstances=[{"id": 0, "profile": "1g.10gb", "uuid": f"MIG-{gpu}"}]) for gpu in range(2)
     ]
@@ -212,7 +212,7 @@ async def test_a_lease_made_by_hand_keeps_the_instances_of_its_gpu_from_others(s
     assert refused["FailedNodes"] == {"a": "node(s) had fewer than 1 free MIG instances of 1g.10gb"}
 
 
-async def test_selector_prefer_ids_and_topology_are_heard(stage: Stage) -> None:
+async def test_selector_prefer_ids_and_topology_are_respected(stage: Stage) -> None:
     devices = [device(at, island=f"i{at // 2}") for at in range(4)]
     await stage.node("a", devices=devices)
     await stage.node("b", labels={"gpu-type": "a100"}, devices=devices)
@@ -228,7 +228,7 @@ async def test_selector_prefer_ids_and_topology_are_heard(stage: Stage) -> None:
     assert refused["FailedNodes"]["a"] == "node(s) lacked an island with 3 free"
 
 
-async def test_every_pod_of_a_claim_gets_an_allocation_of_its_own(stage: Stage) -> None:
+async def test_every_pod_of_a_claim_gets_its_own_allocation(stage: Stage) -> None:
     await stage.node("a")
     await stage.claim("one")
     pods = [await stage.pod(f"p{at}", "one") for at in range(3)]
@@ -256,7 +256,7 @@ async def test_only_the_leader_is_ready_and_a_second_takes_over(server: KubeLite
         assert await other.schedule(await other.pod("q", "one")) == "", "the lease outlives its writer"
 
 
-async def test_metrics_tell_what_was_decided(stage: Stage) -> None:
+async def test_metrics_count_decisions(stage: Stage) -> None:
     await stage.node("a", gpus=1)
     await stage.claim("one")
     await stage.schedule(await stage.pod("p", "one"))
@@ -268,7 +268,7 @@ async def test_metrics_tell_what_was_decided(stage: Stage) -> None:
     assert 'gpufleet_scheduler_held{how="lease"} 1.0' in text
 
 
-async def test_a_gpu_that_falls_ill_between_filter_and_bind_is_not_given(stage: Stage) -> None:
+async def test_a_gpu_that_fails_between_filter_and_bind_is_not_allocated(stage: Stage) -> None:
     await stage.node("a", gpus=2)
     await stage.claim("one")
     pod = await stage.pod("p", "one")
@@ -280,7 +280,7 @@ async def test_a_gpu_that_falls_ill_between_filter_and_bind_is_not_given(stage: 
     assert (await stage.read(pod)).metadata.annotations["gpu.scheduling/allocated"] == "a:1"
 
 
-async def test_a_pod_whose_reserved_gpu_falls_ill_gets_another(stage: Stage) -> None:
+async def test_a_pod_whose_reserved_gpu_fails_gets_another(stage: Stage) -> None:
     await stage.node("a", gpus=1)
     await stage.node("b", gpus=1)
     await stage.claim("one")

@@ -20,7 +20,7 @@ async def gang_claim(stage: Stage, name: str, count: int = 1) -> None:
 
 
 async def bind_all(stage: Stage, pods: list[Pod]) -> list[str]:
-    """Filter each, then bind all at once, as kube-scheduler does."""
+    """Filter each pod, then bind all concurrently, as kube-scheduler does."""
     nodes = [(await stage.filter(pod))["NodeNames"] for pod in pods]
     assert all(nodes), nodes
     return list(
@@ -35,7 +35,7 @@ async def test_members_are_gated_until_all_have_their_leases(stage: Stage) -> No
     await gang_claim(stage, "g", 2)
     first = await stage.pod("p0", "of-g", **GATED)
     await asyncio.sleep(0.2)
-    assert (await stage.read(first)).spec.scheduling_gates, "one of two is not enough"
+    assert (await stage.read(first)).spec.scheduling_gates, "one of two members is not enough"
     second = await stage.pod("p1", "of-g", **GATED)
     ledger = stage.scheduler.ledger
     await stage.until(
@@ -47,7 +47,7 @@ async def test_members_are_gated_until_all_have_their_leases(stage: Stage) -> No
     assert {(await stage.read(pod)).spec.node_name for pod in (first, second)} == {"a", "b"}
 
 
-async def test_no_member_is_bound_before_all_have_come(stage: Stage) -> None:
+async def test_no_member_is_bound_before_all_are_ready(stage: Stage) -> None:
     await stage.node("a")
     await stage.group("g", 2)
     await gang_claim(stage, "g")
@@ -81,7 +81,7 @@ async def test_two_gangs_that_need_the_same_gpus_run_one_after_the_other(stage: 
     assert await bind_all(stage, pods[other]) == ["", ""]
 
 
-async def test_a_gang_that_does_not_get_going_gives_everything_back(server: KubeLite) -> None:
+async def test_a_gang_that_misses_its_deadline_releases_everything(server: KubeLite) -> None:
     async with open_stage(server, grace=60.0) as stage:
         await stage.node("a", gpus=2)
         await stage.group("g", 2, seconds=1)
@@ -95,7 +95,7 @@ async def test_a_gang_that_does_not_get_going_gives_everything_back(server: Kube
         assert await stage.schedule(await stage.pod("single", "one")) == "a"
 
 
-async def test_without_the_podgroup_crd_annotations_on_the_claim_say_the_size(stage: Stage) -> None:
+async def test_without_the_podgroup_crd_the_claims_annotations_set_the_size(stage: Stage) -> None:
     await stage.node("a")
     await stage.claim("of-x", spec={"gangRef": "x"}, annotations={GANG_SIZE: "2"})
     pods = [await stage.pod(f"p{at}", "of-x") for at in range(2)]
@@ -119,7 +119,7 @@ async def test_a_gang_survives_a_restart_of_the_scheduler(server: KubeLite) -> N
         assert sorted(await again.leases()) == before
 
 
-async def test_a_gang_whose_claim_is_deleted_leaves_no_lease_behind(stage: Stage) -> None:
+async def test_the_leases_of_a_gang_are_released_when_its_claim_is_deleted(stage: Stage) -> None:
     await stage.node("a", gpus=2)
     await stage.group("g", 2)
     await gang_claim(stage, "g")
@@ -132,10 +132,10 @@ async def test_a_gang_whose_claim_is_deleted_leaves_no_lease_behind(stage: Stage
     assert await stage.leases() == {}
 
 
-async def test_a_member_that_comes_to_be_bound_after_its_gang_ran_out_of_time_does_not_run_alone(
+async def test_a_member_bound_after_the_deadline_of_its_gang_does_not_run_alone(
     stage: Stage,
 ) -> None:
-    """Such as one that had to wait for a volume between filter and bind."""
+    """Such as a member that waits for a volume between filter and bind."""
     await stage.node("a", gpus=2)
     await stage.group("g", 2, seconds=1)
     await gang_claim(stage, "g")
@@ -148,7 +148,7 @@ async def test_a_member_that_comes_to_be_bound_after_its_gang_ran_out_of_time_do
     assert (await stage.read(pods[0])).spec.node_name == ""
 
 
-async def test_a_member_does_not_run_alone_when_the_others_have_gone(stage: Stage) -> None:
+async def test_a_member_does_not_run_alone_when_the_others_are_deleted(stage: Stage) -> None:
     await stage.node("a", gpus=2)
     await stage.group("g", 2)
     await gang_claim(stage, "g")
@@ -166,7 +166,7 @@ async def test_a_member_does_not_run_alone_when_the_others_have_gone(stage: Stag
 
 
 @pytest.mark.parametrize("size", ["9" * 400, "9" * 5000, "²", "0", "two"])
-async def test_a_size_that_is_no_number_stops_nobody_else(stage: Stage, size: str) -> None:
+async def test_a_malformed_gang_size_does_not_affect_other_pods(stage: Stage, size: str) -> None:
     await stage.node("a")
     await stage.claim("of-x", spec={"gangRef": "x"}, annotations={GANG_SIZE: size})
     odd = await stage.pod("p", "of-x")
@@ -178,7 +178,7 @@ async def test_a_size_that_is_no_number_stops_nobody_else(stage: Stage, size: st
     assert await stage.schedule(await stage.pod("q", "one")) == "a"
 
 
-async def test_a_group_without_time_gets_the_usual_time(stage: Stage) -> None:
+async def test_a_pod_group_without_a_timeout_gets_the_default(stage: Stage) -> None:
     await stage.node("a", gpus=2)
     await stage.group("g", 2, seconds=0)
     await gang_claim(stage, "g")
@@ -197,8 +197,8 @@ def on(*names: str) -> dict[str, Any]:
     return {"affinity": {"nodeAffinity": required}}
 
 
-async def test_members_are_planned_where_their_own_affinity_and_selector_let_them(stage: Stage) -> None:
-    """kube-scheduler would refuse any other node, and the gang would wait for ever."""
+async def test_members_are_placed_by_their_own_affinity_and_selector(stage: Stage) -> None:
+    """kube-scheduler would refuse any other node, and the gang would be pending forever."""
     for name in ("a", "b", "c"):
         await stage.node(name, gpus=1, labels={"disk": "fast"} if name == "c" else {})
     await stage.group("g", 3)
@@ -213,7 +213,7 @@ async def test_members_are_planned_where_their_own_affinity_and_selector_let_the
     assert nodes == [["c"], ["a"], ["b"]]
 
 
-async def test_a_gang_with_a_member_that_may_go_nowhere_waits_and_says_why(stage: Stage) -> None:
+async def test_a_gang_with_a_member_that_fits_nowhere_is_explained(stage: Stage) -> None:
     await stage.node("a")
     await stage.node("b")
     await stage.group("g", 2)

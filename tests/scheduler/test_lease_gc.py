@@ -1,4 +1,4 @@
-"""Lease care on the embedded API: what is released, when, and who is woken by it."""
+"""Garbage collection of leases on the embedded API, and waking of pending pods."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ async def no_leases(stage: Stage) -> None:
     assert await stage.leases() == {}
 
 
-async def test_a_deleted_pod_gives_its_gpus_back_and_wakes_who_waits(stage: Stage) -> None:
+async def test_the_gpus_of_a_deleted_pod_are_released_and_a_pending_pod_is_woken(stage: Stage) -> None:
     await stage.node("a", gpus=1)
     await stage.claim("one")
     first, second = await stage.pod("p", "one"), await stage.pod("q", "one")
@@ -29,11 +29,11 @@ async def test_a_deleted_pod_gives_its_gpus_back_and_wakes_who_waits(stage: Stag
     await stage.until(
         lambda: NUDGE in stage.scheduler.ledger.pods[second.metadata.uid].metadata.annotations, 2.0
     )
-    assert await stage.leases() == {}, "the lease must be gone before anybody is woken"
+    assert await stage.leases() == {}, "the lease must be deleted before a pod is woken"
     assert await stage.schedule(second) == "a"
 
 
-async def test_succeeded_and_failed_pods_hold_nothing(stage: Stage) -> None:
+async def test_succeeded_and_failed_pods_hold_no_gpus(stage: Stage) -> None:
     await stage.node("a")
     await stage.claim("one")
     pods = [await stage.pod(f"p{at}", "one") for at in range(2)]
@@ -46,7 +46,7 @@ async def test_succeeded_and_failed_pods_hold_nothing(stage: Stage) -> None:
     )
 
 
-async def test_one_release_wakes_only_whom_it_helps(stage: Stage) -> None:
+async def test_a_release_wakes_only_pods_that_fit(stage: Stage) -> None:
     await stage.node("a", gpus=1)
     await stage.claim("one")
     first = await stage.pod("p", "one")
@@ -65,7 +65,7 @@ async def test_one_release_wakes_only_whom_it_helps(stage: Stage) -> None:
     assert woken == ["w0"]
 
 
-async def test_leases_of_a_pod_that_died_while_nobody_watched_are_released_at_the_start(
+async def test_leases_of_a_pod_deleted_before_a_restart_are_released(
     server: KubeLite,
 ) -> None:
     async with open_stage(server) as stage:
@@ -79,7 +79,7 @@ async def test_leases_of_a_pod_that_died_while_nobody_watched_are_released_at_th
         await no_leases(again)
 
 
-async def test_leases_without_a_binding_are_taken_back_after_the_grace_period(server: KubeLite) -> None:
+async def test_leases_without_a_binding_are_reclaimed_after_the_grace_period(server: KubeLite) -> None:
     async with open_stage(server, grace=0.2, hold=1.0) as stage:
         await stage.node("a")
         await stage.claim("two", 2)
@@ -93,7 +93,7 @@ async def test_leases_without_a_binding_are_taken_back_after_the_grace_period(se
         assert 'leases_recovered_total{why="not_bound"} 2.0' in text
 
 
-async def test_a_lease_of_another_version_goes_with_its_pod(stage: Stage) -> None:
+async def test_a_foreign_lease_is_released_with_its_pod(stage: Stage) -> None:
     await stage.node("a")
     await stage.claim("one")
     pod = await stage.pod("p", nodeName="a")
@@ -108,7 +108,7 @@ async def test_a_lease_of_another_version_goes_with_its_pod(stage: Stage) -> Non
     await no_leases(stage)
 
 
-async def test_a_lease_of_another_version_stays_while_its_pod_waits_or_runs(server: KubeLite) -> None:
+async def test_a_foreign_lease_stays_while_its_pod_is_pending_or_running(server: KubeLite) -> None:
     async with open_stage(server, grace=0.2, hold=1.0) as stage:
         await stage.node("a")
         await stage.claim("one")
@@ -121,7 +121,7 @@ async def test_a_lease_of_another_version_stays_while_its_pod_waits_or_runs(serv
             )
             await stage.client.create(LEASES, lease)
         await stage.until(lambda: {"gpu-a-2", "gpu-a-3"} <= stage.scheduler.ledger.leases.keys())
-        # One of our own that nobody binds with: when it has been taken back, time was up for the others too.
+        # An unbound lease of our own: when it is reclaimed, the grace period of the others is over too.
         stray = await stage.pod("s", "one")
         await stage.filter(stray)
         fits = stage.scheduler.ledger.holds[stray.metadata.uid].fits
@@ -130,7 +130,7 @@ async def test_a_lease_of_another_version_stays_while_its_pod_waits_or_runs(serv
         assert sorted(await stage.leases()) == ["gpu-a-0", "gpu-a-2", "gpu-a-3"]
 
 
-async def test_a_hold_runs_out(server: KubeLite) -> None:
+async def test_a_hold_expires(server: KubeLite) -> None:
     async with open_stage(server, hold=1.0) as stage:
         await stage.node("a", gpus=1)
         await stage.claim("one")
@@ -141,7 +141,7 @@ async def test_a_hold_runs_out(server: KubeLite) -> None:
         assert await stage.schedule(second) == "a"
 
 
-async def test_a_claim_that_comes_later_wakes_its_pod(stage: Stage) -> None:
+async def test_a_claim_created_later_wakes_its_pod(stage: Stage) -> None:
     await stage.node("a")
     pod = await stage.pod("p", "late")
     refused = await stage.filter(pod)
@@ -150,7 +150,7 @@ async def test_a_claim_that_comes_later_wakes_its_pod(stage: Stage) -> None:
     await stage.until(lambda: NUDGE in stage.scheduler.ledger.pods[pod.metadata.uid].metadata.annotations)
 
 
-async def test_a_node_that_returns_wakes_who_waits(stage: Stage) -> None:
+async def test_an_uncordoned_node_wakes_pending_pods(stage: Stage) -> None:
     await stage.node("a")
     await stage.client.write_json(
         "PATCH", "/api/v1/nodes/a", {"spec": {"unschedulable": True}}, "application/merge-patch+json"
@@ -166,7 +166,7 @@ async def test_a_node_that_returns_wakes_who_waits(stage: Stage) -> None:
     assert await stage.schedule(pod) == "a"
 
 
-async def test_a_lease_deleted_by_hand_under_a_running_pod_is_written_again(stage: Stage) -> None:
+async def test_a_lease_deleted_under_a_running_pod_is_recreated(stage: Stage) -> None:
     await stage.node("a", gpus=1)
     await stage.claim("one")
     pod = await stage.pod("p", "one")
@@ -185,7 +185,7 @@ async def test_a_lease_deleted_by_hand_under_a_running_pod_is_written_again(stag
     await no_leases(stage)
 
 
-async def test_leases_are_written_again_for_a_mig_instance_and_for_a_pod_whose_claim_is_gone(
+async def test_leases_are_recreated_for_a_mig_instance_and_for_a_pod_without_its_claim(
     stage: Stage,
 ) -> None:
     instances = [{"id": at, "profile": "1g.10gb", "uuid": f"MIG-{at}"} for at in range(2)]
@@ -214,7 +214,7 @@ async def test_leases_are_written_again_for_a_mig_instance_and_for_a_pod_whose_c
     )
 
 
-async def test_leases_that_were_lost_while_nobody_watched_are_written_again(server: KubeLite) -> None:
+async def test_leases_deleted_before_a_restart_are_recreated(server: KubeLite) -> None:
     async with open_stage(server) as stage:
         await stage.node("a")
         await stage.claim("two", 2)
@@ -226,8 +226,8 @@ async def test_leases_that_were_lost_while_nobody_watched_are_written_again(serv
         await again.until(lambda: set(again.scheduler.ledger.leases) == {"gpu-a-0", "gpu-a-1"})
 
 
-async def test_a_claim_that_makes_no_sense_stops_nobody_else(stage: Stage) -> None:
-    """Such as one from before the rules of the CRD were checked."""
+async def test_an_invalid_claim_does_not_affect_other_pods(stage: Stage) -> None:
+    """Such as one created before the CRD had its rules."""
     await stage.node("a")
     nonsense = CacheChange(
         None,
@@ -246,7 +246,7 @@ async def test_a_claim_that_makes_no_sense_stops_nobody_else(stage: Stage) -> No
     assert not stage.replica.unready()
 
 
-async def test_what_was_kept_for_a_pod_that_is_deleted_wakes_who_waits(stage: Stage) -> None:
+async def test_deleting_a_pod_with_a_hold_wakes_pending_pods(stage: Stage) -> None:
     await stage.node("a", gpus=1)
     await stage.claim("one")
     first, second = await stage.pod("p", "one"), await stage.pod("q", "one")
@@ -257,7 +257,7 @@ async def test_what_was_kept_for_a_pod_that_is_deleted_wakes_who_waits(stage: St
     assert await stage.schedule(second) == "a"
 
 
-async def test_a_claim_that_asks_for_less_wakes_its_pod(stage: Stage) -> None:
+async def test_a_claim_changed_to_fewer_gpus_wakes_its_pod(stage: Stage) -> None:
     await stage.node("a", gpus=2)
     await stage.claim("many", 4)
     pod = await stage.pod("p", "many")
@@ -272,8 +272,8 @@ async def test_a_claim_that_asks_for_less_wakes_its_pod(stage: Stage) -> None:
     assert await stage.schedule(pod) == "a"
 
 
-async def test_a_pod_that_a_finalizer_keeps_from_going_is_not_woken_in_place_of_another(stage: Stage) -> None:
-    """Pods of a Job have such a finalizer."""
+async def test_a_terminating_pod_with_a_finalizer_is_not_woken_instead_of_another(stage: Stage) -> None:
+    """Pods of a Job have one."""
     await stage.node("a", gpus=1)
     await stage.claim("one")
     running = await stage.pod("p", "one")
@@ -294,9 +294,7 @@ async def test_a_pod_that_a_finalizer_keeps_from_going_is_not_woken_in_place_of_
 
 
 @pytest.mark.parametrize("allocated", ["a:", "a:²", "a:" + "9" * 5000, "a:x,,-1", ":0", "a"])
-async def test_an_annotation_that_somebody_wrote_by_hand_stops_nobody_else(
-    stage: Stage, allocated: str
-) -> None:
+async def test_a_malformed_allocation_does_not_affect_other_pods(stage: Stage, allocated: str) -> None:
     await stage.node("a")
     await stage.claim("one")
     odd = await stage.pod("odd", "one", nodeName="a")
@@ -316,7 +314,7 @@ async def test_an_annotation_that_somebody_wrote_by_hand_stops_nobody_else(
     assert not stage.replica.unready()
 
 
-async def test_a_pod_that_somebody_has_given_a_lease_by_hand_is_woken_too(stage: Stage) -> None:
+async def test_a_pod_with_a_foreign_lease_is_woken_too(stage: Stage) -> None:
     await stage.node("a", gpus=2)
     await stage.claim("one")
     await stage.claim("two", 2)

@@ -1,4 +1,4 @@
-"""Never a GPU booked twice, whatever the API server and the processes do (`machine.py` tells how)."""
+"""No GPU is ever allocated twice, whatever the API server and the processes do (see `machine.py`)."""
 
 import os
 

@@ -1,7 +1,7 @@
-"""The machine finds faults: each of `faults.py`, planted alone.
+"""The state machine finds each fault of `faults.py`, planted alone.
 
-Most are found within the first few of the machine's ordinary number of examples. Since nothing is learned from
-stopping there, a run goes on to several times as many before it calls a fault not found.
+Most faults are found within the first few examples. A run continues to several times the usual
+number of examples before it reports a fault as not found.
 """
 
 import pytest
@@ -11,14 +11,14 @@ from tests.scheduler.faults import FAULTS, RARE, Plant
 from tests.scheduler.machine import Schedulers
 from tests.scheduler.test_never_twice import EXAMPLES, STEPS
 
-PATIENT = settings(
+MANY_EXAMPLES = settings(
     max_examples=6 * EXAMPLES,
     stateful_step_count=STEPS,
     deadline=None,
     derandomize=True,
     database=None,
     report_multiple_bugs=False,
-    phases=(Phase.generate,),  # that it is found is enough; nobody reads the smallest example
+    phases=(Phase.generate,),  # finding it is enough; the minimal example is not needed
     suppress_health_check=list(HealthCheck),
 )
 
@@ -32,12 +32,12 @@ def test_a_fault_is_found(plant: Plant) -> None:
 
     Planted.plant = staticmethod(plant)
     with pytest.raises((AssertionError, BaseExceptionGroup)) as found:
-        run_state_machine_as_test(Planted, settings=PATIENT)
-    assert _holds_a_finding(found.value), f"it fell over instead of being found: {found.value!r}"
+        run_state_machine_as_test(Planted, settings=MANY_EXAMPLES)
+    assert _is_finding(found.value), f"the run crashed instead of finding the fault: {found.value!r}"
 
 
-def _holds_a_finding(error: BaseException) -> bool:
-    """Whether an assertion of the machine failed, and not the fault itself."""
+def _is_finding(error: BaseException) -> bool:
+    """Return whether an assertion of the state machine failed, not the faulty code."""
     if isinstance(error, BaseExceptionGroup):
-        return any(_holds_a_finding(each) for each in error.exceptions)
+        return any(_is_finding(each) for each in error.exceptions)
     return isinstance(error, AssertionError)

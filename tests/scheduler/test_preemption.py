@@ -1,4 +1,4 @@
-"""Priority on the embedded API: who leaves for whom."""
+"""Preemption on the embedded API."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ async def priorities(stage: Stage) -> None:
         await stage.client.write_json("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
 
 
-async def test_a_pod_of_priority_gets_the_gpus_of_the_least_important(stage: Stage) -> None:
+async def test_a_pod_of_high_priority_gets_the_gpus_of_the_lowest(stage: Stage) -> None:
     await priorities(stage)
     await stage.node("a", gpus=2)
     await stage.claim("one")
@@ -25,10 +25,10 @@ async def test_a_pod_of_priority_gets_the_gpus_of_the_least_important(stage: Sta
     high = await stage.pod("high", "two", priorityClassName="high")
     assert await stage.schedule(high) == ""
     late = await stage.pod("late", "one", priorityClassName="low")
-    assert await stage.schedule(late) == "", "the GPUs are kept for whom they were freed"
+    assert await stage.schedule(late) == "", "the GPUs are held for the preempting pod"
     ledger = stage.scheduler.ledger
     await stage.until(lambda: all(ledger.pods[pod.metadata.uid].metadata.deletion_timestamp for pod in low))
-    assert len(await stage.leases()) == 2, "a pod that is leaving holds its GPUs until it is gone"
+    assert len(await stage.leases()) == 2, "a terminating pod holds its GPUs until it is deleted"
     for pod in low:
         await stage.delete(pod)
     await stage.until(lambda: not any(pod.metadata.uid in ledger.pods for pod in low))
@@ -38,7 +38,7 @@ async def test_a_pod_of_priority_gets_the_gpus_of_the_least_important(stage: Sta
     assert await stage.schedule(high) == "a"
 
 
-async def test_nobody_leaves_for_a_pod_of_the_same_priority_or_one_that_must_not_preempt(
+async def test_no_pod_is_preempted_by_equal_priority_or_by_a_pod_that_must_not_preempt(
     stage: Stage,
 ) -> None:
     await priorities(stage)
@@ -51,7 +51,7 @@ async def test_nobody_leaves_for_a_pod_of_the_same_priority_or_one_that_must_not
     assert len(await stage.leases()) == 1
 
 
-async def test_preempt_answers_which_victims_free_the_gpus(stage: Stage) -> None:
+async def test_preempt_returns_the_victims_that_free_the_gpus(stage: Stage) -> None:
     await priorities(stage)
     await stage.node("a", gpus=2)
     await stage.node("b", gpus=1)
@@ -70,7 +70,7 @@ async def test_preempt_answers_which_victims_free_the_gpus(stage: Stage) -> None
     assert {each["UID"] for each in found["a"]["Pods"]} == {"other", *on_a}
 
 
-async def test_a_gang_of_priority_has_others_leave_for_all_of_its_members(stage: Stage) -> None:
+async def test_a_gang_of_high_priority_preempts_for_all_of_its_members(stage: Stage) -> None:
     await priorities(stage)
     fast = {"disk": "fast"}
     for node in ("a", "b", "c"):
@@ -100,10 +100,10 @@ async def test_a_gang_of_priority_has_others_leave_for_all_of_its_members(stage:
     errors = await asyncio.gather(*(stage.bind(pod, node) for pod, node in zip(high, nodes, strict=True)))
     assert errors == ["", ""]
     assert sorted(nodes) == ["b", "c"]
-    assert ledger.pods[spared.metadata.uid].metadata.deletion_timestamp is None, "it was in nobody's way"
+    assert ledger.pods[spared.metadata.uid].metadata.deletion_timestamp is None, "evicting it would not help"
 
 
-async def test_nobody_leaves_for_half_a_gang(stage: Stage) -> None:
+async def test_no_pod_is_preempted_for_half_a_gang(stage: Stage) -> None:
     await priorities(stage)
     await stage.node("a", gpus=2)
     await stage.claim("one")

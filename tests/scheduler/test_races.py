@@ -1,4 +1,4 @@
-"""The races that the protocol of stamps and versions is there for, one by one."""
+"""The races that stamps and resource versions protect against, one test each."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ def world() -> Iterator[World]:
 
 
 def answer(world: World, name: str, outcome: Outcome = "done") -> None:
-    """Decide over the first call of that name; it must be there."""
+    """Resolve the first call of that name, which must exist."""
     found = [call for call in world.calls if call.name.startswith(name)]
     assert found, f"no call {name!r} among {[call.name for call in world.calls]}"
     world.resolve(found[0], outcome)
@@ -40,7 +40,7 @@ def node_of(world: World, pod: str) -> str:
     return found.spec.node_name
 
 
-def test_a_binding_whose_answer_was_lost_is_a_success(world: World) -> None:
+def test_a_binding_whose_response_was_lost_is_a_success(world: World) -> None:
     pod, process = world.add_pod("p", "one"), Process(world)
     process.schedule(pod)
     answer(world, "create lease")
@@ -51,7 +51,7 @@ def test_a_binding_whose_answer_was_lost_is_a_success(world: World) -> None:
     process.kill()
 
 
-def test_a_binding_that_comes_late_finds_the_pod_changed(world: World) -> None:
+def test_a_late_binding_finds_the_pod_changed(world: World) -> None:
     pod, process = world.add_pod("p", "one"), Process(world)
     process.schedule(pod)
     answer(world, "create lease")
@@ -64,7 +64,7 @@ def test_a_binding_that_comes_late_finds_the_pod_changed(world: World) -> None:
     process.kill()
 
 
-def test_a_lease_whose_creation_comes_late_is_released(world: World) -> None:
+def test_a_lease_that_is_created_late_is_released(world: World) -> None:
     pod, process = world.add_pod("p", "two"), Process(world)
     process.schedule(pod)
     answer(world, "create lease gpu-a-0", "late")
@@ -75,25 +75,25 @@ def test_a_lease_whose_creation_comes_late_is_released(world: World) -> None:
     world.arrive_late(0)
     assert leases(world) == {"gpu-a-0": pod.metadata.uid}
     process.watch(100)
-    process.look("lease_gc")
+    process.reconcile_with("lease_gc")
     answer_all(world)
     assert leases(world) == {}
     process.kill()
 
 
-def test_a_renewed_lease_is_not_taken_back(world: World) -> None:
+def test_a_renewed_lease_is_not_reclaimed(world: World) -> None:
     pod, old = world.add_pod("p", "one"), Process(world)
     old.schedule(pod)
     answer(world, "create lease")
     old.kill()
     first, second = Process(world), Process(world)
     world.now += 60
-    first.look("lease_gc")
+    first.reconcile_with("lease_gc")
     answer_all(world)
     world.now += 60
-    first.look("lease_gc")
+    first.reconcile_with("lease_gc")
     answer(world, "nudge")
-    # The leases are about to be given back. Now the other process binds the pod with them.
+    # The leases are about to be released. Now the other process binds the pod with them.
     second.watch(100)
     fresh = world.pod("p")
     assert fresh is not None
@@ -107,15 +107,15 @@ def test_a_renewed_lease_is_not_taken_back(world: World) -> None:
     second.kill()
 
 
-def test_a_leader_that_wakes_up_after_its_leases_were_taken_back_can_not_bind(world: World) -> None:
+def test_a_suspended_leader_can_not_bind_after_its_leases_were_reclaimed(world: World) -> None:
     pod, old, new = world.add_pod("p", "one"), Process(world), Process(world)
     old.schedule(pod)
     answer(world, "create lease")
-    assert [call.name for call in world.calls] == ["bind p to a"], "and here it is suspended"
+    assert [call.name for call in world.calls] == ["bind p to a"], "the process is suspended here"
     new.watch(100)
-    new.look("lease_gc")
+    new.reconcile_with("lease_gc")
     world.now += 60
-    new.look("lease_gc")
+    new.reconcile_with("lease_gc")
     answer(world, "nudge")
     answer(world, "delete lease")
     other = world.add_pod("q", "two")
@@ -146,7 +146,7 @@ def test_two_leaders_give_one_gpu_to_one_pod(world: World) -> None:
         process.kill()
 
 
-def test_an_api_error_is_not_taken_for_a_busy_gpu(world: World) -> None:
+def test_an_api_error_does_not_count_as_a_taken_gpu(world: World) -> None:
     pod, process = world.add_pod("p", "one"), Process(world)
     process.schedule(pod)
     answer(world, "create lease", "failed")
@@ -157,19 +157,19 @@ def test_an_api_error_is_not_taken_for_a_busy_gpu(world: World) -> None:
     process.kill()
 
 
-def test_leases_are_written_side_by_side(world: World) -> None:
+def test_leases_are_written_concurrently(world: World) -> None:
     pod, process = world.add_pod("p", "two"), Process(world)
     process.schedule(pod)
     assert sorted(call.name for call in world.calls) == ["create lease gpu-a-0", "create lease gpu-a-1"]
     process.kill()
 
 
-def test_a_failed_attempt_does_not_give_back_what_another_process_binds_with(world: World) -> None:
+def test_a_failed_attempt_does_not_release_leases_that_another_process_binds_with(world: World) -> None:
     pod, first, second = world.add_pod("p", "two"), Process(world), Process(world)
     first.schedule(pod)
     answer(world, "create lease gpu-a-0")
     answer(world, "create lease gpu-a-1")
-    assert [call.name for call in world.calls] == ["bind p to a"], "and here it is suspended"
+    assert [call.name for call in world.calls] == ["bind p to a"], "the process is suspended here"
     second.watch()
     second.schedule(pod)
     answer(world, "replace lease gpu-a-0")
@@ -183,27 +183,27 @@ def test_a_failed_attempt_does_not_give_back_what_another_process_binds_with(wor
     second.kill()
 
 
-def test_a_status_that_arrives_late_is_put_right(world: World) -> None:
+def test_a_status_written_late_is_corrected(world: World) -> None:
     pod, process = world.add_pod("p", "one"), Process(world)
     process.schedule(pod)
     answer_all(world)
     process.watch()
-    process.look("statuses")
+    process.reconcile_with("statuses")
     answer(world, "write status of one", "late")
     world.remove("pods", "ns", "p")
     process.watch()
-    process.look("statuses")
+    process.reconcile_with("statuses")
     answer_all(world)
     world.arrive_late(0)
     assert world.objects["claims", "ns", "one"].status.allocations  # type: ignore[attr-defined]
     process.watch()
-    process.look("statuses")
+    process.reconcile_with("statuses")
     answer_all(world)
     assert not world.objects["claims", "ns", "one"].status.allocations  # type: ignore[attr-defined]
     process.kill()
 
 
-def test_an_eviction_that_failed_is_asked_for_again(world: World) -> None:
+def test_a_failed_eviction_is_retried(world: World) -> None:
     low, process = world.add_pod("low", "two"), Process(world)
     process.schedule(low)
     answer_all(world)
@@ -215,11 +215,11 @@ def test_an_eviction_that_failed_is_asked_for_again(world: World) -> None:
     answer(world, "evict low")
     process.watch()
     assert not process.schedule(high)
-    assert world.calls == [], "it is leaving: asking once is enough"
+    assert world.calls == [], "it is terminating: one eviction is enough"
     process.kill()
 
 
-def test_a_pod_for_which_others_leave_takes_what_becomes_free_before(world: World) -> None:
+def test_a_preempting_pod_takes_gpus_that_become_free_earlier(world: World) -> None:
     first, second, process = world.add_pod("q", "one"), world.add_pod("r", "one"), Process(world)
     for pod in (first, second):
         process.schedule(pod)
@@ -234,7 +234,7 @@ def test_a_pod_for_which_others_leave_takes_what_becomes_free_before(world: Worl
     )
     world.finish(staying)
     process.watch()
-    process.look("lease_gc")
+    process.reconcile_with("lease_gc")
     answer_all(world)
     process.watch()
     fresh = world.pod("high")
@@ -245,7 +245,7 @@ def test_a_pod_for_which_others_leave_takes_what_becomes_free_before(world: Worl
     process.kill()
 
 
-def test_a_pod_that_ends_while_its_bind_has_no_answer_yet_gives_its_gpus_back(world: World) -> None:
+def test_the_gpus_of_a_pod_that_finishes_during_its_bind_are_released(world: World) -> None:
     pod, process = world.add_pod("p", "one"), Process(world)
     process.schedule(pod)
     answer(world, "create lease")
@@ -254,24 +254,24 @@ def test_a_pod_that_ends_while_its_bind_has_no_answer_yet_gives_its_gpus_back(wo
     assert bound is not None
     world.finish(bound)
     process.watch()
-    process.look("lease_gc")
+    process.reconcile_with("lease_gc")
     answer(world, "nudge")
-    process.look("lease_gc")
+    process.reconcile_with("lease_gc")
     answer_all(world)
     assert leases(world) == {}
     process.kill()
 
 
-def test_no_member_of_a_gang_is_chosen_for_before_all_have_their_leases(world: World) -> None:
+def test_no_member_of_a_gang_is_scheduled_before_all_have_their_leases(world: World) -> None:
     world.add_claim("of-g", gang="g", count=1)
     world.add_group("g", 2, 60)
     members = [world.add_pod(name, "of-g") for name in ("p", "q")]
     first, second = Process(world), Process(world)
-    first.look("gangs")
+    first.reconcile_with("gangs")
     assert [call.name for call in world.calls] == ["create lease gpu-a-0", "create lease gpu-a-1"]
     for pod in members:
         first.schedule(pod)
-    # Meanwhile the other process, which has not heard of the gang's leases, gives one of its GPUs away.
+    # Meanwhile the other process, whose watch lags, allocates one of the gang's GPUs.
     other = world.add_pod("r", "one")
     second.watch()
     second.schedule(other)
@@ -282,7 +282,7 @@ def test_no_member_of_a_gang_is_chosen_for_before_all_have_their_leases(world: W
     second.kill()
 
 
-def test_a_process_that_never_leads_remembers_nothing_of_what_is_gone(world: World) -> None:
+def test_a_standby_forgets_deleted_objects(world: World) -> None:
     leader, standby = Process(world), Process(world)
     for at in range(5):
         world.add_claim(f"claim-{at}", count=1)
@@ -297,7 +297,7 @@ def test_a_process_that_never_leads_remembers_nothing_of_what_is_gone(world: Wor
         world.remove("pods", "ns", pod.metadata.name)
         world.remove("claims", "ns", f"claim-{at}")
         leader.watch()
-        leader.look("lease_gc")
+        leader.reconcile_with("lease_gc")
         answer_all(world)
         standby.watch()
     assert leases(world) == {}
@@ -309,9 +309,7 @@ def test_a_process_that_never_leads_remembers_nothing_of_what_is_gone(world: Wor
 
 
 @pytest.mark.parametrize("priorities", [{"z": 0, "a": 0}, {"a": 0, "z": 5}], ids=("age", "priority"))
-def test_of_two_gangs_that_wait_the_more_important_comes_first_then_the_older(
-    world: World, priorities: dict[str, int]
-) -> None:
+def test_pending_gangs_are_planned_by_priority_then_age(world: World, priorities: dict[str, int]) -> None:
     runs, process = world.add_pod("p", "two", priority=9), Process(world)
     process.schedule(runs)
     answer_all(world)
@@ -321,7 +319,7 @@ def test_of_two_gangs_that_wait_the_more_important_comes_first_then_the_older(
         for at in range(2):
             world.add_pod(f"{gang}{at}", f"of-{gang}", priority=priority)
     process.watch()
-    process.look("gangs")
+    process.reconcile_with("gangs")
     answer_all(world)
     assert not process.scheduler.gangs.plans
     bound = world.pod("p")
@@ -329,13 +327,13 @@ def test_of_two_gangs_that_wait_the_more_important_comes_first_then_the_older(
     world.finish(bound)
     for part in ("lease_gc", "gangs"):
         process.watch()
-        process.look(part)
+        process.reconcile_with(part)
         answer_all(world)
     assert list(process.scheduler.gangs.plans) == [("ns", "z")]
     process.kill()
 
 
-def test_a_pod_that_was_woken_for_nothing_is_woken_by_the_next_release_too(world: World) -> None:
+def test_a_pod_woken_in_vain_is_woken_by_the_next_release_too(world: World) -> None:
     process = Process(world)
 
     def run(name: str) -> bool:
@@ -352,7 +350,7 @@ def test_a_pod_that_was_woken_for_nothing_is_woken_by_the_next_release_too(world
         world.finish(pod)
         for _ in range(2):
             process.watch()
-            process.look("lease_gc")
+            process.reconcile_with("lease_gc")
             while world.calls:
                 woken.extend(call.name for call in world.calls if call.name.startswith("nudge"))
                 world.resolve(world.calls[0], "done")
@@ -364,25 +362,25 @@ def test_a_pod_that_was_woken_for_nothing_is_woken_by_the_next_release_too(world
     assert [run(name) for name in ("p", "q", "slow")] == [True, True, False]
     end("p")
     assert woken == ["nudge slow"]
-    assert run("quick"), "it was there before the one that was woken"
+    assert run("quick"), "it is tried before the woken pod"
     assert not run("slow")
     end("q")
     world.now += 2
-    process.look("lease_gc")
+    process.reconcile_with("lease_gc")
     assert [call.name for call in world.calls] == ["nudge slow"]
     process.kill()
 
 
-def test_a_gang_whose_reservation_was_interrupted_is_planned_again_at_once(world: World) -> None:
+def test_a_gang_with_an_interrupted_reservation_is_planned_again_immediately(world: World) -> None:
     world.add_claim("of-g", gang="g", count=1)
     world.add_group("g", 2, 60)
     members, process = [world.add_pod(name, "of-g") for name in ("p", "q")], Process(world)
-    process.look("gangs")
+    process.reconcile_with("gangs")
     answer(world, "create lease gpu-a-0")
     process.stop_leading()
     process.start_leading()
     process.watch()
-    process.look("gangs")
+    process.reconcile_with("gangs")
     answer_all(world)
     assert leases(world).keys() == {"gpu-a-0", "gpu-a-1"}
     assert set(leases(world).values()) == {pod.metadata.uid for pod in members}
@@ -391,9 +389,7 @@ def test_a_gang_whose_reservation_was_interrupted_is_planned_again_at_once(world
 
 
 @pytest.mark.parametrize("bound", [True, False])
-def test_a_lease_that_can_not_be_released_is_not_complained_of_every_second(
-    world: World, bound: bool
-) -> None:
+def test_a_lease_that_can_not_be_released_is_not_logged_every_second(world: World, bound: bool) -> None:
     pod, process = world.add_pod("p", "one"), Process(world)
     process.schedule(pod)
     answer(world, "create lease")
@@ -408,7 +404,7 @@ def test_a_lease_that_can_not_be_released_is_not_complained_of_every_second(
         for _ in range(600):
             world.now += 1.0
             process.watch()
-            process.look("lease_gc")
+            process.reconcile_with("lease_gc")
             while world.calls:
                 world.resolve(world.calls[0], "failed")
     told = [line for line in lines if line["log_level"] == "warning"]
@@ -416,7 +412,7 @@ def test_a_lease_that_can_not_be_released_is_not_complained_of_every_second(
     process.kill()
 
 
-def test_a_status_that_can_not_be_written_is_not_complained_of_every_second(world: World) -> None:
+def test_a_status_that_can_not_be_written_is_not_logged_every_second(world: World) -> None:
     pod, process = world.add_pod("p", "one"), Process(world)
     process.schedule(pod)
     answer_all(world)
@@ -424,7 +420,7 @@ def test_a_status_that_can_not_be_written_is_not_complained_of_every_second(worl
     with capture_logs() as lines:
         for _ in range(600):
             world.now += 1.0
-            process.look("statuses")
+            process.reconcile_with("statuses")
             while world.calls:
                 world.resolve(world.calls[0], "failed")
     told = [line for line in lines if line.get("claim") == "ns/one"]

@@ -1,4 +1,4 @@
-"""The loop that needs no kube-scheduler, on the embedded API."""
+"""The stand-alone loop on the embedded API."""
 
 from msgspec import structs
 from tests.scheduler.stage import Stage, open_stage
@@ -22,7 +22,7 @@ async def bound(stage: Stage, *names: str) -> dict[str, str]:
     }
 
 
-async def test_pods_are_bound_and_gpus_go_to_the_next_when_they_are_free(server: KubeLite) -> None:
+async def test_pods_are_bound_and_freed_gpus_go_to_the_next_pod(server: KubeLite) -> None:
     async with open_stage(server, standalone=True) as stage:
         await stage.node("a", gpus=2)
         await stage.claim("two", 2)
@@ -74,7 +74,7 @@ async def test_nothing_is_reserved_for_a_gang_that_another_scheduler_binds(serve
         assert not stage.scheduler.gangs.plans
 
 
-def test_cpu_of_a_pod_whose_bind_is_under_way_is_spoken_for() -> None:
+def test_the_cpu_of_a_pod_that_is_being_bound_counts_as_used() -> None:
     world = World({"a": 4})
     world.write("nodes", Node(ObjectMeta(name="a"), status=NodeStatusFields(allocatable={"cpu": "4"})))
     world.add_claim("one", count=1)
@@ -84,18 +84,18 @@ def test_cpu_of_a_pod_whose_bind_is_under_way_is_spoken_for() -> None:
     process = Process(world)
     loop = Standalone(process.scheduler, "s")
 
-    async def look(now: float) -> None:
+    async def reconcile_with(now: float) -> None:
         loop.step(now)
 
     for now in (0.0, 3.0, 6.0):
-        world.loop.run_until_complete(look(now))
+        world.loop.run_until_complete(reconcile_with(now))
         world.settle()
     assert [call.name for call in world.calls] == ["create lease gpu-a-0"], "the other has no CPU left"
     while world.calls:
         world.resolve(world.calls[0], "done")
     assert world.pod("p").spec.node_name == "a"  # type: ignore[union-attr]
-    # The watch has not told yet that it is there.
-    world.loop.run_until_complete(look(9.0))
+    # The watch has not delivered the bound pod yet.
+    world.loop.run_until_complete(reconcile_with(9.0))
     world.settle()
     assert world.calls == []
     process.kill()

@@ -1,9 +1,9 @@
-"""A model of the API server that does to callers whatever an API server can do.
+"""A model of the API server that can fail in every way an API server can fail.
 
-Every call waits until the test says what becomes of it: done and answered, done and the answer
-lost, not done, turned away, or done later, when the caller has long given up; or the caller dies
-just before or just after it. Watches deliver what happened in order and as late as the test
-likes. `Process` is a scheduler that can be killed between any two calls, and lose its office.
+Every call waits until the test decides its outcome: done and answered, done with the response
+lost, failed, rejected, or executed later, after the caller has given up; or the caller is killed
+just before or after it. Watches deliver events in order, as late as the test decides. `Process`
+is a scheduler that can be killed between any two calls and can lose leadership.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(eq=False)
 class Call:
-    """A call on its way: what it would do, and who waits for the answer."""
+    """A call in flight: its effect, and the future that waits for the response."""
 
     name: str
     act: Callable[[], Any]
@@ -63,7 +63,7 @@ class Call:
 
 @dataclass
 class World:
-    """The objects, what happened to them in order, and the calls under way."""
+    """The objects, their history, and the calls in flight."""
 
     nodes: Mapping[str, int]
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
@@ -71,10 +71,10 @@ class World:
     history: list[tuple[str, KubeObject | None, KubeObject | None]] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     late: list[Callable[[], Any]] = field(default_factory=list)
-    came: set[str] = field(default_factory=set)
-    """UIDs of the pods that kube-scheduler has asked somebody to bind."""
+    bind_called: set[str] = field(default_factory=set)
+    """UIDs of the pods whose bind has been called."""
     renewed: set[tuple[str, str]] = field(default_factory=set)
-    """Leases, by name and holder, that were written again by another attempt than the one that made them."""
+    """Leases, by name and holder, that a later attempt has renewed."""
     version: int = 0
     now: float = 0.0
 
@@ -147,7 +147,7 @@ class World:
         self.write("pods", structs.replace(pod, status=PodStatus(phase="Succeeded")))
 
     def delete(self, pod: Pod) -> None:
-        """As the server does it: a pod that runs is given time, any other is gone at once."""
+        """Delete a pod as the server does: a running pod terminates gracefully, others immediately."""
         meta = pod.metadata
         if pod.spec.node_name and not pod.finished and meta.deletion_timestamp is None:
             leaving = structs.replace(meta, deletion_timestamp=START + timedelta(seconds=self.version))
@@ -158,15 +158,15 @@ class World:
     # -- calls -----------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Run every process until all wait for an answer."""
+        """Run all processes until each waits for a response."""
         self.loop.run_until_complete(_until_all_wait(self.loop))
 
     def resolve(self, call: Call, outcome: Outcome) -> None:
-        """Say what becomes of a call."""
+        """Decide the outcome of a call."""
         self.calls.remove(call)
         lost = Unanswered(f"{call.name}: no answer")
         if outcome != "done" and not call.name.startswith("bind"):
-            call.process.spoil()
+            call.process.excuse()
         if outcome == "failed":
             self._fail(call, ServerFault(f"{call.name}: etcd is away", Status(code=500)))
         elif outcome == "refused":
@@ -192,7 +192,7 @@ class World:
         self.settle()
 
     def arrive_late(self, at: int) -> None:
-        """A request that its caller has given up on is done after all."""
+        """Execute a request whose caller has given up."""
         self._do(self.late.pop(at))
 
     @staticmethod
@@ -207,12 +207,12 @@ class World:
 
 
 async def _until_all_wait(loop: asyncio.AbstractEventLoop) -> None:
-    # The loop's own queue: a number of turns that is always enough would be ten times too many.
+    # Checks the loop's own queue: a fixed number of turns would have to be ten times as many.
     for _ in range(10_000):
         await asyncio.sleep(0)
         if not loop._ready:  # type: ignore[attr-defined]
             return
-    raise AssertionError("it never comes to rest")
+    raise AssertionError("the processes never become idle")
 
 
 def conflict(what: str) -> Conflict:
@@ -224,7 +224,7 @@ def missing(what: str) -> ObjectNotFound:
 
 
 class ModelApi:
-    """`ports.Api` for one process; every call is put into the world's hands."""
+    """`SchedulerApi` of one process; the world decides the outcome of every call."""
 
     def __init__(self, world: World, process: "Process") -> None:
         self._world = world
@@ -350,10 +350,7 @@ class ModelApi:
 
 
 class Process:
-    """One scheduler process: what it knows, what it does, and how far its watch has come.
-
-    `plant` may put a fault into it, to see whether the fault is found.
-    """
+    """One scheduler process and the position of its watch; `plant` may put a fault into it."""
 
     _names = 0
 
@@ -364,7 +361,7 @@ class Process:
         self.alive = True
         self.stamps = 0
         self.excused = 0
-        """Stamps up to this one were given before something else than a Binding went wrong."""
+        """Stamps up to this one may leave leases, because a call other than a Binding has failed."""
         self.choices: dict[str, Fits] = {}
         timing = Timing(
             now=lambda: START + timedelta(seconds=world.now, microseconds=world.version + 1),
@@ -377,58 +374,58 @@ class Process:
         )
         plant(self.scheduler)
         self.tasks: dict[asyncio.Task[Any], str] = {}
-        self.looks: dict[str, asyncio.Task[Any]] = {}
+        self.rounds: dict[str, asyncio.Task[Any]] = {}
         self.seen = len(world.history)
         for kind in ("leases", "nodes", "reports", "claims", "groups", "pods"):
-            self._tell(kind, [CacheChange(None, item) for item in world.all(kind)])
+            self._deliver(kind, [CacheChange(None, item) for item in world.all(kind)])
         self.start_leading()
 
     def _stamp(self) -> str:
         self.stamps += 1
         return f"{self.name}-{self.stamps}"
 
-    def spoil(self) -> None:
-        """From here on it can't be held to what it began before."""
+    def excuse(self) -> None:
+        """Excuse all attempts so far from the check for leases left behind."""
         self.excused = self.stamps
 
-    def _tell(self, kind: str, changes: list[CacheChange[Any]]) -> None:
+    def _deliver(self, kind: str, changes: list[CacheChange[Any]]) -> None:
         getattr(self.scheduler, f"on_{kind}")(changes)
 
     def watch(self, events: int = 1_000_000) -> None:
-        """The watch brings the next events."""
+        """Deliver the next watch events."""
         for kind, before, after in self.world.history[self.seen : self.seen + events]:
-            self._tell(kind, [CacheChange(before, after)])
+            self._deliver(kind, [CacheChange(before, after)])
         self.seen = min(len(self.world.history), self.seen + events)
         self.world.settle()
 
     def start_leading(self) -> None:
-        """It was elected: everything is looked at from scratch."""
+        """Start to lead and reconcile everything from scratch."""
         self.leading = True
         self.scheduler.lease_gc.enqueue_all()
         self.scheduler.gangs.enqueue_all()
         self.scheduler.statuses.enqueue_all()
 
     def stop_leading(self) -> None:
-        """Another was elected: what it does by itself ends in the middle; what it was asked to do goes on."""
+        """Stop leading: cancel the reconcile loops; verbs in flight continue."""
         self.leading = False
-        for task in self.looks.values():
+        for task in self.rounds.values():
             task.cancel()
-        self.spoil()
+        self.excuse()
         self.world.settle()
-        self.looks.clear()
+        self.rounds.clear()
         self.world.calls = [call for call in self.world.calls if not call.answer.cancelled()]
 
-    def look(self, part: Literal["lease_gc", "gangs", "statuses"]) -> None:
-        """One round of a part that works by itself, unless it is at work."""
-        task = self.looks.get(part)
+    def reconcile_with(self, part: Literal["lease_gc", "gangs", "statuses"]) -> None:
+        """Run one step of a component, unless one is running."""
+        task = self.rounds.get(part)
         if task is None or task.done():
             if task is not None:
                 task.result()
-            self.looks[part] = self._start(getattr(self.scheduler, part).step())
+            self.rounds[part] = self._start(getattr(self.scheduler, part).step())
             self.world.settle()
 
     def schedule(self, pod: Pod) -> bool:
-        """kube-scheduler's part: filter, and bind if a node was found."""
+        """Filter, and bind if a node was found, as kube-scheduler does."""
         if pod.spec.node_name or pod.spec.scheduling_gates or pod.finished:
             return False
 
@@ -442,7 +439,7 @@ class Process:
             self.choices.pop(meta.uid, None)
             return False
         self.choices[meta.uid] = choice
-        self.world.came.add(meta.uid)
+        self.world.bind_called.add(meta.uid)
         task = self._start(self.scheduler.bind(meta.namespace, meta.name, meta.uid, choice.node))
         self.tasks[task] = meta.uid
         self.world.settle()
@@ -452,29 +449,29 @@ class Process:
         return self.world.loop.create_task(work)
 
     def check_tasks(self) -> None:
-        """Whatever has ended must have ended well: errors are answers, not exceptions."""
+        """Check that no finished task has raised: errors are returned."""
         for task in [task for task in self.tasks if task.done()]:
             uid = self.tasks.pop(task)
             task.result()
             if uid not in self.tasks.values():
                 self.choices.pop(uid, None)
-        for look in self.looks.values():
-            if look.done():
-                look.result()
+        for reconcile_with in self.rounds.values():
+            if reconcile_with.done():
+                reconcile_with.result()
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way in it."""
-        works = (*self.tasks, *self.looks.values(), *self.scheduler._tasks)
+        """Return whether no task is running."""
+        works = (*self.tasks, *self.rounds.values(), *self.scheduler._tasks)
         return self.alive and all(task.done() for task in works)
 
     def kill(self) -> None:
-        """The process is no more; what it has sent may still arrive."""
+        """Kill the process; requests that it has sent may still be executed."""
         self.alive = False
         for call in [call for call in self.world.calls if call.process is self]:
             self.world.calls.remove(call)
-        for task in (*self.tasks, *self.looks.values(), *self.scheduler._tasks):
+        for task in (*self.tasks, *self.rounds.values(), *self.scheduler._tasks):
             task.cancel()
         self.world.settle()
         self.tasks.clear()
-        self.looks.clear()
+        self.rounds.clear()

@@ -1,4 +1,4 @@
-"""The manifests in the chart are what the types say, and say what the documents promise."""
+"""The chart's manifests are up to date and match the documentation."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from gpufleet.kubernetes.crds.generate import definitions, write_definitions
 CHART = Path(__file__).parents[3] / "charts" / "gpu-scheduler" / "crds"
 
 
-def test_the_charts_files_are_what_the_types_make(tmp_path: Path) -> None:
+def test_the_charts_files_are_up_to_date(tmp_path: Path) -> None:
     made = {file.name: file.read_text() for file in write_definitions(tmp_path)}
     kept = {file.name: file.read_text() for file in CHART.glob("*.yaml")}
     assert kept == made, "run: python -m gpufleet.kubernetes.crds.generate charts/gpu-scheduler/crds"
@@ -25,7 +25,7 @@ def test_names_and_scopes_are_the_documented_ones() -> None:
 
 
 @pytest.mark.parametrize("manifest", definitions(), ids=lambda m: str(m["metadata"]["name"]))
-def test_every_field_has_a_text_for_kubectl_explain(manifest: dict[str, Any]) -> None:
+def test_every_field_has_a_description_for_kubectl_explain(manifest: dict[str, Any]) -> None:
     def unexplained(schema: dict[str, Any], path: str) -> list[str]:
         missing = []
         for name, part in schema.get("properties", {}).items():

@@ -1,4 +1,4 @@
-"""Required node affinity, as kube-scheduler reads it."""
+"""Required node affinity, by kube-scheduler's rules."""
 
 from typing import Any
 
@@ -65,17 +65,17 @@ def name(operator: str, *values: str) -> dict[str, Any]:
         ({}, False),
     ],
 )
-def test_a_node_meets_a_term_as_kubernetes_reads_it(term: dict[str, Any], met: bool) -> None:
+def test_a_node_matches_a_term_by_kubernetes_rules(term: dict[str, Any], met: bool) -> None:
     assert matches_affinity(NODE, convert(wants(term), Affinity)) is met
     assert matches_affinity(NODE, convert(wants({}, label("zone", "In", "nowhere"), term), Affinity)) is met
 
 
-def test_terms_are_alternatives_and_none_at_all_is_met_nowhere() -> None:
+def test_terms_are_alternatives_and_an_empty_list_matches_no_node() -> None:
     assert matches_affinity(NODE, convert(wants(name("In", "n2"), label("zone", "In", "east")), Affinity))
     assert not matches_affinity(NODE, convert(wants(), Affinity))
 
 
-def test_who_requires_nothing_goes_anywhere() -> None:
+def test_a_pod_without_affinity_matches_every_node() -> None:
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
     unbound: list[Any] = [None, {}, {"nodeAffinity": preferred}, {"podAffinity": {}}]
     for affinity in unbound:
@@ -83,7 +83,7 @@ def test_who_requires_nothing_goes_anywhere() -> None:
         assert admits(NODE, pod)
 
 
-def test_every_pod_is_asked_about_with_its_own_affinity_selector_and_tolerations() -> None:
+def test_every_pod_is_checked_with_its_own_affinity_selector_and_tolerations() -> None:
     tainted = [{"key": "dedicated", "value": "ml", "effect": "NoSchedule"}]
     nodes = [
         NODE,
@@ -125,7 +125,7 @@ _SPECS = st.builds(
 @settings(max_examples=200, deadline=None)
 @example(labels=[{"metadata.name": "n1"}], specs=[{"nodeSelector": {"metadata.name": "n1"}}])
 @given(labels=st.lists(st.dictionaries(_KEYS, _VALUES), max_size=5), specs=st.lists(_SPECS, max_size=4))
-def test_the_short_way_to_the_open_nodes_leads_to_the_same_as_asking_every_node(
+def test_the_index_finds_the_same_nodes_as_checking_every_node(
     labels: list[dict[str, str]], specs: list[dict[str, Any]]
 ) -> None:
     nodes = [
@@ -136,7 +136,7 @@ def test_the_short_way_to_the_open_nodes_leads_to_the_same_as_asking_every_node(
     assert eligible_nodes(nodes, pods) == asked
 
 
-def test_the_affinity_of_a_pod_that_has_a_node_takes_no_memory() -> None:
+def test_the_affinity_of_a_bound_pod_takes_no_memory() -> None:
     waiting = convert({"spec": {"affinity": wants(name("In", "n1"))}}, Pod)
     assert waiting.spec.affinity is not None
     bound = convert({"spec": {"nodeName": "n1", "affinity": wants(name("In", "n1"))}}, Pod)

@@ -1,4 +1,4 @@
-"""What the ledger makes of objects that come late, change their mind, or go."""
+"""The ledger with objects that arrive late, change or are deleted."""
 
 from datetime import UTC, datetime
 
@@ -34,7 +34,7 @@ def report(*users: str) -> GpuNodeStatus:
     return GpuNodeStatus(metadata=ObjectMeta(name="a"), spec=NodeGpusSpec("a"), status=gpus)
 
 
-def test_a_pod_that_names_another_claim_is_no_more_of_the_first() -> None:
+def test_a_pod_that_changes_its_claim_leaves_the_first() -> None:
     ledger = Ledger()
     ledger.put_pod(pod(1, "one"))
     ledger.put_pod(pod(2, "two"))
@@ -44,7 +44,7 @@ def test_a_pod_that_names_another_claim_is_no_more_of_the_first() -> None:
     assert ledger.pods_of("ns", "one") == ledger.pods_of("ns", "two") == []
 
 
-def test_an_answer_about_a_pod_that_comes_after_its_end_does_not_bring_it_back() -> None:
+def test_a_late_response_does_not_bring_a_deleted_pod_back() -> None:
     ledger = Ledger()
     ledger.put_pod(pod(1))
     ledger.drop_pod("u")
@@ -53,7 +53,7 @@ def test_an_answer_about_a_pod_that_comes_after_its_end_does_not_bring_it_back()
     assert ledger.pods_of("ns", "one") == []
 
 
-def test_pods_that_reports_no_longer_name_are_forgotten() -> None:
+def test_pods_missing_from_new_reports_are_forgotten() -> None:
     ledger = Ledger()
     ledger.put_node(Node(ObjectMeta(name="a")))
     for at in range(100):
@@ -63,7 +63,7 @@ def test_pods_that_reports_no_longer_name_are_forgotten() -> None:
     assert not ledger._used_on
 
 
-def test_signs_of_life_of_a_node_are_told_from_changes_that_matter() -> None:
+def test_heartbeats_of_a_node_are_no_relevant_changes() -> None:
     ledger = Ledger()
     assert ledger.put_node(Node(ObjectMeta(name="a", resource_version="1")))
     assert ledger.put_report(report())
@@ -80,7 +80,7 @@ def test_signs_of_life_of_a_node_are_told_from_changes_that_matter() -> None:
     assert ledger.put_node(Node(labelled, status=alive))
 
 
-def test_a_gpu_that_a_pod_without_a_lease_leaves_is_told_as_freed() -> None:
+def test_a_gpu_left_by_a_pod_without_a_lease_counts_as_freed() -> None:
     ledger = Ledger()
     ledger.put_node(Node(ObjectMeta(name="a")))
     ledger.put_pod(pod(1, claim="", node="a"))
@@ -98,7 +98,7 @@ def test_a_gpu_that_a_pod_without_a_lease_leaves_is_told_as_freed() -> None:
     assert (taken(), told) == (False, ["gpus_freed"])
 
 
-def test_a_gang_that_has_its_gpus_is_not_told_that_they_are_taken() -> None:
+def test_the_gpus_of_a_gang_are_available_to_it() -> None:
     ledger = Ledger()
     ledger.put_node(Node(ObjectMeta(name="a")))
     ledger.put_report(report())
