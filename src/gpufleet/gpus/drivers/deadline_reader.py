@@ -21,6 +21,7 @@ from gpufleet.errors import DevicesUnavailable
 from gpufleet.gpus.drivers.reader import DeviceReader
 from gpufleet.gpus.known_gpus import merge_known_gpus
 from gpufleet.model.device import Device, DeviceEvent, DeviceProcess, DeviceReading
+from gpufleet.runtime.settings import DevicesSettings
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ class DeadlineReader:
         self,
         open_reader: Callable[[], DeviceReader],
         *,
-        deadline: float = 5.0,
+        deadline: float = DevicesSettings.deadline,
         min_backoff: float = 5.0,
         max_backoff: float = 300.0,
         max_stuck: int = 4,
