@@ -1,7 +1,7 @@
-"""What each group used of a month, with rows for what belongs to no group and for what nobody held.
+"""Report what each group used, with rows for unattributed and unallocated GPU time.
 
-Pure. Sums are exact until the very end, and what is left over is their difference: the rows of
-a report always add up to what the cluster had.
+Pure. Sums are exact until the end, and the remainders are their differences, so that the rows of a
+report always add up to the capacity of the cluster.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from gpufleet.errors import InvalidRequest
 from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.statistics import UsageSum, UsageTotals
 
-MOST_DAYS = 400
+MAX_DAYS = 400
 """The longest period of a report."""
 
 
@@ -29,12 +29,12 @@ class ReportPeriod(msgspec.Struct, frozen=True):
 
     @property
     def first(self) -> int:
-        """The number of its first hour."""
+        """Its first hour number."""
         return int(self.start.timestamp()) // 3600
 
     @property
     def after(self) -> int:
-        """The number of the first hour behind it."""
+        """The first hour number after it."""
         return int(self.end.timestamp()) // 3600
 
 
@@ -46,7 +46,7 @@ class Grouping(msgspec.Struct, frozen=True):
 
 
 class ReportRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What one group used. `row` says whether it is a group, or what is left over."""
+    """The usage of one group, or a remainder according to `row`."""
 
     row: Literal["group", "others", "unattributed", "unallocated"]
     name: str
@@ -73,7 +73,7 @@ class ReportTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cluster's GPUs were used for."""
+    """The usage of a cluster's GPUs in a period."""
 
     cluster_name: str
     period: str
@@ -81,16 +81,16 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     start_time: datetime
     end_time: datetime
     hours_accounted: int
-    """Hours of which something is known; fewer than `hours_in_period` say that the rest is missing."""
+    """Hours with data; fewer than `hours_in_period` if some are missing."""
     hours_in_period: int
     totals: ReportTotals
     rows: list[ReportRow]
     series: ReportSeries | msgspec.UnsetType = msgspec.UNSET
-    """The largest groups over time, if asked for."""
+    """The largest groups over time, if requested."""
 
 
 def period_of(text: str) -> ReportPeriod:
-    """A month (2026-10), a day (2026-10-05) or days from one to another (2026-10-05..2026-10-11)."""
+    """Parse a month (2026-10), a day (2026-10-05) or a range of days (2026-10-05..2026-10-11)."""
     first, _, last = text.partition("..")
     try:
         start, end = _span_of(first)[0], _span_of(last or first)[1]
@@ -101,13 +101,13 @@ def period_of(text: str) -> ReportPeriod:
         ) from None
     if start >= end:
         raise InvalidRequest(f"parameter period: {text!r} ends before it begins")
-    if end - start > timedelta(days=MOST_DAYS):
-        raise InvalidRequest(f"parameter period: {text!r} is too long; it takes {MOST_DAYS} days at the most")
+    if end - start > timedelta(days=MAX_DAYS):
+        raise InvalidRequest(f"parameter period: {text!r} is too long; it takes at most {MAX_DAYS} days")
     return ReportPeriod(text, start, end)
 
 
 def _span_of(text: str) -> tuple[datetime, datetime]:
-    """From when to before when a month or a day is."""
+    """Return the start and the exclusive end of a month or a day."""
     if len(text) == 7:
         start = datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
         return start, (start + timedelta(days=31)).replace(day=1)
@@ -116,7 +116,7 @@ def _span_of(text: str) -> tuple[datetime, datetime]:
 
 
 def grouping_of(text: str) -> Grouping:
-    """`namespace`, `workload`, `label:KEY` or `annotation:KEY`."""
+    """Parse `namespace`, `workload`, `label:KEY` or `annotation:KEY`."""
     by, _, key = text.partition(":")
     if by in ("namespace", "workload") and not key:
         return Grouping(by)  # type: ignore[arg-type]
@@ -133,12 +133,12 @@ def report(
     group_by: str,
     totals: UsageTotals,
     groups: Sequence[UsageSum],
-    most: int | None = None,
+    limit: int | None = None,
 ) -> Report:
-    """Put the report together; groups beyond the first `most` become one row."""
-    rows = [_row("group", group, totals) for group in groups[:most]]
-    if most is not None and len(groups) > most:
-        rows.append(_row("others", _together(groups[most:]), totals))
+    """Build the report; groups beyond the first `limit` become one row."""
+    rows = [_row("group", group, totals) for group in groups[:limit]]
+    if limit is not None and len(groups) > limit:
+        rows.append(_row("others", _combined(groups[limit:]), totals))
     rest = UsageSum(
         name="unattributed",
         allocated=totals.allocated - sum(group.allocated for group in groups),
@@ -175,8 +175,8 @@ def report(
     )
 
 
-def _together(groups: Sequence[UsageSum]) -> UsageSum:
-    """Several groups as one. How well they used their GPUs together is not told: the weights are not known here."""
+def _combined(groups: Sequence[UsageSum]) -> UsageSum:
+    """Return several groups as one, without utilization: its weights are not known here."""
     return UsageSum(
         name=f"{len(groups)} others",
         allocated=sum(group.allocated for group in groups),
@@ -204,8 +204,8 @@ def _row(
 
 
 def _money(cost: Decimal) -> float:
-    """To a millionth of the currency: beyond that, costs of hours are rounded numbers anyway."""
-    return float(round(cost, 6)) + 0.0  # a rest of nothing is 0, not -0
+    """Round to a millionth of the currency; the costs of hours are not more precise."""
+    return float(round(cost, 6)) + 0.0  # avoid -0
 
 
 def _percent(part: int, whole: int) -> float:

@@ -1,7 +1,7 @@
-"""How the largest groups of a report used their GPUs over time, and all others together.
+"""The GPU-hours of a report over time: the largest groups, and all others together.
 
-Pure. The others are what is left of the cluster, so the lines always stack up to the total that the
-report tells, to the last digit.
+Pure. The others are the remainder of the cluster, so that the lines add up exactly to the total of the
+report.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.statistics import UsageSum
 
 HOURLY_DAYS = 8
-"""Periods up to this many days are told by the hour, longer ones by the day."""
+"""Periods up to this many days are shown by the hour, longer ones by the day."""
 
 
 class ReportLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One group, or all those without a line of their own (`others`)."""
+    """One group, or all groups without a line of their own (`others`)."""
 
     row: Literal["group", "others"]
     name: str
@@ -38,7 +38,7 @@ class ReportSeries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_of(hours: int) -> Literal["hour", "day"]:
-    """How finely a period of so many hours is told."""
+    """Return the resolution for a period of so many hours."""
     return "hour" if hours <= HOURLY_DAYS * 24 else "day"
 
 
@@ -48,7 +48,7 @@ def report_series(
     groups: Sequence[UsageSum],
     held: Mapping[tuple[str, str, str, str], Mapping[int, int]],
 ) -> ReportSeries:
-    """Put the lines together from GPU time by hour: of the cluster, and of each of `groups`."""
+    """Build the lines from GPU time by hour: of the cluster, and of each of `groups`."""
     hours = sorted(whole)
     lines = []
     rest = {hour: whole[hour] for hour in hours}

@@ -1,1 +1,1 @@
-"""Plain, frozen data that every part of gpufleet shares; no behaviour that needs the outside."""
+"""Frozen data types that all packages share."""

@@ -1,9 +1,8 @@
-"""Hourly statistics: what teams are billed by.
+"""Hourly statistics, which teams are billed by.
 
-Amounts are exact: time in whole milliseconds, shares of a GPU in millionths (`PPM`), utilization
-in ten-thousandths of a percent. Sums of such integers don't depend on their order, so an hour
-that is computed twice, or by two servers, or by a slow reference, comes out the same to the
-last digit. They become decimals only at the very end.
+Amounts are integers: time in milliseconds, shares of a GPU in millionths (`PPM`), utilization in
+ten-thousandths of a percent. Sums of integers don't depend on their order, so an hour that is computed
+twice, or by two servers, is the same to the last digit. They become decimals only at the end.
 """
 
 import msgspec
@@ -18,7 +17,7 @@ GPU_HOUR = HOUR_MS * PPM
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """How utilization, in percent, was spread over the samples of an hour; None without samples."""
+    """The distribution of utilization in percent over the samples of an hour; None without samples."""
 
     samples: int = 0
     mean: float | None = None
@@ -29,19 +28,19 @@ class Distribution(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group of holders had of an hour."""
+    """What a group of pods used in an hour."""
 
     allocated: int
     """In millisecond-millionths; see `GPU_HOUR`."""
     idle: int
-    """Allocated, and under 5% in the sample that covers the moment; in millisecond-millionths."""
+    """Allocated, but with a utilization below 5%; in millisecond-millionths."""
     utilization: Distribution
     workloads: int
     cost: float
 
     @property
     def allocated_gpu_hours(self) -> float:
-        """Also the time-weighted number of GPUs, since it is one hour."""
+        """Also the time-weighted number of GPUs, as it is one hour."""
         return self.allocated / GPU_HOUR
 
     @property
@@ -65,7 +64,7 @@ class NamespaceHour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabelHour(msgspec.Struct, frozen=True, kw_only=True):
-    """One hour of all that carry one value of a label or annotation."""
+    """One hour of all pods with one value of a label or annotation."""
 
     dimension_type: str
     dimension_key: str
@@ -84,11 +83,11 @@ class WorkloadHour(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str]
     annotations: dict[str, str]
     running: bool
-    """Whether it still held GPUs when the hour ended."""
+    """Whether it held GPUs when the hour ended."""
     requested_gpus: float
-    """The most that it held at one time."""
+    """The most GPUs that it held at one time."""
     mean_replicas: float
-    """Over the time in which it held anything."""
+    """Over the time in which it held GPUs."""
     most_replicas: int
     fewest_replicas: int
     mean_memory_used: float | None
@@ -99,7 +98,7 @@ class WorkloadHour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hour(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one hour of one cluster comes to. `start` is Unix seconds."""
+    """All statistics of one hour of one cluster. `start` is Unix seconds."""
 
     start: int
     cluster: ClusterHour

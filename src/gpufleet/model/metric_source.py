@@ -1,11 +1,12 @@
-"""The seam between those who need readings and those who have them.
+"""The interface to metric sources.
 
-`fleet`, `accounting` and the API ask a `MetricSource`; Prometheus (in any vocabulary) and the
-embedded source answer. Times are seconds since the epoch. `latest`, `processes`, `storage`
-and `rdma` never raise because the source is down: they answer what was last known, whose
-timestamps say how old it is, and `errors` and `health()` say why. `series`, `samples` and
-`training` are asked for the past, where nothing stands in for an answer: they raise
-`MetricsUnavailable`, or `InvalidRequest` for a span that is too long or makes no sense.
+`MetricSource` has two implementations: `PrometheusSource`, and `EmbeddedMetrics` on the store. Fleet,
+accounting and the API depend only on this interface. Times are Unix seconds.
+
+`latest`, `processes`, `storage` and `rdma` never raise if the source is down: they return the last known
+values, whose timestamps show their age, and `errors` and `health()` give the reason. `series`, `samples`
+and `training` read the past, which has no substitute: they raise `MetricsUnavailable`, or
+`InvalidRequest` for an invalid or too long span.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -26,83 +27,83 @@ from gpufleet.model.reading import (
 )
 
 MAX_POINTS = 11_000
-"""Most points of one series, as Prometheus itself has it."""
+"""Most points of one series, the same limit as in Prometheus."""
 
 
 @dataclass(frozen=True)
 class MetricHealth:
-    """How one thing that is refreshed (a quantity, `holders`, `processes`, …) fares."""
+    """The health of one thing that is read: a quantity, `holders`, `processes`, …"""
 
     last_success: float | None
     error: str = ""
-    """Why the newest try failed; empty if it did not."""
+    """Why the last read failed; empty if it succeeded."""
 
     def age(self, now: float) -> float | None:
-        """Seconds since it was last read, or None if it never was."""
+        """Return the seconds since the last success, or None if there was none."""
         return None if self.last_success is None else max(0.0, now - self.last_success)
 
 
 @dataclass(frozen=True)
 class SourceHealth:
-    """Whether a metric source can be relied on right now."""
+    """The health of a metric source."""
 
     healthy: bool
     last_success: float | None
     last_error: str = ""
-    """The newest error, also if it is over; empty if there never was one."""
+    """The last error, even if it is over; empty if there was none."""
     metrics: Mapping[str, MetricHealth] = field(default_factory=dict)
     exporters: tuple[str, ...] = ()
-    """Which exporters' names were found."""
+    """The exporters that were detected."""
 
 
 class MetricSource(Protocol):
     """Readings of a cluster's GPUs, live and past."""
 
     async def latest(self) -> Readings:
-        """The newest readings of all GPUs; callers share one refresh."""
+        """Return the newest readings of all GPUs; callers share one refresh."""
         ...
 
     async def processes(self) -> Processes:
-        """The processes on the GPUs; callers share one refresh."""
+        """Return the processes on the GPUs; callers share one refresh."""
         ...
 
     async def series(
         self, quantity: Quantity, gpus: Collection[GpuRef], start: float, end: float, step: float
     ) -> Sequence[GpuSeries]:
-        """One quantity of the GPUs named, on the times start, start+step, … end; GPUs without a point are left out."""
+        """Return one quantity of some GPUs at start, start+step, … end, without GPUs that have no point."""
         ...
 
     def samples(
         self, quantity: Quantity, start: float, end: float, step: float
     ) -> AsyncIterator[SampleBlock]:
-        """One quantity of all GPUs in blocks of time on the grid start, start+step, …, before `end`."""
+        """Yield one quantity of all GPUs in blocks of time on the grid start, start+step, … before `end`."""
         ...
 
     async def training(
         self, workload_uid: str, start: float, end: float, controllers: Collection[str] = ()
     ) -> Sequence[TrainingPoint]:
-        """What a workload reported of its training, in order of time.
+        """Return the numbers that a training workload reported, ordered by time.
 
-        `controllers` are the uids of what stands between it and its pods: whoever reads a pod's log on its node
-        knows the pod's own controller only, the ReplicaSet and not the Deployment.
+        `controllers` are the uids between the workload and its pods: an agent that reads a pod's log
+        knows only the pod's own controller, such as the ReplicaSet of a Deployment.
         """
         ...
 
     async def storage(self) -> StorageUse | None:
-        """The cluster's file systems, or None if nothing measures them."""
+        """Return the usage of the cluster's storage, or None if it is not measured."""
         ...
 
     async def rdma(self) -> RdmaPorts | None:
-        """The cluster's InfiniBand ports, or None if nothing measures them."""
+        """Return the cluster's InfiniBand ports, or None if they are not measured."""
         ...
 
     def health(self) -> SourceHealth:
-        """How the source fares, from memory: nothing is asked."""
+        """Return the health of the source, from memory."""
         ...
 
 
 def check_span(start: float, end: float, step: float) -> None:
-    """Refuse a span that makes no sense or has more than `MAX_POINTS` points."""
+    """Raise InvalidRequest for an invalid span, or one with more than `MAX_POINTS` points."""
     if not step > 0:
         raise InvalidRequest(f"step must be more than 0 seconds, not {step:g}")
     if not start <= end:
@@ -110,6 +111,6 @@ def check_span(start: float, end: float, step: float) -> None:
     points = (end - start) // step + 1
     if not points <= MAX_POINTS:
         raise InvalidRequest(
-            f"{points:.0f} points per series asked for, at most {MAX_POINTS} are answered; "
+            f"{points:.0f} points per series requested, at most {MAX_POINTS} are returned; "
             f"take a step of at least {(end - start) / (MAX_POINTS - 1):.0f} seconds or a shorter span"
         )

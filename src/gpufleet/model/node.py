@@ -1,7 +1,7 @@
-"""A node and its GPUs as their sources describe them.
+"""A node and its GPUs as their sources report them.
 
-`FleetNode` is what the cluster says (Kubernetes, Slurm, Docker, this machine); `NodeDevices` is what
-looks at the GPUs themselves say (the agent's GpuNodeStatus, NVML). The fleet joins the two.
+`FleetNode` comes from the cluster (Kubernetes, Slurm, Docker, this machine), `NodeDevices` from the GPUs
+themselves (the agent's GpuNodeStatus, NVML). The fleet combines the two.
 """
 
 from enum import StrEnum
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Health(StrEnum):
-    """Whether a GPU can be used. Unknown is not healthy: nobody could look."""
+    """Whether a GPU can be used. Unknown, if it could not be checked, is not healthy."""
 
     HEALTHY = "Healthy"
     UNHEALTHY = "Unhealthy"
@@ -33,33 +33,33 @@ class FleetGpu(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cordoned: bool = False
     mig_profiles: tuple[str, ...] = ()
     in_use_by: tuple[str, ...] = ()
-    """Uids of the pods that use it, where the agent saw them."""
+    """Uids of the pods that use it, as the agent reports them."""
 
 
 class FleetNode(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A machine of the cluster, by its source. Times are Unix seconds."""
+    """A machine of the cluster. Times are Unix seconds."""
 
     name: str
     aliases: tuple[str, ...] = ()
-    """Other names under which exporters may know it: host name, addresses."""
+    """Other names that exporters may use for it: host name, addresses."""
     source: str = "k8s"
     ready: bool = True
     not_ready_reason: str = ""
     cordoned: bool = False
     fault: str = ""
-    """Why the node is faulty although Ready: the taint that says so."""
+    """Why the node is faulty although Ready: the taint that marks it."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     gpu_count: int = 0
-    """Whole GPUs that the cluster counts here; 0 where only the devices know."""
+    """Whole GPUs according to the cluster; 0 if only the devices are known."""
     gpu_model: str = ""
     vendor: str = ""
     created: float = 0.0
 
 
 class NodeDevices(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The GPUs of one node, seen one by one, ordered by index."""
+    """The GPUs of one node, ordered by index."""
 
     node: str
     gpus: tuple[FleetGpu, ...]
     total: int = 0
-    """How many the node has, at least as many as are listed."""
+    """The number of GPUs, at least as many as are listed."""

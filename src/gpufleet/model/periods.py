@@ -1,15 +1,15 @@
-"""Stretches of time: a pod that held GPUs, a node that had them. What accounting is made of.
+"""Periods of time in which a pod held GPUs or a node had them: the input of accounting.
 
-Nothing of a period changes while it lasts. When a pod gets other labels, another workload or
-other GPUs, its period ends and the next one begins at the same moment, so that every second is
-counted once, under the names that were true in it.
+The facts of a period do not change. When a pod gets other labels, another workload or other GPUs, its
+period ends and the next one begins at the same moment, so that every second counts once, with the
+facts of that time.
 """
 
 import msgspec
 
 
 class AllocationPeriod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One pod holding GPUs of one node from `start` to `end` (0 while it lasts), in Unix seconds."""
+    """One pod holding GPUs of one node from `start` to `end` (0 while open), in Unix seconds."""
 
     pod_uid: str
     pod: str
@@ -23,9 +23,9 @@ class AllocationPeriod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     share: float
     model: str
     held: tuple[int, ...]
-    """Which GPUs, where that is known; empty where it is not."""
+    """Indices of the GPUs; empty if unknown."""
     models: tuple[str, ...] = ()
-    """The model of each GPU of `held`, where they are not all of `model`."""
+    """The model of each GPU of `held`, if they are not all of `model`."""
     labels: dict[str, str]
     annotations: dict[str, str]
     start: float
@@ -33,12 +33,12 @@ class AllocationPeriod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class CapacityPeriod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One node having GPUs from `start` to `end` (0 while it lasts), in Unix seconds."""
+    """One node having GPUs from `start` to `end` (0 while open), in Unix seconds."""
 
     node: str
     gpus: int
     model: str
     aliases: tuple[str, ...] = ()
-    """Other names under which exporters know the node."""
+    """Other names that exporters use for the node."""
     start: float
     end: float = 0.0

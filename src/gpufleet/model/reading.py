@@ -1,9 +1,8 @@
-"""What is measured on a GPU: quantities with fixed units, and readings kept in columns.
+"""What is measured on GPUs: quantities with fixed units, and readings in columns.
 
-A fleet of 100,000 GPUs with a dozen quantities each would be millions of Python objects if
-every reading were one. So a refresh is one `Readings`: the GPUs in order, and per quantity
-two numpy columns, the values and the time at which each value was sampled. NaN in a column
-means that the source has no such value; whoever asks for a single one gets None, never 0.
+With one object per reading, 100,000 GPUs with a dozen quantities would be millions of Python objects.
+So a refresh is one `Readings`: the GPUs in order, and per quantity two numpy columns, the values and the
+times of their samples. NaN in a column means that there is no value; single values are None then, never 0.
 """
 
 from bisect import bisect_left, bisect_right
@@ -23,7 +22,7 @@ Column = NDArray[np.float64]
 
 
 class Quantity(StrEnum):
-    """A thing measured on a GPU. The unit is fixed here, whatever the exporter's is."""
+    """A quantity measured on a GPU, in one unit for all exporters."""
 
     UTILIZATION = "utilization"
     """Percent of time with work on the GPU, 0–100."""
@@ -34,7 +33,7 @@ class Quantity(StrEnum):
     MEMORY_TOTAL = "memory_total"
     """Bytes."""
     MEMORY_RESERVED = "memory_reserved"
-    """Bytes that the driver keeps for itself."""
+    """Bytes reserved by the driver."""
     MEMORY_UTILIZATION = "memory_utilization"
     """Percent of the memory in use, 0–100."""
     TEMPERATURE = "temperature"
@@ -44,23 +43,23 @@ class Quantity(StrEnum):
     POWER_LIMIT = "power_limit"
     """Watts that the GPU may draw."""
     ENERGY = "energy"
-    """Joules since some start; only differences mean something."""
+    """Joules since an arbitrary start; only differences are meaningful."""
     TENSOR_ACTIVITY = "tensor_activity"
-    """Share of cycles with the tensor cores at work, 0–1."""
+    """Share of cycles with active tensor cores, 0–1."""
     DRAM_ACTIVITY = "dram_activity"
-    """Share of cycles with the memory at work, 0–1."""
+    """Share of cycles with active memory, 0–1."""
     SM_ACTIVITY = "sm_activity"
-    """Share of cycles with a multiprocessor at work, 0–1."""
+    """Share of cycles with an active multiprocessor, 0–1."""
     FABRIC_SENT = "fabric_sent"
     """Bytes per second sent over NVLink or XGMI."""
     FABRIC_RECEIVED = "fabric_received"
     """Bytes per second received over NVLink or XGMI."""
     FABRIC_TRAFFIC = "fabric_traffic"
-    """Bytes per second over NVLink or XGMI, both ways together."""
+    """Bytes per second over NVLink or XGMI in both directions."""
 
 
 class GpuRef(Struct, frozen=True, order=True, gc=False):
-    """The name of a GPU in a cluster: its node, its index there, and its partition if it is cut."""
+    """The name of a GPU in a cluster: node, index, and the partition if it is partitioned."""
 
     node: str
     index: int
@@ -69,7 +68,7 @@ class GpuRef(Struct, frozen=True, order=True, gc=False):
 
 
 class GpuUser(NamedTuple):
-    """Who an exporter says uses a GPU: a container of a pod, or a Slurm job."""
+    """The user of a GPU according to an exporter: a container of a pod, or a Slurm job."""
 
     namespace: str = ""
     pod: str = ""
@@ -80,19 +79,19 @@ class GpuUser(NamedTuple):
 
 
 class GpuIdentity(Struct, frozen=True, gc=False):
-    """A GPU as its exporter describes it; what the exporter does not say is empty."""
+    """A GPU as its exporter describes it; unknown fields are empty."""
 
     ref: GpuRef
     uuid: str = ""
     model: str = ""
     vendor: str = ""
-    """`NVIDIA`, `AMD`, or empty if not known."""
+    """`NVIDIA`, `AMD`, or empty if unknown."""
     profile: str = ""
     """MIG profile such as `1g.10gb`; empty for a whole GPU."""
 
 
 class FaultKind(StrEnum):
-    """What an exporter can report as wrong with a GPU."""
+    """The faults that exporters report."""
 
     XID = "xid"
     ECC_UNCORRECTED = "ecc_uncorrected"
@@ -103,55 +102,55 @@ class FaultKind(StrEnum):
 
 
 class Fault(Struct, frozen=True, gc=False):
-    """Something wrong with a GPU, as an exporter reports it; a verdict is made of it elsewhere."""
+    """A fault that an exporter reports. Whether the GPU is usable is decided elsewhere."""
 
     kind: FaultKind
     code: int
-    """XID code, AMD field id or recovery action; 0 where the kind says all."""
+    """XID code, AMD field id or recovery action; 0 if the kind has no codes."""
     count: float
-    """How often it was counted, or 1 for a state that is either there or not."""
+    """The number of occurrences, or 1 for a state."""
     time: float
-    """When the sample that says so was taken, in seconds since the epoch."""
+    """When it was sampled, in Unix seconds."""
 
 
 @dataclass(frozen=True)
 class Readings:
     """The latest readings of all GPUs of a cluster, ordered by node, index and partition.
 
-    `values[q][i]` is quantity `q` of `gpus[i]`, sampled at `times[q][i]` (seconds since the
-    epoch); both are NaN where there is none. A quantity that no GPU has may be missing.
+    `values[q][i]` is quantity `q` of `gpus[i]`, sampled at `times[q][i]` (Unix seconds); both are NaN if
+    there is no value. A quantity that no GPU has may be missing.
     """
 
     taken_at: float
-    """When this picture was put together, in seconds since the epoch; 0 if never."""
+    """When these readings were taken, in Unix seconds; 0 if never."""
     gpus: tuple[GpuIdentity, ...] = ()
     values: Mapping[Quantity, Column] = field(default_factory=dict)
     times: Mapping[Quantity, Column] = field(default_factory=dict)
     holders: Mapping[int, tuple[GpuUser, ...]] = field(default_factory=dict)
-    """By row: who the exporter says uses the GPU. Several share one that is time-sliced."""
+    """The users of the GPU by row; a time-sliced GPU has several."""
     faults: Mapping[int, tuple[Fault, ...]] = field(default_factory=dict)
-    """By row: what the exporter reports as wrong."""
+    """The reported faults by row."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """By quantity (or `holders`, `faults`, `source`): why it could not be read this time."""
+    """Why something could not be read, by quantity (or `holders`, `faults`, `source`)."""
 
     def __len__(self) -> int:
         return len(self.gpus)
 
     @cached_property
     def rows(self) -> Mapping[GpuRef, int]:
-        """Where each GPU stands."""
+        """The row of each GPU."""
         return {gpu.ref: row for row, gpu in enumerate(self.gpus)}
 
     def value(self, row: int, quantity: Quantity) -> float | None:
-        """One value, or None where the source has none."""
+        """Return one value, or None if there is none."""
         return _present(self.values, row, quantity)
 
     def time(self, row: int, quantity: Quantity) -> float | None:
-        """When that value was sampled, in seconds since the epoch."""
+        """Return when that value was sampled, in Unix seconds."""
         return _present(self.times, row, quantity)
 
     def sampled_at(self, row: int) -> float | None:
-        """The newest sample of one GPU, in seconds since the epoch."""
+        """Return the time of the newest sample of one GPU, in Unix seconds."""
         times = [time for quantity in self.times if (time := self.time(row, quantity)) is not None]
         return max(times, default=None)
 
@@ -175,7 +174,7 @@ def _present(columns: Mapping[Quantity, Column], row: int, quantity: Quantity) -
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that uses a GPU; None is what the exporter does not say."""
+    """A process that uses a GPU; unknown numbers are None."""
 
     gpu: GpuRef
     pid: int
@@ -186,21 +185,21 @@ class GpuProcess:
     cpu_percent: float | None
     memory_percent: float | None
     time: float
-    """When it was sampled, in seconds since the epoch."""
+    """When it was sampled, in Unix seconds."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """All processes on GPUs, ordered by node, GPU and pid, and what could not be read of them."""
+    """All processes on GPUs, ordered by node, GPU and pid."""
 
     rows: tuple[GpuProcess, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
-    """By field (`gpu_memory`, `cpu`, `memory`): why it could not be read."""
+    """Why a field (`gpu_memory`, `cpu`, `memory`) could not be read."""
 
 
 @dataclass(frozen=True)
 class GpuSeries:
-    """One quantity of one GPU over time; a point that is not there is left out."""
+    """One quantity of one GPU over time, without gaps."""
 
     gpu: GpuRef
     times: Column
@@ -218,7 +217,7 @@ class SampleBlock:
 
 @dataclass(frozen=True, slots=True)
 class StorageUse:
-    """The file systems of a cluster together, each shared one counted once."""
+    """The file systems of a cluster in total; a shared one counts once."""
 
     capacity_bytes: float
     used_bytes: float
@@ -232,6 +231,6 @@ class RdmaPorts:
     total: int
     active: int
     port_rate: float
-    """The link rate that most ports have, in bytes per second; 0 if unknown."""
+    """The most common link rate in bytes per second; 0 if unknown."""
     total_rate: float
-    """The link rates of the active ports together, in bytes per second."""
+    """The sum of the link rates of active ports, in bytes per second."""

@@ -1,6 +1,6 @@
-"""Statistics as they are kept and told, in the words of the contract. Rates are 0–100, times UTC.
+"""Statistics as they are stored and returned by the API. Rates are 0–100, times UTC.
 
-A field is None where nothing was measured, never 0.
+A field is None, never 0, if nothing was measured.
 """
 
 from datetime import datetime
@@ -57,7 +57,7 @@ class NamespaceStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabelStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One hour of all that carry one value of a label or annotation."""
+    """One hour of all pods with one value of a label or annotation."""
 
     id: int
     cluster_name: str
@@ -117,7 +117,7 @@ class WorkloadStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HoursQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which hours of a cluster, by number (Unix seconds / 3600), both inclusive."""
+    """The hours of a cluster to read, by number (Unix seconds / 3600), both inclusive."""
 
     cluster: str
     first: int
@@ -128,7 +128,7 @@ class HoursQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkloadHoursQuery(HoursQuery, frozen=True, kw_only=True):
-    """Which hours of which workloads; an empty name stands for all."""
+    """The hours of workloads to read; an empty name means all."""
 
     namespace: str = ""
     name: str = ""
@@ -137,7 +137,7 @@ class WorkloadHoursQuery(HoursQuery, frozen=True, kw_only=True):
 
 
 class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
-    """What one group used over some days; GPU time in millisecond-millionths (see `GPU_HOUR`)."""
+    """The usage of one group over some days; GPU time in millisecond-millionths (see `GPU_HOUR`)."""
 
     name: str
     namespace: str = ""
@@ -151,10 +151,10 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cluster had and used over the same days."""
+    """The capacity and usage of a cluster over the same days."""
 
     hours: int = 0
-    """Hours of which something is known."""
+    """Hours with data."""
     capacity: int = 0
     allocated: int = 0
     idle: int = 0

@@ -1,15 +1,15 @@
-"""A number of a training job, apart from the columns of readings: who only reads logs needs no numpy."""
+"""A number of a training job. In its own module, so that log readers need no numpy."""
 
 from typing import NamedTuple
 
 
 class TrainingPoint(NamedTuple):
-    """A number that a training job reported: its loss, its throughput."""
+    """A number that a training job reported, such as its loss or throughput."""
 
     metric: str
     value: float
     time: float
-    """Seconds since the epoch."""
+    """Unix seconds."""
     rank: int | None = None
     source: str = ""
-    """Who told it, where it was scraped: a pod, an exporter."""
+    """The pod or exporter it was scraped from."""

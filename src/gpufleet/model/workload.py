@@ -1,7 +1,7 @@
-"""Workloads: what people start, the objects between, and the pods that hold GPUs.
+"""Workloads: owners such as Jobs and Deployments, and the pods that hold GPUs.
 
-Every source speaks in these terms. A Slurm job is an owner of kind SlurmJob with one pod for
-each of its nodes; a container is a pod of kind Container that nobody owns.
+Every source uses these types. A Slurm job is an owner of kind SlurmJob with one pod per node; a container
+is a pod of kind Container without an owner.
 """
 
 from enum import StrEnum
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Status(StrEnum):
-    """How a workload is doing, in the words of the contract."""
+    """The status of a workload as the API contract names it."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -20,12 +20,12 @@ class Status(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether the status is final."""
         return self in (Status.COMPLETED, Status.FAILED)
 
 
 class OwnerRef(msgspec.Struct, frozen=True, gc=False):
-    """What an object says of its controller; the controller itself may be out of sight."""
+    """An object's reference to its controller, which itself may be unknown."""
 
     uid: str
     kind: str
@@ -34,7 +34,7 @@ class OwnerRef(msgspec.Struct, frozen=True, gc=False):
 
 
 class FleetOwner(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """An object above pods: Job, Deployment, ReplicaSet, PyTorchJob, SlurmJob, …"""
+    """An owner of pods: Job, Deployment, ReplicaSet, PyTorchJob, SlurmJob, …"""
 
     uid: str
     kind: str
@@ -48,11 +48,11 @@ class FleetOwner(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     created: float = 0.0
     ended: float = 0.0
     status: Status | None = None
-    """From its own conditions; None where its kind has none, so that the pods decide."""
+    """From its own conditions; None if its kind has none, so that the pods decide."""
 
 
 class FleetPod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What runs on one node and holds GPUs there. Times are Unix seconds, 0 for not yet."""
+    """A pod, container or part of a job on one node. Times are Unix seconds, 0 for not yet."""
 
     uid: str
     name: str
@@ -61,20 +61,20 @@ class FleetPod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     api_version: str = "v1"
     source: str = "k8s"
     node: str = ""
-    """Where it is bound; empty while it waits."""
+    """Empty until it is bound."""
     phase: Status = Status.PENDING
     owner: OwnerRef | None = None
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
     gpus: int = 0
-    """GPUs promised: container requests, or the count of its claim."""
+    """GPUs that its containers request, or the count of its claim."""
     share: float = 1.0
-    """How much of each of them: 1 for exclusive, less for Shared and MIG."""
+    """Share of each GPU: 1 for exclusive, less for Shared and MIG."""
     held: tuple[int, ...] = ()
-    """Which GPUs, where annotation or claim say so; empty where nobody does."""
+    """Indices of its GPUs from annotation or claim; empty if unknown."""
     claim: str = ""
     alias: str = ""
-    """Another name that exporters know it by: the id of its Slurm job, or of its container."""
+    """The id of its Slurm job or container, by which exporters name it."""
     created: float = 0.0
     bound: float = 0.0
     started: float = 0.0
@@ -82,5 +82,5 @@ class FleetPod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """Whether GPUs are promised to it now: bound to a node and not ended."""
+        """Whether it holds GPUs now: bound to a node and not ended."""
         return self.gpus > 0 and self.node != "" and not self.phase.ended

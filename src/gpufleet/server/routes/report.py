@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from gpufleet.accounting.report import (
-    MOST_DAYS,
+    MAX_DAYS,
     Grouping,
     Report,
     ReportPeriod,
@@ -114,8 +114,8 @@ def report_routes(store: Store, default_cluster: str, now: Callable[[], float] =
         cluster = await cluster_name(store, default_cluster, query.cluster)
         end = query.end_time.timestamp() if query.end_time else now()
         start = query.start_time.timestamp() if query.start_time else end - WASTE_DAYS * DAY
-        if not 0 <= end - start <= MOST_DAYS * DAY:
-            raise InvalidRequest(f"start_time must be before end_time, by at most {MOST_DAYS} days")
+        if not 0 <= end - start <= MAX_DAYS * DAY:
+            raise InvalidRequest(f"start_time must be before end_time, by at most {MAX_DAYS} days")
         first, after = int(start // DAY) * 24, int(end // DAY) * 24 + 24
         offset = (query.page - 1) * query.page_size
         total, sums = await store.usage.idle_workloads(cluster, first, after, query.page_size, offset)
