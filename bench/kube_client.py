@@ -1,8 +1,8 @@
-"""The Kubernetes client beside the official one: 5,000 nodes and 20,000 pods listed, 10,000 events watched.
+"""Compare our Kubernetes client with the official one: list 5,000 nodes and 20,000 pods, watch 10,000 events.
 
-Both read the same bytes from the same server, each in a process of its own, and keep what
-they read, as a controller's cache does. Memory is the peak of the process (VmHWM) and, for
-the ratio, that peak less what the process had after its imports.
+Both read the same bytes from the same server, each in its own process, and keep all objects, as a
+controller's cache does. Memory is the peak of the process (VmHWM); for the ratio, memory after the
+imports is subtracted.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ def measure() -> Iterable[Result]:
             kube_fleet.PODS,
             kube_fleet.EVENTS,
         )
-    yield from _beside("list of 25,000 objects", "list_s", ours, official)
-    yield from _beside("10,000 watch events", "watch_s", ours, official)
+    yield from _compare("list of 25,000 objects", "list_s", ours, official)
+    yield from _compare("10,000 watch events", "watch_s", ours, official)
     yield Result(
         "peak memory", ours["peak_mib"], "MiB", note=f"official client {official['peak_mib']:,.0f} MiB"
     )
     yield Result(
-        "memory beside the official client",
+        "memory relative to the official client",
         ours["grown_mib"] / official["grown_mib"],
         "ratio",
         at_most=0.2,
@@ -42,7 +42,7 @@ def measure() -> Iterable[Result]:
     )
 
 
-def _beside(name: str, key: str, ours: dict[str, Any], official: dict[str, Any]) -> Iterator[Result]:
+def _compare(name: str, key: str, ours: dict[str, Any], official: dict[str, Any]) -> Iterator[Result]:
     yield Result(name, ours[key], "s", note=f"official client {official[key]:.1f} s")
     yield Result(f"{name}: times faster", official[key] / ours[key], "×", at_least=10)
 
@@ -67,7 +67,7 @@ def _run(which: str, url: str) -> dict[str, Any]:
 
 
 def _memory(field: str) -> float:
-    """MiB; not `ru_maxrss`, which a child takes over from the process that started it."""
+    """Return a field in MiB; not `ru_maxrss`, which a child inherits from its parent."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) / 1024
@@ -122,11 +122,11 @@ def _official(url: str) -> dict[str, Any]:
     cache: dict[str, dict[tuple[str, str], Any]] = {}
     for kind, read in (("nodes", api.list_node), ("pods", api.list_pod_for_all_namespaces)):
         items = cache[kind] = {}
-        rest = None
-        while rest != "":
-            page = read(limit=kube_fleet.PAGE, _continue=rest)
+        token = None
+        while token != "":
+            page = read(limit=kube_fleet.PAGE, _continue=token)
             items.update({(item.metadata.namespace, item.metadata.name): item for item in page.items})
-            rest = page.metadata._continue or ""
+            token = page.metadata._continue or ""
     listed = time.perf_counter()
     seen = 0
     watching: Any = watch.Watch

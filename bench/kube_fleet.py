@@ -1,6 +1,6 @@
-"""A server that shows a large cluster to the client benchmark: real-sized nodes, pods and pod events.
+"""A fake API server with a large cluster for the client benchmark: realistic nodes, pods and pod events.
 
-Everything is encoded before the first request, so that the clients are measured and not it.
+All responses are encoded before the first request, so that the clients are measured and not the server.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ def _condition(kind: str) -> dict[str, str]:
 
 
 def node(number: int) -> dict[str, Any]:
-    """A node of 8 GPUs with 50 images, about 11 kB."""
+    """Return a node with 8 GPUs and 50 images, about 11 kB."""
     amounts = {
         "cpu": "128",
         "memory": "2113439428Ki",
@@ -100,7 +100,7 @@ def node(number: int) -> dict[str, Any]:
 
 
 def pod(number: int, version: int) -> dict[str, Any]:
-    """A pod of a training job with 8 GPUs, about 6 kB."""
+    """Return a pod of a training job with 8 GPUs, about 6 kB."""
     name = f"train-{number // 8:05}-worker-{number % 8}"
     resources = {
         "limits": {"nvidia.com/gpu": "8", "memory": "512Gi"},
@@ -223,7 +223,7 @@ def _events() -> list[bytes]:
 
 
 def application() -> web.Application:
-    """Pages of nodes and pods by `continue`, and one watch of pods that tells all events."""
+    """Serve pages of nodes and pods, and one watch of pods with all events."""
     pages = {
         "/api/v1/nodes": _pages("Node", [json.dumps(node(n)).encode() for n in range(NODES)]),
         "/api/v1/pods": _pages("Pod", [json.dumps(pod(n, n + 1)).encode() for n in range(PODS)]),
@@ -249,16 +249,14 @@ def application() -> web.Application:
     return app
 
 
-async def serve() -> None:
-    """Serve on a free port of loopback and print its address."""
-    runner = web.AppRunner(application())
+async def serve(app: web.Application) -> None:
+    """Serve on a free loopback port, print the address, and stop when standard input is closed."""
+    runner = web.AppRunner(app)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
-    # The benchmark closes our standard input when it is done.
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    asyncio.run(serve(application()))

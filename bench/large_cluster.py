@@ -1,12 +1,11 @@
-"""A server that shows a cluster of 12,500 nodes, 100,000 GPUs and 30,000 pods, with 2,000 pod events a second.
+"""A fake API server with 12,500 nodes, 100,000 GPUs and 30,000 pods, and 2,000 pod events a second.
 
-Everything is encoded before the first request, so that the reader is measured and not it. Run as a
-module it prints its address; it ends when its standard input does.
+All responses are encoded before the first request, so that the client is measured and not the server.
+Run as a module, it prints its address and stops when its standard input is closed.
 """
 
 import asyncio
 import json
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,12 +20,12 @@ VERSION = 100_000
 
 
 def node(number: int) -> dict[str, Any]:
-    """A node as the client's benchmark has it."""
+    """Return a node of the client benchmark."""
     return kube_fleet.node(number)
 
 
 def node_status(number: int) -> dict[str, Any]:
-    """What the node's agent reports: 8 healthy GPUs in one island."""
+    """Return a GpuNodeStatus with 8 healthy GPUs in one island."""
     devices = [
         {
             "id": gpu,
@@ -47,7 +46,7 @@ def node_status(number: int) -> dict[str, Any]:
 
 
 def pod(number: int, version: int, phase: str = "Running") -> dict[str, Any]:
-    """A worker: the first 25,000 hold 4 GPUs each, two on a node; the rest hold none."""
+    """Return a worker: the first 25,000 hold 4 GPUs each, two on a node; the rest hold none."""
     item = kube_fleet.pod(number, version)
     first = number % 2 * 4
     amount = "4" if number < HOLDING else "0"
@@ -60,7 +59,7 @@ def pod(number: int, version: int, phase: str = "Running") -> dict[str, Any]:
 
 
 def job(number: int) -> dict[str, Any]:
-    """The job that owns 8 workers."""
+    """Return the job that owns 8 workers."""
     meta = {
         "name": f"train-{number:05}",
         "namespace": f"team-{number % 40:02}",
@@ -82,7 +81,7 @@ def _pages(kind: str, items: Iterable[dict[str, Any]]) -> list[bytes]:
 
 
 def _events() -> list[bytes]:
-    """One chunk for each tenth of a second; each event ends a holding pod or brings it back."""
+    """Return one chunk per tenth of a second; each event fails or restarts a pod with GPUs."""
     chunks = []
     for tenth in range(SECONDS * 10):
         lines = []
@@ -96,7 +95,7 @@ def _events() -> list[bytes]:
 
 
 def application() -> web.Application:
-    """Pages by `continue`; a watch of pods that starts its events when `/go` was asked for."""
+    """Serve pages, and a watch of pods whose events start after a request for `/go`."""
     pages = {
         "/api/v1/nodes": _pages("Node", map(node, range(NODES))),
         "/api/v1/pods": _pages("Pod", (pod(n, n + 1) for n in range(PODS))),
@@ -133,14 +132,5 @@ def application() -> web.Application:
     return app
 
 
-async def serve() -> None:
-    """Serve on a free port of loopback and print its address."""
-    runner = web.AppRunner(application())
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-
-
 if __name__ == "__main__":
-    asyncio.run(serve())
+    asyncio.run(kube_fleet.serve(application()))

@@ -1,9 +1,9 @@
-"""The extender's round trip at 5,000 nodes: filter and bind of every pod, as kube-scheduler calls them.
+"""Measure the extender at 5,000 nodes: filter and bind every pod, as kube-scheduler does.
 
-Three processes: the embedded API as a fast fake API server, `gpufleet scheduler`, and this one in
-kube-scheduler's place, which filters one pod after the other and lets binds overlap. Pods per second
-on one core are counted by the CPU time of the scheduler, so that the other two and the machine's
-other work don't count; what a stopwatch says stands beside it.
+There are three processes: the embedded API as a fast fake API server, `gpufleet scheduler`, and this
+one in the place of kube-scheduler, which filters one pod after the other while binds overlap. Pods
+per second on one core are computed from the scheduler's CPU time, so that the other processes don't
+count. Wall-clock figures are reported too.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ import psutil
 
 from bench.result import Result
 
-NODES, GPUS, PODS, WARM = 5_000, 8, 1_500, 100
+NODES, GPUS, PODS, WARM_UP = 5_000, 8, 1_500, 100
 IN_FLIGHT = 32
 
 API = """
@@ -35,7 +35,7 @@ asyncio.run(serve_api(Path(sys.argv[1])))
 
 
 async def serve_api(kubeconfig: Path) -> None:
-    """A cluster of 5,000 nodes on the embedded API, until killed."""
+    """Serve a cluster of 5,000 nodes on the embedded API until killed."""
     from gpufleet.kubernetes.crds.generate import definitions
     from kubelite import KubeLite
     from kubelite.storage.direct import DirectStorage
@@ -45,8 +45,8 @@ async def serve_api(kubeconfig: Path) -> None:
         storage.put(definitions())
         storage.put(map(_node, range(NODES)))
         storage.put(map(_report, range(NODES)))
-        storage.put(map(_claim, range(PODS + WARM)))
-        storage.put(map(_pod, range(PODS + WARM)))
+        storage.put(map(_claim, range(PODS + WARM_UP)))
+        storage.put(map(_pod, range(PODS + WARM_UP)))
         server.write_kubeconfig(kubeconfig)
         await asyncio.Event().wait()
 
@@ -94,7 +94,7 @@ def _pod(at: int) -> dict[str, Any]:
 
 
 class Caller:
-    """kube-scheduler's place."""
+    """Calls the extender as kube-scheduler does."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self._url = url
@@ -106,7 +106,7 @@ class Caller:
         self.binds: list[float] = []
 
     async def schedule(self, at: int) -> None:
-        """Filter one pod, and let its bind begin."""
+        """Filter one pod and start its bind."""
         pod = _pod(at)
         body = f'{{"Pod":{json.dumps(pod)},"Nodes":null,"NodeNames":{self._names}}}'
         started = time.perf_counter()
@@ -116,9 +116,9 @@ class Caller:
         self._tasks.append(asyncio.create_task(self._bind(pod["metadata"], answer["NodeNames"][0])))
 
     async def _bind(self, meta: dict[str, Any], node: str) -> None:
-        asked = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": node}
+        body = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": node}
         started = time.perf_counter()
-        answer = await self._post("/bind", json.dumps(asked))
+        answer = await self._post("/bind", json.dumps(body))
         self.binds.append(time.perf_counter() - started)
         self._free.release()
         assert answer["Error"] == "", answer
@@ -138,13 +138,13 @@ async def _drive(url: str, scheduler: psutil.Process) -> tuple[list[float], list
     async with aiohttp.ClientSession() as session:
         await _ready(session, url)
         caller = Caller(url, session)
-        for at in range(WARM):
+        for at in range(WARM_UP):
             await caller.schedule(at)
         await caller.done()
         caller.filters.clear()
         caller.binds.clear()
         before, started = sum(scheduler.cpu_times()[:2]), time.perf_counter()
-        for at in range(WARM, WARM + PODS):
+        for at in range(WARM_UP, WARM_UP + PODS):
             await caller.schedule(at)
         await caller.done()
         return (
@@ -211,17 +211,22 @@ def measure() -> Iterable[Result]:
 
 
 def _results(filters: list[float], binds: list[float], wall: float, cpu: float) -> Iterable[Result]:
-    place = f"{NODES:,} nodes, {PODS:,} pods of 1.5 GPUs"
+    setup = f"{NODES:,} nodes, {PODS:,} pods of 1.5 GPUs"
     yield Result(
-        "scheduler: pods/s on one core", PODS / cpu, "pods/s", at_least=200, note=f"{place}, CPU time"
+        "scheduler: pods/s on one core", PODS / cpu, "pods/s", at_least=200, note=f"{setup}, CPU time"
     )
     yield Result(
-        "scheduler: pods/s by the clock", PODS / wall, "pods/s", note="with API and caller beside it"
+        "scheduler: pods/s by wall clock",
+        PODS / wall,
+        "pods/s",
+        note="with API server and caller on the same machine",
     )
-    yield Result("scheduler: p99 of filter", _part(filters, 0.99) * 1000, "ms", at_most=15, note=place)
-    yield Result("scheduler: median of filter", _part(filters, 0.5) * 1000, "ms")
-    yield Result("scheduler: median of bind", _part(binds, 0.5) * 1000, "ms", note=f"{IN_FLIGHT} at once")
+    yield Result("scheduler: p99 of filter", _quantile(filters, 0.99) * 1000, "ms", at_most=15, note=setup)
+    yield Result("scheduler: median of filter", _quantile(filters, 0.5) * 1000, "ms")
+    yield Result(
+        "scheduler: median of bind", _quantile(binds, 0.5) * 1000, "ms", note=f"{IN_FLIGHT} in flight"
+    )
 
 
-def _part(values: list[float], part: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(part * len(values)))]
+def _quantile(values: list[float], fraction: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(fraction * len(values)))]
