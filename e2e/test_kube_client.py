@@ -114,7 +114,7 @@ REFUSED = [
     ({"count": 1, "exclusivity": "Shared", "share": 1.5}, "share must be between 0.01 and 1.0 of a GPU"),
     ({"count": 1, "exclusivity": "MIG"}, "exclusivity MIG and migProfile go together"),
     ({"count": 1, "migProfile": "1g.10gb"}, "exclusivity MIG and migProfile go together"),
-    ({"count": 2, "policy": "spread"}, "with more than one GPU they exclude each other"),
+    ({"count": 2, "policy": "spread"}, "they exclude each other if count is more than 1"),
 ]
 
 
