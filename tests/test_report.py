@@ -134,7 +134,7 @@ async def test_a_full_buffer_drops_the_oldest_and_counts_them(place: Place) -> N
     assert min(point.value for point in await place.points()) >= 90
 
 
-async def test_what_is_no_number_breaks_nothing(place: Place) -> None:
+async def test_a_value_that_is_not_a_number_is_dropped(place: Place) -> None:
     await place.start()
     with reporter(place.url) as report:
         report.log(loss=float("nan"), name="text", broken=Broken(), good=1, nothing=None)
@@ -148,7 +148,7 @@ class Broken:
         raise RuntimeError("no")
 
 
-def test_log_returns_at_once_though_nobody_listens() -> None:
+def test_log_returns_immediately_without_a_server() -> None:
     with reporter("http://127.0.0.1:9", at_exit=0.0) as report:
         began = time.perf_counter()
         for step in range(1000):
@@ -163,7 +163,7 @@ def test_nothing_is_reported_without_an_address() -> None:
     assert (report.sent, report._thread) == (0, None)
 
 
-def test_a_script_that_ends_sends_what_is_left_and_is_not_held_up() -> None:
+def test_a_script_that_ends_sends_the_rest_and_is_not_delayed() -> None:
     script = (
         "from gpufleet.report import Reporter\nReporter('http://127.0.0.1:9', 'x', at_exit=0.5).log(loss=1)\n"
     )
@@ -174,7 +174,7 @@ def test_a_script_that_ends_sends_what_is_left_and_is_not_held_up() -> None:
     assert time.monotonic() - began < 15
 
 
-def test_it_needs_the_standard_library_alone() -> None:
+def test_it_only_needs_the_standard_library() -> None:
     script = (
         f"import sys; sys.path.insert(0, {str(SOURCE)!r}); import gpufleet.report; "
         "print([name for name in sys.modules if not name.startswith('gpufleet') "
@@ -185,12 +185,12 @@ def test_it_needs_the_standard_library_alone() -> None:
     assert (ended.stdout.strip(), ended.stderr) == ("[]", "")
 
 
-def test_a_child_process_does_not_send_what_its_parent_noted() -> None:
+def test_a_child_process_does_not_send_the_numbers_of_its_parent() -> None:
     report = reporter("http://127.0.0.1:9", at_exit=0.0)
-    report._waiting.append(("loss", 1.0, 0))
+    report._queue.append(("loss", 1.0, 0))
     report._pid = os.getpid() + 1  # as it is after a fork
     report.log(step=1)
-    assert [row[0] for row in report._waiting] in (["step"], [])
+    assert [row[0] for row in report._queue] in (["step"], [])
     report.close()
 
 
@@ -276,7 +276,7 @@ class Elsewhere(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_server_that_sends_it_elsewhere_has_not_taken_the_numbers() -> None:
+def test_a_redirect_does_not_count_as_sent() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()
@@ -290,7 +290,7 @@ def test_a_server_that_sends_it_elsewhere_has_not_taken_the_numbers() -> None:
         report.close()
 
 
-def test_an_answer_that_drips_holds_up_neither_flush_nor_the_end() -> None:
+def test_a_slow_response_blocks_neither_flush_nor_exit() -> None:
     over = threading.Event()
 
     def drip(listening: socket.socket) -> None:
@@ -323,7 +323,7 @@ def test_an_answer_that_drips_holds_up_neither_flush_nor_the_end() -> None:
         assert held_up == [False, False]
 
 
-async def test_a_name_that_the_server_refuses_costs_only_itself(place: Place) -> None:
+async def test_a_name_that_the_server_rejects_is_dropped_alone(place: Place) -> None:
     await place.start()
     with reporter(place.url) as report:
         report.log(**{"loss": 2.5, "Verlust µ": 1.0, "": 1.0, "x" * 129: 1.0})
@@ -350,7 +350,7 @@ def test_a_clock_that_is_set_back_is_followed() -> None:
     report.log(loss=1.0)
     report._last["loss"] += 3_600_000  # as if the clock had been an hour ahead
     report.log(loss=2.0)
-    first, second = (at for _, _, at in report._waiting)
+    first, second = (at for _, _, at in report._queue)
     assert 0 <= second - first < 60_000
 
 

@@ -1,44 +1,44 @@
-"""Every error that gpufleet raises on purpose, as one tree.
+"""The errors that gpufleet raises, as one tree.
 
     GpufleetError
-    ├── SettingsError          a setting has a wrong value; says which, from where, and what it takes
-    ├── InvalidRequest         a caller asked for something that makes no sense (400)
-    ├── NotFound               a thing that a caller named is not there (404)
-    ├── Unavailable            something that we depend on does not answer; trying again may help (503)
+    ├── SettingsError          a setting has a wrong value
+    ├── InvalidRequest         a request is not valid (400)
+    ├── NotFound               an object does not exist (404)
+    ├── Unavailable            a dependency does not answer; a retry may help (503)
     │   ├── StoreUnavailable
     │   ├── MetricsUnavailable
     │   ├── KubernetesUnavailable
     │   ├── DevicesUnavailable
     │   ├── SlurmUnavailable
     │   └── ContainersUnavailable
-    └── Refused                we could, but must not (a second server on one data directory)
+    └── OperationRefused       an operation would do harm, such as a second server on one data directory
 
-Adapters turn a library's exceptions into these, so that no caller catches a library's own.
+Adapters convert the exceptions of libraries to these.
 """
 
 
 class GpufleetError(Exception):
-    """The root: catching it catches everything that gpufleet raises on purpose."""
+    """The root of all errors of gpufleet."""
 
 
 class SettingsError(GpufleetError):
-    """A setting has a value that it can't have."""
+    """A setting has a wrong value; the message names its source and what it takes."""
 
 
 class InvalidRequest(GpufleetError):
-    """A caller's request makes no sense; the message names the parameter and what it takes."""
+    """A request is not valid; the message names the parameter and what it takes."""
 
 
 class NotFound(GpufleetError):
-    """A thing that a caller named is not there."""
+    """An object does not exist."""
 
 
 class OperationRefused(GpufleetError):
-    """Doing it would harm somebody; the message says what to do instead."""
+    """An operation would do harm; the message says what to do instead."""
 
 
 class Unavailable(GpufleetError):
-    """Something outside this process does not answer now; a later try may succeed."""
+    """A dependency does not answer; a later try may succeed."""
 
 
 class StoreUnavailable(Unavailable):
@@ -54,24 +54,24 @@ class KubernetesUnavailable(Unavailable):
 
 
 class DevicesUnavailable(Unavailable):
-    """The GPU driver of this machine is missing, refuses, or does not answer."""
+    """The GPU driver of this machine is missing, fails, or does not answer."""
 
 
 class SlurmUnavailable(Unavailable):
-    """Slurm's controller, its REST daemon or its commands do not answer, or not sensibly."""
+    """Slurm's controller, REST daemon or commands fail or do not answer."""
 
 
 class ContainersUnavailable(Unavailable):
-    """The container engine (Docker, Podman) does not answer, or not sensibly."""
+    """The container engine (Docker, Podman) fails or does not answer."""
 
 
-def why_unreachable(error: BaseException) -> str:
-    """Why a connection did not come about, in the system's words and without those of the libraries between.
+def connection_problem(error: BaseException) -> str:
+    """Return why a connection failed, in the words of the operating system.
 
-    aiohttp says "Cannot connect to host h:1 ssl:default [Connect call failed ('h', 1)]", which is "Connection
-    refused".
+    For example "Connection refused" instead of aiohttp's "Cannot connect to host h:1 ssl:default [Connect call
+    failed ('h', 1)]".
     """
-    # Here, because `gpufleet --help` has no use for them and takes its time from their import.
+    # Imported here to keep `gpufleet --help` fast.
     import os
     import socket
     import ssl

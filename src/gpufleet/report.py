@@ -2,18 +2,18 @@
 
     from gpufleet.report import Reporter
 
-    report = Reporter(parameters=7e9)                # the size of the model, if MFU is wanted
+    report = Reporter(parameters=7e9)                # the size of the model, for MFU
     for step, batch in enumerate(batches):
         ...
         report.log(step=step, loss=loss, tokens_per_second=rate)
 
-It never blocks and never breaks the training: `log` puts numbers into a bounded buffer and a thread
-of its own sends them. While the server is away they wait; when the buffer is full the oldest are
-dropped and counted. Faults are counted, told once to the log `gpufleet.report`, and swallowed. At
-exit it tries for a few seconds to send what is left.
+It never blocks the training and never raises: `log` puts numbers into a bounded buffer, and a background
+thread sends them. While the server is unreachable they stay in the buffer; when it is full, the oldest are
+dropped and counted. Failures are counted and the first is logged to `gpufleet.report`. At exit it tries for a
+few seconds to send the rest.
 
-It needs the standard library alone, so that this one file can be copied beside a training script.
-Where it reports to, for whom and with which token it finds out by itself; see `docs/training.md`.
+It only needs the standard library, so this one file can be copied next to a training script. URL, workload and
+token are found in the environment; see `docs/training.md`.
 """
 
 import atexit
@@ -35,15 +35,15 @@ from pathlib import Path
 from typing import Any
 
 BATCH = 5_000
-MOST_NAMES = 195
-"""Names that are reported. The server keeps 200 metrics of a workload, five of which describe the model."""
+MAX_NAMES = 195
+"""Names reported. The server keeps 200 metrics per workload, of which five describe the model."""
 
-FACTS_EVERY = 60.0
-"""Seconds after which the size of the model is told again: readers look back a few minutes."""
+MODEL_INTERVAL = 60.0
+"""Seconds between reports of the model's size: the server looks back a few minutes."""
 
-_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
-_AHEAD = 60_000
-"""Milliseconds that times may run ahead of the clock; more, and the clock was set back."""
+_MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
+_MAX_AHEAD = 60_000
+"""Milliseconds that timestamps may run ahead of the clock; more means that the clock was set back."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./:@ ()%-]{0,127}", re.ASCII)
 _POD = re.compile(
     r"(?:/pods/|[/-]pod)([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})"
@@ -51,15 +51,15 @@ _POD = re.compile(
 _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _PRECISIONS = {"fp4": 4, "fp8": 8, "fp16": 16, "bf16": 16, "tf32": 19}
-_WORTH_RETRYING = frozenset({401, 403, 404, 408, 425, 429})
-"""Refusals that may end: a token that is new, a workload that the server has not seen yet."""
+_RETRIED_STATUSES = frozenset({401, 403, 404, 408, 425, 429})
+"""Errors that may pass: a token that is new, a workload that the server has not seen yet."""
 
 _log = logging.getLogger("gpufleet.report")
 Row = dict[str, Any]
 
 
 class Reporter:
-    """Sends numbers in the background; see the module."""
+    """Sends training numbers in the background; see the module."""
 
     def __init__(
         self,
@@ -84,20 +84,20 @@ class Reporter:
         self.sent = 0
         self.dropped = 0
         self.faults = 0
-        self._told = False
+        self._warned = False
         self._environ = environ
         self._token = token
         self._rank = rank if rank is not None else find_rank(environ)
-        self._facts = {
+        self._model = {
             "parameters": parameters,
             "layers": layers,
             "hidden_size": hidden_size,
             "sequence_length": sequence_length,
             "precision_bits": _PRECISIONS.get(str(precision).lower()),
         }
-        self._facts_due = 0.0
-        self._every, self._timeout, self._at_exit = every, timeout, at_exit
-        self._waiting: deque[tuple[str, Any, int]] = deque(maxlen=max(1, buffer))
+        self._model_due = 0.0
+        self._interval, self._timeout, self._at_exit = every, timeout, at_exit
+        self._queue: deque[tuple[str, Any, int]] = deque(maxlen=max(1, buffer))
         self._rows: deque[Row] = deque(maxlen=max(1, buffer))
         self._last: dict[str, int] = {}
         self._wake, self._sending = threading.Event(), threading.Lock()
@@ -107,10 +107,10 @@ class Reporter:
         workload = workload or find_workload(environ, proc)
         self._address = _address(url or environ.get("GPUFLEET_URL", ""), workload, cluster)
         if not self._address:
-            self._tell("nothing is reported: give GPUFLEET_URL" + ("" if workload else " and a workload"))
+            self._warn("nothing is reported: set GPUFLEET_URL" + ("" if workload else " and a workload"))
 
     def log(self, step: float | None = None, **numbers: Any) -> None:
-        """Note numbers of this moment; returns at once."""
+        """Queue numbers with the current time and return immediately."""
         if not self._address or self._closed:
             return
         with contextlib.suppress(Exception):
@@ -120,32 +120,32 @@ class Reporter:
             if step is not None:
                 numbers["step"] = step
             for name, value in numbers.items():
-                if not self._takes(name):
+                if not self._accepts(name):
                     self.dropped += 1
                     continue
-                if len(self._waiting) == self._waiting.maxlen:
+                if len(self._queue) == self._queue.maxlen:
                     self.dropped += 1
-                # The server knows a number by its millisecond: two of one name must not share it.
+                # The server identifies a number by its millisecond, so two of one name need different ones.
                 after = self._last[name] + 1
-                self._last[name] = after if now < after < now + _AHEAD else now
-                self._waiting.append((name, _loose(value), self._last[name]))
+                self._last[name] = after if now < after < now + _MAX_AHEAD else now
+                self._queue.append((name, _detached(value), self._last[name]))
             if self._thread is None:
                 self._start()
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Send what is there, for at most `seconds`; whether all of it went."""
-        if not self._address or not (self._waiting or self._rows):
+        """Send what is queued, for at most `seconds`; return whether everything was sent."""
+        if not self._address or not (self._queue or self._rows):
             return True
-        went: list[bool] = []
-        # In a thread that can be left behind: looking up a name and an answer that drips know no deadline.
-        thread = threading.Thread(target=lambda: went.append(self._drain(seconds)), daemon=True)
-        with contextlib.suppress(RuntimeError):  # no more threads are to be had
+        sent: list[bool] = []
+        # In a thread that can be abandoned: name lookups and slow responses have no deadline.
+        thread = threading.Thread(target=lambda: sent.append(self._drain(seconds)), daemon=True)
+        with contextlib.suppress(RuntimeError):  # no more threads can be started
             thread.start()
             thread.join(seconds + 0.5)
-        return went == [True]
+        return sent == [True]
 
     def close(self) -> None:
-        """Send what is left, for a few seconds at most, and stop."""
+        """Send the rest, for a few seconds at most, and stop."""
         if self._closed:
             return
         self._closed = True
@@ -160,54 +160,52 @@ class Reporter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # The thread
-
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="gpufleet-report", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
     def _after_fork(self) -> None:
-        """A child has no thread, and what its parent has not sent yet is its parent's."""
+        """Start empty in a child process: it has no thread, and the parent sends its own numbers."""
         self._pid, self._thread = os.getpid(), None
-        self._waiting.clear()
+        self._queue.clear()
         self._rows.clear()
         self._wake, self._sending = threading.Event(), threading.Lock()
 
     def _run(self) -> None:
-        wait = _FIRST_WAIT
-        pause = self._every * random.random()  # noqa: S311  (so that a thousand ranks don't come at once)
+        backoff = _MIN_BACKOFF
+        pause = self._interval * random.random()  # noqa: S311  (spreads the requests of many ranks)
         while True:
             self._wake.wait(pause)
             if self._closed:
                 self._drain(self._at_exit)
                 return
             try:
-                well = self._send(self._timeout)
-            except Exception as error:  # noqa: BLE001  (as above)
+                sent = self._send(self._timeout)
+            except Exception as error:  # noqa: BLE001  (no error may stop the thread)
                 self._fault(str(error))
-                well = False
-            wait = _FIRST_WAIT if well else min(2 * wait, _LONGEST_WAIT)
-            pause = (0.0 if len(self._rows) >= BATCH else self._every) if well else wait
+                sent = False
+            backoff = _MIN_BACKOFF if sent else min(2 * backoff, _MAX_BACKOFF)
+            pause = (0.0 if len(self._rows) >= BATCH else self._interval) if sent else backoff
 
     def _drain(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         try:
-            while self._waiting or self._rows:
+            while self._queue or self._rows:
                 left = until - time.monotonic()
                 if left <= 0 or not self._send(min(self._timeout, max(0.1, left))):
                     return False
-        except Exception as error:  # noqa: BLE001  (nothing of this may reach the training)
+        except Exception as error:  # noqa: BLE001  (no error may reach the training)
             self._fault(str(error))
             return False
         return True
 
     def _send(self, timeout: float) -> bool:
-        """Send one batch; False if it has to wait."""
+        """Send one batch; return False if it must be retried."""
         if not self._sending.acquire(timeout=timeout):
             return False
         try:
-            self._take()
+            self._make_rows()
             rows = [self._rows[number] for number in range(min(BATCH, len(self._rows)))]
             if not rows:
                 return True
@@ -217,39 +215,37 @@ class Reporter:
                 self._fault(str(error))
                 return False
             if status < 200 or 300 <= status < 400:
-                self._fault(
-                    f"{self._address} answers {status} and sends us elsewhere; give the address there"
-                )
+                self._fault(f"{self._address} redirects with status {status}; set the final address")
                 return False
-            if status >= 500 or status in _WORTH_RETRYING:
-                self._fault(f"the server answers {status}")
+            if status >= 500 or status in _RETRIED_STATUSES:
+                self._fault(f"the server responds with status {status}")
                 return False
             for _ in rows:
                 self._rows.popleft()
             if status >= 400:
                 self.dropped += len(rows)
-                self._fault(f"the server refuses the numbers with {status}")
+                self._fault(f"the server rejects the numbers with status {status}")
             else:
                 self.sent += len(rows)
             return True
         finally:
             self._sending.release()
 
-    def _take(self) -> None:
-        """Turn what was noted into rows; what is no finite number is dropped."""
+    def _make_rows(self) -> None:
+        """Convert queued values to rows; drop what is not a finite number."""
         now = time.time()
-        if self._waiting and now >= self._facts_due:
-            self._facts_due = now + FACTS_EVERY
-            for name, fact in self._facts.items():
+        if self._queue and now >= self._model_due:
+            self._model_due = now + MODEL_INTERVAL
+            for name, fact in self._model.items():
                 if fact is not None:
                     self._row(name, fact, round(now * 1000))
-        while self._waiting:
-            self._row(*self._waiting.popleft())
+        while self._queue:
+            self._row(*self._queue.popleft())
 
     def _row(self, name: str, value: Any, at: int) -> None:
         try:
             number = float(value)
-        except Exception:  # noqa: BLE001  (whatever it is, it is no number)
+        except Exception:  # noqa: BLE001  (whatever it is, it is not a number)
             number = math.nan
         if not math.isfinite(number):
             self.dropped += 1
@@ -274,31 +270,33 @@ class Reporter:
             with error:
                 return error.code
 
-    def _takes(self, name: str) -> bool:
-        """Whether the server would take the name: one that it refuses costs the whole batch."""
+    def _accepts(self, name: str) -> bool:
+        """Return whether the server accepts the name: it rejects a batch with a wrong one."""
         if name in self._last:
             return True
-        if len(self._last) >= MOST_NAMES:
-            self._tell(f"{name} is not reported: the server takes {MOST_NAMES} names of a workload")
+        if len(self._last) >= MAX_NAMES:
+            self._warn(f"{name} is not reported: the server accepts {MAX_NAMES} names per workload")
             return False
         if not _NAME.fullmatch(name):
-            self._tell(f"{name!r} is not reported: a name has letters, digits and _./:@ ()%-, 128 at most")
+            self._warn(
+                f"{name!r} is not reported: names have letters, digits and _./:@ ()%-, at most 128 characters"
+            )
             return False
         self._last[name] = 0
         return True
 
     def _fault(self, why: str) -> None:
         self.faults += 1
-        self._tell(f"numbers wait to be reported: {why}")
+        self._warn(f"numbers are not reported yet: {why}")
 
-    def _tell(self, sentence: str) -> None:
-        if not self._told:
-            self._told = True
-            _log.warning("%s", sentence)
+    def _warn(self, message: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("%s", message)
 
 
 def find_workload(environ: Mapping[str, str], proc: Path = Path("/proc/self")) -> str | None:
-    """Who we are: a named workload, a pod (by the downward API, or by its mounts), or a Slurm job."""
+    """Return the workload: a named one, a pod (by the downward API or its mounts), or a Slurm job."""
     if named := environ.get("GPUFLEET_WORKLOAD_UID") or environ.get("POD_UID"):
         return named
     if job := environ.get("SLURM_JOB_ID"):
@@ -307,18 +305,18 @@ def find_workload(environ: Mapping[str, str], proc: Path = Path("/proc/self")) -
         for name in ("mountinfo", "cgroup"):
             with contextlib.suppress(OSError):
                 if found := _POD.findall((proc / name).read_text(errors="replace")):
-                    return str(found[-1]).replace("_", "-")  # the innermost, where pods run within a pod
+                    return str(found[-1]).replace("_", "-")  # the innermost, where pods run inside a pod
     return None
 
 
 def find_rank(environ: Mapping[str, str]) -> int | None:
-    """Our rank among the processes of the job, as its launcher says it."""
-    said = next((environ[name] for name in _RANKS if environ.get(name)), "")
-    return int(said) if said.isdecimal() and int(said) <= 10**6 else None
+    """Return the rank of this process in the job, as set by the launcher."""
+    text = next((environ[name] for name in _RANKS if environ.get(name)), "")
+    return int(text) if text.isdecimal() and int(text) <= 10**6 else None
 
 
 def find_token(environ: Mapping[str, str]) -> str:
-    """The token: given, in a file, or the pod's own. Read each time, because those change."""
+    """Return the token: given, from a file, or the pod's own. Read each time, because files are rotated."""
     if token := environ.get("GPUFLEET_TOKEN"):
         return token.strip()
     path = Path(environ.get("GPUFLEET_TOKEN_FILE") or _SERVICE_ACCOUNT)
@@ -335,21 +333,21 @@ def _address(url: str, workload: str | None, cluster: str) -> str:
     return f"{url.rstrip('/')}/api/workloads/{uid}/trainingPerformance{query}"
 
 
-def _loose(value: Any) -> Any:
-    """A tensor without its graph, and on a GPU a copy, so that neither is waited for nor kept alive."""
+def _detached(value: Any) -> Any:
+    """Return a tensor without its graph, as a copy on a GPU, to avoid waiting for it or keeping it alive."""
     if hasattr(value, "full_tensor"):
-        return math.nan  # a DTensor: reading it may wait for other ranks, and so stop the training
+        return math.nan  # a DTensor: reading it may wait for other ranks and block the training
     try:
         if hasattr(value, "detach"):
             value = value.detach()
             return value.clone() if getattr(value, "is_cuda", False) else float(value)
-    except Exception:  # noqa: BLE001  (a number that can't be had is dropped and counted)
+    except Exception:  # noqa: BLE001  (a value that can't be read is dropped and counted)
         return math.nan
     return value
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A token is for the server that it was meant for."""
+    """Follows no redirects: the token is for one server only."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None

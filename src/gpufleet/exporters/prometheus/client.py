@@ -18,7 +18,7 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from gpufleet.errors import MetricsUnavailable, SettingsError, why_unreachable
+from gpufleet.errors import MetricsUnavailable, SettingsError, connection_problem
 from gpufleet.runtime.settings import MetricsSettings
 
 MAX_QUERY = 16_000
@@ -104,7 +104,7 @@ class PrometheusClient:
                 f"no response within {self._settings.timeout:g} s from {self._base}"
             ) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise MetricsUnavailable(f"can't query {self._base}: {why_unreachable(error)}") from None
+            raise MetricsUnavailable(f"can't query {self._base}: {connection_problem(error)}") from None
         if response.status != 200:
             raise MetricsUnavailable(f"{self._base} answered {response.status}: {_reason(body)}")
         return body

@@ -21,7 +21,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 import gpufleet
-from gpufleet.errors import GpufleetError, why_unreachable
+from gpufleet.errors import GpufleetError, connection_problem
 from gpufleet.kubernetes.client.connection import Connection
 from gpufleet.kubernetes.client.credentials import Credentials, Identity
 from gpufleet.kubernetes.client.errors import (
@@ -144,13 +144,13 @@ class Transport:
             ) from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unreachable(
-                f"{request}: no connection to {self.connection.server}: {why_unreachable(error)}"
+                f"{request}: no connection to {self.connection.server}: {connection_problem(error)}"
             ) from None
         except TimeoutError:
             problem = "stopped responding" if responded else f"did not respond in {self._timeout:g} s"
             raise Unanswered(f"{request}: {self.connection.server} {problem}") from None
         except (aiohttp.ClientError, ConnectionError) as error:
-            raise Unanswered(f"{request}: the connection broke: {why_unreachable(error)}") from None
+            raise Unanswered(f"{request}: the connection broke: {connection_problem(error)}") from None
 
     async def _respond(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         await self._limiter.acquire()

@@ -1,7 +1,7 @@
-"""Speak to a container engine over its unix socket or TLS.
+"""A client for the API of a container engine, over its Unix socket or TLS.
 
-Only the fields that are needed are decoded. Of a container's environment only the variables that
-name GPUs are looked at: the rest of it is none of our business and never kept.
+It decodes only the fields that it needs. Of a container's environment, which may contain secrets, only the
+variables that select GPUs are used.
 """
 
 import json
@@ -12,57 +12,57 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from gpufleet.errors import ContainersUnavailable, SettingsError, why_unreachable
+from gpufleet.errors import ContainersUnavailable, SettingsError, connection_problem
 from gpufleet.runtime.settings import DockerSettings
 
-MOST_BYTES = 64 * 1024 * 1024
-"""Largest answer that is taken; a listing of ten thousand containers has a third of that."""
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+"""Maximum size of a response; a list of ten thousand containers takes a third of it."""
 
-_DOCKERS = "create start restart stop die kill pause unpause rename update destroy"
-_PODMANS = "died remove init cleanup"
-_CHANGES = (*_DOCKERS.split(), *_PODMANS.split())
-"""Events after which a container may be another one; health checks make many others."""
-_LONGEST_EVENT = 1024 * 1024
+_DOCKER_EVENTS = "create start restart stop die kill pause unpause rename update destroy"
+_PODMAN_EVENTS = "died remove init cleanup"
+_EVENTS = (*_DOCKER_EVENTS.split(), *_PODMAN_EVENTS.split())
+"""Events that change a container; health checks cause many others."""
+_MAX_EVENT_BYTES = 1024 * 1024
 
 T = TypeVar("T")
 
 
-class Named(msgspec.Struct, frozen=True, rename="pascal"):
-    """One row of the listing."""
+class ContainerSummary(msgspec.Struct, frozen=True, rename="pascal"):
+    """One entry of the container list."""
 
     id: str
     state: str = ""
     status: str = ""
 
 
-class Discovered(msgspec.Struct, frozen=True):
-    """A device that the engine found by CDI."""
+class DiscoveredDevice(msgspec.Struct, frozen=True):
+    """A device that the engine discovered through CDI."""
 
     id: str = msgspec.field(default="", name="ID")
 
 
-class Info(msgspec.Struct, frozen=True, rename="pascal"):
-    """What the engine says of itself and its machine."""
+class EngineInfo(msgspec.Struct, frozen=True, rename="pascal"):
+    """The engine and its machine."""
 
     name: str = ""
     default_runtime: str = ""
-    discovered_devices: list[Discovered] | None = None
+    discovered_devices: list[DiscoveredDevice] | None = None
 
 
-class Component(msgspec.Struct, frozen=True, rename="pascal"):
-    """A part of the engine."""
+class EngineComponent(msgspec.Struct, frozen=True, rename="pascal"):
+    """A component of the engine."""
 
     name: str = ""
 
 
-class Version(msgspec.Struct, frozen=True, rename="pascal"):
-    """Which engine it is."""
+class EngineVersion(msgspec.Struct, frozen=True, rename="pascal"):
+    """The version of the engine."""
 
-    components: list[Component] | None = None
+    components: list[EngineComponent] | None = None
 
 
 class DeviceRequest(msgspec.Struct, frozen=True, rename="pascal"):
-    """What `--gpus` or `--device nvidia.com/gpu=0` asks for."""
+    """A request of `--gpus` or `--device nvidia.com/gpu=0`."""
 
     driver: str | None = ""
     count: int | None = 0
@@ -71,21 +71,21 @@ class DeviceRequest(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class DeviceFile(msgspec.Struct, frozen=True, rename="pascal"):
-    """A device of the host that a container has."""
+    """A device of the host in a container."""
 
     path_on_host: str = ""
 
 
 class HostConfig(msgspec.Struct, frozen=True, rename="pascal"):
-    """How the container is joined to its host."""
+    """The configuration of a container that depends on the host."""
 
     device_requests: list[DeviceRequest] | None = None
     devices: list[DeviceFile] | None = None
     runtime: str | None = ""
 
 
-class Config(msgspec.Struct, frozen=True, rename="pascal"):
-    """What the container was made with."""
+class ContainerConfig(msgspec.Struct, frozen=True, rename="pascal"):
+    """The configuration that a container was created with."""
 
     env: list[str] | None = None
     labels: dict[str, str] | None = None
@@ -93,8 +93,8 @@ class Config(msgspec.Struct, frozen=True, rename="pascal"):
     user: str = ""
 
 
-class State(msgspec.Struct, frozen=True, rename="pascal"):
-    """How it is doing."""
+class ContainerState(msgspec.Struct, frozen=True, rename="pascal"):
+    """The state of a container."""
 
     status: str = ""
     exit_code: int = 0
@@ -103,14 +103,14 @@ class State(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class Container(msgspec.Struct, frozen=True, rename="pascal"):
-    """A container, looked at closely."""
+    """The details of a container."""
 
     id: str
     name: str = ""
     created: str = ""
-    state: State = State()
+    state: ContainerState = ContainerState()
     host_config: HostConfig = HostConfig()
-    config: Config = Config()
+    config: ContainerConfig = ContainerConfig()
 
 
 class _Actor(msgspec.Struct, frozen=True):
@@ -121,19 +121,19 @@ class _Event(msgspec.Struct, frozen=True, rename="pascal"):
     actor: _Actor = _Actor()
 
 
-class NoAnswer(ContainersUnavailable):
-    """The engine is there and has no answer to this question, or none in time."""
+class RequestFailed(ContainersUnavailable):
+    """The engine is reachable, but this request failed or timed out."""
 
 
 class Engine:
-    """The API of one engine. Everything raises ContainersUnavailable."""
+    """The API of one engine. All methods raise ContainersUnavailable."""
 
     def __init__(self, settings: DockerSettings) -> None:
         self._settings = settings
         scheme, separator, rest = settings.url.partition("://")
         if not separator or scheme not in ("unix", "http", "https", "tcp"):
             raise SettingsError(
-                f"setting docker.url: {settings.url!r} is wrong; it takes unix:///path, https://host:port "
+                f"setting docker.url: {settings.url!r} is invalid; use unix:///path, https://host:port "
                 "or http://host:port"
             )
         self._socket = rest if scheme == "unix" else ""
@@ -145,95 +145,95 @@ class Engine:
         self._podman: bool | None = None
 
     async def is_podman(self) -> bool:
-        """Whether it is Podman that speaks Docker's API."""
+        """Return whether the engine is Podman."""
         if self._podman is None:
-            version: Version = await self._get("/version", Version)
+            version: EngineVersion = await self._get("/version", EngineVersion)
             self._podman = any("Podman" in part.name for part in version.components or ())
         return self._podman
 
-    async def info(self) -> Info:
-        """The engine and its machine."""
-        info: Info = await self._get("/info", Info)
+    async def info(self) -> EngineInfo:
+        """Return information about the engine and its machine."""
+        info: EngineInfo = await self._get("/info", EngineInfo)
         return info
 
-    async def containers(self) -> list[Named]:
-        """Every container, ended ones too."""
-        rows: list[Named] = await self._get("/containers/json?all=true", list[Named])
+    async def containers(self) -> list[ContainerSummary]:
+        """List all containers, including stopped ones."""
+        rows: list[ContainerSummary] = await self._get("/containers/json?all=true", list[ContainerSummary])
         return rows
 
     async def container(self, id: str) -> Container | None:
-        """One container, or None if it is gone."""
-        found: Container | None = await self._get(f"/containers/{id}/json", Container, may_be_gone=True)
+        """Return the details of a container; None if it does not exist."""
+        found: Container | None = await self._get(f"/containers/{id}/json", Container, none_if_missing=True)
         return found
 
     async def changes(self) -> AsyncIterator[str]:
-        """The id of each container that changes, until the engine ends the stream."""
-        filters = json.dumps({"type": ["container"], "event": _CHANGES}, separators=(",", ":"))
+        """Yield the id of each container that changes, until the engine ends the stream."""
+        filters = json.dumps({"type": ["container"], "event": _EVENTS}, separators=(",", ":"))
         path = f"/events?filters={filters}"
-        endless = aiohttp.ClientTimeout(total=None, sock_connect=self._settings.timeout)
+        no_timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._settings.timeout)
         try:
-            async with self._opened().get(self._base + path, timeout=endless) as answer:
-                self._check(answer.status, path)
-                rest = b""
-                async for piece in answer.content.iter_any():
-                    *lines, rest = (rest + piece).split(b"\n")
-                    rest = rest[-_LONGEST_EVENT:]
+            async with self._open_session().get(self._base + path, timeout=no_timeout) as response:
+                self._check(response.status, path)
+                incomplete = b""
+                async for chunk in response.content.iter_any():
+                    *lines, incomplete = (incomplete + chunk).split(b"\n")
+                    incomplete = incomplete[-_MAX_EVENT_BYTES:]
                     for line in lines:
-                        yield _who(line)
+                        yield _container_id(line)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self._away(error) from None
+            raise self._unavailable(error) from None
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close all connections."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
-    async def _get(self, path: str, shape: type[T], may_be_gone: bool = False) -> Any:
+    async def _get(self, path: str, type_: type[T], none_if_missing: bool = False) -> Any:
         try:
-            async with self._opened().get(self._base + path) as answer:
-                if answer.status == 404 and may_be_gone:
+            async with self._open_session().get(self._base + path) as response:
+                if response.status == 404 and none_if_missing:
                     return None
-                self._check(answer.status, path)
+                self._check(response.status, path)
                 body = bytearray()
-                async for piece in answer.content.iter_any():
-                    body += piece
-                    if len(body) > MOST_BYTES:
-                        raise NoAnswer(f"the engine answers more than {MOST_BYTES} bytes")
+                async for chunk in response.content.iter_any():
+                    body += chunk
+                    if len(body) > MAX_RESPONSE_BYTES:
+                        raise RequestFailed(f"the engine's response exceeds {MAX_RESPONSE_BYTES} bytes")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self._away(error) from None
+            raise self._unavailable(error) from None
         try:
-            return msgspec.json.decode(body, type=shape)
+            return msgspec.json.decode(body, type=type_)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise NoAnswer(f"the engine's answer is not what was expected: {error}") from None
+            raise RequestFailed(f"the engine's response cannot be decoded: {error}") from None
 
     def _check(self, status: int, path: str) -> None:
         if status != 200:
-            raise NoAnswer(f"the engine answers {status} to {path.partition('?')[0]}")
+            raise RequestFailed(f"the engine responds {status} to {path.partition('?')[0]}")
 
-    def _away(self, error: Exception) -> ContainersUnavailable:
+    def _unavailable(self, error: Exception) -> ContainersUnavailable:
         if isinstance(error, TimeoutError):
-            return NoAnswer(f"the engine did not answer within {self._settings.timeout:g} s")
+            return RequestFailed(f"the engine did not answer within {self._settings.timeout:g} s")
         if "Permission denied" in str(error):
             return ContainersUnavailable(
-                f"no rights to use {self._socket}: add this user to the socket's group"
+                f"no permission to use {self._socket}: add this user to the group of the socket"
             )
         return ContainersUnavailable(
-            f"the engine at {self._settings.url} can't be reached: {why_unreachable(error)}"
+            f"the engine at {self._settings.url} can't be reached: {connection_problem(error)}"
         )
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = (
                 aiohttp.UnixConnector(self._socket)
                 if self._socket
-                else aiohttp.TCPConnector(ssl=self._trust() or True)
+                else aiohttp.TCPConnector(ssl=self._ssl_context() or True)
             )
             timeout = aiohttp.ClientTimeout(total=self._settings.timeout)
             self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self._session
 
-    def _trust(self) -> ssl.SSLContext | None:
+    def _ssl_context(self) -> ssl.SSLContext | None:
         settings = self._settings
         if settings.ca_file is None and settings.cert_file is None:
             return None
@@ -246,7 +246,7 @@ class Engine:
         return context
 
 
-def _who(event: bytes) -> str:
+def _container_id(event: bytes) -> str:
     try:
         return msgspec.json.decode(event, type=_Event).actor.id
     except msgspec.DecodeError:
