@@ -1,8 +1,8 @@
-"""What following a large Slurm cluster costs: 3,000 nodes and 20,000 GPU jobs, asked every 15 seconds.
+"""Measure the cost of polling a large Slurm cluster: 3,000 nodes and 20,000 GPU jobs every 15 seconds.
 
-The answers are made here and handed to the source, so that the figures are those of gpufleet and
-not of a controller. A turn in which little changed is compared with the plain decoding of the
-same answer, which nobody can save.
+The responses are generated here, so the figures are those of gpufleet and
+not of a controller. A refresh with few changes is compared with merely decoding the
+same response.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from bench.result import Result
 from gpufleet.fleet.state import Fleet
 from gpufleet.runtime.settings import SlurmSettings
 from gpufleet.sources.slurm import SlurmSource
-from gpufleet.sources.slurm.wire import JobRecord, NodeRecord, PastRecord, read_jobs, read_nodes
+from gpufleet.sources.slurm.wire import AccountingRecord, JobRecord, NodeRecord, read_jobs, read_nodes
 
 NODES, JOBS = 3000, 20_000
 PERIOD = 15.0
 
 
-class Answers:
-    """The same cluster each time, but for a hundred jobs that started since."""
+class FakeClient:
+    """Return the same cluster every time, except for a hundred jobs that started since."""
 
     def __init__(self) -> None:
         nodes = [{"name": f"n{i}", "gres": "gpu:a100:8(S:0-1)", "state": ["MIXED"]} for i in range(NODES)]
@@ -30,8 +30,8 @@ class Answers:
         self._rows = [_job(number) for number in range(JOBS)]
         self.raw = self._encoded()
 
-    def start_some(self, turn: int) -> None:
-        for number in range(100 * turn, 100 * turn + 100):
+    def start_jobs(self, step: int) -> None:
+        for number in range(100 * step, 100 * step + 100):
             self._rows[JOBS - 1 - number] = _job(number, placed=True) | {"job_id": JOBS - number}
         self.raw = self._encoded()
 
@@ -41,7 +41,7 @@ class Answers:
     async def nodes(self) -> tuple[NodeRecord, ...]:
         return read_nodes(self._nodes)
 
-    async def past(self, since: float) -> tuple[PastRecord, ...]:
+    async def accounting_jobs(self, since: float) -> tuple[AccountingRecord, ...]:
         return ()
 
     async def close(self) -> None:
@@ -69,28 +69,28 @@ def _job(number: int, placed: bool | None = None) -> dict[str, Any]:
     }
 
 
-async def _turns() -> tuple[float, float, float]:
-    answers = Answers()
-    source = SlurmSource(SlurmSettings(enabled=True), Fleet("bench"), answers=answers)
-    began = time.process_time()
-    await source.look()
-    first = time.process_time() - began
+async def _refreshes() -> tuple[float, float, float]:
+    client = FakeClient()
+    source = SlurmSource(SlurmSettings(enabled=True), Fleet("bench"), client=client)
+    started = time.process_time()
+    await source.refresh()
+    first = time.process_time() - started
     later, decoding = [], []
-    for turn in range(5):
-        answers.start_some(turn)
-        began = time.process_time()
-        read_jobs(answers.raw)
-        decoding.append(time.process_time() - began)
-        began = time.process_time()
-        await source.look()
-        later.append(time.process_time() - began)
+    for step in range(5):
+        client.start_jobs(step)
+        started = time.process_time()
+        read_jobs(client.raw)
+        decoding.append(time.process_time() - started)
+        started = time.process_time()
+        await source.refresh()
+        later.append(time.process_time() - started)
     return first, min(later), min(decoding)
 
 
 def measure() -> Iterable[Result]:
-    """The figures of one cluster."""
-    first, later, decoding = asyncio.run(_turns())
-    yield Result("Slurm, 20,000 GPU jobs: first turn", first, "s CPU", at_most=10)
-    yield Result("Slurm, 20,000 GPU jobs: later turn", later, "s CPU")
-    yield Result("Slurm: later turn, share of a core", 100 * later / PERIOD, "%", at_most=5)
-    yield Result("Slurm: later turn beside decoding alone", later / decoding, "×", at_most=3)
+    """Yield the figures of one cluster."""
+    first, later, decoding = asyncio.run(_refreshes())
+    yield Result("Slurm, 20,000 GPU jobs: first refresh", first, "s CPU", at_most=10)
+    yield Result("Slurm, 20,000 GPU jobs: later refresh", later, "s CPU")
+    yield Result("Slurm: later refresh, share of a core", 100 * later / PERIOD, "%", at_most=5)
+    yield Result("Slurm: later refresh relative to decoding", later / decoding, "×", at_most=3)

@@ -1,1 +1,1 @@
-"""What fills a fleet: Kubernetes, Slurm, Docker, this machine, a simulation."""
+"""Sources that fill the fleet: Kubernetes, Slurm, Docker, this machine."""

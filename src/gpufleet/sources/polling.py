@@ -1,66 +1,81 @@
-"""Look at something again and again, and remember how that goes.
+"""Refresh a source periodically and remember the outcome.
 
-Slurm, container engines and this machine are asked in turns: each turn is one look that either
-tells the fleet all it found or raises, in which case the fleet keeps what it knows. A look that
-fails is logged when it begins to fail and when it says something new, not every time.
+Slurm, container engines and this machine are polled. Each refresh either updates the fleet completely or
+raises, in which case the fleet keeps its state. A failure is logged when its message changes, not on every
+attempt.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 from gpufleet.errors import GpufleetError
+from gpufleet.fleet.state import Fleet
+from gpufleet.model.workload import FleetPod
 from gpufleet.runtime.logs import get_logger
 
 _log = get_logger("sources")
 
 
 class Polling:
-    """The turns of one source: when the last one succeeded, and why the newest failed."""
+    """The refreshes of one source: when the last one succeeded, and why the newest one failed."""
 
-    def __init__(self, what: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, source: str, cluster: str, clock: Callable[[], float] = time.time) -> None:
         self.succeeded: float | None = None
         self.error = ""
-        self._what = what
+        self._fields = {"source": source, "cluster": cluster}
         self._clock = clock
-        self._tried = asyncio.Event()
+        self._attempted = asyncio.Event()
         self._synced = asyncio.Event()
 
     @property
     def problem(self) -> str:
-        """What is wrong now, and since when the picture is old; empty if nothing is."""
+        """The current error and the time of the last success; empty without an error."""
         if not self.error or self.succeeded is None:
             return self.error
         since = datetime.fromtimestamp(self.succeeded, UTC).isoformat(timespec="seconds")
-        return f"{self.error} (last heard of at {since})"
+        return f"{self.error} (last success at {since})"
 
     async def synced(self) -> None:
-        """Wait until one look succeeded."""
+        """Wait for the first successful refresh."""
         await self._synced.wait()
 
-    async def tried(self) -> None:
-        """Wait until one look is over, whichever way it went."""
-        await self._tried.wait()
+    async def first_attempt(self) -> None:
+        """Wait until the first refresh succeeded or failed."""
+        await self._attempted.wait()
 
-    async def look(self, look: Callable[[], Awaitable[None]]) -> bool:
-        """Take one turn; whether it succeeded."""
+    async def run_once(self, refresh: Callable[[], Awaitable[None]]) -> bool:
+        """Refresh once and return whether it succeeded."""
         try:
-            await look()
+            await refresh()
         except GpufleetError as error:
             if str(error) != self.error:
-                _log.warning("source not readable", source=self._what, error=str(error))
+                _log.warning("source_unavailable", **self._fields, error=str(error))
             self.error = str(error)
         else:
             if self.error:
-                _log.info("source readable again", source=self._what)
+                _log.info("source_recovered", **self._fields)
             self.error, self.succeeded = "", self._clock()
             self._synced.set()
-        self._tried.set()
+        self._attempted.set()
         return not self.error
 
-    async def forever(self, look: Callable[[], Awaitable[None]], period: float) -> None:
-        """Take a turn every `period` seconds until cancelled."""
+    async def run(self, refresh: Callable[[], Awaitable[None]], period: float) -> None:
+        """Refresh every `period` seconds until cancelled."""
         while True:
-            await self.look(look)
+            await self.run_once(refresh)
             await asyncio.sleep(period)
+
+
+def replace_pods(
+    fleet: Fleet, before: Mapping[str, FleetPod], pods: Iterable[FleetPod], at: float
+) -> dict[str, FleetPod]:
+    """Update the pods of a source in the fleet: drop missing ones, put changed ones. Return the new pods by uid."""
+    after = {pod.uid: pod for pod in pods}
+    for uid in before.keys() - after.keys():
+        fleet.drop_pod(uid, at)
+    for uid, pod in after.items():
+        if before.get(uid) != pod:
+            fleet.put_pod(pod)
+    return after

@@ -115,7 +115,7 @@ async def test_a_missing_permission_is_reported_with_its_remedy(settings: Settin
         answer = await http.get("/api/nodes")
         needed = (
             "Forbidden on demand; the account needs the verbs list and watch on nodes, "
-            "which the ClusterRole of chart gpufleet gives it"
+            "which the ClusterRole of chart gpufleet grants"
         )
         assert answer.status_code == 503
         assert answer.json()["message"].endswith(needed)

@@ -1,6 +1,6 @@
-"""An engine that speaks recorded answers over a unix socket, and can be told to fail.
+"""A fake engine that serves recorded responses over a Unix socket and can fail on demand.
 
-The shapes are those of Docker 27's and Podman 4's answers, cut to what matters here.
+The responses have the shape of Docker 27's and Podman 4's, reduced to the relevant fields.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from aiohttp import web
 
 
 class EngineServer:
-    """Containers by id, as their inspection shows them."""
+    """Serve containers by id."""
 
     def __init__(self, name: str = "dgx-7") -> None:
         self.info: dict[str, Any] = {"Name": name, "DefaultRuntime": "runc", "Runtimes": {"nvidia": {}}}
@@ -27,35 +27,39 @@ class EngineServer:
         self.listed = 0
         self._listeners: dict[asyncio.Queue[bytes], list[str]] = {}
 
-    def run(self, name: str, status: str = "running", **said: Any) -> str:
-        """Add a container, or change it; its id."""
+    def run(self, name: str, status: str = "running", **host_config: Any) -> str:
+        """Add or change a container and return its id."""
         id = format(abs(hash(name)), "016x") * 4
         state = {
             "Status": status,
-            "ExitCode": said.pop("exit_code", 0),
+            "ExitCode": host_config.pop("exit_code", 0),
             "StartedAt": "0001-01-01T00:00:00Z" if status == "created" else "2026-05-01T10:00:00.123456789Z",
             "FinishedAt": "2026-05-01T11:00:00Z" if status == "exited" else "0001-01-01T00:00:00Z",
         }
-        config = {"Env": said.pop("env", []), "Labels": said.pop("labels", {}), "Image": "pytorch:2.6"}
+        config = {
+            "Env": host_config.pop("env", []),
+            "Labels": host_config.pop("labels", {}),
+            "Image": "pytorch:2.6",
+        }
         self.containers[id] = {
             "Id": id,
             "Name": f"/{name}",
             "Created": "2026-05-01T09:59:59Z",
             "State": state,
-            "HostConfig": {"Runtime": "runc", "DeviceRequests": None, "Devices": [], **said},
+            "HostConfig": {"Runtime": "runc", "DeviceRequests": None, "Devices": [], **host_config},
             "Config": config,
         }
-        self.tell(id, "start")
+        self.emit(id, "start")
         return id
 
     def remove(self, id: str) -> None:
-        """Take a container away."""
+        """Remove a container."""
         del self.containers[id]
-        self.tell(id, "destroy")
+        self.emit(id, "destroy")
 
     @asynccontextmanager
     async def serving(self, socket: Path) -> AsyncIterator[str]:
-        """The address at which it listens."""
+        """Serve and yield the URL."""
         app = web.Application(middlewares=[self._fail])
         app.router.add_get("/info", self._info)
         app.router.add_get("/version", self._version)
@@ -70,11 +74,11 @@ class EngineServer:
         finally:
             await runner.cleanup()
 
-    def tell(self, id: str, action: str) -> None:
-        """Tell those who listen for such an action."""
+    def emit(self, id: str, action: str) -> None:
+        """Send an event to the listeners that filter for the action."""
         line = json.dumps({"Type": "container", "Action": action, "Actor": {"ID": id}}).encode() + b"\n"
-        for listener, wanted in self._listeners.items():
-            if action.partition(":")[0] in wanted:
+        for listener, actions in self._listeners.items():
+            if action.partition(":")[0] in actions:
                 listener.put_nowait(line)
 
     @web.middleware

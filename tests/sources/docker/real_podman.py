@@ -1,7 +1,7 @@
 """A real Podman for tests: Debian's packages, unpacked into the cache.
 
-It gets stores of its own, no network and a file system with nothing but busybox. Where it can't
-be had, or the machine lets nobody run containers, the tests are skipped with the reason.
+It has its own storage, no network and a file system with only busybox. Where it is not
+available, or the machine cannot run containers, the tests are skipped with the reason.
 """
 
 import os
@@ -43,7 +43,7 @@ runc = ["{root}/usr/sbin/runc", "/usr/sbin/runc", "/usr/bin/runc"]
 
 
 class Podman:
-    """A running service and its command."""
+    """A running Podman service and its command."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.folder = folder
@@ -77,7 +77,7 @@ class Podman:
         )
 
     def command(self, *arguments: str) -> str:
-        """Run one of Podman's commands and return what it prints."""
+        """Run a Podman command and return its output."""
         done = subprocess.run(
             [*self._command, *arguments], env=self._environment, capture_output=True, text=True, timeout=30
         )
@@ -86,7 +86,7 @@ class Podman:
         return done.stdout.strip()
 
     def run(self, name: str, *options: str, program: str = "sleep 60") -> str:
-        """Start a container; its id."""
+        """Start a container and return its id."""
         loose = ("--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined")
         words = ["/bin/sh", "-c", program]
         return self.command(
@@ -96,7 +96,7 @@ class Podman:
 
 @contextmanager
 def running_podman() -> Iterator[Podman]:
-    """A service without containers; gone afterwards."""
+    """Run a service without containers, and remove it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-podman-"))
     podman = Podman(unpacked(*_PACKAGES), folder)
     try:
@@ -106,7 +106,7 @@ def running_podman() -> Iterator[Podman]:
         try:
             podman.command("rm", "--all", "--force", "--time", "0")
         except RuntimeError:
-            pass  # it never worked here
+            pass  # containers do not work here
         podman.service.terminate()
         podman.service.wait(10)
         shutil.rmtree(folder, ignore_errors=True)
@@ -121,4 +121,4 @@ def _try_out(podman: Podman) -> None:
     try:
         podman.command("rm", "--force", "--time", "0", podman.run("first"))
     except RuntimeError as error:
-        pytest.skip(f"this machine lets nobody run containers: {str(error)[-200:]}")
+        pytest.skip(f"this machine cannot run containers: {str(error)[-200:]}")

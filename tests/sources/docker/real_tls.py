@@ -1,4 +1,4 @@
-"""A real TLS server in front of an engine's socket: socat of Debian's packages, which asks for a certificate too."""
+"""A real TLS server in front of an engine's socket: Debian's socat, which requires a client certificate."""
 
 import datetime
 import ipaddress
@@ -18,7 +18,7 @@ from tests.debian import unpacked
 
 
 class Authority:
-    """Signs certificates for this machine."""
+    """Sign certificates for this machine."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -31,7 +31,7 @@ class Authority:
         self.file.write_bytes(_pem(own.sign(self._key, hashes.SHA256())))
 
     def signed(self, name: str) -> tuple[Path, Path]:
-        """The files of a certificate for 127.0.0.1, good for either side, and of its key."""
+        """Return the files of a certificate for 127.0.0.1, for servers and clients, and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
@@ -68,7 +68,7 @@ class Authority:
 
 
 class Guarded(NamedTuple):
-    """Where the engine is behind TLS, and what it takes to be let in."""
+    """The URL of the engine behind TLS, and the files that a client needs."""
 
     url: str
     ca_file: Path
@@ -78,7 +78,7 @@ class Guarded(NamedTuple):
 
 @contextmanager
 def behind_tls(engine: Path, folder: Path) -> Iterator[Guarded]:
-    """The engine at a socket, served over TLS to whoever has a certificate."""
+    """Serve the engine at a socket over TLS to clients with a certificate."""
     root = unpacked("socat", "libwrap0", "libreadline8")
     authority = Authority(folder, "authority")
     certificate, key = authority.signed("server")

@@ -27,7 +27,7 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_containers_come_run_and_go(podman: Podman) -> None:
+async def test_containers_appear_run_and_disappear(podman: Podman) -> None:
     fleet = Fleet("here")
     source = DockerSource(DockerSettings(url=f"unix://{podman.socket}", node="box", gpus=4), fleet)
     running = asyncio.create_task(source.run())

@@ -1,4 +1,4 @@
-"""The source on an engine that speaks recorded answers: containers come, run, end, and faults pass."""
+"""The source with a fake engine: containers appear, run and end, and the engine fails and recovers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -55,7 +55,7 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_container_with_gpus_is_a_workload_that_nobody_owns(
+async def test_a_container_with_gpus_is_a_workload_without_owner(
     followed: tuple[EngineServer, DockerSource, Fleet],
 ) -> None:
     server, source, fleet = followed
@@ -63,29 +63,29 @@ async def test_a_container_with_gpus_is_a_workload_that_nobody_owns(
         "train-1", DeviceRequests=some("2", "3"), labels={"com.docker.compose.project": "llm", "team": "nlp"}
     )
     server.run("web")
-    assert await source.polling.look(source.look), source.polling.problem
+    assert await source.polling.run_once(source.refresh), source.polling.problem
     train = named(fleet, "train-1")
     assert (train.uid, train.kind, train.namespace, train.status) == (id, "Container", "llm", Status.RUNNING)
     assert (train.gpus, train.labels["team"], train.started) == (2, "nlp", 1777629600.123456)
     view = fleet.views()["dgx-7"]
     assert (view.node.source, view.total, view.allocated) == ("docker", 8, 2)
     assert view.holders == {2: (id,), 3: (id,)}
-    assert source.told() == "1 GPU containers on dgx-7"
+    assert source.summary() == "1 GPU containers on dgx-7"
 
 
 async def test_a_container_ends_and_is_removed(followed: tuple[EngineServer, DockerSource, Fleet]) -> None:
     server, source, fleet = followed
     id = server.run("good", DeviceRequests=ALL)
     server.run("bad", status="created", DeviceRequests=some("0"))
-    await source.look()
+    await source.refresh()
     assert (named(fleet, "good").gpus, named(fleet, "bad").status) == (8, Status.PENDING)
     server.run("good", status="exited", DeviceRequests=ALL)
     server.run("bad", status="exited", exit_code=137, DeviceRequests=some("0"))
-    await source.look()
+    await source.refresh()
     assert (named(fleet, "good").status, named(fleet, "bad").status) == (Status.COMPLETED, Status.FAILED)
     assert fleet.views()["dgx-7"].allocated == 0
     server.remove(id)
-    await source.look()
+    await source.refresh()
     assert fleet.ended()[id].workload.status is Status.COMPLETED
     assert fleet.ended()[id].workload.ended == 1777633200.0
     held = [
@@ -96,19 +96,19 @@ async def test_a_container_ends_and_is_removed(followed: tuple[EngineServer, Doc
     assert held == [("good", 8, 3600)]
 
 
-async def test_containers_on_one_gpu_share_it_so_that_counts_add_up(
+async def test_containers_on_one_gpu_share_it(
     followed: tuple[EngineServer, DockerSource, Fleet],
 ) -> None:
     server, source, fleet = followed
     server.run("a", DeviceRequests=some("0", "1"))
     server.run("b", DeviceRequests=some("1"))
-    await source.look()
+    await source.refresh()
     assert fleet.views()["dgx-7"].allocated == 2
     pods = [pod for workload in fleet.workloads().values() for pod in workload.pods]
     assert sum(pod.gpus * pod.share for pod in pods) == pytest.approx(2)
 
 
-async def test_uuids_are_joined_with_the_devices_that_something_else_knows(
+async def test_uuids_are_resolved_with_the_devices_of_another_source(
     followed: tuple[EngineServer, DockerSource, Fleet],
 ) -> None:
     server, source, fleet = followed
@@ -117,7 +117,7 @@ async def test_uuids_are_joined_with_the_devices_that_something_else_knows(
     fleet.put_devices(NodeDevices(node="dgx-7", gpus=gpus, total=4))
     server.run("named", DeviceRequests=some("GPU-3aaa"))
     server.run("strange", DeviceRequests=some("GPU-other"))
-    await source.look()
+    await source.refresh()
     assert named(fleet, "named").pods[0].held == (3,)
     assert (named(fleet, "strange").gpus, named(fleet, "strange").pods[0].held) == (1, ())
     assert (fleet.views()["dgx-7"].node.source, fleet.views()["dgx-7"].total) == ("local", 4)
@@ -125,25 +125,25 @@ async def test_uuids_are_joined_with_the_devices_that_something_else_knows(
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("500", "answers 500"), ("garbage", "not what was expected"), ("hang", "did not answer within 0.5 s")],
+    [("500", "responds 500"), ("garbage", "cannot be decoded"), ("hang", "did not answer within 0.5 s")],
 )
-async def test_an_engine_that_fails_makes_the_picture_older_not_wrong(
+async def test_an_engine_that_fails_leaves_the_fleet_unchanged(
     followed: tuple[EngineServer, DockerSource, Fleet], fault: str, words: str
 ) -> None:
     server, source, fleet = followed
     server.run("steady", DeviceRequests=ALL)
-    assert await source.polling.look(source.look)
+    assert await source.polling.run_once(source.refresh)
     server.fault = fault
-    assert not await source.polling.look(source.look)
+    assert not await source.polling.run_once(source.refresh)
     assert words in source.polling.problem
     assert named(fleet, "steady").gpus == 8
     server.fault = ""
-    assert await source.polling.look(source.look)
+    assert await source.polling.run_once(source.refresh)
 
 
 @asynccontextmanager
 async def at_work(source: DockerSource) -> AsyncIterator[None]:
-    """A source that runs meanwhile."""
+    """Run the source."""
     running = asyncio.create_task(source.run())
     try:
         yield
@@ -154,7 +154,7 @@ async def at_work(source: DockerSource) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("fault", ["hang", "500"])
-async def test_one_container_that_can_not_be_inspected_costs_only_itself(
+async def test_a_container_that_cannot_be_inspected_affects_nothing_else(
     engine: tuple[EngineServer, str], fault: str
 ) -> None:
     server, now = engine[0], [1_777_630_000.0]
@@ -167,42 +167,44 @@ async def test_one_container_that_can_not_be_inspected_costs_only_itself(
     )
     server.stuck[stuck] = fault
     with capture_logs() as lines:
-        assert await source.polling.look(source.look), source.polling.problem
+        assert await source.polling.run_once(source.refresh), source.polling.problem
         assert [w.name for w in fleet.workloads().values()] == ["known"]
         server.stuck[known] = fault
         server.containers[known]["State"]["Status"] = "paused"
         server.run("other", DeviceRequests=some("2"))
-        assert await source.polling.look(source.look), source.polling.problem
+        assert await source.polling.run_once(source.refresh), source.polling.problem
         assert {w.name for w in fleet.workloads().values()} == {"known", "other"}, "it is as it was known"
         inspected = server.inspected
-        assert await source.polling.look(source.look)
-        assert server.inspected == inspected, "who does not answer is not asked at every turn"
+        assert await source.polling.run_once(source.refresh)
+        assert server.inspected == inspected, "a failing container is not inspected on every refresh"
     assert [(line["event"], line["container"]) for line in lines] == [
-        ("container left as it was known", id[:12]) for id in (stuck, known)
+        ("container_not_inspected", id[:12]) for id in (stuck, known)
     ]
     server.stuck.clear()
     server.containers[known]["State"].update(Status="running", StartedAt="2026-05-01T10:07:00Z")
     now[0] += 61
-    assert await source.polling.look(source.look)
-    assert named(fleet, "known").started == 1777630020.0, "asked again though its state is as it was known"
+    assert await source.polling.run_once(source.refresh)
+    assert named(fleet, "known").started == 1777630020.0, (
+        "inspected again although its listed state is unchanged"
+    )
     assert {w.name for w in fleet.workloads().values()} == {"known", "stuck", "other"}
     await source.close()
 
 
-async def test_an_engine_that_can_tell_of_no_container_makes_the_picture_older(
+async def test_an_engine_that_cannot_inspect_any_container_counts_as_failed(
     followed: tuple[EngineServer, DockerSource, Fleet],
 ) -> None:
     server, source, fleet = followed
     for name in ("a", "b"):
         server.stuck[server.run(name, DeviceRequests=some("0"))] = "500"
-    assert not await source.polling.look(source.look)
-    assert "the engine answers 500" in source.polling.error
+    assert not await source.polling.run_once(source.refresh)
+    assert "the engine responds 500" in source.polling.error
     server.stuck.clear()
-    assert await source.polling.look(source.look)
+    assert await source.polling.run_once(source.refresh)
     assert len(fleet.workloads()) == 2
 
 
-async def test_changes_are_heard_of_at_once_and_only_what_changed_is_looked_at(
+async def test_changes_are_seen_immediately_and_only_changed_containers_are_inspected(
     followed: tuple[EngineServer, DockerSource, Fleet],
 ) -> None:
     server, source, fleet = followed
@@ -216,19 +218,19 @@ async def test_changes_are_heard_of_at_once_and_only_what_changed_is_looked_at(
         assert server.inspected == before + 1
 
 
-async def test_an_engine_that_is_not_there_is_said(tmp_path: Path) -> None:
+async def test_an_unreachable_engine_is_reported(tmp_path: Path) -> None:
     source = DockerSource(DockerSettings(url=f"unix://{tmp_path}/none.sock"), Fleet("here"))
-    assert not await source.polling.look(source.look)
+    assert not await source.polling.run_once(source.refresh)
     assert "none.sock can't be reached" in source.polling.problem
     await source.close()
 
 
-def test_an_address_that_is_none_is_refused() -> None:
-    with pytest.raises(SettingsError, match="it takes unix:///path"):
+def test_an_invalid_url_is_refused() -> None:
+    with pytest.raises(SettingsError, match="use unix:///path"):
         DockerSource(DockerSettings(url="/var/run/docker.sock"), Fleet("here"))
 
 
-async def test_a_container_that_was_restarted_has_run_since_then(
+async def test_a_restarted_container_has_its_new_start_time(
     followed: tuple[EngineServer, DockerSource, Fleet],
 ) -> None:
     server, source, fleet = followed
@@ -236,11 +238,11 @@ async def test_a_container_that_was_restarted_has_run_since_then(
     async with at_work(source):
         await until(lambda: bool(fleet.workloads()) and bool(server._listeners))
         server.containers[id]["State"]["StartedAt"] = "2026-05-01T12:00:00Z"  # and it runs, as before
-        server.tell(id, "restart")
+        server.emit(id, "restart")
         await until(lambda: named(fleet, "train").started == 1777636800)
 
 
-async def test_health_checks_of_containers_make_no_work(
+async def test_health_checks_cause_no_refresh(
     followed: tuple[EngineServer, DockerSource, Fleet],
 ) -> None:
     server, source, fleet = followed
@@ -255,20 +257,20 @@ async def test_health_checks_of_containers_make_no_work(
                 "exec_die",
                 "health_status: healthy",
             ):
-                server.tell(id, action)
+                server.emit(id, action)
             await asyncio.sleep(0.05)
-        assert server.listed <= before + 1  # a look that was due anyway
+        assert server.listed <= before + 1  # a refresh that was due anyway
 
 
 @pytest.mark.parametrize("steps", range(5))
-async def test_it_ends_when_told_though_a_container_changes_at_that_moment(
+async def test_a_cancellation_that_coincides_with_a_change_is_not_lost(
     followed: tuple[EngineServer, DockerSource, Fleet], steps: int
 ) -> None:
     _, source, _ = followed
     running = asyncio.create_task(source.run())
     await source.polling.synced()
     for _ in range(20):
-        await asyncio.sleep(0)  # it waits for changes now
+        await asyncio.sleep(0)  # it is waiting for changes now
     source._changed.set()
     for _ in range(steps):
         await asyncio.sleep(0)

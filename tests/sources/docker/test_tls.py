@@ -1,4 +1,4 @@
-"""An engine behind TLS: who has the certificates is let in, and who has not is told why."""
+"""An engine behind TLS, with and without the right certificates."""
 
 import asyncio
 from contextlib import suppress
@@ -16,7 +16,7 @@ from gpufleet.sources.docker import DockerSource
 from gpufleet.sources.docker.engine import Engine
 
 
-async def test_containers_of_podman_come_and_go_over_tls(tmp_path: Path) -> None:
+async def test_containers_of_podman_appear_and_disappear_over_tls(tmp_path: Path) -> None:
     with running_podman() as podman, behind_tls(podman.socket, tmp_path) as guarded:
         settings = DockerSettings(**guarded._asdict(), node="box", gpus=4)
         fleet = Fleet("here")
@@ -52,7 +52,7 @@ async def test_an_engine_is_reached_with_the_right_certificates(tmp_path: Path, 
                 await engine.close()
 
 
-async def test_without_our_certificate_or_with_another_authority_the_engine_is_away(tmp_path: Path) -> None:
+async def test_without_the_right_certificate_the_engine_is_unavailable(tmp_path: Path) -> None:
     async with EngineServer("dgx-7").serving(tmp_path / "engine.sock"):
         with behind_tls(tmp_path / "engine.sock", tmp_path) as guarded:
             stranger = Authority(tmp_path, "stranger")

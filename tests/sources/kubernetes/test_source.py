@@ -1,4 +1,4 @@
-"""The source on an API: objects written there appear in the fleet, and go from it."""
+"""The source with a real API: objects written there appear in the fleet and disappear from it."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ NOT_YET = KindState(0, 0.0, "not followed yet")
 
 
 class Api:
-    """Writes objects as kubectl would."""
+    """Write objects like kubectl."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url
@@ -107,11 +107,11 @@ async def fleet(api: Api) -> AsyncIterator[Fleet]:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110  (the fleet raises no event for this)
+        while not holds():  # noqa: ASYNC110  (the fleet has no event for this)
             await asyncio.sleep(0.02)
 
 
-async def test_nodes_and_pods_appear_and_go(api: Api, fleet: Fleet) -> None:
+async def test_nodes_and_pods_appear_and_disappear(api: Api, fleet: Fleet) -> None:
     await api.node("a")
     uid = await api.pod("p", "a", 4)
     await until(lambda: overview(fleet).allocated == 4)
@@ -154,7 +154,7 @@ async def test_pods_seen_before_their_time_sliced_node_hold_slices(api: Api, fle
     await until(lambda: (overview(fleet).gpus, overview(fleet).allocated) == (2, 1))
 
 
-async def test_an_annotation_without_sense_hides_no_pod(api: Api, fleet: Fleet) -> None:
+async def test_a_pod_with_an_invalid_annotation_is_still_listed(api: Api, fleet: Fleet) -> None:
     await api.node("a")
     await api.pod("p", "a", 1)
     ids = {"gpu.scheduling/allocated": "a:" + "9" * 5_000}
@@ -165,7 +165,7 @@ async def test_an_annotation_without_sense_hides_no_pod(api: Api, fleet: Fleet) 
     assert overview(fleet).allocated == 1
 
 
-async def test_a_pod_that_does_not_tell_its_end_ended_when_it_was_seen_to(api: Api) -> None:
+async def test_a_pod_without_an_end_time_ended_when_that_was_observed(api: Api) -> None:
     await api.node("a")
     early, late = await api.pod("early", "a", 1), await api.pod("late", "a", 1)
     failed = {"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError"}}
@@ -185,7 +185,7 @@ async def test_a_pod_that_does_not_tell_its_end_ended_when_it_was_seen_to(api: A
         await asyncio.wait([task])
 
 
-async def test_a_lease_whose_name_was_cut_is_of_its_node_all_the_same(api: Api, fleet: Fleet) -> None:
+async def test_a_lease_with_a_shortened_name_belongs_to_its_node(api: Api, fleet: Fleet) -> None:
     name = ".".join(("n" * 61, "e" * 62, "t" * 62, "x" * 62))
     await api.node(name)
     uid = await api.pod("p", name, 1)
@@ -195,7 +195,7 @@ async def test_a_lease_whose_name_was_cut_is_of_its_node_all_the_same(api: Api, 
     await until(lambda: fleet.views()[name].holders == {5: (uid,)})
 
 
-async def test_a_kind_that_comes_after_its_pods_is_found(api: Api) -> None:
+async def test_a_kind_that_is_defined_after_its_pods_is_discovered(api: Api) -> None:
     fleet = Fleet("test")
     await api.node("a")
     owner = {"apiVersion": "late.io/v1", "kind": "Late", "name": "l", "uid": "late", "controller": True}
@@ -212,7 +212,7 @@ async def test_a_kind_that_comes_after_its_pods_is_found(api: Api) -> None:
         await asyncio.wait([task])
 
 
-async def test_two_groups_that_have_a_kind_of_one_name_are_told_apart(api: Api) -> None:
+async def test_kinds_with_the_same_name_in_two_groups_are_distinguished(api: Api) -> None:
     await api.define("batch.volcano.sh", "Job")
     await api.node("a")
     path = "/apis/batch.volcano.sh/v1/namespaces/default/jobs"
@@ -236,7 +236,7 @@ async def test_two_groups_that_have_a_kind_of_one_name_are_told_apart(api: Api) 
         await asyncio.wait([task])
 
 
-async def test_a_kind_that_is_not_there_costs_only_itself(api: Api, fleet: Fleet) -> None:
+async def test_a_missing_kind_affects_nothing_else(api: Api, fleet: Fleet) -> None:
     await api.node("a")
     owner = {"apiVersion": "nowhere.io/v1", "kind": "Ghost", "name": "g", "uid": "ghost", "controller": True}
     await api.pod("p", "a", 1, owner)
@@ -244,7 +244,7 @@ async def test_a_kind_that_is_not_there_costs_only_itself(api: Api, fleet: Fleet
     assert (fleet.workloads()["ghost"].kind, fleet.workloads()["ghost"].name) == ("Ghost", "g")
 
 
-async def test_a_claim_says_what_its_pods_hold_whichever_comes_first(api: Api, fleet: Fleet) -> None:
+async def test_a_claim_determines_the_gpus_of_its_pods_in_any_order(api: Api, fleet: Fleet) -> None:
     await api.node("a")
     meta = {"name": "p", "annotations": {"gpu.scheduling/claim": "two", "gpu.scheduling/allocated": "a:4,5"}}
     spec = {"nodeName": "a", "containers": [{"name": "c", "image": "i"}]}
@@ -260,7 +260,7 @@ async def test_a_claim_says_what_its_pods_hold_whichever_comes_first(api: Api, f
     await until(lambda: set(fleet.views()["a"].holders) == {4, 5})
 
 
-async def test_leases_and_node_statuses_reach_the_picture(api: Api, fleet: Fleet) -> None:
+async def test_leases_and_node_statuses_reach_the_fleet(api: Api, fleet: Fleet) -> None:
     await api.node("a")
     uid = await api.pod("p", "a", 1)
     lease = {"metadata": {"name": "gpu-a-3"}, "spec": {"holderIdentity": uid}}

@@ -62,7 +62,7 @@ def test_gpus_are_counted_by_the_rule_for_init_containers(
         ("gpu.intel.com/memory.max", 2, 0, 0.0),
     ],
 )
-def test_parts_of_gpus_count_by_their_slices(resource: str, count: int, gpus: int, weight: float) -> None:
+def test_mig_instances_count_by_their_slices(resource: str, count: int, gpus: int, weight: float) -> None:
     found = pod_from(decode(PODS, pod([container(count, resource)])), None)
     assert found.gpus == gpus
     assert found.gpus * found.share == pytest.approx(weight)
@@ -72,7 +72,7 @@ def test_a_pod_on_a_time_sliced_node_holds_a_slice() -> None:
     assert pod_from(decode(PODS, pod([container(1)])), None, slices=4).share == 0.25
 
 
-def test_the_annotation_names_the_gpus_if_it_is_of_the_pods_node() -> None:
+def test_the_annotation_determines_the_gpus_if_it_is_for_the_pods_node() -> None:
     meta = {"annotations": {"gpu.scheduling/claim": "c", "gpu.scheduling/allocated": "a:3,1"}}
     claim = decode(GPU_CLAIMS, {"metadata": {"name": "c"}, "spec": {"devices": {"count": 2}}})
     found = pod_from(decode(PODS, pod([container(0)], metadata=meta)), claim)
@@ -81,7 +81,7 @@ def test_the_annotation_names_the_gpus_if_it_is_of_the_pods_node() -> None:
     assert pod_from(decode(PODS, pod([container(0)], metadata=meta)), claim).held == ()
 
 
-def test_a_pod_whose_claim_is_gone_holds_what_it_was_given() -> None:
+def test_a_pod_whose_claim_was_deleted_keeps_its_gpus() -> None:
     notes = {"gpu.scheduling/claim": "c", "gpu.scheduling/allocated": "a:2,3"}
     found = pod_from(decode(PODS, pod([container(0)], metadata={"annotations": notes})), None)
     assert (found.gpus, found.share, found.held, found.holds) == (2, 1.0, (2, 3), True)
@@ -93,7 +93,7 @@ def test_a_shared_claim_holds_its_share_of_each_gpu() -> None:
     assert pod_from(decode(PODS, pod([container(0)])), claim).share == 0.3
 
 
-def test_a_pod_is_bound_when_the_scheduler_said_and_ends_when_its_last_container_did() -> None:
+def test_a_pod_is_bound_when_scheduled_and_ends_with_its_last_container() -> None:
     status = {
         "phase": "Succeeded",
         "startTime": "2026-01-01T00:00:20Z",
@@ -153,7 +153,7 @@ RUNNING = {"name": "c", "state": {"running": {"startedAt": at("00:00:00")}}}
     ],
     ids=["an init container failed", "the node was lost", "it was disrupted"],
 )
-def test_a_pod_that_failed_otherwise_ends_with_the_last_sign_of_its_end(
+def test_a_pod_without_finished_containers_ends_with_the_last_sign_of_an_end(
     status: dict[str, Any], hours: int
 ) -> None:
     found = pod_from(decode(PODS, pod([container(1)], status={"phase": "Failed", **status})), None)
@@ -190,7 +190,7 @@ def test_a_nodes_gpus_come_from_its_capacity_and_its_model_from_a_label() -> Non
         ({"cpu": "64"}, {"nvidia.com/gpu.count": "0"}, 0),
     ],
 )
-def test_parts_that_a_node_advertises_are_not_gpus(
+def test_slices_that_a_node_advertises_are_not_gpus(
     capacity: dict[str, str], labels: dict[str, str], count: int
 ) -> None:
     assert (
@@ -199,7 +199,7 @@ def test_parts_that_a_node_advertises_are_not_gpus(
     )
 
 
-def test_only_a_taint_that_says_so_makes_a_node_faulty() -> None:
+def test_only_a_fault_taint_makes_a_node_faulty() -> None:
     dedicated = node(spec={"taints": [{"key": "dedicated", "effect": "NoSchedule"}], "unschedulable": True})
     found = node_from(decode(NODES, dedicated), ("gpu.scheduling/unhealthy",))
     assert (found.fault, found.cordoned, found.ready) == ("", True, True)
@@ -210,19 +210,19 @@ def test_only_a_taint_that_says_so_makes_a_node_faulty() -> None:
     )
 
 
-def test_gpus_that_the_device_plugin_withholds_are_a_fault() -> None:
+def test_gpus_that_are_not_allocatable_are_a_fault() -> None:
     found = node_from(decode(NODES, node(allocatable={"nvidia.com/gpu": "7"})))
     assert found.fault == "1 of 8 GPUs not allocatable"
 
 
-def test_a_node_that_is_not_ready_says_why() -> None:
+def test_a_node_that_is_not_ready_has_a_reason() -> None:
     found = node_from(
         decode(NODES, node(conditions=[{"type": "Ready", "status": "Unknown", "message": "no heartbeat"}]))
     )
     assert (found.ready, found.not_ready_reason) == (False, "node is not Ready: no heartbeat")
 
 
-def test_devices_come_ordered_with_health_and_reason() -> None:
+def test_devices_are_sorted_and_have_health_and_reason() -> None:
     raw = {
         "metadata": {"name": "a"},
         "spec": {"nodeName": "a"},
@@ -278,7 +278,7 @@ def condition(kind: str) -> dict[str, Any]:
         ("Strange", {}, {}, None),
     ],
 )
-def test_an_owner_says_how_it_is_doing_if_its_kind_can(
+def test_the_status_of_an_owner_depends_on_its_kind(
     kind: str, spec: dict[str, Any], status: dict[str, Any], expected: Status | None
 ) -> None:
     raw = {"metadata": {"name": "o", "uid": "u"}, "spec": spec, "status": status}

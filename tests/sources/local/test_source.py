@@ -1,4 +1,4 @@
-"""This machine as a fleet, on the NVML shim and on real processes."""
+"""The local source with the NVML shim and real processes."""
 
 import asyncio
 import getpass
@@ -33,25 +33,25 @@ LOCAL = LocalSettings(enabled=True, node="workstation")
 
 @pytest.fixture
 async def reader(nvml_shim: NvmlShim) -> AsyncIterator[DeadlineReader]:
-    reader = DeadlineReader(NvmlReader, deadline=0.5, first_pause=0.0)
+    reader = DeadlineReader(NvmlReader, deadline=0.5, min_backoff=0.0)
     yield reader
     nvml_shim.unhang()
     await reader.close()
 
 
-def following(reader: DeadlineReader, fleet: Fleet, metrics: EmbeddedMetrics | None = None) -> LocalSource:
+def local_source(reader: DeadlineReader, fleet: Fleet, metrics: EmbeddedMetrics | None = None) -> LocalSource:
     return LocalSource(LOCAL, DevicesSettings(), fleet, metrics, reader=reader)
 
 
-async def test_readings_and_processes_are_recorded_where_the_api_asks_for_them(
+async def test_readings_and_processes_are_recorded_in_the_metric_source(
     nvml_shim: NvmlShim, reader: DeadlineReader, store: Store
 ) -> None:
     metrics = EmbeddedMetrics("here", store.readings, store.training, MetricsSettings())
     fleet = Fleet("here")
     nvml_shim.run(3, os.getpid(), 5 * GIB)
     began = time.time()
-    source = following(reader, fleet, metrics)
-    assert await source.polling.look(source.look), source.polling.problem
+    source = local_source(reader, fleet, metrics)
+    assert await source.polling.run_once(source.refresh), source.polling.problem
     latest = await metrics.latest()
     assert [(gpu.ref.node, gpu.ref.index, gpu.uuid) for gpu in latest.gpus] == [
         ("workstation", index, uuid(index)) for index in range(8)
@@ -65,43 +65,41 @@ async def test_readings_and_processes_are_recorded_where_the_api_asks_for_them(
     assert process.user == getpass.getuser()
     assert process.command.split()[0] == psutil.Process().cmdline()[0]
     assert fleet.gpu_columns.readings.value(3, Quantity.UTILIZATION) == 30.0
-    assert source.told().startswith("8 GPUs by NVML")
+    assert source.summary().startswith("8 GPUs by NVML")
     (series,) = await metrics.series(Quantity.POWER, [latest.gpus[3].ref], began, began + 60, 15)
     assert series.values[0] == pytest.approx(103.5)
 
 
-async def test_the_gpus_stand_on_their_islands_with_their_health(
-    nvml_shim: NvmlShim, reader: DeadlineReader
-) -> None:
+async def test_gpus_have_their_island_and_health(nvml_shim: NvmlShim, reader: DeadlineReader) -> None:
     fleet = Fleet("here")
-    source = following(reader, fleet)
-    await source.look()
+    source = local_source(reader, fleet)
+    await source.refresh()
     view = fleet.views()["workstation"]
     assert (view.node.source, view.total, view.state) == ("local", 8, NodeState.IDLE)
     assert {(g.island, g.bandwidth_gbps, g.health) for g in view.gpus} == {
         ("nvlink-group-0", 900, Health.HEALTHY)
     }
     nvml_shim.xid(2, 48)
-    await source.look()
+    await source.refresh()
     view = fleet.views()["workstation"]
     assert view.gpus[2].health is Health.UNHEALTHY
     assert "48" in view.fault
 
 
-async def test_a_driver_that_falls_silent_makes_the_gpus_unknown_and_comes_back(
+async def test_an_unresponsive_driver_makes_the_gpus_unknown_until_it_answers(
     nvml_shim: NvmlShim, reader: DeadlineReader
 ) -> None:
     fleet = Fleet("here")
-    source = following(reader, fleet)
-    assert await source.polling.look(source.look)
+    source = local_source(reader, fleet)
+    assert await source.polling.run_once(source.refresh)
     nvml_shim.hang("nvmlDeviceGetTemperature")
-    assert not await source.polling.look(source.look)
-    assert "does not answer" in source.polling.problem
+    assert not await source.polling.run_once(source.refresh)
+    assert "has not answered" in source.polling.problem
     assert {gpu.health for gpu in fleet.views()["workstation"].gpus} == {Health.UNKNOWN}
     nvml_shim.unhang()
     async with asyncio.timeout(10):
         while True:
-            if await source.polling.look(source.look):
+            if await source.polling.run_once(source.refresh):
                 break
             await asyncio.sleep(0.01)
     assert {gpu.health for gpu in fleet.views()["workstation"].gpus} == {Health.HEALTHY}
@@ -109,7 +107,7 @@ async def test_a_driver_that_falls_silent_makes_the_gpus_unknown_and_comes_back(
 
 @dataclass
 class Programs:
-    """A launcher with a worker in one session, and another program in a session of its own."""
+    """A launcher with a worker in one session, and another process in its own session."""
 
     launcher: int
     worker: int
@@ -140,16 +138,16 @@ def programs() -> Iterator[Programs]:
     launcher.stdout.close()
 
 
-async def test_the_processes_of_a_session_are_one_workload_and_share_what_others_are_on_too(
+async def test_the_processes_of_a_session_are_one_workload_and_share_gpus_with_other_sessions(
     nvml_shim: NvmlShim, reader: DeadlineReader, programs: Programs
 ) -> None:
     fleet = Fleet("here")
     fleet.start_accounting()
-    source = following(reader, fleet)
+    source = local_source(reader, fleet)
     nvml_shim.run(0, programs.launcher, GIB)
     nvml_shim.run(1, programs.worker, GIB)
     nvml_shim.run(1, programs.other, GIB)
-    await source.look()
+    await source.refresh()
     uid = next(uid for uid in fleet.workloads() if f"-{programs.launcher}-" in uid)
     trained = fleet.workloads()[uid]
     assert (trained.kind, trained.status, trained.gpus) == ("Process", Status.RUNNING, 2)
@@ -159,13 +157,13 @@ async def test_the_processes_of_a_session_are_one_workload_and_share_what_others
     assert fleet.views()["workstation"].allocated == 2
     programs.end()
     nvml_shim.unset(*[key for key in nvml_shim.state if ".process." in key])
-    await source.look()
+    await source.refresh()
     assert not fleet.workloads()
     assert {ended.workload.status for ended in fleet.ended().values()} == {Status.UNKNOWN}
     assert not fleet.allocation_periods.open()
 
 
-async def test_a_process_of_a_known_slurm_job_says_which_gpu_the_job_is_on(
+async def test_a_process_of_a_slurm_job_tells_which_gpu_the_job_uses(
     nvml_shim: NvmlShim, reader: DeadlineReader
 ) -> None:
     fleet = Fleet("here")
@@ -174,6 +172,6 @@ async def test_a_process_of_a_known_slurm_job_says_which_gpu_the_job_is_on(
     nvml_shim.run(5, os.getpid(), GIB)
     sessions = Sessions("workstation", lambda pid: Session(pid, "ann", "python", 1.0, "42"))
     source = LocalSource(LOCAL, DevicesSettings(), fleet, None, reader=reader, sessions=sessions)
-    await source.look()
+    await source.refresh()
     assert list(fleet.workloads()) == ["j"]
     assert fleet.views()["workstation"].holders == {5: ("j",)}

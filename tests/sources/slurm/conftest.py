@@ -1,4 +1,4 @@
-"""One Slurm for all tests of this room: it takes a second to start."""
+"""One Slurm for all tests of this package, because it takes a second to start."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,7 @@
-"""A real Slurm for tests: controller and node daemons of Debian's packages, without root and without munge.
+"""A real Slurm for tests: Debian's controller and node daemons, without root and munge.
 
 The packages are unpacked into the cache; character devices that every machine has (/dev/tty0 …)
-stand in for GPUs. Where the packages can't be had the tests that need them are skipped with the reason.
+stand in for GPUs. Without the packages, the tests that need them are skipped with the reason.
 """
 
 import getpass
@@ -83,7 +83,7 @@ class Slurm:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What Slurm's programs need to find their configuration and libraries."""
+        """Return the environment in which Slurm's programs find their configuration and libraries."""
         libraries = [self._libraries, self._libraries / "slurm-wlm"]
         if self._database is not None:
             libraries += self._database.libraries
@@ -112,7 +112,7 @@ class Slurm:
         raise AssertionError(f"Slurm did not get ready within 30 s: {log}")
 
     def stop(self) -> None:
-        """End the daemons, and the jobs that they started."""
+        """Stop the daemons and the jobs that they started."""
         for process in self._processes.values():
             process.kill()
             process.wait()
@@ -124,7 +124,7 @@ class Slurm:
             self._database.stop()
 
     def command(self, program: str, *arguments: str) -> str:
-        """Run one of Slurm's commands and return what it prints."""
+        """Run a Slurm command and return its output."""
         done = subprocess.run(
             [self.bin / program, *arguments],
             env=self.environment,
@@ -137,20 +137,20 @@ class Slurm:
         return done.stdout
 
     def submit(self, script: str, *options: str) -> int:
-        """Submit a batch job; its id."""
+        """Submit a batch job and return its id."""
         said = self.command("sbatch", "--parsable", "--output=/dev/null", f"--wrap={script}", *options)
         return int(said.split(";")[0])
 
     def freeze(self) -> None:
-        """Let the controller hang: connections are taken and never answered."""
+        """Make the controller hang: it accepts connections and never answers."""
         self._processes["slurmctld"].send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Let the controller continue."""
         self._processes["slurmctld"].send_signal(signal.SIGCONT)
 
     def rest(self, listen: str, *, tokens: bool = False) -> "subprocess.Popen[bytes]":
-        """Start slurmrestd on `host:port` or `unix:/path`, for users with tokens or for ours; the caller ends it."""
+        """Start slurmrestd on `host:port` or `unix:/path`, with or without tokens; the caller stops it."""
         parts = "openapi/v0.0.38,openapi/dbv0.0.38" if self._database else "openapi/v0.0.38"
         by, more = ("rest_auth/jwt", {"SLURM_JWT": "daemon"}) if tokens else ("rest_auth/local", {})
         return subprocess.Popen(
@@ -162,7 +162,7 @@ class Slurm:
 
     def _spawn(self, name: str, command: list[str]) -> None:
         self._processes[name] = subprocess.Popen(
-            command,  # the daemons look at the name that they are called by
+            command,  # the daemons depend on the name of the command
             executable=self._sbin / f"{command[0]}-wlm",
             env=self.environment,
             stdout=subprocess.DEVNULL,
@@ -217,7 +217,7 @@ class Slurm:
 
 @contextmanager
 def running_slurm(nodes: int = 2, *, accounting: bool = False) -> Iterator[Slurm]:
-    """A cluster of `nodes` nodes with eight GPUs each, idle; gone afterwards."""
+    """Run a cluster of `nodes` idle nodes with eight GPUs each, and remove it at the end."""
     root = unpacked(*_PACKAGES)
     database_root = unpacked(*DATABASE_PACKAGES) if accounting else None
     missing = [n for n in range(GPUS) if not Path(f"/dev/tty{n}").is_char_device()]

@@ -1,4 +1,4 @@
-"""A real accounting database for tests: slurmdbd over MariaDB, of Debian's packages, and keys for tokens."""
+"""A real accounting database for tests: Debian's slurmdbd and MariaDB, and keys for tokens."""
 
 import getpass
 import secrets
@@ -47,7 +47,7 @@ PidFile={folder}/slurmdbd.pid
 
 
 class Database:
-    """MariaDB on a socket and slurmdbd on a port, below a folder."""
+    """MariaDB on a socket and slurmdbd on a port, in one directory."""
 
     def __init__(self, slurm_root: Path, root: Path, folder: Path, port: int) -> None:
         self._root = root
@@ -84,7 +84,7 @@ class Database:
         conf.chmod(0o600)
 
     def start(self, environment: dict[str, str]) -> None:
-        """Make the database and start both; back when slurmdbd listens."""
+        """Create the database, start both, and wait until slurmdbd listens."""
         shared = self._root / "usr/share/mysql"
         data, temporary, socket = (self._folder / name for name in ("data", "tmp", "m.sock"))
         data.mkdir()
@@ -115,7 +115,7 @@ class Database:
         _wait(lambda: log.exists() and "started" in log.read_text(), "slurmdbd")
 
     def stop(self) -> None:
-        """End both."""
+        """Stop both."""
         for process in reversed(self._processes):
             process.kill()
             process.wait()

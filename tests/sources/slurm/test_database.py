@@ -1,4 +1,4 @@
-"""The source on a real Slurm with an accounting database, through sacct and through slurmrestd with tokens."""
+"""The source with a real Slurm and accounting database, through sacct and through slurmrestd with tokens."""
 
 import asyncio
 import getpass
@@ -16,9 +16,9 @@ from gpufleet.fleet.state import Fleet
 from gpufleet.model.workload import Status
 from gpufleet.runtime.settings import SlurmSettings
 from gpufleet.sources.slurm import SlurmSource
-from gpufleet.sources.slurm.commands import Commands
-from gpufleet.sources.slurm.jobs import Job, past_job_from
-from gpufleet.sources.slurm.rest import Rest
+from gpufleet.sources.slurm.commands import SlurmCommands
+from gpufleet.sources.slurm.jobs import SlurmJob, job_from_accounting
+from gpufleet.sources.slurm.rest import SlurmRest
 
 
 @pytest.fixture(scope="module")
@@ -36,35 +36,35 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def state(slurm: Slurm, job: int) -> str:
-    """What the database says of a job."""
-    said = slurm.command(
+    """Return the state of a job in the database."""
+    output = slurm.command(
         "sacct", "--noheader", "--allocations", "--parsable2", "--format=State", f"--jobs={job}"
     )
-    return said.strip()
+    return output.strip()
 
 
-def forgotten(slurm: Slurm, job: int) -> bool:
-    """Whether the controller knows nothing of a job any more."""
+def dropped(slurm: Slurm, job: int) -> bool:
+    """Return whether the controller has dropped a job."""
     return str(job) not in slurm.command("squeue", "--noheader", "--states=all", "--format=%A").split()
 
 
 def by_command(slurm: Slurm, fleet: Fleet, history: float = 0.0) -> SlurmSource:
     settings = SlurmSettings(enabled=True, bin=slurm.bin, conf=slurm.configuration, history=history)
-    return SlurmSource(settings, fleet, answers=Commands(settings, slurm.environment))
+    return SlurmSource(settings, fleet, client=SlurmCommands(settings, slurm.environment))
 
 
 @asynccontextmanager
 async def rest(slurm: Slurm, tmp_path: Path) -> AsyncIterator[SlurmSettings]:
-    """slurmrestd on a port, for users with tokens."""
+    """Run slurmrestd on a port, with tokens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = slurm.rest(f"127.0.0.1:{port}", tokens=True)
     try:
         await until(lambda: _listens(port))
-        said = slurm.command("scontrol", "token", f"username={getpass.getuser()}", "lifespan=600")
+        output = slurm.command("scontrol", "token", f"username={getpass.getuser()}", "lifespan=600")
         token = tmp_path / "token"
-        token.write_text(said.partition("=")[2])
+        token.write_text(output.partition("=")[2])
         yield SlurmSettings(url=f"http://127.0.0.1:{port}", token_file=token, user=getpass.getuser())
     finally:
         process.terminate()
@@ -76,18 +76,18 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def test_a_job_that_ended_before_the_first_look_is_taken_over_with_account_and_gpus(
+async def test_a_job_that_ended_before_the_first_refresh_is_added_with_account_and_gpus(
     slurm: Slurm,
 ) -> None:
     began = time.time()
     job = slurm.submit("true", "--job-name=early", "--gres=gpu:3", "--account=research")
     await until(lambda: state(slurm, job) == "COMPLETED")
-    await until(lambda: forgotten(slurm, job))
+    await until(lambda: dropped(slurm, job))
     fleet = Fleet("hpc")
     source = by_command(slurm, fleet, history=3600)
-    await source.look()
+    await source.refresh()
     fleet.start_accounting()
-    await source.look()
+    await source.refresh()
     (ended,) = [record.workload for record in fleet.ended().values() if record.workload.name == "early"]
     assert (ended.status, ended.namespace) == (Status.COMPLETED, "research")
     assert (ended.labels["slurm/user"], ended.labels["slurm/account"]) == (getpass.getuser(), "research")
@@ -96,27 +96,27 @@ async def test_a_job_that_ended_before_the_first_look_is_taken_over_with_account
     assert began - 1 <= period.start <= period.end <= time.time()
 
 
-async def test_a_job_that_ends_between_two_looks_gets_its_end_from_the_database(slurm: Slurm) -> None:
+async def test_a_job_that_ends_between_two_refreshes_gets_its_end_from_the_database(slurm: Slurm) -> None:
     fleet = Fleet("hpc")
     source = by_command(slurm, fleet)
-    await source.look()
+    await source.refresh()
     fleet.start_accounting()
     job = slurm.submit("sleep 3; exit 7", "--job-name=short", "--gres=gpu:2")
     await until(lambda: "RUNNING" in slurm.command("squeue", "--noheader", "--format=%T", f"--jobs={job}"))
-    await source.look()
+    await source.refresh()
     (running,) = [w for w in fleet.workloads().values() if w.name == "short"]
     assert (running.status, running.gpus) == (Status.RUNNING, 2)
     await until(lambda: state(slurm, job) == "FAILED")
-    await until(lambda: forgotten(slurm, job))
-    await source.look()
+    await until(lambda: dropped(slurm, job))
+    await source.refresh()
     ended = fleet.ended()[running.uid].workload
     assert ended.status is Status.FAILED
     (period,) = [p for p in fleet.allocation_periods.drain() if p.workload_uid == running.uid]
-    assert len(period.held) == 2, "the GPUs that it was seen with"
+    assert len(period.held) == 2, "the GPUs of its last observation"
     assert 1 <= period.end - period.start <= 60
 
 
-async def test_slurmrestd_with_a_token_tells_the_same_of_now_and_of_before(
+async def test_slurmrestd_with_a_token_returns_the_same_jobs_as_the_commands(
     slurm: Slurm, tmp_path: Path
 ) -> None:
     past = slurm.submit("true", "--job-name=past", "--gres=gpu:1")
@@ -127,57 +127,59 @@ async def test_slurmrestd_with_a_token_tells_the_same_of_now_and_of_before(
             lambda: "RUNNING" in slurm.command("squeue", "--noheader", "--format=%T", f"--jobs={job}")
         )
         async with rest(slurm, tmp_path) as settings:
-            asked = Rest(settings)
-            commands = Commands(
+            rest_client = SlurmRest(settings)
+            commands = SlurmCommands(
                 SlurmSettings(enabled=True, bin=slurm.bin, conf=slurm.configuration), slurm.environment
             )
             fleets = []
-            for answers in (asked, commands):
+            for client in (rest_client, commands):
                 fleet = Fleet("hpc", clock=lambda: 0.0)
-                source = SlurmSource(settings, fleet, answers=answers)
-                assert await source.polling.look(source.look), source.polling.problem
+                source = SlurmSource(settings, fleet, client=client)
+                assert await source.polling.run_once(source.refresh), source.polling.problem
                 fleets.append({w.uid: w for w in fleet.workloads().values() if w.name == "now"})
             assert fleets[0] == fleets[1]
             assert len(fleets[0]) == 1
             try:
-                assert await told(asked, past) == await told(commands, past)
+                assert await accounted(rest_client, past) == await accounted(commands, past)
             finally:
-                await asked.close()
+                await rest_client.close()
     finally:
         slurm.command("scancel", str(job))
 
 
-async def told(answers: Rest | Commands, job: int) -> Job:
-    """What the accounting database says of a job, once it has heard of it."""
+async def accounted(client: SlurmRest | SlurmCommands, job: int) -> SlurmJob:
+    """Wait until the accounting database has a job and return it."""
     async with asyncio.timeout(60):
         while True:
-            jobs = [past_job_from(record) for record in await answers.past(time.time() - 3600)]
+            jobs = [
+                job_from_accounting(record) for record in await client.accounting_jobs(time.time() - 3600)
+            ]
             found = [each for each in jobs if each is not None and each.id == job]
             if found:
                 return found[0]
             await asyncio.sleep(0.2)
 
 
-async def test_nothing_to_tell_is_no_fault(slurm: Slurm, tmp_path: Path) -> None:
+async def test_an_empty_result_is_not_an_error(slurm: Slurm, tmp_path: Path) -> None:
     async with rest(slurm, tmp_path) as settings:
-        asked = Rest(settings)
+        rest_client = SlurmRest(settings)
         try:
-            await asked.nodes()
-            assert await asked.past(time.time() + 86_400) == ()
+            await rest_client.nodes()
+            assert await rest_client.accounting_jobs(time.time() + 86_400) == ()
         finally:
-            await asked.close()
+            await rest_client.close()
 
 
-async def test_a_token_that_is_not_valid_is_said_with_what_to_do(slurm: Slurm, tmp_path: Path) -> None:
+async def test_an_invalid_token_is_reported_with_its_remedy(slurm: Slurm, tmp_path: Path) -> None:
     async with rest(slurm, tmp_path) as settings:
         assert settings.token_file is not None
-        asked = Rest(settings)
-        assert await asked.nodes()
+        rest_client = SlurmRest(settings)
+        assert await rest_client.nodes()
         head, middle, _ = settings.token_file.read_text().strip().split(".")
         settings.token_file.write_text(f"{head}.{middle}.AAAA")
         try:
             with pytest.raises(SlurmUnavailable, match="token") as refused:
-                await asked.nodes()
+                await rest_client.nodes()
         finally:
-            await asked.close()
+            await rest_client.close()
         assert middle not in str(refused.value)

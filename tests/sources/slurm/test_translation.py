@@ -1,4 +1,4 @@
-"""Slurm's answers of several releases in the fleet's terms. The records follow the documented formats."""
+"""Conversion of Slurm's responses of several releases. The records follow the documented formats."""
 
 from typing import Any
 
@@ -11,10 +11,18 @@ from gpufleet.errors import SlurmUnavailable
 from gpufleet.model.workload import Status
 from gpufleet.sources.slurm.gres import count_in, indices_in, type_in
 from gpufleet.sources.slurm.hostlist import expand, numbers
-from gpufleet.sources.slurm.jobs import Job, Share, job_from, past_job_from, spread, status_of, tasks_waiting
+from gpufleet.sources.slurm.jobs import (
+    NodeAllocation,
+    SlurmJob,
+    job_from,
+    job_from_accounting,
+    spread_evenly,
+    status_of,
+    tasks_waiting,
+)
 from gpufleet.sources.slurm.nodes import node_from, nodes_in_text
 from gpufleet.sources.slurm.objects import objects_of
-from gpufleet.sources.slurm.wire import read_jobs, read_nodes, read_past
+from gpufleet.sources.slurm.wire import read_accounting, read_jobs, read_nodes
 
 
 def some(number: int) -> dict[str, Any]:
@@ -41,22 +49,22 @@ OF_25_05 = OF_23_11 | {
 }  # fmt: skip
 
 
-def answer(**said: object) -> bytes:
-    return msgspec.json.encode({"meta": {}, "errors": [], "warnings": [], **said})
+def response(**fields: object) -> bytes:
+    return msgspec.json.encode({"meta": {}, "errors": [], "warnings": [], **fields})
 
 
-def only_job(record: dict[str, Any]) -> Job:
-    (found,) = read_jobs(answer(jobs=[record]))
+def only_job(record: dict[str, Any]) -> SlurmJob:
+    (found,) = read_jobs(response(jobs=[record]))
     job = job_from(found)
     assert job is not None
     return job
 
 
 @pytest.mark.parametrize("record", [OF_22_05, OF_23_02, OF_23_11, OF_25_05])
-def test_every_dialect_tells_the_same_job(record: dict[str, Any]) -> None:
-    assert only_job(record) == Job(
+def test_every_format_yields_the_same_job(record: dict[str, Any]) -> None:
+    assert only_job(record) == SlurmJob(
         id=71, name="llm", state=("RUNNING",), user="ann", account="nlp", partition="gpu", qos="high", gpus=4,
-        shares=(Share("gpu01", 3, (2, 3, 4)), Share("gpu02", 1, (7,))), submitted=100, started=200,
+        allocations=(NodeAllocation("gpu01", 3, (2, 3, 4)), NodeAllocation("gpu02", 1, (7,))), submitted=100, started=200,
     )  # fmt: skip
     objects = objects_of(only_job(record), "u", "")
     assert (objects.owner.namespace, objects.owner.status) == ("nlp", Status.RUNNING)
@@ -66,21 +74,21 @@ def test_every_dialect_tells_the_same_job(record: dict[str, Any]) -> None:
     ]
 
 
-def test_a_waiting_array_of_24_11_asks_for_the_gpus_of_all_its_tasks() -> None:
+def test_a_pending_array_of_24_11_requests_the_gpus_of_all_its_tasks() -> None:
     waits = OF_23_11 | {
         "job_state": ["PENDING"], "nodes": "", "gres_detail": [], "start_time": some(99999), "end_time": NONE,
         "array_job_id": some(71), "array_task_string": "3-6,9%2", "state_reason": "Priority",
     }  # fmt: skip
     job = only_job(waits)
-    assert (job.gpus, job.shares, job.started, job.array) == (4, (), 0.0, 71)
+    assert (job.gpus, job.allocations, job.started, job.array) == (4, (), 0.0, 71)
     (pod,) = objects_of(job, "u", "g").pods
     assert (pod.gpus, pod.node, pod.holds) == (20, "", False)
 
 
-def test_jobs_without_gpus_and_siblings_of_a_federation_are_left_out() -> None:
+def test_jobs_without_gpus_and_siblings_of_a_federation_are_ignored() -> None:
     plain = OF_23_11 | {"gres_detail": [], "tres_per_node": ""}
     revoked = OF_23_11 | {"job_state": ["REVOKED"]}
-    assert [job_from(record) for record in read_jobs(answer(jobs=[plain, revoked]))] == [None, None]
+    assert [job_from(record) for record in read_jobs(response(jobs=[plain, revoked]))] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -98,11 +106,11 @@ def test_jobs_without_gpus_and_siblings_of_a_federation_are_left_out() -> None:
         ((), Status.UNKNOWN),
     ],
 )
-def test_states_are_told_in_the_words_of_the_contract(state: tuple[str, ...], status: Status) -> None:
+def test_states_are_converted_to_statuses_of_the_api(state: tuple[str, ...], status: Status) -> None:
     assert status_of(state) is status
 
 
-def test_the_accounting_database_tells_of_ended_jobs_in_both_dialects() -> None:
+def test_ended_jobs_of_the_accounting_database_are_read_in_both_formats() -> None:
     old = {
         "job_id": 71, "name": "llm", "user": "ann", "account": "nlp", "partition": "gpu", "qos": "high",
         "nodes": "gpu[01-02]", "array": {"job_id": 0, "task_id": None}, "het": {"job_id": 0},
@@ -119,19 +127,19 @@ def test_the_accounting_database_tells_of_ended_jobs_in_both_dialects() -> None:
         "array": {"job_id": 0, "task_id": NONE, "task": ""},
         "het": {"job_id": 0, "job_offset": NONE},
     }
-    first, second = (past_job_from(record) for record in read_past(answer(jobs=[old, new])))
+    first, second = (job_from_accounting(record) for record in read_accounting(response(jobs=[old, new])))
     assert first == second
     assert first is not None
     assert (first.status, first.started, first.ended) == (Status.FAILED, 200, 300)
-    assert first.shares == (Share("gpu01", 2), Share("gpu02", 2))
+    assert first.allocations == (NodeAllocation("gpu01", 2), NodeAllocation("gpu02", 2))
 
 
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b"", "not the JSON"),
-        (b"<html>", "not the JSON"),
-        (b'{"jobs": 7}', "not the JSON"),
+        (b"", "not the expected JSON"),
+        (b"<html>", "not the expected JSON"),
+        (b'{"jobs": 7}', "not the expected JSON"),
         (b'{"meta": {}}', "no jobs"),
         (b'{"jobs": [], "errors": [{"error": "Unable to contact slurm controller"}]}', "Unable to contact"),
         (
@@ -140,12 +148,12 @@ def test_the_accounting_database_tells_of_ended_jobs_in_both_dialects() -> None:
         ),
     ],
 )
-def test_an_answer_that_is_none_is_an_error_and_not_an_empty_cluster(raw: bytes, words: str) -> None:
+def test_an_invalid_response_is_an_error_and_not_an_empty_cluster(raw: bytes, words: str) -> None:
     with pytest.raises(SlurmUnavailable, match=words):
         read_jobs(raw)
 
 
-def test_nodes_of_25_05_say_what_they_have_and_what_is_wrong() -> None:
+def test_nodes_of_25_05_have_their_gpus_and_problems() -> None:
     record = {
         "hostname": "gpu01",
         "address": "10.0.0.1",
@@ -159,7 +167,7 @@ def test_nodes_of_25_05_say_what_they_have_and_what_is_wrong() -> None:
         record | {"name": "gpu04", "gres": "gpu:a:2,gpu:b:2", "state": ["IDLE", "CLOUD", "POWERED_DOWN"]},
         record | {"name": "gpu05", "gres": "gpu:8", "state": ["FUTURE"]},
     ]
-    found = [node_from(row) for row in read_nodes(answer(nodes=rows))]
+    found = [node_from(row) for row in read_nodes(response(nodes=rows))]
     assert found[4] is None
     nodes = [node for node in found if node is not None]
     assert [(n.gpu_count, n.gpu_model, n.vendor, n.ready, n.cordoned) for n in nodes] == [
@@ -172,7 +180,7 @@ def test_nodes_of_25_05_say_what_they_have_and_what_is_wrong() -> None:
     assert (nodes[0].aliases, nodes[0].labels["slurm/partitions"]) == (("10.0.0.1",), "gpu,debug")
 
 
-def test_lines_of_scontrol_are_read_whatever_stands_in_the_reason() -> None:
+def test_lines_of_scontrol_are_parsed_with_any_text_in_the_reason() -> None:
     (record,) = nodes_in_text(
         "NodeName=n1 Arch=x86_64 CoresPerSocket=1  Gres=gpu:a100:8(S:0-1) NodeAddr=10.0.0.1 NodeHostName=h1 "
         "OS=Linux 6.1 #1 SMP State=IDLE*+DRAIN+INVALID_REG ThreadsPerCore=1 Partitions=a,b  AllocTRES= "
@@ -186,7 +194,7 @@ def test_lines_of_scontrol_are_read_whatever_stands_in_the_reason() -> None:
     )
 
 
-def test_gpus_are_counted_in_every_spelling() -> None:
+def test_gpus_are_counted_in_every_notation() -> None:
     assert count_in("gpu:a100:3(IDX:2-4),gpu:v100:1(IDX:0)") == 4
     assert count_in("cpu=2,gres/gpu=4,gres/gpu:a100=4,gres/shard=8") == 4
     assert [count_in(text) for text in ("gpu", "gres:gpu:2", "gres/gpu:a100:2", "gpu:4(CNT:4)", "", "nic:2")] == [
@@ -196,7 +204,7 @@ def test_gpus_are_counted_in_every_spelling() -> None:
     assert (type_in("gpu:a100:8(S:0-1)"), type_in("gpu:a:1,gpu:b:1")) == ("a100", "")
 
 
-def test_names_of_nodes_are_expanded_in_order() -> None:
+def test_node_names_are_expanded_in_order() -> None:
     assert expand("gpu[01-03,7],login,r[1-2]n[9-10]") == (
         "gpu01", "gpu02", "gpu03", "gpu7", "login", "r1n9", "r1n10", "r2n9", "r2n10",
     )  # fmt: skip
@@ -206,17 +214,17 @@ def test_names_of_nodes_are_expanded_in_order() -> None:
 
 
 @given(st.lists(st.integers(0, 9999), min_size=1, max_size=30, unique=True), st.integers(1, 6))
-def test_what_is_abbreviated_is_expanded_again(found: list[int], width: int) -> None:
+def test_abbreviated_names_are_expanded(found: list[int], width: int) -> None:
     names = [f"node-{number:0{width}d}" for number in sorted(found)]
     brackets = ",".join(name.removeprefix("node-") for name in names)
     assert expand(f"node-[{brackets}]") == tuple(names)
 
 
 @given(st.integers(0, 500), st.integers(1, 40))
-def test_a_total_that_is_spread_over_nodes_stays_the_same(gpus: int, count: int) -> None:
-    shares = spread(gpus, tuple(f"n{number}" for number in range(count)))
-    assert sum(share.gpus for share in shares) == gpus
-    assert max((s.gpus for s in shares), default=0) - min((s.gpus for s in shares), default=0) <= 1
+def test_spreading_keeps_the_total(gpus: int, count: int) -> None:
+    allocations = spread_evenly(gpus, tuple(f"n{number}" for number in range(count)))
+    assert sum(share.gpus for share in allocations) == gpus
+    assert max((s.gpus for s in allocations), default=0) - min((s.gpus for s in allocations), default=0) <= 1
 
 
 _JSON = st.recursive(
@@ -232,19 +240,19 @@ _JSON = st.recursive(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(sorted(OF_25_05)), _JSON, max_size=8))
-def test_whatever_a_field_holds_a_job_is_read_or_left_out(strange: dict[str, Any]) -> None:
-    for record in read_jobs(answer(jobs=[OF_23_11 | strange])):
+def test_any_value_in_a_field_is_accepted(strange: dict[str, Any]) -> None:
+    for record in read_jobs(response(jobs=[OF_23_11 | strange])):
         job = job_from(record)
         if job is not None:
             objects_of(job, "u", "")
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("tasks", "count"),
     [("0-20:4%2", 6), ("1-99:3", 33), ("7", 1), ("1,3,5-7", 5), ("0-20:0", 21), ("", 1), ("1,3,...", 2)],
 )
-def test_tasks_that_wait_are_counted_however_slurm_abbreviates_them(said: str, meant: int) -> None:
+def test_pending_tasks_are_counted_in_every_notation(tasks: str, count: int) -> None:
     waits = OF_23_11 | {
-        "job_state": ["PENDING"], "nodes": "", "gres_detail": [], "array_job_id": some(71), "array_task_string": said,
+        "job_state": ["PENDING"], "nodes": "", "gres_detail": [], "array_job_id": some(71), "array_task_string": tasks,
     }  # fmt: skip
-    assert tasks_waiting(only_job(waits)) == meant
+    assert tasks_waiting(only_job(waits)) == count

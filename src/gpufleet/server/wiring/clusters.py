@@ -144,7 +144,7 @@ async def _first_sync(opened: OpenCluster) -> None:
             while not synced.done() and not (kubernetes is not None and _problem(kubernetes)):
                 await asyncio.wait([synced], timeout=0.05)
             for source in opened.polled:
-                await source.polling.tried()
+                await source.polling.first_attempt()
     except TimeoutError:
         _log.warning("cluster_not_synced", cluster=opened.cluster.name, waited_s=SYNC_TIMEOUT)
     finally:
@@ -158,7 +158,7 @@ def _unsynced_reason(kubernetes: KubernetesSource | None, polled: Sequence[Polle
     """Return why no source has synced yet; empty once one has, and for a cluster without sources."""
     reasons = []
     if kubernetes is not None:
-        if kubernetes.heard:
+        if kubernetes.has_synced:
             return ""
         reasons.append(_problem(kubernetes) or "its nodes and pods are being read")
     for source in polled:

@@ -33,7 +33,7 @@ class PolledSource(Protocol):
     async def run(self) -> None:
         """Poll until cancelled."""
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return what is followed, in a few words."""
 
 
@@ -68,7 +68,7 @@ def probe_sources(name: str, sources: list[tuple[str, PolledSource]]) -> Probe:
                 raise Unavailable(f"cluster {cluster}: {source.polling.problem}")
             if source.polling.succeeded is None:
                 raise Unavailable(f"cluster {cluster}: {name} has not been read yet")
-            summaries.append(source.told() if len(sources) == 1 else f"{cluster}: {source.told()}")
+            summaries.append(source.summary() if len(sources) == 1 else f"{cluster}: {source.summary()}")
         return "; ".join(summaries)
 
     return probe

@@ -1,4 +1,4 @@
-"""Fills a fleet from a container engine: Docker, or Podman with its Docker API."""
+"""Fill the fleet from a container engine: Docker, or Podman with its Docker API."""
 
 from gpufleet.sources.docker.source import DockerSource
 

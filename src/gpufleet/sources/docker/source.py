@@ -1,12 +1,12 @@
-"""Follows a container engine and tells the fleet.
+"""Watch a container engine and update the fleet.
 
-The engine is listed every so often, and at once when it tells of a change. Each container is
-looked at closely when it is new or its state changed. A turn that fails passes nothing on: the
-picture gets older, not wrong. A container of which alone the engine can't tell (a plugin hangs, its
-disk is gone) stays as it was known, and is asked for again after a while.
+The source lists the containers periodically, and immediately when the engine reports a change. It inspects
+a container when it is new or changed. A refresh that fails changes nothing: the fleet becomes older, not
+wrong. If the engine cannot inspect one container (a plugin hangs, its disk is gone), the container keeps
+its last known state and is retried after a while.
 
-The engine knows little of its machine's GPUs: where something else does (this machine's own
-driver, an exporter), that is believed, and uuids in containers are turned into its indices.
+The engine knows little about the GPUs of its machine. Where another source knows them (the local driver,
+an exporter), that source takes precedence, and uuids in containers are mapped to its indices.
 """
 
 import asyncio
@@ -23,157 +23,162 @@ from gpufleet.model.node import FleetGpu, FleetNode
 from gpufleet.model.workload import FleetPod, Status
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.runtime.settings import DockerSettings
-from gpufleet.sources.docker.container_gpus import VENDORS, GpuClaimOfContainer, claim_of, highest, holding
-from gpufleet.sources.docker.engine import Container, Engine, Info, NoAnswer
-from gpufleet.sources.polling import Polling
+from gpufleet.sources.docker.container_gpus import (
+    VENDORS,
+    GpuSelection,
+    gpu_selection,
+    min_gpu_count,
+    resolve,
+)
+from gpufleet.sources.docker.engine import Container, Engine, EngineInfo, RequestFailed
+from gpufleet.sources.polling import Polling, replace_pods
 
-_AT_ONCE = 8
-_SETTLING = 0.2
-"""Seconds to wait after a change, so that a flurry of them is one turn."""
-_ASK_AGAIN = 60.0
-"""Seconds after which a container that the engine could not tell of is asked for again, if nothing happens to it."""
+_MAX_CONCURRENT = 8
+_DEBOUNCE = 0.2
+"""Seconds to wait after a change, so that a burst of changes causes one refresh."""
+_RETRY = 60.0
+"""Seconds until a container that could not be inspected is retried, unless it changes before."""
 _WAITING = {"created"}
 _RUNNING = {"running", "paused", "restarting", "stopping"}
-_Seen = tuple[str, Container, GpuClaimOfContainer]
+_Inspected = tuple[str, Container, GpuSelection]
+"""The listed state of a container, its details and its GPUs."""
 _log = get_logger("sources.docker")
 
 
 class DockerSource:
-    """Keeps a fleet as a container engine shows it; `run` it in a task of its own."""
+    """Keep the fleet in sync with a container engine; `run` it as a task."""
 
     name = "docker"
 
     def __init__(
         self, settings: DockerSettings, fleet: Fleet, *, clock: Callable[[], float] = time.time
     ) -> None:
-        self.polling = Polling(f"docker of {fleet.cluster}", clock)
+        self.polling = Polling(self.name, fleet.cluster, clock)
         self._settings = settings
         self._fleet = fleet
         self._clock = clock
         self._engine = Engine(settings)
-        self._seen: dict[str, _Seen] = {}
-        self._told: set[str] = set()
-        """Containers of which the engine told something since they were looked at: one may have been restarted."""
-        self._silent: dict[str, float] = {}
-        """Containers that the engine could not tell of, and when each is asked for again."""
+        self._inspected: dict[str, _Inspected] = {}
+        self._changed_ids: set[str] = set()
+        """Containers with an event since their inspection: a restart does not change the listed state."""
+        self._retry_at: dict[str, float] = {}
+        """Containers that could not be inspected, and when to retry each."""
         self._warnings = RepeatedWarnings(_log)
         self._pods: dict[str, FleetPod] = {}
         self._node = ""
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow the engine until cancelled."""
-        listening = asyncio.create_task(self._listen())
+        """Watch the engine until cancelled."""
+        watching = asyncio.create_task(self._watch_events())
         try:
             while True:
                 self._changed.clear()
-                await self.polling.look(self.look)
+                await self.polling.run_once(self.refresh)
                 with suppress(TimeoutError):
-                    # Not wait_for: in Python 3.11 it forgets a cancellation that comes with the change.
+                    # Not wait_for: in Python 3.11 it may swallow a cancellation that arrives with the change.
                     async with asyncio.timeout(self._settings.refresh):
                         await self._changed.wait()
-                    await asyncio.sleep(_SETTLING)
+                    await asyncio.sleep(_DEBOUNCE)
         finally:
-            listening.cancel()
+            watching.cancel()
             with suppress(asyncio.CancelledError):
-                await listening
+                await watching
             await self._engine.close()
 
-    def told(self) -> str:
-        """What is followed, in a few words."""
+    def summary(self) -> str:
+        """Describe in a few words what the source sees."""
         return f"{len(self._pods)} GPU containers on {self._node}"
 
-    async def look(self) -> None:
-        """Take one turn."""
-        told, self._told = self._told, set()
+    async def refresh(self) -> None:
+        """List the containers once and update the fleet."""
+        changed, self._changed_ids = self._changed_ids, set()
         try:
-            await self._look(told)
+            await self._refresh(changed)
         except ContainersUnavailable:
-            self._told |= told
+            self._changed_ids |= changed
             raise
 
-    async def _look(self, told: set[str]) -> None:
+    async def _refresh(self, changed: set[str]) -> None:
         info = await self._engine.info()
         rows = await self._engine.containers()
-        believed = VENDORS if await self._engine.is_podman() else {info.default_runtime} & VENDORS
-        turns = asyncio.Semaphore(_AT_ONCE)
-        answered, silent = set[str](), dict[str, NoAnswer]()
+        vendors = VENDORS if await self._engine.is_podman() else {info.default_runtime} & VENDORS
+        slots = asyncio.Semaphore(_MAX_CONCURRENT)
+        succeeded, failed = set[str](), dict[str, RequestFailed]()
 
-        async def inspect(id: str, state: str) -> tuple[str, _Seen | None]:
-            known, again = self._seen.get(id), self._silent.get(id)
+        async def inspect(id: str, state: str) -> tuple[str, _Inspected | None]:
+            known, retry_at = self._inspected.get(id), self._retry_at.get(id)
             same = known is not None and known[0] == state
-            if id not in told and (same if again is None else self._clock() < again):
+            if id not in changed and (same if retry_at is None else self._clock() < retry_at):
                 return id, known
-            async with turns:
+            async with slots:
                 try:
                     container = await self._engine.container(id)
-                except NoAnswer as error:
-                    silent[id] = error
+                except RequestFailed as error:
+                    failed[id] = error
                     return id, known
-            answered.add(id)
-            return id, (state, container, claim_of(container, believed)) if container else None
+            succeeded.add(id)
+            return id, (state, container, gpu_selection(container, vendors)) if container else None
 
-        looked = await asyncio.gather(*(inspect(row.id, row.state) for row in rows))
-        if len(silent) > 1 and not answered:
-            raise next(iter(silent.values()))
-        self._leave_aside(silent, answered, {row.id for row in rows})
-        self._seen = {id: seen for id, seen in looked if seen is not None}
+        inspected = await asyncio.gather(*(inspect(row.id, row.state) for row in rows))
+        if len(failed) > 1 and not succeeded:
+            raise next(iter(failed.values()))
+        self._schedule_retries(failed, succeeded, {row.id for row in rows})
+        self._inspected = {id: details for id, details in inspected if details is not None}
         self._node = self._settings.node or info.name or "docker"
-        self._tell_node(info)
-        self._tell_pods()
+        self._put_node(info)
+        self._put_pods()
 
-    def _leave_aside(self, silent: Mapping[str, NoAnswer], answered: set[str], there: set[str]) -> None:
-        for id, error in silent.items():
+    def _schedule_retries(
+        self, failed: Mapping[str, RequestFailed], succeeded: set[str], listed: set[str]
+    ) -> None:
+        for id, error in failed.items():
             self._warnings.warn(
-                id, "container left as it was known", container=id[:12], node=self._node, error=str(error)
+                id, "container_not_inspected", container=id[:12], node=self._node, error=str(error)
             )
-        for id in answered | (self._silent.keys() - there):
+        for id in succeeded | (self._retry_at.keys() - listed):
             self._warnings.clear(id)
-        again = self._clock() + _ASK_AGAIN
-        kept = {id: at for id, at in self._silent.items() if id in there - answered}
-        self._silent = {**kept, **dict.fromkeys(silent, again)}
+        waiting = {id: at for id, at in self._retry_at.items() if id in listed - succeeded}
+        self._retry_at = {**waiting, **dict.fromkeys(failed, self._clock() + _RETRY)}
 
     async def close(self) -> None:
-        """Let go of the engine."""
+        """Close the connections to the engine."""
         await self._engine.close()
 
-    async def _listen(self) -> None:
+    async def _watch_events(self) -> None:
         while True:
             with suppress(ContainersUnavailable):
                 async for id in self._engine.changes():
-                    self._told.add(id)
+                    self._changed_ids.add(id)
                     self._changed.set()
             await asyncio.sleep(min(5.0, self._settings.refresh))
 
-    def _tell_node(self, info: Info) -> None:
+    def _put_node(self, info: EngineInfo) -> None:
         view = self._fleet.views().get(self._node)
         if view is not None and view.node.source != self.name:
             return
         found = {d.id for d in info.discovered_devices or () if d.id.rpartition("/gpu=")[2].isdigit()}
-        count = self._settings.gpus or len(found) or highest(claim for _, _, claim in self._seen.values())
+        selections = (selection for _, _, selection in self._inspected.values())
+        count = self._settings.gpus or len(found) or min_gpu_count(selections)
         count = max(count, view.node.gpu_count if view else 0)
         if count and (view is None or view.node.gpu_count != count):
             self._fleet.put_node(
                 FleetNode(name=self._node, source=self.name, gpu_count=count, created=self._clock())
             )
 
-    def _tell_pods(self) -> None:
+    def _put_pods(self) -> None:
         view = self._fleet.views().get(self._node)
         gpus = view.gpus if view else ()
         pods = [
-            _pod(container, claim, self._node, gpus) for _, container, claim in self._seen.values() if claim
+            _pod(container, selection, self._node, gpus)
+            for _, container, selection in self._inspected.values()
+            if selection
         ]
-        fresh = {pod.uid: pod for pod in _shared(pods)}
-        for uid in self._pods.keys() - fresh.keys():
-            self._fleet.drop_pod(uid, self._clock())
-        for uid, pod in fresh.items():
-            if self._pods.get(uid) != pod:
-                self._fleet.put_pod(pod)
-        self._pods = fresh
+        self._pods = replace_pods(self._fleet, self._pods, _with_shares(pods), self._clock())
 
 
 def status_of(container: Container) -> Status:
-    """How a container is doing, in the words of the contract."""
+    """Return the status of a container in the terms of the API."""
     state = container.state
     if state.status in _WAITING:
         return Status.PENDING
@@ -184,11 +189,11 @@ def status_of(container: Container) -> Status:
     return Status.FAILED if state.status == "dead" else Status.UNKNOWN
 
 
-def _pod(container: Container, claim: GpuClaimOfContainer, node: str, gpus: Sequence[FleetGpu]) -> FleetPod:
+def _pod(container: Container, selection: GpuSelection, node: str, gpus: Sequence[FleetGpu]) -> FleetPod:
     labels = container.config.labels or {}
     phase = status_of(container)
-    had = holding(claim, gpus)
-    started = moment(container.state.started_at)
+    resolved = resolve(selection, gpus)
+    started = parse_time(container.state.started_at)
     return FleetPod(
         uid=container.id,
         name=container.name.lstrip("/") or container.id[:12],
@@ -200,18 +205,18 @@ def _pod(container: Container, claim: GpuClaimOfContainer, node: str, gpus: Sequ
         phase=phase,
         labels=labels,
         annotations={"docker/image": container.config.image},
-        gpus=had.gpus,
-        held=had.indices,
+        gpus=resolved.gpus,
+        held=resolved.indices,
         alias=container.id,
-        created=moment(container.created),
+        created=parse_time(container.created),
         bound=started,
         started=started,
-        ended=moment(container.state.finished_at) if phase.ended else 0.0,
+        ended=parse_time(container.state.finished_at) if phase.ended else 0.0,
     )
 
 
-def _shared(pods: list[FleetPod]) -> list[FleetPod]:
-    """The pods with their share of GPUs that several of them are on."""
+def _with_shares(pods: list[FleetPod]) -> list[FleetPod]:
+    """Set the share of each pod whose GPUs other pods use too."""
     live = [pod for pod in pods if pod.holds]
     shared = []
     for pod in pods:
@@ -221,8 +226,8 @@ def _shared(pods: list[FleetPod]) -> list[FleetPod]:
     return shared
 
 
-def moment(text: str) -> float:
-    """A time of the engine in Unix seconds; 0 for none. Its years start at 1 where nothing happened."""
+def parse_time(text: str) -> float:
+    """Convert a time of the engine to Unix seconds; 0 for none, which the engine writes as the year 1."""
     if not text or text.startswith("0001-"):
         return 0.0
     try:

@@ -1,4 +1,4 @@
-"""Fills a fleet from a Kubernetes API: nodes, pods, their owners, claims, node statuses, leases."""
+"""Fill the fleet from a Kubernetes API: nodes, pods, their owners, claims, node statuses, leases."""
 
 from gpufleet.sources.kubernetes.source import KubernetesSource, kind_of
 

@@ -1,8 +1,4 @@
-"""The scheduler's leases of GPUs, gathered by node.
-
-A lease is named `gpu-{node}-{id}` and names the uids of its holders, separated by commas. Where the
-node's name had to be cut an annotation has the whole of it.
-"""
+"""Group the scheduler's GPU leases by node."""
 
 from collections.abc import Sequence
 
@@ -13,26 +9,26 @@ from gpufleet.kubernetes.objects import Lease
 
 
 class LeasesByNode:
-    """Who holds which GPU of each node by lease."""
+    """The lease holders of each GPU, by node."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._nodes: dict[str, dict[int, tuple[str, ...]]] = {}
 
     def on_leases(self, changes: Sequence[CacheChange[Lease]]) -> None:
-        """Take over changes and tell the fleet of each node that they touch."""
-        touched = set()
+        """Apply changes and update each affected node in the fleet."""
+        affected = set()
         for change in changes:
             lease = read_lease(change.object)
             if lease is None:
                 continue
-            touched.add(lease.node)
+            affected.add(lease.node)
             holders = holders_of(change.after)
             if holders:
                 self._nodes.setdefault(lease.node, {})[lease.gpu] = holders
             else:
                 self._nodes.get(lease.node, {}).pop(lease.gpu, None)
-        for node in touched:
+        for node in affected:
             held = self._nodes.get(node)
             self._fleet.put_leases(node, dict(held or {}))
             if not held:
@@ -40,7 +36,7 @@ class LeasesByNode:
 
 
 def holders_of(lease: Lease | None) -> tuple[str, ...]:
-    """The uids that a lease names."""
+    """Return the pod uids in a lease."""
     if lease is None or not lease.spec.holder_identity:
         return ()
     return tuple(uid for uid in lease.spec.holder_identity.split(",") if uid)

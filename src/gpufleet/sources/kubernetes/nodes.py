@@ -1,4 +1,4 @@
-"""Kubernetes nodes and GpuNodeStatus objects in the fleet's terms."""
+"""Convert Kubernetes nodes and GpuNodeStatus objects to the types of the fleet."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ MODEL_LABELS = (
 
 
 def node_from(node: Node, fault_taints: tuple[str, ...] = ()) -> FleetNode:
-    """The node as the fleet keeps it; a taint of `fault_taints` says that it is broken."""
+    """Convert a node; a taint in `fault_taints` marks it as faulty."""
     ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
     labels = dict(node.metadata.labels)
     count, vendor, missing = _gpus(node, labels)
@@ -35,7 +35,7 @@ def node_from(node: Node, fault_taints: tuple[str, ...] = ()) -> FleetNode:
         ready=is_ready,
         not_ready_reason=""
         if is_ready
-        else _why(ready.reason, ready.message)
+        else _not_ready_reason(ready.reason, ready.message)
         if ready
         else "no Ready condition",
         cordoned=node.spec.unschedulable,
@@ -49,7 +49,7 @@ def node_from(node: Node, fault_taints: tuple[str, ...] = ()) -> FleetNode:
 
 
 def devices_from(status: GpuNodeStatus) -> NodeDevices:
-    """The GPUs that the node's agent reports."""
+    """Convert the GPUs that the agent of the node reports."""
     return NodeDevices(
         node=status.spec.node_name,
         gpus=tuple(_gpu(device) for device in sorted(status.status.devices, key=lambda d: d.id)),
@@ -57,18 +57,18 @@ def devices_from(status: GpuNodeStatus) -> NodeDevices:
     )
 
 
-def _why(reason: str, message: str) -> str:
+def _not_ready_reason(reason: str, message: str) -> str:
     return f"node is not Ready: {message or reason or 'no reason given'}"
 
 
 def _gpus(node: Node, labels: dict[str, str]) -> tuple[int, str, int]:
-    """How many whole GPUs, of which vendor, and how many of them can't be allocated."""
+    """Return the number of physical GPUs, their vendor, and how many of them are not allocatable."""
     capacity, allocatable = node.status.capacity, node.status.allocatable
     physical = parse_count(labels.get("nvidia.com/gpu.count", ""))
     sliced = parse_count(labels.get("nvidia.com/gpu.replicas", "")) > 1 or TIME_SLICED in capacity
-    cut = any(MIG.fullmatch(name) and parse_count(amount) for name, amount in capacity.items())
-    if physical and (sliced or cut):
-        # Time-sliced and MIG nodes advertise parts; feature discovery knows the GPUs.
+    partitioned = any(MIG.fullmatch(name) and parse_count(amount) for name, amount in capacity.items())
+    if physical and (sliced or partitioned):
+        # Time-sliced and MIG nodes advertise slices; GPU feature discovery labels count the GPUs.
         return physical, "nvidia", 0
     for name in (*WHOLE, *(name for name in capacity if INTEL.fullmatch(name))):
         if count := parse_count(capacity.get(name, "")):
@@ -78,7 +78,7 @@ def _gpus(node: Node, labels: dict[str, str]) -> tuple[int, str, int]:
 
 
 def time_slices(labels: Mapping[str, str]) -> int:
-    """Into how many parts each GPU of a node is time-sliced, by its labels; 1 for none."""
+    """Return the number of time slices per GPU of a node, from its labels; 1 for none."""
     return max(1, parse_count(labels.get("nvidia.com/gpu.replicas", "")))
 
 

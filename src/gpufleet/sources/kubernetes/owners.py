@@ -1,10 +1,9 @@
-"""Owners of any kind in the fleet's terms, with the status that their own conditions give.
+"""Convert owners of any kind to the types of the fleet, with the status that they report.
 
-Kinds of one family say the same things in the same places, so the rules go by what an object
-has, not by a list of kinds: a `Complete`/`Succeeded` or `Failed` condition (Job, the Kubeflow
-jobs, RayJob, …), a phase in words (Workflow, Volcano Job, RayJob's jobStatus), or counts of
-ready replicas (Deployment, StatefulSet, DaemonSet, LeaderWorkerSet). What has none of them leaves
-the verdict to its pods.
+Similar kinds report their status in the same fields, so the rules depend on the fields and not on a list
+of kinds: a `Complete`/`Succeeded` or `Failed` condition (Job, the Kubeflow jobs, RayJob, …), a phase
+(Workflow, Volcano Job, RayJob's jobStatus), or a number of ready replicas (Deployment, StatefulSet,
+DaemonSet, LeaderWorkerSet). The status of all other owners follows from their pods.
 """
 
 from collections.abc import Mapping
@@ -13,21 +12,21 @@ from gpufleet.kubernetes.objects import Owner
 from gpufleet.model.workload import FleetOwner, Status
 from gpufleet.sources.kubernetes.pods import owner_ref
 
-_DONE = {"complete", "completed", "succeeded", "successcriteriamet"}
+_COMPLETED = {"complete", "completed", "succeeded", "successcriteriamet"}
 _FAILED = {"failed", "failuretarget", "error", "aborted", "terminated"}
 _RUNNING = {"running", "active", "progressing"}
 _PENDING = {"pending", "created", "queued", "suspended", "waiting", "inqueue", "initializing", "restarting"}
-_WORDS: Mapping[str, Status] = {
-    **dict.fromkeys(_DONE, Status.COMPLETED),
+_PHASES: Mapping[str, Status] = {
+    **dict.fromkeys(_COMPLETED, Status.COMPLETED),
     **dict.fromkeys(_FAILED, Status.FAILED),
     **dict.fromkeys(_RUNNING, Status.RUNNING),
     **dict.fromkeys(_PENDING, Status.PENDING),
 }
-_COUNTING = {"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "LeaderWorkerSet"}
+_WITH_REPLICAS = {"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "LeaderWorkerSet"}
 
 
 def owner_from(owner: Owner, kind: str, api_version: str) -> FleetOwner:
-    """The owner as the fleet keeps it."""
+    """Convert an owner."""
     meta = owner.metadata
     status = status_of(owner, kind)
     return FleetOwner(
@@ -46,17 +45,17 @@ def owner_from(owner: Owner, kind: str, api_version: str) -> FleetOwner:
 
 
 def status_of(owner: Owner, kind: str) -> Status | None:
-    """How the owner says it is doing; None if it doesn't."""
+    """Return the status that the owner reports; None if it reports none."""
     conditions = {c.type.lower() for c in owner.status.conditions or () if c.status == "True"}
     if conditions & _FAILED:
         return Status.FAILED
-    if conditions & _DONE:
+    if conditions & _COMPLETED:
         return Status.COMPLETED
-    for word in (owner.status.job_status, owner.status.phase):
-        if isinstance(word, str) and word.lower() in _WORDS:
-            return _WORDS[word.lower()]
-    if kind in _COUNTING:
-        return _by_count(owner, kind)
+    for phase in (owner.status.job_status, owner.status.phase):
+        if isinstance(phase, str) and phase.lower() in _PHASES:
+            return _PHASES[phase.lower()]
+    if kind in _WITH_REPLICAS:
+        return _by_replicas(owner, kind)
     if "running" in conditions:
         return Status.RUNNING
     if conditions & {"suspended", "created", "queued"} or owner.spec.suspend:
@@ -64,10 +63,10 @@ def status_of(owner: Owner, kind: str) -> Status | None:
     return None
 
 
-def _by_count(owner: Owner, kind: str) -> Status | None:
-    wanted = owner.status.desired_number_scheduled if kind == "DaemonSet" else owner.spec.replicas
+def _by_replicas(owner: Owner, kind: str) -> Status | None:
+    desired = owner.status.desired_number_scheduled if kind == "DaemonSet" else owner.spec.replicas
     ready = owner.status.number_ready if kind == "DaemonSet" else owner.status.ready_replicas
-    if not isinstance(wanted, int) or wanted == 0:
+    if not isinstance(desired, int) or desired == 0:
         return None
     return Status.RUNNING if isinstance(ready, int) and ready > 0 else Status.PENDING
 
@@ -78,6 +77,8 @@ def _ended(owner: Owner) -> float:
     times = [
         c.last_transition_time.timestamp()
         for c in owner.status.conditions or ()
-        if c.status == "True" and c.type.lower() in _DONE | _FAILED and c.last_transition_time is not None
+        if c.status == "True"
+        and c.type.lower() in _COMPLETED | _FAILED
+        and c.last_transition_time is not None
     ]
     return max(times, default=0.0)

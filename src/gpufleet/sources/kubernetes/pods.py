@@ -1,4 +1,4 @@
-"""Kubernetes pods in the fleet's terms: what is promised to them, where, since when, until when."""
+"""Convert Kubernetes pods to the types of the fleet: requested and allocated GPUs, node, start and end."""
 
 import re
 from datetime import datetime
@@ -11,7 +11,7 @@ from gpufleet.model.workload import FleetPod, OwnerRef, Status
 from gpufleet.sources.kubernetes.requests import SLICES, GpuRequest, gpu_request
 
 _ENDING = {"Ready": "False", "ContainersReady": "False", "DisruptionTarget": "True"}
-"""Conditions that come with the end of a pod."""
+"""Conditions that change when a pod ends."""
 
 PHASES = {
     "Pending": Status.PENDING,
@@ -22,13 +22,13 @@ PHASES = {
 
 
 def pod_from(pod: Pod, claim: GpuClaim | None, slices: int = 1) -> FleetPod:
-    """The pod as the fleet keeps it; `claim` is the one that it names, `slices` its node's time slices."""
+    """Convert a pod with its claim and the number of time slices on its node."""
     meta = pod.metadata
-    noted = tuple(sorted(set(allocated_gpus(pod))))
-    asked = _asked(pod, claim, slices)
-    if claim is None and CLAIM in meta.annotations and not asked.gpus:
-        # A claim may be deleted while its pod still runs, or out of sight: what the pod was given it still has.
-        asked = GpuRequest(len(noted), 1.0)
+    allocated = tuple(sorted(set(allocated_gpus(pod))))
+    request = _request(pod, claim, slices)
+    if claim is None and CLAIM in meta.annotations and not request.gpus:
+        # The claim was deleted or cannot be read, but the pod still has its GPUs.
+        request = GpuRequest(len(allocated), 1.0)
     phase = PHASES.get(pod.status.phase, Status.UNKNOWN)
     return FleetPod(
         uid=meta.uid,
@@ -39,9 +39,9 @@ def pod_from(pod: Pod, claim: GpuClaim | None, slices: int = 1) -> FleetPod:
         owner=owner_ref(meta),
         labels=dict(meta.labels),
         annotations=dict(meta.annotations),
-        gpus=asked.gpus,
-        share=asked.share,
-        held=(noted or _claimed(pod, claim))[: asked.gpus],
+        gpus=request.gpus,
+        share=request.share,
+        held=(allocated or _allocated_by_claim(pod, claim))[: request.gpus],
         claim=meta.annotations.get(CLAIM, ""),
         created=_seconds(meta.creation_timestamp),
         bound=_bound(pod),
@@ -51,28 +51,28 @@ def pod_from(pod: Pod, claim: GpuClaim | None, slices: int = 1) -> FleetPod:
 
 
 def owner_ref(meta: ObjectMeta) -> OwnerRef | None:
-    """The controller that an object names."""
+    """Return the controller of an object."""
     controller = meta.controller
     if controller is None:
         return None
     return OwnerRef(controller.uid, controller.kind, controller.name, controller.api_version)
 
 
-def _asked(pod: Pod, claim: GpuClaim | None, slices: int) -> GpuRequest:
+def _request(pod: Pod, claim: GpuClaim | None, slices: int) -> GpuRequest:
     if claim is not None:
         devices = claim.spec.devices
         if devices.exclusivity == "Shared":
             return GpuRequest(devices.count, devices.share if devices.share is not None else DEFAULT_SHARE)
         if devices.exclusivity == "MIG":
-            cut = re.match(r"(\d+)g\.", devices.mig_profile)
-            return GpuRequest(devices.count, min(1.0, int(cut[1]) / SLICES) if cut else 1.0)
+            profile = re.match(r"(\d+)g\.", devices.mig_profile)
+            return GpuRequest(devices.count, min(1.0, int(profile[1]) / SLICES) if profile else 1.0)
         return GpuRequest(devices.count, 1.0)
-    asked = gpu_request(pod)
-    return GpuRequest(asked.gpus, asked.share / slices)
+    request = gpu_request(pod)
+    return GpuRequest(request.gpus, request.share / slices)
 
 
-def _claimed(pod: Pod, claim: GpuClaim | None) -> tuple[int, ...]:
-    """GPU ids from the status of its claim."""
+def _allocated_by_claim(pod: Pod, claim: GpuClaim | None) -> tuple[int, ...]:
+    """Return the GPU ids in the status of the claim."""
     for allocation in claim.status.allocations if claim is not None else ():
         if allocation.pod_uid == pod.metadata.uid and allocation.node_name == pod.spec.node_name:
             return tuple(sorted(set(allocation.gpu_ids)))
@@ -89,9 +89,9 @@ def _bound(pod: Pod) -> float:
 
 
 def _ended(pod: Pod) -> float:
-    """When its last container finished, or the latest sign of its end where not all did; 0 if there is none.
+    """Return when the last container finished, or the latest sign of an end if not all did; 0 without any.
 
-    An init container may fail after hours, and of what ran on a node that was lost nobody saw the end.
+    An init container may fail after hours, and on a lost node no end is recorded.
     """
     status = pod.status
     finished = _finished(status.container_statuses)

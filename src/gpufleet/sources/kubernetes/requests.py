@@ -1,6 +1,6 @@
-"""How many GPUs a pod asks for, by its containers' requests.
+"""Count the GPUs that the containers of a pod request.
 
-Whole GPUs are counted as they are; MIG instances by their share of the GPU's seven slices.
+MIG instances count by their share of the seven slices of a GPU.
 """
 
 import math
@@ -16,18 +16,18 @@ TIME_SLICED = "nvidia.com/gpu.shared"
 INTEL = re.compile(r"gpu\.intel\.com/(i915|xe|gpu)")
 MIG = re.compile(r"nvidia\.com/mig-(\d+)g\..+")
 SLICES = 7
-"""Compute slices of a GPU that MIG cuts."""
+"""Compute slices of a GPU with MIG."""
 
 
 class GpuRequest(NamedTuple):
-    """GPUs asked for, and how much of each."""
+    """The requested GPUs and the share of each."""
 
     gpus: int
     share: float
 
 
 def gpu_request(pod: Pod) -> GpuRequest:
-    """What the pod's containers ask for together."""
+    """Return the request of all containers of a pod."""
     whole, parts = Fraction(0), Fraction(0)
     for name in sorted(_names(pod)):
         amount = Fraction(pod_request(pod, name))
@@ -41,7 +41,7 @@ def gpu_request(pod: Pod) -> GpuRequest:
 
 
 def is_gpu(resource: str) -> bool:
-    """Whether a resource name stands for GPUs or parts of them."""
+    """Return whether a resource name stands for GPUs or slices of them."""
     return (
         resource in WHOLE
         or resource == TIME_SLICED

@@ -1,9 +1,8 @@
-"""Follows a Kubernetes API and tells the fleet.
+"""Watch a Kubernetes API and update the fleet.
 
-One reflector a kind. Owners are of any kind: the common ones are followed from the start, others
-from the moment a pod or owner names one, by discovery. A kind that can't be read (no rights, no
-such CRD) is reported and costs only itself: its objects are then known from the references of
-those below them.
+There is one reflector per kind. Owners may be of any kind: common kinds are watched from the start, others
+by discovery as soon as a pod or owner refers to one. A kind that cannot be read (no permission, no such
+CRD) is reported and affects nothing else: its objects are then known only from references to them.
 """
 
 import asyncio
@@ -57,27 +56,27 @@ COMMON_OWNERS = tuple(
     )
 )
 RETRY_KIND = 60.0
-"""Seconds after which a kind that could not be found is looked for again."""
-MOST_KINDS = 64
-"""Kinds of owners that are followed; a client can't make us watch without end."""
+"""Seconds until discovery of a kind is retried."""
+MAX_KINDS = 64
+"""Owner kinds to watch, so that users cannot make the server open watches without limit."""
 
 
 Kind = tuple[str, str]
-"""The `apiVersion` and the kind: several groups may have a Job."""
+"""`apiVersion` and kind: several groups may have a Job."""
 
 
 @dataclass(frozen=True)
 class KindState:
-    """How one kind is followed."""
+    """The state of the watch for one kind."""
 
     objects: int
     lag: float
     error: str
-    """Why it is not; of a right that is missing it says which, and who should give it."""
+    """Why it cannot be read; names the missing permission and its remedy."""
 
 
 class KubernetesSource:
-    """Keeps a fleet as the API shows it; `run` it in a task of its own."""
+    """Keep the fleet in sync with the API; `run` it as a task."""
 
     def __init__(
         self,
@@ -103,45 +102,45 @@ class KubernetesSource:
         self.node_statuses = Reflector(client, GPU_NODE_STATUSES, timings=timings)
         self.leases = Reflector(client, LEASES, Selection(namespace=lease_namespace), timings=timings)
         self.pod_groups = Reflector(client, POD_GROUPS, timings=timings)
-        self._lease_book = LeasesByNode(fleet)
+        self._leases_by_node = LeasesByNode(fleet)
         self._owners: dict[Kind, Reflector[KubeOwner]] = {}
-        self._wanted: asyncio.Queue[Kind] = asyncio.Queue()
-        self._asked_for: set[Kind] = set()
+        self._undiscovered: asyncio.Queue[Kind] = asyncio.Queue()
+        self._referenced: set[Kind] = set()
         self._problems: dict[Kind, str] = {}
         self._by_claim: dict[tuple[str, str], set[str]] = {}
         self._synced = asyncio.Event()
         self.nodes.subscribe(self._on_nodes)
         self.node_statuses.subscribe(self._on_statuses)
         self.claims.subscribe(self._on_claims)
-        self.leases.subscribe(self._lease_book.on_leases)
+        self.leases.subscribe(self._leases_by_node.on_leases)
         self.pods.subscribe(self._on_pods)
         for resource in COMMON_OWNERS:
-            self._follow_owner(resource)
+            self._watch_owners(resource)
 
     async def run(self) -> None:
-        """Follow the API until cancelled; after a fault it may be called again and goes on where it was."""
-        self._wanted = asyncio.Queue()
-        for key in self._asked_for - self._owners.keys():
-            self._wanted.put_nowait(key)
+        """Watch the API until cancelled; after an error it may be called again and continues."""
+        self._undiscovered = asyncio.Queue()
+        for kind in self._referenced - self._owners.keys():
+            self._undiscovered.put_nowait(kind)
         async with asyncio.TaskGroup() as tasks:
             for reflector in (*self._fixed(), *self._owners.values()):
                 tasks.create_task(reflector.run())
-            tasks.create_task(self._follow_wanted(tasks))
+            tasks.create_task(self._discover_owners(tasks))
             tasks.create_task(self._await_sync())
 
     async def synced(self) -> None:
-        """Wait until nodes and pods, and whatever else can be read, have been read once."""
+        """Wait until nodes, pods and all other readable kinds have been listed once."""
         await self._synced.wait()
 
     @property
-    def heard(self) -> bool:
-        """Whether that has happened."""
+    def has_synced(self) -> bool:
+        """Whether all readable kinds have been listed once."""
         return self._synced.is_set()
 
     def states(self) -> Mapping[Kind, KindState]:
-        """How each kind is followed."""
-        everyone: list[Reflector[Any]] = [*self._fixed(), *self._owners.values()]
-        states = {kind_of(reflector.resource): _state_of(reflector) for reflector in everyone}
+        """Return the state of the watch for each kind."""
+        reflectors: list[Reflector[Any]] = [*self._fixed(), *self._owners.values()]
+        states = {kind_of(reflector.resource): _state_of(reflector) for reflector in reflectors}
         for kind, problem in self._problems.items():
             states.setdefault(kind, KindState(0, 0.0, problem))
         return states
@@ -152,14 +151,14 @@ class KubernetesSource:
     async def _await_sync(self) -> None:
         for reflector in (self.nodes, self.pods):
             await reflector.synced()
-        everyone = [*self._fixed(), *self._owners.values()]
-        while not all(r.state.synced or r.state.error for r in everyone):  # noqa: ASYNC110  (errors raise no event)
+        reflectors = [*self._fixed(), *self._owners.values()]
+        while not all(r.state.synced or r.state.error for r in reflectors):  # noqa: ASYNC110  (errors set no event)
             await asyncio.sleep(0.05)
         self._synced.set()
 
     # Owners
 
-    def _follow_owner(self, resource: Resource[KubeOwner]) -> Reflector[KubeOwner]:
+    def _watch_owners(self, resource: Resource[KubeOwner]) -> Reflector[KubeOwner]:
         reflector = Reflector(self._client, resource, timings=self._timings)
 
         def on_owners(changes: Sequence[CacheChange[KubeOwner]]) -> None:
@@ -176,39 +175,39 @@ class KubernetesSource:
         ):
             self._fleet.drop_owner(change.before.metadata.uid)
         if change.after is not None:
-            self._want(change.after.metadata.controller)
+            self._add_reference(change.after.metadata.controller)
             self._fleet.put_owner(owner_from(change.after, resource.kind, resource.api_version))
 
-    def _want(self, owner: OwnerReference | None) -> None:
-        """Ask for a kind of owner that nobody follows yet. Nodes own their static pods and are followed as nodes."""
+    def _add_reference(self, owner: OwnerReference | None) -> None:
+        """Request discovery of a new owner kind. Nodes own their static pods and are watched already."""
         if owner is None or owner.kind == "Node":
             return
-        key = (owner.api_version, owner.kind)
-        if key not in self._owners and key not in self._asked_for and len(self._asked_for) < MOST_KINDS:
-            self._asked_for.add(key)
-            self._wanted.put_nowait(key)
+        kind = (owner.api_version, owner.kind)
+        if kind not in self._owners and kind not in self._referenced and len(self._referenced) < MAX_KINDS:
+            self._referenced.add(kind)
+            self._undiscovered.put_nowait(kind)
 
-    async def _follow_wanted(self, tasks: asyncio.TaskGroup) -> None:
+    async def _discover_owners(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            kind = await self._wanted.get()
+            kind = await self._undiscovered.get()
             try:
                 resource = await self._discovery.find(*kind, KubeOwner)
             except GpufleetError as error:
                 if self._problems.get(kind) != str(error):
                     _log.warning(
-                        "owner kind not readable", kind=kind[1], api_version=kind[0], error=str(error)
+                        "owner_kind_unavailable", kind=kind[1], api_version=kind[0], error=str(error)
                     )
                 self._problems[kind] = str(error)
-                tasks.create_task(self._want_later(kind))
+                tasks.create_task(self._retry_discovery(kind))
                 continue
             self._problems.pop(kind, None)
             if kind not in self._owners:
-                tasks.create_task(self._follow_owner(resource).run())
+                tasks.create_task(self._watch_owners(resource).run())
 
-    async def _want_later(self, kind: Kind) -> None:
-        # Not when a pod of that kind changes: one that runs for a month doesn't.
+    async def _retry_discovery(self, kind: Kind) -> None:
+        # By time and not by pod changes: a pod may run for a month without any.
         await self._client.timing.sleep(self._retry_kind)
-        self._wanted.put_nowait(kind)
+        self._undiscovered.put_nowait(kind)
 
     # Objects
 
@@ -223,7 +222,7 @@ class KubernetesSource:
             if _slices(change.before) != _slices(change.after):
                 resliced.add(name)
         if resliced:
-            # What part of a GPU its pods have is for the node to say, and they may have been seen before it.
+            # The share of a pod depends on the slices of its node, which may arrive after the pod.
             for pod in self.pods.cache:
                 if pod.spec.node_name in resliced:
                     self._put_pod(pod)
@@ -246,35 +245,35 @@ class KubernetesSource:
         for change in changes:
             before, after = change.before, change.after
             if before is not None and (after is None or after.metadata.uid != before.metadata.uid):
-                self._forget(before)
+                self._drop_pod(before)
             if after is not None:
                 self._put_pod(after)
 
     def _put_pod(self, pod: Pod) -> None:
         meta = pod.metadata
-        self._want(meta.controller)
+        self._add_reference(meta.controller)
         name = meta.annotations.get(CLAIM, "")
         claim = None
         if name:
             self._by_claim.setdefault((meta.namespace, name), set()).add(meta.name)
             claim = self.claims.cache.get(name, meta.namespace)
         node = self.nodes.cache.get(pod.spec.node_name) if pod.spec.node_name else None
-        made = pod_from(pod, claim, _slices(node))
-        if made.phase.ended and not made.ended:
-            made = msgspec.structs.replace(made, ended=self._unsaid_end(made))
-        self._fleet.put_pod(made)
+        converted = pod_from(pod, claim, _slices(node))
+        if converted.phase.ended and not converted.ended:
+            converted = msgspec.structs.replace(converted, ended=self._observed_end(converted))
+        self._fleet.put_pod(converted)
 
-    def _unsaid_end(self, pod: FleetPod) -> float:
-        """The end of a pod that doesn't tell it: when it was seen to end, or its beginning if nobody saw that.
+    def _observed_end(self, pod: FleetPod) -> float:
+        """Return when a pod without an end time was first observed as ended; its start if it was never observed before.
 
-        So it is with a pod that the kubelet refused (UnexpectedAdmissionError, for one) and that never had a container.
+        A pod that the kubelet rejects (UnexpectedAdmissionError) never has a container and no end time.
         """
         before = self._fleet.ownership.pods.get(pod.uid)
         if before is None:
             return pod.started or pod.bound or pod.created
         return before.ended or self._clock()
 
-    def _forget(self, pod: Pod) -> None:
+    def _drop_pod(self, pod: Pod) -> None:
         meta = pod.metadata
         name = meta.annotations.get(CLAIM, "")
         users = self._by_claim.get((meta.namespace, name))
@@ -286,7 +285,7 @@ class KubernetesSource:
 
 
 def kind_of(resource: Resource[Any]) -> Kind:
-    """What `states` calls a resource."""
+    """Return the key of a resource in `states`."""
     return resource.api_version, resource.kind
 
 
@@ -294,10 +293,10 @@ def _state_of(reflector: Reflector[Any]) -> KindState:
     state, resource = reflector.state, reflector.resource
     error = state.error
     if state.forbidden:
-        what = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+        name = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
         error += (
-            f"; the account needs the verbs list and watch on {what}, "
-            "which the ClusterRole of chart gpufleet gives it"
+            f"; the account needs the verbs list and watch on {name}, "
+            "which the ClusterRole of chart gpufleet grants"
         )
     return KindState(state.objects, state.lag, error)
 

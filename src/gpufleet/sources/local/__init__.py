@@ -1,4 +1,4 @@
-"""Fills a fleet from this machine alone: its GPUs, their readings, and the processes on them."""
+"""Fill the fleet from this machine: its GPUs, their readings, and the processes on them."""
 
 from gpufleet.sources.local.source import LocalSource
 

@@ -1,11 +1,11 @@
-"""Processes on the GPUs of this machine, put together into what people started.
+"""Group the processes on the GPUs of this machine into workloads.
 
-A training run is a launcher with a process for each GPU; all of them are in the session that the
-launcher belongs to, so a session of one user is one workload of kind Process. A GPU that several
-sessions are on is shared between them in equal parts: what is counted adds up to the GPUs in use.
+A training run is a launcher with one process per GPU, all in the session of the launcher. So a session of
+one user is one workload of kind Process. Sessions on the same GPU share it in equal parts, so that the
+total is the number of GPUs in use.
 
-A process inside a container or a Slurm job that the fleet knows is that one's own: it makes no
-workload, it tells which GPU the container or the job is on. Display servers make none either.
+A process inside a container or Slurm job of the fleet is not a workload of its own; it tells which GPU the
+container or job uses. Display servers are ignored.
 """
 
 import os
@@ -25,62 +25,62 @@ _SLURM_JOB = re.compile(r"/job_(\d+)(?:/|$)", re.M)
 
 
 class Session(NamedTuple):
-    """What a process belongs to."""
+    """The session of a process."""
 
     id: int
     user: str
     name: str
-    began: float
-    """When its leader started, or the process itself where the leader is gone."""
+    started: float
+    """When its leader started, or the process if the leader has ended."""
     group: str
-    """The id of its container or Slurm job; empty if it is in none."""
+    """The id of its container or Slurm job; empty for none."""
 
 
 def session_of(pid: int) -> Session | None:
-    """The session of a process of this machine; None if it has ended or is hidden from us."""
+    """Return the session of a process; None if it has ended or is not visible."""
     try:
         process = psutil.Process(pid)
         session = os.getsid(pid)
         with process.oneshot():
-            user, name, began = process.username(), process.name(), process.create_time()
+            user, name, started = process.username(), process.name(), process.create_time()
         try:
             leader = psutil.Process(session)
-            began, name = leader.create_time(), name if session != pid else leader.name()
+            started, name = leader.create_time(), name if session != pid else leader.name()
         except psutil.NoSuchProcess:
             pass
-        return Session(session, user, name, began, _group(pid))
+        return Session(session, user, name, started, _group(pid))
     except (psutil.Error, OSError):
         return None
 
 
 class Sessions:
-    """Workloads of kind Process, with the uid that each session got when it was first seen."""
+    """Make workloads of kind Process; a session keeps the uid of its first observation."""
 
-    def __init__(self, node: str, look_up: Callable[[int], Session | None] = session_of) -> None:
+    def __init__(self, node: str, find_session: Callable[[int], Session | None] = session_of) -> None:
         self._node = node
-        self._look_up = look_up
+        self._find_session = find_session
         self._uids: dict[tuple[int, str], tuple[str, str, float]] = {}
 
-    def see(
-        self, processes: Iterable[DeviceProcess], known_group: Callable[[str], str | None]
+    def observe(
+        self, processes: Iterable[DeviceProcess], pod_uid: Callable[[str], str | None]
     ) -> tuple[tuple[FleetPod, ...], Mapping[int, tuple[str, ...]]]:
-        """The workloads of these processes, and the uids of other pods that are on each GPU.
+        """Return the workloads of these processes, and the uids of other pods on each GPU.
 
-        `known_group` gives the uid of the pod that a container's or Slurm job's id belongs to.
+        `pod_uid` returns the uid of the pod for the id of a container or Slurm job.
         """
         held: dict[tuple[int, str], set[int]] = {}
         others: dict[int, set[str]] = {}
         for process in processes:
-            session = self._look_up(process.pid) if process.name is not None else None
+            session = self._find_session(process.pid) if process.name is not None else None
             if session is None or process.name in _DISPLAY:
                 continue
-            if session.group and (uid := known_group(session.group)):
+            if session.group and (uid := pod_uid(session.group)):
                 others.setdefault(process.index, set()).add(uid)
                 continue
             key = (session.id, session.user)
             if key not in self._uids:
-                uid = f"process-{session.id}-{session.began:.0f}"
-                self._uids[key] = (uid, f"{session.name}-{session.id}", session.began)
+                uid = f"process-{session.id}-{session.started:.0f}"
+                self._uids[key] = (uid, f"{session.name}-{session.id}", session.started)
             held.setdefault(key, set()).add(process.index)
         self._uids = {key: names for key, names in self._uids.items() if key in held}
         pods = tuple(self._pod(key, sorted(gpus), held) for key, gpus in sorted(held.items()))
@@ -89,7 +89,7 @@ class Sessions:
     def _pod(
         self, key: tuple[int, str], gpus: list[int], held: Mapping[tuple[int, str], set[int]]
     ) -> FleetPod:
-        uid, name, began = self._uids[key]
+        uid, name, started = self._uids[key]
         parts = [1 / sum(index in indices for indices in held.values()) for index in gpus]
         return FleetPod(
             uid=uid,
@@ -105,16 +105,16 @@ class Sessions:
             gpus=len(gpus),
             share=round(sum(parts) / len(parts), 6),
             held=tuple(gpus),
-            created=began,
-            bound=began,
-            started=began,
+            created=started,
+            bound=started,
+            started=started,
         )
 
 
 def _group(pid: int) -> str:
     try:
-        said = Path(f"/proc/{pid}/cgroup").read_text()
+        cgroup = Path(f"/proc/{pid}/cgroup").read_text()
     except OSError:
         return ""
-    found = _SLURM_JOB.search(said) or _CONTAINER.search(said)
+    found = _SLURM_JOB.search(cgroup) or _CONTAINER.search(cgroup)
     return found[1] if found else ""

@@ -1,4 +1,4 @@
-"""Fills a fleet from Slurm: nodes with GPUs, and the jobs that ask for them."""
+"""Fill the fleet from Slurm: nodes with GPUs, and the jobs that request them."""
 
 from gpufleet.sources.slurm.source import SlurmSource
 

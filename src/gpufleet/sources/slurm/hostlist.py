@@ -1,7 +1,7 @@
-"""Names of nodes as Slurm abbreviates them: `gpu[01-03,7],login`, `rack[1-2]n[1-4]`.
+"""Expand Slurm's abbreviated node lists: `gpu[01-03,7],login`, `rack[1-2]n[1-4]`.
 
-The order is kept: what a job has on each of its nodes is listed in the same order. Written by
-hand: the libraries for it are either C bindings of Slurm or bring a configuration of their own.
+The order matters, because the allocations of a job are listed in the same order. Written by hand, because
+the libraries for it are C bindings of Slurm or come with their own configuration.
 """
 
 import re
@@ -10,37 +10,37 @@ from itertools import product
 
 from gpufleet.errors import SlurmUnavailable
 
-MOST = 200_000
-"""Names that one expression may stand for; more is nonsense or malice."""
+MAX_NAMES = 200_000
+"""Maximum number of names in one expression."""
 
 _GROUP = re.compile(r"\[([0-9,\-]*)\]")
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """Every name that the expression stands for, in order."""
+    """Return all names in order."""
     names: list[str] = []
     for word in _words(text):
         for name in _names(word):
             names.append(name)
-            if len(names) > MOST:
-                raise SlurmUnavailable(f"more than {MOST} nodes in {text[:60]!r}")
+            if len(names) > MAX_NAMES:
+                raise SlurmUnavailable(f"more than {MAX_NAMES} nodes in {text[:60]!r}")
     return tuple(names)
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """The numbers of `0-2,5` or `0-20:4` (every fourth), in order; what is no number stands for none."""
+    """Return the numbers in `0-2,5` or `0-20:4` (every fourth), in order; skip other text."""
     found: list[int] = []
     for part in text.split(","):
         span, _, step = part.strip().partition(":")
         first, dash, last = span.partition("-")
         if first.isdecimal() and (not dash or last.isdecimal()):
             every = max(1, int(step)) if step.isdecimal() else 1
-            found.extend(range(int(first), min(int(last or first), int(first) + MOST) + 1, every))
+            found.extend(range(int(first), min(int(last or first), int(first) + MAX_NAMES) + 1, every))
     return tuple(found)
 
 
 def _words(text: str) -> Iterator[str]:
-    """The parts between commas that are not inside brackets."""
+    """Split at commas outside of brackets."""
     word, depth = "", 0
     for letter in text:
         depth += (letter == "[") - (letter == "]")
@@ -67,6 +67,6 @@ def _range(text: str) -> tuple[str, ...]:
         first, dash, last = part.partition("-")
         if not dash:
             found.append(first)
-        elif first.isdecimal() and last.isdecimal() and int(last) - int(first) < MOST:
+        elif first.isdecimal() and last.isdecimal() and int(last) - int(first) < MAX_NAMES:
             found.extend(str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
     return tuple(found)

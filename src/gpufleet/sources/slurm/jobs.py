@@ -1,8 +1,7 @@
-"""One job of Slurm, whatever told of it: the controller or the accounting database.
+"""Convert job records of the controller and of the accounting database to one type, `SlurmJob`.
 
-`Job` has what gpufleet needs in one form. How many GPUs a job has on each node is in
-`gres_detail` while it runs; before and after, only totals are known, in the first of these that
-says: what was allocated, what was asked for in all, for the job, each node, task or socket.
+`gres_detail` has the GPUs of a running job on each node. Before and after, only totals are known, from the
+first of these fields that is set: allocated, requested in total, per job, per node, per task, per socket.
 """
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from gpufleet.model.workload import Status
 from gpufleet.sources.slurm.gres import count_in, indices_in
 from gpufleet.sources.slurm.hostlist import expand, numbers
-from gpufleet.sources.slurm.wire import JobRecord, PastRecord, field, number, text, words
+from gpufleet.sources.slurm.wire import AccountingRecord, JobRecord, field, number, text, words
 
 _RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 _WAITING = {
@@ -38,16 +37,16 @@ _FAILED = {
 }
 
 
-class Share(msgspec.Struct, frozen=True):
-    """What a job has on one node."""
+class NodeAllocation(msgspec.Struct, frozen=True):
+    """The GPUs of a job on one node."""
 
     node: str
     gpus: int
     indices: tuple[int, ...] = ()
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that asks for GPUs. Times are Unix seconds, 0 for not yet."""
+class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job with GPUs. Times are Unix seconds, 0 for not yet."""
 
     id: int
     name: str
@@ -60,15 +59,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     wckey: str = ""
     comment: str = ""
     gpus: int = 0
-    """In all, on whatever nodes; of one task while an array waits."""
-    shares: tuple[Share, ...] = ()
+    """In total; of one task for a pending array."""
+    allocations: tuple[NodeAllocation, ...] = ()
     array: int = 0
-    """The id of the job array that it belongs to."""
+    """The id of its job array."""
     task: int | None = None
     waiting: str = ""
-    """The tasks of an array that wait and are told of as one: `1-3%1`."""
+    """The pending tasks of an array, which have one record: `1-3%1`."""
     het: int = 0
-    """The id of the heterogeneous job that it is a component of."""
+    """The id of its heterogeneous job."""
     offset: int = 0
     submitted: float = 0.0
     started: float = 0.0
@@ -77,48 +76,48 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> Status:
-        """How it is doing, in the words of the contract."""
+        """The status in the terms of the API."""
         return status_of(self.state)
 
     @property
     def alias(self) -> str:
-        """The id by which exporters and prologs know it."""
+        """The id that exporters and prologs use."""
         return str(self.id)
 
 
 def status_of(state: tuple[str, ...]) -> Status:
-    """The status that Slurm's words for a job stand for.
+    """Return the status for the states of a Slurm job.
 
-    A job that is suspended, stopped or completing still has its GPUs, so it counts as running;
-    one whose nodes are being booted for it waits.
+    A suspended, stopped or completing job still has its GPUs, so it counts as running. A job whose nodes
+    are booting is pending.
     """
-    said = set(state)
-    if said & {"COMPLETING", "SIGNALING", "STAGE_OUT"}:
+    states = set(state)
+    if states & {"COMPLETING", "SIGNALING", "STAGE_OUT"}:
         return Status.RUNNING
-    if said & _WAITING:
+    if states & _WAITING:
         return Status.PENDING
-    if said & _FAILED:
+    if states & _FAILED:
         return Status.FAILED
-    if said & _RUNNING:
+    if states & _RUNNING:
         return Status.RUNNING
-    return Status.COMPLETED if "COMPLETED" in said else Status.UNKNOWN
+    return Status.COMPLETED if "COMPLETED" in states else Status.UNKNOWN
 
 
-def job_from(record: JobRecord, had: int = 0) -> Job | None:
-    """The job, or None if it has nothing to do with GPUs (or belongs to another cluster of a federation).
+def job_from(record: JobRecord, known_gpus: int = 0) -> SlurmJob | None:
+    """Convert a record; None for a job without GPUs or of another cluster in a federation.
 
-    `had` are the GPUs that it was seen with: one that got a whole node without asking for GPUs
-    says nothing of them any more once it has ended.
+    `known_gpus` is the number of GPUs in earlier records: a job that got a whole node without requesting
+    GPUs no longer reports them once it has ended.
     """
     state = words(record.job_state)
     nodes = expand(text(record.nodes))
-    shares = _shares(record, nodes)
-    gpus = sum(share.gpus for share in shares) or _asked(record, len(nodes)) or had
+    allocations = _shares(record, nodes)
+    gpus = sum(share.gpus for share in allocations) or _requested(record, len(nodes)) or known_gpus
     if not gpus or "REVOKED" in state:
         return None
     status = status_of(state)
     placed = bool(nodes) and (status is not Status.PENDING or "CONFIGURING" in state)
-    return Job(
+    return SlurmJob(
         id=number(record.job_id) or 0,
         name=text(record.name),
         state=state,
@@ -130,7 +129,7 @@ def job_from(record: JobRecord, had: int = 0) -> Job | None:
         wckey=text(record.wckey),
         comment=text(record.comment),
         gpus=gpus,
-        shares=(shares or spread(gpus, nodes)) if placed else (),
+        allocations=(allocations or spread_evenly(gpus, nodes)) if placed else (),
         array=number(record.array_job_id) or 0,
         task=number(record.array_task_id) if number(record.array_job_id) else None,
         waiting=text(record.array_task_string),
@@ -143,17 +142,17 @@ def job_from(record: JobRecord, had: int = 0) -> Job | None:
     )
 
 
-def past_job_from(record: PastRecord) -> Job | None:
-    """A job of the accounting database, or None if it had no GPUs."""
+def job_from_accounting(record: AccountingRecord) -> SlurmJob | None:
+    """Convert a record of the accounting database; None for a job without GPUs."""
     nodes = expand(text(record.nodes)) if "assigned" not in text(record.nodes) else ()
-    gpus = _counted(field(record.tres, "allocated")) or _counted(field(record.tres, "requested"))
+    gpus = _tres_gpus(field(record.tres, "allocated")) or _tres_gpus(field(record.tres, "requested"))
     if not gpus:
         return None
     current = field(record.state, "current")
     state = words(current if current is not None else record.state)
     status = status_of(state)
     array = number(field(record.array, "job_id")) or 0
-    return Job(
+    return SlurmJob(
         id=number(record.job_id) or 0,
         name=text(record.name),
         state=state,
@@ -165,7 +164,7 @@ def past_job_from(record: PastRecord) -> Job | None:
         wckey=text(field(record.wckey, "wckey")),
         comment=text(field(record.comment, "job")),
         gpus=gpus,
-        shares=spread(gpus, nodes),
+        allocations=spread_evenly(gpus, nodes),
         array=array,
         task=number(field(record.array, "task_id")) if array else None,
         het=number(field(record.het, "job_id")) or 0,
@@ -176,33 +175,33 @@ def past_job_from(record: PastRecord) -> Job | None:
     )
 
 
-def tasks_waiting(job: Job) -> int:
-    """How many tasks of an array one waiting record stands for."""
+def tasks_waiting(job: SlurmJob) -> int:
+    """Return the number of array tasks behind one pending record."""
     return max(1, len(numbers(job.waiting.partition("%")[0]))) if job.task is None else 1
 
 
-def spread(gpus: int, nodes: tuple[str, ...]) -> tuple[Share, ...]:
-    """A total over nodes as evenly as it goes, the first ones having more: all that can be said of it."""
+def spread_evenly(gpus: int, nodes: tuple[str, ...]) -> tuple[NodeAllocation, ...]:
+    """Distribute a total evenly over nodes, with the remainder on the first ones."""
     if not nodes:
         return ()
     each, rest = divmod(gpus, len(nodes))
-    shares = (Share(node, each + (number < rest)) for number, node in enumerate(nodes))
-    return tuple(share for share in shares if share.gpus)
+    allocations = (NodeAllocation(node, each + (number < rest)) for number, node in enumerate(nodes))
+    return tuple(share for share in allocations if share.gpus)
 
 
-def _shares(record: JobRecord, nodes: tuple[str, ...]) -> tuple[Share, ...]:
+def _shares(record: JobRecord, nodes: tuple[str, ...]) -> tuple[NodeAllocation, ...]:
     details = record.gres_detail if isinstance(record.gres_detail, list | tuple) else ()
     if len(details) != len(nodes):
         return ()
-    shares = (
-        Share(node, count_in(text(detail)), indices_in(text(detail)))
+    allocations = (
+        NodeAllocation(node, count_in(text(detail)), indices_in(text(detail)))
         for node, detail in zip(nodes, details, strict=True)
     )
-    return tuple(share for share in shares if share.gpus)
+    return tuple(share for share in allocations if share.gpus)
 
 
-def _asked(record: JobRecord, placed: int) -> int:
-    nodes = placed or number(record.node_count) or 1
+def _requested(record: JobRecord, node_count: int) -> int:
+    nodes = node_count or number(record.node_count) or 1
     return (
         count_in(text(record.tres_alloc_str))
         or count_in(text(record.tres_req_str))
@@ -213,12 +212,12 @@ def _asked(record: JobRecord, placed: int) -> int:
     )
 
 
-def _counted(tres: object) -> int:
-    """GPUs in the list of resources that the accounting database gives."""
+def _tres_gpus(tres: object) -> int:
+    """Count the GPUs in a list of trackable resources."""
     rows = [row for row in tres if isinstance(row, dict)] if isinstance(tres, list | tuple) else []
     gpus = [row for row in rows if row.get("type") == "gres"]
-    whole = sum(number(row.get("count")) or 0 for row in gpus if row.get("name") == "gpu")
-    return whole or sum(
+    total = sum(number(row.get("count")) or 0 for row in gpus if row.get("name") == "gpu")
+    return total or sum(
         number(row.get("count")) or 0 for row in gpus if str(row.get("name")).startswith("gpu:")
     )
 

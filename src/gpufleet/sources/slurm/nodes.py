@@ -1,8 +1,8 @@
-"""Slurm's nodes in the fleet's terms, from JSON or from the lines of `scontrol -o show nodes`.
+"""Convert Slurm nodes to the types of the fleet, from JSON or from `scontrol -o show nodes`.
 
-A node is faulty while Slurm calls it down, failing, not responding or registered with less than
-it should have; it is cordoned while it is drained, under maintenance or blocked. Slurm's reason
-goes with both. A node that is powered down to save energy is neither: a job would wake it.
+A node is faulty while Slurm calls it down, failing, not responding or registered with too few resources. It
+is cordoned while it is drained, in maintenance or blocked. A node that is powered down to save energy is
+neither, because a job would wake it.
 """
 
 import re
@@ -22,7 +22,7 @@ _VENDORS = (
 
 
 def node_from(record: NodeRecord) -> FleetNode | None:
-    """The node; None for a place that is only planned."""
+    """Convert a record; None for a node that is only planned."""
     state = words(record.state, record.state_flags)
     name, gres = text(record.name), text(record.gres)
     if "FUTURE" in state or not name:
@@ -32,7 +32,7 @@ def node_from(record: NodeRecord) -> FleetNode | None:
         broken = ""
     reason = text(record.reason)
     model = type_in(gres)
-    also = dict.fromkeys((text(record.hostname), text(record.address)))
+    aliases = dict.fromkeys((text(record.hostname), text(record.address)))
     labels = {
         "slurm/partitions": text(record.partitions),
         "slurm/features": text(record.active_features),
@@ -41,7 +41,7 @@ def node_from(record: NodeRecord) -> FleetNode | None:
     }
     return FleetNode(
         name=name,
-        aliases=tuple(alias for alias in also if alias and alias != name),
+        aliases=tuple(alias for alias in aliases if alias and alias != name),
         source="slurm",
         ready=not broken,
         not_ready_reason=f"Slurm says {broken}" + (f": {reason}" if reason else "") if broken else "",
@@ -55,23 +55,23 @@ def node_from(record: NodeRecord) -> FleetNode | None:
 
 
 def nodes_in_text(lines: str) -> tuple[NodeRecord, ...]:
-    """The records of `scontrol -o show nodes`, one a line."""
+    """Parse the output of `scontrol -o show nodes`, one record per line."""
     return tuple(_record(line) for line in lines.splitlines() if line.startswith("NodeName="))
 
 
 def _record(line: str) -> NodeRecord:
-    # The reason is a person's own words, which may look like fields; it stands behind all of them.
+    # The reason is free text that may look like fields; it comes last.
     before, _, reason = line.partition(" Reason=")
     marks = list(_FIELD.finditer(before))
     ends = [mark.start() for mark in marks[1:]] + [len(before)]
-    said = {mark[1]: before[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True)}
+    fields = {mark[1]: before[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True)}
     return NodeRecord(
-        name=said.get("NodeName", ""),
-        hostname=said.get("NodeHostName", ""),
-        address=said.get("NodeAddr", ""),
-        gres=said.get("Gres", ""),
-        state=said.get("State", ""),
+        name=fields.get("NodeName", ""),
+        hostname=fields.get("NodeHostName", ""),
+        address=fields.get("NodeAddr", ""),
+        gres=fields.get("Gres", ""),
+        state=fields.get("State", ""),
         reason=re.sub(r"\s*\[[^\[\]]*@[^\[\]]*\].*$", "", reason).strip(),
-        active_features=said.get("ActiveFeatures", ""),
-        partitions=said.get("Partitions", ""),
+        active_features=fields.get("ActiveFeatures", ""),
+        partitions=fields.get("Partitions", ""),
     )

@@ -1,30 +1,30 @@
-"""A job in the fleet's terms: an owner of kind SlurmJob with one pod for each of its nodes.
+"""Convert a job to fleet objects: an owner of kind SlurmJob with one pod per node.
 
-The tasks of an array have an owner above them of kind SlurmJobArray, the components of a
-heterogeneous job one of kind SlurmHetJob, so that each is one workload. The account is the
-namespace; where there are no accounts the user is. A job that waits is one pod without a node
-that asks for all GPUs; it becomes the pod of the job's first node.
+The tasks of an array have a parent of kind SlurmJobArray, the components of a heterogeneous job one of kind
+SlurmHetJob, so that each is one workload. The namespace is the account, or the user where there are no
+accounts. A pending job is one pod without a node that requests all GPUs; it becomes the pod of the job's
+first node.
 """
 
 import msgspec
 
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
-from gpufleet.sources.slurm.jobs import Job, Share, tasks_waiting
+from gpufleet.sources.slurm.jobs import NodeAllocation, SlurmJob, tasks_waiting
 
 SOURCE = "slurm"
 API_VERSION = "slurm"
 
 
 class JobObjects(msgspec.Struct, frozen=True):
-    """What the fleet is told of one job."""
+    """The fleet objects of one job."""
 
     owner: FleetOwner
     group: FleetOwner | None
     pods: tuple[FleetPod, ...]
 
 
-def objects_of(job: Job, uid: str, group_uid: str) -> JobObjects:
-    """The objects of a job; `group_uid` is that of its array or heterogeneous job, if it has one."""
+def objects_of(job: SlurmJob, uid: str, group_uid: str) -> JobObjects:
+    """Return the objects of a job; `group_uid` is the uid of its array or heterogeneous job, or empty."""
     group = _group(job, group_uid) if group_uid else None
     owner = FleetOwner(
         uid=uid,
@@ -41,32 +41,32 @@ def objects_of(job: Job, uid: str, group_uid: str) -> JobObjects:
         status=job.status,
     )
     reference = OwnerRef(uid, owner.kind, owner.name, API_VERSION)
-    shares = job.shares or (Share("", job.gpus * tasks_waiting(job)),)
-    pods = tuple(_pod(job, owner, reference, number, share) for number, share in enumerate(shares))
+    allocations = job.allocations or (NodeAllocation("", job.gpus * tasks_waiting(job)),)
+    pods = tuple(_pod(job, owner, reference, number, share) for number, share in enumerate(allocations))
     return JobObjects(owner, group, pods)
 
 
-def ended_objects(known: JobObjects, job: Job) -> JobObjects:
-    """The objects of a job that is over, on the GPUs that it is known to have had: Slurm forgets them."""
-    told = objects_of(job, known.owner.uid, known.group.uid if known.group else "")
-    held = {pod.node: pod for pod in known.pods if pod.node}
-    if not held:
-        return told
+def ended_objects(known: JobObjects, job: SlurmJob) -> JobObjects:
+    """Return the objects of an ended job with its known GPUs, which Slurm no longer reports."""
+    ended = objects_of(job, known.owner.uid, known.group.uid if known.group else "")
+    placed = {pod.node: pod for pod in known.pods if pod.node}
+    if not placed:
+        return ended
     pods = tuple(
-        msgspec.structs.replace(pod, phase=job.status, ended=job.ended, annotations=told.owner.annotations)
-        for pod in held.values()
+        msgspec.structs.replace(pod, phase=job.status, ended=job.ended, annotations=ended.owner.annotations)
+        for pod in placed.values()
     )
-    return JobObjects(told.owner, told.group, pods)
+    return JobObjects(ended.owner, ended.group, pods)
 
 
-def group_of(job: Job) -> tuple[str, int] | None:
-    """What the job is a part of: an array, a heterogeneous job, or nothing."""
+def group_of(job: SlurmJob) -> tuple[str, int] | None:
+    """Return the array or heterogeneous job of a job; None if it belongs to none."""
     if job.array:
         return "array", job.array
     return ("het", job.het) if job.het else None
 
 
-def _group(job: Job, uid: str) -> FleetOwner:
+def _group(job: SlurmJob, uid: str) -> FleetOwner:
     kind, number = ("SlurmJobArray", job.array) if job.array else ("SlurmHetJob", job.het)
     return FleetOwner(
         uid=uid,
@@ -81,7 +81,9 @@ def _group(job: Job, uid: str) -> FleetOwner:
     )
 
 
-def _pod(job: Job, owner: FleetOwner, reference: OwnerRef, number: int, share: Share) -> FleetPod:
+def _pod(
+    job: SlurmJob, owner: FleetOwner, reference: OwnerRef, number: int, share: NodeAllocation
+) -> FleetPod:
     phase = job.status
     placed = share.node != ""
     return FleetPod(
@@ -106,7 +108,7 @@ def _pod(job: Job, owner: FleetOwner, reference: OwnerRef, number: int, share: S
     )
 
 
-def _name(job: Job) -> str:
+def _name(job: SlurmJob) -> str:
     name = job.name or str(job.id)
     if job.array and job.task is not None:
         return f"{name}_{job.task}"
@@ -115,23 +117,23 @@ def _name(job: Job) -> str:
     return f"{name}+{job.offset}" if job.het else name
 
 
-def _namespace(job: Job) -> str:
+def _namespace(job: SlurmJob) -> str:
     return job.account or job.user or "default"
 
 
-def _labels(job: Job) -> dict[str, str]:
-    said = {
+def _labels(job: SlurmJob) -> dict[str, str]:
+    labels = {
         "slurm/user": job.user,
         "slurm/account": job.account,
         "slurm/partition": job.partition,
         "slurm/qos": job.qos,
         "slurm/wckey": job.wckey,
     }
-    return {key: value for key, value in said.items() if value}
+    return {key: value for key, value in labels.items() if value}
 
 
-def _annotations(job: Job) -> dict[str, str]:
-    said = {
+def _annotations(job: SlurmJob) -> dict[str, str]:
+    annotations = {
         "slurm/job-id": str(job.id),
         "slurm/state": "+".join(job.state),
         "slurm/reason": job.reason,
@@ -139,4 +141,4 @@ def _annotations(job: Job) -> dict[str, str]:
         "slurm/array-job-id": str(job.array or ""),
         "slurm/het-job-id": str(job.het or ""),
     }
-    return {key: value for key, value in said.items() if value}
+    return {key: value for key, value in annotations.items() if value}

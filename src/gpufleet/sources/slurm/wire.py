@@ -1,8 +1,8 @@
-"""What Slurm answers in JSON, with only the fields that are needed.
+"""Slurm's JSON responses, with only the fields that are needed.
 
-The same field is an integer in 22.05, and from 23.02 on more and more of them are
-`{"set": …, "infinite": …, "number": …}`; a state is a word, a word with flags beside it, or a
-list. So fields are taken as they come, and `number` and `words` make one thing of all.
+The same field is an integer in 22.05 and, in more and more cases from 23.02 on,
+`{"set": …, "infinite": …, "number": …}`. A state is a word, a word with separate flags, or a list. So fields
+are decoded as they are, and `number`, `text` and `words` normalise them.
 """
 
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class JobRecord(msgspec.Struct, frozen=True, gc=False):
-    """A job as `squeue --json` and slurmrestd tell it."""
+    """A job of `squeue --json` or slurmrestd."""
 
     job_id: Any = 0
     name: Any = ""
@@ -50,7 +50,7 @@ class JobRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeRecord(msgspec.Struct, frozen=True, gc=False):
-    """A node as `scontrol show nodes --json` and slurmrestd tell it."""
+    """A node of `scontrol show nodes --json` or slurmrestd."""
 
     name: Any = ""
     hostname: Any = ""
@@ -65,8 +65,8 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False):
     boot_time: Any = None
 
 
-class PastRecord(msgspec.Struct, frozen=True, gc=False):
-    """A job as the accounting database tells it, through `sacct --json` or slurmrestd."""
+class AccountingRecord(msgspec.Struct, frozen=True, gc=False):
+    """A job of the accounting database, through `sacct --json` or slurmrestd."""
 
     job_id: Any = 0
     name: Any = ""
@@ -85,42 +85,42 @@ class PastRecord(msgspec.Struct, frozen=True, gc=False):
     time: Any = None
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _Response(msgspec.Struct, frozen=True):
     errors: Any = ()
 
 
-class _Jobs(_Answer, frozen=True):
+class _Jobs(_Response, frozen=True):
     jobs: tuple[JobRecord, ...] | None = None
 
 
-class _Nodes(_Answer, frozen=True):
+class _Nodes(_Response, frozen=True):
     nodes: tuple[NodeRecord, ...] | None = None
 
 
-class _Past(_Answer, frozen=True):
-    jobs: tuple[PastRecord, ...] | None = None
+class _AccountingJobs(_Response, frozen=True):
+    jobs: tuple[AccountingRecord, ...] | None = None
 
 
 def read_jobs(raw: bytes) -> tuple[JobRecord, ...]:
-    """The jobs of an answer; SlurmUnavailable if it is an error or no answer at all."""
-    answer = _decoded(raw, _Jobs)
-    return _there(answer.errors, answer.jobs, "jobs")
+    """Decode jobs; raise SlurmUnavailable for an error or an invalid response."""
+    response = _decode(raw, _Jobs)
+    return _checked(response.errors, response.jobs, "jobs")
 
 
 def read_nodes(raw: bytes) -> tuple[NodeRecord, ...]:
-    """The nodes of an answer; SlurmUnavailable if it is an error or no answer at all."""
-    answer = _decoded(raw, _Nodes)
-    return _there(answer.errors, answer.nodes, "nodes")
+    """Decode nodes; raise SlurmUnavailable for an error or an invalid response."""
+    response = _decode(raw, _Nodes)
+    return _checked(response.errors, response.nodes, "nodes")
 
 
-def read_past(raw: bytes) -> tuple[PastRecord, ...]:
-    """The jobs of an answer of the accounting database; SlurmUnavailable as above."""
-    answer = _decoded(raw, _Past)
-    return _there(answer.errors, answer.jobs, "jobs")
+def read_accounting(raw: bytes) -> tuple[AccountingRecord, ...]:
+    """Decode jobs of the accounting database; raise SlurmUnavailable for an error or an invalid response."""
+    response = _decode(raw, _AccountingJobs)
+    return _checked(response.errors, response.jobs, "jobs")
 
 
 def number(value: Any) -> int | None:
-    """The number that a field stands for; None for unset and infinite."""
+    """Return a field as a number; None for unset and infinite."""
     if isinstance(value, dict):
         return number(value.get("number")) if value.get("set") and not value.get("infinite") else None
     if isinstance(value, bool) or value is None:
@@ -132,7 +132,7 @@ def number(value: Any) -> int | None:
 
 
 def text(value: Any) -> str:
-    """The words of a field; empty for what Slurm writes for nothing."""
+    """Return a field as text; empty for Slurm's notations of nothing."""
     found = (
         ",".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else str(value)
     )
@@ -140,7 +140,7 @@ def text(value: Any) -> str:
 
 
 def words(*values: Any) -> tuple[str, ...]:
-    """Every word of some states, in capitals: `mixed`, `MIXED+DRAIN` or a list of them."""
+    """Return the upper-case words of states such as `mixed`, `MIXED+DRAIN` or a list."""
     found: list[str] = []
     for value in values:
         parts = value if isinstance(value, list | tuple) else str(value or "").split("+")
@@ -149,24 +149,24 @@ def words(*values: Any) -> tuple[str, ...]:
 
 
 def field(value: Any, *names: str) -> Any:
-    """A field of a field; None where any of them is missing."""
+    """Return a nested field; None if any level is missing."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
-def _decoded(raw: bytes, shape: type[T]) -> T:
+def _decode(raw: bytes, type_: type[T]) -> T:
     try:
-        return msgspec.json.decode(raw, type=shape)
+        return msgspec.json.decode(raw, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SlurmUnavailable(f"Slurm's answer is not the JSON that was expected: {error}") from None
+        raise SlurmUnavailable(f"Slurm's response is not the expected JSON: {error}") from None
 
 
-def _there(errors: Any, found: T | None, what: str) -> T:
+def _checked(errors: Any, found: T | None, field_name: str) -> T:
     if errors:
         first = errors[0] if isinstance(errors, list | tuple) else errors
-        said = text(field(first, "description")) or text(field(first, "error")) or str(first)
-        raise SlurmUnavailable(f"Slurm answers with an error: {said[:300]}")
+        message = text(field(first, "description")) or text(field(first, "error")) or str(first)
+        raise SlurmUnavailable(f"Slurm responds with an error: {message[:300]}")
     if found is None:
-        raise SlurmUnavailable(f"Slurm's answer has no {what}")
+        raise SlurmUnavailable(f"Slurm's response has no {field_name}")
     return found

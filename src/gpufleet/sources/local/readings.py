@@ -1,4 +1,4 @@
-"""What the driver of this machine reads, in the terms of the metric source."""
+"""Convert the driver's readings and processes to the types of the metric source."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -26,11 +26,11 @@ _MEASURED: dict[Quantity, Callable[[DeviceReading], float | None]] = {
     Quantity.POWER_LIMIT: lambda r: r.power_limit_watts,
     Quantity.ENERGY: lambda r: r.energy_joules,
 }
-"""Every quantity that a driver tells; the memory utilization of drivers is another thing (busy time)."""
+"""The quantities of a driver; its own memory utilization is something else (busy time)."""
 
 
 def identities(node: str, devices: Iterable[Device]) -> tuple[GpuIdentity, ...]:
-    """The GPUs that have readings, by index."""
+    """Return the identity of each device."""
     return tuple(
         GpuIdentity(GpuRef(node, device.index), device.uuid, device.model or "", device.vendor.upper())
         for device in devices
@@ -38,12 +38,12 @@ def identities(node: str, devices: Iterable[Device]) -> tuple[GpuIdentity, ...]:
 
 
 def readings_from(gpus: tuple[GpuIdentity, ...], found: Sequence[DeviceReading], at: float) -> Readings:
-    """One refresh in columns; a GPU that could not be read has NaN."""
+    """Return one refresh in columns; NaN for a GPU that could not be read."""
     by_uuid = {reading.uuid: reading for reading in found}
     rows = [by_uuid.get(gpu.uuid) for gpu in gpus]
     values, times = {}, {}
     for quantity, measure in _MEASURED.items():
-        column = np.array([_present(measure(row)) if row else math.nan for row in rows], np.float64)
+        column = np.array([_or_nan(measure(row)) if row else math.nan for row in rows], np.float64)
         if not np.isnan(column).all():
             values[quantity] = column
             taken = np.array([row.at if row else math.nan for row in rows], np.float64)
@@ -52,7 +52,7 @@ def readings_from(gpus: tuple[GpuIdentity, ...], found: Sequence[DeviceReading],
 
 
 def processes_from(node: str, found: Iterable[DeviceProcess], at: float) -> Processes:
-    """The processes on the GPUs, by GPU and pid."""
+    """Return the processes by GPU and pid."""
     rows = [
         GpuProcess(
             gpu=GpuRef(node, process.index),
@@ -70,5 +70,5 @@ def processes_from(node: str, found: Iterable[DeviceProcess], at: float) -> Proc
     return Processes(tuple(sorted(rows, key=lambda row: (row.gpu, row.pid))))
 
 
-def _present(value: float | None) -> float:
+def _or_nan(value: float | None) -> float:
     return math.nan if value is None else float(value)
