@@ -22,7 +22,7 @@ Rows = dict[tuple[str, str], tuple[Any, ...]]
 """By what is counted (cluster, namespace, label, workload) and its name: GPU-hours, idle, cost, utilization."""
 
 
-def by_the_reference(
+def expected_hour(
     hour: int,
     held: Sequence[AllocationPeriod],
     capacities: Sequence[CapacityPeriod],
@@ -30,9 +30,9 @@ def by_the_reference(
     price: str,
     step: int = 300,
 ) -> Rows:
-    had = reference.who_had_what(hour, held, capacities)
+    had = reference.reference_allocations(hour, held, capacities)
 
-    def row(mine: list[reference.Had], *, by_gpu: bool) -> tuple[Any, ...]:
+    def row(mine: list[reference.ReferenceAllocation], *, by_gpu: bool) -> tuple[Any, ...]:
         found = reference.hits(mine, samples)
         points = [hit.value for hit in found] if by_gpu else reference.moments(found)
         cost = sum((h.part * (h.end - h.start) for h in mine), Fraction(0)) * Fraction(price)
@@ -53,7 +53,7 @@ def by_the_reference(
     return rows
 
 
-async def in_the_store(store: Store, cluster: str, hour: int) -> Rows:
+async def stored_hour(store: Store, cluster: str, hour: int) -> Rows:
     number = hour // 3600
     span = HoursQuery(cluster=cluster, first=number, last=number, limit=10_000)
     found: list[tuple[tuple[str, str], tuple[Any, ...]]] = [
@@ -68,8 +68,8 @@ async def in_the_store(store: Store, cluster: str, hour: int) -> Rows:
         (("label", row.dimension_value), _amounts(row))
         for row in await store.statistics.label_hours(span, "label", TEAM, "")
     ]
-    wanted = WorkloadHoursQuery(cluster=cluster, first=number, last=number, limit=10_000)
-    total, workloads = await store.workload_pages.page(wanted)
+    query = WorkloadHoursQuery(cluster=cluster, first=number, last=number, limit=10_000)
+    total, workloads = await store.workload_pages.page(query)
     assert total == len(workloads)
     found += [(("workload", row.owner_uid), _amounts(row)) for row in workloads]
     assert len(dict(found)) == len(found), "a row is there twice"

@@ -99,7 +99,7 @@ class World:
 
 
 class Server:
-    """One server over the world: its picture, its books, its rounds."""
+    """One server over the world: its fleet, its recorder, its rounds."""
 
     def __init__(
         self,

@@ -89,15 +89,15 @@ def _tenants(dice: random.Random, node: str, gpu: int, first: int, end: int) -> 
         at = until
 
 
-def openmetrics(spoken: Sequence[tuple[str, Past]]) -> str:
-    """The readings as Prometheus keeps them, in the words of dcgm-exporter or of nvidia_gpu_exporter.
+def openmetrics(parts: Sequence[tuple[str, Past]]) -> str:
+    """Return the readings as OpenMetrics, with the metrics of dcgm-exporter or nvidia_gpu_exporter.
 
-    Each was scraped a few seconds before the moment at which it counts.
+    Each sample was scraped a few seconds before the time at which it counts.
     """
     lines: dict[str, list[str]] = {}
-    for dialect, told in spoken:
-        for (node, gpu, at), value in told.readings.items():
-            if dialect == "dcgm":
+    for exporter, part in parts:
+        for (node, gpu, at), value in part.readings.items():
+            if exporter == "dcgm":
                 name, labels = "DCGM_FI_DEV_GPU_UTIL", f'Hostname="{node}",gpu="{gpu}"'
             else:
                 name, labels = (

@@ -1,6 +1,6 @@
 """An hour of accounting the slow and obvious way: millisecond by moment, sample by sample, in fractions.
 
-Shares nothing with `gpufleet.accounting` but the meaning of its words.
+Shares no code with `gpufleet.accounting`.
 """
 
 from collections import defaultdict
@@ -16,10 +16,10 @@ HOUR = 3_600_000
 
 
 @dataclass
-class Had:
+class ReferenceAllocation:
     """A part of a GPU for a stretch in which nothing changes."""
 
-    holding: AllocationPeriod
+    period: AllocationPeriod
     gpu: int | None
     part: Fraction
     start: int
@@ -30,19 +30,19 @@ def ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def part_of(holding: AllocationPeriod) -> Fraction:
-    return Fraction(max(1, min(1_000_000, round(holding.share * 1_000_000))), 1_000_000)
+def share_of(period: AllocationPeriod) -> Fraction:
+    return Fraction(max(1, min(1_000_000, round(period.share * 1_000_000))), 1_000_000)
 
 
-def who_had_what(
-    hour: int, holdings: Iterable[AllocationPeriod], capacities: Sequence[CapacityPeriod]
-) -> list[Had]:
+def reference_allocations(
+    hour: int, periods_given: Iterable[AllocationPeriod], capacities: Sequence[CapacityPeriod]
+) -> list[ReferenceAllocation]:
     low, high = hour * 1000, hour * 1000 + HOUR
     periods = []
-    for holding in holdings:
-        start, end = max(low, ms(holding.start)), min(high, ms(holding.end) if holding.end else high)
+    for period in periods_given:
+        start, end = max(low, ms(period.start)), min(high, ms(period.end) if period.end else high)
         if start < end:
-            periods.append((holding, start, end))
+            periods.append((period, start, end))
     moments = {low, high}
     for _, start, end in periods:
         moments |= {start, end}
@@ -52,29 +52,29 @@ def who_had_what(
             min(high, ms(capacity.end)) if capacity.end else high,
         }
     ordered = sorted(moment for moment in moments if low <= moment <= high)
-    had: list[Had] = []
+    had: list[ReferenceAllocation] = []
     for start, end in pairwise(ordered):
-        room: dict[str, Fraction] = {}
+        left: dict[str, Fraction] = {}
         for capacity in capacities:
             if ms(capacity.start) <= start and (not capacity.end or end <= ms(capacity.end)):
-                room[capacity.node] = max(room.get(capacity.node, Fraction(0)), Fraction(capacity.gpus))
+                left[capacity.node] = max(left.get(capacity.node, Fraction(0)), Fraction(capacity.gpus))
         whole: dict[tuple[str, int], Fraction] = defaultdict(lambda: Fraction(1))
         present = [h for h, s, e in periods if s <= start and end <= e]
-        for holding in sorted(present, key=lambda h: (h.start, h.pod_uid), reverse=True):
-            named = sorted(set(holding.held))[: holding.gpus]
-            unnamed = holding.gpus - len(named)
-            wanted: list[tuple[int | None, Fraction]] = []
+        for period in sorted(present, key=lambda h: (h.start, h.pod_uid), reverse=True):
+            named = sorted(set(period.held))[: period.gpus]
+            unnamed = period.gpus - len(named)
+            claimed: list[tuple[int | None, Fraction]] = []
             if unnamed:
-                wanted.append((None, part_of(holding) * unnamed))
-            wanted += [(gpu, part_of(holding)) for gpu in named]
-            for gpu, part in wanted:
-                granted = min(part, room.get(holding.node, Fraction(0)))
+                claimed.append((None, share_of(period) * unnamed))
+            claimed += [(gpu, share_of(period)) for gpu in named]
+            for gpu, part in claimed:
+                granted = min(part, left.get(period.node, Fraction(0)))
                 if gpu is not None:
-                    granted = min(granted, whole[holding.node, gpu])
-                    whole[holding.node, gpu] -= granted
-                room[holding.node] = room.get(holding.node, Fraction(0)) - granted
+                    granted = min(granted, whole[period.node, gpu])
+                    whole[period.node, gpu] -= granted
+                left[period.node] = left.get(period.node, Fraction(0)) - granted
                 if granted:
-                    had.append(Had(holding, gpu, granted, start, end))
+                    had.append(ReferenceAllocation(period, gpu, granted, start, end))
     return had
 
 
@@ -87,14 +87,14 @@ def capacity_hours(hour: int, capacities: Iterable[CapacityPeriod]) -> float:
     return float(Fraction(total, HOUR))
 
 
-def gpu_hours(had: Iterable[Had]) -> float:
+def gpu_hours(had: Iterable[ReferenceAllocation]) -> float:
     return float(sum((h.part * (h.end - h.start) for h in had), Fraction(0)) / HOUR)
 
 
-def model(had: Had) -> str:
-    if had.gpu is not None and had.holding.models:
-        return had.holding.models[had.holding.held.index(had.gpu)]
-    return had.holding.model
+def model(had: ReferenceAllocation) -> str:
+    if had.gpu is not None and had.period.models:
+        return had.period.models[had.period.held.index(had.gpu)]
+    return had.period.model
 
 
 def half_up(value: Fraction) -> int:
@@ -118,22 +118,22 @@ Sample = tuple[str, int, int, float]
 class Hit:
     """A sample that a holder had its part in."""
 
-    had: Had
+    had: ReferenceAllocation
     time: int
     value: int
 
 
-def hits(had: Iterable[Had], samples: Iterable[Sample]) -> list[Hit]:
+def hits(had: Iterable[ReferenceAllocation], samples: Iterable[Sample]) -> list[Hit]:
     return [
         Hit(h, time, round(value * 10_000))
         for node, gpu, time, value in samples
         for h in had
-        if h.holding.node == node and h.gpu == gpu and h.start <= time < h.end
+        if h.period.node == node and h.gpu == gpu and h.start <= time < h.end
     ]
 
 
-def idle_hours(found: Iterable[Hit], had: Sequence[Had], step: int) -> float:
-    """Time under 5%: from the sample on, while the same holding has the same part of the GPU."""
+def idle_hours(found: Iterable[Hit], had: Sequence[ReferenceAllocation], step: int) -> float:
+    """Time under 5%: from the sample on, while the same period has the same part of the GPU."""
     total = Fraction(0)
     for hit in found:
         if hit.value >= 5 * 10_000:
@@ -143,7 +143,7 @@ def idle_hours(found: Iterable[Hit], had: Sequence[Had], step: int) -> float:
         while grown and end < stop:
             grown = False
             for h in had:
-                same = h.holding is hit.had.holding and h.gpu == hit.had.gpu and h.part == hit.had.part
+                same = h.period is hit.had.period and h.gpu == hit.had.gpu and h.part == hit.had.part
                 if same and h.start <= end < h.end:
                     end, grown = min(stop, h.end), True
         total += hit.had.part * (end - hit.time)
@@ -181,14 +181,16 @@ def moments(found: Sequence[Hit]) -> list[int]:
     return values
 
 
-def grouped(had: Iterable[Had], key: Callable[[AllocationPeriod], Any]) -> dict[Any, list[Had]]:
-    groups: dict[Any, list[Had]] = defaultdict(list)
+def grouped(
+    had: Iterable[ReferenceAllocation], key: Callable[[AllocationPeriod], Any]
+) -> dict[Any, list[ReferenceAllocation]]:
+    groups: dict[Any, list[ReferenceAllocation]] = defaultdict(list)
     for h in had:
-        groups[key(h.holding)].append(h)
+        groups[key(h.period)].append(h)
     return groups
 
 
-def pods_over_time(had: Sequence[Had]) -> tuple[float, int, int, float]:
+def pods_over_time(had: Sequence[ReferenceAllocation]) -> tuple[float, int, int, float]:
     """Mean, most and fewest pods at once, and most GPUs at once."""
     edges = sorted({h.start for h in had} | {h.end for h in had})
     lengths, counts, parts = [], [], []
@@ -196,7 +198,7 @@ def pods_over_time(had: Sequence[Had]) -> tuple[float, int, int, float]:
         present = [h for h in had if h.start <= start and end <= h.end]
         if present:
             lengths.append(end - start)
-            counts.append(len({h.holding.pod_uid for h in present}))
+            counts.append(len({h.period.pod_uid for h in present}))
             parts.append(sum((h.part for h in present), Fraction(0)))
     mean_pods = Fraction(sum(c * n for c, n in zip(counts, lengths, strict=True)), sum(lengths))
     return float(mean_pods), max(counts), min(counts), float(max(parts))

@@ -1,4 +1,4 @@
-"""Servers that come, go and take over from each other keep the same books as one that never slept.
+"""Servers that take over from each other account for the same as one that runs all the time.
 
 What happened is written down twice: by servers over a real store, and by the test itself as plain
 periods. Whatever happens while no server looks is known from the moment at which one looked last.
@@ -31,7 +31,7 @@ _VALUES = {
 
 @dataclass
 class Truth:
-    """Who held what when, as far as anybody could know."""
+    """Who held what when, as far as it could be observed."""
 
     open: dict[str, AllocationPeriod] = field(default_factory=dict)
     closed: list[AllocationPeriod] = field(default_factory=list)
@@ -75,8 +75,8 @@ events = st.lists(
 )
 
 
-class Play:
-    """The history, played to the servers and written down as the truth."""
+class History:
+    """A history that is played to the servers and recorded as the truth."""
 
     def __init__(self, store: Store) -> None:
         self.time = Time(HOUR + 60.0)
@@ -104,7 +104,7 @@ class Play:
             )
             self.world.pods[made.uid] = made
             self.truth.begin(made, self.time.now)
-            self.tell(made)
+            self.put_pod(made)
         elif what in ("finish", "delete", "relabel") and running:
             uid = running[which % len(running)]
             self.change(what, uid, alive)
@@ -124,7 +124,7 @@ class Play:
             after = msgspec.structs.replace(before, phase=Status.COMPLETED, ended=now)
             self.world.pods[uid] = after
             self.truth.end(uid, now)
-            self.tell(after)
+            self.put_pod(after)
         elif what == "delete":
             del self.world.pods[uid]
             self.truth.end(uid, seen)
@@ -139,9 +139,9 @@ class Play:
             else:
                 start = self.truth.open.pop(uid).start
                 self.truth.begin(after, start)
-            self.tell(after)
+            self.put_pod(after)
 
-    def tell(self, changed: FleetPod) -> None:
+    def put_pod(self, changed: FleetPod) -> None:
         for server in self.servers:
             server.fleet.put_pod(changed)
 
@@ -155,43 +155,45 @@ class Play:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events)
-async def test_the_books_are_the_same_whoever_kept_them(store: Store, happened: list[Event]) -> None:
-    play = Play(store)
-    await play.open()
-    await play.round()
+async def test_accounting_is_the_same_whichever_server_leads(store: Store, happened: list[Event]) -> None:
+    history = History(store)
+    await history.open()
+    await history.round()
     for event in happened:
-        await play.step(event)
-    play.time.now = max(play.time.now, HOUR + 3650.0)
-    if not play.servers:
-        await play.open()
-    await play.round()
-    await check(store, play)
+        await history.step(event)
+    history.time.now = max(history.time.now, HOUR + 3650.0)
+    if not history.servers:
+        await history.open()
+    await history.round()
+    await check(store, history)
 
 
-async def check(store: Store, play: Play) -> None:
-    held = play.truth.all()
+async def check(store: Store, history: History) -> None:
+    held = history.truth.all()
     capacities = [CapacityPeriod(node="a", gpus=8, model="H200", start=HOUR - 9000.0)]
     grid = SampleGrid(HOUR, STEP, NodeNames())
     await grid.read(Prometheus(_VALUES))
-    wanted = roll_up(HOUR, held, capacities, grid.samples(), PLAN)
-    span = HoursQuery(cluster=play.cluster, first=NUMBER, last=NUMBER, limit=1000)
+    expected = roll_up(HOUR, held, capacities, grid.samples(), PLAN)
+    span = HoursQuery(cluster=history.cluster, first=NUMBER, last=NUMBER, limit=1000)
     (row,) = await store.statistics.cluster_hours(span)
-    assert row.allocated_gpu_hours == reference.gpu_hours(reference.who_had_what(HOUR, held, capacities))
-    assert row.allocated_gpu_hours == wanted.cluster.usage.allocated_gpu_hours
-    assert row.avg_utilization == wanted.cluster.usage.utilization.mean
+    assert row.allocated_gpu_hours == reference.gpu_hours(
+        reference.reference_allocations(HOUR, held, capacities)
+    )
+    assert row.allocated_gpu_hours == expected.cluster.usage.allocated_gpu_hours
+    assert row.avg_utilization == expected.cluster.usage.utilization.mean
     labels = await store.statistics.label_hours(span, "label", "team", "")
     assert {
         r.dimension_value: (r.allocated_gpu_hours, r.idle_gpu_hours, r.p95_utilization) for r in labels
     } == {
         r.dimension_value: (r.usage.allocated_gpu_hours, r.usage.idle_gpu_hours, r.usage.utilization.p95)
-        for r in wanted.labels
+        for r in expected.labels
         if r.dimension_key == "team"
     }
     total, rows = await store.workload_pages.page(
-        WorkloadHoursQuery(cluster=play.cluster, first=NUMBER, last=NUMBER, limit=1000)
+        WorkloadHoursQuery(cluster=history.cluster, first=NUMBER, last=NUMBER, limit=1000)
     )
-    assert total == len(rows) == len(wanted.workloads)
+    assert total == len(rows) == len(expected.workloads)
     assert {r.workload_name: (r.allocated_gpu_hours, r.cost, r.sample_count) for r in rows} == {
         r.name: (r.usage.allocated_gpu_hours, r.usage.cost, r.usage.utilization.samples)
-        for r in wanted.workloads
+        for r in expected.workloads
     }

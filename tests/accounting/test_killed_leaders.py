@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import asyncpg
 import pytest
-from tests.accounting.expected import by_the_reference, in_the_store
+from tests.accounting.expected import expected_hour, stored_hour
 from tests.accounting.past import PRICE, SETTINGS, Past, openmetrics, past
 from tests.prometheus_fixture import running_prometheus
 
@@ -54,10 +54,17 @@ class Servers:
     def start(self) -> None:
         number = len(list(self._folder.glob("log-*")))
         log = self._folder / f"log-{number}"
-        words = ["serve", "--port", "0", "--data", str(self._folder / "data"), "--log-format", "json"]
+        arguments = ["serve", "--port", "0", "--data", str(self._folder / "data"), "--log-format", "json"]
         with log.open("wb") as file:
             self._running[log] = subprocess.Popen(
-                [sys.executable, "-m", "gpufleet", *words, "--kubeconfig", str(self._folder / "kubeconfig")],
+                [
+                    sys.executable,
+                    "-m",
+                    "gpufleet",
+                    *arguments,
+                    "--kubeconfig",
+                    str(self._folder / "kubeconfig"),
+                ],
                 cwd=self._folder,
                 env=self._environment,
                 stdout=file,
@@ -93,8 +100,8 @@ class Servers:
 
 @contextmanager
 def servers(folder: Path, database: str, prometheus: str) -> Iterator[Servers]:
-    told = {"DATABASE_URL": database, "PROMETHEUS_URL": prometheus, "HOME": str(folder)}
-    running = Servers(folder, {**os.environ, **told})
+    settings = {"DATABASE_URL": database, "PROMETHEUS_URL": prometheus, "HOME": str(folder)}
+    running = Servers(folder, {**os.environ, **settings})
     try:
         yield running
     finally:
@@ -200,8 +207,8 @@ class Locks:
 
 async def check(store: Store, true: Past) -> None:
     for hour in true.starts:
-        wanted = by_the_reference(hour, true.held, true.capacities, true.samples(hour), PRICE)
-        assert await in_the_store(store, "default", hour) == wanted
+        expected = expected_hour(hour, true.held, true.capacities, true.samples(hour), PRICE)
+        assert await stored_hour(store, "default", hour) == expected
     summed = "SELECT sum(allocated) FROM {table} WHERE cluster = 1 AND hour < $1"
     last = true.starts[-1] // 3600 + 1
     for grouping in ("cluster", "namespace", "label", "workload"):
@@ -224,5 +231,5 @@ async def lasting(store: Store, table: str) -> int:
 
 async def until(found: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(120):
-        while not await found():  # noqa: ASYNC110 - other processes tell of nothing
+        while not await found():  # noqa: ASYNC110 - other processes send no events
             await asyncio.sleep(0.02)

@@ -50,8 +50,8 @@ async def hours(
 
 
 async def billed(store: Store) -> dict[str, float]:
-    wanted = WorkloadHoursQuery(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
-    _, rows = await store.workload_pages.page(wanted)
+    query = WorkloadHoursQuery(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
+    _, rows = await store.workload_pages.page(query)
     return {row.workload_name: row.allocated_gpu_hours for row in rows}
 
 
@@ -165,27 +165,27 @@ async def test_a_workload_that_lives_for_seconds_between_two_rounds_is_billed_fo
 # Clusters that go
 
 
-async def test_a_cluster_that_disappears_keeps_its_hours_and_stops_nobody_else(store: Store) -> None:
+async def test_a_cluster_that_disappears_keeps_its_hours_and_stops_no_other(store: Store) -> None:
     time = Time(HOUR + 1.0)
     there = Server(world(), store, measured(0, 1), time)
     lost = Server(world(), store, measured(0, 1), time, cluster="lost")
     seen = True
-    book = Recorder(lost.fleet, store, time, lambda: seen)
-    account = AccountedCluster(book, measured(0, 1), PLAN, STEP)
-    clock = AccountingLoop([account], store, _nothing, time)
+    recorder = Recorder(lost.fleet, store, time, lambda: seen)
+    account = AccountedCluster(recorder, measured(0, 1), PLAN, STEP)
+    loop = AccountingLoop([account], store, _nothing, time)
     await there.round()
-    await clock.round(account)
+    await loop.round(account)
     seen = False  # its API does not answer any more
     for minutes in (5, 10, 61):
         time.now = HOUR + 60.0 * minutes + 1
         await there.round()
-        await clock.round(account)
+        await loop.round(account)
     assert await store.snapshots.count("lost", HOUR, HOUR + 7200) == 1
     assert await store.snapshots.count("prod", HOUR, HOUR + 7200) == 3
     for cluster in ("prod", "lost"):
         (row,) = await hours(store, cluster)
         assert row.allocated_gpu_hours == 2.0
-    # then it is taken out of the settings: nobody follows it, and what is known of it stays
+    # then it is removed from the settings: it is no longer followed, and its data stays
     time.now = HOUR + 7260.0
     await there.round()
     assert sorted(await store.accounted.names()) == ["lost", "prod"]
@@ -263,7 +263,7 @@ async def test_a_night_of_23_or_25_hours_has_an_hour_for_each_hour_of_utc(
 
 
 @pytest.mark.parametrize(
-    ("written", "kept"),
+    ("written", "stored"),
     [
         ("a\x00b", "a\ufffdb"),
         (r"C:\u0000", r"C:\u0000"),
@@ -272,8 +272,8 @@ async def test_a_night_of_23_or_25_hours_has_an_hour_for_each_hour_of_utc(
     ],
     ids=["NUL", "backslash", "both", "long"],
 )
-async def test_no_annotation_keeps_the_books_from_being_written(
-    store: Store, written: str, kept: str
+async def test_no_annotation_prevents_the_hour_from_being_stored(
+    store: Store, written: str, stored: str
 ) -> None:
     time, true = Time(HOUR + 10.0), world()
     true.pods["p"] = msgspec.structs.replace(true.pods["p"], annotations={"cost-center": written})
@@ -283,9 +283,9 @@ async def test_no_annotation_keeps_the_books_from_being_written(
     await store.ended.save("prod", server.fleet.drain_ended())
     time.now = HOUR + 3660.0
     await server.round()
-    wanted = HoursQuery(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
-    (row,) = await store.statistics.label_hours(wanted, "annotation", "cost-center", "")
-    assert (row.dimension_value, row.allocated_gpu_hours) == (kept, 1.0)
+    query = HoursQuery(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
+    (row,) = await store.statistics.label_hours(query, "annotation", "cost-center", "")
+    assert (row.dimension_value, row.allocated_gpu_hours) == (stored, 1.0)
 
 
 async def test_a_node_whose_exporter_changed_its_name_within_the_hour_keeps_all_samples(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""How far the books are, told from the store by whichever server."""
+"""The progress of accounting is read from the store."""
 
 from tests.accounting.histories import HOUR, STEP, Prometheus, Server, Time, World, pod
 

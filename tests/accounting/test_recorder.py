@@ -1,4 +1,4 @@
-"""Books over a real store: hours, restarts, takeovers, late news, gaps."""
+"""Accounting over a real store: hours, restarts, takeovers, late information, gaps."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ from gpufleet.model.workload import Status
 from gpufleet.store import Store
 
 NUMBER = HOUR // 3600
-WANTED = HoursQuery(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
+QUERY = HoursQuery(cluster="prod", first=NUMBER, last=NUMBER, limit=100)
 
 
 def world() -> World:
@@ -39,8 +39,8 @@ def measured(*gpus: int, value: float = 50.0, moments: range = range(12)) -> Pro
 
 
 async def hour_of(store: Store, number: int = NUMBER) -> tuple[float, float | None, int]:
-    wanted = msgspec.structs.replace(WANTED, first=number, last=number)
-    (row,) = await store.statistics.cluster_hours(wanted)
+    query = msgspec.structs.replace(QUERY, first=number, last=number)
+    (row,) = await store.statistics.cluster_hours(query)
     return row.allocated_gpu_hours, row.avg_utilization, row.sample_count
 
 
@@ -50,15 +50,15 @@ async def test_an_hour_appears_when_it_is_over(store: Store) -> None:
     for minutes in (0, 30, 59):
         time.now = HOUR + minutes * 60.0
         await server.round()
-    assert await store.statistics.cluster_hours(WANTED) == []
+    assert await store.statistics.cluster_hours(QUERY) == []
     time.now = HOUR + 3600 + 60.0
     await server.round()
-    (row,) = await store.statistics.cluster_hours(WANTED)
+    (row,) = await store.statistics.cluster_hours(QUERY)
     assert (row.allocated_gpu_hours, row.capacity_gpu_hours, row.total_gpu_capacity) == (2.0, 4.0, 4)
     assert (row.allocation_rate, row.avg_utilization, row.sample_count, row.cost) == (50.0, 50.0, 12, 7.0)
-    (space,) = await store.statistics.namespace_hours(WANTED, "")
+    (space,) = await store.statistics.namespace_hours(QUERY, "")
     assert (space.namespace, space.active_workload_count, space.total_gpu_capacity) == ("ml", 1, 4)
-    (label,) = await store.statistics.label_hours(WANTED, "label", "team", "")
+    (label,) = await store.statistics.label_hours(QUERY, "label", "team", "")
     assert (label.dimension_value, label.allocated_gpu_count) == ("nlp", 2.0)
     total, rows = await store.workload_pages.page(
         WorkloadHoursQuery(cluster="prod", first=NUMBER, last=NUMBER, limit=20)
@@ -73,11 +73,11 @@ async def test_a_second_run_leaves_the_same_rows(store: Store) -> None:
     await server.round()
     time.now = HOUR + 3660.0
     await server.round()
-    first = await store.statistics.cluster_hours(WANTED)
+    first = await store.statistics.cluster_hours(QUERY)
     await store.database.execute("UPDATE accounted_hour SET stale = true")
     server.account.tried.clear()
     await server.round()
-    (again,) = await store.statistics.cluster_hours(WANTED)
+    (again,) = await store.statistics.cluster_hours(QUERY)
     assert msgspec.structs.replace(again, updated_at=first[0].updated_at) == first[0]
     assert again.updated_at > first[0].updated_at
 
@@ -124,7 +124,7 @@ async def test_a_label_that_changed_splits_the_hour_also_over_a_restart(store: S
     await server.round()
     time.now = HOUR + 3660.0
     await Server(true, store, measured(0, 1), time).round()
-    rows = await store.statistics.label_hours(WANTED, "label", "team", "")
+    rows = await store.statistics.label_hours(QUERY, "label", "team", "")
     assert {row.dimension_value: row.allocated_gpu_hours for row in rows} == {"nlp": 0.5, "vision": 1.5}
     assert (await hour_of(store))[0] == 2.0
 
@@ -181,14 +181,14 @@ async def test_an_hour_without_the_metric_source_is_made_of_its_snapshots_and_me
     assert await hour_of(store) == (2.0, 50.0, 12)
 
 
-async def test_an_hour_at_which_nobody_looked_has_no_row(store: Store) -> None:
+async def test_an_hour_without_data_has_no_row(store: Store) -> None:
     time = Time()
     server = Server(world(), store, Prometheus(), time)
     time.now = HOUR + 120.0
     await server.round()
     time.now = HOUR + 3660.0 + 120
     await server.round()
-    assert await store.statistics.cluster_hours(WANTED) == []
+    assert await store.statistics.cluster_hours(QUERY) == []
     assert await server.recorder.due_hours(time.now) == []
 
 
@@ -238,7 +238,7 @@ async def test_hours_that_take_long_neither_cost_snapshots_nor_delay_the_hour_th
     assert set(done) == set(range(NUMBER, NUMBER + 20))
 
 
-async def test_a_snapshot_is_taken_as_soon_as_the_picture_can_be_trusted(store: Store) -> None:
+async def test_a_snapshot_is_taken_as_soon_as_the_fleet_is_up_to_date(store: Store) -> None:
     time = Time(HOUR + 1.0)
     server = Server(world(), store, Prometheus(), time)
     seen = False
@@ -250,31 +250,31 @@ async def test_a_snapshot_is_taken_as_soon_as_the_picture_can_be_trusted(store: 
     assert await store.snapshots.newest("prod", time.now) == HOUR
 
 
-async def test_books_that_cannot_be_pruned_are_kept_on(store: Store) -> None:
+async def test_accounting_continues_if_pruning_fails(store: Store) -> None:
     time = Time(HOUR + 1.0)
     server = Server(world(), store, measured(0, 1), time)
 
     async def prune() -> None:
-        raise RuntimeError("somebody's view depends on a month")
+        raise RuntimeError("a view depends on a partition")
 
-    clock = AccountingLoop([server.account], store, prune, time, tick=0.01)
+    loop = AccountingLoop([server.account], store, prune, time, tick=0.01)
     await store.accounted.open("prod", time.now)
-    keeping = asyncio.create_task(clock.run_as_leader())
+    leading = asyncio.create_task(loop.run_as_leader())
     async with asyncio.timeout(60):
         while await store.snapshots.newest("prod", time.now) is None:
-            assert not keeping.done()
+            assert not leading.done()
             await asyncio.sleep(0.01)
         time.now = HOUR + 3660.0
-        while not await store.statistics.cluster_hours(WANTED):
-            assert not keeping.done()
+        while not await store.statistics.cluster_hours(QUERY):
+            assert not leading.done()
             await asyncio.sleep(0.01)
-    keeping.cancel()
-    await asyncio.gather(keeping, return_exceptions=True)
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
 
 
 async def test_the_first_snapshot_of_a_node_that_was_just_met_says_who_holds_its_gpus(store: Store) -> None:
     true = world()
-    true.nodes["a"] = FleetNode(name="a", gpu_count=4, gpu_model="H200")  # nobody knows since when
+    true.nodes["a"] = FleetNode(name="a", gpu_count=4, gpu_model="H200")  # its creation is not known
     server = Server(true, store, Prometheus(), Time(HOUR + 3.0))
     await server.round()
     taken = await store.snapshots.latest("prod", HOUR + 3.0)

@@ -32,7 +32,7 @@ MODELS = st.sampled_from(["H200", "MI300X"])
 
 
 @st.composite
-def holdings(draw: st.DrawFn) -> list[AllocationPeriod]:
+def allocation_periods(draw: st.DrawFn) -> list[AllocationPeriod]:
     found = []
     for number in range(draw(st.integers(0, 8))):
         start = draw(moments)
@@ -108,13 +108,15 @@ def as_samples(values: dict[tuple[str, int, int], float]) -> Samples:
     )
 
 
-def check(usage: Usage, had: list[reference.Had], values: list[reference.Sample], by_gpu: bool) -> None:
+def check(
+    usage: Usage, had: list[reference.ReferenceAllocation], values: list[reference.Sample], by_gpu: bool
+) -> None:
     found = reference.hits(had, values)
     points = [hit.value for hit in found] if by_gpu else reference.moments(found)
     assert usage.allocated_gpu_hours == reference.gpu_hours(had)
     assert usage.idle_gpu_hours == reference.idle_hours(found, had, STEP * 1000)
     assert msgspec.structs.asdict(usage.utilization) == reference.spread(points, found)
-    assert usage.workloads == len({h.holding.workload_uid + h.holding.namespace for h in had})
+    assert usage.workloads == len({h.period.workload_uid + h.period.namespace for h in had})
     cost = sum(
         (h.part * (h.end - h.start) * Fraction(str(PLAN.prices[reference.model(h)])) for h in had),
         Fraction(0),
@@ -123,18 +125,16 @@ def check(usage: Usage, had: list[reference.Had], values: list[reference.Sample]
 
 
 @settings(max_examples=300, deadline=None)
-@given(holdings(), capacities(), readings)
+@given(allocation_periods(), capacities(), readings)
 def test_the_roll_up_is_what_the_reference_says_to_the_last_digit(
     held: list[AllocationPeriod], had_gpus: list[CapacityPeriod], values: dict[tuple[str, int, int], float]
 ) -> None:
     hour = roll_up(HOUR, held, had_gpus, as_samples(values), PLAN)
-    had = reference.who_had_what(HOUR, held, had_gpus)
+    had = reference.reference_allocations(HOUR, held, had_gpus)
     points = [(n, i, (HOUR + c * STEP) * 1000, v) for (n, i, c), v in values.items()]
     assert hour.cluster.capacity_gpu_hours == reference.capacity_hours(HOUR, had_gpus)
     check(hour.cluster.usage, had, points, by_gpu=False)
-    spaces = reference.grouped(
-        (h for h in had if h.holding.namespace != "kube-system"), lambda h: h.namespace
-    )
+    spaces = reference.grouped((h for h in had if h.period.namespace != "kube-system"), lambda h: h.namespace)
     assert [row.namespace for row in hour.namespaces] == sorted(spaces)
     for row in hour.namespaces:
         check(row.usage, spaces[row.namespace], points, by_gpu=False)
@@ -144,7 +144,7 @@ def test_the_roll_up_is_what_the_reference_says_to_the_last_digit(
     for label in rows:
         check(label.usage, teams[label.dimension_value], points, by_gpu=False)
     works = reference.grouped(
-        (h for h in had if h.holding.namespace != "kube-system"), lambda h: (h.namespace, h.workload_uid)
+        (h for h in had if h.period.namespace != "kube-system"), lambda h: (h.namespace, h.workload_uid)
     )
     assert [(row.namespace, row.uid) for row in hour.workloads] == sorted(works)
     for work in hour.workloads:
@@ -156,7 +156,7 @@ def test_the_roll_up_is_what_the_reference_says_to_the_last_digit(
 
 
 @settings(max_examples=200, deadline=None)
-@given(holdings(), capacities(), st.randoms())
+@given(allocation_periods(), capacities(), st.randoms())
 def test_hours_add_up_and_do_not_depend_on_the_order_of_the_input(
     held: list[AllocationPeriod], had: list[CapacityPeriod], random: object
 ) -> None:
@@ -175,7 +175,7 @@ def _exact(usage: Usage) -> int:
     return round(usage.allocated_gpu_hours * 3_600_000 * 1_000_000)
 
 
-def holding(**changes: object) -> AllocationPeriod:
+def period(**changes: object) -> AllocationPeriod:
     facts: dict[str, object] = {
         "pod_uid": "p",
         "pod": "p",
@@ -203,15 +203,15 @@ def hour_of(*held: AllocationPeriod, gpus: int = 4) -> Hour:
 
 
 def test_a_workload_of_seconds_is_billed_for_seconds() -> None:
-    hour = hour_of(holding(start=HOUR + 60.0, end=HOUR + 69.0))
+    hour = hour_of(period(start=HOUR + 60.0, end=HOUR + 69.0))
     assert hour.workloads[0].usage.allocated_gpu_hours == 9 / 3600
     assert hour.workloads[0].usage.utilization.mean is None
 
 
 def test_where_clocks_disagree_the_newer_holder_proves_that_the_older_had_let_go() -> None:
     hour = hour_of(
-        holding(pod_uid="old", workload_uid="old", end=HOUR + 1805.0),
-        holding(pod_uid="new", workload_uid="new", start=HOUR + 1800.0),
+        period(pod_uid="old", workload_uid="old", end=HOUR + 1805.0),
+        period(pod_uid="new", workload_uid="new", start=HOUR + 1800.0),
     )
     assert [(row.uid, row.usage.allocated_gpu_hours) for row in hour.workloads] == [
         ("new", 0.5),
@@ -220,8 +220,8 @@ def test_where_clocks_disagree_the_newer_holder_proves_that_the_older_had_let_go
 
 
 def test_the_full_hour_belongs_to_the_hour_that_it_begins() -> None:
-    ends = hour_of(holding(start=HOUR - 100.0, end=float(HOUR)))
-    begins = hour_of(holding(start=HOUR + 3600.0))
+    ends = hour_of(period(start=HOUR - 100.0, end=float(HOUR)))
+    begins = hour_of(period(start=HOUR + 3600.0))
     assert ends.workloads == begins.workloads == ()
 
 

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.accounting.expected import by_the_reference, in_the_store
+from tests.accounting.expected import expected_hour, stored_hour
 from tests.accounting.past import PRICE, SETTINGS, openmetrics, past
 from tests.prometheus_fixture import running_prometheus
 
@@ -35,8 +35,8 @@ async def test_hours_of_last_week_are_what_the_reference_says_whichever_exporter
             for (_, part), lines in zip(parts, told, strict=True):
                 assert len(lines) == part.hours
                 for hour, line in zip(part.starts, lines, strict=True):
-                    wanted = by_the_reference(hour, part.held, part.capacities, part.samples(hour), PRICE)
-                    assert await in_the_store(store, "default", hour) == wanted
+                    wanted = expected_hour(hour, part.held, part.capacities, part.samples(hour), PRICE)
+                    assert await stored_hour(store, "default", hour) == wanted
                     workloads = sum(what == "workload" for what, _ in wanted)
                     assert line == f"default {moment(hour)}: {workloads} workloads"
             first = parts[0][1].starts

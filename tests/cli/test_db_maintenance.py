@@ -124,7 +124,7 @@ def test_backfill_keeps_an_hour_whose_allocation_periods_were_pruned(
     assert main(["db", "prune", "--config", str(config)]) == 0
     assert "1 rows of holding, cluster prod, deleted" in capsys.readouterr().out
     assert main(["db", "backfill", *hour]) == 0
-    assert capsys.readouterr().out == ("prod 2021-05-03T00:00Z: kept, who held the GPUs is forgotten\n")
+    assert capsys.readouterr().out == ("prod 2021-05-03T00:00Z: kept, the allocation periods were pruned\n")
     assert asyncio.run(_gpu_hours(store_settings)) == [2.0]
 
 

@@ -42,13 +42,13 @@ def worlds() -> Iterator[Mapping[str, str]]:
 
 @pytest.fixture
 def everything(worlds: Mapping[str, str]) -> str:
-    """A Prometheus that scrapes all vocabularies at once."""
+    """A Prometheus that scrapes all exporters."""
     return worlds["everything"]
 
 
 @pytest.fixture(scope="session")
 def victoria() -> Iterator[str]:
-    """A VictoriaMetrics that scrapes all vocabularies at once."""
+    """A VictoriaMetrics that scrapes all exporters."""
     pages = WORLDS["everything"]
     with exporter(pages) as target, running_victoriametrics(scrape_config(target, pages)) as url:
         yield url
@@ -63,7 +63,7 @@ async def opened(url: str, **settings: object) -> AsyncIterator[PrometheusSource
 
 
 async def until(source: PrometheusSource, enough: Callable[[Readings], bool]) -> Readings:
-    """The first picture that is complete; Prometheus has to scrape first."""
+    """Return the first complete readings; Prometheus has to scrape first."""
     for _ in range(100):
         readings = await source.refresh()
         if enough(readings):

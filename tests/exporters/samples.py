@@ -1,4 +1,4 @@
-"""A small exporter that speaks every vocabulary: pages of text, served for a real Prometheus to scrape."""
+"""A small server with the metrics of every exporter, for a real Prometheus to scrape."""
 
 import threading
 from collections.abc import Iterator, Mapping

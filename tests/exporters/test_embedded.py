@@ -212,14 +212,14 @@ async def test_without_the_store_the_last_readings_stay_and_the_past_is_unavaila
 def test_steps_answer_as_a_slow_look_through_all_samples_does(
     samples: list[tuple[int, float]], start: int, step: int
 ) -> None:
-    kept = dict(sorted(samples))
+    stored = dict(sorted(samples))
     grid = np.arange(start, start + 6 * step, step, dtype=np.float64)
-    series = GpuSeries(A, np.array(list(kept), float), np.array(list(kept.values())))
+    series = GpuSeries(A, np.array(list(stored), float), np.array(list(stored.values())))
     expected = []
     for moment in grid:
-        past = [time for time in kept if moment - LOOKBACK < time <= moment]
-        expected.append(kept[max(past)] if past else math.nan)
-    if kept:
+        past = [time for time in stored if moment - LOOKBACK < time <= moment]
+        expected.append(stored[max(past)] if past else math.nan)
+    if stored:
         np.testing.assert_array_equal(at_steps(series, grid), expected)
 
 
@@ -240,12 +240,12 @@ async def test_a_fleet_that_changes_with_every_refresh_is_read_and_tidied(
         watts = {A: 100.0 + turn, GpuRef(f"node-{turn}", 0): 50.0}
         await store.readings.append("here", refresh(T0 + 10 * turn, watts))
     clock.now = T0 + 900.0
-    asked = (POWER, [A], T0, T0 + 790, 10)
-    before = points(await metrics.series(*asked))
+    span = (POWER, [A], T0, T0 + 790, 10)
+    before = points(await metrics.series(*span))
     assert before[A] == {T0 + 10 * turn: 100.0 + turn for turn in range(80)}
     await metrics.compact()
     assert await store.database.fetchval("SELECT count(*) FROM reading_tick") == 0
-    assert points(await metrics.series(*asked)) == before
+    assert points(await metrics.series(*span)) == before
 
 
 async def test_a_clock_that_was_ahead_does_not_freeze_the_latest_readings(

@@ -32,7 +32,7 @@ class Proxy:
     def __init__(self, upstream: str) -> None:
         self.upstream, self.fault, self.where = upstream, "", ""
         self.url = ""
-        self.said: dict[str, object] = {}
+        self.extra: dict[str, object] = {}
         self.headers: list[dict[str, str]] = []
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -63,21 +63,21 @@ class Proxy:
         if fault == "renamed":
             body = body.replace(b"DCGM_FI_PROF_DRAM_ACTIVE", b"DCGM_FI_OTHER")
         if fault in ("partial", "remark"):
-            body = _beside(json.loads(body), self.said, "dcgm-1" if fault == "partial" else "")
+            body = _with_extra(json.loads(body), self.extra, "dcgm-1" if fault == "partial" else "")
         if fault == "truncated":
             packed = gzip.compress(body)
             return web.Response(body=packed[: len(packed) // 2], headers={"Content-Encoding": "gzip"})
         return web.Response(body=body, status=reply.status)
 
 
-def _beside(answer: dict[str, Any], said: dict[str, object], lost: str) -> bytes:
-    """An answer with more `said` beside the result, which lacks one store: the only one that has the node `lost`."""
-    if lost and isinstance(answer["data"], list):
-        answer["data"] = [name for name in answer["data"] if not name.startswith("DCGM_FI_DEV")]
+def _with_extra(response: dict[str, Any], extra: dict[str, object], lost: str) -> bytes:
+    """Return a response with `extra` fields that lacks the series of the node `lost`."""
+    if lost and isinstance(response["data"], list):
+        response["data"] = [name for name in response["data"] if not name.startswith("DCGM_FI_DEV")]
     elif lost:
-        found = answer["data"]["result"]
-        answer["data"]["result"] = [series for series in found if lost not in series["metric"].values()]
-    return json.dumps({**answer, **said}, separators=(",", ":")).encode()
+        found = response["data"]["result"]
+        response["data"]["result"] = [series for series in found if lost not in series["metric"].values()]
+    return json.dumps({**response, **extra}, separators=(",", ":")).encode()
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ async def test_a_source_in_trouble_makes_readings_older_and_health_degraded(prox
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "message"),
     [
         ("truncated", "is truncated"),
         ("endless", "larger than 100000 bytes"),
@@ -133,10 +133,10 @@ async def test_a_source_in_trouble_makes_readings_older_and_health_degraded(prox
         ("unknown encoding", "responds in br, which was not accepted"),
     ],
 )
-async def test_a_response_that_can_not_be_used_says_why(proxy: Proxy, fault: str, words: str) -> None:
+async def test_a_response_that_can_not_be_used_says_why(proxy: Proxy, fault: str, message: str) -> None:
     proxy.fault = fault
     async with PrometheusClient(MetricsSettings(url=proxy.url, max_answer_bytes=100_000)) as client:
-        with pytest.raises(MetricsUnavailable, match=words):
+        with pytest.raises(MetricsUnavailable, match=message):
             await client.instant("up", 0)
 
 
@@ -167,7 +167,7 @@ async def test_one_failed_query_costs_only_its_own_quantity(proxy: Proxy) -> Non
         assert not source.health().metrics["utilization"].error
 
 
-async def test_gpus_that_vanish_from_the_answers_vanish_from_the_picture(proxy: Proxy) -> None:
+async def test_gpus_that_vanish_from_the_responses_vanish_from_the_readings(proxy: Proxy) -> None:
     async with opened(proxy.url) as source:
         await until(source, complete)
         proxy.fault, proxy.where = "nan", "timestamp(DCGM"
@@ -182,22 +182,22 @@ STORE_DOWN: dict[str, object] = {
 }
 
 
-def everybody(readings: Readings) -> bool:
+def all_gpus(readings: Readings) -> bool:
     return len(readings) == 10 and not readings.errors
 
 
 async def test_what_a_partial_response_lacks_stays_and_is_reported(proxy: Proxy) -> None:
     async with opened(proxy.url) as source:
-        before = await until(source, everybody)
+        before = await until(source, all_gpus)
         row = before.rows[GPU]
         other = before.rows[GpuRef("agent-1", 0)]
-        proxy.fault, proxy.said = "partial", STORE_DOWN
+        proxy.fault, proxy.extra = "partial", STORE_DOWN
         older = before.sampled_at(other) or math.inf
         after = await until(source, lambda readings: (readings.sampled_at(other) or 0.0) > older)
         assert after.gpus == before.gpus
         assert after.holders == before.holders
-        assert {kept: {fault.kind for fault in faults} for kept, faults in after.faults.items()} == {
-            kept: {fault.kind for fault in faults} for kept, faults in before.faults.items()
+        assert {row: {fault.kind for fault in faults} for row, faults in after.faults.items()} == {
+            row: {fault.kind for fault in faults} for row, faults in before.faults.items()
         }
         assert after.value(row, Quantity.POWER) == before.value(row, Quantity.POWER) == 512.5
         assert after.time(row, Quantity.POWER) == before.time(row, Quantity.POWER)
@@ -225,41 +225,41 @@ async def test_what_partial_responses_lack_is_forgotten_after_an_hour(proxy: Pro
     later = 0.0
     settings = MetricsSettings(url=proxy.url, refresh=3600.0, detect=0.01)
     async with PrometheusSource(settings, lambda: time.time() + later) as source:
-        before = await until(source, everybody)
-        proxy.fault, proxy.said = "partial", STORE_DOWN
+        before = await until(source, all_gpus)
+        proxy.fault, proxy.extra = "partial", STORE_DOWN
         later = 3000.0
         assert (await source.refresh()).gpus == before.gpus
         later = 3700.0
         assert len(await source.refresh()) == 0
 
 
-async def test_ranges_that_are_not_whole_are_answered_and_told_and_soon_asked_again(proxy: Proxy) -> None:
-    wanted = [GPU, GpuRef("agent-1", 0)]
+async def test_partial_ranges_are_returned_and_reported_and_soon_queried_again(proxy: Proxy) -> None:
+    gpus = [GPU, GpuRef("agent-1", 0)]
     async with opened(proxy.url, refresh=0.2) as source:
-        await until(source, everybody)
+        await until(source, all_gpus)
         end = time.time()
-        proxy.fault, proxy.said = "partial", STORE_DOWN
-        found = await source.series(Quantity.UTILIZATION, wanted, end - 60, end, 15)
-        assert [series.gpu for series in found] == wanted[1:]
+        proxy.fault, proxy.extra = "partial", STORE_DOWN
+        found = await source.series(Quantity.UTILIZATION, gpus, end - 60, end, 15)
+        assert [series.gpu for series in found] == gpus[1:]
         assert not source.health().healthy
         proxy.fault = ""
         for _ in range(100):
-            found = await source.series(Quantity.UTILIZATION, wanted, end - 60, end, 15)
-            if [series.gpu for series in found] == sorted(wanted):
+            found = await source.series(Quantity.UTILIZATION, gpus, end - 60, end, 15)
+            if [series.gpu for series in found] == sorted(gpus):
                 break
             await asyncio.sleep(0.1)
-        assert [series.gpu for series in found] == sorted(wanted)
+        assert [series.gpu for series in found] == sorted(gpus)
         await until(source, lambda _: source.health().healthy)
 
 
 async def test_a_remark_on_an_expression_raises_no_alarm(proxy: Proxy) -> None:
     async with opened(proxy.url) as source:
         proxy.fault = "remark"
-        proxy.said = {"warnings": ["PromQL warning: a"], "infos": ["PromQL info: might not be a counter"]}
+        proxy.extra = {"warnings": ["PromQL warning: a"], "infos": ["PromQL info: might not be a counter"]}
         await until(source, lambda readings: complete(readings) and source.health().healthy)
 
 
-async def test_nobody_waits_for_a_source_that_never_answered() -> None:
+async def test_no_caller_waits_for_a_source_that_never_answered() -> None:
     async with opened("http://127.0.0.1:9", timeout=1.0) as source:
         readings = await source.latest()
         assert len(readings) == 0
@@ -270,7 +270,7 @@ async def test_nobody_waits_for_a_source_that_never_answered() -> None:
         assert await source.rdma() is None
 
 
-async def test_the_picture_refreshes_by_itself_and_converges_when_the_source_flaps(proxy: Proxy) -> None:
+async def test_readings_refresh_by_themselves_and_converge_when_the_source_flaps(proxy: Proxy) -> None:
     settings = MetricsSettings(url=proxy.url, refresh=0.2, detect=0.1, timeout=0.5)
     async with PrometheusSource(settings) as source:
         await until(source, complete)
@@ -349,7 +349,7 @@ async def test_health_recovers_from_whatever_broke_a_refresh(everything: str) ->
         await becomes(True)
 
 
-async def test_what_failed_when_asked_for_is_tried_again_though_nobody_asks(proxy: Proxy) -> None:
+async def test_a_failed_query_on_demand_is_retried_without_another_caller(proxy: Proxy) -> None:
     async with opened(proxy.url, refresh=0.5) as source:
         await until(source, complete)
         proxy.fault, proxy.where = "500", "process_gpu_memory_bytes"

@@ -107,7 +107,7 @@ def read(readings: Readings) -> dict[GpuRef, dict[Quantity, float]]:
 
 
 @pytest.mark.parametrize("name", list(PAGES))
-async def test_each_vocabulary_alone_is_found_and_read_in_our_units(
+async def test_each_exporter_alone_is_detected_and_converted_to_our_units(
     worlds: Mapping[str, str], name: str
 ) -> None:
     async with opened(worlds[name]) as source:
@@ -117,7 +117,7 @@ async def test_each_vocabulary_alone_is_found_and_read_in_our_units(
         assert not readings.errors
 
 
-async def test_all_vocabularies_at_once_make_one_picture_in_order(everything: str) -> None:
+async def test_all_exporters_together_make_one_ordered_result(everything: str) -> None:
     async with opened(everything) as source:
         before = time.time()
         readings = await until(source, lambda r: len(r) >= len(ALL))
@@ -133,7 +133,7 @@ async def test_all_vocabularies_at_once_make_one_picture_in_order(everything: st
                 assert before - 30 < sampled < readings.taken_at
 
 
-async def test_only_the_vocabularies_that_are_told_are_read(everything: str) -> None:
+async def test_only_the_configured_exporters_are_read(everything: str) -> None:
     async with opened(everything, vocabularies=("amd", "all-smi")) as source:
         readings = await until(source, lambda r: len(r) >= 3)
         assert {gpu.ref.node for gpu in readings.gpus} == {"amd-1", "allsmi-1"}
@@ -217,7 +217,7 @@ async def test_two_exporters_on_one_gpu_agree_by_its_uuid(worlds: Mapping[str, s
         assert readings.value(row, Quantity.POWER_LIMIT) == 450.0  # only the other one has it
 
 
-async def told(source: PrometheusSource) -> dict[str, object]:
+async def results_of(source: PrometheusSource) -> dict[str, object]:
     """All that a source says but the times."""
     readings = await source.refresh()
     rows = {gpu: row for row, gpu in enumerate(readings.gpus)}
@@ -229,17 +229,15 @@ async def told(source: PrometheusSource) -> dict[str, object]:
         "processes": [replace(row, time=0.0) for row in (await source.processes()).rows],
         "storage": await source.storage(),
         "ports": await source.rdma(),
-        "vocabularies": source.health().exporters,
+        "exporters": source.health().exporters,
         "errors": readings.errors,
     }
 
 
-async def test_victoriametrics_tells_of_the_same_exporters_what_prometheus_does(
-    victoria: str, everything: str
-) -> None:
+async def test_victoriametrics_and_prometheus_give_the_same_results(victoria: str, everything: str) -> None:
     async with opened(victoria, refresh=0.2) as source, opened(everything, refresh=0.2) as reference:
         for _ in range(200):  # both have to scrape every exporter first
-            found, expected = await told(source), await told(reference)
+            found, expected = await results_of(source), await results_of(reference)
             if all(expected[name] for name in expected.keys() - {"errors"}) and found == expected:
                 break
             await asyncio.sleep(0.2)
@@ -249,7 +247,7 @@ async def test_victoriametrics_tells_of_the_same_exporters_what_prometheus_does(
         assert len(await source.latest()) == len(ALL)
 
 
-async def test_victoriametrics_tells_a_sample_at_once_and_not_half_a_minute_later() -> None:
+async def test_victoriametrics_returns_a_sample_immediately_and_not_half_a_minute_later() -> None:
     sampled = round(time.time()) - 2
     page = f'nvidia_gpu_utilization_percent{{node="a",gpu="0"}} 50 {sampled}\n'
     with running_victoriametrics(openmetrics=page) as url:

@@ -70,7 +70,7 @@ def test_what_the_exporter_said_of_the_pod_comes_before_the_scrapes_labels() -> 
     assert holder_of({"hpc_job": "7", "namespace": "monitoring"}) == GpuUser(job="7")
 
 
-def test_values_are_asked_by_no_more_labels_than_tell_gpus_apart() -> None:
+def test_values_are_queried_by_the_fewest_labels_that_distinguish_gpus() -> None:
     seen = [
         {"Hostname": "a", "gpu": "0", "instance": "x:1"},
         {"Hostname": "a", "gpu": "1", "instance": "x:1"},
@@ -86,7 +86,7 @@ def test_prefixes_of_the_operators_choice_are_found_and_look_alikes_are_not() ->
     assert detect_exporters(["up", "go_goroutines"]) == ()
 
 
-def test_vocabularies_that_are_told_need_no_names() -> None:
+def test_configured_exporters_need_no_names() -> None:
     [exporter] = assumed_exporters(["dcgm"])
     assert "DCGM_FI_DEV_GPU_UTIL" in exporter.names
     assert Quantity.POWER in exporter.quantities
@@ -94,7 +94,7 @@ def test_vocabularies_that_are_told_need_no_names() -> None:
 
 def test_the_setting_names_every_vocabulary() -> None:
     [setting] = [s for s in settings_of("metrics", MetricsSettings) if s.name == "vocabularies"]
-    assert setting.facts.choices == tuple(vocabulary.name for vocabulary in KNOWN_EXPORTERS)
+    assert setting.facts.choices == tuple(exporter.name for exporter in KNOWN_EXPORTERS)
 
 
 def test_a_roster_notices_gpus_that_come_go_or_change() -> None:

@@ -177,10 +177,10 @@ async def test_what_no_metric_holds_is_derived_and_blanks_are_left_out(past: str
 async def test_the_same_range_is_asked_once(past: str) -> None:
     async with opened(past) as source:
         first = await source.series(Quantity.UTILIZATION, GPUS, START, NOW - 1200, 60.0)
-        kept = source._ranges.bytes
-        assert kept > 0
+        cached = source._ranges.bytes
+        assert cached > 0
         again = await source.series(Quantity.UTILIZATION, GPUS, START, NOW - 1200, 60.0)
-        assert source._ranges.bytes == kept
+        assert source._ranges.bytes == cached
         assert [points(series) for series in again] == [points(series) for series in first]
 
 

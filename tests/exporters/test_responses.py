@@ -73,7 +73,7 @@ def test_what_is_no_answer_is_said_to_be_none(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("extra", "warnings"),
     [
         ({}, []),
         ({"warnings": None, "infos": None}, []),
@@ -96,20 +96,20 @@ def test_what_is_no_answer_is_said_to_be_none(body: bytes) -> None:
         ({"warnings": ["x" * 5000]}, ["x" * 300]),
     ],
 )
-def test_an_answer_that_is_not_whole_is_told_and_a_remark_on_the_expression_is_not(
-    said: dict[str, object], told: list[str]
+def test_a_partial_response_is_reported_and_a_remark_on_the_expression_is_not(
+    extra: dict[str, object], warnings: list[str]
 ) -> None:
     whole = json.loads(vector([({"a": "x" * 1000}, "1")] * 600))  # more than one slice
-    for body in ({**whole, **said}, {**said, **whole}):  # VictoriaMetrics says it first, Thanos last
-        heard: list[str] = []
-        labels, _ = decode_instant(json.dumps(body, separators=(",", ":")).encode(), ("a",), heard.append)
+    for body in ({**whole, **extra}, {**extra, **whole}):  # VictoriaMetrics puts it first, Thanos last
+        reported: list[str] = []
+        labels, _ = decode_instant(json.dumps(body, separators=(",", ":")).encode(), ("a",), reported.append)
         assert len(labels) == 600
-        assert heard == told
-    heard = []
-    assert decode_names(json.dumps({"status": "success", "data": ["a"], **said}).encode(), heard.append) == [
-        "a"
-    ]
-    assert heard == told
+        assert reported == warnings
+    reported = []
+    assert decode_names(
+        json.dumps({"status": "success", "data": ["a"], **extra}).encode(), reported.append
+    ) == ["a"]
+    assert reported == warnings
 
 
 def test_a_range_lies_on_its_grid_with_gaps() -> None:
@@ -120,7 +120,7 @@ def test_a_range_lies_on_its_grid_with_gaps() -> None:
     np.testing.assert_array_equal(row, [1.0, np.nan, 3.0, np.nan, np.nan])
 
 
-def test_names_are_read_and_a_refusal_told() -> None:
+def test_names_are_decoded_and_an_error_is_raised() -> None:
     assert decode_names(b'{"status":"success","data":["a","b"]}', pytest.fail) == ["a", "b"]
     with pytest.raises(MetricsUnavailable, match="too many"):
         decode_names(b'{"status":"error","error":"too many"}', pytest.fail)

@@ -32,7 +32,7 @@ async def test_callers_share_one_fetch_and_keep_the_old_value_when_it_fails() ->
     now[0] = 20.0
     assert await shared.get() == 1
     now[0] = 40.0
-    await becomes(shared, 3)  # nobody waits for a source that failed
+    await becomes(shared, 3)  # no caller waits for a failing source
     assert calls == [0.0, 20.0, 40.0]
 
 
@@ -61,12 +61,12 @@ async def test_a_caller_that_gives_up_does_not_cut_off_the_others() -> None:
         return 7
 
     cache: QueryCache[int] = QueryCache(100, lambda: 0.0)
-    patient = asyncio.ensure_future(cache.get("k", lambda _: 60.0, fetch, lambda _: 1))
+    other = asyncio.ensure_future(cache.get("k", lambda _: 60.0, fetch, lambda _: 1))
     hasty = asyncio.ensure_future(cache.get("k", lambda _: 60.0, fetch, lambda _: 1))
     await asyncio.sleep(0)
     hasty.cancel()
     go.set()
-    assert await patient == 7
+    assert await other == 7
 
 
 async def test_a_failed_fetch_is_not_kept() -> None:
@@ -82,7 +82,7 @@ async def test_a_failed_fetch_is_not_kept() -> None:
     assert await cache.get("k", lambda _: 60.0, works, lambda _: 1) == 1
 
 
-async def test_nobody_waits_for_a_source_that_hangs() -> None:
+async def test_no_caller_waits_for_a_source_that_hangs() -> None:
     go, now = asyncio.Event(), [0.0]
 
     async def fetch() -> str:

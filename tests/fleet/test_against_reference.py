@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the live picture is what a look at everything would say."""
+"""After any sequence of events the live state equals a full recomputation."""
 
 import numpy as np
 import pytest
@@ -124,7 +124,7 @@ def read(fleet: Fleet, values: dict[tuple[str, int], float]) -> None:
 
 @settings(max_examples=250, deadline=None)
 @given(st.lists(events, max_size=40))
-def test_the_live_picture_agrees_with_a_look_at_everything(history: list[tuple]) -> None:  # type: ignore[type-arg]
+def test_the_live_state_equals_a_full_recomputation(history: list[tuple]) -> None:  # type: ignore[type-arg]
     fleet, reference = Fleet("c", clock=lambda: 1000.0), Reference()
     for event in history:
         apply(fleet, reference, event)

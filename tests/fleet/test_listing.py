@@ -1,4 +1,4 @@
-"""Orders that are kept sorted while workloads change are those that sorting anew would give."""
+"""Orders that are updated incrementally equal a full sort."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,8 +23,8 @@ def names(fleet: Fleet, order: str) -> list[str]:
     """Every workload in order, the slow and obvious way."""
     everyone = {uid: ended.workload for uid, ended in fleet.ended().items()} | dict(fleet.workloads())
     if order == "consumers":
-        holding = [w for w in fleet.workloads().values() if w.gpus > 0 and not w.status.ended]
-        return [w.uid for w in sorted(holding, key=lambda w: (-w.gpus, w.name, w.namespace, w.uid))]
+        consumers = [w for w in fleet.workloads().values() if w.gpus > 0 and not w.status.ended]
+        return [w.uid for w in sorted(consumers, key=lambda w: (-w.gpus, w.name, w.namespace, w.uid))]
     ends = order == "end_at"
     newest = sorted(everyone.values(), key=lambda w: (-(w.ended if ends else w.started), w.uid))
     return [w.uid for w in newest]

@@ -68,7 +68,7 @@ def test_a_replicaset_deleted_before_its_pods_makes_no_workload_of_its_own(fleet
     assert [branch.kind for branch in fleet.object_tree("d").children] == ["ReplicaSet"]
 
 
-def test_what_stands_between_a_workload_and_its_pods_is_told(fleet: Fleet) -> None:
+def test_the_controllers_between_a_workload_and_its_pods_are_found(fleet: Fleet) -> None:
     put_deployment(fleet)
     fleet.put_owner(
         FleetOwner(uid="old", kind="ReplicaSet", name="serve-0", namespace="ml", parent=DEPLOYMENT)
@@ -108,7 +108,7 @@ def test_shared_pods_without_a_named_gpu_are_counted_by_their_shares(fleet: Flee
     assert fleet.views()["a"].allocated == 2
 
 
-def test_who_holds_which_gpu_is_left_open_where_nobody_says(fleet: Fleet) -> None:
+def test_gpus_without_a_named_holder_are_only_counted(fleet: Fleet) -> None:
     fleet.put_pod(pod("p"))
     view = fleet.views()["a"]
     assert (view.allocated, view.holders, view.allocated_indices) == (4, {}, frozenset())
@@ -118,7 +118,7 @@ def test_who_holds_which_gpu_is_left_open_where_nobody_says(fleet: Fleet) -> Non
 
 def test_leases_name_the_gpus_of_a_pod_without_annotation(fleet: Fleet) -> None:
     fleet.put_pod(pod("p", gpus=2))
-    fleet.put_leases("a", {6: ("p",), 7: ("p",), 1: ("nobody",)})
+    fleet.put_leases("a", {6: ("p",), 7: ("p",), 1: ("unknown",)})
     assert fleet.views()["a"].holders == {6: ("p",), 7: ("p",)}
 
 
@@ -253,11 +253,11 @@ def test_where_an_agent_looks_its_word_counts(fleet: Fleet) -> None:
     assert fleet.views()["a"].state is NodeState.IDLE
 
 
-def test_what_changed_is_told_with_its_reason(fleet: Fleet) -> None:
+def test_changes_are_published_with_their_reason(fleet: Fleet) -> None:
     fleet.refresh()
-    heard: list[str] = []
+    published: list[str] = []
     stop = fleet.changes.subscribe(
-        lambda change: heard.append(f"{change.subject} {change.was} -> {change.now}: {change.reason}")
+        lambda change: published.append(f"{change.subject} {change.was} -> {change.now}: {change.reason}")
     )
     fleet.put_node(FleetNode(name="a", gpu_count=8, ready=False, not_ready_reason="kubelet stopped"))
     fleet.put_pod(pod("p", name="x"))
@@ -265,7 +265,7 @@ def test_what_changed_is_told_with_its_reason(fleet: Fleet) -> None:
     stop()
     fleet.drop_pod("p")
     fleet.refresh()
-    assert heard == ["node healthy -> faulty: kubelet stopped", "workload  -> Running: "]
+    assert published == ["node healthy -> faulty: kubelet stopped", "workload  -> Running: "]
 
 
 def test_a_cron_job_does_not_remember_every_job_that_it_ever_had(fleet: Fleet) -> None:
@@ -288,7 +288,7 @@ def test_a_cron_job_does_not_remember_every_job_that_it_ever_had(fleet: Fleet) -
     assert len(fleet.ownership.owners) == KEPT_GONE_PODS + 1
 
 
-def test_a_pod_that_asks_for_more_gpus_than_there_are_in_the_world_stops_nobody(fleet: Fleet) -> None:
+def test_a_pod_that_requests_a_billion_gpus_blocks_nothing(fleet: Fleet) -> None:
     fleet.put_pod(pod("greedy", gpus=10**12, held=(0, 1)))
     assert find_workload(fleet, "greedy").models == {"NVIDIA_H200": 10**12}
     fleet.drop_pod("greedy")

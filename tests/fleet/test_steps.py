@@ -1,4 +1,4 @@
-"""What is done in steps comes to the same as what is done at once, whatever changes between two steps."""
+"""Working in steps gives the same result as working in one go, whatever changes in between."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,7 +57,7 @@ events = st.lists(
 )
 
 
-def told(fleet: Fleet) -> tuple[list[AllocationPeriod], list[CapacityPeriod]]:
+def recorded(fleet: Fleet) -> tuple[list[AllocationPeriod], list[CapacityPeriod]]:
     """Every period; one that ended in the moment at which it began is none."""
     held = [p for p in fleet.allocation_periods.drain() if p.end != p.start]
     had = [p for p in fleet.capacity_periods.drain() if p.end != p.start]
@@ -69,22 +69,22 @@ def told(fleet: Fleet) -> tuple[list[AllocationPeriod], list[CapacityPeriod]]:
 
 @settings(max_examples=40, deadline=None)
 @given(events)
-def test_billing_that_begins_in_steps_tells_what_one_that_begins_at_once_tells(
+def test_accounting_started_in_steps_records_the_same_as_in_one_go(
     happened: list[tuple[int, str, int]],
 ) -> None:
-    slowly, at_once = full(), full()
-    at_once.start_accounting()
-    steps = slowly.start_accounting_steps()
+    in_steps, in_one_go = full(), full()
+    in_one_go.start_accounting()
+    steps = in_steps.start_accounting_steps()
     waiting = sorted(happened, key=lambda event: event[0])
     for number, _ in enumerate(steps):
-        assert not slowly.accounting_started
+        assert not in_steps.accounting_started
         while waiting and waiting[0][0] <= number:
-            happen(slowly, *waiting.pop(0)[1:])
+            happen(in_steps, *waiting.pop(0)[1:])
     for event in waiting:
-        happen(slowly, *event[1:])
-    assert slowly.accounting_started
+        happen(in_steps, *event[1:])
+    assert in_steps.accounting_started
     for event in sorted(happened, key=lambda event: event[0]):
-        happen(at_once, *event[1:])
-    held, had = told(slowly)
-    assert (held, had) == told(at_once)
+        happen(in_one_go, *event[1:])
+    held, had = recorded(in_steps)
+    assert (held, had) == recorded(in_one_go)
     assert len(held) >= PODS - len(happened)

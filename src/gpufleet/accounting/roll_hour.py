@@ -65,7 +65,7 @@ async def roll_hour(
     if rolled is None or not samples.any:
         lost = "the readings are gone"
     elif start < known_since:
-        lost = "who held the GPUs is forgotten"
+        lost = "the allocation periods were pruned"
     if lost and await store.hours.has_samples(cluster, hour):
         # The stored hour was computed from more data than is left.
         _log.warning("hour_kept", cluster=cluster, hour=start, reason=lost)
@@ -73,7 +73,7 @@ async def roll_hour(
         return RolledHour(None, kept=lost)
     status = await _statuses(cluster, hour, rolled, store, status_of)
     if not await store.hours.save(cluster, hour, rolled, measured=measured, status=status):
-        return RolledHour(None, kept="the hours of its day's workloads are forgotten")
+        return RolledHour(None, kept="the workload hours of its day were pruned")
     return RolledHour(rolled)
 
 

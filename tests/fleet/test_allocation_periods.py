@@ -90,7 +90,7 @@ def test_an_owner_seen_moments_later_corrects_the_period_instead_of_splitting_it
     ]
 
 
-def test_nothing_is_written_before_all_sources_have_told_what_there_is() -> None:
+def test_nothing_is_recorded_before_all_sources_are_synced() -> None:
     clock = Clock()
     fleet = Fleet("test", clock=clock)
     fleet.put_node(FleetNode(name="a", gpu_count=8))
@@ -126,7 +126,7 @@ def test_gpus_of_several_models_in_one_node_are_billed_each_as_what_it_is(label:
     fleet.put_node(FleetNode(name="a", gpu_count=8, gpu_model=label))
     fleet.put_pod(pod(held=(5, 3)))
     fleet.put_pod(msgspec.structs.replace(pod(held=(0, 1)), uid="q"))
-    fleet.put_pod(msgspec.structs.replace(pod(), uid="r"))  # nobody knows which it holds
+    fleet.put_pod(msgspec.structs.replace(pod(), uid="r"))  # which GPUs it holds is not known
     clock.now = 1010.0
     names = ["NVIDIA A100"] * 4 + ["NVIDIA H100"] * 4
     gpus = tuple(GpuIdentity(GpuRef("a", index), f"GPU-{index}", name) for index, name in enumerate(names))
@@ -155,13 +155,13 @@ def test_a_pod_that_a_source_missed_for_a_while_is_billed_once() -> None:
     fleet.put_pod(pod(labels={"team": "b"}))
     clock.now = 2000.0
     fleet.drop_pod("p")
-    told = {(period.pod_uid, period.start): period for period in fleet.allocation_periods.drain()}
+    recorded = {(period.pod_uid, period.start): period for period in fleet.allocation_periods.drain()}
     clock.now = 5000.0
     fleet.put_pod(pod(labels={"team": "b"}, bound=1000.0))
     clock.now = 6000.0
     fleet.drop_pod("p")
-    told |= {(period.pod_uid, period.start): period for period in fleet.allocation_periods.drain()}
-    assert spans(list(told.values())) == [(1000.0, 1600.0), (1600.0, 2000.0), (2000.0, 6000.0)]
+    recorded |= {(period.pod_uid, period.start): period for period in fleet.allocation_periods.drain()}
+    assert spans(list(recorded.values())) == [(1000.0, 1600.0), (1600.0, 2000.0), (2000.0, 6000.0)]
 
 
 def test_an_end_before_the_last_change_is_the_end_of_what_was_before_the_change() -> None:
@@ -171,7 +171,7 @@ def test_an_end_before_the_last_change_is_the_end_of_what_was_before_the_change(
     fleet.put_owner(job)
     fleet.put_pod(pod(owner=OwnerRef("j", "SlurmJob", "train")))
     clock.now = 3000.0
-    # both are learned at once, 500 seconds after the job had failed
+    # both are seen together, 500 seconds after the job failed
     fleet.put_owner(msgspec.structs.replace(job, annotations={"slurm/reason": "NonZeroExitCode"}))
     fleet.put_pod(pod(Status.FAILED, ended=2500.0, owner=OwnerRef("j", "SlurmJob", "train")))
     assert sum(period.end - period.start for period in fleet.allocation_periods.drain()) == 1500.0
@@ -181,13 +181,13 @@ def test_a_new_node_whose_gpus_come_and_go_has_them_once_at_any_time() -> None:
     clock = Clock()
     fleet = Fleet("test", clock=clock)
     fleet.start_accounting()
-    told: dict[float, CapacityPeriod] = {}
+    recorded: dict[float, CapacityPeriod] = {}
     for now, gpus in ((1010.0, 4), (1100.0, 8), (1150.0, 0), (1200.0, 8)):
         clock.now = now
         fleet.put_node(FleetNode(name="new", gpu_count=gpus, created=1000.0))
         fleet.refresh()
-        told |= {period.start: period for period in fleet.capacity_periods.drain()}
-    assert [(period.start, period.end, period.gpus) for _, period in sorted(told.items())] == [
+        recorded |= {period.start: period for period in fleet.capacity_periods.drain()}
+    assert [(period.start, period.end, period.gpus) for _, period in sorted(recorded.items())] == [
         (1000.0, 1100.0, 4),
         (1100.0, 1150.0, 8),
         (1200.0, 0.0, 8),
