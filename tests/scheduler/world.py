@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from msgspec import convert, structs
 
-from gpufleet.kubernetes import CacheChange
+from gpufleet.kubernetes import CacheChange, Timing
 from gpufleet.kubernetes.annotations import CLAIM, NUDGE
 from gpufleet.kubernetes.client.errors import (
     AlreadyExists,
@@ -26,7 +26,6 @@ from gpufleet.kubernetes.client.errors import (
     TooManyRequests,
     Unanswered,
 )
-from gpufleet.kubernetes.client.timing import Timing
 from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, ClaimStatus, GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus, NodeGpus, NodeGpusSpec
 from gpufleet.kubernetes.leases import read_lease

@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from gpufleet.errors import GpufleetError, InvalidRequest, KubernetesUnavailable
+from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.allocation import format_allocation
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, VISIBLE
 from gpufleet.kubernetes.client.errors import KubernetesRefused, TooManyRequests, Unreachable
-from gpufleet.kubernetes.client.timing import Timing
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits
 from gpufleet.runtime.logs import get_logger
@@ -153,9 +153,9 @@ class Binder:
         except InvalidRequest as error:
             return str(error)
         cluster = self._ledger.cluster
-        held = complete_allocation(request, node, self._ledger.leases_of(uid).get(node, {}))
-        if held is not None and cluster.offers(held):
-            return held
+        leased = complete_allocation(request, node, self._ledger.leases_of(uid).get(node, {}))
+        if leased is not None and cluster.offers(leased):
+            return leased
         hold = self._ledger.holds.get(uid)
         if (
             hold is not None
@@ -189,12 +189,13 @@ class Binder:
         """Handle a refused Binding: the pod may be bound or changed; otherwise release the new leases."""
         meta = pod.metadata
         now = await self._api.read_pod(meta.namespace, meta.name)
-        alive = now is not None and now.metadata.uid == meta.uid
-        if now is not None and alive:
+        if now is not None and now.metadata.uid != meta.uid:
+            now = None
+        if now is not None:
             self._ledger.put_pod(now)
-        if not (now is not None and alive and self._keeps_leases(now, node)):
+        if now is None or not self._keeps_leases(now, node):
             await self._reservations.unreserve(meta.uid, node, reserved.new, reserved.stamp)
-        if now is not None and alive:
+        if now is not None:
             if now.spec.node_name:
                 return self._already_bound(now, node)
             if now.metadata.resource_version != version:

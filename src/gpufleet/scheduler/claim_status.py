@@ -11,9 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 from gpufleet.errors import GpufleetError
-from gpufleet.kubernetes import GPU_CLAIMS
+from gpufleet.kubernetes import GPU_CLAIMS, Timing
 from gpufleet.kubernetes.allocation import allocated_gpus, format_allocation
-from gpufleet.kubernetes.client.timing import Timing
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import ObjectReference, Pod
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger

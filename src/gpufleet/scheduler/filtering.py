@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpufleet.errors import InvalidRequest
+from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.annotations import CLAIM
-from gpufleet.kubernetes.client.timing import Timing
 from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Exclusivity, Fits, Refused, Request

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpufleet.errors import GpufleetError, InvalidRequest
+from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.annotations import GANG_GATE, GANG_SIZE
-from gpufleet.kubernetes.client.timing import Timing
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits, GangFits, Inventory, Request, place_gang
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger

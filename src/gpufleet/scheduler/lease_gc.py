@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpufleet.errors import GpufleetError
+from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.allocation import allocated_gpus
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, VISIBLE
 from gpufleet.kubernetes.client.errors import Conflict, ObjectNotFound
-from gpufleet.kubernetes.client.timing import Timing
 from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement.request import WHOLE

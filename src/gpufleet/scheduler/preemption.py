@@ -9,7 +9,7 @@ eviction that failed, or that a disruption budget blocked, is retried when the p
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpufleet.kubernetes.client.timing import Timing
+from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Eviction, Fits, Inventory, Request, Victim, evictions
 from gpufleet.placement.gang import order_of

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpufleet.errors import GpufleetError, KubernetesUnavailable, OperationRefused
+from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.client.errors import AlreadyExists, Conflict, ObjectNotFound
-from gpufleet.kubernetes.client.timing import Timing
 from gpufleet.kubernetes.leases import (
     GpuLease,
     LeaseHolder,

@@ -8,9 +8,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from gpufleet.kubernetes import CacheChange
+from gpufleet.kubernetes import CacheChange, Timing
 from gpufleet.kubernetes.annotations import CLAIM
-from gpufleet.kubernetes.client.timing import Timing
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.leases import read_lease

@@ -138,7 +138,6 @@ def _event_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 NODES = Resource("", "v1", "nodes", "Node", Node, namespaced=False)
 PODS = Resource("", "v1", "pods", "Pod", Pod)
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", KubeObject, namespaced=False)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease, complete=True)
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event", Event)
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", PodGroup)
