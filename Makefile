@@ -18,7 +18,7 @@ LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --g
 	--no-emit-index-url --no-header
 WHEEL = $(UV) build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir dist
 PAGE := src/gpufleet/server/dashboard/static/index.html
-PAGE_SOURCES = $(shell find dashboard -path dashboard/node_modules -prune -o -type f -print 2>/dev/null)
+PAGE_SOURCES = $(shell find dashboard \( -path dashboard/node_modules -o -path dashboard/tools \) -prune -o -type f -print 2>/dev/null)
 NODE_MODULES := dashboard/node_modules/.package-lock.json
 HAVE_NODE := node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null && command -v npm >/dev/null
 ACTIONLINT_VERSION := v1.7.7

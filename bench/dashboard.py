@@ -79,7 +79,7 @@ def measure() -> Iterator[Result]:
 
 @contextmanager
 def _server() -> Iterator[tuple[str, psutil.Process]]:
-    words = [sys.executable, "-m", "tests.dashboard.serve", "--still", "--port", "0", "--nodes", str(NODES)]
+    words = [sys.executable, "-m", "dashboard.tools.serve", "--static", "--port", "0", "--nodes", str(NODES)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -1,4 +1,4 @@
-"""A server over the trial fleet in a thread of its own, and a real browser that looks at it."""
+"""Fixtures: a server over the sample fleet in its own thread, and a real browser."""
 
 import asyncio
 import shutil
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from dashboard.tools.demo_process import Demo, running_demo
+from dashboard.tools.sample_cluster import live_routes, open_sample_cluster
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from tests.conftest import _execute, _template
-from tests.dashboard.demo import Demo, running_demo
-from tests.dashboard.trial_cluster import live_routes, open_trial
 
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.runtime.listening import address_of, bind
@@ -36,7 +36,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 @dataclass
 class Site:
-    """The server as a test sees it: its address, and a way to change the fleet within its loop."""
+    """A running server: its address, and a way to change its fleet from the test's thread."""
 
     address: str
     cluster: Cluster
@@ -44,18 +44,18 @@ class Site:
     server: Server
     token: str = ""
 
-    def change(self, act: Callable[[], None]) -> None:
-        """Do something to the fleet where the server lives, and wait until it is done."""
+    def change(self, action: Callable[[], None]) -> None:
+        """Run `action` on the server's event loop, refresh the fleet and wait until both are done."""
 
         async def run() -> None:
-            act()
+            action()
             self.cluster.fleet.refresh()
 
         asyncio.run_coroutine_threadsafe(run(), self.loop).result(10)
 
 
 class _Thread(threading.Thread):
-    """Runs one server until told."""
+    """Runs one server until `end`."""
 
     def __init__(self, url: str, tokens: Path | None = None) -> None:
         super().__init__(daemon=True)
@@ -75,8 +75,8 @@ class _Thread(threading.Thread):
     async def _serve(self) -> None:
         settings = StoreSettings(url=self._url, pool_size=4, retry_timeout=5.0, start_timeout=10.0)
         async with open_store(settings) as store:
-            cluster = await open_trial(store, NODES, time.time(), history=True)
-            other = await open_trial(store, OTHER_NODES, time.time(), history=False, name="lab")
+            cluster = await open_sample_cluster(store, NODES, time.time(), history=True)
+            other = await open_sample_cluster(store, OTHER_NODES, time.time(), history=False, name="lab")
             lifecycle = Lifecycle()
             gate = None
             if self._tokens:
@@ -86,10 +86,10 @@ class _Thread(threading.Thread):
             with bind("127.0.0.1", 0) as listening:
                 server = Server(create_app(api), lifecycle, shutdown_grace=1.0)
                 site = Site(f"{address_of(listening)}/", cluster, asyncio.get_running_loop(), server)
-                server.on_started = lambda: self._tell(site)
+                server.on_started = lambda: self._set_ready(site)
                 await server.serve(sockets=[listening])
 
-    def _tell(self, site: Site) -> None:
+    def _set_ready(self, site: Site) -> None:
         self._site = site
         self._ready.set()
 
@@ -108,51 +108,51 @@ class _Thread(threading.Thread):
 
 
 def _site(postgres: Postgres, name: str, tokens: Path | None = None) -> Iterator[Site]:
-    template = _apart(lambda: _template(postgres))
-    _apart(lambda: asyncio.run(_execute(postgres, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')))
+    template = _in_thread(lambda: _template(postgres))
+    _in_thread(lambda: asyncio.run(_execute(postgres, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')))
     thread = _Thread(postgres.dsn_of(name), tokens)
     try:
         yield thread.begin()
     finally:
         thread.end()
-        _apart(lambda: asyncio.run(_execute(postgres, f'DROP DATABASE "{name}" WITH (FORCE)')))
+        _in_thread(lambda: asyncio.run(_execute(postgres, f'DROP DATABASE "{name}" WITH (FORCE)')))
 
 
-def _apart(act: Callable[[], T]) -> T:
-    """Do something in a thread of its own: Playwright has an event loop running in this one."""
+def _in_thread(action: Callable[[], T]) -> T:
+    """Run `action` in another thread: Playwright runs an event loop in this one."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(act).result()
+        return pool.submit(action).result()
 
 
 @pytest.fixture(scope="module")
 def browser(postgres: Postgres) -> Iterator[Browser]:
-    """Chromium, for one module: while it is there, nothing else may run an event loop in this thread."""
+    """Start Chromium for one module. Until it is closed, this thread cannot run another event loop."""
     if CHROMIUM is None:
         pytest.skip("needs Chromium: apt-get install chromium")
     if not (STATIC / "index.html").is_file():
         pytest.skip("needs the built page: make dashboard (Node.js 20 or newer)")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
 
 
 @pytest.fixture(scope="module")
 def demo(browser: Browser) -> Iterator[Demo]:
-    """A real `gpufleet demo`."""
-    with running_demo(nodes=16, days=2) as started:
-        yield started
+    """Run a real `gpufleet demo`."""
+    with running_demo(nodes=16, days=2) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def site(browser: Browser, postgres: Postgres) -> Iterator[Site]:
-    """One server for all tests that don't need login."""
+    """Run one server without login for all tests of a module."""
     yield from _site(postgres, "dashboard")
 
 
 @pytest.fixture
 def locked_site(browser: Browser, postgres: Postgres, tmp_path: Path) -> Iterator[Site]:
-    """A server that wants a token."""
+    """Run a server that requires a token."""
     token, line = new_token("alice", "viewer")
     (tmp_path / "tokens").write_text(line + "\n")
     for site in _site(postgres, "dashboard_locked", tmp_path / "tokens"):
@@ -171,19 +171,19 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
-    """A page that must not raise, alert, or break its content policy."""
-    faults: list[str] = []
+    """Open a page and fail the test if it throws, opens a dialog or violates its content policy."""
+    problems: list[str] = []
     opened = context.new_page()
-    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on("pageerror", lambda error: problems.append(str(error)))
 
-    def dialog(shown: Any) -> None:
-        faults.append(f"a dialog opened: {shown.message}")
-        shown.dismiss()
+    def on_dialog(dialog: Any) -> None:
+        problems.append(f"a dialog opened: {dialog.message}")
+        dialog.dismiss()
 
-    opened.on("dialog", dialog)
+    opened.on("dialog", on_dialog)
     opened.on(
         "console",
-        lambda told: faults.append(told.text) if "Content Security Policy" in told.text else None,
+        lambda message: problems.append(message.text) if "Content Security Policy" in message.text else None,
     )
     yield opened
-    assert faults == []
+    assert problems == []

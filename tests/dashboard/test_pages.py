@@ -1,13 +1,13 @@
-"""Every page in a real browser: what it shows, filters, live changes, faults, keyboard, phone, accessibility."""
+"""Test every page in a real browser: content, filters, live changes, errors, keyboard, phone, accessibility."""
 
 import re
 
 import msgspec
 import pytest
+from dashboard.tools.sample_fleet import HTML_LABEL, node_name
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
-from tests.dashboard.axe import serious_faults
+from tests.dashboard.accessibility import serious_violations
 from tests.dashboard.conftest import NODES, OTHER_NODES, Site
-from tests.dashboard.trial_fleet import BITES, node_name
 
 from gpufleet.fleet.overview import overview
 from gpufleet.model.workload import FleetPod, Status
@@ -33,7 +33,7 @@ def test_a_click_on_the_map_opens_the_gpu(site: Site, page: Page) -> None:
     expect(page.locator(".gpu.chosen")).to_contain_text("GPU 0")
 
 
-def test_the_map_is_walked_by_keys_and_tells_what_is_under_the_cursor(site: Site, page: Page) -> None:
+def test_arrow_keys_move_over_the_map_and_announce_the_gpu(site: Site, page: Page) -> None:
     page.goto(site.address)
     page.locator("canvas").focus()
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
@@ -43,7 +43,7 @@ def test_the_map_is_walked_by_keys_and_tells_what_is_under_the_cursor(site: Site
     expect(page).to_have_url(re.compile(r"#/nodes/gpu-a00000\?gpu=5"))
 
 
-def test_the_colour_of_the_map_is_kept_in_the_address(site: Site, page: Page) -> None:
+def test_the_colour_scale_of_the_map_is_kept_in_the_url(site: Site, page: Page) -> None:
     page.goto(site.address)
     page.get_by_role("radio", name="Temperature").click()
     expect(page).to_have_url(re.compile("by=temperature"))
@@ -58,16 +58,16 @@ def test_a_change_of_the_fleet_appears_without_reloading(site: Site, page: Page)
     page.goto(site.address)
     expect(page.locator(".live")).to_contain_text("Live")
     site.change(
-        lambda: fleet.put_node(msgspec.structs.replace(node, ready=False, not_ready_reason="lost it"))
+        lambda: fleet.put_node(msgspec.structs.replace(node, ready=False, not_ready_reason="lost contact"))
     )
     try:
-        expect(page.locator(".feed").get_by_text("lost it")).to_be_visible()
-        expect(page.locator(".list").first.get_by_text("lost it")).to_be_visible()
+        expect(page.locator(".feed").get_by_text("lost contact")).to_be_visible()
+        expect(page.locator(".list").first.get_by_text("lost contact")).to_be_visible()
     finally:
         site.change(lambda: fleet.put_node(node))
 
 
-def test_nodes_are_narrowed_by_state_and_name(site: Site, page: Page) -> None:
+def test_nodes_are_filtered_by_state_and_name(site: Site, page: Page) -> None:
     page.goto(f"{site.address}#/nodes")
     page.get_by_role("radio", name="Faulty").click()
     rows = page.locator("tbody tr")
@@ -83,7 +83,7 @@ def test_nodes_are_narrowed_by_state_and_name(site: Site, page: Page) -> None:
     expect(page.get_by_text("No node matches")).to_be_visible()
 
 
-def test_a_node_shows_islands_holders_processes_and_what_is_wrong(site: Site, page: Page) -> None:
+def test_a_node_shows_islands_holders_processes_and_faults(site: Site, page: Page) -> None:
     page.goto(f"{site.address}#/nodes/{node_name(5)}")
     expect(page.get_by_role("heading", level=1)).to_contain_text(node_name(5))
     expect(page.locator(".island")).to_have_count(2)
@@ -95,12 +95,12 @@ def test_a_node_shows_islands_holders_processes_and_what_is_wrong(site: Site, pa
     expect(page).to_have_url(re.compile("#/workloads/wl-"))
 
 
-def test_names_that_bite_are_text(site: Site, page: Page) -> None:
+def test_html_in_labels_and_names_is_shown_as_text(site: Site, page: Page) -> None:
     page.goto(f"{site.address}#/workloads/wl-00000")
-    expect(page.get_by_text(BITES)).to_be_visible()
+    expect(page.get_by_text(HTML_LABEL)).to_be_visible()
     page.goto(f"{site.address}#/nodes/{node_name(0)}")
-    expect(page.get_by_text(BITES)).to_be_visible()
-    page.goto(f"{site.address}#/nodes/{BITES}")
+    expect(page.get_by_text(HTML_LABEL)).to_be_visible()
+    page.goto(f"{site.address}#/nodes/{HTML_LABEL}")
     expect(page.get_by_text("There is no node")).to_be_visible()
     assert page.locator("img[src=x]").count() == 0
 
@@ -109,13 +109,13 @@ FILTERS = [("Namespace", "vision"), ("Kind", "Pod"), ("Status", "Failed"), ("Sou
 
 
 @pytest.mark.parametrize(("label", "value"), FILTERS)
-def test_workloads_are_narrowed_by_each_filter(site: Site, page: Page, label: str, value: str) -> None:
+def test_workloads_are_filtered_by_each_field(site: Site, page: Page, label: str, value: str) -> None:
     page.goto(f"{site.address}#/workloads")
     expect(page.locator("tbody tr").first).to_be_visible()
     page.get_by_label(label, exact=True).select_option(value)
     expect(page).to_have_url(re.compile(f"{label.lower()}={value}"))
-    asked = page.request.get(f"{site.address}api/workloads?{label.lower()}={value}&pageSize=1").json()
-    total = asked["data"]["total"]
+    response = page.request.get(f"{site.address}api/workloads?{label.lower()}={value}&pageSize=1").json()
+    total = response["data"]["total"]
     if total:
         expect(page.get_by_text(f"{total} match")).to_be_visible()
     else:
@@ -135,24 +135,30 @@ def test_a_workload_shows_graphs_training_tree_and_pods(site: Site, page: Page) 
     expect(page.get_by_role("region", name="Pods").locator("tbody tr").first).to_be_visible()
 
 
-def test_the_room_that_scheduling_tells_is_there(site: Site, page: Page) -> None:
+def test_scheduling_shows_how_many_nodes_fit_a_request(site: Site, page: Page) -> None:
     page.goto(f"{site.address}#/scheduling?count=8&together=contiguous")
     free = [view for view in site.cluster.fleet.views().values() if view.usable == 8 and not view.allocated]
     assert free
-    words = f"{len(free)} nodes" if len(free) > 1 else "1 node"
-    expect(page.locator(".verdict")).to_contain_text(f"{words} could take 8 GPUs now")
+    expected = f"{len(free)} nodes" if len(free) > 1 else "1 node"
+    expect(page.locator(".verdict")).to_contain_text(f"{expected} could take 8 GPUs now")
     page.get_by_label("GPUs", exact=True).fill("9")
     expect(page.locator(".verdict")).to_contain_text("no node has 9 together")
 
 
-@pytest.mark.parametrize("place", ["usage", "scheduling"])
-def test_a_page_whose_routes_are_not_there_says_so(site: Site, page: Page, place: str) -> None:
-    page.goto(f"{site.address}#/{place}")
-    words = "This server has no hourly statistics" if place == "usage" else "This server has no Kubernetes cluster with claims"
-    expect(page.get_by_text(words).first).to_be_visible()
+@pytest.mark.parametrize("path", ["usage", "scheduling"])
+def test_a_page_whose_routes_are_missing_explains_why(site: Site, page: Page, path: str) -> None:
+    page.goto(f"{site.address}#/{path}")
+    text = (
+        "This server has no hourly statistics"
+        if path == "usage"
+        else "This server has no Kubernetes cluster with claims"
+    )
+    expect(page.get_by_text(text).first).to_be_visible()
 
 
-def test_a_server_that_is_gone_leaves_the_last_picture_and_says_how_old_it_is(site: Site, page: Page) -> None:
+def test_when_the_server_is_gone_the_page_keeps_its_last_data_and_shows_its_age(
+    site: Site, page: Page
+) -> None:
     page.goto(f"{site.address}#/nodes")
     expect(page.locator("tbody tr").first).to_be_visible()
     page.route("**/api/**", lambda route: route.abort())
@@ -161,18 +167,18 @@ def test_a_server_that_is_gone_leaves_the_last_picture_and_says_how_old_it_is(si
     expect(page.locator("tbody tr").first).to_be_visible()
 
 
-def test_a_fault_of_the_server_is_told_with_its_trace(site: Site, page: Page) -> None:
-    hours = "**/cluster/hourly-stats?**"  # asked for every five minutes: nothing but the button asks again
+def test_a_server_error_is_shown_with_its_trace_id(site: Site, page: Page) -> None:
+    hours = "**/cluster/hourly-stats?**"  # polled every five minutes, so only the button requests it again
     page.route(
         hours,
         lambda route: route.fulfill(
             status=500,
             headers={"x-trace-id": "abcdef0123456789"},
-            json={"code": 500, "message": "the database burns", "error": ""},
+            json={"code": 500, "message": "the database is down", "error": ""},
         ),
     )
     page.goto(site.address)
-    alert = page.get_by_role("alert").filter(has_text="the database burns")
+    alert = page.get_by_role("alert").filter(has_text="the database is down")
     expect(alert).to_contain_text("abcdef012345")
     page.unroute(hours)
     alert.get_by_role("button", name="Try again").click()
@@ -180,7 +186,7 @@ def test_a_fault_of_the_server_is_told_with_its_trace(site: Site, page: Page) ->
     expect(alert).to_have_count(0)
 
 
-def test_a_gpu_is_reached_and_a_list_sorted_by_keys_alone(site: Site, page: Page) -> None:
+def test_lists_and_the_map_work_with_the_keyboard_only(site: Site, page: Page) -> None:
     page.goto(f"{site.address}#/nodes")
     expect(page.locator("tbody tr").first).to_be_visible()
     page.get_by_role("button", name="Utilization").focus()
@@ -197,7 +203,7 @@ def test_a_gpu_is_reached_and_a_list_sorted_by_keys_alone(site: Site, page: Page
     expect(page.locator(".gpu.chosen")).to_contain_text("GPU 0")
 
 
-def test_pages_are_reached_by_keys_alone(site: Site, page: Page) -> None:
+def test_pages_are_reachable_with_the_keyboard_only(site: Site, page: Page) -> None:
     page.goto(site.address)
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
     page.keyboard.press("Tab")
@@ -209,7 +215,7 @@ def test_pages_are_reached_by_keys_alone(site: Site, page: Page) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("Workloads")
 
 
-def test_the_other_cluster_is_shown_when_chosen_and_links_stay_in_it(site: Site, page: Page) -> None:
+def test_the_chosen_cluster_is_shown_and_kept_in_links(site: Site, page: Page) -> None:
     page.goto(site.address)
     expect(page.get_by_text(f"{NODES * 8} GPUs on {NODES} nodes")).to_be_visible()
     switch = page.get_by_label("Cluster", exact=True)
@@ -228,7 +234,7 @@ def test_the_other_cluster_is_shown_when_chosen_and_links_stay_in_it(site: Site,
     expect(page.get_by_text(f"{NODES * 8} GPUs on {NODES} nodes")).to_be_visible()
 
 
-def test_two_fingers_zoom_the_map_and_one_then_pans_it(site: Site, browser: Browser) -> None:
+def test_two_fingers_zoom_the_map(site: Site, browser: Browser) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     page = context.new_page()
     page.goto(site.address)
@@ -240,20 +246,20 @@ def test_two_fingers_zoom_the_map_and_one_then_pans_it(site: Site, browser: Brow
     session = context.new_cdp_session(page)
 
     def touch(kind: str, *points: tuple[float, float]) -> None:
-        told = [{"x": left, "y": top, "id": number} for number, (left, top) in enumerate(points)]
-        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": told})
+        touches = [{"x": left, "y": top, "id": number} for number, (left, top) in enumerate(points)]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": touches})
 
     touch("touchStart", (x - 20, y))
     touch("touchStart", (x - 20, y), (x + 20, y))
-    for apart in (30, 40, 60):
-        touch("touchMove", (x - apart, y), (x + apart, y))
+    for distance in (30, 40, 60):
+        touch("touchMove", (x - distance, y), (x + distance, y))
     touch("touchEnd")
     expect(canvas).to_have_attribute("data-zoom", re.compile(r"^(1\.[5-9]|[2-9])"))
     assert "#/nodes" not in page.url
     context.close()
 
 
-def test_theme_and_zone_are_remembered(site: Site, page: Page) -> None:
+def test_theme_and_time_zone_are_remembered(site: Site, page: Page) -> None:
     page.goto(site.address)
     page.get_by_role("button", name="Use the light theme").click()
     page.get_by_title("Times in local time or UTC").click()
@@ -262,19 +268,17 @@ def test_theme_and_zone_are_remembered(site: Site, page: Page) -> None:
     expect(page.get_by_title("Times in local time or UTC")).to_contain_text("UTC")
 
 
-def test_nothing_comes_from_another_host(site: Site, page: Page) -> None:
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    for place in PLACES:
-        page.goto(f"{site.address}#/{place}")
+def test_the_page_requests_nothing_from_other_hosts(site: Site, page: Page) -> None:
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
+    for path in PATHS:
+        page.goto(f"{site.address}#/{path}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
-    assert asked
-    assert [url for url in asked if not url.startswith(site.address)] == []
+    assert urls
+    assert [url for url in urls if not url.startswith(site.address)] == []
 
 
-def test_the_content_policy_stops_a_script_that_got_into_the_page(
-    site: Site, context: BrowserContext
-) -> None:
+def test_the_content_policy_blocks_an_injected_script(site: Site, context: BrowserContext) -> None:
     page = context.new_page()
     page.goto(site.address)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
@@ -289,7 +293,7 @@ def test_the_content_policy_stops_a_script_that_got_into_the_page(
     assert not ran
 
 
-def test_a_token_opens_a_server_that_wants_one(locked_site: Site, page: Page) -> None:
+def test_login_with_a_token_and_logout(locked_site: Site, page: Page) -> None:
     page.goto(locked_site.address)
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
     page.get_by_label("Token").fill("wrong")
@@ -308,39 +312,39 @@ def test_a_token_opens_a_server_that_wants_one(locked_site: Site, page: Page) ->
     assert page.evaluate("localStorage.getItem('gpufleet.token')") is None
 
 
-PLACES = ["", "nodes", f"nodes/{node_name(5)}", "workloads", "workloads/wl-00000", "usage", "scheduling"]
+PATHS = ["", "nodes", f"nodes/{node_name(5)}", "workloads", "workloads/wl-00000", "usage", "scheduling"]
 
 
-@pytest.mark.parametrize("place", PLACES[:5])  # the others have more to show in test_demo.py
-def test_axe_finds_no_serious_fault_in_either_theme(site: Site, page: Page, place: str) -> None:
-    page.goto(f"{site.address}#/{place}")
+@pytest.mark.parametrize("path", PATHS[:5])  # test_demo.py checks the others with more data
+def test_axe_finds_no_serious_violation_in_either_theme(site: Site, page: Page, path: str) -> None:
+    page.goto(f"{site.address}#/{path}")
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     expect(page.locator("[aria-busy]")).to_have_count(0)
-    assert serious_faults(page) == []
+    assert serious_violations(page) == []
     page.get_by_role("button", name="Use the light theme").click()
-    assert serious_faults(page) == []
+    assert serious_violations(page) == []
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_phone_shows_each_page_without_scrolling_sideways(site: Site, browser: Browser, place: str) -> None:
+@pytest.mark.parametrize("path", PATHS)
+def test_a_phone_shows_each_page_without_scrolling_sideways(site: Site, browser: Browser, path: str) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     page = context.new_page()
-    page.goto(f"{site.address}#/{place}")
+    page.goto(f"{site.address}#/{path}")
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     expect(page.locator("[aria-busy]")).to_have_count(0)
-    wide = page.evaluate("document.documentElement.scrollWidth")
+    width = page.evaluate("document.documentElement.scrollWidth")
     context.close()
-    assert wide <= 390
+    assert width <= 390
 
 
-def test_charts_move_on_while_the_page_stays_open(site: Site, page: Page) -> None:
+def test_charts_advance_while_the_page_stays_open(site: Site, page: Page) -> None:
     ends: list[int] = []
 
-    def note(request: Request) -> None:
+    def record_end(request: Request) -> None:
         if found := re.search(r"/(metrics|trainingPerformance)\?.*\bend=(\d+)", request.url):
             ends.append(int(found[2][:10]))
 
-    page.on("request", note)
+    page.on("request", record_end)
     page.clock.install()
     page.goto(f"{site.address}#/workloads/wl-00000")
     expect(page.get_by_role("heading", name="GPU Utilization")).to_be_visible()
@@ -353,7 +357,7 @@ def test_charts_move_on_while_the_page_stays_open(site: Site, page: Page) -> Non
     assert max(ends) >= first + 600
 
 
-def test_days_go_on_at_midnight(site: Site, page: Page) -> None:
+def test_today_changes_at_midnight(site: Site, page: Page) -> None:
     page.clock.install(time="2026-03-09T23:50:00Z")
     page.goto(f"{site.address}#/usage?period=today")
     expect(page.get_by_text("9 Mar 2026, UTC")).to_be_visible()
@@ -361,7 +365,7 @@ def test_days_go_on_at_midnight(site: Site, page: Page) -> None:
     expect(page.get_by_text("10 Mar 2026, UTC")).to_be_visible()
 
 
-def test_a_server_that_hangs_is_told(site: Site, page: Page) -> None:
+def test_a_request_timeout_is_shown(site: Site, page: Page) -> None:
     page.clock.install()
     page.goto(f"{site.address}#/nodes")
     expect(page.locator("tbody tr").first).to_be_visible()
@@ -372,7 +376,7 @@ def test_a_server_that_hangs_is_told(site: Site, page: Page) -> None:
     expect(page.locator("tbody tr").first).to_be_visible()
 
 
-def test_gpus_that_nobody_names_are_not_called_free(site: Site, page: Page) -> None:
+def test_allocated_gpus_with_unknown_indices_are_not_shown_as_free(site: Site, page: Page) -> None:
     fleet = site.cluster.fleet
     name = next(name for name, view in fleet.views().items() if view.usable == 8 and not view.allocated)
     pod = FleetPod(uid="somewhere", name="somewhere", namespace="ml", node=name, gpus=3, phase=Status.RUNNING)
@@ -385,7 +389,7 @@ def test_gpus_that_nobody_names_are_not_called_free(site: Site, page: Page) -> N
         site.change(lambda: fleet.drop_pod("somewhere", 0.0))
 
 
-def test_ticks_stand_at_whole_hours_of_the_zone_that_is_chosen(site: Site, browser: Browser) -> None:
+def test_chart_ticks_are_at_whole_hours_of_the_chosen_time_zone(site: Site, browser: Browser) -> None:
     context = browser.new_context(timezone_id="Asia/Kolkata")
     page = context.new_page()
     page.add_init_script(

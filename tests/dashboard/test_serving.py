@@ -1,4 +1,4 @@
-"""The files of the page over HTTP: types, policy, caching, login, and what is said without a build."""
+"""Test how the dashboard's files are served: content types, content policy, caching, login, missing build."""
 
 import gzip
 from pathlib import Path
@@ -31,7 +31,7 @@ def client_of(api: Api) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
 
 
-async def test_the_page_is_asked_for_anew_and_its_files_are_kept_for_a_year(build: Path) -> None:
+async def test_the_page_is_revalidated_and_its_assets_are_cached_for_a_year(build: Path) -> None:
     async with client_of(Api(routes=dashboard_routes(build))) as http:
         page, script = await http.get("/"), await http.get("/assets/app-1a2b.js")
         font = await http.get("/assets/font-3c4d.woff2")
@@ -46,7 +46,7 @@ async def test_the_page_is_asked_for_anew_and_its_files_are_kept_for_a_year(buil
     assert "content-encoding" not in font.headers
 
 
-async def test_the_policy_allows_this_server_alone_and_nothing_inline(build: Path) -> None:
+async def test_the_content_policy_allows_only_this_server_and_nothing_inline(build: Path) -> None:
     async with client_of(Api(routes=dashboard_routes(build))) as http:
         policy = (await http.get("/")).headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
@@ -55,7 +55,7 @@ async def test_the_policy_allows_this_server_alone_and_nothing_inline(build: Pat
     assert "frame-ancestors 'none'" in policy
 
 
-async def test_who_has_the_page_already_gets_a_304(build: Path) -> None:
+async def test_a_matching_etag_gets_a_304(build: Path) -> None:
     async with client_of(Api(routes=dashboard_routes(build))) as http:
         first = await http.get("/")
         again = await http.get("/", headers={"if-none-match": first.headers["etag"]})
@@ -63,11 +63,11 @@ async def test_who_has_the_page_already_gets_a_304(build: Path) -> None:
     assert again.content == b""
 
 
-async def test_callers_without_gzip_get_plain_files(build: Path) -> None:
+async def test_clients_without_gzip_get_uncompressed_files(build: Path) -> None:
     async with client_of(Api(routes=dashboard_routes(build))) as http:
         script = await http.get("/assets/app-1a2b.js", headers={"accept-encoding": "identity"})
-        packed = await http.get("/assets/app-1a2b.js", headers={"accept-encoding": "gzip"})
-    assert script.content == packed.content == SCRIPT
+        compressed = await http.get("/assets/app-1a2b.js", headers={"accept-encoding": "gzip"})
+    assert script.content == compressed.content == SCRIPT
     assert len(gzip.compress(SCRIPT)) < len(SCRIPT)
     assert "content-encoding" not in script.headers
 
@@ -82,7 +82,7 @@ async def test_other_paths_are_a_404_in_the_envelope(build: Path, path: str) -> 
     assert answer.json()["success"] is False
 
 
-async def test_without_a_build_the_page_says_how_to_make_one(tmp_path: Path) -> None:
+async def test_without_a_build_the_page_explains_how_to_build_it(tmp_path: Path) -> None:
     async with client_of(Api(routes=dashboard_routes(tmp_path))) as http:
         page, health = await http.get("/"), await http.get("/api/healthz")
     assert page.status_code == 503
@@ -90,7 +90,7 @@ async def test_without_a_build_the_page_says_how_to_make_one(tmp_path: Path) -> 
     assert health.status_code == 200
 
 
-async def test_the_files_are_public_and_the_data_is_not(build: Path, tmp_path: Path) -> None:
+async def test_the_files_are_public_and_the_data_needs_a_token(build: Path, tmp_path: Path) -> None:
     token, line = new_token("alice", "viewer")
     (tmp_path / "tokens").write_text(line + "\n")
     gate = BearerGate(TokenFile(tmp_path / "tokens"), public=PUBLIC, public_folders=PUBLIC_FOLDERS)

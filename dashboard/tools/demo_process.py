@@ -1,4 +1,4 @@
-"""A `gpufleet demo` of one's own: the real process, started as a stranger would, with data that goes away."""
+"""Run `gpufleet demo` as a separate process on a temporary data directory."""
 
 import json
 import os
@@ -18,18 +18,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Demo:
-    """Where a demo serves its page, and its Kubernetes-shaped API."""
+    """The addresses of a running demo's dashboard and of its Kubernetes API."""
 
     address: str
     kube: str
 
     def get(self, path: str) -> Any:
-        """The data of an answer of the API."""
-        with urllib.request.urlopen(self.address + path, timeout=30) as answer:
-            return json.load(answer)["data"]
+        """Return the `data` of an API response."""
+        with urllib.request.urlopen(self.address + path, timeout=30) as response:
+            return json.load(response)["data"]
 
     def cordon(self, node: str, cordoned: bool) -> None:
-        """What `kubectl cordon` and `uncordon` send."""
+        """Send the patch of `kubectl cordon` or `kubectl uncordon`."""
         body = json.dumps({"spec": {"unschedulable": cordoned}}).encode()
         request = urllib.request.Request(f"{self.kube}/api/v1/nodes/{node}", body, method="PATCH")
         request.add_header("content-type", "application/strategic-merge-patch+json")
@@ -38,15 +38,16 @@ class Demo:
 
 @contextmanager
 def running_demo(nodes: int, days: float = 7.0) -> Iterator[Demo]:
-    """A demo that has started; it ends with the block."""
+    """Start a demo, wait until its history is complete, and stop it at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-demo-") as folder:
-        words = [sys.executable, "-m", "gpufleet", "demo", "--data", folder, "--port", "0"]
-        words += ["--nodes", str(nodes), "--days", str(days)]
-        with (Path(folder) / "said").open("w+") as said:
-            process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, text=True, env=_plain())
+        command = [sys.executable, "-m", "gpufleet", "demo", "--data", folder, "--port", "0"]
+        command += ["--nodes", str(nodes), "--days", str(days)]
+        with (Path(folder) / "stderr").open("w+") as stderr:
+            env = _env_without_settings()
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env)
             try:
-                address = _address(process, said.name)
-                _until_past_is_written(Path(folder))
+                address = _wait_for_address(process, Path(stderr.name))
+                _wait_for_history(Path(folder))
                 (config,) = Path(folder).glob("demo/*/kubeconfig")
                 kube = re.search(r"server: (\S+)", config.read_text())
                 assert kube
@@ -56,7 +57,7 @@ def running_demo(nodes: int, days: float = 7.0) -> Iterator[Demo]:
                 process.communicate(timeout=60)
 
 
-def _address(process: "subprocess.Popen[str]", said: str) -> str:
+def _wait_for_address(process: "subprocess.Popen[str]", stderr: Path) -> str:
     assert process.stdout is not None
     printed = ""
     for line in process.stdout:
@@ -64,18 +65,18 @@ def _address(process: "subprocess.Popen[str]", said: str) -> str:
         if "Ctrl-C" in line:
             break
     found = re.search(r"http://127\.0\.0\.1:\d+/", printed)
-    assert found, f"the demo did not start:\n{printed}{Path(said).read_text()}"
+    assert found, f"the demo did not start:\n{printed}{stderr.read_text()}"
     return found[0]
 
 
-def _until_past_is_written(folder: Path) -> None:
-    """The demo serves before the oldest of its past is in the books; it notes when all of it is."""
+def _wait_for_history(folder: Path) -> None:
+    """Wait for demo.json: the demo serves before its oldest hours are recorded, and writes the file after."""
     deadline = time.monotonic() + 300
     while not list(folder.glob("demo/*/demo.json")):
-        assert time.monotonic() < deadline, "the demo did not finish its past"
+        assert time.monotonic() < deadline, "the demo did not record its history within 300 s"
         time.sleep(0.1)
 
 
-def _plain() -> dict[str, str]:
-    """The environment without settings that somebody may have for another server."""
+def _env_without_settings() -> dict[str, str]:
+    """Return the environment without GPUFLEET_ variables, which may belong to another server."""
     return {name: value for name, value in os.environ.items() if not name.startswith("GPUFLEET_")}

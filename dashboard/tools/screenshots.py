@@ -1,6 +1,6 @@
-"""Take the pictures of docs/images: every page in both themes, and the overview on a phone.
+"""Take the screenshots in docs/images: every page in both themes, and the overview on a phone.
 
-python -m tests.dashboard.shots http://127.0.0.1:8090/ docs/images
+python -m dashboard.tools.screenshots http://127.0.0.1:8080/ docs/images
 """
 
 import argparse
@@ -23,38 +23,37 @@ SCREEN: ViewportSize = {"width": 1280, "height": 1040}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 
 
-def take(browser: Browser, address: str, folder: Path, names: list[str], tail: str) -> None:
-    """One picture of each page."""
-    size = PHONE if tail == "phone" else SCREEN
-    context = browser.new_context(viewport=size, color_scheme="light" if tail == "light" else "dark")
+def take(browser: Browser, address: str, folder: Path, pages: list[str], variant: str) -> None:
+    """Save one screenshot of each page."""
+    size = PHONE if variant == "phone" else SCREEN
+    context = browser.new_context(viewport=size, color_scheme="light" if variant == "light" else "dark")
     page = context.new_page()
     page.on("console", lambda message: print("console:", message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: print("page error:", error))
     nodes = context.request.get(f"{address}api/nodes?state=partial&pageSize=1").json()["data"]["data"]
     workloads = context.request.get(f"{address}api/clusters/consumers?pageSize=1").json()["data"]["data"]
-    for name in names:
-        place = PAGES[name].format(node=nodes[0]["name"], workload=workloads[0]["uid"])
-        page.goto(address + place)
+    for name in pages:
+        page.goto(address + PAGES[name].format(node=nodes[0]["name"], workload=workloads[0]["uid"]))
         page.wait_for_selector("h1")
         page.wait_for_selector("[aria-busy]", state="detached")
-        page.wait_for_timeout(2500)  # until lines are drawn and the font is there
-        page.screenshot(path=str(folder / f"{name}-{tail}.png"))
+        page.wait_for_timeout(2500)  # charts are drawn and fonts load after the data
+        page.screenshot(path=str(folder / f"{name}-{variant}.png"))
 
 
 def main() -> None:
-    """Take them all."""
+    """Take all screenshots that the arguments select."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("address")
+    parser.add_argument("address", help="where a server or demo serves the dashboard")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", nargs="*", default=list(PAGES))
-    parser.add_argument("--tails", nargs="*", default=["dark", "light", "phone"])
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
+    parser.add_argument("--only", nargs="*", default=list(PAGES), help="pages to take")
+    parser.add_argument("--variants", nargs="*", default=["dark", "light", "phone"])
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for tail in given.tails:
-            names = ["overview"] if tail == "phone" else given.only
-            take(browser, given.address, given.folder, names, tail)
+        for variant in args.variants:
+            pages = ["overview"] if variant == "phone" else args.only
+            take(browser, args.address, args.folder, pages, variant)
         browser.close()
 
 

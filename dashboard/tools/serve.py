@@ -1,6 +1,6 @@
-"""Serve the dashboard over the trial fleet, with a database of its own, until interrupted.
+"""Serve the dashboard over a sample fleet, with a temporary database, until interrupted.
 
-python -m tests.dashboard.serve --nodes 48 --port 8090
+python -m dashboard.tools.serve --nodes 48 --port 8090
 """
 
 import argparse
@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.dashboard.trial_cluster import live_routes, open_trial, play
+from dashboard.tools.sample_cluster import live_routes, open_sample_cluster, simulate_changes
 
 from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.fleet.clusters import Clusters
@@ -24,22 +24,17 @@ from gpufleet.server.http.server import Server
 from gpufleet.store import open_store
 
 
-async def main(nodes: int, port: int, folder: Path, still: bool) -> None:
-    """Fill a database, then serve from it; nothing changes if `still`."""
+async def main(nodes: int, port: int, folder: Path, static: bool) -> None:
+    """Fill a database in `folder` and serve from it. With `static`, nothing changes afterwards."""
     async with open_store(StoreSettings(data=folder)) as store, Background() as background:
-        cluster = await open_trial(store, nodes, time.time(), history=nodes <= 500)
+        cluster = await open_sample_cluster(store, nodes, time.time(), history=nodes <= 500)
         assert isinstance(cluster.metrics, EmbeddedMetrics)
-        if not still:
-            background.start("play", lambda: play(cluster))
+        if not static:
+            background.start("simulate_changes", lambda: simulate_changes(cluster))
         background.start("changes", cluster.publish_changes)
         lifecycle = Lifecycle()
-        app = create_app(
-            Api(
-                lifecycle=lifecycle,
-                routes=[*live_routes(Clusters([cluster]), lifecycle), *dashboard_routes()],
-                simulated=True,
-            )
-        )
+        routes = [*live_routes(Clusters([cluster]), lifecycle), *dashboard_routes()]
+        app = create_app(Api(lifecycle=lifecycle, routes=routes, simulated=True))
         with bind("127.0.0.1", port) as listening:
             server = Server(app, lifecycle, shutdown_grace=1.0)
             server.on_started = lambda: print(f"{address_of(listening)}/", flush=True)
@@ -50,7 +45,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=48)
     parser.add_argument("--port", type=int, default=8090)
-    parser.add_argument("--still", action="store_true", help="let nothing change")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="gpufleet-trial-") as made, suppress(KeyboardInterrupt):
-        asyncio.run(main(given.nodes, given.port, Path(made), given.still))
+    parser.add_argument("--static", action="store_true", help="do not change readings and nodes")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gpufleet-sample-") as folder, suppress(KeyboardInterrupt):
+        asyncio.run(main(args.nodes, args.port, Path(folder), args.static))

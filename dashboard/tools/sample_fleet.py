@@ -1,6 +1,6 @@
-"""A fleet for looking at pages: lively, the same every time, of any size, with names that bite.
+"""Build a sample fleet of any size: busy, reproducible, and with labels that contain HTML.
 
-python -m tests.dashboard.serve --nodes 48
+python -m dashboard.tools.serve --nodes 48
 """
 
 import math
@@ -23,10 +23,10 @@ from gpufleet.model.reading import (
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 
 GIB = 1024**3
-BITES = "<img src=x onerror=alert(1)>"
-"""A label's value that would run as a script if it were put into the page as HTML."""
+HTML_LABEL = "<img src=x onerror=alert(1)>"
+"""A label value that would run a script if the page inserted it as HTML."""
 _MODELS = (("NVIDIA H200", "nvidia", 141, 700.0), ("AMD Instinct MI300X", "amd", 192, 750.0))
-_SPACES = ("research", "vision", "platform", "speech", "agents")
+_NAMESPACES = ("research", "vision", "platform", "speech", "agents")
 _JOBS = (
     "llama-pretrain",
     "whisper-ft",
@@ -38,8 +38,8 @@ _JOBS = (
 )
 
 
-def trial_fleet(nodes: int, now: float, seed: int = 7, name: str = "prod") -> Fleet:
-    """A cluster of `nodes` nodes with eight GPUs each, most of them at work."""
+def sample_fleet(nodes: int, now: float, seed: int = 7, name: str = "prod") -> Fleet:
+    """Return a cluster of `nodes` nodes with eight GPUs each, most of them allocated."""
     rng = random.Random(seed)
     fleet = Fleet(name, clock=lambda: now)
     for number in range(nodes):
@@ -64,13 +64,13 @@ def _put_node(fleet: Fleet, number: int, now: float) -> None:
             labels={
                 "topology.kubernetes.io/zone": f"zone-{'abc'[number % 3]}",
                 "gpu": model,
-                "note": BITES,
+                "note": HTML_LABEL,
             },
         )
     )
     gpus = []
     for index in range(8):
-        sick = number % 17 == 5 and index == 3
+        unhealthy = number % 17 == 5 and index == 3
         gpus.append(
             FleetGpu(
                 index=index,
@@ -80,9 +80,9 @@ def _put_node(fleet: Fleet, number: int, now: float) -> None:
                 memory_bytes=memory * GIB,
                 island=f"nvlink-{index // 4}" if vendor == "nvidia" else "xgmi-0",
                 bandwidth_gbps=900 if vendor == "nvidia" else 448,
-                health=Health.UNHEALTHY if sick else Health.HEALTHY,
-                health_reason="XID 79: GPU has fallen off the bus" if sick else "",
-                health_since=now - 5400 if sick else None,
+                health=Health.UNHEALTHY if unhealthy else Health.HEALTHY,
+                health_reason="XID 79: GPU has fallen off the bus" if unhealthy else "",
+                health_since=now - 5400 if unhealthy else None,
             )
         )
     fleet.put_devices(NodeDevices(node=name, gpus=tuple(gpus), total=8))
@@ -93,14 +93,14 @@ def _put_workloads(fleet: Fleet, nodes: int, now: float, rng: random.Random) -> 
     number = 0
     while place < nodes * 8 * 0.82:
         gpus = rng.choice((1, 1, 2, 4, 8, 8, 16, 32, 64))
-        base, space = rng.choice(_JOBS), rng.choice(_SPACES)
+        base, space = rng.choice(_JOBS), rng.choice(_NAMESPACES)
         serving = rng.random() < 0.25
         kind, version = ("Deployment", "apps/v1") if serving else ("PyTorchJob", "kubeflow.org/v1")
         name, uid = f"{base}-{number}", f"wl-{number:05d}"
         age = rng.uniform(900, 400_000)
         labels = {"team": space, "tier": rng.choice(("prod", "batch"))}
         if number == 0:
-            labels["note"] = BITES
+            labels["note"] = HTML_LABEL
         fleet.put_owner(
             FleetOwner(
                 uid=uid,
@@ -146,19 +146,19 @@ def _put_workloads(fleet: Fleet, nodes: int, now: float, rng: random.Random) -> 
         place += gpus + rng.choice((0, 0, 0, 1, 2))
         number += 1
     for extra in range(14):
-        space, status = _SPACES[extra % 5], (Status.COMPLETED, Status.FAILED, Status.PENDING)[extra % 3]
-        waits = status is Status.PENDING
+        space, status = _NAMESPACES[extra % 5], (Status.COMPLETED, Status.FAILED, Status.PENDING)[extra % 3]
+        pending = status is Status.PENDING
         fleet.put_pod(
             FleetPod(
                 uid=f"bare-{extra:02d}",
                 name=f"notebook-{extra}",
                 namespace=space,
-                node="" if waits else node_name(extra % nodes),
+                node="" if pending else node_name(extra % nodes),
                 phase=status,
-                gpus=4 if waits else 1,
+                gpus=4 if pending else 1,
                 created=now - 7000 - extra * 600,
-                bound=0.0 if waits else now - 6900 - extra * 600,
-                ended=0.0 if waits else now - 1200 - extra * 60,
+                bound=0.0 if pending else now - 6900 - extra * 600,
+                ended=0.0 if pending else now - 1200 - extra * 60,
             )
         )
 
@@ -170,12 +170,12 @@ def _places(first: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 
 def node_name(number: int) -> str:
-    """The name of a node, so that names sort as numbers do."""
+    """Return the name of a node. Names sort by number within a zone."""
     return f"gpu-{'abc'[number % 3]}{number:05d}"
 
 
-def trial_readings(fleet: Fleet, at: float) -> Readings:
-    """What the GPUs would measure at a moment: held ones work, some of them idly."""
+def sample_readings(fleet: Fleet, at: float) -> Readings:
+    """Return readings at a moment: allocated GPUs are busy, except for some idle ones."""
     identities: list[GpuIdentity] = []
     columns: dict[Quantity, list[float]] = {
         quantity: []
@@ -216,13 +216,13 @@ def _load(holders: tuple[str, ...], index: int, at: float) -> float:
         return 0.0
     seed = sum(holders[0].encode()) * 37
     if seed % 9 == 0:
-        return 0.0  # held and idle
+        return 0.0  # idle while allocated
     wave = math.sin(at / 900 + seed % 13) * 9 + math.sin(at / 170 + index) * 4
     return min(100.0, max(2.0, 45 + seed % 50 + wave))
 
 
-def trial_processes(fleet: Fleet, at: float) -> Processes:
-    """One process on each held GPU of the first nodes."""
+def sample_processes(fleet: Fleet, at: float) -> Processes:
+    """Return one process on each allocated GPU of the first 200 nodes."""
     rows = [
         GpuProcess(
             GpuRef(name, index), 4000 + number * 8 + index, "python", "ml", "", 60.0 * GIB, 97.0, 2.5, at
@@ -233,8 +233,8 @@ def trial_processes(fleet: Fleet, at: float) -> Processes:
     return Processes(tuple(rows))
 
 
-def trial_training(start: float, end: float) -> list[TrainingPoint]:
-    """A loss that falls, and a speed that wobbles."""
+def sample_training(start: float, end: float) -> list[TrainingPoint]:
+    """Return a falling loss and a fluctuating throughput, one point per minute."""
     points = []
     for step, at in enumerate(np.arange(start, end, 60.0).tolist()):
         points.append(TrainingPoint("loss", 1.7 + 3.2 * math.exp(-step / 40) + 0.03 * math.sin(step), at))
