@@ -1,4 +1,4 @@
-"""One hour of 100,000 GPUs, 12 samples each, 10,000 workloads, 5 label keys, rolled up and stored."""
+"""Roll up and store one hour of 100,000 GPUs: 12 samples each, 10,000 workloads, 5 label keys."""
 
 import asyncio
 import resource
@@ -22,10 +22,10 @@ HOUR = 1_700_002_800
 
 
 def measure() -> Iterator[Result]:
-    holdings, capacities, samples = _hour()
+    periods, capacities, samples = _hour()
     plan = RollupPlan(label_keys=tuple(f"key-{k}" for k in range(KEYS)), prices={"H200": 3.5})
     started, used = time.perf_counter(), time.process_time()
-    hour = roll_up(HOUR, holdings, capacities, samples, plan)
+    hour = roll_up(HOUR, periods, capacities, samples, plan)
     seconds, cpu = time.perf_counter() - started, time.process_time() - used
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder:
         stored, again = asyncio.run(_store(Path(folder), hour))
@@ -50,24 +50,24 @@ async def _store(folder: Path, hour: Hour) -> tuple[float, float]:
 
 
 def _hour() -> tuple[list[AllocationPeriod], list[CapacityPeriod], Samples]:
-    chance = np.random.default_rng(7)
-    holdings = []
+    rng = np.random.default_rng(7)
+    periods = []
     for node in range(NODES):
         for half in range(2):
-            workload = int(chance.integers(WORKLOADS))
-            holdings.append(_holding(node, half, workload, chance))
+            workload = int(rng.integers(WORKLOADS))
+            periods.append(_period(node, half, workload, rng))
     capacities = [
         CapacityPeriod(node=f"n{node}", gpus=GPUS, model="H200", start=0.0) for node in range(NODES)
     ]
     gpus = {(f"n{n}", g): n * GPUS + g for n in range(NODES) for g in range(GPUS)}
     times = np.array([(HOUR + i * 300) * 1000 for i in range(12)], dtype=np.int64)
     shape = (NODES * GPUS, 12)
-    used = chance.uniform(0, 141e9, shape)
+    used = rng.uniform(0, 141e9, shape)
     total = np.full(shape, 141e9)
-    return holdings, capacities, Samples(gpus, times, 300_000, chance.uniform(0, 100, shape), used, total)
+    return periods, capacities, Samples(gpus, times, 300_000, rng.uniform(0, 100, shape), used, total)
 
 
-def _holding(node: int, half: int, workload: int, chance: np.random.Generator) -> AllocationPeriod:
+def _period(node: int, half: int, workload: int, rng: np.random.Generator) -> AllocationPeriod:
     return AllocationPeriod(
         pod_uid=f"p{node}-{half}",
         pod=f"p{node}-{half}",
@@ -83,5 +83,5 @@ def _holding(node: int, half: int, workload: int, chance: np.random.Generator) -
         held=tuple(range(half * 4, half * 4 + 4)),
         labels={f"key-{k}": f"value-{workload % (10 * (k + 1))}" for k in range(KEYS)},
         annotations={},
-        start=HOUR - float(chance.uniform(-3000, 3000)),
+        start=HOUR - float(rng.uniform(-3000, 3000)),
     )

@@ -1,11 +1,11 @@
-"""Minutes of flapping sources: does the picture find back to the truth, and is every answer sound?
+"""Flapping sources: does the fleet converge, and is every response valid?
 
-A server over kubelite and a real Prometheus, both behind something that breaks: the API's
-connections are reset every two seconds, and Prometheus answers well, slowly, with 500 and with
-garbage in turn, while pods come and go. Meanwhile the live routes are asked all the time. In the
-end everything heals, and what the server says must be what the API says.
+A server over kubelite and a real Prometheus, both behind faulty proxies: the API's connections are reset
+every two seconds, and Prometheus is healthy, slow, failing with 500 and returning garbage in turn, while
+pods come and go. Meanwhile the live routes are requested all the time. In the end the faults stop, and
+the fleet must equal the API.
 
-`GPUFLEET_FLAP_SECONDS` sets how long it flaps (30 if not given; 300 is the full trial).
+`GPUFLEET_FLAP_SECONDS` sets the duration (default 30; 300 for a full run).
 """
 
 import asyncio
@@ -60,11 +60,11 @@ PATHS = (
 def measure() -> Iterator[Result]:
     configure_logs("critical", "json")
     figures = asyncio.run(_trial())
-    yield Result("answers while everything flapped", figures["answers"], "answers", at_least=1)
-    yield Result("answers that were not sound", figures["unsound"], "answers", at_most=0)
-    yield Result("exceptions that nobody handled", figures["unhandled"], "exceptions", at_most=0)
-    yield Result("picture equals the API's in the end", figures["converged"], "1 = yes", at_least=1)
-    yield Result("time to find back", figures["found_back_s"], "s", at_most=60)
+    yield Result("responses while everything flapped", figures["responses"], "responses", at_least=1)
+    yield Result("invalid responses", figures["invalid"], "responses", at_most=0)
+    yield Result("unhandled exceptions", figures["unhandled"], "exceptions", at_most=0)
+    yield Result("fleet equals the API in the end", figures["converged"], "1 = yes", at_least=1)
+    yield Result("time to converge", figures["converged_s"], "s", at_most=60)
     yield Result("tasks left over", figures["tasks"], "tasks", at_most=0)
     yield Result("memory grown in the second half", figures["grown_mib"], "MiB", at_most=30)
 
@@ -76,12 +76,12 @@ async def _trial() -> dict[str, float]:
     with exporter({"dcgm": _page()}) as target:
         config = scrape_config(target, {"dcgm": ""})
         with running_prometheus(config) as prometheus:
-            async with KubeLite() as kubelite, _moody(prometheus) as (url, mood):
+            async with KubeLite() as kubelite, _faulty(prometheus) as (url, fault):
                 port = int(kubelite.url.rsplit(":", 1)[1])
                 with Proxy(port) as proxy:
                     before = len(asyncio.all_tasks())
                     api = f"http://127.0.0.1:{proxy.port}"
-                    figures = await _flap(kubelite.url, api, proxy, url, mood)
+                    figures = await _flap(kubelite.url, api, proxy, url, fault)
                     await asyncio.sleep(3.0)
                     figures["tasks"] = max(0, len(asyncio.all_tasks()) - before)
     gc.collect()
@@ -89,7 +89,7 @@ async def _trial() -> dict[str, float]:
     return figures
 
 
-async def _flap(direct: str, url: str, proxy: Proxy, prometheus: str, mood: list[str]) -> dict[str, float]:
+async def _flap(direct: str, url: str, proxy: Proxy, prometheus: str, fault: list[str]) -> dict[str, float]:
     fleet = Fleet("flapping")
     settings = MetricsSettings(url=prometheus, refresh=1.0, timeout=1.0)
     async with (
@@ -107,13 +107,13 @@ async def _flap(direct: str, url: str, proxy: Proxy, prometheus: str, mood: list
             asyncio.create_task(cluster.refresh_readings(1.0)),
             asyncio.create_task(cluster.publish_changes(0.2)),
         ]
-        asked = Asked(Clusters([cluster]))
-        asking = asyncio.create_task(asked.go_on())
+        client_load = Requests(Clusters([cluster]))
+        requesting = asyncio.create_task(client_load.run())
         loop = asyncio.get_running_loop()
         end, half, middle = loop.time() + SECONDS, loop.time() + SECONDS / 2, 0.0
-        moods = itertools.cycle(["well", "slow", "error", "garbage"])
+        faults = itertools.cycle(["none", "slow", "error", "garbage"])
         while loop.time() < end:
-            mood[0] = next(moods)
+            fault[0] = next(faults)
             proxy.drop()
             await world.change()
             await asyncio.sleep(2.0)
@@ -122,27 +122,27 @@ async def _flap(direct: str, url: str, proxy: Proxy, prometheus: str, mood: list
         grown = _memory() - middle
         proxy.drop()
         await world.change()
-        mood[0] = "well"
+        fault[0] = "none"
         healed = loop.time()
-        truth = await world.truth()
-        while loop.time() - healed < 90 and not is_true(fleet, truth):  # noqa: ASYNC110
+        expected = await world.allocated()
+        while loop.time() - healed < 90 and not equals(fleet, expected):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        found_back = loop.time() - healed
-        converged = float(is_true(fleet, truth))
-        for task in (asking, *tasks):
+        converged_s = loop.time() - healed
+        converged = float(equals(fleet, expected))
+        for task in (requesting, *tasks):
             task.cancel()
-        await asyncio.wait([asking, *tasks])
+        await asyncio.wait([requesting, *tasks])
     return {
-        "answers": asked.answers,
-        "unsound": asked.unsound,
+        "responses": client_load.responses,
+        "invalid": client_load.invalid,
         "converged": converged,
-        "found_back_s": found_back,
+        "converged_s": converged_s,
         "grown_mib": grown,
     }
 
 
 class World:
-    """Pods that come, run, end and go on the API, written past everything that breaks."""
+    """Creates, ends and deletes pods, directly on the API."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -173,8 +173,8 @@ class World:
                 path = f"/api/v1/namespaces/default/pods/{name}"
                 await self._write("DELETE", path, {"gracePeriodSeconds": 0})
 
-    async def truth(self) -> dict[str, int]:
-        """GPUs held by the pods of each node, from the API itself."""
+    async def allocated(self) -> dict[str, int]:
+        """Return the GPUs held by the pods of each node, from the API."""
         held = {f"n{number}": 0 for number in range(NODES)}
         for pod in await self._pods():
             if pod["status"].get("phase") not in ("Succeeded", "Failed"):
@@ -201,8 +201,8 @@ class World:
             assert answer.status < 300, await answer.text()
 
 
-class Asked:
-    """Asks the live routes again and again and looks at each answer."""
+class Requests:
+    """Requests the live routes in a loop and checks each response."""
 
     def __init__(self, clusters: Clusters) -> None:
         routes = [
@@ -212,23 +212,23 @@ class Asked:
             *node_routes(clusters),
         ]
         self._app = create_app(Api(routes=routes))
-        self.answers = 0
-        self.unsound = 0
+        self.responses = 0
+        self.invalid = 0
 
-    async def go_on(self) -> None:
+    async def run(self) -> None:
         transport = httpx.ASGITransport(cast(Any, self._app))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=10) as http:
             for path in itertools.cycle(PATHS):
-                answer = await http.get(path)
-                body = answer.json()
-                sound = answer.status_code == 200 and (body.get("code") == 0 or body.get("success") is True)
-                self.answers += 1
-                self.unsound += not sound
+                response = await http.get(path)
+                body = response.json()
+                valid = response.status_code == 200 and (body.get("code") == 0 or body.get("success") is True)
+                self.responses += 1
+                self.invalid += not valid
                 await asyncio.sleep(0.01)
 
 
-def is_true(fleet: Fleet, held: dict[str, int]) -> bool:
-    """Whether the picture has these GPUs held on each node, and fresh, right readings of all."""
+def equals(fleet: Fleet, held: dict[str, int]) -> bool:
+    """Return whether the fleet has these GPUs held on each node, and recent, right readings of all."""
     column = fleet.gpu_columns.column(Quantity.UTILIZATION)
     readings = {key: column[slot] for slot, key in enumerate(fleet.gpu_columns.keys) if key is not None}
     fresh = time.time() - fleet.gpu_columns.readings.taken_at < 5 and not fleet.gpu_columns.readings.errors
@@ -237,16 +237,16 @@ def is_true(fleet: Fleet, held: dict[str, int]) -> bool:
 
 
 @asynccontextmanager
-async def _moody(prometheus: str) -> AsyncIterator[tuple[str, list[str]]]:
-    """A way to Prometheus that works only in one of four moods."""
-    mood = ["well"]
+async def _faulty(prometheus: str) -> AsyncIterator[tuple[str, list[str]]]:
+    """Proxy Prometheus with the current fault."""
+    fault = ["none"]
 
     async def handle(request: web.Request) -> web.Response:
-        if mood[0] == "error":
+        if fault[0] == "error":
             return web.Response(status=500, text="no")
-        if mood[0] == "garbage":
+        if fault[0] == "garbage":
             return web.Response(body=b'{"status":"success","data":{"resultType":"vector","result":[{"metric"')
-        if mood[0] == "slow":
+        if fault[0] == "slow":
             await asyncio.sleep(1.5)
         body = await request.read()
         headers = {"Content-Type": request.headers.get("Content-Type", "application/x-www-form-urlencoded")}
@@ -262,7 +262,7 @@ async def _moody(prometheus: str) -> AsyncIterator[tuple[str, list[str]]]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     async with aiohttp.ClientSession(prometheus) as session:
         try:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}", mood
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}", fault
         finally:
             await runner.cleanup()
 

@@ -1,8 +1,8 @@
-"""A fleet of 100,000 GPUs: from the first list to a full picture, and 2,000 events a second after.
+"""A fleet of 100,000 GPUs: the initial list, then 2,000 events per second.
 
-The reader runs in a process of its own, so that its peak memory is its own; the API server is
-another. While events come in, the overview and a page of workloads are asked for 50 times a
-second through the HTTP application, and must be right in the end.
+The fleet and the API server run in processes of their own, so that peak memory is measured for the
+fleet alone. While events arrive, the overview and a page of workloads are requested 50 times per second
+through the HTTP application. In the end the counts must be right.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ def measure() -> Iterator[Result]:
         finally:
             api.stdin.close()
     yield Result("12,500 nodes, 30,000 pods: first list to ready", figures["ready_s"], "s", at_most=30)
-    yield Result("readings of 100,000 GPUs taken over", figures["readings_s"], "s")
+    yield Result("readings of 100,000 GPUs put into the fleet", figures["readings_s"], "s")
     yield Result("events absorbed", figures["events_a_second"], "1/s", at_least=1900)
     yield Result(
         "overview while events come in, p99", figures["overview_p99_ms"], "ms", note="wall, in process"
@@ -59,11 +59,11 @@ async def _read(url: str) -> dict[str, float]:
         seen = overview(fleet)
         ready = time.perf_counter() - started
         assert (seen.nodes, seen.gpus, seen.allocated) == (12_500, 100_000, 100_000), seen
-        readings_s = _take_readings(fleet)
+        readings_s = _put_readings(fleet)
         async with aiohttp.ClientSession() as session, session.get(url + "/go"):
             pass
         begun = time.perf_counter()
-        asked = await _ask(fleet, lambda: time.perf_counter() - begun < SECONDS)
+        latencies = await _request(fleet, lambda: time.perf_counter() - begun < SECONDS)
         total = EVENTS_A_SECOND * SECONDS
         ended = min(total, HOLDING) - max(0, total - HOLDING)
         while overview(fleet).allocated != 100_000 - 4 * ended and time.perf_counter() - begun < SECONDS + 60:  # noqa: ASYNC110
@@ -78,11 +78,11 @@ async def _read(url: str) -> dict[str, float]:
         "readings_s": readings_s,
         "events_a_second": total / max(took, SECONDS),
         "peak_mib": peak,
-        **asked,
+        **latencies,
     }
 
 
-def _take_readings(fleet: Any) -> float:
+def _put_readings(fleet: Any) -> float:
     import numpy as np
 
     from bench.large_cluster import GPUS, NODES
@@ -100,7 +100,7 @@ def _take_readings(fleet: Any) -> float:
     return time.perf_counter() - started
 
 
-async def _ask(fleet: Any, going: Any) -> dict[str, float]:
+async def _request(fleet: Any, running: Any) -> dict[str, float]:
     from typing import cast
 
     import httpx
@@ -116,21 +116,21 @@ async def _ask(fleet: Any, going: Any) -> dict[str, float]:
     taken: dict[str, list[float]] = {"overview": [], "workloads": []}
     transport = httpx.ASGITransport(cast(Any, app))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
-        while going():
+        while running():
             for name, path in (
                 ("overview", "/api/clusters/overview"),
                 ("workloads", "/api/workloads?pageNum=3"),
             ):
                 started = time.perf_counter()
-                answer = await http.get(path)
+                response = await http.get(path)
                 taken[name].append(time.perf_counter() - started)
-                assert answer.status_code == 200, answer.text
+                assert response.status_code == 200, response.text
             await asyncio.sleep(0.02)
     return {f"{name}_p99_ms": sorted(times)[int(len(times) * 0.99)] * 1000 for name, times in taken.items()}
 
 
 class _NoMetrics:
-    """Stands where the overview asks for storage and RDMA, which are not measured here."""
+    """A metric source without storage and RDMA, which are not measured here."""
 
     async def storage(self) -> None:
         return None

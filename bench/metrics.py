@@ -1,9 +1,8 @@
-"""Readings of 100,000 GPUs: decoding one answer, and a whole refresh over loopback.
+"""Readings of 100,000 GPUs: decode one response, and a whole refresh over loopback.
 
-Canned answers in dcgm-exporter's vocabulary come from a server in a process of its own, as
-Prometheus would send them (gzip included); so what is measured is what a refresh costs the
-server that shows the fleet. The longest stall of the event loop is the longest time that a
-request would have had to wait meanwhile. The baseline is the standard library's JSON.
+Another process serves canned responses with dcgm-exporter's metrics, gzipped as by Prometheus. So the
+figures are the cost of a refresh for the gpufleet server. The longest stall of the event loop is the
+longest time that a request has to wait meanwhile. The baseline is the standard library's JSON.
 """
 
 import asyncio
@@ -40,9 +39,9 @@ METRICS = {
 
 
 def measure() -> Iterable[Result]:
-    """The figures."""
+    """Yield the figures."""
     sys.setswitchinterval(SWITCH_SECONDS)  # as the server does
-    body = _answer(_series(100, identity=False))
+    body = _response(_series(100, identity=False))
     ours = min(_timed(lambda: decode_instant(body, ("Hostname", "gpu"), print)) for _ in range(3))
     theirs = min(_timed(lambda: json.loads(body)) for _ in range(3))
     yield Result("decode 100,000 series", ours, "s", at_most=1.0)
@@ -85,9 +84,9 @@ async def _refresh(url: str) -> list[Result]:
 
 
 async def _watch(stalls: list[float]) -> None:
-    """Time between two turns of the loop, by the clock or by this process's processor time, whichever is less.
+    """Measure the time between two turns of the loop: the lower of wall time and this process's CPU time.
 
-    Other processes lengthen the one, threads that work beside the loop and do not hold it up the other.
+    Other processes lengthen wall time; threads that do not block the loop lengthen CPU time.
     """
     while True:
         clock, processor = time.perf_counter(), time.process_time()
@@ -125,23 +124,25 @@ def _series(largest: int, identity: bool) -> list[str]:
     return rows
 
 
-def _answer(rows: list[str]) -> bytes:
+def _response(rows: list[str]) -> bytes:
     return ('{"status":"success","data":{"resultType":"vector","result":[' + ",".join(rows) + "]}}").encode()
 
 
 def _serve(ready: "Connection[int, int]") -> None:
-    answers = {name: gzip.compress(_answer(_series(top, identity=False)), 1) for name, top in METRICS.items()}
-    identity = gzip.compress(_answer(_series(1, identity=True)), 1)
-    times = gzip.compress(_answer(_series(0, identity=False)), 1)
-    nothing = gzip.compress(_answer([]), 1)
+    bodies = {
+        name: gzip.compress(_response(_series(top, identity=False)), 1) for name, top in METRICS.items()
+    }
+    identity = gzip.compress(_response(_series(1, identity=True)), 1)
+    times = gzip.compress(_response(_series(0, identity=False)), 1)
+    nothing = gzip.compress(_response([]), 1)
     names = gzip.compress(json.dumps({"status": "success", "data": list(METRICS)}).encode())
 
-    async def answer(request: web.Request) -> web.Response:
+    async def respond(request: web.Request) -> web.Response:
         body = names
         if request.method == "POST":
             query = str((await request.post())["query"])
             metric = re.search(r"DCGM_[A-Z_]+", query)
-            body = nothing if metric is None or query.startswith("group") else answers[metric[0]]
+            body = nothing if metric is None or query.startswith("group") else bodies[metric[0]]
             if "timestamp(" in query:
                 body = identity if "UUID" in query else times
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
@@ -149,7 +150,7 @@ def _serve(ready: "Connection[int, int]") -> None:
 
     async def main() -> None:
         app = web.Application()
-        app.router.add_route("*", "/{tail:.*}", answer)
+        app.router.add_route("*", "/{tail:.*}", respond)
         runner = web.AppRunner(app)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""What an hour must come to by the plain reference, and what the store says of it, as rows that can be compared."""
+"""An hour by the slow reference and an hour from the store, as rows that can be compared."""
 
 from collections.abc import Collection, Sequence
 from fractions import Fraction
@@ -19,7 +19,7 @@ from gpufleet.store import Store
 
 TEAM = "team"
 Rows = dict[tuple[str, str], tuple[Any, ...]]
-"""By what is counted (cluster, namespace, label, workload) and its name: GPU-hours, idle, cost, utilization."""
+"""GPU-hours, idle, cost and utilization by kind of row (cluster, namespace, label, workload) and name."""
 
 
 def expected_hour(

@@ -1,4 +1,4 @@
-"""A cluster whose true history is known, and servers that watch it, die, and take over from each other."""
+"""A cluster with a known history, and servers that follow it, die, and take over from each other."""
 
 import dataclasses
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -45,7 +45,7 @@ class Time:
 
 
 class Prometheus:
-    """A metric source that answers from a table of percents by node, GPU and time; or is down."""
+    """A fake metric source: percents by node, GPU and time; or it is down."""
 
     def __init__(self, values: Mapping[tuple[str, int, int], float] | None = None) -> None:
         self.values = dict(values or {})
@@ -92,7 +92,7 @@ class Prometheus:
 
 @dataclasses.dataclass
 class World:
-    """What is true: nodes and pods, as every source would list them."""
+    """The nodes and pods that exist, as every source lists them."""
 
     nodes: dict[str, FleetNode] = dataclasses.field(default_factory=dict)
     pods: dict[str, FleetPod] = dataclasses.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Days that are over: periods in the store, and a real Prometheus that has the readings of that time."""
+"""Past days: periods in the store, and a real Prometheus with the readings of that time."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ _NODES = {"a": 8, "b": 4}
 
 @dataclass
 class Past:
-    """What was true from `first` on, for some hours; everything in it is over."""
+    """What happened in some hours from `first` on; all periods have ended."""
 
     first: int
     hours: int
@@ -38,7 +38,7 @@ class Past:
         return [(n, g, at * 1000, v) for (n, g, at), v in self.readings.items() if hour <= at < hour + 3600]
 
     async def write(self, store: Store, cluster: str) -> None:
-        """Store the periods, as a server that followed the cluster then would have."""
+        """Store the periods as a server at that time would have."""
         await store.accounted.open(cluster, self.first)
         await store.capacity_periods.save(cluster, self.capacities)
         await store.allocation_periods.save(cluster, self.held)

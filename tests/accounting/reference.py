@@ -1,4 +1,4 @@
-"""An hour of accounting the slow and obvious way: millisecond by moment, sample by sample, in fractions.
+"""A slow reference for one hour of accounting: interval by interval, sample by sample, in fractions.
 
 Shares no code with `gpufleet.accounting`.
 """
@@ -17,7 +17,7 @@ HOUR = 3_600_000
 
 @dataclass
 class ReferenceAllocation:
-    """A part of a GPU for a stretch in which nothing changes."""
+    """A share of a GPU for an interval in which nothing changes."""
 
     period: AllocationPeriod
     gpu: int | None
@@ -116,7 +116,7 @@ Sample = tuple[str, int, int, float]
 
 @dataclass
 class Hit:
-    """A sample that a holder had its part in."""
+    """A sample with the allocation it is attributed to."""
 
     had: ReferenceAllocation
     time: int
@@ -133,7 +133,7 @@ def hits(had: Iterable[ReferenceAllocation], samples: Iterable[Sample]) -> list[
 
 
 def idle_hours(found: Iterable[Hit], had: Sequence[ReferenceAllocation], step: int) -> float:
-    """Time under 5%: from the sample on, while the same period has the same part of the GPU."""
+    """Return the time below 5%: from the sample on, while the same period has the same share of the GPU."""
     total = Fraction(0)
     for hit in found:
         if hit.value >= 5 * 10_000:
@@ -191,7 +191,7 @@ def grouped(
 
 
 def pods_over_time(had: Sequence[ReferenceAllocation]) -> tuple[float, int, int, float]:
-    """Mean, most and fewest pods at once, and most GPUs at once."""
+    """Return the mean, highest and lowest number of concurrent pods, and the highest number of GPUs."""
     edges = sorted({h.start for h in had} | {h.end for h in had})
     lengths, counts, parts = [], [], []
     for start, end in pairwise(edges):

@@ -1,8 +1,8 @@
-"""Servers are killed in the midst of writing, one after the other; the books come out right all the same.
+"""Servers are killed while writing, one after the other, and the hours are still right.
 
 Real `gpufleet serve` processes share a real database. Where a leader is killed is not left to chance: the
 test locks a table, waits until the leader's transaction waits for it, kills the process, and only then
-lets go. The next leader runs into the lock on the next table, in the order in which they are written.
+releases the lock. The next leader runs into the lock on the next table, in the order in which they are written.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Late and odd data: clocks that disagree, gaps, lives of seconds, clusters that go, capacity that changes."""
+"""Late and odd data: clock skew, gaps, short pods, lost clusters, changing capacity."""
 
 import time as clocks
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ async def billed(store: Store) -> dict[str, float]:
     return {row.workload_name: row.allocated_gpu_hours for row in rows}
 
 
-# Clocks that disagree
+# Clock skew
 
 
 async def test_a_pod_of_a_cluster_whose_clock_is_ahead_is_billed_from_its_own_start(store: Store) -> None:
@@ -117,7 +117,7 @@ async def test_a_clock_that_was_hours_ahead_costs_no_hour_and_bills_none(
     assert held == ([pytest.approx(2 * 600 / 3600), 0.0, 0.0] if restarts else [2.0, 2.0, 2.0])
 
 
-async def test_a_cluster_that_was_met_by_a_clock_ahead_has_its_first_hours(store: Store) -> None:
+async def test_a_cluster_first_seen_by_a_clock_ahead_has_its_first_hours(store: Store) -> None:
     time, true = Time(HOUR + 8 * 3600.0), world()
     server = Server(true, store, measured(0, 1), time)
     await server.round()
@@ -146,10 +146,10 @@ async def test_a_gap_of_the_metric_source_costs_samples_and_no_gpu_hours(store: 
     assert row.idle_gpu_hours == 0.0  # not measured is not idle
 
 
-# Lives of seconds
+# Short pods
 
 
-async def test_a_workload_that_lives_for_seconds_between_two_rounds_is_billed_for_them(store: Store) -> None:
+async def test_a_workload_that_runs_for_seconds_between_two_rounds_is_billed(store: Store) -> None:
     time, true = Time(), world()
     server = Server(true, store, measured(0, 1), time)
     await server.round()
@@ -162,7 +162,7 @@ async def test_a_workload_that_lives_for_seconds_between_two_rounds_is_billed_fo
     assert await billed(store) == {"p": 2.0, "short": 7.5 / 3600}
 
 
-# Clusters that go
+# Lost clusters
 
 
 async def test_a_cluster_that_disappears_keeps_its_hours_and_stops_no_other(store: Store) -> None:
@@ -175,7 +175,7 @@ async def test_a_cluster_that_disappears_keeps_its_hours_and_stops_no_other(stor
     loop = AccountingLoop([account], store, _nothing, time)
     await there.round()
     await loop.round(account)
-    seen = False  # its API does not answer any more
+    seen = False  # its API no longer answers
     for minutes in (5, 10, 61):
         time.now = HOUR + 60.0 * minutes + 1
         await there.round()
@@ -226,7 +226,7 @@ async def test_an_hour_with_a_changed_capacity_has_the_mean_and_the_exact_gpu_ho
     ]
     assert row.capacity_gpu_hours == reference.capacity_hours(HOUR, periods) == 3.75
     assert row.total_gpu_capacity == 4
-    assert row.allocated_gpu_hours == 1.5  # the node went while its pod was still listed
+    assert row.allocated_gpu_hours == 1.5  # the node left while its pod was still listed
     assert row.allocation_rate == 40.0
 
 

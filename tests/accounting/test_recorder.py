@@ -82,7 +82,7 @@ async def test_a_second_run_leaves_the_same_rows(store: Store) -> None:
     assert again.updated_at > first[0].updated_at
 
 
-async def test_a_server_that_was_down_fills_the_missed_hours_in(store: Store) -> None:
+async def test_a_server_that_was_down_rolls_up_the_missed_hours(store: Store) -> None:
     time, true = Time(), world()
     metrics = Prometheus({("a", g, HOUR + m * STEP): 40.0 for g in (0, 1) for m in range(48)})
     await Server(true, store, metrics, time).round()
@@ -105,7 +105,7 @@ async def test_a_pod_that_is_gone_after_a_restart_held_until_it_was_last_seen(st
     assert await hour_of(store) == (0.5, 50.0, 3)
 
 
-async def test_a_pod_that_ended_while_no_server_looked_held_until_its_end(store: Store) -> None:
+async def test_a_pod_that_ended_while_no_server_ran_is_billed_until_its_end(store: Store) -> None:
     time, true = Time(), world()
     await Server(true, store, measured(0, 1), time).round()
     true.pods["p"] = msgspec.structs.replace(true.pods["p"], phase=Status.COMPLETED, ended=HOUR + 1800.0)
@@ -129,7 +129,7 @@ async def test_a_label_that_changed_splits_the_hour_also_over_a_restart(store: S
     assert (await hour_of(store))[0] == 2.0
 
 
-async def test_a_replica_that_watched_takes_over_without_a_gap(store: Store) -> None:
+async def test_a_replica_takes_over_without_a_gap(store: Store) -> None:
     time, true = Time(), world()
     first, second = (Server(true, store, measured(0, 1), time) for _ in range(2))
     await first.round()
@@ -148,7 +148,7 @@ async def test_a_replica_that_watched_takes_over_without_a_gap(store: Store) -> 
     assert (await hour_of(store))[0] == pytest.approx(2 * 600 / 3600 + 10 / 3600)
 
 
-async def test_news_of_an_hour_that_is_done_computes_it_again(store: Store) -> None:
+async def test_late_information_rolls_up_an_hour_again(store: Store) -> None:
     time, true = Time(), world()
     server = Server(true, store, measured(0, 1), time)
     await server.round()
@@ -162,7 +162,7 @@ async def test_news_of_an_hour_that_is_done_computes_it_again(store: Store) -> N
     assert (await hour_of(store))[0] == 1.0
 
 
-async def test_an_hour_without_the_metric_source_is_made_of_its_snapshots_and_measured_later(
+async def test_an_hour_without_the_metric_source_uses_its_snapshots_and_is_measured_later(
     store: Store,
 ) -> None:
     time = Time()
@@ -192,7 +192,7 @@ async def test_an_hour_without_data_has_no_row(store: Store) -> None:
     assert await server.recorder.due_hours(time.now) == []
 
 
-async def test_readings_that_are_gone_by_now_do_not_blank_an_hour(store: Store) -> None:
+async def test_lost_readings_do_not_overwrite_a_stored_hour(store: Store) -> None:
     time = Time()
     metrics = measured(0, 1)
     server = Server(world(), store, metrics, time)
@@ -209,7 +209,7 @@ async def test_readings_that_are_gone_by_now_do_not_blank_an_hour(store: Store) 
 
 
 class SlowPrometheus(Prometheus):
-    """One that takes 40 seconds to say that it can't."""
+    """A metric source that takes 40 seconds to fail."""
 
     def __init__(self, time: Time) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class SlowPrometheus(Prometheus):
             yield block
 
 
-async def test_hours_that_take_long_neither_cost_snapshots_nor_delay_the_hour_that_ends(store: Store) -> None:
+async def test_slow_hours_neither_cost_snapshots_nor_delay_the_current_hour(store: Store) -> None:
     time = Time()
     server = Server(world(), store, SlowPrometheus(time), time)
     await server.round()
@@ -272,7 +272,7 @@ async def test_accounting_continues_if_pruning_fails(store: Store) -> None:
     await asyncio.gather(leading, return_exceptions=True)
 
 
-async def test_the_first_snapshot_of_a_node_that_was_just_met_says_who_holds_its_gpus(store: Store) -> None:
+async def test_the_first_snapshot_of_a_new_node_includes_the_holders_of_its_gpus(store: Store) -> None:
     true = world()
     true.nodes["a"] = FleetNode(name="a", gpu_count=4, gpu_model="H200")  # its creation is not known
     server = Server(true, store, Prometheus(), Time(HOUR + 3.0))

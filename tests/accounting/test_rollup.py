@@ -1,4 +1,4 @@
-"""The roll-up and the slow reference agree to the last digit, and nothing is lost or made."""
+"""The roll-up and the slow reference agree to the last digit."""
 
 from fractions import Fraction
 
@@ -126,7 +126,7 @@ def check(
 
 @settings(max_examples=300, deadline=None)
 @given(allocation_periods(), capacities(), readings)
-def test_the_roll_up_is_what_the_reference_says_to_the_last_digit(
+def test_the_roll_up_equals_the_reference_to_the_last_digit(
     held: list[AllocationPeriod], had_gpus: list[CapacityPeriod], values: dict[tuple[str, int, int], float]
 ) -> None:
     hour = roll_up(HOUR, held, had_gpus, as_samples(values), PLAN)

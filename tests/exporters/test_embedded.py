@@ -109,7 +109,7 @@ async def test_ranges_are_the_same_before_and_after_compaction(
     assert {gpu: {t: v for t, v in row.items() if t < span[1]} for gpu, row in before.items()} == joined
 
 
-async def test_a_gpu_seen_without_a_value_has_none_at_once(metrics: EmbeddedMetrics, clock: Clock) -> None:
+async def test_a_gpu_without_a_value_has_none_immediately(metrics: EmbeddedMetrics, clock: Clock) -> None:
     await record(metrics, clock, refresh(T0, {A: 1.0, B: 2.0}))
     await record(metrics, clock, refresh(T0 + 15, {A: 1.0, B: math.nan}))
     await record(metrics, clock, refresh(T0 + 30, {A: 1.0}))
@@ -118,7 +118,9 @@ async def test_a_gpu_seen_without_a_value_has_none_at_once(metrics: EmbeddedMetr
     assert len(found[A]) == 4
 
 
-async def test_after_an_outage_values_stand_for_five_minutes(metrics: EmbeddedMetrics, clock: Clock) -> None:
+async def test_after_an_outage_values_are_valid_for_five_minutes(
+    metrics: EmbeddedMetrics, clock: Clock
+) -> None:
     await record(metrics, clock, refresh(T0, {A: 1.0}))
     await record(metrics, clock, refresh(T0 + 1200, {A: 2.0}))
     found = points(await metrics.series(POWER, [A], T0, T0 + 1200, 100))
@@ -139,7 +141,7 @@ async def test_old_readings_are_forgotten_and_their_space_is_free(
     assert await metrics.series(POWER, [A], T0, T0 + 20 * 3600, 3600) == []
 
 
-async def test_another_server_sees_the_latest_with_who_holds_and_what_is_wrong(
+async def test_another_server_reads_the_latest_with_holders_and_faults(
     metrics: EmbeddedMetrics, clock: Clock, store: Store
 ) -> None:
     holders, faults = {1: (GpuUser("ml", "train-0"),)}, {0: (Fault(FaultKind.XID, 79, 1.0, T0),)}
@@ -178,7 +180,7 @@ async def test_training_points_come_back_in_order_and_once(metrics: EmbeddedMetr
     assert await metrics.training("uid-3", T0, T0 + 2) == []
 
 
-async def test_a_span_that_makes_no_sense_is_refused(metrics: EmbeddedMetrics) -> None:
+async def test_an_invalid_span_is_refused(metrics: EmbeddedMetrics) -> None:
     with pytest.raises(InvalidRequest, match="at most 11000"):
         await metrics.series(POWER, [A], T0, T0 + 20_000, 1)
 
@@ -209,7 +211,7 @@ async def test_without_the_store_the_last_readings_stay_and_the_past_is_unavaila
     st.integers(1, 400),
 )
 @settings(max_examples=200, deadline=None)
-def test_steps_answer_as_a_slow_look_through_all_samples_does(
+def test_steps_equal_a_slow_search_through_all_samples(
     samples: list[tuple[int, float]], start: int, step: int
 ) -> None:
     stored = dict(sorted(samples))
@@ -233,7 +235,7 @@ async def test_a_clock_that_is_set_back_stops_nothing(metrics: EmbeddedMetrics, 
     assert (await metrics.latest()).values[POWER].tolist() == [200.0]
 
 
-async def test_a_fleet_that_changes_with_every_refresh_is_read_and_tidied(
+async def test_a_fleet_that_changes_with_every_refresh_is_read_and_compacted(
     metrics: EmbeddedMetrics, clock: Clock, store: Store
 ) -> None:
     for turn in range(80):

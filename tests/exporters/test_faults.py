@@ -1,4 +1,4 @@
-"""Faults on purpose, from a proxy between the source and a real Prometheus."""
+"""Injected faults, by a proxy between the source and a real Prometheus."""
 
 import asyncio
 import gzip
@@ -27,7 +27,7 @@ GPU = GpuRef("dcgm-1", 0)
 
 
 class Proxy:
-    """Passes queries on, or spoils the answers of those that contain `where`."""
+    """Forwards queries, or spoils the responses to those that contain `where`."""
 
     def __init__(self, upstream: str) -> None:
         self.upstream, self.fault, self.where = upstream, "", ""
@@ -252,7 +252,7 @@ async def test_partial_ranges_are_returned_and_reported_and_soon_queried_again(p
         await until(source, lambda _: source.health().healthy)
 
 
-async def test_a_remark_on_an_expression_raises_no_alarm(proxy: Proxy) -> None:
+async def test_a_remark_on_an_expression_is_no_error(proxy: Proxy) -> None:
     async with opened(proxy.url) as source:
         proxy.fault = "remark"
         proxy.extra = {"warnings": ["PromQL warning: a"], "infos": ["PromQL info: might not be a counter"]}
@@ -317,9 +317,7 @@ async def test_tokens_passwords_and_headers_are_sent_and_files_read_again(
         (MetricsSettings(url="http://p", ca_file=Path("/not/there")), "holds no certificates"),
     ],
 )
-async def test_settings_that_can_not_work_are_refused_at_once(
-    settings: MetricsSettings, sentence: str
-) -> None:
+async def test_invalid_settings_are_refused_immediately(settings: MetricsSettings, sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         PrometheusSource(settings)
 
@@ -359,7 +357,7 @@ async def test_a_failed_query_on_demand_is_retried_without_another_caller(proxy:
         await until(source, lambda _: source.health().healthy)
 
 
-async def test_an_error_of_a_metric_that_is_gone_goes_with_it(proxy: Proxy) -> None:
+async def test_the_error_of_a_metric_disappears_with_the_metric(proxy: Proxy) -> None:
     async with opened(proxy.url) as source:
         await until(source, lambda readings: complete(readings) and Quantity.DRAM_ACTIVITY in readings.values)
         proxy.fault, proxy.where = "500", "DRAM_ACTIVE"

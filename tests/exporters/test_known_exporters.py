@@ -139,7 +139,7 @@ async def test_only_the_configured_exporters_are_read(everything: str) -> None:
         assert {gpu.ref.node for gpu in readings.gpus} == {"amd-1", "allsmi-1"}
 
 
-async def test_a_gpu_is_described_as_far_as_its_exporter_does(everything: str) -> None:
+async def test_a_gpu_has_the_identity_that_its_exporter_reports(everything: str) -> None:
     async with opened(everything) as source:
         readings = await until(source, lambda r: len(r) >= len(ALL))
         gpus = {gpu.ref: gpu for gpu in readings.gpus}
@@ -152,7 +152,7 @@ async def test_a_gpu_is_described_as_far_as_its_exporter_does(everything: str) -
         assert (gpus[GpuRef("allsmi-1", 2)].model, gpus[GpuRef("allsmi-1", 2)].vendor) == ("Apple M9", "")
 
 
-async def test_holders_come_from_the_exporter_and_its_own_pod_is_none(everything: str) -> None:
+async def test_holders_come_from_the_exporter_and_its_own_pod_is_excluded(everything: str) -> None:
     async with opened(everything) as source:
         readings = await until(source, lambda r: len(r) >= len(ALL))
         held = {readings.gpus[row].ref: holders for row, holders in readings.holders.items()}
@@ -183,7 +183,7 @@ async def test_faults_are_reported_with_their_codes(everything: str) -> None:
         }
         assert wrong == {
             GpuRef("dcgm-1", 1): {(FaultKind.ECC_UNCORRECTED, 0, 2.0)},
-            # The windowed count is there, so the gauges that never clear are not read.
+            # The windowed count exists, so the gauges that never clear are not read.
             GpuRef("dcgm-9", 0): {(FaultKind.XID, 48, 1.0)},
             GpuRef("amd-1", 4): {
                 (FaultKind.ECC_UNCORRECTED, 0, 1.0),
@@ -194,7 +194,7 @@ async def test_faults_are_reported_with_their_codes(everything: str) -> None:
         }
 
 
-async def test_the_gauge_of_the_last_xid_is_read_where_nothing_better_is(worlds: Mapping[str, str]) -> None:
+async def test_the_gauge_of_the_last_xid_is_read_without_a_better_metric(worlds: Mapping[str, str]) -> None:
     async with opened(worlds["dcgm"]) as source:
         readings = await until(source, lambda r: len(r) >= 3)
         faults = readings.faults[readings.rows[GpuRef("dcgm-1", 1)]]
@@ -208,7 +208,7 @@ async def test_ratios_that_are_written_in_percent_are_not_scaled_again(worlds: M
         assert readings.value(0, Quantity.SM_ACTIVITY) == pytest.approx(0.75)
 
 
-async def test_two_exporters_on_one_gpu_agree_by_its_uuid(worlds: Mapping[str, str]) -> None:
+async def test_two_exporters_of_one_gpu_are_matched_by_uuid(worlds: Mapping[str, str]) -> None:
     async with opened(worlds["twins"]) as source:
         readings = await until(source, lambda r: Quantity.POWER_LIMIT in r.values and len(r) >= 3)
         row = readings.rows[GpuRef("dcgm-1", 0)]
@@ -218,7 +218,7 @@ async def test_two_exporters_on_one_gpu_agree_by_its_uuid(worlds: Mapping[str, s
 
 
 async def results_of(source: PrometheusSource) -> dict[str, object]:
-    """All that a source says but the times."""
+    """Return everything a source returns, except times."""
     readings = await source.refresh()
     rows = {gpu: row for row, gpu in enumerate(readings.gpus)}
     faults = {gpu: readings.faults.get(row, ()) for gpu, row in rows.items()}

@@ -40,7 +40,7 @@ def test_an_instance_is_cut_at_its_port(instance: str, host: str) -> None:
         ("٣", None),
     ],
 )
-def test_an_index_is_read_in_its_spellings_only(text: str, index: int | None) -> None:
+def test_an_index_is_parsed_in_known_spellings_only(text: str, index: int | None) -> None:
     assert gpu_index(text) == index
 
 
@@ -63,7 +63,7 @@ def test_the_label_gpu_of_all_smi_is_a_model_and_amds_partition_zero_the_whole()
     assert whole.ref == GpuRef("n", 1)
 
 
-def test_what_the_exporter_said_of_the_pod_comes_before_the_scrapes_labels() -> None:
+def test_the_exporters_own_pod_labels_win_over_the_scrapes() -> None:
     labels = {"pod": "exporter", "namespace": "monitoring", "exported_pod": "p", "exported_namespace": "n"}
     assert holder_of({**labels, "container": "c"}) == GpuUser("n", "p", "c")
     assert holder_of({"namespace": "monitoring"}) is None
@@ -80,7 +80,7 @@ def test_values_are_queried_by_the_fewest_labels_that_distinguish_gpus() -> None
     assert key_labels(DCGM, mixed) == ("Hostname", "instance", "gpu", "device", "GPU_I_ID")
 
 
-def test_prefixes_of_the_operators_choice_are_found_and_look_alikes_are_not() -> None:
+def test_custom_prefixes_are_detected_and_look_alikes_are_not() -> None:
     names = ["site_gpu_gfx_activity", "site_gpu_used_vram", "workload_gpu_used_vram", "gpu_health"]
     assert [(d.definition.name, d.prefix) for d in detect_exporters(names)] == [("amd", "site_")]
     assert detect_exporters(["up", "go_goroutines"]) == ()
@@ -92,12 +92,12 @@ def test_configured_exporters_need_no_names() -> None:
     assert Quantity.POWER in exporter.quantities
 
 
-def test_the_setting_names_every_vocabulary() -> None:
+def test_the_setting_lists_every_exporter() -> None:
     [setting] = [s for s in settings_of("metrics", MetricsSettings) if s.name == "vocabularies"]
     assert setting.facts.choices == tuple(exporter.name for exporter in KNOWN_EXPORTERS)
 
 
-def test_a_roster_notices_gpus_that_come_go_or_change() -> None:
+def test_an_index_is_rebuilt_when_gpus_come_go_or_change() -> None:
     names = identity_labels(AGENT)
     labels = labels_type(names)
 
@@ -119,7 +119,7 @@ def test_a_roster_notices_gpus_that_come_go_or_change() -> None:
 
 
 @given(st.lists(st.floats(), min_size=1))
-def test_what_no_gpu_can_have_is_left_out(values: list[float]) -> None:
+def test_invalid_values_become_nan(values: list[float]) -> None:
     found = to_quantity_unit(Quantity.UTILIZATION, Metric("x"), np.array(values), percent=False)
     for value, ours in zip(values, found.tolist(), strict=True):
         if 0 <= value <= 100:
@@ -150,16 +150,14 @@ def test_memory_adds_up(used: float, free: float, reserved: float) -> None:
     ("values", "percent"),
     [
         ([0.2, 1.0], False),
-        ([0.2, 1.02], False),  # a sample that was carried a little too far
-        ([0.2, 2.0**47, 9.3e18, float("inf")], False),  # blanks
+        ([0.2, 1.02], False),  # a ratio slightly above 1
+        ([0.2, 2.0**47, 9.3e18, float("inf")], False),  # not supported
         ([0.2, float("nan")], False),
         ([], False),
         ([0.2, 97.0], True),
         ([0.2, 97.0, 2.0**47], True),
     ],
 )
-def test_a_ratio_is_percent_only_where_a_value_can_be_nothing_else(
-    values: list[float], percent: bool
-) -> None:
+def test_a_ratio_is_percent_only_if_a_value_proves_it(values: list[float], percent: bool) -> None:
     assert holds_percent(Metric("x", 100, ratio=True), np.array(values)) is percent
     assert not holds_percent(Metric("x"), np.array(values))

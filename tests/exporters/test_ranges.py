@@ -84,7 +84,7 @@ def points(series: GpuSeries) -> dict[float, float]:
     }
 
 
-async def test_a_range_is_what_was_sampled_across_vocabularies(past: str) -> None:
+async def test_a_range_returns_the_samples_of_several_exporters(past: str) -> None:
     async with opened(past) as source:
         await source.refresh()
         found = await source.series(Quantity.UTILIZATION, GPUS, START, NOW, 60.0)
@@ -96,7 +96,7 @@ async def test_a_range_is_what_was_sampled_across_vocabularies(past: str) -> Non
 
 @pytest.fixture
 async def aligned(past: str) -> AsyncIterator[str]:
-    """The same behind a front end that moves ranges to multiples of their step, as that of Thanos does."""
+    """The same behind a frontend that aligns ranges to their step, as Thanos does."""
 
     async def answer(request: web.Request) -> web.Response:
         form = {name: str(value) for name, value in (await request.post()).items()}
@@ -118,13 +118,13 @@ async def aligned(past: str) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("front", ["past", "aligned"])
-async def test_a_range_has_the_times_that_were_asked_for_though_the_step_does_not_divide_them(
+async def test_a_range_has_the_requested_times_even_if_the_step_does_not_divide_them(
     past: str, aligned: str, front: str
 ) -> None:
     first = START + (3.5 - START) % 7  # half a step after a multiple of it
     times = np.arange(first, START + 1800, 7.0).tolist()
     async with opened(past if front == "past" else aligned) as source:
-        for _ in range(2):  # the second time it is known what the front end does
+        for _ in range(2):  # the second time the alignment is known
             found = await source.series(Quantity.UTILIZATION, GPUS, times[0], times[-1], 7.0)
             assert [series.gpu for series in found] == GPUS
             for series in found:
@@ -134,14 +134,14 @@ async def test_a_range_has_the_times_that_were_asked_for_though_the_step_does_no
 
 
 @pytest.mark.parametrize("step", [300, 900])
-async def test_no_sample_stands_for_longer_than_five_minutes(past: str, step: int) -> None:
+async def test_no_sample_is_valid_for_longer_than_five_minutes(past: str, step: int) -> None:
     async with opened(past) as source:
         found = await source.series(Quantity.TEMPERATURE, GPUS, START + 600, START + 3000, float(step))
         expected = {START + at: 40 + at / 300 for at in range(600, 3001, step) if at != 300 * LOST}
         assert [(series.gpu, points(series)) for series in found] == [(GPUS[0], expected)]
 
 
-async def test_a_selection_too_long_for_one_query_is_asked_for_in_several(past: str) -> None:
+async def test_a_selector_too_long_for_one_query_is_split(past: str) -> None:
     async with opened(past) as source:
         await source.refresh()
         crowd = [GpuRef(f"gpu-worker-{number:04}.rack.example", 0) for number in range(1500)]
@@ -154,7 +154,7 @@ async def test_a_selection_too_long_for_one_query_is_asked_for_in_several(past: 
         assert [point.value for point in numbers] == [2.5, 0.25]
 
 
-async def test_a_range_names_only_the_gpus_asked_for(past: str) -> None:
+async def test_a_range_has_only_the_requested_gpus(past: str) -> None:
     async with opened(past) as source:
         found = await source.series(Quantity.UTILIZATION, [GpuRef("node-a", 1)], START, NOW, 300.0)
         assert [series.gpu for series in found] == [GpuRef("node-a", 1)]
@@ -162,7 +162,7 @@ async def test_a_range_names_only_the_gpus_asked_for(past: str) -> None:
         assert nothing == []
 
 
-async def test_what_no_metric_holds_is_derived_and_blanks_are_left_out(past: str) -> None:
+async def test_missing_quantities_are_derived_and_invalid_values_dropped(past: str) -> None:
     async with opened(past) as source:
         memory = await source.series(Quantity.MEMORY_UTILIZATION, GPUS, START, START + 600, 60.0)
         assert {series.gpu: set(points(series).values()) for series in memory} == {
@@ -174,7 +174,7 @@ async def test_what_no_metric_holds_is_derived_and_blanks_are_left_out(past: str
         assert {series.gpu: set(points(series).values()) for series in power} == {GPUS[0]: {300.0}}
 
 
-async def test_the_same_range_is_asked_once(past: str) -> None:
+async def test_the_same_range_is_queried_once(past: str) -> None:
     async with opened(past) as source:
         first = await source.series(Quantity.UTILIZATION, GPUS, START, NOW - 1200, 60.0)
         cached = source._ranges.bytes
@@ -184,7 +184,7 @@ async def test_the_same_range_is_asked_once(past: str) -> None:
         assert [points(series) for series in again] == [points(series) for series in first]
 
 
-async def test_too_much_at_once_is_refused(past: str) -> None:
+async def test_a_too_large_range_is_refused(past: str) -> None:
     async with opened(past) as source:
         with pytest.raises(InvalidRequest, match="at most 11000"):
             await source.series(Quantity.POWER, GPUS, 0, 11_000, 1)
@@ -203,7 +203,7 @@ async def test_samples_of_all_gpus_come_in_blocks_that_end_before_the_end(past: 
                 np.testing.assert_allclose(row, [utilization(gpu, at) for at in block.times])
 
 
-async def test_training_numbers_that_stand_under_a_controller_in_between_are_the_workloads(past: str) -> None:
+async def test_training_numbers_of_a_controller_belong_to_the_workload(past: str) -> None:
     async with opened(past) as source:
         found = await source.training(UID, START, START + 300, ["replica.set", "another", ""])
         assert [(point.metric, point.value, point.rank) for point in found] == [

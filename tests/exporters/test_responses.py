@@ -28,7 +28,7 @@ def vector(series: list[tuple[dict[str, str], str]]) -> bytes:
     ),
     cut=st.integers(1, 200),
 )
-def test_an_answer_cut_anywhere_decodes_as_the_whole(
+def test_a_response_cut_anywhere_decodes_like_the_whole(
     series: list[tuple[dict[str, str], str]], cut: int
 ) -> None:
     body = vector(series)
@@ -67,7 +67,7 @@ def test_numbers_as_prometheus_writes_them() -> None:
         b'{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":"\xff"},"value":[1,"1"]}]}}',
     ],
 )
-def test_what_is_no_answer_is_said_to_be_none(body: bytes) -> None:
+def test_an_invalid_response_is_refused(body: bytes) -> None:
     with pytest.raises(MetricsUnavailable):
         decode_instant(body, ("a",), pytest.fail)
 

@@ -45,7 +45,7 @@ async def test_storage_counts_each_claim_once_and_ports_are_counted_by_state(eve
         assert await source.rdma() == RdmaPorts(total=3, active=2, port_rate=5e10, total_rate=1e11)
 
 
-async def test_without_volumes_file_systems_count_once_however_often_they_are_mounted(
+async def test_without_volumes_each_file_system_counts_once(
     worlds: Mapping[str, str],
 ) -> None:
     async with opened(worlds["filesystems"]) as source:

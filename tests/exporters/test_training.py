@@ -16,7 +16,7 @@ class Pushed:
         return [TrainingPoint("loss", 1.0, 5.0)] if workload_uid == "job" else []
 
 
-def test_numbers_that_came_both_ways_count_once_in_order_of_time() -> None:
+def test_numbers_that_were_pushed_and_scraped_count_once() -> None:
     pushed = [TrainingPoint("loss", 1.0, 5.0, 0), TrainingPoint("loss", 0.5, 9.0, 0)]
     scraped = [
         TrainingPoint("accuracy", 0.9, 5.0, 0),
@@ -33,7 +33,7 @@ def test_numbers_that_came_both_ways_count_once_in_order_of_time() -> None:
     ]
 
 
-async def test_what_was_pushed_is_there_although_prometheus_is_not() -> None:
+async def test_pushed_numbers_are_returned_without_prometheus() -> None:
     settings = MetricsSettings(url="http://127.0.0.1:9", timeout=1.0)
     async with PrometheusSource(settings, pushed=Pushed()) as source:
         assert await source.training("job", 0, 10) == [TrainingPoint("loss", 1.0, 5.0)]

@@ -1,4 +1,4 @@
-"""The slow, obvious fleet: plain dictionaries of what is there, and loops over all of it.
+"""A slow reference fleet: plain dictionaries and loops over everything.
 
 Shares no code with `gpufleet.fleet`; a test drives both with the same events and compares.
 """

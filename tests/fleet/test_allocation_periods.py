@@ -44,7 +44,7 @@ def test_a_period_opens_when_the_pod_is_bound_and_closes_when_it_ends() -> None:
     assert fleet.allocation_periods.open() == []
 
 
-def test_a_pod_that_lived_between_two_looks_is_billed_for_its_life() -> None:
+def test_a_pod_that_is_first_seen_after_its_end_is_billed() -> None:
     fleet = fleet_with(Clock())
     fleet.put_pod(pod(Status.COMPLETED, bound=990.0, ended=993.0))
     assert spans(fleet.allocation_periods.drain()) == [(990.0, 993.0)]
@@ -100,7 +100,7 @@ def test_nothing_is_recorded_before_all_sources_are_synced() -> None:
     assert spans(fleet.allocation_periods.drain()) == [(1000.0, 0.0)]
 
 
-def test_a_model_that_only_readings_know_gets_on_the_bill_and_stays_there() -> None:
+def test_a_model_that_only_readings_report_is_billed_and_stays() -> None:
     clock = Clock()
     fleet = fleet_with(clock)
     fleet.put_pod(pod(held=(0, 1)))
@@ -114,13 +114,11 @@ def test_a_model_that_only_readings_know_gets_on_the_bill_and_stays_there() -> N
     clock.now = 2000.0
     fleet.put_readings(Readings(clock.now, (), {}, {}))
     fleet.refresh()
-    assert fleet.allocation_periods.drain() == [], (
-        "an exporter that is away changes nothing of what was promised"
-    )
+    assert fleet.allocation_periods.drain() == [], "a missing exporter does not change the period"
 
 
 @pytest.mark.parametrize("label", ["", "NVIDIA-A100"])
-def test_gpus_of_several_models_in_one_node_are_billed_each_as_what_it_is(label: str) -> None:
+def test_gpus_of_several_models_in_one_node_are_billed_by_their_own_model(label: str) -> None:
     clock = Clock()
     fleet = fleet_with(clock)
     fleet.put_node(FleetNode(name="a", gpu_count=8, gpu_model=label))
@@ -142,9 +140,7 @@ def test_gpus_of_several_models_in_one_node_are_billed_each_as_what_it_is(label:
     clock.now = 2000.0
     fleet.put_readings(Readings(clock.now, (), {}, {}))
     fleet.refresh()
-    assert fleet.allocation_periods.drain() == [], (
-        "an exporter that is away changes nothing of what was promised"
-    )
+    assert fleet.allocation_periods.drain() == [], "a missing exporter does not change the period"
 
 
 def test_a_pod_that_a_source_missed_for_a_while_is_billed_once() -> None:
@@ -164,7 +160,7 @@ def test_a_pod_that_a_source_missed_for_a_while_is_billed_once() -> None:
     assert spans(list(recorded.values())) == [(1000.0, 1600.0), (1600.0, 2000.0), (2000.0, 6000.0)]
 
 
-def test_an_end_before_the_last_change_is_the_end_of_what_was_before_the_change() -> None:
+def test_an_end_before_the_last_change_ends_the_period_before_the_change() -> None:
     clock = Clock()
     fleet = fleet_with(clock)
     job = FleetOwner(uid="j", kind="SlurmJob", name="train")
@@ -177,7 +173,7 @@ def test_an_end_before_the_last_change_is_the_end_of_what_was_before_the_change(
     assert sum(period.end - period.start for period in fleet.allocation_periods.drain()) == 1500.0
 
 
-def test_a_new_node_whose_gpus_come_and_go_has_them_once_at_any_time() -> None:
+def test_capacity_of_a_node_whose_gpus_come_and_go_counts_once() -> None:
     clock = Clock()
     fleet = Fleet("test", clock=clock)
     fleet.start_accounting()

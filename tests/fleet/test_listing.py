@@ -20,7 +20,7 @@ changes = st.lists(
 
 
 def names(fleet: Fleet, order: str) -> list[str]:
-    """Every workload in order, the slow and obvious way."""
+    """Every workload in order, by a full sort."""
     everyone = {uid: ended.workload for uid, ended in fleet.ended().items()} | dict(fleet.workloads())
     if order == "consumers":
         consumers = [w for w in fleet.workloads().values() if w.gpus > 0 and not w.status.ended]
@@ -32,7 +32,7 @@ def names(fleet: Fleet, order: str) -> list[str]:
 
 @given(changes)
 @settings(max_examples=80, deadline=None)
-def test_orders_stay_what_sorting_would_give(changed: list[tuple[str, int, int, int]]) -> None:
+def test_incremental_orders_equal_a_full_sort(changed: list[tuple[str, int, int, int]]) -> None:
     fleet = Fleet("c", clock=lambda: 1000.0, keep_ended=3)
     fleet.put_node(FleetNode(name="n", gpu_count=64))
     listing = Listing(fleet, max_staleness=0)

@@ -54,7 +54,7 @@ def test_a_pod_belongs_to_the_top_of_its_owner_chain(fleet: Fleet) -> None:
     assert fleet.workloads()["d"].gpus == 4
 
 
-def test_an_unseen_owner_is_taken_from_the_reference_of_its_pod(fleet: Fleet) -> None:
+def test_an_unknown_owner_is_taken_from_the_reference_of_its_pod(fleet: Fleet) -> None:
     fleet.put_pod(pod("p", owner=OwnerRef("x", "RayJob", "tune", "ray.io/v1")))
     workload = fleet.workloads()["x"]
     assert (workload.kind, workload.name, workload.namespace) == ("RayJob", "tune", "ml")
@@ -79,7 +79,7 @@ def test_the_controllers_between_a_workload_and_its_pods_are_found(fleet: Fleet)
     assert controllers(find_workload(fleet, "bare").tree) == []
 
 
-def test_owners_in_a_circle_are_one_workload(fleet: Fleet) -> None:
+def test_a_cycle_of_owners_is_one_workload(fleet: Fleet) -> None:
     fleet.put_owner(FleetOwner(uid="x", kind="A", name="x", parent=OwnerRef("y", "B", "y")))
     fleet.put_owner(FleetOwner(uid="y", kind="B", name="y", parent=OwnerRef("x", "A", "x")))
     fleet.put_pod(pod("p", owner=OwnerRef("y", "B", "y")))
@@ -165,7 +165,7 @@ def test_a_retried_job_counts_the_gpus_of_its_last_try(fleet: Fleet) -> None:
     assert (workload.gpus, workload.ended, workload.status) == (8, 1300.0, Status.COMPLETED)
 
 
-def test_a_workload_that_is_gone_is_remembered_as_it_was(fleet: Fleet, clock: Clock) -> None:
+def test_a_deleted_workload_is_archived_as_it_was(fleet: Fleet, clock: Clock) -> None:
     put_deployment(fleet)
     fleet.put_pod(pod("p", owner=REPLICASET, held=(0, 1, 2, 3)))
     clock.now = 2000.0
@@ -199,7 +199,7 @@ def test_pages_neither_repeat_nor_drop_a_row(fleet: Fleet) -> None:
     assert (past.rows, past.total) == ([], 25)
 
 
-def test_a_name_matches_a_part_in_any_case(fleet: Fleet) -> None:
+def test_a_name_filter_matches_a_part_ignoring_case(fleet: Fleet) -> None:
     fleet.put_pod(pod("p", name="BERT-large"))
     fleet.put_pod(pod("q", name="llama"))
     rows = Listing(fleet).workloads(Filter(name="rt-LA"), "", 1, 10).rows
@@ -228,7 +228,7 @@ def readings(at: float, *faults: Fault, vendor: str = "NVIDIA") -> Readings:
         (Fault(FaultKind.ROW_REMAP_FAILED, 0, 1, 5.0), "NVIDIA", "row remapping failed"),
     ],
 )
-def test_without_an_agent_the_exporter_says_what_is_wrong(
+def test_without_an_agent_the_faults_of_the_exporter_count(
     fleet: Fleet, fault: Fault, vendor: str, reason: str
 ) -> None:
     fleet.put_readings(readings(1000.0, fault, vendor=vendor))
@@ -236,7 +236,7 @@ def test_without_an_agent_the_exporter_says_what_is_wrong(
     assert (view.gpus[3].health_reason, view.state is NodeState.FAULTY) == (reason, reason != "")
 
 
-def test_a_reported_fault_keeps_the_time_at_which_it_was_first_seen_and_goes_with_the_report(
+def test_a_reported_fault_keeps_its_first_time_and_clears_with_the_report(
     fleet: Fleet,
 ) -> None:
     fault = Fault(FaultKind.XID, 79, 1, 5.0)
@@ -247,7 +247,7 @@ def test_a_reported_fault_keeps_the_time_at_which_it_was_first_seen_and_goes_wit
     assert fleet.views()["a"].state is NodeState.IDLE
 
 
-def test_where_an_agent_looks_its_word_counts(fleet: Fleet) -> None:
+def test_the_report_of_an_agent_wins_over_the_exporter(fleet: Fleet) -> None:
     fleet.put_devices(NodeDevices(node="a", gpus=tuple(FleetGpu(index=index) for index in range(8)), total=8))
     fleet.put_readings(readings(1000.0, Fault(FaultKind.XID, 79, 1, 5.0)))
     assert fleet.views()["a"].state is NodeState.IDLE
@@ -268,7 +268,7 @@ def test_changes_are_published_with_their_reason(fleet: Fleet) -> None:
     assert published == ["node healthy -> faulty: kubelet stopped", "workload  -> Running: "]
 
 
-def test_a_cron_job_does_not_remember_every_job_that_it_ever_had(fleet: Fleet) -> None:
+def test_a_cron_job_does_not_keep_all_its_past_jobs(fleet: Fleet) -> None:
     fleet.put_owner(FleetOwner(uid="cron", kind="CronJob", name="nightly"))
     for number in range(1_000):
         job, pod = f"job-{number:04}", f"pod-{number:04}"
@@ -295,7 +295,7 @@ def test_a_pod_that_requests_a_billion_gpus_blocks_nothing(fleet: Fleet) -> None
     assert find_workload(fleet, "greedy").models == {"NVIDIA_H200": 10**12}
 
 
-def test_an_address_goes_from_one_node_to_the_next(fleet: Fleet) -> None:
+def test_an_address_may_move_to_another_node(fleet: Fleet) -> None:
     old = FleetNode(name="old", gpu_count=8, aliases=("10.0.0.5",))
     fleet.put_node(old)
     fleet.put_node(FleetNode(name="new", gpu_count=8, aliases=("10.0.0.5",)))

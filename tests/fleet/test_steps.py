@@ -9,7 +9,7 @@ from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.model.workload import FleetPod, Status
 
 NODES, PODS = 200, 300
-"""More than a step of each."""
+"""More than fit into one step."""
 
 
 def pod(number: int, **changes: object) -> FleetPod:
@@ -58,7 +58,7 @@ events = st.lists(
 
 
 def recorded(fleet: Fleet) -> tuple[list[AllocationPeriod], list[CapacityPeriod]]:
-    """Every period; one that ended in the moment at which it began is none."""
+    """Return every period that is not empty."""
     held = [p for p in fleet.allocation_periods.drain() if p.end != p.start]
     had = [p for p in fleet.capacity_periods.drain() if p.end != p.start]
     return (

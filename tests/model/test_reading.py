@@ -28,7 +28,7 @@ def test_a_value_that_the_source_does_not_have_is_none_and_zero_stays_zero() -> 
     assert readings.sampled_at(1) == 95.0
 
 
-def test_gpus_are_found_by_name_by_node_and_by_uuid() -> None:
+def test_gpus_are_found_by_name_and_by_node() -> None:
     readings = two_gpus()
     assert readings.rows[GpuRef("b", 1)] == 1
     assert list(readings.rows_of("b")) == [1]
@@ -39,7 +39,7 @@ def test_gpus_are_found_by_name_by_node_and_by_uuid() -> None:
     ("start", "end", "step"),
     [(0, 10, 0), (0, 10, -1), (10, 0, 1), (0, MAX_POINTS, 1), (0, NAN, 1), (0, 10, NAN), (0, math.inf, 1)],
 )
-def test_a_span_that_makes_no_sense_is_refused(start: float, end: float, step: float) -> None:
+def test_an_invalid_span_is_refused(start: float, end: float, step: float) -> None:
     with pytest.raises(InvalidRequest):
         check_span(start, end, step)
 
