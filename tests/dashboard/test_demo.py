@@ -142,7 +142,7 @@ def test_a_month_can_be_downloaded_as_csv_and_printed(demo: Demo, page: Page) ->
     expect(page.get_by_label("Key", exact=True)).to_be_visible()
     page.get_by_role("radio", name="Month").click()
     expect(page).to_have_url(re.compile("period=month"))
-    expect(page.get_by_role("heading", name="GPU hours a day")).to_be_visible()
+    expect(page.get_by_role("heading", name="GPU hours per day")).to_be_visible()
     with page.expect_download() as download:
         page.get_by_role("button", name="CSV").click()
     text = Path(download.value.path()).read_text()
