@@ -320,8 +320,8 @@ def test_an_xid_survives_a_restart_of_the_process_until_the_gpu_was_reset() -> N
         tracker = HealthTracker()
         tracker.observe_devices(GPUS, 5000.0)
         for gpu in GPUS:
-            said = published.verdict(gpu.uuid)
-            tracker.restore(gpu.uuid, said.reason, said.since)
+            verdict = published.verdict(gpu.uuid)
+            tracker.restore(gpu.uuid, verdict.reason, verdict.since)
         energy = 100 * 60.0 if reset else 100 * 4000.0  # 100 W for a minute, or since the error
         tracker.observe_readings(reading(n, 5000.0, energy_joules=energy, power_watts=100) for n in range(4))
         assert [v.health for v in tracker.verdicts().values()] == [health, health, *[Health.HEALTHY] * 2]
@@ -367,9 +367,9 @@ def test_the_verdict_says_why_a_gpu_recovered() -> None:
 def test_a_late_event_is_dropped_if_the_gpu_was_reset_since(energy: float, health: Health) -> None:
     tracker = HealthTracker()
     tracker.observe_devices(GPUS, 90_000.0)
-    told = [(True, 1_000.0), (False, 90_000.0)]
+    records = [(True, 1_000.0), (False, 90_000.0)]
     tracker.observe_events(
-        DeviceEvent(EventKind.CPER, 1, at, uuid="GPU-0", fatal=fatal) for fatal, at in told
+        DeviceEvent(EventKind.CPER, 1, at, uuid="GPU-0", fatal=fatal) for fatal, at in records
     )
     tracker.observe_readings([reading(0, 90_001.0, energy_joules=energy, power_watts=100.0)])
     assert tracker.verdict("GPU-0").health is health

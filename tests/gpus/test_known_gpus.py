@@ -55,12 +55,12 @@ def test_a_lost_gpu_keeps_its_model() -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.sampled_from("ABCDEFGH"), unique=True, max_size=8), max_size=8))
 def test_no_gpu_is_ever_dropped_or_duplicated(inventories: list[list[str]]) -> None:
-    roll: tuple[Device, ...] = ()
+    known: tuple[Device, ...] = ()
     seen: set[str] = set()
     for inventory in inventories:
         found = [gpu(index, name) for index, name in enumerate(inventory)]
-        roll = merge_known_gpus(roll, found)
+        known = merge_known_gpus(known, found)
         seen |= set(inventory)
-        assert sorted(device.uuid for device in roll) == sorted(seen)
-        assert len({device.index for device in roll}) == len(roll)
-        assert {device.uuid for device in roll if device.fault is None} == set(inventory)
+        assert sorted(device.uuid for device in known) == sorted(seen)
+        assert len({device.index for device in known}) == len(known)
+        assert {device.uuid for device in known if device.fault is None} == set(inventory)

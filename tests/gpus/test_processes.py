@@ -9,7 +9,7 @@ from gpufleet.gpus import pci
 from gpufleet.gpus.processes import ProcessTable
 from gpufleet.model.device import DeviceProcess
 
-NOBODY = 2**22 + 5
+UNUSED_PID = 2**22 + 5
 """Above the largest pid of Linux."""
 
 
@@ -18,8 +18,8 @@ def on_gpu(pid: int, index: int = 0) -> DeviceProcess:
 
 
 def test_an_unknown_pid_has_no_details() -> None:
-    (row,) = ProcessTable(trust_pids=True).describe([on_gpu(NOBODY)], identify=True)
-    assert row == on_gpu(NOBODY)
+    (row,) = ProcessTable(trust_pids=True).describe([on_gpu(UNUSED_PID)], identify=True)
+    assert row == on_gpu(UNUSED_PID)
 
 
 def test_in_another_pid_namespace_only_a_process_with_an_open_gpu_is_trusted(tmp_path: Path) -> None:
@@ -34,12 +34,12 @@ def test_in_another_pid_namespace_only_a_process_with_an_open_gpu_is_trusted(tmp
 
 
 def test_rows_are_sorted_by_gpu_and_pid_and_a_process_on_two_gpus_is_read_once() -> None:
-    rows = [on_gpu(os.getpid(), 1), on_gpu(NOBODY, 0), on_gpu(1, 1), on_gpu(os.getpid(), 0)]
+    rows = [on_gpu(os.getpid(), 1), on_gpu(UNUSED_PID, 0), on_gpu(1, 1), on_gpu(os.getpid(), 0)]
     table = ProcessTable(trust_pids=True)
     found = table.describe(rows, identify=False)
     assert [(row.index, row.pid) for row in found] == [
         (0, os.getpid()),
-        (0, NOBODY),
+        (0, UNUSED_PID),
         (1, 1),
         (1, os.getpid()),
     ]

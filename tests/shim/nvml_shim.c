@@ -81,7 +81,7 @@ static int find(const char *key, char *out) {
 
 static void pause_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, (ms % 1000) * 1000000}, NULL); }
 
-/* What every call does first: hang or fail if told to. */
+/* What every call does first: hang or fail on demand. */
 static int enter(const char *function, const Handle *handle) {
   char key[LINE], value[LINE];
   snprintf(key, sizeof key, "hang.%s", function);
@@ -315,16 +315,16 @@ int nvmlDeviceGetFieldValues(Handle *h, int size, Field *fields) {
 
 /* `N.process.K` is `pid bytes gi ci`. */
 static int processes_of(Handle *h, unsigned *size, Process *out) {
-  unsigned room = *size, found = 0;
+  unsigned capacity = *size, found = 0;
   char name[LINE], value[LINE];
   for (;; found++) {
     snprintf(name, sizeof name, "process.%u", found);
     if (text_of(h, name, value)) break;
-    if (!out || found >= room) continue;
+    if (!out || found >= capacity) continue;
     sscanf(value, "%u %llu %u %u", &out[found].pid, &out[found].memory, &out[found].gi, &out[found].ci);
   }
   *size = found;
-  return found > room ? TOO_SMALL : OK;
+  return found > capacity ? TOO_SMALL : OK;
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v3(Handle *h, unsigned *size, Process *out) { ENTER(h); return processes_of(h, size, out); }

@@ -22,12 +22,12 @@ async def test_data_survives_a_clean_stop(data: Path) -> None:
         assert await store.database.fetchval("SHOW fsync") == "on"
         assert await store.database.fetchval("SHOW synchronous_commit") == "on"
         assert await store.database.fetchval("SHOW listen_addresses") == ""
-        await store.database.execute("CREATE TABLE kept AS SELECT 42 AS x")
+        await store.database.execute("CREATE TABLE item AS SELECT 42 AS x")
         assert running_server(settings) is not None
     assert servers_of(data) == []
     assert running_server(settings) is None
     async with open_store(settings) as store:
-        assert await store.database.fetchval("SELECT x FROM kept") == 42
+        assert await store.database.fetchval("SELECT x FROM item") == 42
     assert "was not properly shut down" not in (data / "postgres.log").read_text()
 
 

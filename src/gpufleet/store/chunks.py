@@ -88,12 +88,12 @@ def stack(ticks: Sequence[ReadingGrid]) -> ReadingGrid:
     """Join ticks, sorted by time, into one grid over all GPUs that occur in any of them."""
     gpus = tuple(sorted({gpu for tick_gpus in {tick.gpus for tick in ticks} for gpu in tick_gpus}))
     rows = {gpu: row for row, gpu in enumerate(gpus)}
-    places = {layout: np.array([rows[gpu] for gpu in layout], int) for layout in {t.gpus for t in ticks}}
+    rows_of = {layout: np.array([rows[gpu] for gpu in layout], int) for layout in {t.gpus for t in ticks}}
     times = np.full((len(gpus), len(ticks)), np.nan)
     values = np.full((len(gpus), len(ticks)), np.nan)
     for moment, tick in enumerate(ticks):
-        times[places[tick.gpus], moment] = tick.times[:, 0]
-        values[places[tick.gpus], moment] = tick.values[:, 0]
+        times[rows_of[tick.gpus], moment] = tick.times[:, 0]
+        values[rows_of[tick.gpus], moment] = tick.values[:, 0]
     return ReadingGrid(gpus, np.array([tick.moments[0] for tick in ticks]), times, values)
 
 

@@ -1,7 +1,7 @@
 """Compress matrices of readings without loss.
 
 Readings are decimal fractions (312.457 W, 0.48) that change slowly. If all values are multiples of one
-negative power of ten, the codec stores them as integers: differences between neighbours, in the
+negative power of ten, the codec stores them as integers: differences between consecutive values, in the
 narrowest width that fits. Otherwise it stores float64. It groups bytes of equal significance before
 zlib, because those repeat, and stores missing values as a bit mask. No codec on PyPI does this
 losslessly for float64 without another compiled dependency, and PostgreSQL's compression misses the
@@ -66,9 +66,9 @@ def unpack(packed: bytes, rows: int, columns: int) -> Matrix:
 
 def _fill(values: Matrix, missing: NDArray[np.bool_]) -> Matrix:
     """Replace each missing value with the one before it, which makes the difference zero."""
-    places = np.where(missing, 0, np.arange(values.shape[1]))
-    np.maximum.accumulate(places, axis=1, out=places)
-    filled = np.take_along_axis(values, places, axis=1)
+    indexes = np.where(missing, 0, np.arange(values.shape[1]))
+    np.maximum.accumulate(indexes, axis=1, out=indexes)
+    filled = np.take_along_axis(values, indexes, axis=1)
     return np.nan_to_num(filled, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
 
 
@@ -89,7 +89,7 @@ def _is_whole(values: Matrix, scale: float) -> bool:
 
 def _width(steps: NDArray[np.int64]) -> int:
     widest = max(int(steps.max(initial=0)), -1 - int(steps.min(initial=0)))
-    return next(place for place, kind in enumerate(_WIDTHS) if widest >> (8 * kind.itemsize - 1) == 0)
+    return next(index for index, kind in enumerate(_WIDTHS) if widest >> (8 * kind.itemsize - 1) == 0)
 
 
 def _shuffle(matrix: NDArray[Any]) -> bytes:

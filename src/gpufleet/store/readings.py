@@ -88,10 +88,10 @@ SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
 WHERE inhparent = 'reading_chunk'::regclass ORDER BY relname
 """
 _DELETE_EXPIRED = """
-DELETE FROM {table} AS kept WHERE {seen} < $1 - coalesce(
-    (SELECT seconds FROM retention WHERE what = 'metrics.retention' AND retention.cluster = kept.cluster), $2)
+DELETE FROM {table} AS old WHERE {seen} < $1 - coalesce(
+    (SELECT seconds FROM retention WHERE what = 'metrics.retention' AND retention.cluster = old.cluster), $2)
 """
-_DELETE_LAYOUTS = _DELETE_EXPIRED + "AND NOT EXISTS (SELECT FROM reading_tick WHERE layout = kept.id)"
+_DELETE_LAYOUTS = _DELETE_EXPIRED + "AND NOT EXISTS (SELECT FROM reading_tick WHERE layout = old.id)"
 _DELETE_CHUNKS = "DELETE FROM reading_chunk WHERE cluster = $1 AND start < $2"
 
 

@@ -55,14 +55,14 @@ async def test_an_engine_is_reached_with_the_right_certificates(tmp_path: Path, 
 async def test_without_the_right_certificate_the_engine_is_unavailable(tmp_path: Path) -> None:
     async with EngineServer("dgx-7").serving(tmp_path / "engine.sock"):
         with behind_tls(tmp_path / "engine.sock", tmp_path) as guarded:
-            stranger = Authority(tmp_path, "stranger")
-            strange = stranger.signed("strange")
+            other = Authority(tmp_path, "stranger")
+            foreign = other.signed("strange")
             for settings, words in (
-                (DockerSettings(guarded.url, ca_file=stranger.file), "its certificate is not trusted"),
+                (DockerSettings(guarded.url, ca_file=other.file), "its certificate is not trusted"),
                 (DockerSettings(guarded.url, ca_file=guarded.ca_file), "can't be reached"),
                 (
                     DockerSettings(
-                        guarded.url, ca_file=guarded.ca_file, cert_file=strange[0], key_file=strange[1]
+                        guarded.url, ca_file=guarded.ca_file, cert_file=foreign[0], key_file=foreign[1]
                     ),
                     "can't be reached",
                 ),

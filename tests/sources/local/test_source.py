@@ -49,7 +49,7 @@ async def test_readings_and_processes_are_recorded_in_the_metric_source(
     metrics = EmbeddedMetrics("here", store.readings, store.training, MetricsSettings())
     fleet = Fleet("here")
     nvml_shim.run(3, os.getpid(), 5 * GIB)
-    began = time.time()
+    started = time.time()
     source = local_source(reader, fleet, metrics)
     assert await source.polling.run_once(source.refresh), source.polling.problem
     latest = await metrics.latest()
@@ -59,14 +59,14 @@ async def test_readings_and_processes_are_recorded_in_the_metric_source(
     assert latest.value(3, Quantity.UTILIZATION) == 30.0
     assert latest.value(3, Quantity.MEMORY_USED) == 3 * GIB
     assert latest.value(4, Quantity.MEMORY_UTILIZATION) == pytest.approx(5.0)
-    assert (latest.sampled_at(3) or 0) >= began
+    assert (latest.sampled_at(3) or 0) >= started
     (process,) = (await metrics.processes()).rows
     assert (process.gpu.index, process.pid, process.gpu_memory_bytes) == (3, os.getpid(), 5 * GIB)
     assert process.user == getpass.getuser()
     assert process.command.split()[0] == psutil.Process().cmdline()[0]
     assert fleet.gpu_columns.readings.value(3, Quantity.UTILIZATION) == 30.0
     assert source.summary().startswith("8 GPUs by NVML")
-    (series,) = await metrics.series(Quantity.POWER, [latest.gpus[3].ref], began, began + 60, 15)
+    (series,) = await metrics.series(Quantity.POWER, [latest.gpus[3].ref], started, started + 60, 15)
     assert series.values[0] == pytest.approx(103.5)
 
 

@@ -138,8 +138,8 @@ class Slurm:
 
     def submit(self, script: str, *options: str) -> int:
         """Submit a batch job and return its id."""
-        said = self.command("sbatch", "--parsable", "--output=/dev/null", f"--wrap={script}", *options)
-        return int(said.split(";")[0])
+        output = self.command("sbatch", "--parsable", "--output=/dev/null", f"--wrap={script}", *options)
+        return int(output.split(";")[0])
 
     def freeze(self) -> None:
         """Make the controller hang: it accepts connections and never answers."""

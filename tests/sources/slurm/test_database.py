@@ -79,7 +79,7 @@ def _listens(port: int) -> bool:
 async def test_a_job_that_ended_before_the_first_refresh_is_added_with_account_and_gpus(
     slurm: Slurm,
 ) -> None:
-    began = time.time()
+    started = time.time()
     job = slurm.submit("true", "--job-name=early", "--gres=gpu:3", "--account=research")
     await until(lambda: state(slurm, job) == "COMPLETED")
     await until(lambda: dropped(slurm, job))
@@ -93,7 +93,7 @@ async def test_a_job_that_ended_before_the_first_refresh_is_added_with_account_a
     assert (ended.labels["slurm/user"], ended.labels["slurm/account"]) == (getpass.getuser(), "research")
     (period,) = [p for p in fleet.allocation_periods.drain() if p.workload_name == "early"]
     assert (period.gpus, period.namespace) == (3, "research")
-    assert began - 1 <= period.start <= period.end <= time.time()
+    assert started - 1 <= period.start <= period.end <= time.time()
 
 
 async def test_a_job_that_ends_between_two_refreshes_gets_its_end_from_the_database(slurm: Slurm) -> None:
