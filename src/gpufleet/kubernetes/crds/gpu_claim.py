@@ -32,26 +32,31 @@ class ClaimDevices(Fields, frozen=True):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             f"self.count >= 1 && self.count <= {MOST_GPUS}",
+            lambda devices: 1 <= devices["count"] <= MOST_GPUS,
             f"count must be between 1 and {MOST_GPUS}: all GPUs of a claim are on one node",
             "count",
         ),
         Rule(
             "!has(self.policy) || self.policy != 'preferIds' || (has(self.preferIds) && size(self.preferIds) > 0)",
+            lambda devices: devices.get("policy") != "preferIds" or bool(devices.get("preferIds")),
             "the policy preferIds needs at least one GPU id in preferIds",
             "preferIds",
         ),
         Rule(
             "!has(self.share) || (has(self.exclusivity) && self.exclusivity == 'Shared')",
+            lambda devices: "share" not in devices or devices.get("exclusivity") == "Shared",
             "share is for claims with exclusivity Shared only",
             "share",
         ),
         Rule(
             "!has(self.share) || (self.share >= 0.01 && self.share <= 1.0)",
+            lambda devices: "share" not in devices or 0.01 <= devices["share"] <= 1.0,
             "share must be between 0.01 and 1.0 of a GPU",
             "share",
         ),
         Rule(
             "(has(self.exclusivity) && self.exclusivity == 'MIG') == has(self.migProfile)",
+            lambda devices: (devices.get("exclusivity") == "MIG") == ("migProfile" in devices),
             "exclusivity MIG and migProfile go together: give both or neither",
             "migProfile",
         ),
@@ -127,6 +132,13 @@ class ClaimSpec(Fields, frozen=True):
         Rule(
             "!(has(self.devices.policy) && self.devices.policy == 'spread' && self.devices.count > 1"
             " && has(self.topology) && has(self.topology.mode) && self.topology.mode == 'Required')",
+            lambda spec: (
+                not (
+                    spec["devices"].get("policy") == "spread"
+                    and spec["devices"]["count"] > 1
+                    and spec.get("topology", {}).get("mode") == "Required"
+                )
+            ),
             "the policy spread takes GPUs of different islands, topology.mode Required needs one island: "
             "they exclude each other if count is more than 1",
             "topology",

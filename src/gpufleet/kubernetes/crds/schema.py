@@ -5,6 +5,7 @@ and merge keys. Walking the types with `msgspec.inspect` is shorter than convert
 `msgspec.json.schema`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +16,20 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """A CEL rule: objects for which it is false are rejected with `message` at `field`."""
+    """A rule in CEL and in Python: objects for which it is false are rejected with `message` at `field`.
 
-    rule: str
+    The API server evaluates `cel`. The webhook calls `holds` with the same object, as decoded JSON.
+    """
+
+    cel: str
+    holds: Callable[[Schema], bool]
     message: str
     field: str
 
     def render(self) -> Schema:
         """Return the rule as an entry of x-kubernetes-validations."""
         return {
-            "rule": self.rule,
+            "rule": self.cel,
             "message": self.message,
             "reason": "FieldValueInvalid",
             "fieldPath": f".{self.field}",
