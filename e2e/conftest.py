@@ -18,21 +18,21 @@ import pytest
 
 from e2e.cluster import Cluster, Unavailable, binaries
 from e2e.fakenodes import FakeNodes
-from e2e.parts.journal import Journal
+from e2e.system.observations import Observations
 
 _KEPT_LOGS = Path(".gpufleet") / "e2e-logs"
 _CLUSTER = pytest.StashKey[Cluster]()
 _UNAVAILABLE = pytest.StashKey[str]()
 _UP_AFTER = pytest.StashKey[float]()
 _LOG_SIZES = pytest.StashKey[dict[str, int]]()
-_JOURNALS = pytest.StashKey[list[Journal]]()
+_JOURNALS = pytest.StashKey[list[Observations]]()
 
 
 @pytest.fixture(scope="session")
 def control_plane(pytestconfig: pytest.Config) -> binaries.Binaries:
     """The programs of a control plane: found, built or downloaded. Skips where there is no way to them."""
     try:
-        return binaries.find(_teller(pytestconfig))
+        return binaries.find(_progress_printer(pytestconfig))
     except Unavailable as reason:
         pytestconfig.stash[_UNAVAILABLE] = str(reason)
         pytest.skip(f"no control plane: {reason}")
@@ -62,27 +62,27 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
 
 
 @pytest.fixture(scope="session")
-def player(cluster: Cluster) -> Iterator[FakeNodes]:
+def shared_fake_nodes(cluster: Cluster) -> Iterator[FakeNodes]:
     """The player of fake nodes: one for all tests, so that pods which a test leaves behind still come to an end."""
-    with FakeNodes(cluster.admin) as player:
-        yield player
+    with FakeNodes(cluster.admin) as shared_fake_nodes:
+        yield shared_fake_nodes
 
 
 @pytest.fixture
-def fake_nodes(player: FakeNodes) -> Iterator[FakeNodes]:
+def fake_nodes(shared_fake_nodes: FakeNodes) -> Iterator[FakeNodes]:
     """Fake nodes: none until the test adds some, none after it."""
-    player.problems.clear()
-    yield player
-    player.remove(*player.names)
-    assert player.problems == []
+    shared_fake_nodes.problems.clear()
+    yield shared_fake_nodes
+    shared_fake_nodes.remove(*shared_fake_nodes.names)
+    assert shared_fake_nodes.problems == []
 
 
 @pytest.fixture
-def journal(request: pytest.FixtureRequest) -> Journal:
+def observations(request: pytest.FixtureRequest) -> Observations:
     """What the test did and saw, for the summary."""
-    journal = Journal(request.node.name.removeprefix("test_").replace("_", " "))
-    request.config.stash.setdefault(_JOURNALS, []).append(journal)
-    return journal
+    observations = Observations(request.node.name.removeprefix("test_").replace("_", " "))
+    request.config.stash.setdefault(_JOURNALS, []).append(observations)
+    return observations
 
 
 @pytest.fixture
@@ -110,9 +110,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Show the journals, and say how long the control plane took, or loudly that there was none."""
-    for journal in config.stash.get(_JOURNALS, []):
-        terminalreporter.line(journal.title)
-        for line in journal.table():
+    for observations in config.stash.get(_JOURNALS, []):
+        terminalreporter.line(observations.title)
+        for line in observations.table():
             terminalreporter.line(line)
     if reason := config.stash.get(_UNAVAILABLE, None):
         terminalreporter.section("NO CONTROL PLANE", red=True, bold=True)
@@ -123,7 +123,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line(f"logs of the control plane: {_KEPT_LOGS}")
 
 
-def _teller(config: pytest.Config) -> Callable[[str], None]:
+def _progress_printer(config: pytest.Config) -> Callable[[str], None]:
     """Progress goes straight to the terminal: a build of minutes must not look like a hang."""
     capture = config.pluginmanager.get_plugin("capturemanager")
     uncaptured = capture.global_and_fixture_disabled if capture else contextlib.nullcontext

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from e2e.chaos.audit import judge
+from e2e.chaos.audit import check_log
 
 
 def event(
@@ -33,27 +33,27 @@ def ended(name: str, at: int) -> dict[str, Any]:
 
 def test_two_pods_on_one_gpu_at_the_same_time_are_found() -> None:
     log = [bound("p", "a:0,1", 1), bound("q", "a:1", 2), ended("p", 3), ended("q", 4)]
-    [fault] = judge(log, {}, set()).faults
+    [fault] = check_log(log, {}, set()).faults
     assert fault.startswith("a:1 was held by p, q")
 
 
 def test_pods_one_after_the_other_are_well() -> None:
     log = [bound("p", "a:0", 1), ended("p", 2), bound("q", "a:0", 3), event("delete", "pods", "q", 4)]
-    verdict = judge([*log, bound("r", "a:0", 5)], {}, {"uid-r"})
-    assert (verdict.faults, verdict.bindings, verdict.untold) == ([], 3, 0)
+    verdict = check_log([*log, bound("r", "a:0", 5)], {}, {"uid-r"})
+    assert (verdict.faults, verdict.bindings, verdict.unrecorded_ends) == ([], 3, 0)
 
 
 def test_halves_share_a_gpu_and_three_of_them_do_not() -> None:
     shares = {f"uid-{name}": 500 for name in "pqr"}
     log = [bound("p", "a:0", 1), bound("q", "a:0", 2)]
     alive = set(shares)
-    assert judge(log, shares, alive).faults == []
-    assert len(judge([*log, bound("r", "a:0", 3)], shares, alive).faults) == 1
+    assert check_log(log, shares, alive).faults == []
+    assert len(check_log([*log, bound("r", "a:0", 3)], shares, alive).faults) == 1
 
 
 def test_a_pod_that_is_gone_without_a_word_is_counted_apart() -> None:
-    verdict = judge([bound("p", "a:0", 1), bound("q", "a:0", 9)], {}, {"uid-q"})
-    assert (verdict.faults, verdict.untold) == ([], 1)
+    verdict = check_log([bound("p", "a:0", 1), bound("q", "a:0", 9)], {}, {"uid-q"})
+    assert (verdict.faults, verdict.unrecorded_ends) == ([], 1)
 
 
 def test_a_lease_deleted_by_name_alone_is_found() -> None:
@@ -65,4 +65,4 @@ def test_a_lease_deleted_by_name_alone_is_found() -> None:
         2,
         requestObject={"preconditions": {"uid": "u", "resourceVersion": "7"}},
     )
-    assert judge([careless, careful], {}, set()).faults == ["gpu-a-0 was deleted without preconditions"]
+    assert check_log([careless, careful], {}, set()).faults == ["gpu-a-0 was deleted without preconditions"]

@@ -12,7 +12,7 @@ from tests.charts.rendering import changed, everything, objects
 
 from e2e.cluster import Cluster, CommandFailed
 from e2e.cluster.rest import JSON_PATCH
-from e2e.parts.release import Release, remove_definitions
+from e2e.system.release import Release, remove_definitions
 
 ROOT = Path(__file__).parents[1]
 OTHERS = {
@@ -98,7 +98,7 @@ def test_the_scheduler_is_installed_upgraded_and_removed_as_documented(
         assert _image(cluster, "scheduler") == "gpufleet:v0.2.0", "helm keeps what was set"
     finally:
         cluster.helm("uninstall", "gpu-scheduler", namespace="default")
-    assert Release(cluster, "gpu-scheduler", "default").left() == []
+    assert Release(cluster, "gpu-scheduler", "default").remaining_objects() == []
     assert "gpuclaims.gpu.scheduling" in cluster.kubectl("get", "crds")
 
 
@@ -116,7 +116,7 @@ def test_the_server_is_installed_upgraded_and_removed_and_keeps_its_secrets(
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments/gpufleet"
     assert cluster.api.get(path)["spec"]["replicas"] == 2
     cluster.helm("uninstall", "gpufleet", namespace=namespace)
-    assert Release(cluster, "gpufleet", namespace).left() == []
+    assert Release(cluster, "gpufleet", namespace).remaining_objects() == []
 
 
 MAY: list[tuple[str, list[str], list[str]]] = [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import Cluster, CommandFailed, ComponentFailed, Proxy, Refused
+from e2e.cluster import Cluster, CommandFailed, ComponentFailed, Proxy, RequestFailed
 from e2e.cluster.binaries import Binaries
 from e2e.cluster.rest import Rest
 from e2e.fakenodes import FakeNodes
@@ -134,7 +134,7 @@ def test_a_stalled_proxy_holds_the_answer_back_until_it_heals(cluster: Cluster) 
 
 
 def test_a_refusal_carries_the_servers_answer(cluster: Cluster, namespace: str) -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RequestFailed) as refusal:
         cluster.api.get(f"/api/v1/namespaces/{namespace}/configmaps/none")
     assert refusal.value.status == 404
     assert '"reason":"NotFound"' in refusal.value.body

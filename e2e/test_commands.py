@@ -23,10 +23,10 @@ from tests.shim.nvml import switched
 
 from e2e.cluster import Cluster
 from e2e.cluster.cluster import free_ports
-from e2e.cluster.rest import answers
+from e2e.cluster.rest import is_healthy
 from e2e.fakenodes import FakeNodes
-from e2e.parts import Journal, Release, System, Users
-from e2e.parts.release import remove_definitions
+from e2e.system import Observations, Release, System, Users
+from e2e.system.release import remove_definitions
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("api.md", "accounting.md", "readings.md", "scheduling.md", "install.md")
@@ -92,9 +92,9 @@ def demo() -> Iterator[int]:
             env={**os.environ, "GPUFLEET_ACCOUNTING_SNAPSHOT_PERIOD": "20"},  # nobody waits five minutes here
         )
     try:
-        Cluster.wait_for("demo", lambda: answers(f"http://127.0.0.1:{port}/readyz"), timeout=180)
+        Cluster.wait_for("demo", lambda: is_healthy(f"http://127.0.0.1:{port}/readyz"), timeout=180)
         latest = f"http://127.0.0.1:{port}/api/v1/gpu-aggregation/snapshots/latest"
-        Cluster.wait_for("the demo's past", lambda: answers(latest), timeout=400)
+        Cluster.wait_for("the demo's past", lambda: is_healthy(latest), timeout=400)
         yield port
     finally:
         process.terminate()
@@ -104,7 +104,7 @@ def demo() -> Iterator[int]:
 
 @pytest.mark.parametrize("block", DEMO, ids=str)
 def test_commands_for_the_demo_work_as_they_stand(
-    block: Block, demo: int, folder: Path, journal: Journal
+    block: Block, demo: int, folder: Path, observations: Observations
 ) -> None:
     said = run(block, folder, {"localhost:8080": demo}, dict(os.environ))
     found = answers_in(said)
@@ -117,12 +117,14 @@ def test_commands_for_the_demo_work_as_they_stand(
     for line in block.commands:
         if "> " in line:
             assert_sane(json.loads((folder / line.rpartition("> ")[2]).read_text()))
-    journal.saw(
+    observations.add(
         f"docs/{block.page}, block {block.number}", f"{len(block.commands)} commands, {len(found)} answers"
     )
 
 
-def test_the_helm_lines_of_the_install_page_work_in_their_order(cluster: Cluster, journal: Journal) -> None:
+def test_the_helm_lines_of_the_install_page_work_in_their_order(
+    cluster: Cluster, observations: Observations
+) -> None:
     """Nobody runs the pods here: this is about helm. What runs is in `journeys` and `test_upgrade.py`."""
     lines = [line for block in blocks() if block.page == "install.md" for line in block.commands]
     first, second = [line for line in lines if line.startswith("helm install gpu-scheduler")]
@@ -132,7 +134,7 @@ def test_the_helm_lines_of_the_install_page_work_in_their_order(cluster: Cluster
                 cluster.helm("uninstall", "gpu-scheduler", namespace="default")
             said = run(Block("install.md", 0, line), ROOT, {}, cluster.commands.environment())
             secret = "a token" if "create token" in line else ""
-            journal.saw(" ".join(line.split()), secret or next(iter(said.splitlines()), ""))
+            observations.add(" ".join(line.split()), secret or next(iter(said.splitlines()), ""))
         assert "scheduler.image.tag=v0.2.0" in second
         assert "deployed" not in cluster.helm("list", "-A", "-q")
     finally:
@@ -144,14 +146,14 @@ def test_the_helm_lines_of_the_install_page_work_in_their_order(cluster: Cluster
 
 
 @pytest.fixture(scope="module")
-def system(cluster: Cluster, player: FakeNodes) -> Iterator[System]:
+def system(cluster: Cluster, shared_fake_nodes: FakeNodes) -> Iterator[System]:
     """Both charts in the namespace `default`, a claim and its pod, and a lease that somebody made by hand."""
-    player.problems.clear()
-    player.add("node-a")
-    users = Users(cluster, player, "default")
+    shared_fake_nodes.problems.clear()
+    shared_fake_nodes.add("node-a")
+    users = Users(cluster, shared_fake_nodes, "default")
     leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
     try:
-        with System(cluster, player, {"node-a": switched(8)}, namespace="default") as system:
+        with System(cluster, shared_fake_nodes, {"node-a": switched(8)}, namespace="default") as system:
             users.claim("my-claim", 2, policy="preferIds", preferIds=[2, 3])
             users.pod("train", "my-claim")
             users.running("train")
@@ -166,8 +168,8 @@ def system(cluster: Cluster, player: FakeNodes) -> Iterator[System]:
                 users.delete("train")
                 cluster.wait_for("free GPUs", lambda: not system.leases())
     finally:
-        player.remove("node-a")
-    assert player.problems == []
+        shared_fake_nodes.remove("node-a")
+    assert shared_fake_nodes.problems == []
 
 
 EXPECTED = {
@@ -188,7 +190,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("block", KUBECTL, ids=str)
 def test_commands_for_a_cluster_work_as_they_stand(
-    block: Block, system: System, folder: Path, journal: Journal
+    block: Block, system: System, folder: Path, observations: Observations
 ) -> None:
     port = int(system.prometheus.url.rpartition(":")[2])
     for line in block.commands:
@@ -199,7 +201,7 @@ def test_commands_for_a_cluster_work_as_they_stand(
             assert (found["status"], bool(found["data"]["result"])) == ("success", True)
         else:
             assert EXPECTED[line] in said
-        journal.saw(line, said.splitlines()[-1][:60] if said else "")
+        observations.add(line, said.splitlines()[-1][:60] if said else "")
 
 
 def run(block: Block, folder: Path, ports: dict[str, int], environment: dict[str, str]) -> str:

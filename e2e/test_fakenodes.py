@@ -206,11 +206,11 @@ def test_a_silent_node_takes_up_its_pods_when_it_is_heard_again(
     cluster: Cluster, namespace: str, fake_nodes: FakeNodes
 ) -> None:
     fake_nodes.add("quiet", "loud")
-    fake_nodes.silence("quiet")
+    fake_nodes.disconnect("quiet")
     create(cluster, namespace, pod("unheard", nodeName="quiet"), pod("heard", nodeName="loud"))
     wait_for_phase(cluster, namespace, "heard", "Running")
     assert status(cluster, namespace, "unheard")["phase"] == "Pending"
-    fake_nodes.hear("quiet")
+    fake_nodes.reconnect("quiet")
     wait_for_phase(cluster, namespace, "unheard", "Running")
 
 
@@ -228,9 +228,9 @@ def test_a_silent_node_is_found_out_by_its_missing_heartbeat(cluster: Cluster) -
         found: str = next(each["status"] for each in conditions if each["type"] == "Ready")
         return found
 
-    with FakeNodes(cluster.admin, heartbeat_s=1) as nodes, cluster.judging_nodes():
+    with FakeNodes(cluster.admin, heartbeat_s=1) as nodes, cluster.node_lifecycle_controllers():
         nodes.add("loud", "quiet")
-        nodes.silence("quiet")
+        nodes.disconnect("quiet")
         cluster.wait_for("a node that is found out", lambda: ready("quiet") == "Unknown")
         assert ready("loud") == "True"
 

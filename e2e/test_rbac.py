@@ -12,7 +12,7 @@ import pytest
 from tests.charts.rendering import objects
 
 from e2e.cluster import Cluster
-from e2e.parts import Journal
+from e2e.system import Observations
 
 CHARTS = ("gpu-scheduler", "gpufleet")
 Right = tuple[str, str, str]
@@ -20,7 +20,7 @@ Right = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Deed:
+class AuditedRequest:
     """A request of one of our service accounts, as the audit log has it."""
 
     account: str
@@ -49,7 +49,7 @@ RARELY: dict[str, dict[Right, str]] = {
 """Rights that a run may do without, and what they are for."""
 
 
-def deeds(cluster: Cluster) -> Iterator[Deed]:
+def deeds(cluster: Cluster) -> Iterator[AuditedRequest]:
     """What the accounts of both charts did, in any namespace."""
     accounts = set(rights())
     for entry in cluster.audit():
@@ -61,7 +61,7 @@ def deeds(cluster: Cluster) -> Iterator[Deed]:
         resource = "/".join(filter(None, (asked.get("resource"), asked.get("subresource"))))
         right = (entry["verb"], asked.get("apiGroup", ""), resource)
         refused = entry["responseStatus"].get("code") == 403
-        yield Deed(account, right, entry["requestURI"], not refused)
+        yield AuditedRequest(account, right, entry["requestURI"], not refused)
 
 
 def rights() -> dict[str, set[Right]]:
@@ -93,32 +93,34 @@ def _spelled_out(rules: list[dict[str, Any]]) -> set[Right]:
 
 
 @pytest.fixture(scope="module")
-def done(cluster: Cluster) -> list[Deed]:
+def done(cluster: Cluster) -> list[AuditedRequest]:
     found = list(deeds(cluster))
     if not {"gpu-scheduler-scheduler", "gpufleet"} <= {deed.account for deed in found}:
         pytest.skip("no journey was made in this run: pytest e2e/journeys e2e/test_rbac.py")
     return found
 
 
-def test_nothing_was_refused(done: list[Deed], journal: Journal) -> None:
+def test_nothing_was_refused(done: list[AuditedRequest], observations: Observations) -> None:
     refused = sorted({f"{deed.account}: {deed.right[0]} {deed.path}" for deed in done if not deed.allowed})
     assert refused == []
     for account in sorted({deed.account for deed in done}):
         count = sum(deed.account == account for deed in done)
-        journal.saw(f"requests of {account}", f"{count}, none refused")
+        observations.add(f"requests of {account}", f"{count}, none refused")
 
 
-def test_every_right_was_used_or_is_rarely_needed_for_a_reason(done: list[Deed], journal: Journal) -> None:
+def test_every_right_was_used_or_is_rarely_needed_for_a_reason(
+    done: list[AuditedRequest], observations: Observations
+) -> None:
     used = {(deed.account, deed.right) for deed in done}
     unused = {
         account: {right for right in granted if (account, right) not in used}
         for account, granted in rights().items()
     }
     for account, granted in sorted(rights().items()):
-        journal.saw(account, f"{len(granted)} rights, {len(granted - unused[account])} used")
+        observations.add(account, f"{len(granted)} rights, {len(granted - unused[account])} used")
     for account, reasons in RARELY.items():
         for (verb, _, resource), reason in sorted(reasons.items()):
-            journal.saw(f"{account}: {verb} {resource}", f"rarely: {reason}")
+            observations.add(f"{account}: {verb} {resource}", f"rarely: {reason}")
     for account, reasons in RARELY.items():
         assert reasons.keys() <= rights()[account], "what is not granted needs no reason"
     explained = {account: set(RARELY.get(account, {})) for account in unused}

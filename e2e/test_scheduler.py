@@ -16,9 +16,9 @@ from tests.scheduler.stage import POD_GROUPS_CRD, device
 
 from e2e.cluster import Cluster, CommandFailed
 from e2e.cluster.cluster import free_ports
-from e2e.cluster.rest import answers
+from e2e.cluster.rest import is_healthy
 from e2e.fakenodes import FakeNodes
-from e2e.parts import Users
+from e2e.system import Users
 from gpufleet.kubernetes.annotations import ALLOCATED, VISIBLE
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
@@ -43,7 +43,7 @@ class Scheduler:
                 [*command, "--kubeconfig", str(self._cluster.kubeconfig)], stdout=log, stderr=log
             )
         self._cluster.wait_for(
-            "scheduler that leads", lambda: answers(f"http://127.0.0.1:{self._port}/readyz"), timeout=60
+            "scheduler that leads", lambda: is_healthy(f"http://127.0.0.1:{self._port}/readyz"), timeout=60
         )
 
     def kill(self) -> None:
@@ -88,7 +88,7 @@ def scheduler(cluster: Cluster) -> Iterator[Scheduler]:
         cluster.kubectl("delete", "crd", "podgroups.scheduling.x-k8s.io")
 
 
-class Hands(Users):
+class Workspace(Users):
     """What users and agents do in one namespace, without a webhook that would complete their pods."""
 
     @property
@@ -129,7 +129,7 @@ class Hands(Users):
             if each["metadata"]["name"].startswith(mine)
         }
 
-    def check_nothing_is_booked_twice(self) -> None:
+    def check_no_gpu_is_allocated_twice(self) -> None:
         """Every running pod has its leases, and no GPU of a node has two whole holders."""
         held: dict[str, str] = {}
         leases = self.leases()
@@ -144,56 +144,58 @@ class Hands(Users):
 
 
 @pytest.fixture
-def hands(scheduler: Scheduler, cluster: Cluster, fake_nodes: FakeNodes, namespace: str) -> Iterator[Hands]:
-    hands = Hands(cluster, fake_nodes, namespace)
-    yield hands
-    for pod in hands.pods():
+def workspace(
+    scheduler: Scheduler, cluster: Cluster, fake_nodes: FakeNodes, namespace: str
+) -> Iterator[Workspace]:
+    workspace = Workspace(cluster, fake_nodes, namespace)
+    yield workspace
+    for pod in workspace.pods():
         with contextlib.suppress(Exception):
             cluster.api.delete(
                 f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0}
             )
-    cluster.wait_for("leases to go", lambda: not hands.leases())
-    hands.remove_reports()
+    cluster.wait_for("leases to go", lambda: not workspace.leases())
+    workspace.remove_reports()
 
 
-def test_claims_of_each_policy_get_the_gpus_they_ask_for(hands: Hands) -> None:
+def test_claims_of_each_policy_get_the_gpus_they_ask_for(workspace: Workspace) -> None:
     devices = [device(at, island=f"i{at // 2}") for at in range(4)]
-    hands.add_nodes("node-a", devices=devices)
-    hands.add_nodes(
+    workspace.add_nodes("node-a", devices=devices)
+    workspace.add_nodes(
         "node-m",
         devices=[
             device(0, migInstances=[{"id": at, "profile": "1g.10gb", "uuid": f"MIG-{at}"} for at in (0, 1)])
         ],
     )
-    hands.claim("spread", 2, policy="spread")
-    hands.pod("spread", "spread")
-    assert hands.running("spread") == ["node-a:0,2"]
-    assert hands.nodes.environment(hands.namespace, "spread")["CUDA_VISIBLE_DEVICES"] == "0,2"
-    hands.delete("spread")
-    hands.cluster.wait_for("free GPUs", lambda: not hands.leases())
-    hands.claim("contiguous", 2)
-    hands.pod("contiguous", "contiguous")
-    assert hands.running("contiguous") == ["node-a:0,1"]
-    hands.claim("wanted", policy="preferIds", preferIds=[3])
-    hands.pod("wanted", "wanted")
-    assert hands.running("wanted") == ["node-a:3"]
-    hands.claim("half", exclusivity="Shared", share=0.5)
-    hands.pod("half-0", "half")
-    hands.pod("half-1", "half")
-    assert hands.running("half-0", "half-1") == ["node-a:2", "node-a:2"]
-    hands.claim("slice", exclusivity="MIG", migProfile="1g.10gb")
-    hands.pod("slice", "slice")
-    assert hands.running("slice") == ["node-m:0"]
-    assert hands.nodes.environment(hands.namespace, "slice")["CUDA_VISIBLE_DEVICES"] == "MIG-0"
+    workspace.claim("spread", 2, policy="spread")
+    workspace.pod("spread", "spread")
+    assert workspace.running("spread") == ["node-a:0,2"]
+    assert workspace.nodes.environment(workspace.namespace, "spread")["CUDA_VISIBLE_DEVICES"] == "0,2"
+    workspace.delete("spread")
+    workspace.cluster.wait_for("free GPUs", lambda: not workspace.leases())
+    workspace.claim("contiguous", 2)
+    workspace.pod("contiguous", "contiguous")
+    assert workspace.running("contiguous") == ["node-a:0,1"]
+    workspace.claim("wanted", policy="preferIds", preferIds=[3])
+    workspace.pod("wanted", "wanted")
+    assert workspace.running("wanted") == ["node-a:3"]
+    workspace.claim("half", exclusivity="Shared", share=0.5)
+    workspace.pod("half-0", "half")
+    workspace.pod("half-1", "half")
+    assert workspace.running("half-0", "half-1") == ["node-a:2", "node-a:2"]
+    workspace.claim("slice", exclusivity="MIG", migProfile="1g.10gb")
+    workspace.pod("slice", "slice")
+    assert workspace.running("slice") == ["node-m:0"]
+    assert workspace.nodes.environment(workspace.namespace, "slice")["CUDA_VISIBLE_DEVICES"] == "MIG-0"
 
 
-def test_kubectl_shows_claims_nodes_and_leases(hands: Hands) -> None:
-    hands.add_nodes("node-a")
-    hands.claim("two", 2)
-    hands.pod("p", "two")
-    hands.running("p")
-    kubectl, namespace = hands.cluster.kubectl, hands.namespace
-    hands.cluster.wait_for("status", lambda: "Bound" in kubectl("get", "gclaim", "-n", namespace))
+def test_kubectl_shows_claims_nodes_and_leases(workspace: Workspace) -> None:
+    workspace.add_nodes("node-a")
+    workspace.claim("two", 2)
+    workspace.pod("p", "two")
+    workspace.running("p")
+    kubectl, namespace = workspace.cluster.kubectl, workspace.namespace
+    workspace.cluster.wait_for("status", lambda: "Bound" in kubectl("get", "gclaim", "-n", namespace))
     header, row = kubectl("get", "gclaim", "-n", namespace).splitlines()
     assert header.split() == ["NAME", "PHASE", "NODE", "GPUS", "AGE"]
     assert row.split()[:4] == ["two", "Bound", "node-a", "2"]
@@ -213,24 +215,24 @@ def test_kubectl_shows_claims_nodes_and_leases(hands: Hands) -> None:
         kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(bad))
 
 
-def test_200_pods_fill_50_nodes_and_nothing_is_booked_twice(hands: Hands) -> None:
-    hands.add_nodes(*(f"n{at:02d}" for at in range(50)))
-    hands.claim("one")
-    since = hands.cluster.audit_size()
+def test_200_pods_fill_50_nodes_and_no_gpu_is_allocated_twice(workspace: Workspace) -> None:
+    workspace.add_nodes(*(f"n{at:02d}" for at in range(50)))
+    workspace.claim("one")
+    since = workspace.cluster.audit_size()
     started = time.monotonic()
     for at in range(200):
-        hands.pod(f"p{at:03d}", "one")
-    hands.cluster.wait_for(
+        workspace.pod(f"p{at:03d}", "one")
+    workspace.cluster.wait_for(
         "200 running pods",
-        lambda: sum(pod["status"].get("phase") == "Running" for pod in hands.pods()) == 200,
+        lambda: sum(pod["status"].get("phase") == "Running" for pod in workspace.pods()) == 200,
         timeout=120,
     )
     print(f"200 pods in {time.monotonic() - started:.1f} s")
-    hands.check_nothing_is_booked_twice()
-    assert len(hands.leases()) == 200
+    workspace.check_no_gpu_is_allocated_twice()
+    assert len(workspace.leases()) == 200
     made = [
         entry["objectRef"]["name"]
-        for entry in hands.cluster.audit(since)
+        for entry in workspace.cluster.audit(since)
         if entry["verb"] == "create"
         and entry["objectRef"].get("resource") == "leases"
         and entry["responseStatus"].get("code") == 201
@@ -239,104 +241,111 @@ def test_200_pods_fill_50_nodes_and_nothing_is_booked_twice(hands: Hands) -> Non
     assert len(made) == len(set(made)) == 200, "no lease was made twice"
 
 
-def test_a_freed_gpu_goes_to_the_pod_that_waits_within_seconds(hands: Hands) -> None:
-    hands.add_nodes("node-a", gpus=1)
-    hands.claim("one")
-    hands.pod("first", "one")
-    hands.running("first")
-    hands.pod("second", "one")
+def test_a_freed_gpu_goes_to_the_pod_that_waits_within_seconds(workspace: Workspace) -> None:
+    workspace.add_nodes("node-a", gpus=1)
+    workspace.claim("one")
+    workspace.pod("first", "one")
+    workspace.running("first")
+    workspace.pod("second", "one")
     waits = "0/1 nodes are available: 1 node(s) had no free GPU"
-    hands.cluster.wait_for(
-        "refusal", lambda: waits in hands.cluster.kubectl("get", "events", "-n", hands.namespace)
+    workspace.cluster.wait_for(
+        "refusal", lambda: waits in workspace.cluster.kubectl("get", "events", "-n", workspace.namespace)
     )
     time.sleep(1)
-    hands.delete("first")
+    workspace.delete("first")
     freed = time.monotonic()
-    assert hands.running("second", timeout=30) == ["node-a:0"]
+    assert workspace.running("second", timeout=30) == ["node-a:0"]
     print(f"the waiting pod ran {time.monotonic() - freed:.2f} s after the deletion")
-    hands.nodes.finish(hands.namespace, "second")
-    hands.cluster.wait_for("lease to go", lambda: not hands.leases())
+    workspace.nodes.finish(workspace.namespace, "second")
+    workspace.cluster.wait_for("lease to go", lambda: not workspace.leases())
 
 
-def test_a_gang_runs_whole_or_not_at_all(hands: Hands) -> None:
-    hands.add_nodes("node-a", "node-b", gpus=2)
-    hands.claim("single", 2)
-    hands.pod("single", "single")
-    hands.running("single")
+def test_a_gang_runs_whole_or_not_at_all(workspace: Workspace) -> None:
+    workspace.add_nodes("node-a", "node-b", gpus=2)
+    workspace.claim("single", 2)
+    workspace.pod("single", "single")
+    workspace.running("single")
     group = {
         "apiVersion": "scheduling.x-k8s.io/v1alpha1",
         "kind": "PodGroup",
         "metadata": {"name": "g"},
         "spec": {"minMember": 2, "scheduleTimeoutSeconds": 30},
     }
-    path = f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{hands.namespace}/podgroups"
-    hands.cluster.api.create(path, group)
-    hands.claim("member", 2, spec={"gangRef": "g"})
+    path = f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{workspace.namespace}/podgroups"
+    workspace.cluster.api.create(path, group)
+    workspace.claim("member", 2, spec={"gangRef": "g"})
     gates = [{"name": "gpu.scheduling/gang"}]
     on_b = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-b"]}]}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": on_b}}
-    hands.pod("m0", "member", schedulingGates=gates, affinity={"nodeAffinity": required})
-    hands.pod("m1", "member", schedulingGates=gates)
+    workspace.pod("m0", "member", schedulingGates=gates, affinity={"nodeAffinity": required})
+    workspace.pod("m1", "member", schedulingGates=gates)
     time.sleep(2)
-    assert [hands.read(name)["spec"].get("nodeName") for name in ("m0", "m1")] == [None, None]
-    assert len(hands.leases()) == 2, "half of the gang would fit, and holds nothing"
-    hands.delete("single")
-    assert hands.running("m0", "m1") == ["node-b:0,1", "node-a:0,1"], "each where its affinity lets it"
-    hands.check_nothing_is_booked_twice()
+    assert [workspace.read(name)["spec"].get("nodeName") for name in ("m0", "m1")] == [None, None]
+    assert len(workspace.leases()) == 2, "half of the gang would fit, and holds nothing"
+    workspace.delete("single")
+    assert workspace.running("m0", "m1") == ["node-b:0,1", "node-a:0,1"], "each where its affinity lets it"
+    workspace.check_no_gpu_is_allocated_twice()
 
 
-def test_a_pod_of_priority_takes_the_gpus_of_a_lesser_one(hands: Hands) -> None:
-    name = f"high-{hands.namespace[-6:]}"
+def test_a_pod_of_priority_takes_the_gpus_of_a_lesser_one(workspace: Workspace) -> None:
+    name = f"high-{workspace.namespace[-6:]}"
     body = {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
         "metadata": {"name": name},
         "value": 1000,
     }
-    hands.cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
-    hands.add_nodes("node-a", gpus=1)
-    hands.claim("one")
-    hands.pod("low", "one")
-    hands.running("low")
-    hands.pod("high", "one", priorityClassName=name)
-    assert hands.running("high") == ["node-a:0"]
-    hands.cluster.wait_for(
-        "the end of the lesser one", lambda: [pod["metadata"]["name"] for pod in hands.pods()] == ["high"]
+    workspace.cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    workspace.add_nodes("node-a", gpus=1)
+    workspace.claim("one")
+    workspace.pod("low", "one")
+    workspace.running("low")
+    workspace.pod("high", "one", priorityClassName=name)
+    assert workspace.running("high") == ["node-a:0"]
+    workspace.cluster.wait_for(
+        "the end of the lesser one", lambda: [pod["metadata"]["name"] for pod in workspace.pods()] == ["high"]
     )
 
 
-def test_a_scheduler_killed_in_the_middle_goes_on_where_it_was(hands: Hands, scheduler: Scheduler) -> None:
-    hands.add_nodes(*(f"k{at}" for at in range(10)))
-    hands.claim("one")
+def test_a_scheduler_killed_in_the_middle_goes_on_where_it_was(
+    workspace: Workspace, scheduler: Scheduler
+) -> None:
+    workspace.add_nodes(*(f"k{at}" for at in range(10)))
+    workspace.claim("one")
     for at in range(20):
-        hands.pod(f"p{at:02d}", "one")
-    hands.cluster.wait_for("some pods", lambda: len(hands.leases()) >= 3)
+        workspace.pod(f"p{at:02d}", "one")
+    workspace.cluster.wait_for("some pods", lambda: len(workspace.leases()) >= 3)
     scheduler.kill()
     for at in range(20, 40):
-        hands.pod(f"p{at:02d}", "one")
+        workspace.pod(f"p{at:02d}", "one")
     scheduler.start()
-    hands.cluster.wait_for(
+    workspace.cluster.wait_for(
         "40 running pods",
-        lambda: sum(pod["status"].get("phase") == "Running" for pod in hands.pods()) == 40,
+        lambda: sum(pod["status"].get("phase") == "Running" for pod in workspace.pods()) == 40,
         timeout=120,
     )
-    hands.check_nothing_is_booked_twice()
-    assert len(hands.leases()) == 40
+    workspace.check_no_gpu_is_allocated_twice()
+    assert len(workspace.leases()) == 40
 
 
-def test_explain_says_why_a_pod_waits_and_what_would_help(hands: Hands) -> None:
-    hands.add_nodes("node-a", gpus=2)
-    hands.claim("four", 4)
-    hands.pod("p", "four")
-    command = [sys.executable, "-m", "gpufleet", "explain", "pod", "p", "-n", hands.namespace]
+def test_explain_says_why_a_pod_waits_and_what_would_help(workspace: Workspace) -> None:
+    workspace.add_nodes("node-a", gpus=2)
+    workspace.claim("four", 4)
+    workspace.pod("p", "four")
+    command = [sys.executable, "-m", "gpufleet", "explain", "pod", "p", "-n", workspace.namespace]
     done = subprocess.run(
-        [*command, "--kubeconfig", str(hands.cluster.kubeconfig)], capture_output=True, text=True, check=False
+        [*command, "--kubeconfig", str(workspace.cluster.kubeconfig)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
     assert "0/1 nodes fit: 1 has fewer than 4 GPUs" in done.stdout
     assert "ask for 2 instead of 4 (then it fits on node-a)" in done.stdout
-    path = f"/apis/gpu.scheduling/v1/namespaces/{hands.namespace}/gpuclaims/four"
-    hands.cluster.wait_for(
+    path = f"/apis/gpu.scheduling/v1/namespaces/{workspace.namespace}/gpuclaims/four"
+    workspace.cluster.wait_for(
         "message",
-        lambda: "has fewer than 4 GPUs" in hands.cluster.api.get(path).get("status", {}).get("message", ""),
+        lambda: (
+            "has fewer than 4 GPUs" in workspace.cluster.api.get(path).get("status", {}).get("message", "")
+        ),
     )

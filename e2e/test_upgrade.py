@@ -8,7 +8,7 @@ from tests.shim.nvml import State, switched
 
 from e2e.cluster import Cluster
 from e2e.fakenodes import FakeNodes
-from e2e.parts import Journal, System, Users
+from e2e.system import Observations, System, Users
 
 PREVIOUS = {
     name: Path(__file__).parent / "previous" / f"{name}-0.0.1.tgz" for name in ("gpu-scheduler", "gpufleet")
@@ -28,12 +28,12 @@ PASSING = {
 
 
 @pytest.fixture
-def nodes(player: FakeNodes) -> Iterator[FakeNodes]:
-    player.problems.clear()
-    player.add(*MACHINES)
-    yield player
-    player.remove(*MACHINES)
-    assert player.problems == []
+def nodes(shared_fake_nodes: FakeNodes) -> Iterator[FakeNodes]:
+    shared_fake_nodes.problems.clear()
+    shared_fake_nodes.add(*MACHINES)
+    yield shared_fake_nodes
+    shared_fake_nodes.remove(*MACHINES)
+    assert shared_fake_nodes.problems == []
 
 
 def inventory(cluster: Cluster) -> set[str]:
@@ -44,12 +44,12 @@ def inventory(cluster: Cluster) -> set[str]:
 
 
 def test_an_upgrade_leaves_running_pods_alone_and_an_uninstall_leaves_what_the_docs_say(
-    cluster: Cluster, nodes: FakeNodes, namespace: str, journal: Journal
+    cluster: Cluster, nodes: FakeNodes, namespace: str, observations: Observations
 ) -> None:
     users = Users(cluster, nodes, namespace)
     before = inventory(cluster)
     with System(cluster, nodes, MACHINES, charts=PREVIOUS) as system:
-        journal.saw("helm install of version 0.0.1", _images(system))
+        observations.add("helm install of version 0.0.1", _images(system))
         users.claim("six", 6)
         running = users.pod("running", "six")
         users.running("running")
@@ -60,24 +60,24 @@ def test_an_upgrade_leaves_running_pods_alone_and_an_uninstall_leaves_what_the_d
         uptime = {
             part.name
             for component in ("scheduler", "webhook", "server")
-            for part in system.parts.of(component)
+            for part in system.processes.of(component)
         }
 
         system.upgrade()
 
-        journal.saw("helm upgrade to the charts of today", _images(system))
-        assert not uptime & {part.name for part in system.parts.of("scheduler")}, "every pod is a new one"
+        observations.add("helm upgrade to the charts of today", _images(system))
+        assert not uptime & {part.name for part in system.processes.of("scheduler")}, "every pod is a new one"
         pod = users.read("running")
         assert (pod["metadata"]["uid"], pod["status"]["phase"]) == (running, "Running")
         leases = system.leases()
         assert set(leases.values()) == {running}
         assert len(leases) == 6
-        journal.saw("the pod that ran before", f"{users.allocated('running')}, the same leases")
+        observations.add("the pod that ran before", f"{users.allocated('running')}, the same leases")
         assert secrets.items() <= _secrets(system).items()
-        journal.saw("passwords and certificates", "the same")
+        observations.add("passwords and certificates", "the same")
         users.delete("running")
         users.running("waiting")
-        journal.saw("the pod that waited", users.allocated("waiting"))
+        observations.add("the pod that waited", users.allocated("waiting"))
         users.delete("waiting")
         cluster.kubectl("wait", "--for=condition=Complete", "job/done", "--timeout=90s", namespace=namespace)
         cluster.wait_for("the Job in the books", lambda: system.get(f"/api/workloads/{job}")["endTime"] > 0)
@@ -89,7 +89,7 @@ def test_an_upgrade_leaves_running_pods_alone_and_an_uninstall_leaves_what_the_d
         left = inventory(cluster) - before
         assert _ours(left, system.namespace) == DOCUMENTED
         assert users.read("stays")["status"]["phase"] == "Running"
-        journal.saw(
+        observations.add(
             "helm uninstall", "leaves CRDs with claims and reports, a Secret, leases; the pod runs on"
         )
         users.clean_up()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import Cluster, Refused
+from e2e.cluster import Cluster, RequestFailed
 from e2e.fakenodes import FakeNodes
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
 from gpufleet.webhook.certificates import new_keyring
@@ -224,7 +224,7 @@ def test_a_webhook_that_is_down_blocks_only_pods_with_claims(cluster: Cluster, n
         cluster.api.create(pods, pod("plain", None))
         cluster.kubectl("label", "pod", "plain", "a=b", namespace=namespace)
         cluster.kubectl("delete", "pod", "plain", "--wait=false", namespace=namespace)
-        with pytest.raises(Refused, match="failed calling webhook"):
+        with pytest.raises(RequestFailed, match="failed calling webhook"):
             cluster.api.create(pods, pod("claimer"))
 
 

@@ -25,7 +25,7 @@ from e2e.chaos.faults import Chaos, Proxies
 from e2e.chaos.load import Load
 from e2e.cluster import Cluster, Unavailable, binaries
 from e2e.fakenodes import FakeNodes
-from e2e.parts import System, Users
+from e2e.system import System, Users
 
 RESULT = Path(".gpufleet") / "chaos.json"
 KEPT_LOGS = Path(".gpufleet") / "chaos-logs"
@@ -66,7 +66,7 @@ def run(cluster: Cluster, nodes: FakeNodes, seconds: float, seed: int) -> list[d
     names = nodes.add(*NODES, "node-cpu")
     system = System(cluster, nodes, {name: switched(8) for name in NODES}, scheduler_values=VALUES)
     proxies = Proxies(int(urlsplit(cluster.url).port or 443))
-    system.parts.through = proxies.through
+    system.processes.through = proxies.through
     try:
         with system:
             cluster.create_namespace("users")

@@ -42,11 +42,11 @@ class Verdict:
     bindings: int = 0
     lease_writes: int = 0
     lease_deletes: int = 0
-    untold: int = 0
+    unrecorded_ends: int = 0
     faults: list[str] = field(default_factory=list)
 
 
-def judge(events: Iterable[Event], shares: dict[str, int], alive: set[str]) -> Verdict:
+def check_log(events: Iterable[Event], shares: dict[str, int], alive: set[str]) -> Verdict:
     """Read the log; `shares` are thousandths of a GPU by pod UID where a pod shares, `alive` the UIDs there are now."""
     verdict, holdings, by_name = Verdict(), dict[str, Holding](), dict[tuple[str, str], str]()
     for event in events:
@@ -71,7 +71,7 @@ def judge(events: Iterable[Event], shares: dict[str, int], alive: set[str]) -> V
             case "leases", None, "delete" if about["name"].startswith("gpu-"):
                 verdict.lease_deletes += 1
                 verdict.faults += _unguarded(event)
-    verdict.untold = sum(each.ended is None and each.uid not in alive for each in holdings.values())
+    verdict.unrecorded_ends = sum(each.ended is None and each.uid not in alive for each in holdings.values())
     verdict.faults += held_twice(holdings.values(), shares, alive)
     return verdict
 

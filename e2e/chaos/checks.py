@@ -10,7 +10,7 @@ import httpx
 from e2e.chaos import audit
 from e2e.chaos.faults import PARTS, Chaos
 from e2e.chaos.load import CLAIMS, Load
-from e2e.parts import System, Users
+from e2e.system import System, Users
 from gpufleet.kubernetes.annotations import CLAIM
 
 READY_WITHIN = 60.0
@@ -81,7 +81,7 @@ class Checks:
     def _all_ready(self, component: str) -> bool:
         """All of them; of the schedulers, the one that leads."""
         self.chaos.revive()
-        parts = self.system.parts.of(component)
+        parts = self.system.processes.of(component)
         return (any if component == "scheduler" else all)(part.ready for part in parts)
 
     def _healthy(self) -> bool:
@@ -141,7 +141,7 @@ class Checks:
 
     def _hours(self) -> str:
         """The GPU hours of every Job, against what the pods' own statuses say."""
-        self.system.account(self.began)
+        self.system.backfill_hours(self.began)
         wrong = []
         for name in self.load.seen.jobs:
             held = self._held(name)
@@ -198,11 +198,11 @@ class Checks:
             for uid, claim in [_claim_of(event)]
             if claim in shared
         }
-        verdict = audit.judge(events, shares, set())
+        verdict = audit.check_log(events, shares, set())
         assert not verdict.faults, "; ".join(verdict.faults[:5])
         return (
             f"{verdict.bindings} bindings, {verdict.lease_writes} lease writes, {verdict.lease_deletes} deletes; "
-            f"{verdict.untold} pods whose end a killed API server did not write down"
+            f"{verdict.unrecorded_ends} pods whose end a killed API server did not write down"
         )
 
     @staticmethod

@@ -14,7 +14,7 @@ from threading import Event, Thread
 
 from e2e.cluster import Component, Identity
 from e2e.cluster.proxy import Proxy
-from e2e.parts import Part, System
+from e2e.system import PodProcess, System
 
 PARTS = ("scheduler", "kube-scheduler", "webhook", "server", "agent")
 
@@ -79,7 +79,7 @@ class Chaos:
     def revive(self) -> None:
         """The kubelet's part: what has ended by itself is started again (kube-scheduler ends when it loses its office)."""
         for kind in PARTS:
-            for part in self._system.parts.of(kind):
+            for part in self._system.processes.of(kind):
                 if not part.process.running:
                     self.done[f"{kind} ended by itself"] += 1
                     part.process.kill()
@@ -124,9 +124,9 @@ class Chaos:
             return self._of_process(kind, cluster.apiserver, 8)
         if kind == "etcd":
             return Fault("etcd paused", cluster.etcd.pause, cluster.etcd.resume, 4)
-        return self._of_part(kind, self._chance.choice(self._system.parts.of(kind)))
+        return self._of_part(kind, self._chance.choice(self._system.processes.of(kind)))
 
-    def _of_part(self, kind: str, part: Part) -> Fault:
+    def _of_part(self, kind: str, part: PodProcess) -> Fault:
         proxy = self._proxies.of[part.name]
         match self._chance.choice(("process", "process", "cut", "stall", "drop")):
             case "cut":

@@ -14,9 +14,9 @@ from typing import Any
 
 import httpx
 
-from e2e.cluster import CommandFailed, Refused
-from e2e.parts import System, Users
-from e2e.parts.users import pod
+from e2e.cluster import CommandFailed, RequestFailed
+from e2e.system import System, Users
+from e2e.system.users import pod
 
 CLAIMS: dict[str, dict[str, Any]] = {
     "one": {"count": 1},
@@ -25,7 +25,7 @@ CLAIMS: dict[str, dict[str, Any]] = {
 }
 MOST_PODS = 14
 JOB_SECONDS = 20
-FAILURES = (OSError, http.client.HTTPException, Refused, CommandFailed, httpx.HTTPError)
+FAILURES = (OSError, http.client.HTTPException, RequestFailed, CommandFailed, httpx.HTTPError)
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Load:
             name = self._live[self._chance.randrange(len(self._live))]
             try:
                 self.users.delete(name)
-            except Refused as error:
+            except RequestFailed as error:
                 if error.status != 404:
                     raise
             self._live.remove(name)

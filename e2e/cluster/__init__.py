@@ -2,7 +2,7 @@
 
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.component import Component
-from e2e.cluster.errors import CommandFailed, ComponentFailed, Refused, Unavailable
+from e2e.cluster.errors import CommandFailed, ComponentFailed, RequestFailed, Unavailable
 from e2e.cluster.identity import Identity
 from e2e.cluster.proxy import Proxy
 
@@ -13,6 +13,6 @@ __all__ = [
     "ComponentFailed",
     "Identity",
     "Proxy",
-    "Refused",
+    "RequestFailed",
     "Unavailable",
 ]

@@ -24,13 +24,13 @@ from e2e.cluster.arguments import Files, Ports
 from e2e.cluster.binaries import Binaries
 from e2e.cluster.commands import Commands
 from e2e.cluster.component import Component
-from e2e.cluster.errors import ComponentFailed, Refused
+from e2e.cluster.errors import ComponentFailed, RequestFailed
 from e2e.cluster.guard import Guard
 from e2e.cluster.identity import Identity
 from e2e.cluster.network import Network
 from e2e.cluster.pki import Authority, signing_keys
 from e2e.cluster.proxy import Proxy
-from e2e.cluster.rest import Rest, answers
+from e2e.cluster.rest import Rest, is_healthy
 
 _ATTEMPTS = 3
 
@@ -165,7 +165,7 @@ class Cluster:
             self.scheduler.restart()
 
     @contextmanager
-    def judging_nodes(self) -> Iterator[None]:
+    def node_lifecycle_controllers(self) -> Iterator[None]:
         """Run the controllers that judge nodes by their heartbeats for the length of a `with` block."""
         manager = self.controller_manager
         before = manager.command
@@ -237,7 +237,7 @@ class Cluster:
         trust = self.admin.ssl_context()
 
         def healthy(port: int, path: str, saying: str = "") -> Callable[[], bool]:
-            return lambda: answers(f"https://127.0.0.1:{port}/{path}", trust, saying)
+            return lambda: is_healthy(f"https://127.0.0.1:{port}/{path}", trust, saying)
 
         def component(name: str, command: list[str], ready: Callable[[], bool]) -> Component:
             return Component(name, command, self.logs / f"{name}.log", ready, self._guard)
@@ -245,7 +245,7 @@ class Cluster:
         self.etcd = component(
             "etcd",
             arguments.etcd(programs, ports, files),
-            lambda: answers(f"http://127.0.0.1:{ports.etcd}/health"),
+            lambda: is_healthy(f"http://127.0.0.1:{ports.etcd}/health"),
         )
         self.apiserver = component(
             "kube-apiserver", arguments.apiserver(programs, ports, files), healthy(ports.apiserver, "readyz")
@@ -278,7 +278,7 @@ class Cluster:
         self._files.scheduler_configuration.write_text(json.dumps(document, indent=2))
 
     def _has_service_account(self, namespace: str) -> bool:
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RequestFailed):
             return bool(self.api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"))
         return False
 

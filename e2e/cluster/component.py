@@ -81,7 +81,7 @@ class Component:
                 raise ComponentFailed(f"{self.name} was not ready after {timeout:g} s", self.tail())
             time.sleep(0.05)
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         """Ask it to end, as an operator would, and leave the waiting for later."""
         if self.running:
             self._signal(signal.SIGCONT)
@@ -90,7 +90,7 @@ class Component:
     def stop(self, timeout: float = 10) -> None:
         """Ask it to end; after `timeout` seconds kill it."""
         if self.running:
-            self.ask_to_end()
+            self.terminate()
             try:
                 assert self._process
                 self._process.wait(timeout)

@@ -20,7 +20,7 @@ class CommandFailed(Exception):
         self.status, self.stdout, self.stderr = status, stdout, stderr
 
 
-class Refused(Exception):
+class RequestFailed(Exception):
     """The API server answered with an error status; `body` is its answer."""
 
     def __init__(self, method: str, path: str, status: int, body: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from e2e.cluster.errors import Refused
+from e2e.cluster.errors import RequestFailed
 from e2e.cluster.identity import Identity
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -47,7 +47,7 @@ class Rest:
         """One request; the answer's JSON. A status of 400 and above raises `Refused`."""
         status, text = self.raw(method, path, body, kind)
         if status >= 400:
-            raise Refused(method, path, status, text)
+            raise RequestFailed(method, path, status, text)
         return json.loads(text)
 
     def raw(
@@ -68,7 +68,7 @@ class Rest:
             connection.close()
 
 
-def answers(url: str, context: ssl.SSLContext | None = None, saying: str = "") -> bool:
+def is_healthy(url: str, context: ssl.SSLContext | None = None, saying: str = "") -> bool:
     """Whether a health endpoint says 200 within two seconds, with the words `saying` in its answer."""
     parts = urlsplit(url)
     connection: http.client.HTTPConnection

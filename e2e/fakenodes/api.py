@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from e2e.cluster import Identity, Refused
+from e2e.cluster import Identity, RequestFailed
 
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
@@ -49,8 +49,8 @@ class Api:
         while True:
             try:
                 return await self._once(method, path, body, kind)
-            except (*_AWAY, Refused) as error:
-                final = isinstance(error, Refused) and error.status not in _TRY_LATER
+            except (*_AWAY, RequestFailed) as error:
+                final = isinstance(error, RequestFailed) and error.status not in _TRY_LATER
                 if final or asyncio.get_running_loop().time() + wait > deadline:
                     raise
             await asyncio.sleep(wait)
@@ -87,7 +87,7 @@ class Api:
         async with self._turns, self._session.request(method, path, data=payload, headers=headers) as answer:
             text = await answer.text()
         if answer.status >= 400:
-            raise Refused(method, path, answer.status, text)
+            raise RequestFailed(method, path, answer.status, text)
         return json.loads(text)
 
 

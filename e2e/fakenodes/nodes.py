@@ -19,11 +19,11 @@ from typing import Any, Self
 
 import aiohttp
 
-from e2e.cluster import Identity, Refused
+from e2e.cluster import Identity, RequestFailed
 from e2e.cluster.background import Background
 from e2e.fakenodes import admission, status
 from e2e.fakenodes.api import MERGE, STRATEGIC, Api, Gone
-from e2e.fakenodes.pods import PlayedPod
+from e2e.fakenodes.pods import FakePod
 
 _BOUND = "fieldSelector=spec.nodeName!="
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -39,7 +39,7 @@ class FakeNodes:
         self._heartbeat_s = heartbeat_s
         self._nodes: dict[str, dict[str, Any]] = {}
         self._silent: set[str] = set()
-        self._pods: dict[str, PlayedPod] = {}
+        self._pods: dict[str, FakePod] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._removals: set[str] = set()
         self._numbers = itertools.count(1)
@@ -79,30 +79,30 @@ class FakeNodes:
         body = {"status": {"conditions": [status.ready(ready)]}}
         self._background.call(self._api.call("PATCH", f"/api/v1/nodes/{name}/status", body, STRATEGIC))
 
-    def silence(self, name: str) -> None:
+    def disconnect(self, name: str) -> None:
         """The node says nothing any more: no heartbeat, no word about its pods. `hear` ends it."""
         self._background.soon(lambda: self._silent.add(name))
 
-    def hear(self, name: str) -> None:
+    def reconnect(self, name: str) -> None:
         """A silent node is back: it takes up its pods where they are."""
         self._background.call(self._return(name))
 
     def finish(self, namespace: str, pod: str, exit_code: int = 0) -> None:
         """End the containers of a running pod."""
-        played = self._started(namespace, pod)
-        self._background.soon(lambda: played.tell_exit(exit_code))
+        fake_pod = self._started(namespace, pod)
+        self._background.soon(lambda: fake_pod.exit(exit_code))
 
     def environment(self, namespace: str, pod: str, container: str | None = None) -> dict[str, str]:
         """What a container of a started pod saw in its environment; the first container unless named."""
-        played = self._started(namespace, pod)
-        name = container or played.object["spec"]["containers"][0]["name"]
-        return dict(played.environments[name])
+        fake_pod = self._started(namespace, pod)
+        name = container or fake_pod.object["spec"]["containers"][0]["name"]
+        return dict(fake_pod.environments[name])
 
     def close(self) -> None:
         """Remove the nodes, stop playing."""
         if not self._background.running:
             return
-        with contextlib.suppress(Refused, aiohttp.ClientError, TimeoutError):
+        with contextlib.suppress(RequestFailed, aiohttp.ClientError, TimeoutError):
             self.remove(*self._nodes)
         self._background.call(self._stop())
         self._background.close()
@@ -153,15 +153,15 @@ class FakeNodes:
             await asyncio.gather(*(self._beat(name) for name in self._nodes if name not in self._silent))
 
     async def _beat(self, name: str) -> None:
-        with contextlib.suppress(Refused, aiohttp.ClientError, TimeoutError):
+        with contextlib.suppress(RequestFailed, aiohttp.ClientError, TimeoutError):
             body = {"spec": {"renewTime": _micro_time()}}
             await self._api.call("PATCH", f"{_LEASES}/{name}", body, MERGE)
 
     async def _return(self, name: str) -> None:
         self._silent.discard(name)
-        for played in list(self._pods.values()):
-            if played.object["spec"]["nodeName"] == name:
-                self._seen(played.object)
+        for fake_pod in list(self._pods.values()):
+            if fake_pod.object["spec"]["nodeName"] == name:
+                self._seen(fake_pod.object)
 
     # Pods
 
@@ -175,7 +175,7 @@ class FakeNodes:
                 for pod in pods:
                     self._seen(pod)
                 await self._watch_pods(version)
-            except (Gone, Refused, aiohttp.ClientError, ConnectionError, TimeoutError):
+            except (Gone, RequestFailed, aiohttp.ClientError, ConnectionError, TimeoutError):
                 await asyncio.sleep(0.2)
 
     async def _watch_pods(self, version: str) -> None:
@@ -188,37 +188,37 @@ class FakeNodes:
     def _seen(self, pod: Mapping[str, Any]) -> None:
         uid, name = pod["metadata"]["uid"], pod["spec"]["nodeName"]
         node = self._nodes.get(name)
-        played = self._pods.get(uid)
-        if played is None:
+        fake_pod = self._pods.get(uid)
+        if fake_pod is None:
             if node is None:
                 return
             host = node["status"]["addresses"][0]["address"]
-            played = self._pods[uid] = PlayedPod(self._api, pod, host, self._address())
-        played.object = pod
+            fake_pod = self._pods[uid] = FakePod(self._api, pod, host, self._address())
+        fake_pod.object = pod
         if name in self._silent:
             return
         if "deletionTimestamp" in pod["metadata"]:
             if uid not in self._removals:
                 self._removals.add(uid)
-                self._begin(uid, played.remove())
+                self._begin(uid, fake_pod.remove())
         elif node and uid not in self._tasks and pod.get("status", {}).get("phase") not in _SETTLED:
-            self._begin(uid, self._admit(played, node))
+            self._begin(uid, self._admit(fake_pod, node))
 
-    async def _admit(self, played: PlayedPod, node: Mapping[str, Any]) -> None:
+    async def _admit(self, fake_pod: FakePod, node: Mapping[str, Any]) -> None:
         name = node["metadata"]["name"]
         others = [
             each.object
             for each in self._pods.values()
-            if each is not played
+            if each is not fake_pod
             and each.object["spec"]["nodeName"] == name
             and each.object.get("status", {}).get("phase") not in _SETTLED
         ]
-        if short := admission.shortage(played.object, others, node["status"]["allocatable"]):
-            await played.reject(
+        if short := admission.shortage(fake_pod.object, others, node["status"]["allocatable"]):
+            await fake_pod.reject(
                 f"OutOf{short}", f"Pod was rejected: Node didn't have enough resource: {short}"
             )
             return
-        await played.play()
+        await fake_pod.play()
 
     def _begin(self, uid: str, work: Coroutine[Any, Any, None]) -> None:
         """Let `work` take the place of whatever plays this pod now."""
@@ -238,14 +238,14 @@ class FakeNodes:
         if task := self._tasks.pop(uid, None):
             task.cancel()
 
-    def _started(self, namespace: str, name: str, timeout: float = 60) -> PlayedPod:
+    def _started(self, namespace: str, name: str, timeout: float = 60) -> FakePod:
         """The pod, once its containers have started."""
         deadline = time.monotonic() + timeout
         while True:
-            for played in list(self._pods.values()):
-                metadata = played.object["metadata"]
-                if (metadata["namespace"], metadata["name"]) == (namespace, name) and played.environments:
-                    return played
+            for fake_pod in list(self._pods.values()):
+                metadata = fake_pod.object["metadata"]
+                if (metadata["namespace"], metadata["name"]) == (namespace, name) and fake_pod.environments:
+                    return fake_pod
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"pod {namespace}/{name} has not started on a fake node after {timeout:g} s"
@@ -271,7 +271,7 @@ async def _made(make: Callable[[Identity], Api], identity: Identity) -> Api:
 async def _if_there(call: Awaitable[Any]) -> None:
     try:
         await call
-    except Refused as refusal:
+    except RequestFailed as refusal:
         if refusal.status != 404:
             raise
 

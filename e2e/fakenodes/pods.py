@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from e2e.cluster import Refused
+from e2e.cluster import RequestFailed
 from e2e.fakenodes import environment, status
 from e2e.fakenodes.api import STRATEGIC, Api
 
@@ -26,7 +26,7 @@ _TERMINATED = 143  # SIGTERM, as a shell counts it
 _RETRY_S = 0.5
 
 
-class PlayedPod:
+class FakePod:
     """One pod: its object as last seen, what its containers see, and the task that plays it."""
 
     def __init__(self, api: Api, pod: Mapping[str, Any], host: str, address: str) -> None:
@@ -66,7 +66,7 @@ class PlayedPod:
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.object["metadata"]["uid"]}}
         await _tolerating_absence(self._api.call("DELETE", self.path, options))
 
-    def tell_exit(self, exit_code: int) -> None:
+    def exit(self, exit_code: int) -> None:
         """End the containers now."""
         if not self._told.done():
             self._told.set_result(exit_code)
@@ -142,7 +142,7 @@ async def _tolerating_absence(call: Any) -> Any:
     """The pod may be gone, or be another of the same name (409), by the time the request arrives."""
     try:
         return await call
-    except Refused as refusal:
+    except RequestFailed as refusal:
         if refusal.status not in (404, 409):
             raise
         return None

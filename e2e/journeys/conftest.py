@@ -9,7 +9,7 @@ from tests.shim.nvml import State, machine, meshed, sliced, switched
 
 from e2e.cluster import Cluster
 from e2e.fakenodes import FakeNodes
-from e2e.parts import System, Users
+from e2e.system import System, Users
 
 MACHINES: dict[str, State] = {
     "node-a": switched(8),
@@ -20,18 +20,18 @@ MACHINES: dict[str, State] = {
 
 
 @pytest.fixture(scope="package")
-def system(cluster: Cluster, player: FakeNodes) -> Iterator[System]:
+def system(cluster: Cluster, shared_fake_nodes: FakeNodes) -> Iterator[System]:
     """gpufleet as its charts install it, on three nodes with GPUs and one without; PodGroups are there for gangs."""
-    player.problems.clear()
+    shared_fake_nodes.problems.clear()
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(POD_GROUPS_CRD))
-    names = player.add(*MACHINES, "node-cpu")
+    names = shared_fake_nodes.add(*MACHINES, "node-cpu")
     try:
-        with System(cluster, player, MACHINES) as system:
+        with System(cluster, shared_fake_nodes, MACHINES) as system:
             yield system
     finally:
-        player.remove(*names)
+        shared_fake_nodes.remove(*names)
         cluster.kubectl("delete", "crd", "podgroups.scheduling.x-k8s.io", "--wait=false")
-    assert player.problems == []
+    assert shared_fake_nodes.problems == []
 
 
 @pytest.fixture

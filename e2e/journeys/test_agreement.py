@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from e2e.journeys.conftest import MACHINES
-from e2e.parts import Journal, System, Users
-from e2e.parts.browser import dashboard, missing
+from e2e.system import Observations, System, Users
+from e2e.system.browser import dashboard, missing
 
 Facts = dict[str, Any]
 """How many GPUs there are and are held; who holds which; how busy the held ones are, in percent."""
@@ -26,10 +26,12 @@ EXPECTED: Facts = {
 USED = {"node-a": dict.fromkeys((0, 1, 2), 60), "node-b": dict.fromkeys((0, 1), 30)}
 
 
-def test_all_witnesses_say_the_same_of_one_moment(system: System, users: Users, journal: Journal) -> None:
+def test_all_witnesses_say_the_same_of_one_moment(
+    system: System, users: Users, observations: Observations
+) -> None:
     began = datetime.now(UTC)
     for node, gpus in USED.items():
-        system.work(node, gpus)
+        system.set_utilization(node, gpus)
     users.claim("train", 3, spec={"selector": {"matchLabels": {"kubernetes.io/hostname": "node-a"}}})
     users.claim("infer", 2, spec={"selector": {"matchLabels": {"kubernetes.io/hostname": "node-b"}}})
     users.job("train", "train")
@@ -52,7 +54,7 @@ def test_all_witnesses_say_the_same_of_one_moment(system: System, users: Users, 
         "GET …/hourly-stats": lambda: hours(system, users, began),
     }
     if missing():
-        journal.saw("the dashboard", f"not asked: this machine lacks {missing()}")
+        observations.add("the dashboard", f"not asked: this machine lacks {missing()}")
     else:
         witnesses["the dashboard"] = lambda: shown(system, users)
     told: dict[str, Facts] = {}
@@ -75,7 +77,7 @@ def test_all_witnesses_say_the_same_of_one_moment(system: System, users: Users, 
         }
         raise AssertionError(f"of {EXPECTED} these say something else: {wrong}") from None
     for name, facts in told.items():
-        journal.saw(name, ", ".join(f"{fact} {value}" for fact, value in facts.items()))
+        observations.add(name, ", ".join(f"{fact} {value}" for fact, value in facts.items()))
 
 
 def reports(system: System) -> Facts:
@@ -155,7 +157,7 @@ def snapshot(system: System, users: Users) -> Facts:
 
 def hours(system: System, users: Users, began: datetime) -> Facts:
     """The newest hour of the namespace's workloads: the most that each held, and how busy that was."""
-    system.account(began)
+    system.backfill_hours(began)
     end = datetime.now(UTC) + timedelta(hours=1)
     span = f"start_time={began:%Y-%m-%dT%H:00:00Z}&end_time={end:%Y-%m-%dT%H:00:00Z}"
     path = "/api/v1/gpu-aggregation/workloads/hourly-stats"

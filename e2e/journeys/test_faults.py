@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from e2e.journeys.conftest import MACHINES
-from e2e.parts import Journal, System, Users
+from e2e.system import Observations, System, Users
 
 NODE_B = {"selector": {"matchLabels": {"kubernetes.io/hostname": "node-b"}}}
 
@@ -16,31 +16,33 @@ def health(system: System, node: str) -> list[str]:
     return [device["health"] for device in status.get(node, {}).get("devices", [])]
 
 
-def test_an_unhealthy_gpu_is_avoided_and_comes_back(system: System, users: Users, journal: Journal) -> None:
-    gpus = system.parts.gpus["node-b"]
+def test_an_unhealthy_gpu_is_avoided_and_comes_back(
+    system: System, users: Users, observations: Observations
+) -> None:
+    gpus = system.processes.gpus["node-b"]
     users.claim("one", spec=NODE_B)
     users.claim("all", 4, spec=NODE_B)
     gpus.lose(0)
     try:
         system.cluster.wait_for("an unhealthy GPU", lambda: health(system, "node-b")[0] == "Unhealthy")
-        journal.saw("GPU 0 of node-b falls off the bus", "Unhealthy in its GpuNodeStatus")
+        observations.add("GPU 0 of node-b falls off the bus", "Unhealthy in its GpuNodeStatus")
         system.cluster.wait_for(
             "a faulty node in the API", lambda: system.get("/api/clusters/overview")["faultyNodes"] == 1
         )
         users.pod("one", "one")
         [allocated] = users.running("one")
         assert allocated in ("node-b:1", "node-b:2", "node-b:3")
-        journal.saw("a claim for one GPU", allocated)
+        observations.add("a claim for one GPU", allocated)
         users.pod("all", "all")
         system.cluster.wait_for("a reason", lambda: users.status("all").get("message"))
         users.delete("one")
         said = explain(system, users, "all")
         assert said.returncode == 1
-        journal.saw("gpufleet explain pod all", said.stdout.splitlines()[0])
+        observations.add("gpufleet explain pod all", said.stdout.splitlines()[0])
     finally:
         gpus.find_again(0)
     assert users.running("all") == ["node-b:0,1,2,3"]
-    journal.saw("GPU 0 is back: a claim for all four", users.allocated("all"))
+    observations.add("GPU 0 is back: a claim for all four", users.allocated("all"))
     system.cluster.wait_for(
         "no faulty node in the API", lambda: system.get("/api/clusters/overview")["faultyNodes"] == 0
     )
@@ -52,7 +54,7 @@ def explain(system: System, users: Users, pod: str) -> "subprocess.CompletedProc
     return subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_node_goes_and_returns(system: System, users: Users, journal: Journal) -> None:
+def test_a_node_goes_and_returns(system: System, users: Users, observations: Observations) -> None:
     users.claim("all", 4, spec=NODE_B)
     users.pod("before", "all")
     users.running("before")
@@ -63,21 +65,23 @@ def test_a_node_goes_and_returns(system: System, users: Users, journal: Journal)
         words = ("delete", "pod", "before", "--force", "--grace-period=0")
         system.cluster.kubectl(*words, namespace=users.namespace)
         system.cluster.wait_for("no lease of the node", lambda: not system.leases())
-        journal.saw("kubectl delete node node-b", "its report and, with the pod, its four leases are gone")
+        observations.add(
+            "kubectl delete node node-b", "its report and, with the pod, its four leases are gone"
+        )
         system.cluster.wait_for(
             "two nodes in the API", lambda: system.get("/api/clusters/overview")["totalNodes"] == 2
         )
         users.pod("after", "all")
         system.cluster.wait_for("a reason", lambda: "nodes fit" in users.status("all").get("message", ""))
-        journal.saw("a claim for it", users.status("all")["message"])
+        observations.add("a claim for it", users.status("all")["message"])
     finally:
         system.nodes.add("node-b")
-        system.settle()
+        system.reconcile()
     system.cluster.wait_for("the report", lambda: health(system, "node-b") == ["Healthy"] * 4)
     assert users.running("after") == ["node-b:0,1,2,3"]
-    journal.saw("the node returns", f"the waiting pod runs on {users.allocated('after')}")
+    observations.add("the node returns", f"the waiting pod runs on {users.allocated('after')}")
     total = len(MACHINES)
     system.cluster.wait_for(
         "all nodes in the API", lambda: system.get("/api/clusters/overview")["totalNodes"] == total
     )
-    journal.saw("GET /api/clusters/overview", f"{total} nodes")
+    observations.add("GET /api/clusters/overview", f"{total} nodes")

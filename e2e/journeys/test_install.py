@@ -3,12 +3,14 @@
 import json
 
 from e2e.journeys.conftest import MACHINES
-from e2e.parts import Journal, System
+from e2e.system import Observations, System
 
 WORKLOADS = {"Deployment": "deployments", "DaemonSet": "daemonsets"}
 
 
-def test_both_charts_are_installed_and_every_object_is_there(system: System, journal: Journal) -> None:
+def test_both_charts_are_installed_and_every_object_is_there(
+    system: System, observations: Observations
+) -> None:
     for release in (system.scheduler_release, system.server_release):
         manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": release.objects()})
         there = system.cluster.kubectl("get", "-o", "name", "-f", "-", stdin=manifest).split()
@@ -17,11 +19,11 @@ def test_both_charts_are_installed_and_every_object_is_there(system: System, jou
             if each["kind"] in WORKLOADS:
                 words = ("rollout", "status", f"{each['kind']}/{each['metadata']['name']}", "--timeout=60s")
                 system.cluster.kubectl(*words, namespace=system.namespace)
-        journal.saw(f"helm install {release.name}", f"{len(there)} objects, all rolled out")
+        observations.add(f"helm install {release.name}", f"{len(there)} objects, all rolled out")
 
 
 def test_agents_publish_the_gpus_of_their_nodes_and_everybody_sees_them(
-    system: System, journal: Journal
+    system: System, observations: Observations
 ) -> None:
     sizes = {node: int(state["count"]) for node, state in MACHINES.items()}
 
@@ -33,14 +35,16 @@ def test_agents_publish_the_gpus_of_their_nodes_and_everybody_sees_them(
     system.cluster.wait_for("a report of each node", lambda: rows() == expected)
     assert "node-cpu" not in rows(), "a node without GPUs has no report"
     for node, (gpus, free, unhealthy) in rows().items():
-        journal.saw(f"kubectl get gns {node}", f"{gpus} GPUs, {free} free, {unhealthy} unhealthy")
+        observations.add(f"kubectl get gns {node}", f"{gpus} GPUs, {free} free, {unhealthy} unhealthy")
     total = sum(sizes.values())
     system.cluster.wait_for(
         "readings of all GPUs", lambda: len(system.get("/api/v1/gpu/metrics")) == total, timeout=90
     )
     overview = system.get("/api/clusters/overview")
     assert (overview["totalNodes"], overview["totalGpus"]) == (len(sizes), total)
-    journal.saw("GET /api/clusters/overview", f"{overview['totalNodes']} nodes, {overview['totalGpus']} GPUs")
+    observations.add(
+        "GET /api/clusters/overview", f"{overview['totalNodes']} nodes, {overview['totalGpus']} GPUs"
+    )
     [healthy] = system.prometheus.promtool("sum(nvidia_gpu_healthy)")
     assert int(healthy["value"][1]) == total
-    journal.saw("promtool query instant 'sum(nvidia_gpu_healthy)'", healthy["value"][1])
+    observations.add("promtool query instant 'sum(nvidia_gpu_healthy)'", healthy["value"][1])

@@ -2,30 +2,34 @@
 
 from typing import Any
 
-from e2e.parts import Journal, System, Users
+from e2e.system import Observations, System, Users
 
 NODE_B = {"selector": {"matchLabels": {"kubernetes.io/hostname": "node-b"}}}
 """The four GPUs of one node, so that few pods fill it."""
 
 
-def test_a_job_completes_and_its_gpus_are_used_again(system: System, users: Users, journal: Journal) -> None:
+def test_a_job_completes_and_its_gpus_are_used_again(
+    system: System, users: Users, observations: Observations
+) -> None:
     users.claim("all", 4, spec=NODE_B)
     users.job("first", "all", runs_for=3)
     users.job("second", "all", runs_for=1)
     for name in ("first", "second"):
         words = ("wait", "--for=condition=Complete", f"job/{name}", "--timeout=90s")
-        journal.saw(f"kubectl wait job/{name}", system.cluster.kubectl(*words, namespace=users.namespace))
+        observations.add(
+            f"kubectl wait job/{name}", system.cluster.kubectl(*words, namespace=users.namespace)
+        )
     held = {
         pod["metadata"]["labels"]["job-name"]: pod["metadata"]["annotations"]["gpu.scheduling/allocated"]
         for pod in users.pods()
     }
     assert held == {"first": "node-b:0,1,2,3", "second": "node-b:0,1,2,3"}
-    journal.saw("GPUs of the first, then of the second", held["first"])
+    observations.add("GPUs of the first, then of the second", held["first"])
     system.cluster.wait_for("free GPUs", lambda: not system.leases())
-    journal.saw("leases afterwards", 0)
+    observations.add("leases afterwards", 0)
 
 
-def test_a_gang_starts_whole_or_not_at_all(system: System, users: Users, journal: Journal) -> None:
+def test_a_gang_starts_whole_or_not_at_all(system: System, users: Users, observations: Observations) -> None:
     users.claim("two", 2, spec=NODE_B)
     users.pod("alone", "two")
     users.running("alone")
@@ -45,21 +49,21 @@ def test_a_gang_starts_whole_or_not_at_all(system: System, users: Users, journal
     system.cluster.wait_for("a reason", lambda: users.status("member").get("message"))
     assert [users.read(name)["spec"].get("nodeName") for name in members] == [None, None]
     assert len(system.leases()) == 2, "half of the gang would fit, and holds nothing"
-    journal.saw("room for one of two members", users.status("member")["message"])
+    observations.add("room for one of two members", users.status("member")["message"])
 
     def explained() -> str:
         sentence = str(system.get(f"/api/claims/{users.namespace}/member/explain")["sentence"])
         return sentence if sentence.startswith("gang job: 1 of 2 members fit") else ""
 
-    journal.saw("GET /api/claims/…/explain", system.cluster.wait_for("an explanation", explained))
+    observations.add("GET /api/claims/…/explain", system.cluster.wait_for("an explanation", explained))
     users.delete("alone")
     allocated = users.running(*members)
     assert sorted(allocated) == ["node-b:0,1", "node-b:2,3"]
-    journal.saw("room for both", ", ".join(allocated))
+    observations.add("room for both", ", ".join(allocated))
 
 
 def test_a_pod_of_higher_priority_takes_the_gpus_of_a_lesser_one(
-    system: System, users: Users, journal: Journal
+    system: System, users: Users, observations: Observations
 ) -> None:
     name = f"urgent-{users.namespace[-6:]}"
     priority: dict[str, Any] = {
@@ -78,6 +82,6 @@ def test_a_pod_of_higher_priority_takes_the_gpus_of_a_lesser_one(
         system.cluster.wait_for(
             "the end of pod low", lambda: [pod["metadata"]["name"] for pod in users.pods()] == ["high"]
         )
-        journal.saw("pod high, priority 1000, on a full node", "runs; pod low was evicted")
+        observations.add("pod high, priority 1000, on a full node", "runs; pod low was evicted")
     finally:
         system.cluster.api.delete(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")

@@ -14,8 +14,8 @@ from tests.agent.pod_resources import kubelet, response
 from tests.shim.nvml import machine
 
 from e2e.cluster.rest import JSON_PATCH
-from e2e.parts import Journal, System, Users
-from e2e.parts.users import pod
+from e2e.system import Observations, System, Users
+from e2e.system.users import pod
 
 ON_NODE_B = {"selector": {"matchLabels": {"kubernetes.io/hostname": "node-b"}}}
 HOOKS = "/apis/admissionregistration.k8s.io/v1"
@@ -26,18 +26,18 @@ Json = dict[str, Any]
 @pytest.fixture
 def plugged_node(system: System) -> Iterator[str]:
     """A node whose two GPUs a device plugin hands out."""
-    system.parts.add_machine("node-p", machine(2))
+    system.processes.add_machine("node-p", machine(2))
     system.nodes.add("node-p", capacity={"nvidia.com/gpu": "2"})
     try:
-        system.settle()
+        system.reconcile()
         yield "node-p"
     finally:
         system.nodes.remove("node-p")
-        system.settle()
+        system.reconcile()
 
 
 def test_gpus_that_a_device_plugin_gave_out_are_seen_through_the_kubelet(
-    system: System, users: Users, plugged_node: str, journal: Journal
+    system: System, users: Users, plugged_node: str, observations: Observations
 ) -> None:
     def holders() -> dict[int, list[str]] | None:
         listed = system.cluster.api.get("/apis/gpu.scheduling/v1/gpunodestatuses")["items"]
@@ -57,22 +57,22 @@ def test_gpus_that_a_device_plugin_gave_out_are_seen_through_the_kubelet(
             "containers": [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
         },
     }
-    with kubelet(system.parts.pod_resources(plugged_node), lambda _context: response(told)):
+    with kubelet(system.processes.pod_resources(plugged_node), lambda _context: response(told)):
         made = users.cluster.api.create(f"/api/v1/namespaces/{users.namespace}/pods", manifest)
         uid = made["metadata"]["uid"]
         system.cluster.wait_for("its GPU in use", lambda: holders() == {0: [], 1: [uid]})
-        journal.saw("a pod with a GPU from a device plugin", f"inUseBy of GPU 1: {uid}")
+        observations.add("a pod with a GPU from a device plugin", f"inUseBy of GPU 1: {uid}")
     users.delete("plugged")
     system.cluster.wait_for("free GPUs, with the kubelet away", lambda: holders() == {0: [], 1: []})
 
 
-def test_what_helm_test_runs_finds_both_releases_well(system: System, journal: Journal) -> None:
+def test_what_helm_test_runs_finds_both_releases_well(system: System, observations: Observations) -> None:
     def local(word: str) -> str:
         """The word with the address of this machine if it is a Service's."""
         address = urlsplit(word)
         if not str(address.hostname).endswith(".svc"):
             return word
-        port = system.parts.service_port(str(address.hostname), address.port or 443)
+        port = system.processes.service_port(str(address.hostname), address.port or 443)
         return word.replace(address.netloc, f"127.0.0.1:{port}")
 
     for release in (system.scheduler_release, system.server_release):
@@ -87,7 +87,7 @@ def test_what_helm_test_runs_finds_both_releases_well(system: System, journal: J
             return done.returncode == 0
 
         system.cluster.wait_for(f"a passing test of {release.name}", passes)
-        journal.saw(f"helm test {release.name}", "passed")
+        observations.add(f"helm test {release.name}", "passed")
 
 
 @pytest.fixture
@@ -115,12 +115,12 @@ def pytorch_jobs(system: System) -> Iterator[None]:
 
 @pytest.mark.usefixtures("pytorch_jobs")
 def test_numbers_in_the_log_of_a_pod_reach_the_workload_at_the_top(
-    system: System, users: Users, journal: Journal
+    system: System, users: Users, observations: Observations
 ) -> None:
     users.claim("one", spec=ON_NODE_B)
     for owner, loss in ((_deployment(users), 2.25), (_pytorch_job(users), 1.75)):
         row = _loss_through_a_log(system, users, owner, loss)
-        journal.saw(
+        observations.add(
             f"a line in the log of a pod below a {owner['kind']}", f"GET …/trainingPerformance: {row}"
         )
     users.cluster.kubectl("delete", "deployment,pytorchjob", "--all", namespace=users.namespace)
@@ -195,7 +195,9 @@ def _pod_of(system: System, users: Users, kind: str) -> Json:
 def _log(system: System, made: Json, loss: float, milliseconds: int) -> Path:
     """A line as Megatron-LM prints it, in a file as the kubelet keeps it."""
     meta = made["metadata"]
-    folder = system.parts.pod_logs("node-b") / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / "main"
+    folder = (
+        system.processes.pod_logs("node-b") / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / "main"
+    )
     folder.mkdir(parents=True)
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds / 1000))
     line = f" iteration 7/ 1000 | elapsed time per iteration (ms): 512.0 | lm loss: {loss} |"
@@ -205,7 +207,7 @@ def _log(system: System, made: Json, loss: float, milliseconds: int) -> Path:
 
 
 def test_the_webhook_keeps_its_secret_and_the_trust_of_the_api_server(
-    system: System, users: Users, journal: Journal
+    system: System, users: Users, observations: Observations
 ) -> None:
     secret = f"/api/v1/namespaces/{system.namespace}/secrets/gpu-scheduler-webhook-tls"
     name = f"{system.namespace}-gpu-scheduler-webhook"
@@ -226,11 +228,11 @@ def test_the_webhook_keeps_its_secret_and_the_trust_of_the_api_server(
         wiped = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
         system.cluster.api.patch(f"{HOOKS}/{kind}/{name}", wiped, JSON_PATCH)
     assert system.cluster.wait_for("the caBundle back", trusted) == before
-    journal.saw("caBundle removed from both configurations", "the webhook has put it back")
+    observations.add("caBundle removed from both configurations", "the webhook has put it back")
     system.cluster.api.delete(secret)
     system.cluster.wait_for("another authority", lambda: trusted() not in ("", before))
     system.cluster.wait_for("pods with a claim again", lambda: _admitted(system, users))
-    journal.saw(
+    observations.add(
         "its Secret deleted", "a new authority in the Secret and in both configurations; pods are admitted"
     )
 

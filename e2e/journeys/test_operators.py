@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from e2e.cluster import Cluster
-from e2e.parts import Journal, System, Users
-from e2e.parts.users import pod
+from e2e.system import Observations, System, Users
+from e2e.system.users import pod
 
 KINDS = (
     ("kubeflow.org/v1", "PyTorchJob"),
@@ -45,7 +45,7 @@ def operators(cluster: Cluster) -> Iterator[None]:
 
 @pytest.mark.usefixtures("operators")
 def test_workloads_of_every_operator_are_shown_under_their_own_kind(
-    system: System, users: Users, journal: Journal
+    system: System, users: Users, observations: Observations
 ) -> None:
     users.claim("part", exclusivity="Shared", share=0.05, spec=ONE_OF_MANY)
     for api_version, kind in KINDS:
@@ -73,7 +73,7 @@ def test_workloads_of_every_operator_are_shown_under_their_own_kind(
 
     wanted = {(kind, f"{kind.lower()}-{version.split('.')[0]}", "Running") for version, kind in KINDS}
     system.cluster.wait_for("workloads of every kind", lambda: shown() == wanted, timeout=90)
-    journal.saw("GET /api/workloads", f"{len(wanted)} workloads of {len(KINDS)} kinds, all Running")
+    observations.add("GET /api/workloads", f"{len(wanted)} workloads of {len(KINDS)} kinds, all Running")
 
 
 def definition(api_version: str, kind: str) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from e2e.parts import Journal, System, Users
-from e2e.parts.browser import dashboard, missing
+from e2e.system import Observations, System, Users
+from e2e.system.browser import dashboard, missing
 
 NODE_B = {"selector": {"matchLabels": {"kubernetes.io/hostname": "node-b"}}}
 HOURS = "/api/v1/gpu-aggregation/workloads/hourly-stats"
@@ -25,15 +25,15 @@ report.close()
 
 
 def test_a_training_job_is_seen_from_its_loss_to_the_bill_of_the_month(
-    system: System, users: Users, journal: Journal
+    system: System, users: Users, observations: Observations
 ) -> None:
     began = datetime.now(UTC)
-    system.work("node-b", dict.fromkeys(range(4), 80))
+    system.set_utilization("node-b", dict.fromkeys(range(4), 80))
     users.claim("two", 2, spec=NODE_B)
     uid = users.job("train", "two", team="nlp")
     pod = system.cluster.wait_for("the Job's pod", lambda: next(iter(users.pods()), None))["metadata"]
     users.running(pod["name"])
-    journal.saw("a Job with two GPUs", users.allocated(pod["name"]))
+    observations.add("a Job with two GPUs", users.allocated(pod["name"]))
 
     report_from_the_script(system, users, pod)
     write_a_log(system, users, pod)
@@ -48,16 +48,16 @@ def test_a_training_job_is_seen_from_its_loss_to_the_bill_of_the_month(
     system.cluster.wait_for("numbers of both ways", lambda: {"loss", "grad_norm"} <= numbers().keys())
     assert numbers()["loss"][:3] == [2.5, 2.25, 2.0], "pushed by the script"
     assert set(numbers()["grad_norm"]) == {0.5}, "read from the log by the agent, scraped by Prometheus"
-    journal.saw("GET …/trainingPerformance", f"loss {numbers()['loss'][:3]}, grad_norm from the log")
+    observations.add("GET …/trainingPerformance", f"loss {numbers()['loss'][:3]}, grad_norm from the log")
 
     if missing():
-        journal.saw("the dashboard", f"not looked at: this machine lacks {missing()}")
+        observations.add("the dashboard", f"not looked at: this machine lacks {missing()}")
     else:
         with dashboard(system) as page:
             page.goto(f"{system.server.url}/#/workloads/{uid}")
             page.get_by_role("heading", name="Loss").wait_for()
             page.get_by_text("nlp").first.wait_for()
-        journal.saw("the dashboard, page of the workload", "a graph of the loss, the team's label")
+        observations.add("the dashboard, page of the workload", "a graph of the loss, the team's label")
 
     wait_for_samples(system, users)
     system.nodes.finish(users.namespace, pod["name"])
@@ -70,9 +70,11 @@ def test_a_training_job_is_seen_from_its_loss_to_the_bill_of_the_month(
     assert {row["avg_utilization"] for row in rows} - {None} == {80.0}
     assert {row["labels"]["team"] for row in rows} == {"nlp"}
     counted = sum(row["allocated_gpu_count"] for row in rows)
-    journal.saw("GET …/workloads/hourly-stats", f"{counted:.5f} GPU hours at 80 %; by kubectl {held:.5f}")
+    observations.add(
+        "GET …/workloads/hourly-stats", f"{counted:.5f} GPU hours at 80 %; by kubectl {held:.5f}"
+    )
 
-    the_month_adds_up(system, users, began, counted, journal)
+    the_month_adds_up(system, users, began, counted, observations)
 
 
 def report_from_the_script(system: System, users: Users, pod: dict[str, Any]) -> None:
@@ -87,7 +89,7 @@ def report_from_the_script(system: System, users: Users, pod: dict[str, Any]) ->
 
 def write_a_log(system: System, users: Users, pod: dict[str, Any]) -> None:
     """A line of Hugging Face's Trainer, as the container runtime writes it down."""
-    folder = system.parts.pod_logs("node-b") / f"{users.namespace}_{pod['name']}_{pod['uid']}" / "main"
+    folder = system.processes.pod_logs("node-b") / f"{users.namespace}_{pod['name']}_{pod['uid']}" / "main"
     folder.mkdir(parents=True)
     line = "{'loss': 1.75, 'grad_norm': 0.5, 'learning_rate': 5e-05, 'epoch': 0.1}"
     (folder / "0.log").write_text(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z stdout F {line}\n")
@@ -126,7 +128,7 @@ def hours(system: System, users: Users, began: datetime, held: float) -> list[di
     path = f"{HOURS}?namespace={users.namespace}&workload_name=train&{span}"
 
     def complete() -> list[dict[str, Any]]:
-        system.account(began)
+        system.backfill_hours(began)
         rows: list[dict[str, Any]] = system.get(path)["data"]
         ended = rows and all(row["workload_status"] == "Completed" for row in rows)
         return rows if ended else []
@@ -138,7 +140,7 @@ def hours(system: System, users: Users, began: datetime, held: float) -> list[di
 
 
 def the_month_adds_up(
-    system: System, users: Users, began: datetime, counted: float, journal: Journal
+    system: System, users: Users, began: datetime, counted: float, observations: Observations
 ) -> None:
     path = f"/api/v1/gpu-aggregation/report?period={began:%Y-%m}"
     for group_by in ("namespace", "workload", "label:team"):
@@ -154,7 +156,7 @@ def the_month_adds_up(
         words = (
             f"{len(rows)} rows, {totals['allocated_gpu_hours']} of {totals['capacity_gpu_hours']} GPU hours"
         )
-        journal.saw(f"the month by {group_by}", words)
+        observations.add(f"the month by {group_by}", words)
 
 
 def _milliseconds(moment: datetime) -> int:

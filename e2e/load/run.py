@@ -15,7 +15,7 @@ from tests.scheduler.stage import device
 
 from e2e.cluster import Cluster, Component
 from e2e.cluster.cluster import free_ports
-from e2e.cluster.rest import answers
+from e2e.cluster.rest import is_healthy
 from e2e.fakenodes import status
 from e2e.load.measures import Requests, cpu_seconds, requests_since, seconds_by_phase
 from gpufleet.kubernetes import KubeClient
@@ -89,7 +89,7 @@ class Load:
         command = [sys.executable, "-m", "gpufleet", "scheduler", "--port", str(port)]
         ready = f"http://127.0.0.1:{port}/readyz"
         environment = {**self.cluster.commands.environment(), "KUBECONFIG": str(self._account(rendered))}
-        extender = self.cluster.process("gpufleet scheduler", command, environment, lambda: answers(ready))
+        extender = self.cluster.process("gpufleet scheduler", command, environment, lambda: is_healthy(ready))
         extender.start()
         try:
             components = {"kube-scheduler": self.cluster.scheduler, "gpufleet scheduler": extender}

@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Journal:
+class Observations:
     """The lines of one journey; tests write them, the summary shows them."""
 
     title: str
     lines: list[tuple[str, str]] = field(default_factory=list)
 
-    def saw(self, done: str, seen: object) -> None:
+    def add(self, done: str, seen: object) -> None:
         """Note what was done and what was seen then."""
         self.lines.append((done, " ".join(str(seen).split())))
 

@@ -19,9 +19,9 @@ from tests.shim.nvml import NvmlShim, State, build_shim
 
 from e2e.cluster import Cluster, Component, Identity
 from e2e.cluster.network import Backend
-from e2e.cluster.rest import answers
+from e2e.cluster.rest import is_healthy
 from e2e.fakenodes import FakeNodes
-from e2e.parts.container import Program, Surroundings, program
+from e2e.system.container import ContainerContext, Program, program
 
 COMPONENTS = ("scheduler", "kube-scheduler", "webhook", "agent", "server")
 """What gpufleet's charts run, by the label `app.kubernetes.io/component`."""
@@ -31,7 +31,7 @@ _COMPONENT = "app.kubernetes.io/component"
 
 
 @dataclass(frozen=True)
-class Part:
+class PodProcess:
     """The process that stands for one pod: `process` starts, stops, kills, pauses and restarts it."""
 
     component: str
@@ -65,7 +65,7 @@ class Part:
         return self.process.running and _asked(self.url + self.program.ready)
 
 
-class Parts:
+class PodProcesses:
     """The processes of all releases in one namespace; `machines` says which GPUs a node has."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Parts:
         """The driver of each node, to be changed while agents read it."""
         self.through: Callable[[str, Identity], Identity] = lambda pod, identity: identity
         """How the process of a pod reaches the API server: as it is, or through a proxy that can be cut."""
-        self._parts: dict[str, Part] = {}
+        self._processes: dict[str, PodProcess] = {}
         self._listening: dict[str, int] = {}
         for node, state in machines.items():
             self.add_machine(node, state)
@@ -87,13 +87,15 @@ class Parts:
         self.gpus[node] = NvmlShim(build_shim(), folder)
         self.gpus[node].describe(of_node(state, node))
 
-    def of(self, component: str, node: str | None = None) -> list[Part]:
+    def of(self, component: str, node: str | None = None) -> list[PodProcess]:
         """The parts of one component, of one node if it is named."""
         return [
-            each for each in self._parts.values() if each.component == component and node in (None, each.node)
+            each
+            for each in self._processes.values()
+            if each.component == component and node in (None, each.node)
         ]
 
-    def one(self, component: str, node: str | None = None) -> Part:
+    def one(self, component: str, node: str | None = None) -> PodProcess:
         """The only one."""
         [part] = self.of(component, node)
         return part
@@ -106,17 +108,17 @@ class Parts:
         """Where the agent of a node looks for its kubelet's socket, for tests to serve there."""
         return self._folder("nodes", node, "lib-kubelet-pod-resources") / "kubelet.sock"
 
-    def settle(self, timeout: float = 120) -> None:
+    def reconcile(self, timeout: float = 120) -> None:
         """End processes whose pods are gone, start those of new pods, and wait until every component is ready."""
         self.cluster.wait_for("running pods of the charts", self._pods_as_wished, timeout=timeout)
         pods = {pod["metadata"]["uid"]: pod for pod in self._pods()}
-        for uid in self._parts.keys() - pods.keys():
-            self._parts.pop(uid).process.stop()
-        for uid in pods.keys() - self._parts.keys():
-            self._parts[uid] = self._make(pods[uid])
-            self._parts[uid].process.spawn()
+        for uid in self._processes.keys() - pods.keys():
+            self._processes.pop(uid).process.stop()
+        for uid in pods.keys() - self._processes.keys():
+            self._processes[uid] = self._make(pods[uid])
+            self._processes[uid].process.spawn()
         self._route()
-        for part in self._parts.values():
+        for part in self._processes.values():
             part.process.wait(timeout)
         self.wait_until_ready(timeout)
 
@@ -134,11 +136,11 @@ class Parts:
 
     def stop(self) -> None:
         """End all processes."""
-        for part in self._parts.values():
-            part.process.ask_to_end()
-        for part in self._parts.values():
+        for part in self._processes.values():
+            part.process.terminate()
+        for part in self._processes.values():
             part.process.stop()
-        self._parts.clear()
+        self._processes.clear()
         self._route()
 
     # From pods to processes
@@ -164,10 +166,10 @@ class Parts:
             _on_all_nodes(each, nodes) for each in daemon_sets
         )
 
-    def _make(self, pod: Mapping[str, Any]) -> Part:
+    def _make(self, pod: Mapping[str, Any]) -> PodProcess:
         name, component = pod["metadata"]["name"], pod["metadata"]["labels"][_COMPONENT]
         [container] = pod["spec"]["containers"]
-        around = Surroundings(
+        context = ContainerContext(
             cluster=self.cluster,
             identity=self.through(
                 name, self.cluster.service_account(self.namespace, pod["spec"]["serviceAccountName"])
@@ -180,13 +182,13 @@ class Parts:
             },
             service=self.service_port,
         )
-        made = program(container, around)
+        made = program(container, context)
         node = pod["spec"]["nodeName"]
         if component == "agent" and node in self.gpus:
             made.environment.update(self.gpus[node].environment())
         live = made.url + made.live
         process = self.cluster.process(name, made.command, made.environment, lambda: _asked(live))
-        return Part(component, pod, made, process)
+        return PodProcess(component, pod, made, process)
 
     def _volume(self, pod: Mapping[str, Any], name: str) -> Path:
         [volume] = [each for each in pod["spec"]["volumes"] if each["name"] == name]
@@ -223,7 +225,7 @@ class Parts:
             selector = service["spec"]["selector"].items()
             behind = [
                 Backend(part.program.port, lambda part=part: part.ready)  # type: ignore[misc]
-                for part in self._parts.values()
+                for part in self._processes.values()
                 if selector <= part.pod["metadata"]["labels"].items()
             ]
             for port in service["spec"]["ports"]:
@@ -266,4 +268,4 @@ def _asked(url: str) -> bool:
     """A probe as a kubelet's: any certificate will do."""
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-    return answers(url, trusting)
+    return is_healthy(url, trusting)

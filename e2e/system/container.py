@@ -40,7 +40,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ContainerContext:
     """What the container finds: its variables, volumes, account, and other Services."""
 
     cluster: Cluster
@@ -57,25 +57,25 @@ class Surroundings:
         return mounted.sub(lambda found: str(self.mounts[found[1]]), text)
 
 
-def program(container: Json, around: Surroundings) -> Program:
+def program(container: Json, context: ContainerContext) -> Program:
     """The program that stands for a container of gpufleet or for a kube-scheduler."""
     [port] = free_ports(1)
     probe = container["readinessProbe"]["httpGet"]
     made = Program(
         command=[],
-        environment=around.cluster.commands.environment(around.identity),
+        environment=context.cluster.commands.environment(context.identity),
         port=port,
         scheme=probe.get("scheme", "HTTP").lower(),
         live=container["livenessProbe"]["httpGet"]["path"],
         ready=probe["path"],
     )
     if container.get("command") == ["kube-scheduler"]:
-        return _kube_scheduler(made, container, around)
-    return _gpufleet(made, container, around)
+        return _kube_scheduler(made, container, context)
+    return _gpufleet(made, container, context)
 
 
-def _gpufleet(made: Program, container: Json, around: Surroundings) -> Program:
-    variables = {name: around.local(value) for name, value in around.variables.items()}
+def _gpufleet(made: Program, container: Json, context: ContainerContext) -> Program:
+    variables = {name: context.local(value) for name, value in context.variables.items()}
     for name, value in variables.items():
         if name.startswith("GPUFLEET_") and name.endswith("_HOST") and value == "0.0.0.0":
             variables[name] = "127.0.0.1"
@@ -86,9 +86,9 @@ def _gpufleet(made: Program, container: Json, around: Surroundings) -> Program:
     return replace(made, command=command, environment={**inherited, **variables})
 
 
-def _kube_scheduler(made: Program, container: Json, around: Surroundings) -> Program:
-    kubeconfig = str(around.identity.kubeconfig)
-    arguments = [around.local(each) for each in container["args"] if not each.startswith("--secure-port")]
+def _kube_scheduler(made: Program, container: Json, context: ContainerContext) -> Program:
+    kubeconfig = str(context.identity.kubeconfig)
+    arguments = [context.local(each) for each in container["args"] if not each.startswith("--secure-port")]
     [given] = [each for each in arguments if each.startswith("--config=")]
     file = Path(given.removeprefix("--config="))
     configuration = yaml.safe_load(file.read_text())
@@ -98,12 +98,12 @@ def _kube_scheduler(made: Program, container: Json, around: Surroundings) -> Pro
     }
     for extender in configuration["extenders"]:
         address = urlsplit(extender["urlPrefix"])
-        port = around.service(str(address.hostname), int(address.port or 80))
+        port = context.service(str(address.hostname), int(address.port or 80))
         extender["urlPrefix"] = f"http://127.0.0.1:{port}"
     local = file.with_name(f"local-{made.port}.json")
     local.write_text(json.dumps(configuration))
     command = [
-        str(around.cluster.binaries.scheduler),
+        str(context.cluster.binaries.scheduler),
         *(each for each in arguments if each != given),
         f"--config={local}",
         "--bind-address=127.0.0.1",

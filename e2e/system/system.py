@@ -19,11 +19,11 @@ from tests.shim.nvml import State
 
 from e2e.cluster import Cluster
 from e2e.fakenodes import FakeNodes
-from e2e.parts.clock import ahead
-from e2e.parts.database import Database
-from e2e.parts.parts import Part, Parts
-from e2e.parts.prometheus import Prometheus
-from e2e.parts.release import CRDS, Release, remove_definitions
+from e2e.system.database import Database
+from e2e.system.fake_clock import clock_ahead
+from e2e.system.pod_processes import PodProcess, PodProcesses
+from e2e.system.prometheus import Prometheus
+from e2e.system.release import CRDS, Release, remove_definitions
 
 _GPU_LEASE = re.compile(r"gpu-.+-\d+")
 SCHEDULER_VALUES: dict[str, Any] = {
@@ -52,7 +52,7 @@ class System:
         self.cluster, self.nodes, self.namespace = cluster, nodes, namespace
         self.scheduler_release = Release(cluster, "gpu-scheduler", namespace)
         self.server_release = Release(cluster, "gpufleet", namespace)
-        self.parts = Parts(cluster, nodes, namespace, machines)
+        self.processes = PodProcesses(cluster, nodes, namespace, machines)
         self.scheduler_values = merged(SCHEDULER_VALUES, scheduler_values or {})
         self._server_values = merged(SERVER_VALUES, server_values or {})
         self._charts = charts or {}
@@ -60,9 +60,9 @@ class System:
         self._closing = ExitStack()
 
     @property
-    def server(self) -> Part:
+    def server(self) -> PodProcess:
         """The server."""
-        return self.parts.one("server")
+        return self.processes.one("server")
 
     @property
     def server_values(self) -> dict[str, Any]:
@@ -90,11 +90,11 @@ class System:
         self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
         self.scheduler_release.upgrade(self.scheduler_values)
         self.server_release.upgrade(self.server_values)
-        self.settle()
+        self.reconcile()
 
     def uninstall(self) -> None:
         """`helm uninstall` of what is installed; processes end first, while their accounts may still do their work."""
-        self.parts.stop()
+        self.processes.stop()
         while self._installed:
             self._installed.pop().uninstall()
 
@@ -131,13 +131,13 @@ class System:
             command, capture_output=True, text=True, timeout=120, env=environment, check=False
         )
 
-    def work(self, node: str, gpus: Mapping[int, int]) -> None:
+    def set_utilization(self, node: str, gpus: Mapping[int, int]) -> None:
         """Keep GPUs of a node as busy as this, in percent, and wait until the server has read it from Prometheus.
 
         A snapshot that is taken sooner would charge what was measured before to whoever gets the GPUs next.
         """
         for gpu, percent in gpus.items():
-            self.parts.gpus[node].set(f"{gpu}.utilization", percent)
+            self.processes.gpus[node].set(f"{gpu}.utilization", percent)
 
         def read() -> bool:
             rows = self.get("/api/v1/gpu/metrics")
@@ -146,18 +146,18 @@ class System:
 
         self.cluster.wait_for(f"readings of {node}", read)
 
-    def account(self, since: datetime) -> None:
+    def backfill_hours(self, since: datetime) -> None:
         """Compute the hours from `since` to now, the one that is not over too."""
         now = datetime.now(UTC)
         hours = [f"{moment:%Y-%m-%dT%H:00Z}" for moment in (since, now)]
         words = ("db", "backfill", "--from", hours[0], "--to", hours[1])
-        done = self.gpufleet(*words, **ahead(3600))
+        done = self.gpufleet(*words, **clock_ahead(3600))
         assert done.returncode == 0, done.stderr
 
-    def settle(self, timeout: float = 120) -> None:
+    def reconcile(self, timeout: float = 120) -> None:
         """Bring processes and scrapes in line with the pods there are."""
-        self.parts.settle(timeout)
-        self.prometheus.follow(self.parts)
+        self.processes.reconcile(timeout)
+        self.prometheus.scrape(self.processes)
 
     def _install(self) -> None:
         if self.namespace != "default":
@@ -170,7 +170,7 @@ class System:
         ):
             self._installed.append(release)
             release.install(values, self._charts.get(release.name))
-        self.settle()
+        self.reconcile()
 
     def _headers(self) -> dict[str, str]:
         if not hasattr(self, "_login"):

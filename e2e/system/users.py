@@ -8,7 +8,7 @@ import contextlib
 import json
 from typing import Any
 
-from e2e.cluster import Cluster, Refused
+from e2e.cluster import Cluster, RequestFailed
 from e2e.fakenodes import FakeNodes
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
 
@@ -90,7 +90,7 @@ class Users:
             )
         return [self.allocated(name) for name in names]
 
-    def sees(self, name: str, container: str | None = None) -> str:
+    def visible_devices(self, name: str, container: str | None = None) -> str:
         """CUDA_VISIBLE_DEVICES as a container of the pod saw it when it started."""
         return self.nodes.environment(self.namespace, name, container)["CUDA_VISIBLE_DEVICES"]
 
@@ -105,7 +105,7 @@ class Users:
             "delete", "jobs", "--all", "--cascade=foreground", "--wait=false", namespace=self.namespace
         )
         for each in self.pods():
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(RequestFailed):
                 self.delete(each["metadata"]["name"])
         self.cluster.wait_for(f"end of the pods in {self.namespace}", lambda: not self.pods())
 

@@ -11,7 +11,7 @@ from tests.debian import unpacked
 _NAME = "**/faketime/libfaketime.so.1"
 
 
-def ahead(seconds: int) -> dict[str, str]:
+def clock_ahead(seconds: int) -> dict[str, str]:
     """Variables with which a process sees a clock that is so far ahead; skips where there is no library for it."""
     return {"LD_PRELOAD": str(_library()), "FAKETIME": f"+{seconds}"}
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from e2e.parts.system import System
+from e2e.system.system import System
 from gpufleet.server.dashboard import STATIC
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

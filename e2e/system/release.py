@@ -49,7 +49,7 @@ class Release:
         found = [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
         return [each for each in found if each["metadata"]["annotations"]["helm.sh/hook"] == "test"]
 
-    def left(self) -> list[str]:
+    def remaining_objects(self) -> list[str]:
         """Objects with the release's label that are there, such as `service/gpufleet`."""
         words = ["-l", f"app.kubernetes.io/instance={self.name}", "-o", "name"]
         found = self.cluster.kubectl("get", _KINDS, *words, namespace=self.namespace)

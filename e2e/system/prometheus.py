@@ -13,8 +13,8 @@ from tests.prometheus_fixture import binaries
 
 from e2e.cluster import Cluster
 from e2e.cluster.cluster import free_ports
-from e2e.cluster.rest import answers
-from e2e.parts.parts import Parts
+from e2e.cluster.rest import is_healthy
+from e2e.system.pod_processes import PodProcesses
 
 _CONFIGURATION = """
 global: {{scrape_interval: 1s, scrape_timeout: 1s}}
@@ -45,10 +45,10 @@ class Prometheus:
         ]
         environment = cluster.commands.environment()
         self.process = cluster.process(
-            "prometheus", command, environment, lambda: answers(f"{self.url}/-/ready")
+            "prometheus", command, environment, lambda: is_healthy(f"{self.url}/-/ready")
         )
 
-    def follow(self, parts: Parts) -> None:
+    def scrape(self, parts: PodProcesses) -> None:
         """Scrape these from now on."""
         for file, component in (("agents", "agent"), ("schedulers", "scheduler")):
             targets = [
