@@ -29,7 +29,9 @@ COPY --from=page /build/src/gpufleet/server/dashboard/static ./src/gpufleet/serv
 # read-only at run time; hash-based bytecode does not depend on file times, so the build stays reproducible.
 RUN /opt/gpufleet/bin/pip install --no-compile --no-deps --no-build-isolation . \
     && /opt/gpufleet/bin/pip uninstall --yes \
-       editables hatchling jsonschema-rs packaging pathspec pluggy tomlkit trove-classifiers setuptools pip \
+       editables annotated-doc annotated-types colorama common-expression-language hatchling jsonschema-rs \
+       markdown-it-py mdurl packaging pathspec pluggy prompt-toolkit pydantic pydantic-core pygments rich \
+       shellingham tomlkit trove-classifiers typer typing-inspection wcwidth setuptools pip \
     && /opt/gpufleet/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/gpufleet/lib
 
 FROM ${PYTHON_IMAGE}
