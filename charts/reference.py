@@ -1,9 +1,9 @@
-"""Keep the table of values in each chart's README true: made from values.schema.json and values.yaml.
+"""Generate the table of values in each chart's README from values.schema.json and values.yaml.
 
     python -m charts.reference          # rewrite the tables
 
-helm-docs does the like, but is a Go program that machines of contributors don't have, and takes its
-texts from comments, which the schema that helm checks would repeat.
+helm-docs does the same, but contributors would have to install a Go program, and it reads the texts from
+comments, which would repeat the descriptions in the schema.
 """
 
 import json
@@ -21,7 +21,7 @@ Leaf = tuple[tuple[str, ...], dict[str, Any]]
 
 
 def leaves(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[Leaf]:
-    """Every value that a user can set, with its schema, in the order of the schema."""
+    """Yield every value that a user can set, with its schema, in the order of the schema."""
     for name, each in schema["properties"].items():
         if "properties" in each:
             yield from leaves(each, (*path, name))
@@ -30,19 +30,19 @@ def leaves(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[Leaf]
 
 
 def schema(chart: str) -> dict[str, Any]:
-    """The schema of a chart's values."""
+    """Return the schema of a chart's values."""
     loaded: dict[str, Any] = json.loads((CHARTS / chart / "values.schema.json").read_text())
     return loaded
 
 
 def defaults(chart: str) -> dict[str, Any]:
-    """The chart's own values."""
+    """Return the default values of a chart."""
     loaded: dict[str, Any] = yaml.safe_load((CHARTS / chart / "values.yaml").read_text())
     return loaded
 
 
 def at(values: dict[str, Any], path: tuple[str, ...]) -> Any:
-    """The value at a path; KeyError if it is not there."""
+    """Return the value at a path; raise KeyError if it does not exist."""
     found: Any = values
     for name in path:
         found = found[name]
@@ -50,7 +50,7 @@ def at(values: dict[str, Any], path: tuple[str, ...]) -> Any:
 
 
 def table(chart: str) -> str:
-    """The table of values, as Markdown."""
+    """Return the table of values as Markdown."""
     given = defaults(chart)
     rows = [
         f"| `{'.'.join(path)}` | {_shown(at(given, path))} | {_text(each)} |"
@@ -60,7 +60,7 @@ def table(chart: str) -> str:
 
 
 def with_table(readme: str, chart: str) -> str:
-    """The README with its table made anew."""
+    """Return the README with a new table."""
     before, rest = readme.split(_BEGIN)
     after = rest.split(_END)[1]
     return f"{before}{_BEGIN}\n{table(chart)}\n{_END}{after}"

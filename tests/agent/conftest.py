@@ -1,4 +1,4 @@
-"""A pretended machine, an embedded Kubernetes API with the CRDs, and agents between the two."""
+"""A simulated machine, an embedded Kubernetes API with the CRDs, and agents."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ class Cluster:
     async def until(
         self, node: str, is_so: Callable[[GpuNodeStatus], bool], seconds: float = 20
     ) -> GpuNodeStatus:
-        """Wait until the published status is as wanted."""
+        """Wait until `is_so` holds for the published status."""
         deadline = time.monotonic() + seconds
         last: object = "nothing published"
         while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""What the exporter serves, and that our own reader understands every word of it."""
+"""The metrics of the agent, and that the server reads all of them."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -80,25 +80,29 @@ def served_names() -> Iterator[str]:
     yield "xid_errors_total"
 
 
-def test_all_that_our_own_reader_looks_for_is_served() -> None:
-    wanted = {metric.name for metrics in AGENT.metrics.values() for metric in metrics}
-    wanted |= {fault.name for fault in AGENT.faults} | set(AGENT.processes.values())
+def test_all_metrics_that_the_server_reads_are_served() -> None:
+    expected = {metric.name for metrics in AGENT.metrics.values() for metric in metrics}
+    expected |= {fault.name for fault in AGENT.faults} | set(AGENT.processes.values())
     assert AGENT.prefix == PREFIX
-    assert wanted <= set(served_names())
+    assert expected <= set(served_names())
 
 
-def test_user_and_command_are_told_only_if_asked_for() -> None:
+def test_user_and_command_are_served_only_on_request() -> None:
     quiet = page()
     assert quiet.of("nvidia_gpu_process_gpu_memory_bytes") == {"0": 20.0}
     assert quiet.of("nvidia_gpu_process_cpu_percent") == {"0": 99.5}
     assert "ann" not in quiet.text
     assert "token" not in quiet.text
-    told = next(s for s in page(identify=True).samples if s.name == "nvidia_gpu_process_memory_percent")
-    assert (told.labels["pid"], told.labels["process_name"], told.labels["user"]) == ("77", "python", "ann")
-    assert told.labels["command"] == "python train.py --token=x"
+    sample = next(s for s in page(identify=True).samples if s.name == "nvidia_gpu_process_memory_percent")
+    assert (sample.labels["pid"], sample.labels["process_name"], sample.labels["user"]) == (
+        "77",
+        "python",
+        "ann",
+    )
+    assert sample.labels["command"] == "python train.py --token=x"
 
 
-def test_a_quantity_that_the_driver_does_not_tell_has_no_series() -> None:
+def test_a_quantity_that_the_driver_does_not_report_has_no_series() -> None:
     silent = replace(READING, utilization_percent=None)
     found = page(replace(SIGHT, readings=(silent,)))
     assert "utilization_percent{" not in found.text.replace("memory_utilization_percent{", "")
@@ -123,7 +127,7 @@ def test_the_number_of_process_series_is_bounded(count: int) -> None:
     assert left_out == max(0, count - 10)
 
 
-def test_what_a_process_holds_on_several_instances_is_added_up() -> None:
+def test_the_memory_of_a_process_on_several_mig_instances_is_summed() -> None:
     parts = tuple(DeviceProcess("GPU-a", 0, 5, memory, f"MIG-{memory}") for memory in (3, 4))
     assert page(replace(SIGHT, processes=parts)).of("nvidia_gpu_process_gpu_memory_bytes") == {"0": 7.0}
 

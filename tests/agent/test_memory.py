@@ -1,4 +1,4 @@
-"""What a start leaves behind goes back to the system."""
+"""Memory that only the start needed is returned to the system."""
 
 import platform
 import subprocess
@@ -25,6 +25,6 @@ print(full - resident())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps what was freed, and trims")
-def test_memory_freed_below_what_is_still_in_use_goes_back_to_the_system() -> None:
+def test_freed_memory_is_returned_to_the_system() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert float(done.stdout) > 30

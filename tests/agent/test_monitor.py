@@ -1,4 +1,4 @@
-"""Looks and events on the shim, without an API."""
+"""Reads and events on the NVML shim, without Kubernetes."""
 
 import asyncio
 import os
@@ -75,7 +75,7 @@ async def test_an_xid_in_the_kernel_log_is_counted_also_where_nvml_has_no_events
     assert monitor.observation.xids == {(uuid(3), 48): 1}
 
 
-async def test_a_port_of_the_fabric_that_goes_down_takes_the_node_out(nvml_shim: NvmlShim) -> None:
+async def test_an_infiniband_port_that_goes_down_makes_the_node_unhealthy(nvml_shim: NvmlShim) -> None:
     states = {"mlx5_0/1": "ACTIVE"}
     reader = DeadlineReader(NvmlReader, deadline=5.0)
     monitor = Monitor(reader, HealthTracker(), ports=lambda: states)
@@ -107,12 +107,12 @@ async def test_a_flood_of_the_same_error_is_one_line(monitor: Monitor) -> None:
     flood = [DeviceEvent(EventKind.XID, 31, 1.0, uuid=uuid(1), message=f"{n}") for n in range(1000)]
     with capture_logs() as lines:
         await monitor.handle([*flood, DeviceEvent(EventKind.XID, 31, 1.0, uuid=uuid(2))])
-    told = [(line["gpu"], line["times"]) for line in lines if line["event"] == "gpu_error"]
-    assert told == [(uuid(1), 1000), (uuid(2), 1)]
+    logged = [(line["gpu"], line["times"]) for line in lines if line["event"] == "gpu_error"]
+    assert logged == [(uuid(1), 1000), (uuid(2), 1)]
     assert monitor.observation.xids[uuid(1), 31] == 1000
 
 
-async def test_errors_that_come_quickly_are_one_look(monitor: Monitor, tmp_path: Path) -> None:
+async def test_errors_in_quick_succession_cause_one_read(monitor: Monitor, tmp_path: Path) -> None:
     await monitor.read()
     fifo = tmp_path / "kmsg"
     os.mkfifo(fifo)

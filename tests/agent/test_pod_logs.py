@@ -1,4 +1,4 @@
-"""Logs as a kubelet writes them: rotated, cut, mixed, endless."""
+"""Logs as a kubelet writes them: rotated, truncated, interleaved, endless."""
 
 import gc
 import os
@@ -56,7 +56,7 @@ def test_the_numbers_of_a_job_are_read_with_the_time_of_their_line(tmp_path: Pat
     logs.close()
 
 
-def test_a_number_is_served_for_as_long_as_prometheus_takes_it(tmp_path: Path) -> None:
+def test_a_number_is_served_for_as_long_as_prometheus_accepts_it(tmp_path: Path) -> None:
     write(tmp_path, LINE.format(step=1, loss=2.5), second=1)
     for minutes, served in ((20, True), (40, False)):
         logs = followed(tmp_path, now=1767225600.0 + 60 * minutes)
@@ -92,7 +92,7 @@ def test_rotation_and_restarts_lose_nothing(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_only_pods_with_gpus_are_read_and_files_are_let_go(tmp_path: Path) -> None:
+def test_only_logs_of_pods_with_gpus_are_read_and_files_are_closed(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     logs = followed(tmp_path)
     write(tmp_path, LINE.format(step=1, loss=3.0))
@@ -104,7 +104,7 @@ def test_only_pods_with_gpus_are_read_and_files_are_let_go(tmp_path: Path) -> No
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_log_of_other_things_and_garbage_harm_nobody(tmp_path: Path) -> None:
+def test_unrelated_lines_and_garbage_are_ignored(tmp_path: Path) -> None:
     path = write(tmp_path, "hello")
     path.write_bytes(path.read_bytes() + b"\xff\xfe \n\n x\nnot-a-time stdout F loss: 1\n" + b"a" * 300_000)
     logs = followed(tmp_path)
@@ -114,7 +114,7 @@ def test_a_log_of_other_things_and_garbage_harm_nobody(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_a_log_that_cannot_be_read_costs_no_other(tmp_path: Path) -> None:
+def test_an_unreadable_log_does_not_affect_others(tmp_path: Path) -> None:
     (tmp_path / "jobs_train_u0" / "main" / "0.log").mkdir(parents=True)  # reading it fails, as on a bad disk
     write(tmp_path, LINE.format(step=1, loss=3.0))
     logs = followed(tmp_path)
@@ -124,7 +124,7 @@ def test_a_log_that_cannot_be_read_costs_no_other(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_a_reader_that_is_far_behind_jumps_ahead(tmp_path: Path) -> None:
+def test_a_reader_that_lags_skips_ahead(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(b"old\n")
     follower = Follower(path)
@@ -138,7 +138,7 @@ def test_a_reader_that_is_far_behind_jumps_ahead(tmp_path: Path) -> None:
     follower.close()
 
 
-def test_a_file_that_was_cut_is_read_from_its_start(tmp_path: Path) -> None:
+def test_a_truncated_file_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(b"one\ntwo\n")
     follower = Follower(path)
@@ -186,7 +186,7 @@ def test_every_line_is_read_once_and_in_order(steps: list[tuple[str, int]]) -> N
         assert seen == written
 
 
-def test_lines_of_a_pattern_of_users_are_read_too(tmp_path: Path) -> None:
+def test_lines_that_match_a_users_pattern_are_read(tmp_path: Path) -> None:
     own = compile_user_patterns([r"^update (?P<step>\d+) xent=(?P<loss>[\d.]+)"])
     logs = followed(tmp_path, own)
     write(tmp_path, "update 12 xent=0.75")
@@ -195,7 +195,7 @@ def test_lines_of_a_pattern_of_users_are_read_too(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_the_last_words_of_a_pod_are_read_and_served_until_they_are_old(tmp_path: Path) -> None:
+def test_the_last_lines_of_a_pod_are_read_and_served_until_they_are_old(tmp_path: Path) -> None:
     now = 1767225660.0
     logs = PodLogs(tmp_path, tuple, frozenset, clock=lambda: now)
     path = write(tmp_path, LINE.format(step=1, loss=3.0))
@@ -208,7 +208,7 @@ def test_the_last_words_of_a_pod_are_read_and_served_until_they_are_old(tmp_path
     assert numbers(logs) == {}
 
 
-def test_pods_that_come_and_go_leave_a_bounded_memory(tmp_path: Path) -> None:
+def test_ended_pods_use_bounded_memory(tmp_path: Path) -> None:
     logs = followed(tmp_path)
     for number in range(2 * pod_logs.MAX_ENDED_PODS):
         write(tmp_path, LINE.format(step=1, loss=number), uid=f"u{number}")
@@ -220,7 +220,7 @@ def test_pods_that_come_and_go_leave_a_bounded_memory(tmp_path: Path) -> None:
     assert f"u{2 * pod_logs.MAX_ENDED_PODS - 1}" in served
 
 
-def test_the_last_words_before_a_restart_are_read(tmp_path: Path) -> None:
+def test_the_last_lines_before_a_restart_are_read(tmp_path: Path) -> None:
     logs = followed(tmp_path)
     write(tmp_path, LINE.format(step=1, loss=3.0))
     logs.read([pod()], {"u1"})
@@ -231,7 +231,7 @@ def test_the_last_words_before_a_restart_are_read(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_an_agent_that_starts_does_not_read_what_was_written_long_ago(tmp_path: Path) -> None:
+def test_a_new_agent_reads_only_the_tail_of_old_logs(tmp_path: Path) -> None:
     began = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
     for age, seen in ((timedelta(hours=1), False), (timedelta(hours=-1), True)):
         folder = tmp_path / str(age)
@@ -244,7 +244,7 @@ def test_an_agent_that_starts_does_not_read_what_was_written_long_ago(tmp_path: 
         logs.close()
 
 
-def test_lines_of_another_format_cost_no_memory(tmp_path: Path) -> None:
+def test_lines_in_another_format_use_no_memory(tmp_path: Path) -> None:
     before = sum(isinstance(each, LogReader) for each in gc.get_objects())
     path = write(tmp_path, LINE.format(step=1, loss=3.0))
     with path.open("a") as file:

@@ -134,8 +134,8 @@ async def _speak_nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWr
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.tuples(NAMES, NAMES), st.lists(NAMES, max_size=4), max_size=5))
 def test_messages_of_the_protobuf_library_are_decoded(devices: Devices) -> None:
-    wanted = {name: set(ids) for name, ids in devices.items() if ids}
-    assert decode(response(devices).SerializeToString()) == wanted
+    expected = {name: set(ids) for name, ids in devices.items() if ids}
+    assert decode(response(devices).SerializeToString()) == expected
 
 
 @settings(max_examples=100, deadline=None)
@@ -147,7 +147,7 @@ def test_a_malformed_response_raises_value_error(noise: bytes, cut: int) -> None
             assert all(isinstance(ids, set) for ids in decode(broken).values())
 
 
-def test_gpus_shared_by_replicas_and_instances_are_found_and_pods_that_are_over_are_not() -> None:
+def test_replicas_and_mig_instances_are_resolved_and_ended_pods_are_ignored() -> None:
     devices = {
         ("jobs", "a"): {"GPU-a", "MIG-1"},
         ("jobs", "b"): {"GPU-b::3", "0000:c1:00.0"},

@@ -72,7 +72,7 @@ async def test_a_single_machine_serves_metrics_and_stops_on_sigterm(nvml_shim: N
         assert await asyncio.to_thread(process.wait, 15) == 0
 
 
-async def test_a_driver_that_never_answers_leaves_the_port_answering(nvml_shim: NvmlShim) -> None:
+async def test_the_port_answers_while_the_driver_hangs(nvml_shim: NvmlShim) -> None:
     with agent(nvml_shim, "--agent-period", "100ms", "--devices-deadline", "200ms") as (process, url):
         await until(url, "/metrics", 200, "nvidia_gpu_temperature_celsius")
         nvml_shim.hang("nvmlDeviceGetTemperature")

@@ -47,7 +47,7 @@ async def test_the_gpus_of_the_node_are_published_with_islands_and_health(
     assert first.health_since is not None
 
 
-async def test_an_error_is_published_within_a_second_and_its_end_too(
+async def test_an_error_and_its_end_are_published_within_a_second(
     nvml_shim: NvmlShim, cluster: Cluster
 ) -> None:
     async with cluster.agent(period=30.0):  # no regular look comes to help
@@ -73,7 +73,7 @@ async def test_a_lost_gpu_stays_listed_and_comes_back(nvml_shim: NvmlShim, clust
         await cluster.until("node-a", well)
 
 
-async def test_a_driver_that_hangs_makes_unknown_and_not_a_storm_of_writes(
+async def test_a_hanging_driver_makes_gpus_unknown_with_few_writes(
     nvml_shim: NvmlShim, cluster: Cluster
 ) -> None:
     async with cluster.agent(deadline=0.3) as agent:
@@ -108,7 +108,7 @@ async def test_nothing_is_written_while_nothing_changes(nvml_shim: NvmlShim, clu
         assert after.metadata.resource_version == before.metadata.resource_version
 
 
-async def test_a_gpu_that_flaps_costs_a_handful_of_writes(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+async def test_a_flapping_gpu_causes_few_writes(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     async with cluster.agent(period=0.05) as agent:
         await cluster.until("node-a", well)
         for _ in range(15):
@@ -132,21 +132,21 @@ async def test_an_operators_cordon_stays_and_counts(nvml_shim: NvmlShim, cluster
         assert [device.cordoned for device in found.status.devices] == [False, False, True, *[False] * 5]
 
 
-async def test_what_others_keep_in_the_object_is_not_fought_over(
-    nvml_shim: NvmlShim, cluster: Cluster
-) -> None:
+async def test_fields_of_other_owners_are_not_overwritten(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     async with cluster.agent() as agent:
         await cluster.until("node-a", well)
-        foreign = patch.apply({"status": {"devices": [{"id": 1, "inUseBy": ["somebody"]}]}}, manager="other")
+        foreign = patch.apply(
+            {"status": {"devices": [{"id": 1, "inUseBy": ["another-pod"]}]}}, manager="other"
+        )
         await cluster.client.patch(GPU_NODE_STATUSES, "node-a", foreign, subresource="status")
         await asyncio.sleep(1.0)
         assert agent.publisher is not None
         assert agent.publisher.writes <= 2
-        nvml_shim.lose(6)  # what is the agent's own is still told
+        nvml_shim.lose(6)  # the agent's own fields are still written
         await cluster.until("node-a", lambda s: healths(s)[6] == "Unhealthy")
 
 
-async def test_what_somebody_deletes_or_bends_is_put_right(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+async def test_a_deleted_or_edited_object_is_restored(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     async with cluster.agent(period=30.0):
         first = await cluster.until("node-a", well)
         await cluster.client.delete(GPU_NODE_STATUSES, "node-a")
@@ -158,7 +158,7 @@ async def test_what_somebody_deletes_or_bends_is_put_right(nvml_shim: NvmlShim, 
         await cluster.until("node-a", lambda s: well(s) and s.status.total == 8, seconds=5)
 
 
-async def test_leases_say_who_holds_a_gpu(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+async def test_leases_name_the_holders_of_a_gpu(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     lease = Lease(
         metadata=ObjectMeta(name="gpu-node-a-1", namespace="gpufleet"),
         spec=LeaseSpec(holder_identity="pod-1,pod-2"),
@@ -207,7 +207,7 @@ async def test_a_pod_holds_its_gpus_from_its_binding_to_its_end(
         await cluster.until("node-a", lambda s: s.status.free == 8, seconds=5)
 
 
-async def test_pods_without_gpus_cost_no_question(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+async def test_pods_without_gpus_cause_no_requests(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     pods = "/api/v1/namespaces/jobs/pods"
     spec = {"nodeName": "node-a", "containers": [{"name": "main", "image": "x"}]}
     claiming = {"name": "claiming", "annotations": {CLAIM: "one"}}
@@ -242,9 +242,7 @@ async def test_mig_instances_are_published(nvml_shim: NvmlShim, cluster: Cluster
     assert found.status.devices[2].island == "pcie-0000:12:00.0"
 
 
-async def test_a_gpu_that_went_missing_while_no_agent_ran_is_noticed(
-    nvml_shim: NvmlShim, cluster: Cluster
-) -> None:
+async def test_a_gpu_lost_while_no_agent_ran_is_noticed(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     async with cluster.agent():
         first = await cluster.until("node-a", well)
     smaller = switched(7)
@@ -256,9 +254,7 @@ async def test_a_gpu_that_went_missing_while_no_agent_ran_is_noticed(
     assert found.status.devices[0].health_since == first.status.devices[0].health_since
 
 
-async def test_an_xid_counts_also_for_an_agent_that_was_started_after_it(
-    nvml_shim: NvmlShim, cluster: Cluster
-) -> None:
+async def test_an_xid_from_before_the_agent_started_counts(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     async with cluster.agent():
         await cluster.until("node-a", well)
         nvml_shim.xid(3, 48)
@@ -275,7 +271,7 @@ async def test_an_xid_counts_also_for_an_agent_that_was_started_after_it(
 
 
 async def test_each_change_of_health_is_an_event(nvml_shim: NvmlShim, cluster: Cluster) -> None:
-    async def told() -> dict[str, str]:
+    async def recorded() -> dict[str, str]:
         items = (await cluster.client.read_json("/apis/events.k8s.io/v1/events"))["items"]
         assert {(item["regarding"]["kind"], item["regarding"]["name"]) for item in items} <= {
             ("GpuNodeStatus", "node-a")
@@ -284,21 +280,21 @@ async def test_each_change_of_health_is_an_event(nvml_shim: NvmlShim, cluster: C
 
     async with cluster.agent():
         await cluster.until("node-a", well)
-        assert await told() == {}
+        assert await recorded() == {}
         nvml_shim.lose(6)
         await cluster.until("node-a", lambda s: healths(s)[6] == "Unhealthy")
         nvml_shim.find_again(6)
         await cluster.until("node-a", well)
         async with asyncio.timeout(10):
-            while len(await told()) < 2:  # noqa: ASYNC110 - asked of the server
+            while len(await recorded()) < 2:  # noqa: ASYNC110 - read from the server
                 await asyncio.sleep(0.05)
-    events = await told()
+    events = await recorded()
     assert events["GpuUnhealthy"].startswith("GPU 6: ")
     reason = events["GpuUnhealthy"].removeprefix("GPU 6: ")
     assert events["GpuHealthy"] == f"GPU 6 is healthy again: it is back (before: {reason})"
 
 
-async def test_a_gpu_that_was_exchanged_is_not_missed(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+async def test_a_replaced_gpu_is_not_reported_as_lost(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     async with cluster.agent():
         await cluster.until("node-a", well)
     nvml_shim.set("5.uuid", "GPU-99999999-0000-4000-8000-000000000000")
@@ -328,7 +324,7 @@ async def test_a_machine_without_gpus_publishes_nothing(nvml_shim: NvmlShim, clu
         await cluster.status("node-a")
 
 
-async def test_two_agents_keep_to_their_own_objects(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+async def test_two_agents_write_only_their_own_objects(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     async with cluster.agent("node-a") as one, cluster.agent("node-b") as two:
         await cluster.until("node-a", well)
         await cluster.until("node-b", well)
@@ -366,7 +362,7 @@ async def test_gpus_from_a_device_plugin_are_held_also_while_the_kubelet_restart
     nvml_shim: NvmlShim, cluster: Cluster, tmp_path: Path
 ) -> None:
     socket = tmp_path / "kubelet.sock"
-    told = {("jobs", "plugged"): [uuid(2), f"{uuid(5)}::1"]}
+    allocated = {("jobs", "plugged"): [uuid(2), f"{uuid(5)}::1"]}
 
     async def held() -> dict[int, tuple[str, ...]]:
         found = await cluster.status("node-a")
@@ -388,15 +384,15 @@ async def test_gpus_from_a_device_plugin_are_held_also_while_the_kubelet_restart
     uid = made["metadata"]["uid"]
     with capture_logs() as lines:
         async with cluster.agent(kubelet=socket):
-            with kubelet(socket, lambda _context: response(told)):
+            with kubelet(socket, lambda _context: response(allocated)):
                 await cluster.until("node-a", lambda s: s.status.free == 6)
                 assert await held() == {2: (uid,), 5: (uid,)}
             await _until(lambda: _failures(lines) == 1)
             await asyncio.sleep(1.5)  # three more failed calls
             assert _failures(lines) == 1
             assert await held() == {2: (uid,), 5: (uid,)}
-            told[("jobs", "plugged")] = [uuid(2)]
-            with kubelet(socket, lambda _context: response(told)):
+            allocated[("jobs", "plugged")] = [uuid(2)]
+            with kubelet(socket, lambda _context: response(allocated)):
                 await cluster.until("node-a", lambda s: s.status.free == 7)
                 assert [line["event"] for line in lines].count("plugin_devices_read_again") == 1
             await cluster.client.write_json(

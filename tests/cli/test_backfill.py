@@ -20,7 +20,7 @@ def moment(at: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(at))
 
 
-async def test_hours_of_last_week_are_what_the_reference_says_whichever_exporter_ran_then(
+async def test_backfilled_hours_equal_the_reference_for_every_exporter(
     store_settings: StoreSettings, tmp_path: Path
 ) -> None:
     now = int(time.time()) // 3600 * 3600
@@ -31,17 +31,17 @@ async def test_hours_of_last_week_are_what_the_reference_says_whichever_exporter
         for _, part in parts:
             await part.write(store, "default")
         with running_prometheus("global: {}\n", openmetrics(parts)) as url:
-            told = [_backfill(part.starts, store_settings.url, url, tmp_path) for _, part in parts]
-            for (_, part), lines in zip(parts, told, strict=True):
+            shown = [_backfill(part.starts, store_settings.url, url, tmp_path) for _, part in parts]
+            for (_, part), lines in zip(parts, shown, strict=True):
                 assert len(lines) == part.hours
                 for hour, line in zip(part.starts, lines, strict=True):
-                    wanted = expected_hour(hour, part.held, part.capacities, part.samples(hour), PRICE)
-                    assert await stored_hour(store, "default", hour) == wanted
-                    workloads = sum(what == "workload" for what, _ in wanted)
+                    expected = expected_hour(hour, part.held, part.capacities, part.samples(hour), PRICE)
+                    assert await stored_hour(store, "default", hour) == expected
+                    workloads = sum(what == "workload" for what, _ in expected)
                     assert line == f"default {moment(hour)}: {workloads} workloads"
             first = parts[0][1].starts
             before = await store.database.fetch("SELECT * FROM workload_hour ORDER BY hour, workload")
-            assert _backfill(first, store_settings.url, url, tmp_path) == told[0]
+            assert _backfill(first, store_settings.url, url, tmp_path) == shown[0]
             after = await store.database.fetch("SELECT * FROM workload_hour ORDER BY hour, workload")
             assert after == before
 

@@ -18,7 +18,7 @@ def test_check_fails_until_upgrade_was_run(
     assert capsys.readouterr().out == f"the database is up to date (step {migrations()[-1].number})\n"
 
 
-def test_upgrade_makes_the_embedded_database(
+def test_upgrade_creates_the_embedded_database(
     empty_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("DATABASE_URL", raising=False)
@@ -30,14 +30,14 @@ def test_upgrade_makes_the_embedded_database(
     assert main(["db", "check", "--data", str(data)]) == 0
 
 
-def test_a_database_that_does_not_answer_is_said_in_a_sentence(
+def test_a_database_that_does_not_answer_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://me:geheim@127.0.0.1:1/none")
     assert main(["db", "check", "--store-start-timeout", "1s"]) == 1
-    said = capsys.readouterr().err
-    assert "gpufleet db: the database does not answer" in said
-    assert "geheim" not in said
+    shown = capsys.readouterr().err
+    assert "gpufleet db: the database does not answer" in shown
+    assert "geheim" not in shown
 
 
 def test_an_unknown_action_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,9 +104,9 @@ async def _forgotten(settings: StoreSettings) -> None:
 
 
 async def _gpu_hours(settings: StoreSettings) -> list[float]:
-    wanted = HoursQuery(cluster="prod", first=HOUR // 3600, last=HOUR // 3600, limit=10)
+    query = HoursQuery(cluster="prod", first=HOUR // 3600, last=HOUR // 3600, limit=10)
     async with open_store(settings) as store:
-        return [row.allocated_gpu_hours for row in await store.statistics.cluster_hours(wanted)]
+        return [row.allocated_gpu_hours for row in await store.statistics.cluster_hours(query)]
 
 
 def test_backfill_keeps_an_hour_whose_allocation_periods_were_pruned(

@@ -1,4 +1,4 @@
-"""The demo as a stranger starts it: a process of its own, stopped with Ctrl-C, started again."""
+"""The demo as a user starts it: a separate process, stopped with Ctrl-C, started again."""
 
 import asyncio
 import os
@@ -62,7 +62,7 @@ def playing(data: Path, *flags: str) -> Iterator[tuple[str, "subprocess.Popen[st
     assert '"level":"error"' not in log, log
 
 
-def test_it_starts_says_what_to_try_stops_on_ctrl_c_and_starts_again(empty_data: Path) -> None:
+def test_it_starts_prints_what_to_try_stops_on_ctrl_c_and_restarts(empty_data: Path) -> None:
     with playing(empty_data) as (address, process, printed):
         health = httpx.get(f"{address}/api/healthz").json()["data"]
         assert health["simulated"] is True
@@ -120,9 +120,9 @@ def shared() -> Iterator[Shared]:
 
 def test_slurm_jobs_and_containers_are_followed_like_any_others(shared: Shared) -> None:
     address = shared.address
-    told = httpx.get(f"{address}/api/healthz").json()["data"]["dependencies"]
-    assert told["slurm"]["message"].startswith("1 nodes, ")
-    assert told["docker"]["message"].endswith("GPU containers on l40s-001")
+    dependencies = httpx.get(f"{address}/api/healthz").json()["data"]["dependencies"]
+    assert dependencies["slurm"]["message"].startswith("1 nodes, ")
+    assert dependencies["docker"]["message"].endswith("GPU containers on l40s-001")
     nodes = httpx.get(f"{address}/api/nodes?pageSize=100").json()["data"]["data"]
     assert {node["name"]: node["source"] for node in nodes if node["source"] != "k8s"} == {
         "a100-001": "slurm",
@@ -151,7 +151,7 @@ def test_slurm_jobs_and_containers_are_followed_like_any_others(shared: Shared) 
         assert all(row["avg_utilization"] is not None and row["cost"] > 0 for row in mine)
 
 
-async def test_a_claim_of_ones_own_is_served_and_the_scheduler_has_nothing_to_mend(shared: Shared) -> None:
+async def test_a_users_claim_is_allocated_and_the_scheduler_repairs_nothing(shared: Shared) -> None:
     address = shared.address
     folder = shared.data / "demo" / "16x4-seed1"
     assert f"kubectl apply -f {folder.relative_to(shared.data)}/trial.yaml" in shared.printed
@@ -161,7 +161,7 @@ async def test_a_claim_of_ones_own_is_served_and_the_scheduler_has_nothing_to_me
         pods = "/api/v1/namespaces/default/pods"
         await client.write_json("POST", claims, claim)
         created = await client.write_json("POST", pods, pod)
-        assert created["spec"]["schedulerName"] == "gpu-scheduler", "the webhook was not asked"
+        assert created["spec"]["schedulerName"] == "gpu-scheduler", "the webhook was not called"
         variables = {entry["name"] for entry in created["spec"]["containers"][0]["env"]}
         assert "CUDA_VISIBLE_DEVICES" in variables
         found = await _until(client, f"{pods}/trial", lambda it: it["status"].get("phase") == "Running")
@@ -203,7 +203,7 @@ async def _until(client: KubeClient, path: str, true: Callable[[Any], bool]) -> 
             await asyncio.sleep(0.1)
 
 
-def test_its_past_is_on_the_books(shared: Shared) -> None:
+def test_its_history_is_in_the_accounting(shared: Shared) -> None:
     address = shared.address
     query = "start_time=2020-01-01T00:00:00Z&end_time=2100-01-01T00:00:00Z"
     for kind, more in (("cluster", ""), ("labels", "&dimension_type=label&dimension_key=team")):
@@ -247,7 +247,7 @@ def test_ctrl_c_during_the_start_leaves_nothing_behind(empty_data: Path, times: 
     assert not (empty_data / "demo" / "16x4-seed1" / "postgres" / "postmaster.pid").exists()
 
 
-def test_it_keeps_away_from_databases_and_clusters_of_others(tmp_path: Path) -> None:
+def test_it_uses_no_other_database_or_cluster(tmp_path: Path) -> None:
     file = tmp_path / "gpufleet.toml"
     file.write_text('[clusters.prod.kubernetes]\nkubeconfig = "/prod"\n')
     environment = {
@@ -264,6 +264,6 @@ def test_it_keeps_away_from_databases_and_clusters_of_others(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("flags", [["--nodes", "0"], ["--nodes", "2001"], ["--gpus", "17"], ["--seed", "x"]])
-def test_numbers_that_make_no_fleet_are_refused(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_sizes_are_refused(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", *flags]) == 2
     assert f"setting demo.{flags[0].lstrip('-')}" in capsys.readouterr().err

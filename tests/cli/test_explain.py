@@ -9,7 +9,7 @@ from tests.scheduler.stage import open_server, open_stage
 from gpufleet.cli import main
 
 
-async def test_explain_tells_a_waiting_pod_from_a_served_one(
+async def test_explain_distinguishes_pending_and_allocated_pods(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -35,10 +35,10 @@ async def test_explain_tells_a_waiting_pod_from_a_served_one(
         assert "wait for pod default/served on a to end" in text
         status, text = await explain("claim", "one", "-o", "json")
         assert (status, '"waiting": true' in text) == (1, True)
-        assert (await explain("pod", "nobody"))[0] == 1
+        assert (await explain("pod", "missing"))[0] == 1
 
 
-async def test_a_gang_without_room_for_all_is_told_how_many_fit(
+async def test_a_gang_that_does_not_fit_is_explained_with_how_many_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Patterns of users for training logs are looked at before anything starts."""
+"""Users' patterns for training logs are checked before anything starts."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from gpufleet.cli import main
 
 @pytest.mark.parametrize("command", [["serve", "--port", "0"], ["agent", "--port", "0"], ["agent", "--once"]])
 @pytest.mark.parametrize(
-    ("pattern", "told"),
+    ("pattern", "problem"),
     [
         ("loss=(?P<loss>[", "unterminated character set"),
         ("(?P<loss>(a+)+)", "a repeat within a repeat"),
@@ -17,11 +17,11 @@ from gpufleet.cli import main
     ],
 )
 def test_a_bad_pattern_stops_the_start_with_the_setting_and_the_pattern(
-    command: list[str], pattern: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: list[str], pattern: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "gpufleet.toml"
     config.write_text(f"[training]\npatterns = ['^fine (?P<loss>[0-9]+)', '{pattern}']\n")
     assert main([*command, "--config", str(config)]) == 2
-    said = capsys.readouterr().err
-    assert f"setting training.patterns: {pattern!r}" in said
-    assert told in said
+    shown = capsys.readouterr().err
+    assert f"setting training.patterns: {pattern!r}" in shown
+    assert problem in shown

@@ -1,4 +1,4 @@
-"""gpufleet scheduler as a process: it says where it answers, leads, and stops when told."""
+"""gpufleet scheduler as a process: it prints its address, leads, and stops on a signal."""
 
 import asyncio
 import signal
@@ -9,7 +9,7 @@ import aiohttp
 from tests.scheduler.stage import open_server
 
 
-async def test_it_answers_leads_and_gives_its_leadership_back(tmp_path: Path) -> None:
+async def test_it_answers_leads_and_releases_its_leadership(tmp_path: Path) -> None:
     async with open_server() as server:
         kubeconfig = tmp_path / "kubeconfig"
         server.write_kubeconfig(kubeconfig)

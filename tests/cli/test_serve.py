@@ -1,4 +1,4 @@
-"""The server as its users start it: a process of its own, over real sockets."""
+"""The server as users start it: a separate process, over real sockets."""
 
 import asyncio
 import os
@@ -75,7 +75,7 @@ def test_it_prints_the_port_it_took_answers_and_ends_with_0_on_sigterm(empty_dat
         assert process.wait(30) == 0
 
 
-def test_it_serves_the_live_routes_and_a_listener_does_not_hold_up_its_end(
+def test_it_serves_the_live_routes_and_an_event_stream_does_not_delay_its_stop(
     tmp_path: Path, postgres_url: str
 ) -> None:
     with serving(tmp_path, database=postgres_url) as (address, process):
@@ -105,7 +105,7 @@ def few_open_files(number: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_more_clients_than_a_shell_lets_a_program_open_files_are_answered(
+def test_more_clients_than_the_soft_limit_of_open_files_are_answered(
     tmp_path: Path, postgres_url: str
 ) -> None:
     with ExitStack() as closing:
@@ -134,7 +134,7 @@ def test_the_log_has_a_line_for_each_request_with_its_trace_id_and_no_query(
     assert "hunter" not in log
 
 
-def test_a_port_in_use_is_said_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", "--port", str(port)]) == 1
@@ -154,22 +154,20 @@ def test_an_address_that_others_reach_needs_login_or_insecure(
     assert "give --tokens-file or --token-review, or --insecure" in capsys.readouterr().err
 
 
-def test_a_missing_tokens_file_is_said_before_anything_starts(
+def test_a_missing_tokens_file_is_reported_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--port", "0", "--tokens-file", str(tmp_path / "none")]) == 2
     assert "setting auth.tokens_file: can't read" in capsys.readouterr().err
 
 
-def test_a_new_token_logs_in_once_its_line_is_in_the_file_and_no_more_when_it_is_not(
-    tmp_path: Path, postgres_url: str
-) -> None:
+def test_a_token_is_accepted_while_its_line_is_in_the_file(tmp_path: Path, postgres_url: str) -> None:
     made = subprocess.run(
         command(tmp_path, "--new-token", "grafana"), capture_output=True, text=True, check=True, cwd=tmp_path
     )
     token = made.stderr.split()[-1]
     tokens = tmp_path / "tokens"
-    tokens.write_text("# nobody yet\n")
+    tokens.write_text("# no tokens yet\n")
     with serving(tmp_path, "--tokens-file", str(tokens), database=postgres_url) as (address, process):
         as_grafana = {"authorization": f"Bearer {token}"}
         assert httpx.get(f"{address}/metrics").status_code == 401
@@ -219,7 +217,7 @@ async def server(*routes: Route, grace: float = 10) -> AsyncIterator[tuple[str, 
 def slow_route(began: asyncio.Event, end: asyncio.Event) -> Route:
     @get("/api/clusters/slow")
     async def slow() -> str:
-        """Answer when told to."""
+        """Answer when `end` is set."""
         began.set()
         await end.wait()
         return "finished"
@@ -230,40 +228,40 @@ def slow_route(began: asyncio.Event, end: asyncio.Event) -> Route:
 async def test_a_request_in_flight_is_finished_before_the_server_stops() -> None:
     began, end = asyncio.Event(), asyncio.Event()
     async with server(slow_route(began, end)) as (host, port, running), httpx.AsyncClient() as http:
-        asked = asyncio.create_task(http.get(f"http://{host}:{port}/api/clusters/slow"))
+        request = asyncio.create_task(http.get(f"http://{host}:{port}/api/clusters/slow"))
         await began.wait()
         running.stop()
         await asyncio.sleep(0.3)
         with pytest.raises(OSError, match=r"[Cc]onnect"):
             await asyncio.open_connection(host, port)
         end.set()
-        answer = await asked
+        answer = await request
     assert answer.json()["data"] == "finished"
 
 
-async def test_a_request_that_outlives_the_grace_period_is_told_so() -> None:
+async def test_a_request_that_outlives_the_grace_period_gets_a_503() -> None:
     began, end = asyncio.Event(), asyncio.Event()
     async with server(slow_route(began, end), grace=0) as (host, port, running), httpx.AsyncClient() as http:
-        asked = asyncio.create_task(http.get(f"http://{host}:{port}/api/clusters/slow"))
+        request = asyncio.create_task(http.get(f"http://{host}:{port}/api/clusters/slow"))
         await began.wait()
         running.stop()
-        answer = await asked
+        answer = await request
     assert answer.status_code == 503
     assert answer.json()["message"] == "the server is shutting down; try again"
 
 
-async def test_who_stops_it_twice_gets_it_stopped_at_once_and_without_a_traceback() -> None:
+async def test_a_second_stop_cancels_requests_without_a_traceback() -> None:
     began, end = asyncio.Event(), asyncio.Event()
     async with (
         server(slow_route(began, end), grace=600) as (host, port, running),
         httpx.AsyncClient() as http,
     ):
-        asked = asyncio.create_task(http.get(f"http://{host}:{port}/api/clusters/slow"))
+        request = asyncio.create_task(http.get(f"http://{host}:{port}/api/clusters/slow"))
         await began.wait()
         running.stop()
         await asyncio.sleep(0.2)
         running.stop()
-        answer = await asyncio.wait_for(asked, 30)
+        answer = await asyncio.wait_for(request, 30)
     assert answer.status_code == 503
     left = [task for task in asyncio.all_tasks() if "Lifespan" in repr(task.get_coro())]
     assert not left, "the end of the loop would cancel the application, and log that as a fault"
@@ -298,7 +296,7 @@ async def test_bytes_that_are_not_http_get_a_400() -> None:
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
-async def test_an_upgrade_to_a_protocol_that_is_not_spoken_is_answered_as_plain_http() -> None:
+async def test_an_unsupported_protocol_upgrade_is_answered_as_plain_http() -> None:
     async with server() as (host, port, _):
         answer = await raw(
             host,
@@ -316,25 +314,25 @@ async def test_head_sends_the_headers_of_get_and_no_body() -> None:
     assert answer.content == b""
 
 
-async def test_a_stream_asked_for_by_head_ends_with_its_headers() -> None:
+async def test_a_head_request_for_a_stream_ends_with_its_headers() -> None:
     @get("/api/events", media_type="text/event-stream")
     async def events() -> StreamingResponse:
         """Tell nothing, for ever."""
 
-        async def told() -> AsyncIterator[bytes]:
+        async def no_events() -> AsyncIterator[bytes]:
             await asyncio.Event().wait()
             yield b""
 
-        return StreamingResponse(told(), media_type="text/event-stream")
+        return StreamingResponse(no_events(), media_type="text/event-stream")
 
-    asked = b"HEAD /api/events HTTP/1.1\r\nHost: a\r\n\r\nGET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    request = b"HEAD /api/events HTTP/1.1\r\nHost: a\r\n\r\nGET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
     async with server(events) as (host, port, _):
-        answer = await raw(host, port, asked)
+        answer = await raw(host, port, request)
     assert answer.count(b"HTTP/1.1 200 ") == 2
     assert answer.endswith(b"\r\n\r\nok\n")
 
 
-async def test_a_caller_that_goes_away_within_its_body_is_no_fault_of_ours() -> None:
+async def test_a_client_that_disconnects_while_sending_its_body_is_a_400() -> None:
     @post("/api/clusters/rows")
     async def take(body: list[int]) -> int:
         """Count what is sent."""
@@ -348,8 +346,8 @@ async def test_a_caller_that_goes_away_within_its_body_is_no_fault_of_ours() -> 
         counted: list[str] = []
         async with asyncio.timeout(60):
             while not counted:
-                told = (await http.get(f"http://{host}:{port}/metrics")).text
-                counted = [line for line in told.splitlines() if 'count{method="POST"' in line]
+                metrics = (await http.get(f"http://{host}:{port}/metrics")).text
+                counted = [line for line in metrics.splitlines() if 'count{method="POST"' in line]
     assert 'route="/api/clusters/rows",status="400"' in counted[0]
 
 

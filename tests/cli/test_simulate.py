@@ -25,7 +25,7 @@ def test_the_example_trace_is_replayed_into_a_table_and_a_chart(
     assert len(drawn.findall("{http://www.w3.org/2000/svg}polyline")) == 2
 
 
-def test_json_has_the_figures_on_top_and_every_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_figures_at_the_top_and_every_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *LISTS, "--seed", "42-43", "--load", "1.3", "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["policy"] == "default"

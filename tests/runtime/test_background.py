@@ -1,4 +1,4 @@
-"""Tasks beside the server: begun again after a fault, ended with the server."""
+"""Background tasks are restarted after a fault and end with the process."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import pytest
 from gpufleet.runtime.background import Background
 
 
-async def test_a_task_that_breaks_or_ends_is_begun_again(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_task_that_fails_or_returns_is_restarted(capsys: pytest.CaptureFixture[str]) -> None:
     calls: list[int] = []
     third = asyncio.Event()
 
@@ -46,7 +46,7 @@ async def test_all_tasks_have_ended_when_the_block_is_left() -> None:
     assert background.running() == []
 
 
-async def test_what_runs_once_and_breaks_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_one_time_task_that_fails_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
     async def work() -> None:
         raise RuntimeError("by design")
 

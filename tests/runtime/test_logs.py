@@ -37,9 +37,7 @@ def test_a_line_that_can_not_be_written_is_lost_without_harm(
             get_logger("test").info("a disk is full", number=number)
 
 
-def test_invalid_unicode_is_logged_anyway(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_unicode_is_logged_anyway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with errors_into(tmp_path / "log", monkeypatch):
         configure_logs("info", "json")
         get_logger("test").info("a file", name=b"caf\xe9".decode("utf-8", "surrogateescape"))
@@ -47,7 +45,7 @@ def test_invalid_unicode_is_logged_anyway(
     assert (logged["event"], logged["name"], logged["component"]) == ("a file", "caf?", "test")
 
 
-async def test_work_in_the_background_outlives_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_background_tasks_survive_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     tries = 0
     again = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""A webhook as a whole, in front of an embedded Kubernetes API that calls it over TLS."""
+"""A complete webhook, called over TLS by an embedded Kubernetes API."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager

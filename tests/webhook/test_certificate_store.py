@@ -1,4 +1,4 @@
-"""Certificates: made, shared, renewed, and never in the way of a request."""
+"""Certificates are made, shared and renewed without failing a request."""
 
 import asyncio
 import base64
@@ -53,7 +53,7 @@ def verifies(trusted: bytes, ring: Keyring, now: float) -> bool:
 
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.floats(2, 20), min_size=20, max_size=40))
-def test_whoever_trusted_the_bundle_of_a_moment_ago_trusts_the_certificate_of_now(steps: list[float]) -> None:
+def test_a_client_with_a_slightly_old_bundle_trusts_the_current_certificate(steps: list[float]) -> None:
     """Replicas look at odd times; the API server hears of a bundle up to `settle` seconds late."""
     lifetime, settle = 100.0, 10.0
     now = NOW
@@ -124,7 +124,7 @@ async def test_replicas_that_renew_together_agree(cluster: Cluster) -> None:
     assert replicas[0].ring != first
 
 
-async def test_a_broken_secret_is_made_anew_and_foreign_entries_stay(cluster: Cluster) -> None:
+async def test_a_broken_secret_is_replaced_and_foreign_entries_stay(cluster: Cluster) -> None:
     keys = SharedCertificates(cluster.client, SETTINGS, serving_context())
     await keys.refresh()
     secret = await cluster.client.get(SECRETS, SETTINGS.secret, "gpufleet")
@@ -137,7 +137,7 @@ async def test_a_broken_secret_is_made_anew_and_foreign_entries_stay(cluster: Cl
     assert base64.b64decode(found.data["tls.crt"]) == keys.ring.certificate
 
 
-async def test_the_ca_bundle_is_put_right(cluster: Cluster) -> None:
+async def test_the_ca_bundle_is_restored(cluster: Cluster) -> None:
     async with cluster.webhook() as running:
         path = f"{HOOKS}/mutatingwebhookconfigurations/gpufleet-webhook"
         found = await cluster.client.read_json(path)
@@ -184,7 +184,7 @@ def structs_replace(group: WebhookSettings, **changes: Any) -> WebhookSettings:
     return dataclasses.replace(group, **changes)
 
 
-async def test_files_of_others_are_served_and_read_again(tmp_path: Path) -> None:
+async def test_certificate_files_are_served_and_reloaded(tmp_path: Path) -> None:
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     context = serving_context()
     files = FileCertificates(WebhookSettings(certificate_file=certificate, key_file=key, check=0.05), context)
@@ -222,7 +222,7 @@ def test_one_file_of_two_is_refused() -> None:
         FileCertificates(WebhookSettings(certificate_file=Path("x")), serving_context())
 
 
-async def test_the_port_refuses_what_is_no_review(cluster: Cluster) -> None:
+async def test_the_port_refuses_malformed_reviews(cluster: Cluster) -> None:
     async with cluster.webhook() as running, aiohttp.ClientSession() as session:
         assert running.keys.ring is not None
         trusted = ssl.create_default_context(cadata=running.keys.ring.bundle.decode())
@@ -247,7 +247,9 @@ async def test_the_port_refuses_what_is_no_review(cluster: Cluster) -> None:
             )
 
 
-def test_keys_need_no_place_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_a_certificate_needs_no_writable_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))  # as with a read-only root
     ring = new_keyring(NAMES, time.time(), 1000)
     load(serving_context(), ring.certificate, ring.key)

@@ -1,4 +1,4 @@
-"""Claims are judged by the webhook as the definition's own rules judge them."""
+"""The webhook validates claims as the rules of the CustomResourceDefinition do."""
 
 from typing import Any
 
@@ -43,19 +43,19 @@ def claim(**spec: Any) -> Json:
         ({}, "missing required field `devices`"),
     ],
 )
-def test_a_claim_is_judged_in_words_that_name_the_field(spec: Json, words: str) -> None:
+def test_a_refusal_names_the_field(spec: Json, words: str) -> None:
     refusal = validate_claim(AdmissionRequest(uid="u", object=claim(**spec))).refusal
     assert (words in refusal) if words else refusal == ""
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_broken_rules_are_reported_together() -> None:
     refusal = validate_claim(
         AdmissionRequest(uid="u", object=claim(devices={"count": 0, "share": 2.0}))
     ).refusal
     assert refusal.count("spec.devices.") == 3
 
 
-def test_a_stored_claim_that_breaks_newer_rules_can_be_let_go_of() -> None:
+def test_a_stored_claim_that_breaks_newer_rules_can_be_released() -> None:
     stored = claim(devices={"count": 65})
     released = {**stored, "metadata": {**stored["metadata"], "finalizers": []}}
     assert (
@@ -107,7 +107,7 @@ async def test_the_webhook_and_the_definition_agree_on_every_claim(cluster: Clus
     assert verdicts == {True, False}
 
 
-async def test_a_server_that_does_not_check_rules_asks_the_webhook(cluster: Cluster) -> None:
+async def test_an_api_server_without_cel_calls_the_webhook(cluster: Cluster) -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpuclaims.gpu.scheduling"
     definition = await cluster.client.read_json(path)
     spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]

@@ -1,4 +1,4 @@
-"""What becomes of pods, through an API server that calls the webhook."""
+"""Admission of pods, through an API server that calls the webhook."""
 
 import base64
 from typing import Any
@@ -26,7 +26,7 @@ def variables(found: Json, kind: str = "containers") -> list[dict[str, Any]]:
     ]
 
 
-async def test_every_container_gets_a_reference_to_what_the_binding_will_say(cluster: Cluster) -> None:
+async def test_every_container_gets_a_reference_to_the_annotation_of_the_binding(cluster: Cluster) -> None:
     await cluster.claim()
     async with cluster.webhook():
         made = await cluster.send("POST", PODS, pod())
@@ -41,7 +41,7 @@ async def test_a_pod_without_our_annotations_is_left_alone(cluster: Cluster) -> 
         assert variables(made) == [{}, {}]
 
 
-async def test_a_users_own_value_is_replaced_and_said(cluster: Cluster) -> None:
+async def test_a_users_own_value_is_replaced_with_a_warning(cluster: Cluster) -> None:
     await cluster.claim()
     env = [
         {"name": "A", "value": "1"},
@@ -74,18 +74,18 @@ async def test_forged_annotations_do_not_survive(cluster: Cluster) -> None:
         ]
 
 
-async def test_what_a_binding_says_stays_and_nobody_changes_it(cluster: Cluster) -> None:
+async def test_the_annotation_of_a_binding_can_not_be_changed(cluster: Cluster) -> None:
     await cluster.claim()
-    said = {ALLOCATED: "node-a:4,5", VISIBLE: "4,5"}
+    binding = {ALLOCATED: "node-a:4,5", VISIBLE: "4,5"}
     async with cluster.webhook():
         made = await cluster.send("POST", PODS, pod())
-        await cluster.client.bind("jobs", "train", made["metadata"]["uid"], "node-a", said)
+        await cluster.client.bind("jobs", "train", made["metadata"]["uid"], "node-a", binding)
         theft: Json = {"metadata": {"annotations": {VISIBLE: "0", ALLOCATED: None}}}
         found = await cluster.send("PATCH", f"{PODS}/train", theft, "application/merge-patch+json")
-        assert found["metadata"]["annotations"] == {CLAIM: "two", **said}
+        assert found["metadata"]["annotations"] == {CLAIM: "two", **binding}
         whole: Json = {"metadata": {"annotations": None}}
         found = await cluster.send("PATCH", f"{PODS}/train", whole, "application/merge-patch+json")
-        assert found["metadata"]["annotations"] == said
+        assert found["metadata"]["annotations"] == binding
 
 
 async def test_members_of_a_gang_are_gated_and_get_the_claims_scheduler(cluster: Cluster) -> None:
@@ -98,7 +98,7 @@ async def test_members_of_a_gang_are_gated_and_get_the_claims_scheduler(cluster:
         assert other["spec"]["schedulerName"] == "own"
 
 
-async def test_a_claim_that_is_not_there_yet_is_said(cluster: Cluster) -> None:
+async def test_a_missing_claim_is_a_warning(cluster: Cluster) -> None:
     async with cluster.webhook():
         made = await cluster.send("POST", PODS, pod(claim="later"))
         assert variables(made)[0] == dict.fromkeys(NAMES, REFERENCE)
@@ -135,7 +135,7 @@ async def test_a_webhook_that_is_down_blocks_pods_with_claims_only(cluster: Clus
     )
 
 
-def asked(thing: Json, user: str = "ann", **more: Any) -> AdmissionRequest:
+def review(thing: Json, user: str = "ann", **more: Any) -> AdmissionRequest:
     return AdmissionRequest(uid="u", namespace="jobs", user_info=UserInfo(user), object=thing, **more)
 
 
@@ -149,16 +149,16 @@ BOUND = pod(annotations={ALLOCATED: "node-a:0,1"}, nodeName="node-a")
 
 def test_a_pod_that_a_scheduler_has_bound_gets_the_literal_value() -> None:
     rules = PodRules(schedulers={TRUSTED})
-    found = after(BOUND, admit_create(asked(BOUND, TRUSTED), None, rules))
+    found = after(BOUND, admit_create(review(BOUND, TRUSTED), None, rules))
     assert variables(found) == [dict.fromkeys(NAMES, "0,1")] * 2
     assert found["metadata"]["annotations"][ALLOCATED] == "node-a:0,1"
-    forged = after(BOUND, admit_create(asked(BOUND, "ann"), None, rules))
+    forged = after(BOUND, admit_create(review(BOUND, "ann"), None, rules))
     assert ALLOCATED not in forged["metadata"]["annotations"]
     assert variables(forged)[0] == dict.fromkeys(NAMES, REFERENCE)
     elsewhere = pod(annotations={ALLOCATED: "node-b:0,1"}, nodeName="node-a")
     assert (
         ALLOCATED
-        not in after(elsewhere, admit_create(asked(elsewhere, TRUSTED), None, rules))["metadata"][
+        not in after(elsewhere, admit_create(review(elsewhere, TRUSTED), None, rules))["metadata"][
             "annotations"
         ]
     )
@@ -167,14 +167,14 @@ def test_a_pod_that_a_scheduler_has_bound_gets_the_literal_value() -> None:
 def test_a_container_for_debugging_sees_the_gpus_of_its_pod() -> None:
     old = pod(ephemeralContainers=[{"name": "first", "image": "i"}])
     new = pod(ephemeralContainers=[{"name": "first", "image": "i"}, {"name": "second", "image": "i"}])
-    review = asked(new, operation="UPDATE", sub_resource="ephemeralcontainers", old_object=old)
-    found = after(new, admit_update(review, PodRules()))
+    request = review(new, operation="UPDATE", sub_resource="ephemeralcontainers", old_object=old)
+    found = after(new, admit_update(request, PodRules()))
     assert variables(found, "ephemeralContainers") == [{}, dict.fromkeys(NAMES, REFERENCE)]
 
 
 def test_a_second_call_changes_nothing_more() -> None:
-    once = after(pod(), admit_create(asked(pod()), None, PodRules()))
-    again = admit_create(asked(once), None, PodRules())
+    once = after(pod(), admit_create(review(pod()), None, PodRules()))
+    again = admit_create(review(once), None, PodRules())
     assert again.patch == []
 
 
@@ -194,14 +194,14 @@ _containers = st.lists(st.fixed_dictionaries({"name": _text, "env": _env}), max_
     init=_containers,
     node=st.sampled_from(["", "node-a"]),
 )
-def test_no_pod_of_a_user_ever_says_its_gpus_itself(
+def test_no_user_can_choose_the_gpus_of_a_pod(
     notes: dict[str, str], containers: list[Json], init: list[Json], node: str
 ) -> None:
     thing = {
         "metadata": {"name": "p", "annotations": notes},
         "spec": {"containers": containers, "initContainers": init, "nodeName": node},
     }
-    verdict = admit_create(asked(thing), None, PodRules(schedulers={TRUSTED}))
+    verdict = admit_create(review(thing), None, PodRules(schedulers={TRUSTED}))
     if verdict.refusal:
         assert notes.get(CLAIM) == ""
         return

@@ -5,7 +5,7 @@ There are three sources: Leases, allocation annotations on pods, and the kubelet
 Ten thousand agents that each watch all Leases would be the largest load on the API server. So an agent
 watches only the pods of its own node, which the API server indexes for kubelets, and reads the Leases of its
 GPUs by name: when a pod with GPUs appears or ends, while a Lease names a pod that is not here, and every few
-minutes. The kubelet is asked at the same times. While it is unavailable, for example during a restart, its
+minutes. The kubelet is called at the same times. While it is unavailable, for example during a restart, its
 last answer counts for the pods that still exist.
 """
 

@@ -29,7 +29,7 @@ _DEVICE_IDS = 2
 
 
 async def list_plugin_devices(socket: Path, deadline: float = 5.0) -> Mapping[PodName, set[str]]:
-    """Return device ids by pod. Each call opens a connection, so a restarted kubelet needs no special care."""
+    """Return device ids by pod. Each call opens a connection, so a kubelet may restart in between."""
     try:
         async with asyncio.timeout(deadline), Channel(path=str(socket), codec=_RawCodec()) as channel:
             method: UnaryUnaryMethod[bytes, bytes] = UnaryUnaryMethod(channel, _LIST, bytes, bytes)

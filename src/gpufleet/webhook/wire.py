@@ -11,7 +11,7 @@ from gpufleet.errors import InvalidRequest
 
 Json = dict[str, Any]
 MAX_REVIEW_BYTES = 8 * 1024 * 1024
-"""Room for an object and its previous state, each up to etcd's limit of 1.5 MiB, with a margin."""
+"""Enough for an object and its previous state, each up to etcd's limit of 1.5 MiB, with a margin."""
 
 
 class UserInfo(msgspec.Struct, frozen=True):

@@ -111,7 +111,7 @@ def test_without_cluster_tables_there_is_one_cluster(tmp_path: Path) -> None:
     assert settings.clusters["default"] is settings
 
 
-def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
+def test_a_given_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="does not exist"):
         load_settings({}, {}, tmp_path / "missing.toml")
 
