@@ -16,6 +16,8 @@ from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import Lease, Pod
 from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.settings import SchedulerSettings
+from gpufleet.scheduler.gangs import Gangs
+from gpufleet.scheduler.lease_gc import LeaseGc
 from gpufleet.scheduler.process import Replica
 from kubelite import KubeLite
 
@@ -49,6 +51,9 @@ class Stage:
         self.client = client
         self.replica = replica
         self.scheduler = replica.scheduler
+        self._steps: dict[LeaseGc | Gangs, int] = {self.scheduler.lease_gc: 0, self.scheduler.gangs: 0}
+        for component in self._steps:
+            self._count_steps(component)
 
     async def node(
         self,
@@ -181,6 +186,26 @@ class Stage:
     async def planned(self) -> None:
         """Wait until a gang has all of its leases."""
         await self.until(lambda: any(plan.leased for plan in self.scheduler.gangs.plans.values()))
+
+    async def reconciled(self) -> None:
+        """Wait until lease GC and gang planning have completed a step that started after this call."""
+        for component in self._steps:
+            await self._step_ends(component)  # one that may be running
+            await self._step_ends(component)
+
+    async def _step_ends(self, component: LeaseGc | Gangs) -> None:
+        steps = self._steps[component]
+        component._wake.set()
+        await self.until(lambda: self._steps[component] > steps)
+
+    def _count_steps(self, component: LeaseGc | Gangs) -> None:
+        step = component.step
+
+        async def counted() -> None:
+            await step()
+            self._steps[component] += 1
+
+        component.step = counted  # type: ignore[method-assign]
 
     @staticmethod
     async def until(true: Callable[[], Any], seconds: float = 30.0) -> None:

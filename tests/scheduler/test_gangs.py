@@ -34,7 +34,7 @@ async def test_members_are_gated_until_all_have_their_leases(stage: Stage) -> No
     await stage.group("g", 2)
     await gang_claim(stage, "g", 2)
     first = await stage.pod("p0", "of-g", **GATED)
-    await asyncio.sleep(0.2)
+    await stage.reconciled()
     assert (await stage.read(first)).spec.scheduling_gates, "one of two members is not enough"
     second = await stage.pod("p1", "of-g", **GATED)
     ledger = stage.scheduler.ledger

@@ -1,7 +1,5 @@
 """Garbage collection of leases on the embedded API, and waking of pending pods."""
 
-import asyncio
-
 import pytest
 from tests.scheduler.stage import Stage, device, open_stage
 
@@ -56,12 +54,8 @@ async def test_a_release_wakes_only_pods_that_fit(stage: Stage) -> None:
         assert await stage.schedule(pod) == ""
     await stage.delete(first)
     await no_leases(stage)
-    await asyncio.sleep(0.3)
-    woken = [
-        pod.metadata.name
-        for pod in waiting
-        if NUDGE in stage.scheduler.ledger.pods[pod.metadata.uid].metadata.annotations
-    ]
+    await stage.reconciled()
+    woken = [pod.metadata.name for pod in waiting if NUDGE in (await stage.read(pod)).metadata.annotations]
     assert woken == ["w0"]
 
 
@@ -102,7 +96,7 @@ async def test_a_foreign_lease_is_released_with_its_pod(stage: Stage) -> None:
     )
     await stage.client.create(LEASES, lease)
     await stage.until(lambda: "gpu-a-0" in stage.scheduler.ledger.leases)
-    await asyncio.sleep(0.2)
+    await stage.reconciled()
     assert list(await stage.leases()) == ["gpu-a-0"]
     await stage.delete(pod)
     await no_leases(stage)
@@ -240,7 +234,7 @@ async def test_an_invalid_claim_does_not_affect_other_pods(stage: Stage) -> None
     await stage.group("g", 1)
     pod = await stage.pod("p", "odd")
     assert await stage.schedule(pod) == ""
-    await asyncio.sleep(1.0)
+    await stage.reconciled()
     await stage.claim("one")
     assert await stage.schedule(await stage.pod("q", "one")) == "a"
     assert not stage.replica.unready()
