@@ -52,10 +52,6 @@ class Store:
         """Return the leadership for job `name`, which one server of this database holds at a time."""
         return Leadership(self._dsn, self._settings, name)
 
-    async def ping(self) -> None:
-        """Raise StoreUnavailable if the database does not answer."""
-        await self.database.fetchval("SELECT 1")
-
 
 @asynccontextmanager
 async def open_store(settings: StoreSettings) -> AsyncIterator[Store]:
