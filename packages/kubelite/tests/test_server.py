@@ -94,6 +94,16 @@ async def test_the_server_supports_tls(tmp_path: Path) -> None:
             assert (await response.json())["gitVersion"] == "v1.36.3+kubelite"
 
 
+async def test_a_stopped_server_can_be_started_again_with_its_objects() -> None:
+    async with KubeLite() as server:
+        async with aiohttp.ClientSession(server.url) as session:
+            await _create(session, "a")
+        await server.stop()
+        await server.start()
+        async with aiohttp.ClientSession(server.url) as session, session.get(f"{_MAPS}/a") as response:
+            assert response.status == 200
+
+
 async def test_stopping_ends_watches() -> None:
     server = KubeLite()
     await server.start()

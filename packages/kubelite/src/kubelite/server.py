@@ -24,7 +24,8 @@ from kubelite.api.watch_streams import WatchStreams
 from kubelite.builtin.kinds import builtin_kinds
 from kubelite.clock import Clock, utc_now
 from kubelite.custom_resources.definitions import Definitions
-from kubelite.kinds import Registry
+from kubelite.json import Json
+from kubelite.kinds import Kind, Registry
 from kubelite.objects.context import User, WriteContext
 from kubelite.objects.deletion import Deletion
 from kubelite.objects.garbage_collector import GarbageCollector
@@ -123,21 +124,20 @@ class KubeLite:
         await self.stop()
 
     async def _create_default_objects(self) -> None:
-        """Create the namespaces and priority classes that every cluster has."""
+        """Create the namespaces and priority classes that every cluster has, unless an earlier start did."""
         context = WriteContext(manager="kubelite")
         namespaces = self.registry.find("", "v1", "namespaces")
         classes = self.registry.find("scheduling.k8s.io", "v1", "priorityclasses")
         assert namespaces is not None
         assert classes is not None
-        for name in _NAMESPACES:
-            await self.objects.create(namespaces, "", {"metadata": {"name": name}}, context)
+        defaults: list[tuple[Kind, str, Json]] = [(namespaces, name, {}) for name in _NAMESPACES]
         for name, value in _PRIORITIES.items():
-            body = {
-                "metadata": {"name": name},
-                "value": value,
-                "description": "Used for system critical pods.",
-            }
-            await self.objects.create(classes, "", body, context)
+            defaults.append(
+                (classes, name, {"value": value, "description": "Used for system critical pods."})
+            )
+        for kind, name, fields in defaults:
+            if self.store.get(kind.collection, "", name) is None:
+                await self.objects.create(kind, "", {"metadata": {"name": name}, **fields}, context)
 
     def write_kubeconfig(self, path: Path, *, ca: Path | None = None) -> None:
         """Write a kubeconfig for this server; `ca` is its CA certificate if it uses TLS."""
