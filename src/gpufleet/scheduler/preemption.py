@@ -124,9 +124,9 @@ class Preemption:
     ) -> list[tuple[str, list[Victim]]]:
         nodes = {holder.rpartition("@")[2] for holder in cluster.allocations}.intersection(candidates)
         found = [(node, self._victims_on(cluster, pod, node)) for node in sorted(nodes)]
-        some = [pair for pair in found if pair[1] and pair[0] in cluster.nodes]
-        some.sort(key=lambda pair: (min(victim.priority for victim in pair[1]), pair[0]))
-        return some[:MAX_NODES]
+        usable = [pair for pair in found if pair[1] and pair[0] in cluster.nodes]
+        usable.sort(key=lambda pair: (min(victim.priority for victim in pair[1]), pair[0]))
+        return usable[:MAX_NODES]
 
     def _victims_on(self, cluster: Inventory, pod: Pod, node: str) -> list[Victim]:
         """Return the pods of lower priority on a node."""

@@ -137,17 +137,17 @@ class Scheduler:
     def on_leases(self, changes: Sequence[CacheChange[Lease]]) -> None:
         """Handle lease changes, by this scheduler or others."""
         for change in changes:
-            meta, read = change.object.metadata, read_lease(change.object)
-            if meta.namespace != self._namespace or read is None:
+            meta, lease = change.object.metadata, read_lease(change.object)
+            if meta.namespace != self._namespace or lease is None:
                 continue
             if change.after is None:
                 self.ledger.drop_lease(meta.name, meta.uid)
                 self.lease_gc.gpus_freed()
             else:
                 self.ledger.put_lease(change.after)
-                read = self.ledger.leases.get(meta.name)
+                lease = self.ledger.leases.get(meta.name)
             # Also after a deletion: a user may have deleted the lease of a running pod.
-            for uid in read.holders if read else ():
+            for uid in lease.holders if lease else ():
                 self.lease_gc.enqueue(uid)
 
     def on_claims(self, changes: Sequence[CacheChange[GpuClaim]]) -> None:

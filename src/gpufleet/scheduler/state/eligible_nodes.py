@@ -22,8 +22,8 @@ def eligible_nodes(nodes: Iterable[Node], pods: Sequence[Pod]) -> list[frozenset
         spec = pod.spec
         kind = frozenset(spec.node_selector.items()), spec.affinity, spec.tolerations
         if kind not in known:
-            some = index.candidates(spec)
-            known[kind] = frozenset(node.metadata.name for node in some if admits(node, pod))
+            candidates = index.candidates(spec)
+            known[kind] = frozenset(node.metadata.name for node in candidates if admits(node, pod))
         found.append(known[kind])
     return found
 

@@ -258,13 +258,13 @@ class Ledger:
     def _sync_allocation(self, uid: str, node: str) -> None:
         """Update the inventory to what a pod has on one node."""
         key = holder_key(uid, node)
-        have, want = self.cluster.allocations.get(key), self._allocation(key, uid, node)
-        if want == have:
+        before, after = self.cluster.allocations.get(key), self._allocation(key, uid, node)
+        if after == before:
             return
         self.cluster.free(key)
-        if want is not None:
-            self.cluster.allocate(key, want, observed=True)
-        if have is not None and not (want is not None and _includes(want, have)):
+        if after is not None:
+            self.cluster.allocate(key, after, observed=True)
+        if before is not None and not (after is not None and _includes(after, before)):
             self.on_freed()
 
     def _allocation(self, key: str, uid: str, node: str) -> Allocation | None:
