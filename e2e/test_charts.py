@@ -12,7 +12,7 @@ from tests.charts.rendering import changed, everything, objects
 
 from e2e.cluster import Cluster, CommandFailed
 from e2e.cluster.rest import JSON_PATCH
-from e2e.system.release import Release, remove_definitions
+from e2e.system.release import Release, delete_crds
 
 ROOT = Path(__file__).parents[1]
 OTHERS = {
@@ -40,7 +40,7 @@ def other_kinds(cluster: Cluster) -> Iterator[None]:
 @pytest.fixture
 def no_crds_left(cluster: Cluster) -> Iterator[None]:
     yield
-    remove_definitions(cluster)
+    delete_crds(cluster)
 
 
 def _settings_of(chart: str) -> dict[str, dict[str, Any]]:

@@ -26,7 +26,7 @@ from e2e.cluster.cluster import free_ports
 from e2e.cluster.rest import is_healthy
 from e2e.fakenodes import FakeNodes
 from e2e.system import Observations, Release, System, Users
-from e2e.system.release import remove_definitions
+from e2e.system.release import delete_crds
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("api.md", "accounting.md", "readings.md", "scheduling.md", "install.md")
@@ -141,7 +141,7 @@ def test_the_helm_lines_of_the_install_page_work_in_their_order(
         for chart in ("gpu-scheduler", "gpufleet"):
             if chart in cluster.helm("list", "-q", namespace="default").split():
                 Release(cluster, chart, "default").uninstall()
-        remove_definitions(cluster)
+        delete_crds(cluster)
     assert first
 
 

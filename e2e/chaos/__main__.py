@@ -66,7 +66,7 @@ def run(cluster: Cluster, nodes: FakeNodes, seconds: float, seed: int) -> list[d
     names = nodes.add(*NODES, "node-cpu")
     system = System(cluster, nodes, {name: switched(8) for name in NODES}, scheduler_values=VALUES)
     proxies = Proxies(int(urlsplit(cluster.url).port or 443))
-    system.processes.through = proxies.through
+    system.processes.identity_of = proxies.identity_of
     try:
         with system:
             cluster.create_namespace("users")

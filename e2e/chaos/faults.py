@@ -36,7 +36,7 @@ class Proxies:
         self._port = port
         self.of: dict[str, Proxy] = {}
 
-    def through(self, pod: str, identity: Identity) -> Identity:
+    def identity_of(self, pod: str, identity: Identity) -> Identity:
         """The identity as the process of this pod uses it."""
         self.of[pod] = Proxy(self._port)
         return identity.through(self.of[pod].url, f"chaos-{pod}")

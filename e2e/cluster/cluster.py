@@ -1,7 +1,7 @@
 """A real control plane on loopback: etcd, kube-apiserver, kube-controller-manager, kube-scheduler.
 
-Everything it needs lies in one temporary directory: certificates of its own authority, kubeconfigs, data, logs.
-A guard process ends the components and removes the directory even when the test runner is killed.
+All files are in one temporary directory: a certificate authority, kubeconfigs, data, logs. A guard process stops the
+components and removes the directory even if the test runner is killed.
 
     with Cluster(binaries.find(print)) as cluster:
         cluster.kubectl("get", "nodes")
@@ -36,7 +36,7 @@ _ATTEMPTS = 3
 
 
 class Cluster:
-    """The control plane and what tests ask of it; a context manager that starts and stops all of it."""
+    """A context manager that starts and stops the control plane, and what tests need to use it."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Cluster:
                 self._start_components()
                 break
             except ComponentFailed as failure:
-                # A port that was free a moment ago may be taken by now: choose others.
+                # Another process took one of the free ports: choose others.
                 if "address already in use" not in str(failure) or attempt == _ATTEMPTS:
                     raise
                 self._kill_components()
@@ -74,7 +74,7 @@ class Cluster:
         self.wait_for("the default service account", lambda: self._has_service_account("default"))
 
     def stop(self) -> None:
-        """End every component and remove all files. Nothing that is left is worth a graceful end."""
+        """Kill every component and remove all files; nothing needs a graceful shutdown."""
         self._kill_components()
         self.network.close()
         self._guard.close()
@@ -92,7 +92,7 @@ class Cluster:
     ) -> None:
         self.stop()
 
-    # Who may ask, and how
+    # Access
 
     @property
     def url(self) -> str:
@@ -101,16 +101,16 @@ class Cluster:
 
     @property
     def ca(self) -> Path:
-        """The certificate of the authority that clients trust."""
+        """The certificate authority that clients trust."""
         return self._authority.certificate
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """The administrator's kubeconfig."""
         return self.admin.kubeconfig
 
     def user(self, name: str, *groups: str) -> Identity:
-        """A user with a client certificate; RBAC decides what they may do."""
+        """Return a user with a client certificate; RBAC decides what they may do."""
         file = _file_name("user", name, *groups)
         if file not in self._identities:
             pair = self._authority.user(file, name, groups)
@@ -121,41 +121,41 @@ class Cluster:
         return self._identities[file]
 
     def service_account(self, namespace: str, name: str, seconds: int = 3600) -> Identity:
-        """A service account that exists, with a fresh token from the API server."""
+        """Return an existing service account with a new token from the API server."""
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
             "spec": {"expirationSeconds": seconds},
         }
-        answer = self.api.create(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", body)
+        response = self.api.create(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", body)
         kubeconfig = self.directory / f"{_file_name('sa', namespace, name)}.kubeconfig"
-        token = answer["status"]["token"]
+        token = response["status"]["token"]
         return identity.write(Identity(name, self.url, self.ca, kubeconfig, token=token, namespace=namespace))
 
-    def kubectl(self, *arguments: str, **how: Any) -> str:
-        """Run the real kubectl; what it printed. See `Commands.run`."""
-        return self.commands.run(self.binaries.kubectl, *arguments, **how)
+    def kubectl(self, *arguments: str, **options: Any) -> str:
+        """Run the real kubectl and return its output. See `Commands.run`."""
+        return self.commands.run(self.binaries.kubectl, *arguments, **options)
 
-    def helm(self, *arguments: str, **how: Any) -> str:
-        """Run the real helm; what it printed. See `Commands.run`."""
-        return self.commands.run(self.binaries.helm, *arguments, **how)
+    def helm(self, *arguments: str, **options: Any) -> str:
+        """Run the real helm and return its output. See `Commands.run`."""
+        return self.commands.run(self.binaries.helm, *arguments, **options)
 
     @contextmanager
     def proxy(self) -> Iterator[tuple[Proxy, Identity]]:
-        """A proxy to the API server that can be cut and stalled, and the administrator as seen through it."""
+        """Return a proxy to the API server that can be cut and stalled, and the administrator's identity through it."""
         with Proxy(self._ports.apiserver) as proxy:
             yield proxy, self.admin.through(proxy.url, f"proxy-{proxy.port}")
 
-    # What happens inside
+    # Components
 
     @property
     def components(self) -> tuple[Component, ...]:
-        """In the order in which they start."""
+        """All components in the order in which they start."""
         return (self.etcd, self.apiserver, self.controller_manager, self.scheduler)
 
     @contextmanager
     def scheduling(self, configuration: Mapping[str, Any]) -> Iterator[None]:
-        """Run kube-scheduler with another configuration (profiles, extenders) for the length of a `with` block."""
+        """Run kube-scheduler with another configuration (profiles, extenders) for a `with` block."""
         self._configure_scheduler(configuration)
         self.scheduler.restart()
         try:
@@ -166,7 +166,7 @@ class Cluster:
 
     @contextmanager
     def node_lifecycle_controllers(self) -> Iterator[None]:
-        """Run the controllers that judge nodes by their heartbeats for the length of a `with` block."""
+        """Run the controllers that evaluate node heartbeats for a `with` block."""
         manager = self.controller_manager
         before = manager.command
         manager.command = arguments.controller_manager(self.binaries, self._ports, self._files, True)
@@ -180,7 +180,7 @@ class Cluster:
     def process(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], ready: Callable[[], bool]
     ) -> Component:
-        """A further program beside the control plane; it ends with the cluster at the latest."""
+        """Return another program beside the control plane, which ends with the cluster at the latest."""
         return Component(name, command, self.logs / f"{name}.log", ready, self._guard, environment)
 
     def create_namespace(self, name: str) -> None:
@@ -189,7 +189,7 @@ class Cluster:
         self.wait_for(f"the service account of {name}", lambda: self._has_service_account(name))
 
     def audit(self, since: int = 0) -> Iterator[dict[str, Any]]:
-        """The audit log from the byte `since`, oldest first: who asked what, when, with what outcome."""
+        """Read the audit log from byte `since`, oldest entries first."""
         with self._files.audit_log.open("rb") as log:
             log.seek(since)
             for line in log:
@@ -197,21 +197,21 @@ class Cluster:
                     yield json.loads(line)
 
     def audit_size(self) -> int:
-        """How long the audit log is: the `since` for what comes next."""
+        """Return the size of the audit log; pass it to `audit` as `since` to read only later entries."""
         return self._files.audit_log.stat().st_size
 
     @staticmethod
-    def wait_for(what: str, true: Callable[[], Any], timeout: float = 60) -> Any:
-        """Wait until a question is answered with something true, and return it."""
+    def wait_for(what: str, condition: Callable[[], Any], timeout: float = 60, period: float = 0.05) -> Any:
+        """Wait until `condition` returns something true, and return that."""
         deadline = time.monotonic() + timeout
-        while not (answer := true()):
+        while not (result := condition()):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no {what} after {timeout:g} s")
-            time.sleep(0.05)
-        return answer
+            time.sleep(period)
+        return result
 
     def _prepare(self) -> None:
-        """Choose ports, write what the components read, and make the components."""
+        """Choose ports, write the configuration files and create the components."""
         self._ports = Ports(*free_ports(5))
         self._identities.clear()
         self.admin = self.user("e2e-admin", "system:masters")
@@ -230,14 +230,14 @@ class Cluster:
         self._files.audit_policy.write_text(json.dumps(arguments.audit_policy(self._audit_bodies)))
         self._files.egress.write_text(json.dumps(arguments.egress(self._files.services)))
         self._configure_scheduler(self._scheduler_configuration)
-        self._make_components()
+        self._create_components()
 
-    def _make_components(self) -> None:
+    def _create_components(self) -> None:
         ports, programs, files = self._ports, self.binaries, self._files
         trust = self.admin.ssl_context()
 
-        def healthy(port: int, path: str, saying: str = "") -> Callable[[], bool]:
-            return lambda: is_healthy(f"https://127.0.0.1:{port}/{path}", trust, saying)
+        def healthy(port: int, path: str, text: str = "") -> Callable[[], bool]:
+            return lambda: is_healthy(f"https://127.0.0.1:{port}/{path}", trust, text)
 
         def component(name: str, command: list[str], ready: Callable[[], bool]) -> Component:
             return Component(name, command, self.logs / f"{name}.log", ready, self._guard)
@@ -253,7 +253,7 @@ class Cluster:
         self.controller_manager = component(
             "kube-controller-manager",
             arguments.controller_manager(programs, ports, files, self._node_lifecycle),
-            # It calls itself healthy before any controller runs; then they come into its list one by one.
+            # It reports healthy before any controller runs, and then lists the controllers as they start.
             healthy(ports.controller_manager, "healthz?verbose", "serviceaccount-controller ok"),
         )
         self.scheduler = component(
@@ -263,7 +263,7 @@ class Cluster:
     def _start_components(self) -> None:
         self.etcd.start()
         self.apiserver.start()
-        # These two need the API server and not each other.
+        # These two need the API server but not each other.
         for component in (self.controller_manager, self.scheduler):
             component.spawn()
         for component in (self.controller_manager, self.scheduler):
@@ -273,8 +273,8 @@ class Cluster:
         for component in reversed(self.components):
             component.kill()
 
-    def _configure_scheduler(self, given: Mapping[str, Any]) -> None:
-        document = arguments.scheduler_configuration(self._files.scheduler_kubeconfig, given)
+    def _configure_scheduler(self, overrides: Mapping[str, Any]) -> None:
+        document = arguments.scheduler_configuration(self._files.scheduler_kubeconfig, overrides)
         self._files.scheduler_configuration.write_text(json.dumps(document, indent=2))
 
     def _has_service_account(self, namespace: str) -> bool:
@@ -284,7 +284,7 @@ class Cluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on now, all different."""
+    """Return different free ports of 127.0.0.1."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

@@ -1,4 +1,4 @@
-"""Run kubectl, helm and other programs against the cluster, with every cache of theirs inside its directory."""
+"""Run kubectl, helm and other programs against the cluster, with their caches in its directory."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ class Commands:
         self._binaries = binaries
 
     def environment(self, identity: Identity | None = None) -> dict[str, str]:
-        """The environment in which any program speaks to this cluster, and finds its kubectl and helm first."""
+        """Return the environment with which programs use this cluster and its kubectl and helm."""
         path = [
             str(self._binaries.kubectl.parent),
             str(self._binaries.helm.parent),
@@ -46,7 +46,7 @@ class Commands:
         timeout: float = 60,
         env: dict[str, Any] | None = None,
     ) -> str:
-        """What the program printed; `CommandFailed` with what it said if it ended with another status than 0."""
+        """Return the output of the program. Raise `CommandFailed` with its output on another status than 0."""
         command = [str(program), *arguments, *(["--namespace", namespace] if namespace else [])]
         done = subprocess.run(
             command,

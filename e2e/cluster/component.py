@@ -1,7 +1,7 @@
-"""One process of the control plane: start it, wait for it, stop, pause, kill or restart it.
+"""One process of the control plane: start, stop, pause, kill or restart it, and wait until it is ready.
 
-Each runs in a session of its own, so that a signal reaches its whole group and Ctrl-C in the terminal reaches none
-of them. Its output is appended to one log, over restarts too.
+Each process runs in its own session, so that a signal reaches its whole group and Ctrl-C in the terminal does not.
+Its output is appended to one log across restarts.
 """
 
 import os
@@ -17,7 +17,7 @@ from e2e.cluster.guard import Guard
 
 
 class Component:
-    """A process with a name, a log, and a way to ask whether it is ready."""
+    """A process with a name, a log and a readiness check."""
 
     def __init__(
         self,
@@ -38,17 +38,17 @@ class Component:
 
     @property
     def pid(self) -> int | None:
-        """The process, if there is one."""
+        """The process id, or None if it was not started."""
         return self._process.pid if self._process else None
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is there and says that it is ready."""
+        """Whether it runs and is ready."""
         return self.running and self._ready()
 
     @property
     def running(self) -> bool:
-        """Whether the process is there (a paused one is)."""
+        """Whether the process exists, paused or not."""
         return self._process is not None and self._process.poll() is None
 
     def start(self, timeout: float = 120) -> None:
@@ -57,7 +57,7 @@ class Component:
         self.wait(timeout)
 
     def spawn(self) -> None:
-        """Start it, and leave the waiting for later."""
+        """Start it without waiting until it is ready."""
         if self.running:
             return
         with self.log.open("ab") as log:
@@ -72,23 +72,23 @@ class Component:
         self._guard.watch(self._process.pid)
 
     def wait(self, timeout: float = 120) -> None:
-        """Wait until it is ready; an early end or `timeout` seconds raise, with the end of its log."""
+        """Wait until it is ready. Raise with the end of its log if it exits or after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while not self._ready():
             if not self.running:
-                raise ComponentFailed(f"{self.name} ended with {self._status()}", self.tail())
+                raise ComponentFailed(f"{self.name} exited with {self._status()}", self.tail())
             if time.monotonic() > deadline:
                 raise ComponentFailed(f"{self.name} was not ready after {timeout:g} s", self.tail())
             time.sleep(0.05)
 
     def terminate(self) -> None:
-        """Ask it to end, as an operator would, and leave the waiting for later."""
+        """Send SIGTERM without waiting for the end."""
         if self.running:
             self._signal(signal.SIGCONT)
             self._signal(signal.SIGTERM)
 
     def stop(self, timeout: float = 10) -> None:
-        """Ask it to end; after `timeout` seconds kill it."""
+        """Send SIGTERM, and SIGKILL after `timeout` seconds."""
         if self.running:
             self.terminate()
             try:
@@ -99,7 +99,7 @@ class Component:
         self.kill()
 
     def kill(self) -> None:
-        """End it at once, as a machine that loses power would."""
+        """Kill it, like a machine that loses power."""
         if self._process is None:
             return
         if self.running:
@@ -109,21 +109,21 @@ class Component:
         self._process = None
 
     def restart(self, timeout: float = 120) -> None:
-        """Stop it, start it, wait until it is ready."""
+        """Stop it, start it and wait until it is ready."""
         self.stop()
         self.start(timeout)
 
     def pause(self) -> None:
-        """Freeze it: connections stay open, and nothing answers on them."""
+        """Freeze it: connections stay open without a response."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused one go on."""
+        """Resume a paused process."""
         self._signal(signal.SIGCONT)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Frozen for the length of a `with` block."""
+        """Freeze it for a `with` block."""
         self.pause()
         try:
             yield
@@ -132,11 +132,11 @@ class Component:
 
     @property
     def log_size(self) -> int:
-        """How long its log is: the `start` for `tail` that shows only what comes next."""
+        """The size of its log; pass it to `tail` as `start` to see only later lines."""
         return self.log.stat().st_size if self.log.exists() else 0
 
     def tail(self, lines: int = 30, start: int = 0) -> str:
-        """The last lines of its log that were written after the byte `start`."""
+        """Return the last lines of its log that were written after byte `start`."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as log:

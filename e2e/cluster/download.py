@@ -1,7 +1,7 @@
-"""Download the official release, where the network lets us.
+"""Download the official release.
 
-The last resort: many test machines reach package registries and nothing else. Each program is checked against the
-SHA-256 that is published beside it.
+This is the last resort: many test machines reach only package registries. Each program is checked against the
+published SHA-256.
 """
 
 import hashlib

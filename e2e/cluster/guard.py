@@ -1,9 +1,9 @@
-"""End what this process started, however it ends.
+"""Kill the processes that a test run started, however the run ends.
 
-A test runner may be killed outright, and then no `finally` and no `atexit` runs. So the process groups are told
-to a small second process which waits for the end of its standard input: the kernel closes that pipe with the
-runner, whatever ended it. The guard then kills the groups that are left and removes the directory. It costs
-8 MB, and unlike a parent-death signal it does not depend on the thread that started a component.
+If the test runner is killed, neither `finally` nor `atexit` runs. So a small second process keeps a list of process
+groups and reads its standard input: the kernel closes that pipe when the runner ends for any reason. The guard then
+kills the remaining groups and removes the directory. It needs 8 MB and, unlike a parent-death signal, does not
+depend on the thread that started a component.
 """
 
 import subprocess
@@ -30,7 +30,7 @@ for attempt in range(50):
 
 
 class Guard:
-    """Watches over process groups and one directory until it is closed or this process ends."""
+    """Kills process groups and removes one directory when it is closed or this process ends."""
 
     def __init__(self, directory: Path) -> None:
         self._process = subprocess.Popen(
@@ -38,24 +38,24 @@ class Guard:
             stdin=subprocess.PIPE,
             text=True,
             cwd="/",
-            start_new_session=True,  # Ctrl-C in the terminal is not for it
+            start_new_session=True,  # not interrupted by Ctrl-C in the terminal
         )
 
     def watch(self, group: int) -> None:
         """Kill this process group at the end."""
-        self._tell(f"+ {group}")
+        self._send(f"+ {group}")
 
     def forget(self, group: int) -> None:
-        """The group has ended; its number may soon be somebody else's."""
-        self._tell(f"- {group}")
+        """Do not kill this group: it has ended, and its id may be reused."""
+        self._send(f"- {group}")
 
     def close(self) -> None:
-        """Kill what is left, remove the directory, and wait until that is done."""
+        """Kill the remaining groups, remove the directory and wait until both are done."""
         if self._process.stdin and not self._process.stdin.closed:
             self._process.stdin.close()
         self._process.wait(timeout=30)
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process.stdin
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()

@@ -1,4 +1,4 @@
-"""Who speaks to the API server, and the kubeconfig that lets kubectl, helm and gpufleet speak as them."""
+"""Identities at the API server, with kubeconfigs for kubectl, helm and gpufleet."""
 
 import base64
 import json
@@ -12,7 +12,7 @@ from e2e.cluster.pki import KeyPair
 
 @dataclass(frozen=True)
 class Identity:
-    """A user or service account at one address of the API server; proves itself by certificate or by token."""
+    """A user with a certificate or a service account with a token, at one address of the API server."""
 
     name: str
     url: str
@@ -23,26 +23,26 @@ class Identity:
     namespace: str = "default"
 
     def through(self, url: str, file: str) -> "Identity":
-        """The same identity at another address, such as a proxy's; `file` names its kubeconfig."""
+        """Return the same identity at another address, such as a proxy's; `file` names its kubeconfig."""
         kubeconfig = self.kubeconfig.with_name(f"{file}.kubeconfig")
         return write(
             Identity(self.name, url, self.ca, kubeconfig, self.certificate, self.token, self.namespace)
         )
 
     def ssl_context(self) -> ssl.SSLContext:
-        """Trusts the cluster's authority, and shows the certificate if there is one."""
+        """Return a context that trusts the cluster's authority and presents the client certificate, if any."""
         context = ssl.create_default_context(cafile=str(self.ca))
         if self.certificate:
             context.load_cert_chain(self.certificate.certificate, self.certificate.key)
         return context
 
     def headers(self) -> dict[str, str]:
-        """The Authorization header, where a token is the proof."""
+        """Return the Authorization header of a token, if any."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 
 def write(identity: Identity) -> Identity:
-    """Write the kubeconfig of an identity, with everything inside it, and return the identity."""
+    """Write the self-contained kubeconfig of an identity and return the identity."""
     user: dict[str, Any] = {"token": identity.token} if identity.token else {}
     if identity.certificate:
         user["client-certificate-data"] = _encoded(identity.certificate.certificate)

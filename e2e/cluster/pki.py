@@ -1,7 +1,7 @@
-"""A certificate authority for one cluster, thrown away with it.
+"""A certificate authority for one cluster, deleted with it.
 
-Elliptic keys, because making them takes no time. One authority signs the servers and the users: the common name
-is the user, the organizations are the groups, as kube-apiserver reads them.
+Elliptic-curve keys, because they are fast to generate. One authority signs server and client certificates. The
+common name is the user and the organizations are the groups, as kube-apiserver reads them.
 """
 
 import datetime
@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_LIFE = datetime.timedelta(days=2)
+_LIFETIME = datetime.timedelta(days=2)
 _SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 _SERVER_ADDRESSES = ("127.0.0.1", "::1", "10.0.0.1")
 
@@ -29,7 +29,7 @@ class KeyPair:
 
 
 class Authority:
-    """Signs certificates into `directory`; `certificate` is what clients trust."""
+    """Writes signed certificates into `directory`; clients trust `certificate`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -54,11 +54,11 @@ class Authority:
 
     @property
     def certificate(self) -> Path:
-        """The certificate of the authority itself."""
+        """The certificate of the authority."""
         return self.pair.certificate
 
     def server(self, file: str) -> KeyPair:
-        """A serving certificate for loopback and the names of the `kubernetes` service."""
+        """Return a serving certificate for loopback and the names of the `kubernetes` service."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(name) for name in _SERVER_NAMES]
         names += [x509.IPAddress(ipaddress.ip_address(address)) for address in _SERVER_ADDRESSES]
@@ -68,7 +68,7 @@ class Authority:
         return self._write(file, _for(builder, ExtendedKeyUsageOID.SERVER_AUTH), key)
 
     def user(self, file: str, name: str, groups: Iterable[str] = ()) -> KeyPair:
-        """A client certificate for the user `name` in `groups`."""
+        """Return a client certificate for the user `name` in `groups`."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._builder(_name(name, groups), key)
         return self._write(file, _for(builder, ExtendedKeyUsageOID.CLIENT_AUTH), key)
@@ -82,8 +82,8 @@ class Authority:
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + _LIFE)
-            # Python 3.13 and later refuse a chain without these two.
+            .not_valid_after(now + _LIFETIME)
+            # Python 3.13 and later require these two.
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
@@ -99,7 +99,7 @@ class Authority:
 
 
 def signing_keys(directory: Path) -> tuple[Path, Path]:
-    """The private and the public key that service account tokens are signed and checked with."""
+    """Write the key pair that signs and verifies service account tokens."""
     key = ec.generate_private_key(ec.SECP256R1())
     private, public = directory / "service-account.key", directory / "service-account.pub"
     write_private_key(private, key)
@@ -112,7 +112,7 @@ def signing_keys(directory: Path) -> tuple[Path, Path]:
 
 
 def write_private_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    """Write the key so that only its owner reads it."""
+    """Write the key, readable only by its owner."""
     path.touch(mode=0o600)
     path.write_bytes(
         key.private_bytes(

@@ -1,7 +1,7 @@
-"""A TCP proxy in front of the API server, to cut or stall connections on purpose.
+"""A TCP proxy in front of the API server that cuts or stalls connections.
 
-Written by hand because a fault must happen at a given moment, on the connections of one client and no other.
-It runs in a thread of its own, so that tests of any kind, with or without an event loop, can use it.
+Written by hand because a fault must happen at a given moment and only on the connections of one client. It runs in
+its own thread, so that tests with and without an event loop can use it.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _CHUNK = 64 * 1024
 
 
 class Proxy:
-    """Passes bytes to `target` until told otherwise; `port` is where it listens on 127.0.0.1."""
+    """Forwards bytes to the port `target`; listens on `port` of 127.0.0.1."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -30,12 +30,12 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """The API server as seen through the proxy."""
+        """The address of the API server through the proxy."""
         return f"https://127.0.0.1:{self.port}"
 
     @property
     def connections(self) -> int:
-        """How many connections it has taken since it began."""
+        """The number of connections accepted so far."""
         return self._accepted
 
     def cut(self) -> None:
@@ -44,21 +44,21 @@ class Proxy:
         self.drop()
 
     def drop(self) -> None:
-        """Reset every connection; new ones pass."""
+        """Reset every connection; new ones work."""
         self._background.call(self._reset())
 
     def stall(self) -> None:
-        """Take connections and bytes, and pass nothing on: a network that has gone silent."""
-        self._background.soon(self._flowing.clear)
+        """Accept connections and bytes but forward nothing, like a network that drops packets."""
+        self._background.call_function(self._flowing.clear)
 
     def heal(self) -> None:
-        """Pass again, whatever was wrong before; what was held back while stalled goes on."""
-        self._background.soon(self._flowing.set)
+        """End every fault and forward the bytes that were held back while stalled."""
+        self._background.call_function(self._flowing.set)
         if not self._server.is_serving():
             self._server = self._background.call(self._listen(self.port))
 
     def close(self) -> None:
-        """Drop every connection and end."""
+        """Reset every connection and stop."""
         if self._background.running:
             self.cut()
             self._background.close()
@@ -80,7 +80,7 @@ class Proxy:
     async def _reset(self) -> None:
         for writer in list(self._open):
             if not writer.transport.is_closing():
-                # A linger of zero makes the kernel send RST: a cut line, not a polite end.
+                # With a linger time of zero the kernel sends RST instead of FIN.
                 raw = writer.get_extra_info("socket")
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 writer.transport.abort()
@@ -94,13 +94,13 @@ class Proxy:
             return
         self._open |= {writer, upstream}
         try:
-            await asyncio.gather(self._pass(reader, upstream), self._pass(upstream_reader, writer))
+            await asyncio.gather(self._forward(reader, upstream), self._forward(upstream_reader, writer))
         finally:
             self._open -= {writer, upstream}
             writer.transport.abort()
             upstream.transport.abort()
 
-    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         try:
             while data := await source.read(_CHUNK):
                 await self._flowing.wait()

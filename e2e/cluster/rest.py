@@ -1,6 +1,6 @@
-"""The few calls that the harness itself makes to the API server, and tests that want no client in between.
+"""A minimal client for the API server, for the harness and for tests that check results without gpufleet's client.
 
-The standard library, on purpose: a test of gpufleet's own client needs a witness that shares no code with it.
+It uses only the standard library, so that it shares no code with the client under test.
 """
 
 import http.client
@@ -19,7 +19,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 
 class Rest:
-    """Asks the API server as one identity."""
+    """Calls the API server as one identity."""
 
     def __init__(self, identity: Identity, timeout: float = 30) -> None:
         self._address = urlsplit(identity.url).netloc
@@ -28,7 +28,7 @@ class Rest:
         self._timeout = timeout
 
     def get(self, path: str) -> Any:
-        """An object, or a list of them."""
+        """GET an object or a list."""
         return self.call("GET", path)
 
     def create(self, path: str, body: Mapping[str, Any]) -> Any:
@@ -40,11 +40,11 @@ class Rest:
         return self.call("PATCH", path, body, kind)
 
     def delete(self, path: str, options: Mapping[str, Any] | None = None) -> Any:
-        """DELETE, with `DeleteOptions` if there are any."""
+        """DELETE, with `DeleteOptions` if given."""
         return self.call("DELETE", path, options)
 
     def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """One request; the answer's JSON. A status of 400 and above raises `Refused`."""
+        """Send a request and return the JSON of the response. Raise `RequestFailed` from status 400."""
         status, text = self.raw(method, path, body, kind)
         if status >= 400:
             raise RequestFailed(method, path, status, text)
@@ -53,7 +53,7 @@ class Rest:
     def raw(
         self, method: str, path: str, body: Any = None, kind: str = "application/json"
     ) -> tuple[int, str]:
-        """One request on a connection of its own; the status and the text of the answer."""
+        """Send a request on a new connection and return the status and text of the response."""
         headers = {**self._headers, "Accept": "application/json"}
         payload = None
         if body is not None:
@@ -62,14 +62,14 @@ class Rest:
         connection = http.client.HTTPSConnection(self._address, timeout=self._timeout, context=self._context)
         try:
             connection.request(method, path, payload, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            response = connection.getresponse()
+            return response.status, response.read().decode()
         finally:
             connection.close()
 
 
-def is_healthy(url: str, context: ssl.SSLContext | None = None, saying: str = "") -> bool:
-    """Whether a health endpoint says 200 within two seconds, with the words `saying` in its answer."""
+def is_healthy(url: str, context: ssl.SSLContext | None = None, text: str = "") -> bool:
+    """Return whether a health endpoint responds 200 within two seconds, with `text` in its body."""
     parts = urlsplit(url)
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
@@ -78,8 +78,8 @@ def is_healthy(url: str, context: ssl.SSLContext | None = None, saying: str = ""
         connection = http.client.HTTPConnection(parts.netloc, timeout=2)
     try:
         connection.request("GET", f"{parts.path}?{parts.query}")
-        answer = connection.getresponse()
-        return answer.status == 200 and saying in answer.read().decode()
+        response = connection.getresponse()
+        return response.status == 200 and text in response.read().decode()
     except (OSError, http.client.HTTPException):
         return False
     finally:

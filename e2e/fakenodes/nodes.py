@@ -44,9 +44,9 @@ class FakeNodes:
         self._removals: set[str] = set()
         self._numbers = itertools.count(1)
         self.problems: list[str] = []
-        self._background.begin(self._follow_pods())
+        self._background.start(self._follow_pods())
         if heartbeat_s:
-            self._background.begin(self._keep_beating(heartbeat_s))
+            self._background.start(self._keep_beating(heartbeat_s))
 
     # What tests ask for
 
@@ -81,7 +81,7 @@ class FakeNodes:
 
     def disconnect(self, name: str) -> None:
         """The node says nothing any more: no heartbeat, no word about its pods. `hear` ends it."""
-        self._background.soon(lambda: self._silent.add(name))
+        self._background.call_function(lambda: self._silent.add(name))
 
     def reconnect(self, name: str) -> None:
         """A silent node is back: it takes up its pods where they are."""
@@ -90,7 +90,7 @@ class FakeNodes:
     def finish(self, namespace: str, pod: str, exit_code: int = 0) -> None:
         """End the containers of a running pod."""
         fake_pod = self._started(namespace, pod)
-        self._background.soon(lambda: fake_pod.exit(exit_code))
+        self._background.call_function(lambda: fake_pod.exit(exit_code))
 
     def environment(self, namespace: str, pod: str, container: str | None = None) -> dict[str, str]:
         """What a container of a started pod saw in its environment; the first container unless named."""

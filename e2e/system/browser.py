@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, logged in as a user of the cluster."""
+"""Open the dashboard in a real browser, logged in with a service account token."""
 
 import shutil
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shut
 
 
 def missing() -> str:
-    """What this machine lacks for a look at the dashboard; empty if nothing."""
+    """Return what this machine lacks to open the dashboard, or an empty string."""
     if _CHROMIUM is None:
         return "Chromium (apt-get install chromium)"
     if not (STATIC / "index.html").is_file():
@@ -24,9 +24,12 @@ def missing() -> str:
 
 @contextmanager
 def dashboard(system: System) -> Iterator[Page]:
-    """The overview of a fresh browser; skips where there is none. No event loop may run in this thread meanwhile."""
-    if lack := missing():
-        pytest.skip(f"needs {lack}")
+    """Open the overview in a new browser, or skip the test without one.
+
+    Playwright runs an event loop in this thread, so the block cannot run another one.
+    """
+    if needed := missing():
+        pytest.skip(f"needs {needed}")
     expect.set_options(timeout=30_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])

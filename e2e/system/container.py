@@ -1,8 +1,7 @@
-"""What a container of the charts would run, as a program of this machine.
+"""Translate a container of the charts into a program that runs on this machine.
 
-Arguments and environment are the container's own. What a machine gives a container is given here: its volumes are
-folders, whose paths take the place of the mount paths wherever those occur; its service account is a kubeconfig;
-its address is 127.0.0.1, on a free port.
+Arguments and environment are those of the container. Its volumes are directories, whose paths replace the mount
+paths wherever they occur. Its service account is a kubeconfig. It listens on a free port of 127.0.0.1.
 """
 
 import json
@@ -24,7 +23,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Program:
-    """A command, its environment, and where it listens."""
+    """A command, its environment, and the address it listens on."""
 
     command: list[str]
     environment: dict[str, str]
@@ -35,33 +34,35 @@ class Program:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address it listens on."""
         return f"{self.scheme}://127.0.0.1:{self.port}"
 
 
 @dataclass(frozen=True)
 class ContainerContext:
-    """What the container finds: its variables, volumes, account, and other Services."""
+    """What a container gets from its pod: variables, volumes, service account, and access to Services."""
 
     cluster: Cluster
     identity: Identity
     variables: Mapping[str, str]
     mounts: Mapping[str, Path]
     service: Callable[[str, int], int]
-    """The local port of a Service, by its DNS name and port."""
+    """Returns the local port of a Service, by its DNS name and port."""
 
     def local(self, text: str) -> str:
-        """The text with paths of this machine."""
+        """Replace mount paths in `text` by paths of this machine."""
         longest_first = sorted(self.mounts, key=len, reverse=True)
-        mounted = re.compile(rf"(?<![\w./-])({'|'.join(map(re.escape, longest_first)) or '(?!)'})(?![\w.-])")
-        return mounted.sub(lambda found: str(self.mounts[found[1]]), text)
+        mount_paths = re.compile(
+            rf"(?<![\w./-])({'|'.join(map(re.escape, longest_first)) or '(?!)'})(?![\w.-])"
+        )
+        return mount_paths.sub(lambda found: str(self.mounts[found[1]]), text)
 
 
 def program(container: Json, context: ContainerContext) -> Program:
-    """The program that stands for a container of gpufleet or for a kube-scheduler."""
+    """Return the program for a container of gpufleet or of kube-scheduler."""
     [port] = free_ports(1)
     probe = container["readinessProbe"]["httpGet"]
-    made = Program(
+    base = Program(
         command=[],
         environment=context.cluster.commands.environment(context.identity),
         port=port,
@@ -70,27 +71,27 @@ def program(container: Json, context: ContainerContext) -> Program:
         ready=probe["path"],
     )
     if container.get("command") == ["kube-scheduler"]:
-        return _kube_scheduler(made, container, context)
-    return _gpufleet(made, container, context)
+        return _kube_scheduler(base, container, context)
+    return _gpufleet(base, container, context)
 
 
-def _gpufleet(made: Program, container: Json, context: ContainerContext) -> Program:
+def _gpufleet(base: Program, container: Json, context: ContainerContext) -> Program:
     variables = {name: context.local(value) for name, value in context.variables.items()}
     for name, value in variables.items():
         if name.startswith("GPUFLEET_") and name.endswith("_HOST") and value == "0.0.0.0":
             variables[name] = "127.0.0.1"
-            variables[name.removesuffix("HOST") + "PORT"] = str(made.port)
+            variables[name.removesuffix("HOST") + "PORT"] = str(base.port)
     command = [sys.executable, "-m", "gpufleet", *container["args"]]
-    # What the test runner's own environment says is not the container's.
-    inherited = {name: value for name, value in made.environment.items() if not name.startswith("GPUFLEET_")}
-    return replace(made, command=command, environment={**inherited, **variables})
+    # Settings in the environment of the test runner must not reach the container.
+    inherited = {name: value for name, value in base.environment.items() if not name.startswith("GPUFLEET_")}
+    return replace(base, command=command, environment={**inherited, **variables})
 
 
-def _kube_scheduler(made: Program, container: Json, context: ContainerContext) -> Program:
+def _kube_scheduler(base: Program, container: Json, context: ContainerContext) -> Program:
     kubeconfig = str(context.identity.kubeconfig)
     arguments = [context.local(each) for each in container["args"] if not each.startswith("--secure-port")]
-    [given] = [each for each in arguments if each.startswith("--config=")]
-    file = Path(given.removeprefix("--config="))
+    [config] = [each for each in arguments if each.startswith("--config=")]
+    file = Path(config.removeprefix("--config="))
     configuration = yaml.safe_load(file.read_text())
     configuration["clientConnection"] = {
         **configuration.get("clientConnection", {}),
@@ -100,16 +101,16 @@ def _kube_scheduler(made: Program, container: Json, context: ContainerContext) -
         address = urlsplit(extender["urlPrefix"])
         port = context.service(str(address.hostname), int(address.port or 80))
         extender["urlPrefix"] = f"http://127.0.0.1:{port}"
-    local = file.with_name(f"local-{made.port}.json")
+    local = file.with_name(f"local-{base.port}.json")
     local.write_text(json.dumps(configuration))
     command = [
         str(context.cluster.binaries.scheduler),
-        *(each for each in arguments if each != given),
+        *(each for each in arguments if each != config),
         f"--config={local}",
         "--bind-address=127.0.0.1",
-        f"--secure-port={made.port}",
-        f"--cert-dir={file.parent / str(made.port)}",
+        f"--secure-port={base.port}",
+        f"--cert-dir={file.parent / str(base.port)}",
         f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}",
     ]
-    return replace(made, command=command)
+    return replace(base, command=command)

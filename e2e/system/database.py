@@ -1,4 +1,4 @@
-"""A PostgreSQL of its own for the server, on 127.0.0.1, which can be killed and started again."""
+"""A PostgreSQL server on 127.0.0.1 that tests can kill and restart."""
 
 import contextlib
 import os
@@ -15,15 +15,15 @@ from e2e.cluster.cluster import free_ports
 from gpufleet.store.postgres.data_directory import DATABASE, prepare
 
 _OPTIONS = {"max_connections": "60", "shared_buffers": "32MB", "synchronous_commit": "on", "fsync": "off"}
-"""Without fsync, since nothing outlives the machine; a commit is still in the hands of the kernel when it counts."""
+"""No fsync: a killed process loses nothing that the kernel already has, and the data need not survive the machine."""
 
 
 class Database:
-    """A context manager; `url` is how to connect."""
+    """A context manager that runs the server; clients connect to `url`."""
 
-    def __init__(self, place: Path) -> None:
-        """`place` is where its files go, in a folder of their own."""
-        self._folder = Path(tempfile.mkdtemp(prefix="database-", dir=place))
+    def __init__(self, directory: Path) -> None:
+        """Put all files into a new directory below `directory`."""
+        self._folder = Path(tempfile.mkdtemp(prefix="database-", dir=directory))
         self._cluster = prepare(
             self._folder / "postgres", self._folder / "run", self._folder / "log", durable=False
         )
@@ -32,13 +32,13 @@ class Database:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the server and wait until it takes connections."""
+        """Start the server and wait until it accepts connections."""
         options = {**_OPTIONS, "listen_addresses": "127.0.0.1", "port": str(self.port)}
         self._process = self._cluster.spawn(options)
-        Cluster.wait_for("PostgreSQL", self._answers)
+        Cluster.wait_for("PostgreSQL", self._accepts_connections)
 
     def stop(self) -> None:
-        """A clean end."""
+        """Shut the server down cleanly."""
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -46,7 +46,7 @@ class Database:
             self._process = None
 
     def kill(self) -> None:
-        """End it at once, as a machine that loses power would; `start` recovers."""
+        """End it immediately, like a crash; `start` recovers."""
         if pid := self._cluster.postmaster():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGQUIT)
@@ -63,9 +63,9 @@ class Database:
         self.stop()
         shutil.rmtree(self._folder)
 
-    def _answers(self) -> bool:
+    def _accepts_connections(self) -> bool:
         return self._run("pg_isready").returncode == 0
 
-    def _run(self, program: str, *words: str) -> "subprocess.CompletedProcess[bytes]":
-        command = [str(self._cluster.programs / program), "-h", "127.0.0.1", "-p", str(self.port), *words]
+    def _run(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
+        command = [str(self._cluster.programs / program), "-h", "127.0.0.1", "-p", str(self.port), *arguments]
         return subprocess.run(command, capture_output=True, timeout=30, check=False)

@@ -1,7 +1,7 @@
-"""Another time for one process: libfaketime, found on this machine or taken from Debian's archive.
+"""Move the clock of one process with libfaketime, installed on this machine or taken from Debian's archive.
 
-Hours are computed when they are over, and no test waits for that. `gpufleet db backfill` computes any hour from what
-is stored, so it is told that the hour is over. Everything else runs on the true clock.
+Hours are computed after they end, and tests don't wait for that. `gpufleet db backfill` computes any hour from
+stored data, so it runs with a clock that is ahead. Everything else runs on the real clock.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ _NAME = "**/faketime/libfaketime.so.1"
 
 
 def clock_ahead(seconds: int) -> dict[str, str]:
-    """Variables with which a process sees a clock that is so far ahead; skips where there is no library for it."""
+    """Return variables that set a process's clock `seconds` ahead. Skip the test without libfaketime."""
     return {"LD_PRELOAD": str(_library()), "FAKETIME": f"+{seconds}"}
 
 

@@ -1,9 +1,9 @@
-"""A process of this machine for each pod of the charts.
+"""Run a local process for each pod of the charts.
 
-The pods are there: controllers make them, kube-scheduler binds them, fake nodes play them. A played pod runs nothing,
-so for each a process is started with the container's arguments, its environment as the player resolved it (downward
-API, secrets), its volumes, and a token of its service account. Services lead to these processes (see
-`e2e/cluster/network.py`). `settle` brings the processes in line with the pods that are there now, as after an
+Controllers create the pods, kube-scheduler binds them, fake nodes report them as running but execute nothing. So
+each pod gets a process with its container's arguments, its environment as the fake node resolved it (downward API,
+secrets), its volumes and a token of its service account. Services lead to these processes (see
+`e2e/cluster/network.py`). `reconcile` starts and stops processes to match the current pods, for example after an
 upgrade.
 """
 
@@ -24,15 +24,15 @@ from e2e.fakenodes import FakeNodes
 from e2e.system.container import ContainerContext, Program, program
 
 COMPONENTS = ("scheduler", "kube-scheduler", "webhook", "agent", "server")
-"""What gpufleet's charts run, by the label `app.kubernetes.io/component`."""
+"""Values of the label `app.kubernetes.io/component` in gpufleet's charts."""
 
-_OURS = "labelSelector=app.kubernetes.io/part-of%3Dgpufleet"
+_SELECTOR = "labelSelector=app.kubernetes.io/part-of%3Dgpufleet"
 _COMPONENT = "app.kubernetes.io/component"
 
 
 @dataclass(frozen=True)
 class PodProcess:
-    """The process that stands for one pod: `process` starts, stops, kills, pauses and restarts it."""
+    """The process of one pod: `process` starts, stops, kills, pauses and restarts it."""
 
     component: str
     pod: Mapping[str, Any]
@@ -41,54 +41,54 @@ class PodProcess:
 
     @property
     def name(self) -> str:
-        """The pod's."""
+        """The name of the pod."""
         return str(self.pod["metadata"]["name"])
 
     @property
     def node(self) -> str:
-        """The pod's node."""
+        """The node of the pod."""
         return str(self.pod["spec"]["nodeName"])
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address the process listens on."""
         return self.program.url
 
     @property
     def live(self) -> bool:
-        """What a liveness probe would find."""
-        return self.process.running and _asked(self.url + self.program.live)
+        """Whether the liveness probe passes."""
+        return self.process.running and _probe(self.url + self.program.live)
 
     @property
     def ready(self) -> bool:
-        """What a readiness probe would find."""
-        return self.process.running and _asked(self.url + self.program.ready)
+        """Whether the readiness probe passes."""
+        return self.process.running and _probe(self.url + self.program.ready)
 
 
 class PodProcesses:
-    """The processes of all releases in one namespace; `machines` says which GPUs a node has."""
+    """The processes of all releases in one namespace; `machines` describes the GPUs of each node."""
 
     def __init__(
         self, cluster: Cluster, nodes: FakeNodes, namespace: str, machines: Mapping[str, State]
     ) -> None:
         self.cluster, self.nodes, self.namespace = cluster, nodes, namespace
         self.gpus: dict[str, NvmlShim] = {}
-        """The driver of each node, to be changed while agents read it."""
-        self.through: Callable[[str, Identity], Identity] = lambda pod, identity: identity
-        """How the process of a pod reaches the API server: as it is, or through a proxy that can be cut."""
+        """The GPU driver of each node; tests change it while agents read it."""
+        self.identity_of: Callable[[str, Identity], Identity] = lambda pod, identity: identity
+        """Returns the identity with which a pod's process reaches the API server, possibly through a proxy."""
         self._processes: dict[str, PodProcess] = {}
         self._listening: dict[str, int] = {}
         for node, state in machines.items():
             self.add_machine(node, state)
 
     def add_machine(self, node: str, state: State) -> None:
-        """Give a node GPUs; no two nodes have a GPU of the same UUID."""
+        """Give a node GPUs, with UUIDs that no other node has."""
         folder = self._folder("nodes", node)
         self.gpus[node] = NvmlShim(build_shim(), folder)
-        self.gpus[node].describe(of_node(state, node))
+        self.gpus[node].describe(with_node_uuids(state, node))
 
     def of(self, component: str, node: str | None = None) -> list[PodProcess]:
-        """The parts of one component, of one node if it is named."""
+        """Return the processes of one component, on one node if given."""
         return [
             each
             for each in self._processes.values()
@@ -96,57 +96,57 @@ class PodProcesses:
         ]
 
     def one(self, component: str, node: str | None = None) -> PodProcess:
-        """The only one."""
-        [part] = self.of(component, node)
-        return part
+        """Return the only process of a component."""
+        [process] = self.of(component, node)
+        return process
 
     def pod_logs(self, node: str) -> Path:
-        """`/var/log/pods` of a node, for tests to write logs of containers into."""
+        """Return the directory that stands for `/var/log/pods` of a node; tests write container logs there."""
         return self._folder("nodes", node, "log-pods")
 
     def pod_resources(self, node: str) -> Path:
-        """Where the agent of a node looks for its kubelet's socket, for tests to serve there."""
+        """Return the path of the kubelet's pod-resources socket on a node; tests serve there."""
         return self._folder("nodes", node, "lib-kubelet-pod-resources") / "kubelet.sock"
 
     def reconcile(self, timeout: float = 120) -> None:
-        """End processes whose pods are gone, start those of new pods, and wait until every component is ready."""
-        self.cluster.wait_for("running pods of the charts", self._pods_as_wished, timeout=timeout)
+        """Stop processes of deleted pods, start those of new pods, and wait until every component is ready."""
+        self.cluster.wait_for("running pods of the charts", self._rollouts_complete, timeout=timeout)
         pods = {pod["metadata"]["uid"]: pod for pod in self._pods()}
         for uid in self._processes.keys() - pods.keys():
             self._processes.pop(uid).process.stop()
         for uid in pods.keys() - self._processes.keys():
-            self._processes[uid] = self._make(pods[uid])
+            self._processes[uid] = self._create(pods[uid])
             self._processes[uid].process.spawn()
         self._route()
-        for part in self._processes.values():
-            part.process.wait(timeout)
+        for each in self._processes.values():
+            each.process.wait(timeout)
         self.wait_until_ready(timeout)
 
     def wait_until_ready(self, timeout: float = 120) -> None:
-        """Wait until all are ready; of the schedulers, the one that leads."""
+        """Wait until all processes are ready; of the schedulers, only the leader is."""
         for component in COMPONENTS:
-            parts = self.of(component)
+            processes = self.of(component)
             enough = any if component == "scheduler" else all
-            if parts:
+            if processes:
                 self.cluster.wait_for(
                     f"ready {component}",
-                    lambda parts=parts, enough=enough: enough(each.ready for each in parts),  # type: ignore[misc]
+                    lambda processes=processes, enough=enough: enough(each.ready for each in processes),  # type: ignore[misc]
                     timeout=timeout,
                 )
 
     def stop(self) -> None:
-        """End all processes."""
-        for part in self._processes.values():
-            part.process.terminate()
-        for part in self._processes.values():
-            part.process.stop()
+        """Stop all processes."""
+        for each in self._processes.values():
+            each.process.terminate()
+        for each in self._processes.values():
+            each.process.stop()
         self._processes.clear()
         self._route()
 
     # From pods to processes
 
     def _pods(self) -> list[dict[str, Any]]:
-        found = self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/pods?{_OURS}")["items"]
+        found = self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/pods?{_SELECTOR}")["items"]
         return [
             pod
             for pod in found
@@ -156,22 +156,22 @@ class PodProcesses:
             and pod["spec"]["nodeName"] in self.nodes.names
         ]
 
-    def _pods_as_wished(self) -> bool:
-        """Whether every Deployment and DaemonSet has the pods of its newest template, and no others."""
+    def _rollouts_complete(self) -> bool:
+        """Return whether every Deployment and DaemonSet has exactly the pods of its newest template."""
         apps = f"/apis/apps/v1/namespaces/{self.namespace}"
-        deployments = self.cluster.api.get(f"{apps}/deployments?{_OURS}")["items"]
-        daemon_sets = self.cluster.api.get(f"{apps}/daemonsets?{_OURS}")["items"]
+        deployments = self.cluster.api.get(f"{apps}/deployments?{_SELECTOR}")["items"]
+        daemon_sets = self.cluster.api.get(f"{apps}/daemonsets?{_SELECTOR}")["items"]
         nodes = len(self.nodes.names)
         return all(_replicas_ready(each) for each in deployments) and all(
             _on_all_nodes(each, nodes) for each in daemon_sets
         )
 
-    def _make(self, pod: Mapping[str, Any]) -> PodProcess:
+    def _create(self, pod: Mapping[str, Any]) -> PodProcess:
         name, component = pod["metadata"]["name"], pod["metadata"]["labels"][_COMPONENT]
         [container] = pod["spec"]["containers"]
         context = ContainerContext(
             cluster=self.cluster,
-            identity=self.through(
+            identity=self.identity_of(
                 name, self.cluster.service_account(self.namespace, pod["spec"]["serviceAccountName"])
             ),
             variables=self.nodes.environment(self.namespace, name, container["name"]),
@@ -182,13 +182,13 @@ class PodProcesses:
             },
             service=self.service_port,
         )
-        made = program(container, context)
+        local = program(container, context)
         node = pod["spec"]["nodeName"]
         if component == "agent" and node in self.gpus:
-            made.environment.update(self.gpus[node].environment())
-        live = made.url + made.live
-        process = self.cluster.process(name, made.command, made.environment, lambda: _asked(live))
-        return PodProcess(component, pod, made, process)
+            local.environment.update(self.gpus[node].environment())
+        live = local.url + local.live
+        process = self.cluster.process(name, local.command, local.environment, lambda: _probe(live))
+        return PodProcess(component, pod, local, process)
 
     def _volume(self, pod: Mapping[str, Any], name: str) -> Path:
         [volume] = [each for each in pod["spec"]["volumes"] if each["name"] == name]
@@ -204,12 +204,12 @@ class PodProcesses:
         return folder
 
     def _files(self, volume: Mapping[str, Any]) -> Iterable[tuple[str, bytes]]:
-        kept = f"/api/v1/namespaces/{self.namespace}"
+        base = f"/api/v1/namespaces/{self.namespace}"
         if "secret" in volume:
-            found = self.cluster.api.get(f"{kept}/secrets/{volume['secret']['secretName']}")
+            found = self.cluster.api.get(f"{base}/secrets/{volume['secret']['secretName']}")
             return [(key, base64.b64decode(value)) for key, value in found["data"].items()]
         if "configMap" in volume:
-            found = self.cluster.api.get(f"{kept}/configmaps/{volume['configMap']['name']}")
+            found = self.cluster.api.get(f"{base}/configmaps/{volume['configMap']['name']}")
             return [(key, value.encode()) for key, value in found["data"].items()]
         return []
 
@@ -221,18 +221,20 @@ class PodProcesses:
     # From Services to processes
 
     def _route(self) -> None:
-        for service in self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/services?{_OURS}")["items"]:
+        for service in self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/services?{_SELECTOR}")[
+            "items"
+        ]:
             selector = service["spec"]["selector"].items()
-            behind = [
-                Backend(part.program.port, lambda part=part: part.ready)  # type: ignore[misc]
-                for part in self._processes.values()
-                if selector <= part.pod["metadata"]["labels"].items()
+            backends = [
+                Backend(each.program.port, lambda each=each: each.ready)  # type: ignore[misc]
+                for each in self._processes.values()
+                if selector <= each.pod["metadata"]["labels"].items()
             ]
             for port in service["spec"]["ports"]:
-                self.cluster.network.route(f"{service['spec']['clusterIP']}:{port['port']}", behind)
+                self.cluster.network.route(f"{service['spec']['clusterIP']}:{port['port']}", backends)
 
     def service_port(self, host: str, port: int) -> int:
-        """The port of 127.0.0.1 that leads to a Service (`name.namespace.svc`)."""
+        """Return the port of 127.0.0.1 that leads to a Service (`name.namespace.svc`)."""
         name, namespace, _ = host.split(".")
         found = self.cluster.api.get(f"/api/v1/namespaces/{namespace}/services/{name}")
         address = f"{found['spec']['clusterIP']}:{port}"
@@ -241,31 +243,31 @@ class PodProcesses:
         return self._listening[address]
 
 
-def of_node(state: State, node: str) -> State:
-    """The machine with UUIDs that no other node's GPUs have."""
-    mark = f"{zlib.crc32(node.encode()):08x}"
-    return {key: value.replace("GPU-00000000", f"GPU-{mark}") for key, value in state.items()}
+def with_node_uuids(state: State, node: str) -> State:
+    """Return the machine with GPU UUIDs derived from the name of the node."""
+    prefix = f"{zlib.crc32(node.encode()):08x}"
+    return {key: value.replace("GPU-00000000", f"GPU-{prefix}") for key, value in state.items()}
 
 
 def _replicas_ready(deployment: Mapping[str, Any]) -> bool:
     counts = ("replicas", "updatedReplicas", "readyReplicas")
-    return _counted(deployment, counts, deployment["spec"]["replicas"])
+    return _has_counts(deployment, counts, deployment["spec"]["replicas"])
 
 
 def _on_all_nodes(daemon_set: Mapping[str, Any], nodes: int) -> bool:
-    """Its own wish is not asked: its controller may not have heard of the newest node."""
-    return _counted(daemon_set, ("desiredNumberScheduled", "updatedNumberScheduled", "numberReady"), nodes)
+    """Compare with the number of nodes: its controller may not have counted the newest node yet."""
+    return _has_counts(daemon_set, ("desiredNumberScheduled", "updatedNumberScheduled", "numberReady"), nodes)
 
 
-def _counted(workload: Mapping[str, Any], counts: Iterable[str], wished: int) -> bool:
+def _has_counts(workload: Mapping[str, Any], counts: Iterable[str], expected: int) -> bool:
     status = workload["status"]
     if status.get("observedGeneration") != workload["metadata"]["generation"]:
         return False
-    return all(status.get(each, 0) == wished for each in counts)
+    return all(status.get(each, 0) == expected for each in counts)
 
 
-def _asked(url: str) -> bool:
-    """A probe as a kubelet's: any certificate will do."""
-    trusting = ssl.create_default_context()
-    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-    return is_healthy(url, trusting)
+def _probe(url: str) -> bool:
+    """Probe like a kubelet, which accepts any certificate."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return is_healthy(url, context)

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes the processes of the charts, as their PodMonitors and ServiceMonitors would ask."""
+"""A real Prometheus that scrapes the processes of the charts, as their PodMonitors and ServiceMonitors configure it."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ scrape_configs:
 
 
 class Prometheus:
-    """A context manager; `process` can be killed and restarted, `follow` tells it of the parts there are."""
+    """A context manager that runs Prometheus; tests can kill and restart `process`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._tools = binaries()
@@ -48,30 +48,30 @@ class Prometheus:
             "prometheus", command, environment, lambda: is_healthy(f"{self.url}/-/ready")
         )
 
-    def scrape(self, parts: PodProcesses) -> None:
-        """Scrape these from now on."""
+    def scrape(self, processes: PodProcesses) -> None:
+        """Scrape the agents and schedulers among `processes` from now on."""
         for file, component in (("agents", "agent"), ("schedulers", "scheduler")):
             targets = [
                 {
-                    "targets": [part.url.removeprefix("http://")],
-                    "labels": {"pod": part.name, "namespace": parts.namespace},
+                    "targets": [each.url.removeprefix("http://")],
+                    "labels": {"pod": each.name, "namespace": processes.namespace},
                 }
-                for part in parts.of(component)
+                for each in processes.of(component)
             ]
-            fresh = self._folder / f"{file}.new"
-            fresh.write_text(json.dumps(targets))
-            fresh.replace(self._folder / f"{file}.json")
+            updated = self._folder / f"{file}.new"
+            updated.write_text(json.dumps(targets))
+            updated.replace(self._folder / f"{file}.json")
 
     def query(self, promql: str) -> list[dict[str, Any]]:
-        """The samples of an instant query, over HTTP."""
-        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": promql}, timeout=10)
-        found: list[dict[str, Any]] = answer.raise_for_status().json()["data"]["result"]
+        """Return the samples of an instant query over HTTP."""
+        response = httpx.get(f"{self.url}/api/v1/query", params={"query": promql}, timeout=10)
+        found: list[dict[str, Any]] = response.raise_for_status().json()["data"]["result"]
         return found
 
     def promtool(self, promql: str) -> list[dict[str, Any]]:
-        """The same by `promtool query instant`."""
-        words = [str(self._tools.promtool), "query", "instant", "--format=json", self.url, promql]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True)
+        """Return the samples of `promtool query instant`."""
+        command = [str(self._tools.promtool), "query", "instant", "--format=json", self.url, promql]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
         found: list[dict[str, Any]] = json.loads(done.stdout)
         return found
 

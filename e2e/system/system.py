@@ -1,7 +1,7 @@
-"""The whole product: both charts installed, a process for each pod, PostgreSQL, Prometheus.
+"""Run the whole product: both charts installed, a process for each pod, PostgreSQL, Prometheus.
 
-The values of the charts do what they would do for a user; those given here only shorten periods, so that a test sees
-in seconds what a cluster sees in minutes, and name the database and the Prometheus of this machine.
+The chart values set here only shorten periods, so that tests take seconds instead of minutes, and point to the
+database and the Prometheus of this machine.
 """
 
 import re
@@ -23,7 +23,7 @@ from e2e.system.database import Database
 from e2e.system.fake_clock import clock_ahead
 from e2e.system.pod_processes import PodProcess, PodProcesses
 from e2e.system.prometheus import Prometheus
-from e2e.system.release import CRDS, Release, remove_definitions
+from e2e.system.release import CRDS, Release, delete_crds
 
 _GPU_LEASE = re.compile(r"gpu-.+-\d+")
 SCHEDULER_VALUES: dict[str, Any] = {
@@ -37,7 +37,7 @@ SERVER_VALUES: dict[str, Any] = {
 
 
 class System:
-    """A context manager: installed and ready inside, removed with its CRDs after."""
+    """A context manager that installs gpufleet, waits until it is ready, and removes it with its CRDs."""
 
     def __init__(
         self,
@@ -61,39 +61,39 @@ class System:
 
     @property
     def server(self) -> PodProcess:
-        """The server."""
+        """The process of the server."""
         return self.processes.one("server")
 
     @property
     def server_values(self) -> dict[str, Any]:
-        """The values of the server's chart, with this machine's database and Prometheus."""
-        places = {
+        """Values of the server's chart, with this machine's database and Prometheus."""
+        local = {
             "database": {"url": self.database.url},
             "prometheus": {"url": self.prometheus.url},
             "kubernetes": {"leaseNamespace": self.namespace},
         }
-        return merged(self._server_values, places)
+        return merged(self._server_values, local)
 
     def login(self, account: str = "default") -> dict[str, str]:
-        """Headers with the token of a service account, as `kubectl create token` gives it."""
+        """Return headers with a token of a service account, made by `kubectl create token`."""
         token = self.cluster.kubectl("create", "token", account, namespace=self.namespace).strip()
         return {"Authorization": f"Bearer {token}"}
 
     def get(self, path: str) -> Any:
-        """The `data` of an answer of the server's API; anything but a 200 raises."""
-        answer = httpx.get(self.server.url + path, headers=self._headers(), timeout=30)
-        assert answer.status_code == 200, f"{path}: {answer.status_code} {answer.text}"
-        return answer.json()["data"]
+        """Return the `data` of a response of the server's API. Fail on any status but 200."""
+        response = httpx.get(self.server.url + path, headers=self._headers(), timeout=30)
+        assert response.status_code == 200, f"{path}: {response.status_code} {response.text}"
+        return response.json()["data"]
 
     def upgrade(self) -> None:
-        """`helm upgrade` of both releases to the charts of today, and of the CRDs, as docs/install.md says."""
+        """Upgrade the CRDs and both releases to the current charts, as docs/install.md describes."""
         self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
         self.scheduler_release.upgrade(self.scheduler_values)
         self.server_release.upgrade(self.server_values)
         self.reconcile()
 
     def uninstall(self) -> None:
-        """`helm uninstall` of what is installed; processes end first, while their accounts may still do their work."""
+        """Uninstall both releases. Stop their processes first, while their service accounts still have their rights."""
         self.processes.stop()
         while self._installed:
             self._installed.pop().uninstall()
@@ -102,7 +102,7 @@ class System:
         try:
             self.database = self._closing.enter_context(Database(self.cluster.directory))
             self.prometheus = self._closing.enter_context(Prometheus(self.cluster))
-            self._closing.callback(remove_definitions, self.cluster)
+            self._closing.callback(delete_crds, self.cluster)
             self._install()
         except BaseException:
             self._closing.close()
@@ -115,7 +115,7 @@ class System:
         self._closing.close()
 
     def leases(self) -> dict[str, str]:
-        """The leases of GPUs: who holds `gpu-node-a-0` and others."""
+        """Return the holder of each GPU lease, such as `gpu-node-a-0`."""
         path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
         return {
             each["metadata"]["name"]: each["spec"]["holderIdentity"]
@@ -123,18 +123,18 @@ class System:
             if _GPU_LEASE.fullmatch(each["metadata"]["name"])
         }
 
-    def gpufleet(self, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    def gpufleet(self, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         """Run `gpufleet` with the settings of the server."""
         environment = {**self.server.program.environment, **variables}
-        command = [sys.executable, "-m", "gpufleet", *words]
+        command = [sys.executable, "-m", "gpufleet", *arguments]
         return subprocess.run(
             command, capture_output=True, text=True, timeout=120, env=environment, check=False
         )
 
     def set_utilization(self, node: str, gpus: Mapping[int, int]) -> None:
-        """Keep GPUs of a node as busy as this, in percent, and wait until the server has read it from Prometheus.
+        """Set the utilization of GPUs in percent and wait until the server has read it from Prometheus.
 
-        A snapshot that is taken sooner would charge what was measured before to whoever gets the GPUs next.
+        Otherwise a snapshot could charge older readings to the next workload on these GPUs.
         """
         for gpu, percent in gpus.items():
             self.processes.gpus[node].set(f"{gpu}.utilization", percent)
@@ -147,15 +147,15 @@ class System:
         self.cluster.wait_for(f"readings of {node}", read)
 
     def backfill_hours(self, since: datetime) -> None:
-        """Compute the hours from `since` to now, the one that is not over too."""
+        """Compute the hours from `since` to now, including the current one."""
         now = datetime.now(UTC)
         hours = [f"{moment:%Y-%m-%dT%H:00Z}" for moment in (since, now)]
-        words = ("db", "backfill", "--from", hours[0], "--to", hours[1])
-        done = self.gpufleet(*words, **clock_ahead(3600))
+        command = ("db", "backfill", "--from", hours[0], "--to", hours[1])
+        done = self.gpufleet(*command, **clock_ahead(3600))
         assert done.returncode == 0, done.stderr
 
     def reconcile(self, timeout: float = 120) -> None:
-        """Bring processes and scrapes in line with the pods there are."""
+        """Start and stop processes, and update scrape targets, to match the existing pods."""
         self.processes.reconcile(timeout)
         self.prometheus.scrape(self.processes)
 
@@ -178,12 +178,12 @@ class System:
         return self._login
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the values of `over`, as helm merges values."""
+def merged(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge chart values as helm does."""
     result = dict(base)
-    for key, value in over.items():
-        there = result.get(key)
+    for key, value in overrides.items():
+        current = result.get(key)
         result[key] = (
-            merged(there, value) if isinstance(there, Mapping) and isinstance(value, Mapping) else value
+            merged(current, value) if isinstance(current, Mapping) and isinstance(value, Mapping) else value
         )
     return result

@@ -1,7 +1,7 @@
-"""What users do in a namespace: write claims, run pods and Jobs, look at what came of it.
+"""Act as the users of a namespace: write claims, run pods and Jobs, check the results.
 
-Only what a user's manifest would have: no variable for the GPUs, no annotation but the claim's. The rest is the
-webhook's, the scheduler's and the kubelet's part.
+Manifests contain only what a user writes: no GPU variables, no annotation except the claim's. The webhook, the
+scheduler and the kubelet add the rest.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ class Users:
         self.apply(body)
 
     def pod(self, name: str, claim: str, labels: dict[str, str] | None = None, **spec: Any) -> str:
-        """Run a pod with a claim; its UID."""
-        made = self.cluster.api.create(self._pods, pod(name, claim, labels, **spec))
-        return str(made["metadata"]["uid"])
+        """Create a pod with a claim and return its UID."""
+        created = self.cluster.api.create(self._pods, pod(name, claim, labels, **spec))
+        return str(created["metadata"]["uid"])
 
     def job(self, name: str, claim: str, pods: int = 1, runs_for: float | None = None, **labels: str) -> str:
-        """Run a Job whose pods carry a claim; its UID."""
+        """Create a Job whose pods have a claim and return its UID."""
         template = pod("", claim, labels)
         del template["metadata"]["name"]
         if runs_for is not None:
@@ -54,11 +54,11 @@ class Users:
                 "template": {"metadata": template["metadata"], "spec": template["spec"]},
             },
         }
-        made = self.cluster.api.create(f"/apis/batch/v1/namespaces/{self.namespace}/jobs", body)
-        return str(made["metadata"]["uid"])
+        created = self.cluster.api.create(f"/apis/batch/v1/namespaces/{self.namespace}/jobs", body)
+        return str(created["metadata"]["uid"])
 
     def apply(self, *objects: Json) -> str:
-        """`kubectl apply`; what it printed."""
+        """Run `kubectl apply` and return its output."""
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
         return self.cluster.kubectl("apply", "-f", "-", stdin=text, namespace=self.namespace)
 
@@ -67,21 +67,21 @@ class Users:
         self.cluster.api.delete(f"{self._pods}/{name}")
 
     def read(self, name: str) -> Json:
-        """A pod as it is."""
+        """Return a pod."""
         found: Json = self.cluster.api.get(f"{self._pods}/{name}")
         return found
 
     def pods(self) -> list[Json]:
-        """All pods of the namespace."""
+        """Return all pods of the namespace."""
         found: list[Json] = self.cluster.api.get(self._pods)["items"]
         return found
 
     def allocated(self, name: str) -> str:
-        """The GPUs of a pod, as `node-a:0,1`; empty without."""
+        """Return the GPUs allocated to a pod, such as `node-a:0,1`, or an empty string."""
         return str(self.read(name)["metadata"].get("annotations", {}).get(ALLOCATED, ""))
 
     def running(self, *names: str, timeout: float = 90) -> list[str]:
-        """Wait until the pods run; their GPUs."""
+        """Wait until the pods run and return their allocated GPUs."""
         for name in names:
             self.cluster.wait_for(
                 f"running pod {name}",
@@ -91,11 +91,11 @@ class Users:
         return [self.allocated(name) for name in names]
 
     def visible_devices(self, name: str, container: str | None = None) -> str:
-        """CUDA_VISIBLE_DEVICES as a container of the pod saw it when it started."""
+        """Return CUDA_VISIBLE_DEVICES of a container when it started."""
         return self.nodes.environment(self.namespace, name, container)["CUDA_VISIBLE_DEVICES"]
 
     def status(self, claim: str) -> Json:
-        """The status of a claim."""
+        """Return the status of a claim."""
         found: Json = self.cluster.api.get(f"{self._claims}/{claim}").get("status", {})
         return found
 
@@ -111,7 +111,7 @@ class Users:
 
 
 def pod(name: str, claim: str, labels: dict[str, str] | None = None, **spec: Any) -> Json:
-    """The manifest of a pod with a claim, with an init container as many have one."""
+    """Return the manifest of a pod with a claim and an init container."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
