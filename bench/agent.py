@@ -41,8 +41,8 @@ def measure() -> Iterable[Result]:
     share = 100 * figures["cpu"] / ROUNDS / PERIOD
     yield Result("one look and one scrape of 8 GPUs", 1000 * figures["cpu"] / ROUNDS, "ms CPU")
     yield Result("a look and a scrape every 15 s", share, "% of a core", at_most=1.0)
-    yield Result("memory, resident", figures["resident"] / 2**20, "MiB", at_most=80)
-    yield Result("memory without bytecode", compiled["resident"] / 2**20, "MiB", at_most=80)
+    yield Result("memory, resident", figures["resident"] / 2**20, "MiB", at_most=65)
+    yield Result("memory without bytecode", compiled["resident"] / 2**20, "MiB", at_most=65)
     yield Result("page of metrics", figures["page"] / 1024, "KiB")
     yield Result("writes to the API in all rounds", figures["writes"], "writes", at_most=1)
 
