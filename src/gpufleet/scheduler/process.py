@@ -67,7 +67,7 @@ class Replica:
         self._claims = Reflector(client, GPU_CLAIMS)
         self._groups = Reflector(client, POD_GROUPS)
         self._pods = Reflector(client, PODS)
-        self._needed = (self._nodes, self._reports, self._leases, self._claims, self._pods)
+        self._required = (self._nodes, self._reports, self._leases, self._claims, self._pods)
         self._synced = False
         self._leading = False
         scheduler = self.scheduler
@@ -84,8 +84,9 @@ class Replica:
         if not self._synced:
             return "still listing the cluster"
         if not self._leading or not self.election.leading:
-            return f"not the leader; {self.election.leader or 'none'} is"
-        stale = [each.resource.kind for each in self._needed if each.state.lag > STALE]
+            leader = self.election.leader
+            return f"not the leader; {leader} is" if leader else "not the leader; there is none"
+        stale = [each.resource.kind for each in self._required if each.state.lag > STALE]
         return f"no watch events of {', '.join(stale)} for {STALE:g} s" if stale else ""
 
     def extender(self) -> Extender:
@@ -95,9 +96,9 @@ class Replica:
     async def run(self) -> None:
         """Watch the cluster, take part in the election and lead, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for reflector in (*self._needed, self._groups):
+            for reflector in (*self._required, self._groups):
                 group.create_task(reflector.run())
-            for reflector in self._needed:
+            for reflector in self._required:
                 await reflector.synced()
             self._synced = True
             _log.info("cluster_listed", nodes=len(self._nodes.cache), pods=len(self._pods.cache))
