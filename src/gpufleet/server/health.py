@@ -19,7 +19,7 @@ NAMES = ("metrics", "store", "kubernetes")
 _log = get_logger("health")
 
 Probe = Callable[[], Awaitable[str]]
-"""Checks a dependency: returns a sentence about it ("PostgreSQL 18.1"), or raises Unavailable."""
+"""Return a text about a dependency ("PostgreSQL 18.1"), or raise Unavailable."""
 
 
 class DependencyHealth(msgspec.Struct, frozen=True):
