@@ -16,13 +16,11 @@ import time
 from collections.abc import Callable
 
 from starlette.exceptions import HTTPException
-from starlette.types import Scope
 
 from gpufleet.server.auth.caller import Caller, Role
 from gpufleet.server.auth.token_review import ReviewedTokens
 from gpufleet.server.auth.tokens import TokenFile
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
-from gpufleet.server.http.request_context import RequestContext
 
 PUBLIC = frozenset({"/livez", "/readyz", "/api/healthz", "/docs", "/favicon.ico"})
 PUBLIC_FOLDERS = ("/docs/",)
@@ -76,21 +74,26 @@ class BearerGate:
         self._folders = PUBLIC_FOLDERS + public_folders
         self._failures = FailureLimit(clock)
 
-    async def admit(self, scope: Scope, context: RequestContext, authorization: bytes | None) -> None:
-        """Set the caller in `context`; raise HTTPException unless the request is allowed."""
-        path, method = scope["path"], str(scope["method"])
+    async def authenticate(
+        self, method: str, path: str, address: str, authorization: bytes | None
+    ) -> Caller | None:
+        """Return the caller, None for a public path; raise HTTPException without a valid token."""
         if method in _SAFE and self._is_public(path):
-            return
+            return None
         token = _token(authorization)
-        is_report = method == "POST" and _TRAINING_REPORT.fullmatch(path) is not None
-        caller = self._workloads.caller(token) if is_report and self._workloads is not None else None
+        caller = None
+        if self._workloads is not None and _is_training_report(method, path):
+            caller = self._workloads.caller(token)
         if caller is None:
-            caller = await self._caller(token, context.peer)
+            caller = await self._caller(token, address)
         if caller is None:
-            self._failures.add(context.peer)
+            self._failures.add(address)
             raise _rejected(401, "the token is not valid", 'error="invalid_token"')
-        context.caller = caller
-        if is_report and (caller.workload_uid or caller.pod_uid):
+        return caller
+
+    def authorize(self, caller: Caller, method: str, path: str) -> None:
+        """Raise HTTPException unless the caller's role allows the request."""
+        if _is_training_report(method, path) and (caller.workload_uid or caller.pod_uid):
             return  # the route checks that they report for their own workload
         needed: Role = "viewer" if method in _SAFE and not path.startswith("/debug") else "operator"
         if needed == "operator" and caller.role != "operator":
@@ -114,6 +117,10 @@ class BearerGate:
 
     def _is_public(self, path: str) -> bool:
         return path in self._public or (path.startswith(self._folders) and ".." not in path)
+
+
+def _is_training_report(method: str, path: str) -> bool:
+    return method == "POST" and _TRAINING_REPORT.fullmatch(path) is not None
 
 
 def _token(authorization: bytes | None) -> str:

@@ -138,12 +138,20 @@ class AdmissionMiddleware:
 
                 self._check(scope, context)
                 if self._gate is not None:
-                    await self._gate.admit(scope, context, context.headers.get(b"authorization"))
+                    await self._log_in(self._gate, scope, context)
                 await self._app(scope, receive, send_without_deadline)
         except (Exception, asyncio.CancelledError) as error:
             if started:
                 raise
             await error_response(context, error)(scope, receive, send)
+
+    async def _log_in(self, gate: BearerGate, scope: Scope, context: RequestContext) -> None:
+        method, path = scope["method"], scope["path"]
+        authorization = context.headers.get(b"authorization")
+        # Set before the role is checked, so that the log line of a 403 names the caller.
+        context.caller = await gate.authenticate(method, path, context.peer, authorization)
+        if context.caller is not None:
+            gate.authorize(context.caller, method, path)
 
     def _check(self, scope: Scope, context: RequestContext) -> None:
         if self._metrics.in_flight > self._limits.max_requests and scope["path"] not in PROBES:
