@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.waiting import wait_until
 
 from gpufleet.runtime.background import Background
 
@@ -40,8 +41,8 @@ async def test_all_tasks_have_ended_when_the_block_is_left() -> None:
     async with Background() as background:
         background.start("work", work)
         background.once("once", asyncio.sleep(0))
-        await asyncio.sleep(0.01)
-        assert background.running() == ["work"]
+        assert background.running() == ["once", "work"]
+        await wait_until(lambda: background.running() == ["work"])
     assert cleaned_up.is_set()
     assert background.running() == []
 
@@ -52,5 +53,5 @@ async def test_a_one_time_task_that_fails_is_logged(capsys: pytest.CaptureFixtur
 
     async with Background() as background:
         background.once("once", work())
-        await asyncio.sleep(0.01)
+        await wait_until(lambda: not background.running())
     assert "by design" in capsys.readouterr().out

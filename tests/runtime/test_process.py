@@ -32,8 +32,11 @@ async def work(stopper):
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(60)
     finally:
+        handled = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, handled.set)
         os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGUSR1)  # handled after SIGINT
+        await handled.wait()
         print("closed")
 
 print(run_until_stopped(work))
@@ -41,14 +44,11 @@ print(run_until_stopped(work))
 
 GENTLE_STOP = """
 async def work(stopper):
-    stops = []
-    second = asyncio.Event()
-    stopper.on_stop = lambda: (stops.append(1), len(stops) == 2 and second.set())
-    os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.sleep(0.1)
-    os.kill(os.getpid(), signal.SIGTERM)
-    await second.wait()
-    print(len(stops))
+    stops = asyncio.Queue()
+    stopper.on_stop = lambda: stops.put_nowait("stopped")
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGTERM)
+        print(await stops.get())
 
 print(run_until_stopped(work, uvloop.new_event_loop))
 """
@@ -70,7 +70,7 @@ except asyncio.CancelledError:
     [
         pytest.param(SIGNALS_AFTER_THE_END, "ended\n", id="after the end they do not look like a kill"),
         pytest.param(SIGNAL_DURING_CLEANUP, "closed\n0\n", id="a second one does not interrupt cleanup"),
-        pytest.param(GENTLE_STOP, "2\n0\n", id="each one calls on_stop"),
+        pytest.param(GENTLE_STOP, "stopped\nstopped\n0\n", id="each one calls on_stop"),
         pytest.param(CANCELLED_WITHOUT_A_SIGNAL, "cancelled\n", id="other cancellations are not hidden"),
     ],
 )

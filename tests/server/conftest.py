@@ -86,6 +86,19 @@ def sample_routes() -> list[Route]:
     return [rows, workload, hours, down, metrics, report]
 
 
+def slow_route(began: asyncio.Event, end: asyncio.Event) -> Route:
+    """Return a route that sets `began` and answers when `end` is set."""
+
+    @get("/api/clusters/slow")
+    async def slow() -> str:
+        """Answer when the test allows it."""
+        began.set()
+        await end.wait()
+        return "finished"
+
+    return slow
+
+
 Client = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from tests.server.conftest import Client
+from tests.server.conftest import Client, sample_routes, slow_route
+from tests.waiting import wait_until
 
 from gpufleet.errors import GpufleetError, MetricsUnavailable
 from gpufleet.server.health import Dependencies, DependencyHealth
@@ -47,12 +48,15 @@ def test_whatever_the_header_the_trace_id_is_32_hexadecimal_digits(header: bytes
 
 
 async def test_more_concurrent_requests_than_allowed_get_a_503_with_retry_after(client: Client) -> None:
-    async with client(limits=Limits(max_requests=1, request_timeout=2)) as http:
-        slow = asyncio.create_task(http.get("/api/workloads/slow"))
-        await asyncio.sleep(0.1)
+    began, end = asyncio.Event(), asyncio.Event()
+    routes = [*sample_routes(), slow_route(began, end)]
+    async with client(routes=routes, limits=Limits(max_requests=1)) as http:
+        slow = asyncio.create_task(http.get("/api/clusters/slow"))
+        await began.wait()
         refused = await http.get("/api/workloads/a")
         probed = [(await http.get(path)).status_code for path in ("/livez", "/api/healthz", "/metrics")]
-        await slow
+        end.set()
+        assert (await slow).status_code == 200
         after = await http.get("/api/workloads/a")
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert after.status_code == 200
@@ -154,9 +158,7 @@ async def test_a_probe_that_raises_is_repeated_and_does_not_stop_the_others() ->
 
     dependencies = Dependencies({"kubernetes": breaks, "store": counts}, interval=0.01)
     watching = asyncio.create_task(dependencies.watch())
-    async with asyncio.timeout(30):
-        while calls < 3:  # noqa: ASYNC110  (another task counts)
-            await asyncio.sleep(0.01)
+    await wait_until(lambda: calls >= 3)
     watching.cancel()
     assert dependencies.states["kubernetes"] == DependencyHealth("down", "'gitVersion'")
     assert dependencies.states["store"].state == "ok"

@@ -67,7 +67,7 @@ async def test_a_stream_ends_immediately_when_the_server_stops(cluster: Cluster)
     assert (await anext(events)).startswith(b": changes of cluster prod")
     cluster.fleet.changes.recent.clear()
     rest = asyncio.ensure_future(_all(events))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)  # one turn of the loop: the stream now waits for a change
     lifecycle.stop()
     async with asyncio.timeout(5):
         await rest

@@ -1,13 +1,13 @@
 """Accounting as the server wires it: over a real API, a real database, one server of two."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import wait_until
 
 from gpufleet.errors import SettingsError
 from gpufleet.kubernetes import Connection, KubeClient
@@ -58,13 +58,6 @@ def pod(name: str) -> dict[str, Any]:
     }
 
 
-async def until(found: Callable[[], Awaitable[object]]) -> Any:
-    async with asyncio.timeout(60):
-        while not (result := await found()):  # noqa: ASYNC110 - another process sends no event
-            await asyncio.sleep(0.1)
-    return result
-
-
 async def held(store: Store) -> list[tuple[int, bool]]:
     rows = await store.allocation_periods.overlapping("default", 0.0, 1e12)
     return [(row.gpus, bool(row.end)) for row in rows]
@@ -77,7 +70,7 @@ async def test_one_of_two_servers_writes_and_ended_workloads_come_back(
         first = await open_components(settings, exit_stack)
         await open_components(settings, exit_stack)
         await api.write_json("POST", "/api/v1/namespaces/default/pods", pod("p"))
-        assert await until(lambda: held(first.store)) == [(2, False)]
+        assert await wait_until(lambda: held(first.store)) == [(2, False)]
         for source in ("snapshots", "hours"):
             line = f'gpufleet_refresh_age_seconds{{cluster="default",source="{source}"}} '
             assert line in first.metrics.exposition().decode()
@@ -88,8 +81,8 @@ async def test_one_of_two_servers_writes_and_ended_workloads_come_back(
         async def over() -> bool:
             return await held(first.store) == [(2, True)]
 
-        await until(over)
-        await until(lambda: first.store.ended.newest("default", 10))
+        await wait_until(over)
+        await wait_until(lambda: first.store.ended.newest("default", 10))
     async with AsyncExitStack() as exit_stack:
         later = await open_components(settings, exit_stack)
         (ended,) = later.clusters.default.fleet.ended().values()

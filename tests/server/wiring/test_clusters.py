@@ -1,6 +1,5 @@
 """The clusters of a server, opened over real APIs and a real database."""
 
-import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -10,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.kubernetes.faulty_server import FaultyServer, status
+from tests.waiting import wait_until
 
 from gpufleet.errors import NotFound, Unavailable
 from gpufleet.kubernetes import Connection, KubeClient
@@ -122,9 +122,11 @@ async def test_a_missing_permission_is_reported_with_its_remedy(settings: Settin
         with pytest.raises(Unavailable, match=needed):
             await components.probes["kubernetes"]()
         server.refuse = lambda request: None
-        async with asyncio.timeout(60):
-            while (await http.get("/api/nodes")).status_code != 200:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+
+        async def answered() -> bool:
+            return (await http.get("/api/nodes")).status_code == 200
+
+        await wait_until(answered, 60)
 
 
 async def test_without_an_api_there_is_one_empty_cluster(
@@ -184,9 +186,11 @@ async def test_a_cluster_that_was_never_reached_is_not_an_empty_one(
         client = await exit_stack.enter_async_context(KubeClient(Connection(server.url)))
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}
         await client.write_json("POST", "/api/v1/nodes", node)
-        async with asyncio.timeout(60):
-            while (await http.get("/api/nodes")).status_code == 503:  # noqa: ASYNC110  (the other side of a socket)
-                await asyncio.sleep(0.1)
+
+        async def known() -> bool:
+            return (await http.get("/api/nodes")).status_code != 503
+
+        await wait_until(known, 60)
         assert {path: (await http.get(path)).status_code for path in paths} == dict.fromkeys(paths, 200)
         assert 'gpufleet_nodes{cluster="late"' in (await http.get("/metrics")).text
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import httpx
 import pytest
 from tests.shim.nvml import GIB, NvmlShim, build_shim, switched
 from tests.sources.docker.engine_server import EngineServer
+from tests.waiting import block_until
 
 from gpufleet.errors import Unavailable
 from gpufleet.runtime.settings import Settings, StoreSettings, load_settings
@@ -110,9 +110,7 @@ def test_serve_local_without_a_driver_says_so_in_one_line_and_serves(
     empty = NvmlShim(build_shim(), tmp_path)
     empty.describe({"driver": "580.95.05", "nvml": "13.580.95", "count": "0"})
     with serving(tmp_path, postgres_url, empty.environment()) as (address, log):
-        deadline = time.monotonic() + 10
-        while "no GPU found" not in log.read_text() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        block_until(lambda: "no GPU found" in log.read_text())
         health = get_json(f"{address}/api/healthz")["data"]
         warnings = [line for line in log.read_text().splitlines() if "source_unavailable" in line]
     assert isinstance(health, dict)
