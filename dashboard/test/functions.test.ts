@@ -13,7 +13,7 @@ import { parseSort, sorted } from "../src/state/sort";
 import { moment, short, shortModel, span } from "../src/ui/format";
 
 describe("the map", () => {
-  test("finds every GPU at the place where it was put", () => {
+  test("finds every GPU at its position", () => {
     const counts = [8, 1, 16, 3, 8, 2, 8, 8, 5];
     const layout = layOut(counts, 60);
     const total = counts.reduce((sum, count) => sum + count, 0);
@@ -29,7 +29,7 @@ describe("the map", () => {
     expect(places.size).toBe(total);
   });
 
-  test("has nothing between the nodes", () => {
+  test("has no GPU between the nodes", () => {
     const layout = layOut([8, 8], 100);
     expect(gpuAt(layout, (layout.x[1] as number) - GAP / 2, 1)).toBe(-1);
     expect(gpuAt(layout, -1, 0)).toBe(-1);
@@ -37,7 +37,7 @@ describe("the map", () => {
   });
 });
 
-describe("the books", () => {
+describe("the usage report", () => {
   const row = (name: string, hours: number, kind: ReportRow["row"] = "group"): ReportRow => ({
     row: kind,
     name,
@@ -84,7 +84,7 @@ describe("the books", () => {
     },
   };
 
-  test("the stack of the chart is the total of the table", () => {
+  test("the stacked lines add up to the total of the table", () => {
     const lines = stackedLines(report);
     const top = stack(align(lines).values).at(-1) ?? [];
     const held = allocatedRows(report);
@@ -95,7 +95,7 @@ describe("the books", () => {
     expect(lines.map((line) => line.name)).toEqual(["a", "y/a", "all others"]);
   });
 
-  test("what nobody held is no row, what belongs to no group is one", () => {
+  test("unallocated hours are not a row, hours without a group are", () => {
     expect(allocatedRows(report).map((each) => each.row)).toEqual([
       "group",
       "group",
@@ -105,7 +105,7 @@ describe("the books", () => {
   });
 });
 
-test("a list is sorted either way, with what has no value last", () => {
+test("a list is sorted in both directions, with missing values last", () => {
   const values = { size: (row: { size: number | null }) => row.size };
   const rows = [{ size: 2 }, { size: null }, { size: 3 }, { size: 1 }];
   expect(sorted(rows, parseSort(undefined, "size"), values).map((row) => row.size)).toEqual([
@@ -123,7 +123,7 @@ test("a list is sorted either way, with what has no value last", () => {
   expect(sorted(rows, parseSort("colour", ""), values)).toEqual(rows);
 });
 
-test("two fingers zoom about their middle and pan with it", () => {
+test("two fingers zoom around their centre and pan with it", () => {
   const before = [
     { x: 0, y: 0 },
     { x: 10, y: 0 },
@@ -171,7 +171,7 @@ describe("gangs", () => {
     createdAt: null,
   });
 
-  test("are whole when as many pods are placed as they need", () => {
+  test("are complete when enough pods are placed", () => {
     const claims = [
       claim("a", "whole", 2, ["n1", "n2"]),
       claim("b", "part", 3, ["n3"]),
@@ -194,7 +194,7 @@ describe("gangs", () => {
   });
 });
 
-test("room is counted by runs and islands of free GPUs", () => {
+test("capacity counts adjacent free GPUs and islands", () => {
   const map = {
     quantity: "utilization",
     unit: "%",
@@ -208,27 +208,27 @@ test("room is counted by runs and islands of free GPUs", () => {
     marks: "fhffffcx",
     islands: "00110000",
   };
-  const rooms = capacityOf(map);
-  expect(rooms.map((room) => [room.free, room.run, room.island])).toEqual([
+  const nodes = capacityOf(map);
+  expect(nodes.map((node) => [node.free, node.run, node.island])).toEqual([
     [3, 2, 2],
     [2, 2, 2],
   ]);
-  expect(fittingNodes(rooms, 3, "any", "").map((room) => room.node)).toEqual(["n1"]);
-  expect(fittingNodes(rooms, 3, "contiguous", "")).toEqual([]);
-  expect(fittingNodes(rooms, 2, "island", "H200").map((room) => room.node)).toEqual(["n2", "n1"]);
-  expect(byFree(rooms)).toEqual([
+  expect(fittingNodes(nodes, 3, "any", "").map((each) => each.node)).toEqual(["n1"]);
+  expect(fittingNodes(nodes, 3, "contiguous", "")).toEqual([]);
+  expect(fittingNodes(nodes, 2, "island", "H200").map((each) => each.node)).toEqual(["n2", "n1"]);
+  expect(byFree(nodes)).toEqual([
     [2, 1],
     [3, 1],
   ]);
 });
 
-test("events are split where they end, and the rest is kept", () => {
+test("complete events are split off and the rest is kept", () => {
   const { events, rest } = splitEvents(": hello\n\nevent: node\ndata: {}\n\nevent: gp");
   expect(events).toEqual([{ name: "node", data: "{}" }]);
   expect(rest).toBe("event: gp");
 });
 
-test("an address and its parts are the same thing", () => {
+test("a route survives formatting and parsing", () => {
   const href = hrefOf(["nodes", "a/b?c#d"], { name: "x&y", page: undefined });
   expect(parseRoute(href)).toEqual({ path: ["nodes", "a/b?c#d"], query: { name: "x&y" } });
 });
@@ -243,32 +243,32 @@ test("periods are whole hours and days in UTC", () => {
   expect(formatDays(monthOf("2026-02"))).toMatch(/^1\s?\u2013\s?28 Feb 2026$/u);
 });
 
-test("what is no month is the present one", () => {
+test("an invalid month becomes the current month", () => {
   const now = Date.UTC(2026, 1, 3);
   for (const typed of ["", "2", "2026-", "2026-13", "February 2026"])
     expect(periodOf(monthOf(typed, now))).toBe("2026-02-01..2026-02-28");
 });
 
-test("numbers and spans are short", () => {
+test("numbers and durations are short", () => {
   expect([short(41_200), short(0.4567), short(1_250_000)]).toEqual(["41.2k", "0.457", "1.25M"]);
   expect([short(0.0000623), short(0)]).toEqual(["6.2e-5", "0"]);
   expect([span(59), span(3_700), span(90_000)]).toEqual(["59s", "1h 1m", "1d 1h"]);
 });
 
-test("a model has one name whoever tells it", () => {
-  const told = ["NVIDIA-A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", "NVIDIA_A100-SXM4-80GB"];
-  expect(new Set(told.map(shortModel))).toEqual(new Set(["A100 SXM4 80GB"]));
+test("a model has one name in every spelling", () => {
+  const spellings = ["NVIDIA-A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", "NVIDIA_A100-SXM4-80GB"];
+  expect(new Set(spellings.map(shortModel))).toEqual(new Set(["A100 SXM4 80GB"]));
   expect(shortModel("AMD Instinct MI300X")).toBe("MI300X");
 });
 
-test("a moment tells its year unless it is this one, by the zone that is shown", () => {
+test("a time shows its year unless it is the current one", () => {
   const [newYear, now] = [Date.UTC(2026, 0, 1, 0, 30), Date.UTC(2026, 10, 15)];
   expect(moment(newYear, "UTC", false, now)).toBe("01 Jan, 00:30");
   expect(moment(newYear - 3_600_000, "UTC", true, now)).toBe("31 Dec 2025, 23:30:00");
   expect(moment(newYear, "UTC", false, Date.UTC(2025, 11, 31))).toBe("01 Jan 2026, 00:30");
 });
 
-test("a value without neighbours is found, so that a dot tells of it", () => {
+test("isolated values are found, to be drawn as dots", () => {
   expect(alone([1])).toEqual([0]);
   expect(alone([null, 2, null, 3, 4, null, 5])).toEqual([1, 6]);
   expect(alone([1, 2, 3])).toEqual([]);

@@ -25,8 +25,8 @@ const LARGEST_FIT = 21;
 const HEIGHT = 420;
 const MARKS: Record<string, string> = {
   f: "free",
-  h: "held",
-  p: "free or held, nobody says which",
+  h: "allocated",
+  p: "allocated or free, not known which",
   x: "unhealthy",
   c: "cordoned",
   u: "health unknown",
@@ -191,7 +191,7 @@ export function HeatMap(props: { map: GpuMap }) {
     else if (event.key === "0") move(() => ({ scale: fit, x: 0, y: 0 }));
   };
 
-  const told = cursor >= 0 ? cursor : (hover?.gpu ?? -1);
+  const shown = cursor >= 0 ? cursor : (hover?.gpu ?? -1);
   return (
     <div class="heat" ref={box}>
       <canvas
@@ -217,12 +217,12 @@ export function HeatMap(props: { map: GpuMap }) {
       <p class="sr" aria-live="polite">
         {cursor >= 0 ? sentence(map, layout, cursor) : ""}
       </p>
-      {told >= 0 && (
+      {shown >= 0 && (
         <Tip
           map={map}
           layout={layout}
-          gpu={told}
-          {...tipPlace(hover, layout, view.current, told, width)}
+          gpu={shown}
+          {...tipPlace(hover, layout, view.current, shown, width)}
         />
       )}
       <div class="heat-tools">

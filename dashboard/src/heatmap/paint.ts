@@ -203,7 +203,7 @@ function drawIslands(
   const x = ((layout.x[node] as number) + view.x - 0.3) * view.scale;
   const y = ((layout.y[node] as number) + view.y - 0.3) * view.scale;
   const wide = (columns * PITCH + 0.55) * view.scale;
-  const apart =
+  const split =
     count > columns &&
     map.islands[first] !== map.islands[first + columns] &&
     map.islands[first] !== "-";
@@ -211,7 +211,7 @@ function drawIslands(
   context.beginPath();
   const line = PITCH * view.scale;
   const lines = count > columns ? 2 : 1;
-  if (apart) {
+  if (split) {
     context.roundRect(x, y, wide, line, 5);
     context.roundRect(x, y + line + 0.55 * view.scale, wide, line, 5);
   } else context.roundRect(x, y, wide, line * lines + 0.55 * view.scale, 5);

@@ -15,9 +15,9 @@ export interface Pinch {
 
 export function pinchOf(before: readonly [Point, Point], now: readonly [Point, Point]): Pinch {
   const [was, is] = [middleOf(before), middleOf(now)];
-  const apart = distance(before);
+  const spread = distance(before);
   return {
-    factor: apart > 0 ? distance(now) / apart : 1,
+    factor: spread > 0 ? distance(now) / spread : 1,
     middle: is,
     moved: { x: is.x - was.x, y: is.y - was.y },
   };

@@ -15,7 +15,7 @@ export interface NodeCapacity {
 }
 
 export function capacityOf(map: GpuMap): NodeCapacity[] {
-  const rooms: NodeCapacity[] = [];
+  const nodes: NodeCapacity[] = [];
   let gpu = 0;
   for (let node = 0; node < map.nodes.length; node++) {
     const end = gpu + (map.counts[node] ?? 0);
@@ -32,7 +32,7 @@ export function capacityOf(map: GpuMap): NodeCapacity[] {
       if (island !== "-") islands.set(island, (islands.get(island) ?? 0) + 1);
     }
     const model = map.models[map.modelOf[node] ?? 0] ?? "";
-    rooms.push({
+    nodes.push({
       node: map.nodes[node] ?? "",
       model,
       free,
@@ -40,26 +40,26 @@ export function capacityOf(map: GpuMap): NodeCapacity[] {
       island: Math.max(0, ...islands.values()),
     });
   }
-  return rooms;
+  return nodes;
 }
 
 /** Return the nodes that could take `count` GPUs, the fullest first so that whole nodes stay free. */
 export function fittingNodes(
-  rooms: NodeCapacity[],
+  nodes: NodeCapacity[],
   count: number,
   together: Grouping,
   model: string,
 ): NodeCapacity[] {
-  const size = (room: NodeCapacity) =>
-    together === "any" ? room.free : together === "contiguous" ? room.run : room.island;
-  return rooms
-    .filter((room) => (!model || room.model === model) && size(room) >= count)
+  const size = (node: NodeCapacity) =>
+    together === "any" ? node.free : together === "contiguous" ? node.run : node.island;
+  return nodes
+    .filter((node) => (!model || node.model === model) && size(node) >= count)
     .sort((a, b) => a.free - b.free || a.node.localeCompare(b.node));
 }
 
 /** Count the nodes by their number of free GPUs. */
-export function byFree(rooms: NodeCapacity[]): [number, number][] {
+export function byFree(nodes: NodeCapacity[]): [number, number][] {
   const found = new Map<number, number>();
-  for (const room of rooms) if (room.free) found.set(room.free, (found.get(room.free) ?? 0) + 1);
+  for (const node of nodes) if (node.free) found.set(node.free, (found.get(node.free) ?? 0) + 1);
   return [...found].sort(([a], [b]) => a - b);
 }

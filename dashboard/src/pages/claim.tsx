@@ -45,14 +45,14 @@ export function Explanation(props: {
   );
   return (
     <Loaded of={explanation} missing="This server can't explain claims">
-      {(told) => (
+      {(explained) => (
         <div>
           <p class="soft">
-            <Badge word={told.waiting ? "Pending" : "Bound"} /> {told.sentence}
+            <Badge word={explained.waiting ? "Pending" : "Bound"} /> {explained.sentence}
           </p>
-          {Object.keys(told.reasons).length > 0 && (
+          {Object.keys(explained.reasons).length > 0 && (
             <div class="reasons">
-              {Object.entries(told.reasons)
+              {Object.entries(explained.reasons)
                 .sort(([, a], [, b]) => b - a)
                 .map(([reason, nodes]) => (
                   <div class="reason" key={reason}>
@@ -64,11 +64,11 @@ export function Explanation(props: {
                 ))}
             </div>
           )}
-          {told.remedies.length > 0 && (
+          {explained.remedies.length > 0 && (
             <div class="verdict">
               <h3>Ways to make it fit</h3>
               <ul class="bullets">
-                {told.remedies.map((remedy) => (
+                {explained.remedies.map((remedy) => (
                   <li key={remedy}>{remedy}</li>
                 ))}
               </ul>

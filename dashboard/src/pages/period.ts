@@ -25,8 +25,8 @@ export function lastDays(days: number, now = Date.now()): Days {
 
 /** Return the days of a month such as 2026-11; the current month for invalid input. */
 export function monthOf(month: string, now = Date.now()): Days {
-  const asked = /^\d{4}-(0[1-9]|1[0-2])$/.test(month) ? month : day(now).slice(0, 7);
-  const [year = 1970, number = 1] = asked.split("-").map(Number);
+  const valid = /^\d{4}-(0[1-9]|1[0-2])$/.test(month) ? month : day(now).slice(0, 7);
+  const [year = 1970, number = 1] = valid.split("-").map(Number);
   return { first: day(Date.UTC(year, number - 1, 1)), last: day(Date.UTC(year, number, 1) - DAY) };
 }
 

@@ -32,17 +32,17 @@ export function SchedulingPage(props: { query: Record<string, string> }) {
     { cluster },
     { every: 15_000, on: ["gpu", "node"] },
   );
-  const rooms = useMemo(() => (map.data ? capacityOf(map.data) : []), [map.data]);
+  const capacities = useMemo(() => (map.data ? capacityOf(map.data) : []), [map.data]);
   const [namespace = "", name = ""] = (claim ?? "").split("/");
   return (
     <>
       <PageHead title="Scheduling" sub="Pending claims, gangs, leases and free capacity" />
       <div class="grid wide-left">
         <Card title="Would it fit now?">
-          <Loaded of={map}>{() => <WhatIf rooms={rooms} query={props.query} />}</Loaded>
+          <Loaded of={map}>{() => <WhatIf capacities={capacities} query={props.query} />}</Loaded>
         </Card>
         <Card title="Free GPUs by node" note="fragmentation">
-          <Loaded of={map}>{() => <Fragments rooms={rooms} />}</Loaded>
+          <Loaded of={map}>{() => <Fragments capacities={capacities} />}</Loaded>
         </Card>
       </div>
       {claim && (
@@ -71,17 +71,17 @@ export function SchedulingPage(props: { query: Record<string, string> }) {
   );
 }
 
-function WhatIf(props: { rooms: NodeCapacity[]; query: Record<string, string> }) {
-  const asked = Math.min(64, Math.max(1, Number(props.query["count"] ?? "4") || 1));
+function WhatIf(props: { capacities: NodeCapacity[]; query: Record<string, string> }) {
+  const requested = Math.min(64, Math.max(1, Number(props.query["count"] ?? "4") || 1));
   const together = (props.query["together"] ?? "contiguous") as Grouping;
   const model = props.query["model"] ?? "";
   const models = useMemo(
-    () => [...new Set(props.rooms.map((room) => room.model))].filter(Boolean).sort(),
-    [props.rooms],
+    () => [...new Set(props.capacities.map((node) => node.model))].filter(Boolean).sort(),
+    [props.capacities],
   );
   const fits = useMemo(
-    () => fittingNodes(props.rooms, asked, together, model),
-    [props.rooms, asked, together, model],
+    () => fittingNodes(props.capacities, requested, together, model),
+    [props.capacities, requested, together, model],
   );
   return (
     <>
@@ -93,7 +93,7 @@ function WhatIf(props: { rooms: NodeCapacity[]; query: Record<string, string> })
             type="number"
             min={1}
             max={64}
-            value={asked}
+            value={requested}
             onInput={(event) => setQuery({ count: event.currentTarget.value })}
           />
         </label>
@@ -119,12 +119,12 @@ function WhatIf(props: { rooms: NodeCapacity[]; query: Record<string, string> })
               <strong class="num">
                 {count(fits.length)} {fits.length === 1 ? "node" : "nodes"}
               </strong>{" "}
-              could take {asked} {model ? shortModel(model) : "GPUs"} now.
+              could take {requested} {model ? shortModel(model) : "GPUs"} now.
             </p>
             <p class="muted small nodes-line">
-              {fits.slice(0, 8).map((room) => (
-                <a class="chip" key={room.node} href={link(["nodes", room.node])}>
-                  {room.node} · {room.free} free
+              {fits.slice(0, 8).map((node) => (
+                <a class="chip" key={node.node} href={link(["nodes", node.node])}>
+                  {node.node} · {node.free} free
                 </a>
               ))}
               {fits.length > 8 && <span>and {count(fits.length - 8)} more</span>}
@@ -132,7 +132,7 @@ function WhatIf(props: { rooms: NodeCapacity[]; query: Record<string, string> })
           </>
         ) : (
           <p>
-            <Badge word="No" tone="warn" /> {refusal(props.rooms, asked, model)}
+            <Badge word="No" tone="warn" /> {refusal(props.capacities, requested, model)}
           </p>
         )}
       </div>
@@ -143,17 +143,17 @@ function WhatIf(props: { rooms: NodeCapacity[]; query: Record<string, string> })
   );
 }
 
-function refusal(rooms: NodeCapacity[], asked: number, model: string): string {
-  const fit = rooms.filter((room) => !model || room.model === model);
-  const free = fit.reduce((sum, room) => sum + room.free, 0);
-  const most = Math.max(0, ...fit.map((room) => room.free));
-  return free < asked
-    ? `${free} ${free === 1 ? "is" : "are"} free in total, ${asked} requested.`
-    : `${count(free)} are free in total, but no node has ${asked} together. The most on one node is ${most}.`;
+function refusal(capacities: NodeCapacity[], requested: number, model: string): string {
+  const fit = capacities.filter((node) => !model || node.model === model);
+  const free = fit.reduce((sum, node) => sum + node.free, 0);
+  const most = Math.max(0, ...fit.map((node) => node.free));
+  return free < requested
+    ? `${free} ${free === 1 ? "is" : "are"} free in total, ${requested} requested.`
+    : `${count(free)} are free in total, but no node has ${requested} together. The most on one node is ${most}.`;
 }
 
-function Fragments(props: { rooms: NodeCapacity[] }) {
-  const groups = byFree(props.rooms);
+function Fragments(props: { capacities: NodeCapacity[] }) {
+  const groups = byFree(props.capacities);
   const most = Math.max(1, ...groups.map(([, nodes]) => nodes));
   if (!groups.length) return <Empty title="No free GPUs" />;
   return (

@@ -156,11 +156,11 @@ function daysOf(query: Record<string, string>): Days {
 }
 
 function subtitle(days: Days, report: Report | undefined): string {
-  const told =
+  const coverage =
     report && report.hours_accounted < report.hours_in_period
       ? ` · ${count(report.hours_accounted)} of ${count(report.hours_in_period)} hours accounted`
       : "";
-  return `${formatDays(days)}, UTC${told}`;
+  return `${formatDays(days)}, UTC${coverage}`;
 }
 
 function UsageReport(props: {

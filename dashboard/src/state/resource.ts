@@ -41,9 +41,9 @@ export function useResource<T>(
     error?: ApiError;
     at: number;
   }>({ name, at: 0 });
-  const [asked, ask] = useState(0);
+  const [attempt, setAttempt] = useState(0);
   const subjects = options.on?.join() ?? "";
-  const again = useRef(() => ask((count) => count + 1)).current;
+  const again = useRef(() => setAttempt((count) => count + 1)).current;
 
   useEffect(() => {
     if (address === null) return;
@@ -95,7 +95,7 @@ export function useResource<T>(
       unlisten();
       document.removeEventListener("visibilitychange", seen);
     };
-  }, [address, asked, options.every, subjects]);
+  }, [address, attempt, options.every, subjects]);
 
   const fits =
     shown.name === name || (options.keep && shown.data !== undefined && address !== null);

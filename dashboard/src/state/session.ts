@@ -36,7 +36,7 @@ class Session {
     return () => this.listeners.delete(listener);
   }
 
-  private tell(): void {
+  private notify(): void {
     for (const listener of [...this.listeners]) listener();
   }
 
@@ -44,7 +44,7 @@ class Session {
     if (this.loginReason === null || this.token) {
       this.loginReason = this.token ? reason : "";
       this.token = "";
-      this.tell();
+      this.notify();
     }
   }
 
@@ -52,27 +52,27 @@ class Session {
     this.token = token.trim();
     this.loginReason = null;
     remember("gpufleet.token", this.token);
-    this.tell();
+    this.notify();
   }
 
   logout(): void {
     this.token = "";
     this.loginReason = "";
     remember("gpufleet.token", "");
-    this.tell();
+    this.notify();
   }
 
   setTheme(theme: Theme): void {
     this.theme = theme;
     remember("gpufleet.theme", theme);
     document.documentElement.dataset.theme = theme;
-    this.tell();
+    this.notify();
   }
 
   setZone(zone: Zone): void {
     this.zone = zone;
     remember("gpufleet.zone", zone);
-    this.tell();
+    this.notify();
   }
 }
 
