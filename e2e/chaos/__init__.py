@@ -1,1 +1,1 @@
-"""Every part is killed, paused and cut off under load; at the end everything must be as if nothing had been."""
+"""Kill, pause and disconnect every component under load, and check that nothing was lost."""

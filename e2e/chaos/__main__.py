@@ -1,11 +1,11 @@
-"""Chaos: every part is killed, paused and cut off for CHAOS_SECONDS (600) under load, and then put right.
+"""Kill, pause and disconnect every component under load for CHAOS_SECONDS (600), then repair all faults.
 
 make chaos
 CHAOS_SECONDS=90 make chaos ARGS="--seed 7"
 
-At the end: no GPU was ever held twice (by the API server's audit log), no lease is left behind, no hour is missing or
-wrong, no acknowledged write is lost, and everything is ready within a minute. Prints what was done and seen, and
-writes `.gpufleet/chaos.json`.
+The run passes if no GPU was ever held twice (by the API server's audit log), no lease is left over, no hour is missing
+or wrong, no acknowledged write is lost, and everything is ready within a minute. Prints the faults and results and
+writes them to `.gpufleet/chaos.json`.
 """
 
 import argparse
@@ -35,14 +35,17 @@ VALUES = {"scheduler": {"replicas": 2}, "webhook": {"replicas": 2}}
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, default=None, help="what happens when; drawn if it is not given")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the faults; random by default")
     parser.add_argument(
-        "--seconds", type=float, default=float(os.environ.get("CHAOS_SECONDS", "600")), help="how long"
+        "--seconds",
+        type=float,
+        default=float(os.environ.get("CHAOS_SECONDS", "600")),
+        help="duration (default %(default)s)",
     )
     arguments = parser.parse_args()
     seed = secrets.randbelow(10_000) if arguments.seed is None else arguments.seed
     try:
-        programs = binaries.find(_tell)
+        programs = binaries.find(_print_step)
     except Unavailable as reason:
         print(f"no control plane: {reason}", file=sys.stderr)
         return 1
@@ -54,15 +57,15 @@ def main() -> int:
             shutil.copytree(cluster.logs, KEPT_LOGS)
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(lines, indent=2))
-    well = all(line.get("ok", True) for line in lines)
-    if not well:
-        print(f"logs: {KEPT_LOGS}; again with --seed {seed}", flush=True)
-    return 0 if well else 1
+    passed = all(line.get("ok", True) for line in lines)
+    if not passed:
+        print(f"logs: {KEPT_LOGS}; repeat with --seed {seed}", flush=True)
+    return 0 if passed else 1
 
 
 def run(cluster: Cluster, nodes: FakeNodes, seconds: float, seed: int) -> list[dict[str, object]]:
-    """One run; a line for each thing that was done or seen, printed as they come."""
-    _tell(f"{seconds:g} s of chaos, seed {seed}")
+    """Do one run and return a line for each fault and check; lines are printed immediately."""
+    _print_step(f"{seconds:g} s of chaos, seed {seed}")
     names = nodes.add(*NODES, "node-cpu")
     system = System(cluster, nodes, {name: switched(8) for name in NODES}, scheduler_values=VALUES)
     proxies = Proxies(int(urlsplit(cluster.url).port or 443))
@@ -75,18 +78,18 @@ def run(cluster: Cluster, nodes: FakeNodes, seconds: float, seed: int) -> list[d
             checks = Checks(system, users, load, chaos, cluster.audit_size())
             load.prepare()
             load.start()
-            _tell("everything runs; faults begin")
+            _print_step("everything is running; starting faults")
             chaos.start()
             time.sleep(seconds)
             chaos.stop()
-            _tell("faults have ended")
+            _print_step("all faults are repaired")
             return checks.all()
     finally:
         proxies.close()
         nodes.remove(*names)
 
 
-def _tell(line: str) -> None:
+def _print_step(line: str) -> None:
     print(f"==> {line}", flush=True)
 
 

@@ -1,12 +1,11 @@
-"""Was a GPU ever held twice? Read from the API server's audit log, which no part of gpufleet writes.
+"""Find GPUs that were held twice, from the API server's audit log, which is independent of gpufleet.
 
-A pod holds the GPUs that its Binding names, from the Binding until it is deleted or its status says that it has ended.
-Two pods held a GPU at once if the later Binding was answered before the request that ended the earlier pod had
-come in. An API server that is killed may lose its last lines; a pod whose end is not in the log and that is gone
-is counted as untold, not as a holder.
+A pod holds the GPUs of its Binding from the Binding until it is deleted or its status is terminal. Two pods held a
+GPU at the same time if the later Binding completed before the request that ended the earlier pod was received. A
+killed API server may lose its last log lines, so a pod that is gone without a logged end counts as an unrecorded
+end, not as a holder.
 
-The leases tell the same from the other side: no state of a lease promises more than a GPU, and none is deleted but under
-the version that was read.
+Leases are checked too: no state of a lease may hold more than one GPU, and each delete must have preconditions.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,7 +36,7 @@ class Holding:
 
 @dataclass
 class Verdict:
-    """What the log says."""
+    """Counts and faults found in the log."""
 
     bindings: int = 0
     lease_writes: int = 0
@@ -47,7 +46,7 @@ class Verdict:
 
 
 def check_log(events: Iterable[Event], shares: dict[str, int], alive: set[str]) -> Verdict:
-    """Read the log; `shares` are thousandths of a GPU by pod UID where a pod shares, `alive` the UIDs there are now."""
+    """Check the log. `shares` are thousandths of a GPU by pod UID, `alive` the UIDs of existing pods."""
     verdict, holdings, by_name = Verdict(), dict[str, Holding](), dict[tuple[str, str], str]()
     for event in events:
         if event.get("stage") != "ResponseComplete" or not _succeeded(event):
@@ -60,24 +59,24 @@ def check_log(events: Iterable[Event], shares: dict[str, int], alive: set[str]) 
                     holdings[holding.uid] = holding
                     by_name[about["namespace"], about["name"]] = holding.uid
             case "pods", "status", "patch" | "update":
-                _note_end(holdings, event)
+                _record_end(holdings, event)
             case "pods", None, "delete":
                 uid = _deleted(event) or by_name.get((about["namespace"], about["name"]), "")
                 if uid in holdings and holdings[uid].ended is None:
                     holdings[uid].ended = _moment(event["requestReceivedTimestamp"])
             case "leases", None, "create" | "update" | "patch" if about["name"].startswith("gpu-"):
                 verdict.lease_writes += 1
-                verdict.faults += _overbooked(event)
+                verdict.faults += _overallocated(event)
             case "leases", None, "delete" if about["name"].startswith("gpu-"):
                 verdict.lease_deletes += 1
-                verdict.faults += _unguarded(event)
+                verdict.faults += _without_preconditions(event)
     verdict.unrecorded_ends = sum(each.ended is None and each.uid not in alive for each in holdings.values())
     verdict.faults += held_twice(holdings.values(), shares, alive)
     return verdict
 
 
 def held_twice(holdings: Iterable[Holding], shares: dict[str, int], alive: set[str]) -> Iterator[str]:
-    """Pods that held one GPU at the same time beyond what it is."""
+    """Yield GPUs whose holders at one time add up to more than one GPU."""
     by_gpu: dict[str, list[Holding]] = {}
     for holding in sorted(holdings, key=lambda holding: holding.bound):
         if holding.ended is None and holding.uid not in alive:
@@ -104,7 +103,7 @@ def _holding(event: Event) -> Holding | None:
     return Holding(uid, about["name"], gpus, _moment(event["stageTimestamp"]))
 
 
-def _note_end(holdings: dict[str, Holding], event: Event) -> None:
+def _record_end(holdings: dict[str, Holding], event: Event) -> None:
     pod = event.get("responseObject", {})
     holding = holdings.get(pod.get("metadata", {}).get("uid", ""))
     if holding and holding.ended is None and pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
@@ -115,13 +114,13 @@ def _deleted(event: Event) -> str:
     return str(event.get("requestObject", {}).get("preconditions", {}).get("uid", ""))
 
 
-def _overbooked(event: Event) -> Iterator[str]:
+def _overallocated(event: Event) -> Iterator[str]:
     read = read_lease(msgspec.convert(event["responseObject"], Lease))
     if read is not None and sum(holder.milli for holder in read.holders.values()) > WHOLE:
         yield f"{read.name} was written with holders {', '.join(read.holders)}"
 
 
-def _unguarded(event: Event) -> Iterator[str]:
+def _without_preconditions(event: Event) -> Iterator[str]:
     conditions = event.get("requestObject", {}).get("preconditions", {})
     if not {"uid", "resourceVersion"} <= conditions.keys():
         yield f"{event['objectRef']['name']} was deleted without preconditions"

@@ -1,4 +1,4 @@
-"""What must be so at the end, one question after the other; each is answered with what was seen."""
+"""Check the system after all faults are repaired; each check reports what it observed."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from e2e.chaos import audit
-from e2e.chaos.faults import PARTS, Chaos
+from e2e.chaos.faults import COMPONENTS, Chaos
 from e2e.chaos.load import CLAIMS, Load
 from e2e.system import System, Users
 from gpufleet.kubernetes.annotations import CLAIM
@@ -16,14 +16,14 @@ from gpufleet.kubernetes.annotations import CLAIM
 READY_WITHIN = 60.0
 SHARE = 500
 TOLERANCE_S = 4
-"""Seconds by which the time that a GPU was held may differ: a pod's own times are whole seconds, at both ends."""
+"""Allowed difference of holding times: the times in a pod's status are whole seconds, at start and end."""
 
 HOURS = "/api/v1/gpu-aggregation/workloads/hourly-stats"
 Line = dict[str, object]
 
 
 class Checks:
-    """Asks everything of the system after the faults."""
+    """Runs all checks."""
 
     def __init__(self, system: System, users: Users, load: Load, chaos: Chaos, since: int) -> None:
         self.system, self.users, self.load, self.chaos = system, users, load, chaos
@@ -33,56 +33,57 @@ class Checks:
         self._waiting = 0
 
     def all(self) -> list[Line]:
-        """Every check, in order; a line for each."""
-        healed = time.monotonic()
+        """Run every check in order and return a line for each."""
+        repaired = time.monotonic()
         for name, times in sorted(self.chaos.done.items()):
-            self._say(name, f"{times} times")
-        self._check("faults end as they should", lambda: self.chaos.problems or "", good="")
-        self._check("everything is ready within a minute", lambda: self._ready(healed))
+            self._report(name, f"{times} times")
+        self._check("all faults were repaired", lambda: self.chaos.problems or "", expected="")
+        self._check("everything is ready within a minute", lambda: self._ready(repaired))
         self.load.stop()
-        seen = self.load.seen
-        self._say(
-            "pods", f"{seen.pods_created} created, {seen.pods_refused} not taken, {seen.pods_ended} deleted"
+        record = self.load.record
+        self._report(
+            "pods",
+            f"{record.pods_created} created, {record.pods_refused} refused, {record.pods_ended} deleted",
         )
         self._check("every Job ends", self._jobs_end)
-        self._check("no pod waits for a GPU that is free", self._nobody_waits)
-        self._check("no acknowledged number is lost", self._numbers)
+        self._check("no pod waits while a GPU is free", self._no_pod_waits)
+        self._check("no acknowledged training number is lost", self._numbers)
         self._check("no hour is missing or wrong", self._hours)
-        self._check("no lease is left behind", self._leases)
+        self._check("no lease is left over", self._leases)
         self._check("no GPU was ever held twice", self._audit)
         return self._lines
 
-    def _say(self, what: str, seen: object) -> None:
-        self._lines.append({"what": what, "seen": seen})
-        print(f"      {what:<44} {seen}", flush=True)
+    def _report(self, what: str, observed: object) -> None:
+        self._lines.append({"what": what, "observed": observed})
+        print(f"      {what:<44} {observed}", flush=True)
 
-    def _check(self, what: str, question: Callable[[], Any], good: Any = None) -> None:
-        """A question that raises is answered badly; with `good`, the answer must be that."""
+    def _check(self, what: str, check: Callable[[], Any], expected: Any = None) -> None:
+        """Fail if `check` raises or, with `expected`, returns something else."""
         try:
-            seen = question()
-            well = good is None or seen == good
+            observed = check()
+            ok = expected is None or observed == expected
         except Exception as error:
-            seen, well = f"{type(error).__name__}: {error}"[:2000], False
-        self._lines.append({"what": what, "seen": seen, "ok": well})
-        print(f"{'ok  ' if well else 'FAIL'}  {what:<44} {seen}", flush=True)
+            observed, ok = f"{type(error).__name__}: {error}"[:2000], False
+        self._lines.append({"what": what, "observed": observed, "ok": ok})
+        print(f"{'ok  ' if ok else 'FAIL'}  {what:<44} {observed}", flush=True)
 
-    def _ready(self, healed: float) -> str:
+    def _ready(self, repaired: float) -> str:
         cluster = self.system.cluster
-        left = READY_WITHIN - (time.monotonic() - healed)
-        for part in (cluster.etcd, cluster.apiserver, self.system.prometheus.process):
-            part.wait(left)
-        for component in PARTS:
-            left = max(1.0, READY_WITHIN - (time.monotonic() - healed))
+        left = READY_WITHIN - (time.monotonic() - repaired)
+        for each in (cluster.etcd, cluster.apiserver, self.system.prometheus.process):
+            each.wait(left)
+        for component in COMPONENTS:
+            left = max(1.0, READY_WITHIN - (time.monotonic() - repaired))
             cluster.wait_for(f"ready {component}", lambda of=component: self._all_ready(of), timeout=left)  # type: ignore[misc]
-        left = max(1.0, READY_WITHIN - (time.monotonic() - healed))
-        cluster.wait_for("server that finds all of its sources", self._healthy, timeout=left)
-        return f"after {time.monotonic() - healed:.0f} s"
+        left = max(1.0, READY_WITHIN - (time.monotonic() - repaired))
+        cluster.wait_for("server with all of its sources", self._healthy, timeout=left)
+        return f"after {time.monotonic() - repaired:.0f} s"
 
     def _all_ready(self, component: str) -> bool:
-        """All of them; of the schedulers, the one that leads."""
-        self.chaos.revive()
-        parts = self.system.processes.of(component)
-        return (any if component == "scheduler" else all)(part.ready for part in parts)
+        """Return whether all processes of a component are ready; of the schedulers, only the leader is."""
+        self.chaos.restart_exited()
+        processes = self.system.processes.of(component)
+        return (any if component == "scheduler" else all)(each.ready for each in processes)
 
     def _healthy(self) -> bool:
         try:
@@ -98,14 +99,14 @@ class Checks:
             return all(
                 each.get("status", {}).get("succeeded") == 1
                 for each in found
-                if each["metadata"]["name"] in self.load.seen.jobs
+                if each["metadata"]["name"] in self.load.record.jobs
             )
 
         self.system.cluster.wait_for("end of the Jobs", ended, timeout=180)
-        return f"{len(self.load.seen.jobs)} Jobs"
+        return f"{len(self.load.record.jobs)} Jobs"
 
-    def _nobody_waits(self) -> str:
-        """Pods of one GPU or less are bound as long as one is free."""
+    def _no_pod_waits(self) -> str:
+        """Wait until pods of one GPU or less are bound or no GPU is free."""
 
         def settled() -> bool:
             time.sleep(0.5)
@@ -120,7 +121,7 @@ class Checks:
             return not (free and small)
 
         self.system.cluster.wait_for("bound pods", settled, timeout=60)
-        return f"{self._waiting} wait, {self._gpus() - len(self.system.leases())} GPUs are free"
+        return f"{self._waiting} pending, {self._gpus() - len(self.system.leases())} GPUs are free"
 
     def _gpus(self) -> int:
         reports = self.system.cluster.api.get("/apis/gpu.scheduling/v1/gpunodestatuses")["items"]
@@ -133,23 +134,23 @@ class Checks:
         )
         path = f"/api/workloads/{self.load.training}/trainingPerformance?start={start}&end={end}"
         there = {row["timestamp"]: row["value"] for row in self.system.get(path) if row["metric"] == "loss"}
-        lost = {at: loss for at, loss in self.load.seen.numbers.items() if there.get(at) != loss}
+        lost = {at: loss for at, loss in self.load.record.numbers.items() if there.get(at) != loss}
         assert not lost, (
-            f"{len(lost)} of {len(self.load.seen.numbers)} are lost, such as {list(lost.items())[:3]}"
+            f"{len(lost)} of {len(self.load.record.numbers)} are lost, such as {list(lost.items())[:3]}"
         )
-        return f"{len(self.load.seen.numbers)} acknowledged, {self.load.seen.numbers_refused} not"
+        return f"{len(self.load.record.numbers)} acknowledged, {self.load.record.numbers_refused} not"
 
     def _hours(self) -> str:
-        """The GPU hours of every Job, against what the pods' own statuses say."""
+        """Compare the GPU hours of every Job with the times in the status of its pods."""
         self.system.backfill_hours(self.began)
         wrong = []
-        for name in self.load.seen.jobs:
+        for name in self.load.record.jobs:
             held = self._held(name)
             counted = self._counted(name)
             if abs(counted - held) > TOLERANCE_S / 3600:
                 wrong.append(f"{name}: {counted * 3600:.1f} s counted, {held * 3600:.1f} s held")
         assert not wrong, "; ".join(wrong)
-        return f"{len(self.load.seen.jobs)} Jobs, each as long as its pod says"
+        return f"{len(self.load.record.jobs)} Jobs, all hours match the status of their pods"
 
     def _held(self, job: str) -> float:
         total = 0.0
@@ -175,18 +176,18 @@ class Checks:
 
         def settled() -> bool:
             time.sleep(0.5)
-            living = {
+            running = {
                 pod["metadata"]["uid"]
                 for pod in self.users.pods()
                 if pod["status"].get("phase") not in ("Succeeded", "Failed") and pod["spec"].get("nodeName")
             }
-            return holders() == living
+            return holders() == running
 
-        self.system.cluster.wait_for("leases of the living and no others", settled, timeout=60)
-        at_work = len(self.system.leases())
+        self.system.cluster.wait_for("leases of exactly the running pods", settled, timeout=60)
+        held = len(self.system.leases())
         self.users.clean_up()
         self.system.cluster.wait_for("free GPUs", lambda: not self.system.leases(), timeout=60)
-        return f"{at_work} leases of living pods; none after they went"
+        return f"{held} leases of running pods; none after their deletion"
 
     def _audit(self) -> str:
         events = list(self.system.cluster.audit(self._since))
@@ -202,7 +203,7 @@ class Checks:
         assert not verdict.faults, "; ".join(verdict.faults[:5])
         return (
             f"{verdict.bindings} bindings, {verdict.lease_writes} lease writes, {verdict.lease_deletes} deletes; "
-            f"{verdict.unrecorded_ends} pods whose end a killed API server did not write down"
+            f"{verdict.unrecorded_ends} pods whose end a killed API server did not log"
         )
 
     @staticmethod
@@ -211,6 +212,6 @@ class Checks:
 
 
 def _claim_of(event: dict[str, Any]) -> tuple[str, str]:
-    """The pod's UID and its claim, where an event shows the pod."""
+    """Return the UID and claim of the pod in an audit event."""
     meta = event.get("responseObject", {}).get("metadata", {})
     return str(meta.get("uid", "")), str(meta.get("annotations", {}).get(CLAIM, ""))

@@ -1,8 +1,8 @@
-"""The environment of a container, resolved as a kubelet does when it starts one.
+"""Resolve the environment of a container as a kubelet does.
 
-Values by reference come from the pod itself (the downward API), from the container's resources, from config maps
-and from secrets. `$(NAME)` stands for a variable defined before it; `$$` for a dollar. A missing label or
-annotation is an empty value; a missing config map is an error that holds the container back.
+References lead to fields of the pod (downward API), resources of the container, config maps and secrets. `$(NAME)`
+stands for a variable defined earlier, `$$` for a dollar sign. A missing label or annotation is an empty value; a
+missing config map is an error that keeps the container from starting.
 """
 
 import base64
@@ -20,17 +20,17 @@ _SUFFIXES |= {"Gi": 2.0**30, "Ti": 2.0**40}
 
 
 class Unresolved(Exception):
-    """A reference that the container can't start without leads nowhere."""
+    """A required reference does not exist."""
 
 
 async def resolve(pod: Mapping[str, Any], container: Mapping[str, Any], fetch: Fetch) -> dict[str, str]:
-    """The variables of one container; `fetch(kind, name)` gets a config map or secret of its namespace."""
+    """Return the variables of one container; `fetch(kind, name)` reads a config map or secret of its namespace."""
     values: dict[str, str] = {}
     for source in container.get("envFrom", []):
-        values |= await _all_of(source, fetch)
+        values |= await _from_source(source, fetch)
     for entry in container.get("env", []):
         if "valueFrom" in entry:
-            value = await _referred(pod, container, entry["valueFrom"], fetch)
+            value = await _from_reference(pod, container, entry["valueFrom"], fetch)
             if value is not None:
                 values[entry["name"]] = value
         else:
@@ -39,7 +39,7 @@ async def resolve(pod: Mapping[str, Any], container: Mapping[str, Any], fetch: F
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` where NAME is known; leave it as it is where it is not."""
+    """Replace `$(NAME)` if NAME is defined; keep it otherwise."""
 
     def replace(found: re.Match[str]) -> str:
         return "$" if found[0] == "$$" else values.get(found[1], found[0])
@@ -48,7 +48,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 
 def field(pod: Mapping[str, Any], path: str) -> str:
-    """A field of the pod, as the downward API gives it."""
+    """Return a field of the pod as the downward API does."""
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
     if found := _SUBSCRIPT.fullmatch(path):
         return str(metadata.get(found[1], {}).get(found[2], ""))
@@ -69,7 +69,7 @@ def field(pod: Mapping[str, Any], path: str) -> str:
 
 
 def resource(container: Mapping[str, Any], reference: Mapping[str, Any]) -> str:
-    """A limit or request of the container in units of the divisor, rounded up."""
+    """Return a limit or request of the container in units of the divisor, rounded up."""
     kind, _, name = reference["resource"].partition(".")
     amount = container.get("resources", {}).get(kind, {}).get(name, "0")
     divisor = str(reference.get("divisor", "1"))
@@ -77,14 +77,14 @@ def resource(container: Mapping[str, Any], reference: Mapping[str, Any]) -> str:
 
 
 def quantity(text: str) -> float:
-    """A Kubernetes quantity as a number."""
+    """Parse a Kubernetes quantity."""
     found = _QUANTITY.fullmatch(text)
     if not found or found[2] not in _SUFFIXES:
-        raise Unresolved(f"{text!r} is no quantity")
+        raise Unresolved(f"{text!r} is not a quantity")
     return float(found[1]) * _SUFFIXES[found[2]]
 
 
-async def _all_of(source: Mapping[str, Any], fetch: Fetch) -> dict[str, str]:
+async def _from_source(source: Mapping[str, Any], fetch: Fetch) -> dict[str, str]:
     prefix = source.get("prefix", "")
     kind, reference = _kind(source, "configMapRef", "secretRef")
     found = await fetch(kind, reference["name"])
@@ -94,7 +94,7 @@ async def _all_of(source: Mapping[str, Any], fetch: Fetch) -> dict[str, str]:
     return {prefix + key: _decoded(kind, value) for key, value in (found.get("data") or {}).items()}
 
 
-async def _referred(
+async def _from_reference(
     pod: Mapping[str, Any], container: Mapping[str, Any], source: Mapping[str, Any], fetch: Fetch
 ) -> str | None:
     if "fieldRef" in source:
@@ -119,7 +119,7 @@ def _kind(source: Mapping[str, Any], config_map: str, secret: str) -> tuple[str,
 
 
 def _require(reference: Mapping[str, Any], kind: str) -> None:
-    """What is missing holds the container back, unless it is marked as optional."""
+    """Raise for a missing reference unless it is optional."""
     if not reference.get("optional"):
         raise Unresolved(f"no {kind} {reference['name']} {reference.get('key', '')}".rstrip())
 

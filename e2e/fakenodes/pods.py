@@ -1,14 +1,14 @@
-"""The life of one pod on a fake node, as its kubelet would write it.
+"""Simulate one pod on a fake node: write its status as a kubelet would.
 
-A pod that is bound is taken, its environment is resolved, its init containers pass, it runs. Annotations decide
-what happens then, so that a Job's template can carry them:
+A bound pod is admitted, its environment is resolved, its init containers complete, it runs. Annotations on the pod
+(or on a Job's template) control what happens:
 
-    e2e.gpufleet/starts-after: "2"    seconds until the containers run (an image that is pulled)
+    e2e.gpufleet/starts-after: "2"    seconds until the containers run, like an image pull
     e2e.gpufleet/runs-for: "1.5"      seconds until they end; without it they run until the pod is deleted
-    e2e.gpufleet/exit-code: "1"       how they end; 0 if it is not there
+    e2e.gpufleet/exit-code: "1"       their exit code; default 0
 
-The restart policy holds: what ends under `Always`, or fails under `OnFailure`, starts again. A deleted pod gets a
-terminal phase first and is then removed, as kubelets do, so that the Job controller can count it.
+Restart policies apply. A deleted pod first gets a terminal phase and is then removed, as under a kubelet, so that
+the Job controller can count it.
 """
 
 import asyncio
@@ -22,54 +22,54 @@ from e2e.fakenodes.api import STRATEGIC, Api
 STARTS_AFTER = "e2e.gpufleet/starts-after"
 RUNS_FOR = "e2e.gpufleet/runs-for"
 EXIT_CODE = "e2e.gpufleet/exit-code"
-_TERMINATED = 143  # SIGTERM, as a shell counts it
+_TERMINATED = 143  # 128 + SIGTERM
 _RETRY_S = 0.5
 
 
 class FakePod:
-    """One pod: its object as last seen, what its containers see, and the task that plays it."""
+    """One pod: its last known object and the environments of its containers."""
 
     def __init__(self, api: Api, pod: Mapping[str, Any], host: str, address: str) -> None:
         self.object = pod
         self.environments: dict[str, dict[str, str]] = {}
         self._api = api
         self._host = host
-        self._address = pod.get("status", {}).get("podIP") or address  # taken over from an earlier player
-        self._told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._address = pod.get("status", {}).get("podIP") or address  # kept from an earlier FakeNodes
+        self._exit_code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._restarts = 0
-        self._began = status.now()
+        self._started_at = status.now()
 
     @property
     def path(self) -> str:
-        """Where the API server has it."""
+        """The API path of the pod."""
         metadata = self.object["metadata"]
         return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
 
-    async def play(self) -> None:
-        """From bound to its end; returns when there is nothing more to write."""
+    async def run(self) -> None:
+        """Write every status from admission to the end of the pod."""
         await self._start()
         while True:
-            exit_code = await self._run()
-            if not self._starts_again(exit_code):
+            exit_code = await self._run_once()
+            if not self._restarts_after(exit_code):
                 break
             self._restarts += 1
         await self._end(exit_code)
 
     async def reject(self, reason: str, message: str) -> None:
-        """Refuse the pod as a kubelet does that has not what the pod asks for."""
+        """Reject the pod as a kubelet without enough resources does."""
         await self._write(status.rejected(reason, message))
 
     async def remove(self) -> None:
-        """Complete a deletion: a terminal phase, then the end of the object."""
+        """Complete a deletion: write a terminal phase, then delete the object."""
         if self.object.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
             await self._end(_TERMINATED)
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.object["metadata"]["uid"]}}
-        await _tolerating_absence(self._api.call("DELETE", self.path, options))
+        await _ignore_replaced_pod(self._api.call("DELETE", self.path, options))
 
     def exit(self, exit_code: int) -> None:
-        """End the containers now."""
-        if not self._told.done():
-            self._told.set_result(exit_code)
+        """End the containers with an exit code."""
+        if not self._exit_code.done():
+            self._exit_code.set_result(exit_code)
 
     async def _start(self) -> None:
         if self.object["spec"].get("initContainers") or self._seconds(STARTS_AFTER):
@@ -92,31 +92,31 @@ class FakePod:
             resolved[each["name"]] = await environment.resolve(seen, each, self._fetch)
         self.environments = resolved
 
-    async def _run(self) -> int:
-        """Running until told to end or until the annotated time is over; the exit code."""
+    async def _run_once(self) -> int:
+        """Run until `exit` is called or the annotated time is over, and return the exit code."""
         await self._write(status.running(self.object, self._host, self._address, self._restarts))
-        self._began = status.now()
+        self._started_at = status.now()
         try:
-            return await asyncio.wait_for(asyncio.shield(self._told), self._seconds(RUNS_FOR))
+            return await asyncio.wait_for(asyncio.shield(self._exit_code), self._seconds(RUNS_FOR))
         except TimeoutError:
             return int(self._annotation(EXIT_CODE) or 0)
 
-    def _starts_again(self, exit_code: int) -> bool:
+    def _restarts_after(self, exit_code: int) -> bool:
         policy = self.object["spec"].get("restartPolicy", "Always")
-        if self._told.done():
-            self._told = asyncio.get_running_loop().create_future()
+        if self._exit_code.done():
+            self._exit_code = asyncio.get_running_loop().create_future()
         return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
     async def _end(self, exit_code: int) -> None:
-        await self._write(status.ended(self.object, self._began, exit_code, self._restarts))
+        await self._write(status.ended(self.object, self._started_at, exit_code, self._restarts))
 
     async def _write(self, pod_status: Mapping[str, Any]) -> None:
         body = {"metadata": {"uid": self.object["metadata"]["uid"]}, "status": pod_status}
-        await _tolerating_absence(self._api.call("PATCH", f"{self.path}/status", body, STRATEGIC))
+        await _ignore_replaced_pod(self._api.call("PATCH", f"{self.path}/status", body, STRATEGIC))
 
     async def _fetch(self, kind: str, name: str) -> Mapping[str, Any] | None:
         namespace = self.object["metadata"]["namespace"]
-        found: Mapping[str, Any] | None = await _tolerating_absence(
+        found: Mapping[str, Any] | None = await _ignore_replaced_pod(
             self._api.call("GET", f"/api/v1/namespaces/{namespace}/{kind}/{name}")
         )
         return found
@@ -138,8 +138,8 @@ class FakePod:
         return None if value is None else float(value)
 
 
-async def _tolerating_absence(call: Any) -> Any:
-    """The pod may be gone, or be another of the same name (409), by the time the request arrives."""
+async def _ignore_replaced_pod(call: Any) -> Any:
+    """Ignore that the pod was deleted (404) or replaced by another of the same name (409)."""
     try:
         return await call
     except RequestFailed as refusal:

@@ -1,15 +1,15 @@
-"""What a kubelet writes into the status of a node and of a pod. Pure: what is there in, what to write out."""
+"""Build the status of nodes and pods that a kubelet writes. All functions are pure."""
 
 import datetime
 from collections.abc import Mapping
 from typing import Any
 
 DEFAULT_CAPACITY = {"cpu": "128", "memory": "1Ti", "ephemeral-storage": "4Ti", "pods": "250"}
-_QUIET = ("MemoryPressure", "DiskPressure", "PIDPressure")
+_PRESSURE_CONDITIONS = ("MemoryPressure", "DiskPressure", "PIDPressure")
 
 
 def now() -> str:
-    """This moment, as Kubernetes writes time."""
+    """Return the current time in the format of Kubernetes."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -20,21 +20,22 @@ def node(
     labels: Mapping[str, str],
     taints: list[dict[str, str]],
 ) -> dict[str, Any]:
-    """A node that is ready from its first moment: the API server takes the status with the creation."""
-    everything = {**DEFAULT_CAPACITY, **capacity}
-    known = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
-    quiet = [
-        condition(kind, False, "KubeletHasSufficient" + kind.removesuffix("Pressure")) for kind in _QUIET
+    """Return a node that is ready when it is created; the API server accepts the status with it."""
+    resources = {**DEFAULT_CAPACITY, **capacity}
+    standard = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    pressure = [
+        condition(kind, False, "KubeletHasSufficient" + kind.removesuffix("Pressure"))
+        for kind in _PRESSURE_CONDITIONS
     ]
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": {**known, **labels}},
+        "metadata": {"name": name, "labels": {**standard, **labels}},
         "spec": {"taints": taints},
         "status": {
-            "capacity": everything,
-            "allocatable": everything,
-            "conditions": [*quiet, ready(True)],
+            "capacity": resources,
+            "allocatable": resources,
+            "conditions": [*pressure, ready(True)],
             "addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}],
             "nodeInfo": {
                 "architecture": "amd64",
@@ -53,19 +54,19 @@ def node(
 
 
 def ready(is_ready: bool) -> dict[str, str]:
-    """The Ready condition of a node."""
+    """Return the Ready condition of a node."""
     return condition("Ready", is_ready, "KubeletReady" if is_ready else "KubeletNotReady")
 
 
 def condition(kind: str, true: bool, reason: str = "") -> dict[str, str]:
-    """A condition of a node or pod, seen now."""
+    """Return a condition of a node or pod with the current time."""
     moment = now()
     found = {"type": kind, "status": "True" if true else "False", "lastTransitionTime": moment}
     return {**found, "reason": reason, "lastHeartbeatTime": moment} if reason else found
 
 
 def waiting(pod: Mapping[str, Any], reason: str, host: str, message: str = "") -> dict[str, Any]:
-    """Taken by the node; the containers don't run yet."""
+    """Return the status of an admitted pod whose containers don't run yet."""
     state = {"waiting": {"reason": reason, "message": message}}
     inits = pod["spec"].get("initContainers", [])
     return {
@@ -84,7 +85,7 @@ def waiting(pod: Mapping[str, Any], reason: str, host: str, message: str = "") -
 
 
 def running(pod: Mapping[str, Any], host: str, address: str, restarts: int) -> dict[str, Any]:
-    """Init containers done, sidecars and containers up and ready."""
+    """Return the status of a running pod: init containers completed, sidecars and containers ready."""
     state = {"running": {"startedAt": now()}}
     done = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now(), "finishedAt": now()}}
     inits = [
@@ -110,7 +111,7 @@ def running(pod: Mapping[str, Any], host: str, address: str, restarts: int) -> d
 
 
 def ended(pod: Mapping[str, Any], started: str, exit_code: int, restarts: int) -> dict[str, Any]:
-    """Every container has ended, with one exit code: Succeeded at 0, else Failed."""
+    """Return the status of a pod whose containers all ended with `exit_code`."""
     terminated = {
         "exitCode": exit_code,
         "reason": "Error" if exit_code else "Completed",
@@ -128,14 +129,14 @@ def ended(pod: Mapping[str, Any], started: str, exit_code: int, restarts: int) -
 
 
 def rejected(reason: str, message: str) -> dict[str, Any]:
-    """The node did not take the pod, though it was bound to it."""
+    """Return the status of a pod that the node rejected after binding."""
     return {"phase": "Failed", "reason": reason, "message": message, "startTime": now()}
 
 
 def container(
     spec: Mapping[str, Any], state: Mapping[str, Any], ready: bool = False, restarts: int = 0
 ) -> dict[str, Any]:
-    """The status of one container."""
+    """Return the status of one container."""
     return {
         "name": spec["name"],
         "image": spec["image"],

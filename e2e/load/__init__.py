@@ -1,1 +1,1 @@
-"""A thousand nodes and two thousand pods at once: how fast they are bound, and where the time goes."""
+"""Bind two thousand pods on a thousand nodes; measure the rate and where the time goes."""

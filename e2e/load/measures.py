@@ -1,4 +1,4 @@
-"""What the processes tell of themselves: CPU time, phases of the extender, requests to the API server."""
+"""Measure CPU time, phases of the extender and requests to the API server."""
 
 import os
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Requests:
-    """One kind of request: who made it, how many, and how long the API server took over them in all."""
+    """One kind of request of one client: the number and the total time in the API server."""
 
     client: str
     what: str
@@ -24,7 +24,7 @@ class Requests:
 
 
 def cpu_seconds(pid: int | None) -> float:
-    """The CPU time of a process so far."""
+    """Return the CPU time of a process so far."""
     if pid is None:
         return 0.0
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -32,9 +32,9 @@ def cpu_seconds(pid: int | None) -> float:
 
 
 def seconds_by_phase(url: str) -> dict[str, tuple[int, float]]:
-    """How often each phase of the extender ran, and how long in all."""
-    with urlopen(url, timeout=10) as answer:
-        text = answer.read().decode()
+    """Return the number of runs and the total time of each phase of the extender."""
+    with urlopen(url, timeout=10) as response:
+        text = response.read().decode()
     found: dict[str, tuple[int, float]] = {}
     for family in text_string_to_metric_families(text):
         if family.name != "gpufleet_scheduler_phase_seconds":
@@ -50,15 +50,15 @@ def seconds_by_phase(url: str) -> dict[str, tuple[int, float]]:
 
 
 def requests_since(audit: Iterable[dict[str, Any]]) -> list[Requests]:
-    """Requests by client and kind, those that took longest in all first; watches are left out."""
+    """Group requests by client and kind, the longest total time first; skip watches."""
     found: dict[tuple[str, str], tuple[int, float]] = {}
     for each in audit:
         if each["verb"] == "watch" or each["stage"] != "ResponseComplete":
             continue
-        about = each.get("objectRef", {})
-        sub = f"/{about['subresource']}" if about.get("subresource") else ""
+        target = each.get("objectRef", {})
+        sub = f"/{target['subresource']}" if target.get("subresource") else ""
         client = each.get("userAgent", "").split("/")[0]
-        key = (client, f"{each['verb']} {about.get('resource', each['requestURI'])}{sub}")
+        key = (client, f"{each['verb']} {target.get('resource', each['requestURI'])}{sub}")
         took = datetime.fromisoformat(each["stageTimestamp"]) - datetime.fromisoformat(
             each["requestReceivedTimestamp"]
         )

@@ -1,4 +1,4 @@
-"""The load's report: what was done and seen, and where the time went."""
+"""Format the report of a load run."""
 
 from collections.abc import Iterator
 
@@ -8,30 +8,30 @@ MOST_REQUESTS = 8
 
 
 def table(plain: Outcome, claims: Outcome) -> Iterator[str]:
-    """The lines of the report."""
+    """Yield the lines of the report."""
     yield ""
     yield f"{'':<28}{'without claims':>16}{'with claims':>16}"
     yield f"{'pods bound':<28}{plain.bound:>16}{claims.bound:>16}"
     yield f"{'first to last binding, s':<28}{plain.seconds:>16.1f}{claims.seconds:>16.1f}"
     yield f"{'pods/s':<28}{plain.rate:>16.0f}{claims.rate:>16.0f}"
     yield ""
-    yield "CPU seconds of each process"
+    yield "CPU seconds by process"
     for name in claims.cpu:
         yield f"  {name:<26}{plain.cpu.get(name, 0.0):>16.1f}{claims.cpu[name]:>16.1f}"
     both = [sum(outcome.cpu.values()) for outcome in (plain, claims)]
-    yield f"  {'in all':<26}{both[0]:>16.1f}{both[1]:>16.1f}"
+    yield f"  {'total':<26}{both[0]:>16.1f}{both[1]:>16.1f}"
     each = [
         1000 * spent / max(outcome.bound, 1) for spent, outcome in zip(both, (plain, claims), strict=True)
     ]
-    yield f"  {'ms for a pod':<26}{each[0]:>16.1f}{each[1]:>16.1f}"
+    yield f"  {'ms per pod':<26}{each[0]:>16.1f}{each[1]:>16.1f}"
     yield ""
-    yield f"{'phases of the extender':<28}{'times':>16}{'seconds':>16}{'ms each':>12}"
+    yield f"{'phases of the extender':<28}{'count':>16}{'seconds':>16}{'ms each':>12}"
     for phase, (number, seconds) in sorted(claims.phases.items(), key=lambda pair: -pair[1][1]):
         yield f"  {phase:<26}{number:>16}{seconds:>16.1f}{1000 * seconds / max(number, 1):>12.1f}"
     for outcome in (plain, claims):
         yield ""
-        yield f"{f'API server, {outcome.name}':<52}{'times':>8}{'seconds':>10}{'ms each':>10}"
+        yield f"{f'API server, {outcome.name}':<52}{'count':>8}{'seconds':>10}{'ms each':>10}"
         for row in outcome.requests[:MOST_REQUESTS]:
-            told = f"{row.client}: {row.what}"[:49]
-            yield f"  {told:<50}{row.number:>8}{row.seconds:>10.1f}{1000 * row.seconds / row.number:>10.1f}"
+            request = f"{row.client}: {row.what}"[:49]
+            yield f"  {request:<50}{row.number:>8}{row.seconds:>10.1f}{1000 * row.seconds / row.number:>10.1f}"
     yield ""

@@ -1,4 +1,4 @@
-"""The two runs of the load: the same pods without and with claims, each on a kube-scheduler of its own."""
+"""The two runs of the load test: the same pods without and with claims."""
 
 import asyncio
 import json
@@ -27,18 +27,18 @@ PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = "/apis/gpu.scheduling/v1/namespaces/default/gpuclaims"
 REPORTS = "/apis/gpu.scheduling/v1/gpunodestatuses"
 GPUS = 8
-AT_ONCE = 32
-PATIENCE = 600.0
+CONCURRENCY = 32
+TIMEOUT = 600.0
 
 
 @dataclass
 class Outcome:
-    """What came of one run."""
+    """The result of one run."""
 
     name: str
     bound: int = 0
     explained: int = 0
-    twice: int = 0
+    double_allocated: int = 0
     seconds: float = 0.0
     cpu: dict[str, float] = field(default_factory=dict)
     phases: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -46,32 +46,32 @@ class Outcome:
 
     @property
     def rate(self) -> float:
-        """Pods bound in a second, between the first and the last."""
+        """Pods bound per second between the first and the last binding."""
         return (self.bound - 1) / self.seconds if self.seconds else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for the file."""
+        """Return all fields and the rate."""
         return {**asdict(self), "rate": self.rate}
 
 
 class Load:
-    """Nodes, and pods that come all at once."""
+    """Creates nodes and pods and measures both runs."""
 
     def __init__(self, cluster: Cluster, nodes: int, pods: int, unfit: int) -> None:
         self.cluster, self.nodes, self.pods, self.unfit = cluster, nodes, pods, unfit
 
     def prepare(self) -> None:
-        """CRDs, nodes, and the reports of their GPUs."""
+        """Create the CRDs, the nodes and their GpuNodeStatus objects."""
         began = time.monotonic()
         self.cluster.kubectl("apply", "-f", str(CHART / "crds"))
         for crd in ("gpuclaims.gpu.scheduling", "gpunodestatuses.gpu.scheduling"):
             self.cluster.kubectl("wait", "--for=condition=Established", f"crd/{crd}", "--timeout=60s")
         self.cluster.scheduler.stop()
         self._do(lambda client: self._each(range(self.nodes), lambda at: self._add_node(client, at)))
-        _tell(f"{self.nodes} nodes of {GPUS} GPUs in {time.monotonic() - began:.0f} s")
+        _print_step(f"{self.nodes} nodes of {GPUS} GPUs in {time.monotonic() - began:.0f} s")
 
     def without_claims(self) -> Outcome:
-        """Plain kube-scheduler, as it comes."""
+        """Measure plain kube-scheduler."""
         outcome = Outcome("without claims")
         self._create(self.pods, "plain", "default-scheduler", claims=False)
         components = {"kube-scheduler": self.cluster.scheduler}
@@ -80,7 +80,7 @@ class Load:
         return outcome
 
     def with_claims(self) -> Outcome:
-        """kube-scheduler as the chart configures it, and gpufleet scheduler."""
+        """Measure kube-scheduler as the chart configures it, with gpufleet scheduler."""
         outcome = Outcome("with claims")
         self._create(self.pods, "claims", "gpu-scheduler", claims=True)
         self._create(self.unfit, "unfit", "gpu-scheduler", claims=True, count=2 * GPUS)
@@ -97,26 +97,26 @@ class Load:
             outcome.phases = seconds_by_phase(f"http://127.0.0.1:{port}/metrics")
             self.cluster.wait_for("explanations", lambda: self._explained() >= self.unfit, timeout=60)
             outcome.explained = self._explained()
-            outcome.twice = self._given_twice()
+            outcome.double_allocated = self._count_double_allocated()
         finally:
             extender.stop()
         return outcome
 
     def _measure(self, outcome: Outcome, components: dict[str, Component], start: Callable[[], None]) -> None:
         since, began = self.cluster.audit_size(), time.monotonic()
-        parts = {
+        measured = {
             "kube-apiserver": self.cluster.apiserver,
             "etcd": self.cluster.etcd,
             "kube-controller-manager": self.cluster.controller_manager,
             **components,
         }
-        before = {name: cpu_seconds(part.pid) for name, part in parts.items()}
-        before["kube-scheduler"] = 0.0  # it begins now
+        before = {name: cpu_seconds(each.pid) for name, each in measured.items()}
+        before["kube-scheduler"] = 0.0  # it starts now
         start()
-        self.cluster.wait_for("pods to be bound", lambda: self._bound(outcome, since), timeout=PATIENCE)
-        outcome.cpu = {name: cpu_seconds(part.pid) - before[name] for name, part in parts.items()}
+        self.cluster.wait_for("pods to be bound", lambda: self._bound(outcome, since), timeout=TIMEOUT)
+        outcome.cpu = {name: cpu_seconds(each.pid) - before[name] for name, each in measured.items()}
         outcome.requests = requests_since(self.cluster.audit(since))
-        _tell(
+        _print_step(
             f"{outcome.name}: {outcome.bound} pods bound, {outcome.rate:.0f}/s, {time.monotonic() - began:.0f} s"
         )
 
@@ -143,7 +143,7 @@ class Load:
         return [each for each in yaml.safe_load_all(text) if each]
 
     def _account(self, rendered: list[dict[str, Any]]) -> Path:
-        """The kubeconfig of the scheduler's service account, with its rights: the API server treats it as in a cluster."""
+        """Create the scheduler's service account and roles, and return its kubeconfig."""
         for each in rendered:
             if each["kind"] in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
                 self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(each))
@@ -167,19 +167,19 @@ class Load:
         self._do(lambda client: self._each(range(number), lambda at: one(client, at)))
 
     def _clear(self) -> None:
-        """No pod is left; nothing schedules meanwhile."""
+        """Stop the scheduler and delete all pods."""
         self.cluster.scheduler.stop()
         self.cluster.kubectl(
-            "delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false", timeout=PATIENCE
+            "delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false", timeout=TIMEOUT
         )
-        self.cluster.wait_for("no pods", lambda: not self._pods_left(), timeout=PATIENCE)
+        self.cluster.wait_for("no pods", lambda: not self._pods_left(), timeout=TIMEOUT)
 
     def _pods_left(self) -> int:
         time.sleep(0.5)
         return len(self.cluster.api.get(f"{PODS}?limit=1")["items"])
 
     def _explained(self) -> int:
-        """Claims that fit nowhere and say so."""
+        """Count the claims that fit nowhere and have an explanation."""
         time.sleep(0.5)
         found = self.cluster.api.get(CLAIMS)["items"]
         return sum(
@@ -188,8 +188,8 @@ class Load:
             for each in found
         )
 
-    def _given_twice(self) -> int:
-        """GPUs that more than one pod's annotation names."""
+    def _count_double_allocated(self) -> int:
+        """Count the GPUs in the annotations of more than one pod."""
         seen: dict[str, int] = {}
         for pod in self.cluster.api.get(PODS)["items"]:
             node, _, ids = pod["metadata"].get("annotations", {}).get(ALLOCATED, "").rpartition(":")
@@ -208,18 +208,22 @@ class Load:
             "spec": {"nodeName": name},
         }
         await client.write_json("POST", REPORTS, report)
-        told = {"status": {"devices": [device(gpu) for gpu in range(GPUS)], "total": GPUS, "free": GPUS}}
-        await client.write_json("PATCH", f"{REPORTS}/{name}/status", told, "application/merge-patch+json")
+        status_patch = {
+            "status": {"devices": [device(gpu) for gpu in range(GPUS)], "total": GPUS, "free": GPUS}
+        }
+        await client.write_json(
+            "PATCH", f"{REPORTS}/{name}/status", status_patch, "application/merge-patch+json"
+        )
 
-    async def _each(self, numbers: Iterable[int], act: Callable[[int], Awaitable[None]]) -> None:
-        """All of them, some at a time."""
-        waiting = iter(numbers)
+    async def _each(self, numbers: Iterable[int], action: Callable[[int], Awaitable[None]]) -> None:
+        """Run `action` for all numbers, some at a time."""
+        remaining = iter(numbers)
 
         async def work() -> None:
-            for at in waiting:
-                await act(at)
+            for at in remaining:
+                await action(at)
 
-        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+        await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
 
     def _do(self, work: Callable[[KubeClient], Coroutine[Any, Any, None]]) -> None:
         async def run() -> None:
@@ -245,12 +249,12 @@ def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def _tell(line: str) -> None:
+def _print_step(line: str) -> None:
     print(f"==> {line}", flush=True)
 
 
 def _configuration(rendered: list[dict[str, Any]], port: int) -> dict[str, Any]:
-    """kube-scheduler's, as the chart has it."""
+    """Return the kube-scheduler configuration of the chart."""
     [found] = [
         each["data"]["config.yaml"]
         for each in rendered
