@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ import pytest
 from tests.accounting.expected import expected_hour, stored_hour
 from tests.accounting.past import PRICE, SETTINGS, Past, openmetrics, past
 from tests.prometheus_fixture import running_prometheus
+from tests.waiting import wait_until
 
 from gpufleet.kubernetes import Connection, KubeClient
 from gpufleet.runtime.settings import StoreSettings
@@ -83,13 +84,13 @@ class Servers:
         async def up() -> bool:
             return all("gpufleet serves on" in log.read_text() for log in self._running)
 
-        await until(up)
+        await wait_until(up, 120)
 
     async def led(self) -> None:
         async def leads() -> bool:
             return any("leadership_acquired" in log.read_text() for log in self._running)
 
-        await until(leads)
+        await wait_until(leads, 120)
 
     def kill(self) -> None:
         for process in self._running.values():
@@ -163,10 +164,10 @@ async def test_hours_are_neither_lost_nor_doubled_wherever_a_leader_is_killed(
         for _ in range(BY_CHANCE):
             running.start()
             before = int(await store.database.fetchval("SELECT count(*) FROM accounted_hour"))
-            await until(partial(_more, store, before))
+            await wait_until(partial(_more, store, before), 120)
             await asyncio.sleep(dice.random() * 0.05)
             running.kill_the_leader()
-        await until(partial(_more, store, HOURS - 1))
+        await wait_until(partial(_more, store, HOURS - 1), 120)
         await check(store, true)
     assert await lasting(store, "holding") == await lasting(store, "capacity") == 1
 
@@ -202,7 +203,7 @@ class Locks:
             )
             return any(row["query"].lstrip().startswith(POINTS[table]) for row in found)
 
-        await until(waits)
+        await wait_until(waits, 120)
 
 
 async def check(store: Store, true: Past) -> None:
@@ -227,9 +228,3 @@ async def _more(store: Store, before: int) -> bool:
 async def lasting(store: Store, table: str) -> int:
     query = f"SELECT count(*) FROM {table} WHERE ended_at = 'infinity'"
     return int(await store.database.fetchval(query))
-
-
-async def until(found: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(120):
-        while not await found():  # noqa: ASYNC110 - other processes send no events
-            await asyncio.sleep(0.02)

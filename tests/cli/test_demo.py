@@ -7,15 +7,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
 import yaml
+from tests.waiting import block_until, wait_until
 
 from gpufleet.cli import main
 from gpufleet.cli.demo import demo_settings
@@ -86,10 +87,7 @@ def test_it_starts_prints_what_to_try_stops_on_ctrl_c_and_restarts(empty_data: P
         assert "a demo is running on" in refusal
         assert "2 hours of readings" in printed
         folder = empty_data / "demo" / "16x4-seed1"
-        deadline = time.monotonic() + 60
-        while not (folder / "demo.json").exists():
-            assert time.monotonic() < deadline, "the past was never complete"
-            time.sleep(0.1)
+        block_until((folder / "demo.json").exists, 60)  # the past is complete
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     assert not (folder / "postgres" / "postmaster.pid").exists(), "PostgreSQL was left running"
@@ -138,12 +136,12 @@ def test_slurm_jobs_and_containers_are_followed_like_any_others(shared: Shared) 
         assert held == sum(node["gpuAllocated"] for node in mine)
     query = "start_time=2020-01-01T00:00:00Z&end_time=2100-01-01T00:00:00Z&page_size=1000"
     path = f"{address}/api/v1/gpu-aggregation/workloads/hourly-stats?{query}"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        hours = httpx.get(path).json()["data"]["data"]
-        if {"k8s", "slurm", "docker"} <= {row["source"] for row in hours}:
-            break
-        time.sleep(0.2)
+
+    def hours_of_all() -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = httpx.get(path).json()["data"]["data"]
+        return rows if {"k8s", "slurm", "docker"} <= {row["source"] for row in rows} else []
+
+    hours = block_until(hours_of_all, 60)
     for source in ("k8s", "slurm", "docker"):
         # What lasted for moments only may have fallen between two readings.
         mine = [row for row in hours if row["source"] == source and row["allocated_gpu_hours"] > 0.3]
@@ -196,11 +194,15 @@ async def _written_by_scheduler(client: KubeClient) -> set[str]:
 
 
 async def _until(client: KubeClient, path: str, true: Callable[[Any], bool]) -> Any:
-    async with asyncio.timeout(60):
-        while True:
-            if true(found := await client.read_json(path)):
-                return found
-            await asyncio.sleep(0.1)
+    async def read() -> Any:
+        found = await client.read_json(path)
+        return found if true(found) else None
+
+    return await wait_until(read, 60)
+
+
+def _data(url: str) -> Any:
+    return httpx.get(url).json()["data"]
 
 
 def test_its_history_is_in_the_accounting(shared: Shared) -> None:
@@ -208,10 +210,7 @@ def test_its_history_is_in_the_accounting(shared: Shared) -> None:
     query = "start_time=2020-01-01T00:00:00Z&end_time=2100-01-01T00:00:00Z"
     for kind, more in (("cluster", ""), ("labels", "&dimension_type=label&dimension_key=team")):
         path = f"{address}/api/v1/gpu-aggregation/{kind}/hourly-stats?{query}{more}"
-        deadline = time.monotonic() + 60
-        while not (rows := httpx.get(path).json()["data"]) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert rows
+        rows = block_until(partial(_data, path), 60)
         assert all(row["allocated_gpu_hours"] > 0 and row["cost"] > 0 for row in rows)
     path = f"{address}/api/v1/gpu-aggregation/workloads/hourly-stats?{query}&order_direction=desc"
     measured = [row for row in httpx.get(path).json()["data"]["data"] if row["sample_count"]]
@@ -237,14 +236,15 @@ def test_ctrl_c_during_the_start_leaves_nothing_behind(empty_data: Path, times: 
     for line in process.stdout:
         if "starting PostgreSQL" in line:
             break
-    time.sleep(1.0)
+    postmaster = empty_data / "demo" / "16x4-seed1" / "postgres" / "postmaster.pid"
+    block_until(postmaster.exists)  # a PostgreSQL runs that has to be stopped
     process.send_signal(signal.SIGINT)
     if times == 2:
         process.terminate()
     _, log = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "Traceback" not in log
-    assert not (empty_data / "demo" / "16x4-seed1" / "postgres" / "postmaster.pid").exists()
+    assert not postmaster.exists()
 
 
 def test_it_uses_no_other_database_or_cluster(tmp_path: Path) -> None:

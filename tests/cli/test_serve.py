@@ -1,6 +1,5 @@
 """The server as users start it: a separate process, over real sockets."""
 
-import asyncio
 import os
 import resource
 import signal
@@ -8,20 +7,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from starlette.responses import StreamingResponse
+from tests.waiting import block_until
 
 from gpufleet.cli import main
-from gpufleet.runtime.listening import address_of, bind
-from gpufleet.server.app import Api, create_app
-from gpufleet.server.health import Lifecycle
-from gpufleet.server.http.routing import Route, get, post
-from gpufleet.server.http.server import Server
 
 
 def command(tmp_path: Path, *flags: str) -> list[str]:
@@ -173,182 +167,16 @@ def test_a_token_is_accepted_while_its_line_is_in_the_file(tmp_path: Path, postg
         assert httpx.get(f"{address}/metrics").status_code == 401
         assert httpx.get(f"{address}/metrics", headers=as_grafana).status_code == 401
         tokens.write_text(made.stdout)
-        assert _until(200, f"{address}/metrics", as_grafana)
+        block_until(lambda: httpx.get(f"{address}/metrics", headers=as_grafana).status_code == 200)
         assert httpx.post(f"{address}/metrics", headers=as_grafana).status_code == 403
         tokens.write_text("")
-        assert _until(401, f"{address}/metrics", as_grafana)
+        block_until(lambda: httpx.get(f"{address}/metrics", headers=as_grafana).status_code == 401)
         assert [httpx.get(address + path).status_code for path in ("/livez", "/readyz", "/api/healthz")] == [
             200
         ] * 3
         process.terminate()
         out, log = process.communicate(timeout=30)
     assert token not in out + log
-
-
-def _until(status: int, url: str, headers: dict[str, str]) -> bool:
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        if httpx.get(url, headers=headers).status_code == status:
-            return True
-        time.sleep(0.2)
-    return False
-
-
-@asynccontextmanager
-async def server(*routes: Route, grace: float = 10) -> AsyncIterator[tuple[str, int, Server]]:
-    """A server in this process: host, port and itself."""
-    lifecycle = Lifecycle()
-    app = create_app(Api(routes=routes, lifecycle=lifecycle))
-    started = asyncio.Event()
-    made = Server(app, lifecycle, grace)
-    made.on_started = started.set
-    with bind("127.0.0.1", 0) as listening:
-        host, port = listening.getsockname()
-        assert address_of(listening) == f"http://{host}:{port}"
-        running = asyncio.create_task(made.serve(sockets=[listening]))
-        await started.wait()
-        try:
-            yield host, port, made
-        finally:
-            made.stop()
-            await running
-
-
-def slow_route(began: asyncio.Event, end: asyncio.Event) -> Route:
-    @get("/api/clusters/slow")
-    async def slow() -> str:
-        """Answer when `end` is set."""
-        began.set()
-        await end.wait()
-        return "finished"
-
-    return slow
-
-
-async def test_a_request_in_flight_is_finished_before_the_server_stops() -> None:
-    began, end = asyncio.Event(), asyncio.Event()
-    async with server(slow_route(began, end)) as (host, port, running), httpx.AsyncClient() as http:
-        request = asyncio.create_task(http.get(f"http://{host}:{port}/api/clusters/slow"))
-        await began.wait()
-        running.stop()
-        await asyncio.sleep(0.3)
-        with pytest.raises(OSError, match=r"[Cc]onnect"):
-            await asyncio.open_connection(host, port)
-        end.set()
-        answer = await request
-    assert answer.json()["data"] == "finished"
-
-
-async def test_a_request_that_outlives_the_grace_period_gets_a_503() -> None:
-    began, end = asyncio.Event(), asyncio.Event()
-    async with server(slow_route(began, end), grace=0) as (host, port, running), httpx.AsyncClient() as http:
-        request = asyncio.create_task(http.get(f"http://{host}:{port}/api/clusters/slow"))
-        await began.wait()
-        running.stop()
-        answer = await request
-    assert answer.status_code == 503
-    assert answer.json()["message"] == "the server is shutting down; try again"
-
-
-async def test_a_second_stop_cancels_requests_without_a_traceback() -> None:
-    began, end = asyncio.Event(), asyncio.Event()
-    async with (
-        server(slow_route(began, end), grace=600) as (host, port, running),
-        httpx.AsyncClient() as http,
-    ):
-        request = asyncio.create_task(http.get(f"http://{host}:{port}/api/clusters/slow"))
-        await began.wait()
-        running.stop()
-        await asyncio.sleep(0.2)
-        running.stop()
-        answer = await asyncio.wait_for(request, 30)
-    assert answer.status_code == 503
-    left = [task for task in asyncio.all_tasks() if "Lifespan" in repr(task.get_coro())]
-    assert not left, "the end of the loop would cancel the application, and log that as a fault"
-
-
-async def raw(host: str, port: int, *pieces: bytes) -> bytes:
-    """What comes back on a connection over which `pieces` were sent."""
-    reader, writer = await asyncio.open_connection(host, port)
-    try:
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-        return await asyncio.wait_for(reader.read(), 10)
-    except ConnectionResetError:
-        return b""
-    finally:
-        writer.close()
-
-
-async def test_a_url_that_is_too_long_is_refused_in_an_envelope() -> None:
-    request = b"GET /api/clusters/x?" + b"a" * 9000 + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
-    async with server() as (host, port, _):
-        answer = await raw(host, port, request)
-    assert answer.startswith(b"HTTP/1.1 414 ")
-    assert b"x-trace-id: " in answer
-    assert b'"code":414' in answer
-
-
-async def test_bytes_that_are_not_http_get_a_400() -> None:
-    async with server() as (host, port, _):
-        answer = await raw(host, port, b"GARBAGE\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 400 ")
-
-
-async def test_an_unsupported_protocol_upgrade_is_answered_as_plain_http() -> None:
-    async with server() as (host, port, _):
-        answer = await raw(
-            host,
-            port,
-            b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close, Upgrade\r\nUpgrade: websocket\r\n\r\n",
-        )
-    assert answer.startswith(b"HTTP/1.1 200 ")
-
-
-async def test_head_sends_the_headers_of_get_and_no_body() -> None:
-    async with server() as (host, port, _), httpx.AsyncClient() as http:
-        answer = await http.head(f"http://{host}:{port}/api/healthz")
-    assert answer.status_code == 200
-    assert int(answer.headers["content-length"]) > 100
-    assert answer.content == b""
-
-
-async def test_a_head_request_for_a_stream_ends_with_its_headers() -> None:
-    @get("/api/events", media_type="text/event-stream")
-    async def events() -> StreamingResponse:
-        """Tell nothing, for ever."""
-
-        async def no_events() -> AsyncIterator[bytes]:
-            await asyncio.Event().wait()
-            yield b""
-
-        return StreamingResponse(no_events(), media_type="text/event-stream")
-
-    request = b"HEAD /api/events HTTP/1.1\r\nHost: a\r\n\r\nGET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
-    async with server(events) as (host, port, _):
-        answer = await raw(host, port, request)
-    assert answer.count(b"HTTP/1.1 200 ") == 2
-    assert answer.endswith(b"\r\n\r\nok\n")
-
-
-async def test_a_client_that_disconnects_while_sending_its_body_is_a_400() -> None:
-    @post("/api/clusters/rows")
-    async def take(body: list[int]) -> int:
-        """Count what is sent."""
-        return len(body)
-
-    async with server(take) as (host, port, _), httpx.AsyncClient() as http:
-        _, writer = await asyncio.open_connection(host, port)
-        writer.write(b"POST /api/clusters/rows HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n[1, ")
-        await writer.drain()
-        writer.close()
-        counted: list[str] = []
-        async with asyncio.timeout(60):
-            while not counted:
-                metrics = (await http.get(f"http://{host}:{port}/metrics")).text
-                counted = [line for line in metrics.splitlines() if 'count{method="POST"' in line]
-    assert 'route="/api/clusters/rows",status="400"' in counted[0]
 
 
 def test_go_tool_pprof_opens_a_profile_of_the_server(tmp_path: Path, postgres_url: str) -> None:

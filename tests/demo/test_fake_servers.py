@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+from tests.waiting import wait_until
 
 from gpufleet.demo.fake_servers import FakeServers
 from gpufleet.demo.objects.allocation_periods import allocation_periods
@@ -146,9 +147,7 @@ async def test_a_changed_container_is_reported_before_the_next_listing() -> None
         try:
             changes = engine.changes()
             change = asyncio.ensure_future(anext(changes))
-            async with asyncio.timeout(20):
-                while polls < 3:  # noqa: ASYNC110  the server polls the clock and signals nothing
-                    await asyncio.sleep(0.01)
+            await wait_until(lambda: polls >= 3)
             assert not change.done()
             at = bound + 1
             await asyncio.wait_for(change, 20)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.waiting import wait_until
 
 from gpufleet.demo.fake_servers import FakeServers
 from gpufleet.demo.objects.allocation_periods import allocation_periods
@@ -53,10 +54,8 @@ async def followed(server: KubeLite, at: float) -> AsyncIterator[Fleet]:
         task = asyncio.create_task(source.run())
         try:
             await asyncio.wait_for(source.synced(), 20)
-            async with asyncio.timeout(20):
-                jobs = ("kubeflow.org/v1", "PyTorchJob")
-                while not ((found := source.states().get(jobs)) and found.objects):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            jobs = ("kubeflow.org/v1", "PyTorchJob")
+            await wait_until(lambda: (found := source.states().get(jobs)) and found.objects)
             yield fleet
         finally:
             task.cancel()

@@ -5,6 +5,7 @@ import gzip
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 from tests.exporters.conftest import opened, until
+from tests.waiting import wait_until
 
 from gpufleet.errors import MetricsUnavailable, SettingsError
 from gpufleet.exporters.prometheus.client import PrometheusClient, _decompressed
@@ -34,12 +36,15 @@ class Proxy:
         self.url = ""
         self.extra: dict[str, object] = {}
         self.headers: list[dict[str, str]] = []
+        self.requests: Counter[str] = Counter()
+        """Requests per fault."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         form = dict(await request.post())
         self.headers.append(dict(request.headers))
         query = str(form.get("query", ""))
         fault = self.fault if self.where in query else ""
+        self.requests[fault] += 1
         if fault == "slow":
             await asyncio.sleep(1.5)
         if fault == "500":
@@ -151,8 +156,11 @@ async def test_one_failed_query_costs_only_its_own_quantity(proxy: Proxy) -> Non
     async with opened(proxy.url, timeout=2.0) as source:
         before = await until(source, complete)
         proxy.fault, proxy.where = "500", "DCGM_FI_DEV_POWER_USAGE"
-        await asyncio.sleep(1.2)
-        after = await source.refresh()
+        scraped = before.time(before.rows[GPU], Quantity.UTILIZATION) or math.inf
+        after = await until(
+            source,
+            lambda readings: (readings.time(readings.rows[GPU], Quantity.UTILIZATION) or 0.0) > scraped,
+        )
         assert set(after.errors) == {"power"}
         assert after.errors["power"].startswith("dcgm: ")
         assert after.errors["power"].endswith("answered 500: out of memory")
@@ -243,12 +251,12 @@ async def test_partial_ranges_are_returned_and_reported_and_soon_queried_again(p
         assert [series.gpu for series in found] == gpus[1:]
         assert not source.health().healthy
         proxy.fault = ""
-        for _ in range(100):
+
+        async def complete() -> bool:
             found = await source.series(Quantity.UTILIZATION, gpus, end - 60, end, 15)
-            if [series.gpu for series in found] == sorted(gpus):
-                break
-            await asyncio.sleep(0.1)
-        assert [series.gpu for series in found] == sorted(gpus)
+            return [series.gpu for series in found] == sorted(gpus)
+
+        await wait_until(complete)
         await until(source, lambda _: source.health().healthy)
 
 
@@ -276,13 +284,14 @@ async def test_readings_refresh_by_themselves_and_converge_when_the_source_flaps
         await until(source, complete)
         for fault in ["500", "", "garbage", "slow", "truncated", ""]:
             proxy.fault = fault
-            await asyncio.sleep(0.4)
+            proxy.requests.clear()
+            await wait_until(lambda: proxy.requests[proxy.fault] > 1)
             assert len(await source.latest()) >= 9
-        for _ in range(50):
-            if complete(await source.latest()) and source.health().healthy:
-                break
-            await asyncio.sleep(0.2)
-        assert source.health().healthy
+
+        async def converged() -> bool:
+            return complete(await source.latest()) and source.health().healthy
+
+        await wait_until(converged)
         assert not math.isnan(float((await source.latest()).values[Quantity.UTILIZATION][0]))
 
 
@@ -331,11 +340,7 @@ async def test_health_recovers_from_whatever_broke_a_refresh(everything: str) ->
         return time.time()
 
     async def becomes(healthy: bool) -> None:
-        async with asyncio.timeout(60):
-            while True:
-                if source.health().healthy is healthy:
-                    return
-                await asyncio.sleep(0.05)
+        await wait_until(lambda: source.health().healthy is healthy)
 
     settings = MetricsSettings(url=everything, refresh=0.1, timeout=5.0)
     async with PrometheusSource(settings, clock) as source:

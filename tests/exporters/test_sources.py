@@ -1,7 +1,7 @@
-import asyncio
 from collections.abc import Mapping
 
 from tests.exporters.conftest import opened, until
+from tests.waiting import wait_until
 
 from gpufleet.model.reading import GpuProcess, GpuRef, RdmaPorts, StorageUse
 
@@ -9,12 +9,12 @@ from gpufleet.model.reading import GpuProcess, GpuRef, RdmaPorts, StorageUse
 async def test_processes_of_all_exporters_are_ordered_by_node_gpu_and_pid(everything: str) -> None:
     async with opened(everything, refresh=0.2) as source:  # what is fetched counts for so long
         await until(source, lambda readings: len(readings) >= 9)
+
+        async def four() -> bool:  # one exporter's processes may come a scrape after another's GPUs
+            return len((await source.processes()).rows) >= 4
+
+        await wait_until(four)
         found = await source.processes()
-        for _ in range(100):  # one exporter's processes may come a scrape after another's GPUs
-            if len(found.rows) >= 4:
-                break
-            await asyncio.sleep(0.2)
-            found = await source.processes()
         assert not found.errors
         assert [(row.gpu, row.pid) for row in found.rows] == [
             (GpuRef("127.0.0.1", 6), 4242),

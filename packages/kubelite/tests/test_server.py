@@ -111,10 +111,9 @@ async def test_stopping_ends_watches() -> None:
         aiohttp.ClientSession(server.url) as session,
         session.get(_MAPS, params={"watch": "true"}) as stream,
     ):
-        reading = asyncio.create_task(stream.content.read())
-        await asyncio.sleep(0.05)
+        assert server.watches == 1
         await server.stop()
-        assert await asyncio.wait_for(reading, 5) == b""
+        assert await asyncio.wait_for(stream.content.read(), 5) == b""
 
 
 async def test_a_watch_ends_when_its_client_disconnects() -> None:
