@@ -1,7 +1,6 @@
 """An agent on the shim that publishes to the embedded API."""
 
-import asyncio
-from collections.abc import Callable
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,10 @@ from structlog.testing import capture_logs
 from tests.agent.conftest import Cluster
 from tests.agent.pod_resources import kubelet, response
 from tests.shim.nvml import NvmlShim, meshed, sliced, switched, uuid
+from tests.waiting import wait_until
 
-from gpufleet.agent.status_publisher import BURST, MANAGER
+from gpufleet.agent.agent import Agent
+from gpufleet.agent.status_publisher import BURST, MANAGER, REFILL
 from gpufleet.kubernetes import GPU_NODE_STATUSES, LEASES
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
 from gpufleet.kubernetes.client import patch
@@ -20,6 +21,7 @@ from gpufleet.kubernetes.client.errors import ObjectNotFound
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.leases import lease_name
 from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
+from gpufleet.model.node import Health
 
 
 def healths(status: GpuNodeStatus) -> list[str]:
@@ -28,6 +30,13 @@ def healths(status: GpuNodeStatus) -> list[str]:
 
 def well(status: GpuNodeStatus) -> bool:
     return healths(status) == ["Healthy"] * 8
+
+
+async def more_reads(agent: Agent, number: int) -> None:
+    """Wait until the agent has read the GPUs `number` more times."""
+    # The read in progress may have begun before a change.
+    reads = agent.monitor.reads + 1 + number
+    await wait_until(lambda: agent.monitor.reads >= reads)
 
 
 async def test_the_gpus_of_the_node_are_published_with_islands_and_health(
@@ -50,14 +59,14 @@ async def test_the_gpus_of_the_node_are_published_with_islands_and_health(
 async def test_an_error_and_its_end_are_published_within_a_second(
     nvml_shim: NvmlShim, cluster: Cluster
 ) -> None:
-    async with cluster.agent(period=30.0):  # no regular look comes to help
+    async with cluster.agent(period=30.0):  # no periodic read helps
         await cluster.until("node-a", well)
         nvml_shim.xid(3, 48)
         found = await cluster.until("node-a", lambda s: healths(s)[3] == "Unhealthy", seconds=5)
         assert found.status.devices[3].health_reason == "XID 48: uncorrectable ECC error"
         assert (found.status.free, found.status.unhealthy) == (7, 1)
         nvml_shim.set("3.field.83", 10)  # reset: the energy counter starts again
-        nvml_shim.xid(0, 13)  # whatever makes it look again
+        nvml_shim.xid(0, 13)  # any error causes a read
         found = await cluster.until("node-a", well, seconds=5)
         assert found.status.devices[3].health_reason == ""
 
@@ -84,7 +93,7 @@ async def test_a_hanging_driver_makes_gpus_unknown_with_few_writes(
         assert found.status.free == 0
         assert agent.publisher is not None
         writes = agent.publisher.writes
-        await asyncio.sleep(1.0)
+        await more_reads(agent, 4)
         assert agent.publisher.writes == writes
         assert agent.not_alive() == ""
         nvml_shim.unhang()
@@ -92,17 +101,16 @@ async def test_a_hanging_driver_makes_gpus_unknown_with_few_writes(
 
 
 async def test_nothing_is_written_while_nothing_changes(nvml_shim: NvmlShim, cluster: Cluster) -> None:
-    async with cluster.agent(period=0.1) as agent:
+    async with cluster.agent(period=0.05) as agent:
         await cluster.until("node-a", well)
-        await asyncio.sleep(0.3)
+        await more_reads(agent, 3)
         before = await cluster.status("node-a")
         assert agent.publisher is not None
-        writes, looks = agent.publisher.writes, agent.monitor.reads
+        writes = agent.publisher.writes
         for step in range(10):  # temperatures and loads move all the time
             nvml_shim.set("0.temperature", 50 + step)
             nvml_shim.set("1.utilization", step)
-            await asyncio.sleep(0.1)
-        assert agent.monitor.reads > looks + 3
+            await more_reads(agent, 1)
         assert agent.publisher.writes == writes <= 2
         after = await cluster.status("node-a")
         assert after.metadata.resource_version == before.metadata.resource_version
@@ -111,13 +119,18 @@ async def test_nothing_is_written_while_nothing_changes(nvml_shim: NvmlShim, clu
 async def test_a_flapping_gpu_causes_few_writes(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     async with cluster.agent(period=0.05) as agent:
         await cluster.until("node-a", well)
+        began = time.monotonic()
+
+        async def becomes(health: Health) -> None:
+            await wait_until(lambda: agent.monitor.observation.verdicts[uuid(1)].health is health)
+
         for _ in range(15):
             nvml_shim.lose(1)
-            await asyncio.sleep(0.08)
+            await becomes(Health.UNHEALTHY)
             nvml_shim.find_again(1)
-            await asyncio.sleep(0.08)
+            await becomes(Health.HEALTHY)
         assert agent.publisher is not None
-        assert agent.publisher.writes <= BURST
+        assert agent.publisher.writes <= BURST + (time.monotonic() - began) / REFILL
 
 
 async def test_an_operators_cordon_stays_and_counts(nvml_shim: NvmlShim, cluster: Cluster) -> None:
@@ -138,10 +151,15 @@ async def test_fields_of_other_owners_are_not_overwritten(nvml_shim: NvmlShim, c
         foreign = patch.apply(
             {"status": {"devices": [{"id": 1, "inUseBy": ["another-pod"]}]}}, manager="other"
         )
-        await cluster.client.patch(GPU_NODE_STATUSES, "node-a", foreign, subresource="status")
-        await asyncio.sleep(1.0)
-        assert agent.publisher is not None
-        assert agent.publisher.writes <= 2
+        written = await cluster.client.patch(GPU_NODE_STATUSES, "node-a", foreign, subresource="status")
+        publisher = agent.publisher
+        assert publisher is not None
+        version = int(written.metadata.resource_version)
+        await wait_until(
+            lambda: publisher.published and int(publisher.published.metadata.resource_version) >= version
+        )
+        await more_reads(agent, 3)
+        assert publisher.writes <= 2
         nvml_shim.lose(6)  # the agent's own fields are still written
         await cluster.until("node-a", lambda s: healths(s)[6] == "Unhealthy")
 
@@ -215,19 +233,16 @@ async def test_pods_without_gpus_cause_no_requests(nvml_shim: NvmlShim, cluster:
         await cluster.until("node-a", well)
         holders = agent.holders
         assert holders is not None
-        async with asyncio.timeout(10):
-            while holders.reads < 2:  # noqa: ASYNC110 - after the first look at the devices it asks again
-                await asyncio.sleep(0.02)
+        await wait_until(lambda: holders.reads >= 2)  # it reads again once the devices are known
         before = holders.reads
         for number in range(5):
             plain = {"metadata": {"name": f"plain-{number}"}, "spec": spec}
             await cluster.client.write_json("POST", pods, plain)
-        await asyncio.sleep(0.5)
+        await wait_until(lambda: len(holders.pods.cache) == 5)
+        await cluster.status("node-a")  # a request takes longer than the start of a read
         assert holders.reads == before
         await cluster.client.write_json("POST", pods, {"metadata": claiming, "spec": spec})
-        async with asyncio.timeout(10):
-            while holders.reads == before:  # noqa: ASYNC110 - looks are only counted
-                await asyncio.sleep(0.02)
+        await wait_until(lambda: holders.reads > before)
 
 
 async def test_mig_instances_are_published(nvml_shim: NvmlShim, cluster: Cluster) -> None:
@@ -260,9 +275,7 @@ async def test_an_xid_from_before_the_agent_started_counts(nvml_shim: NvmlShim, 
         nvml_shim.xid(3, 48)
         first = await cluster.until("node-a", lambda s: healths(s)[3] == "Unhealthy")
     async with cluster.agent() as agent:
-        async with asyncio.timeout(10):
-            while agent.monitor.reads < 3:  # noqa: ASYNC110 - looks are only counted
-                await asyncio.sleep(0.05)
+        await wait_until(lambda: agent.monitor.reads >= 3)
         found = await cluster.status("node-a")
         assert healths(found)[3] == "Unhealthy"
         assert found.status.devices[3].health_since == first.status.devices[3].health_since
@@ -285,9 +298,11 @@ async def test_each_change_of_health_is_an_event(nvml_shim: NvmlShim, cluster: C
         await cluster.until("node-a", lambda s: healths(s)[6] == "Unhealthy")
         nvml_shim.find_again(6)
         await cluster.until("node-a", well)
-        async with asyncio.timeout(10):
-            while len(await recorded()) < 2:  # noqa: ASYNC110 - read from the server
-                await asyncio.sleep(0.05)
+
+        async def two() -> bool:
+            return len(await recorded()) == 2
+
+        await wait_until(two)
     events = await recorded()
     assert events["GpuUnhealthy"].startswith("GPU 6: ")
     reason = events["GpuUnhealthy"].removeprefix("GPU 6: ")
@@ -318,8 +333,7 @@ async def test_a_new_agent_that_cannot_read_the_driver_marks_the_old_devices_unk
 async def test_a_machine_without_gpus_publishes_nothing(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     nvml_shim.fail("nvmlInitWithFlags", 9)
     async with cluster.agent() as agent:
-        await asyncio.sleep(0.5)
-        assert agent.monitor.reads
+        await more_reads(agent, 3)
     with pytest.raises(ObjectNotFound):
         await cluster.status("node-a")
 
@@ -328,7 +342,8 @@ async def test_two_agents_write_only_their_own_objects(nvml_shim: NvmlShim, clus
     async with cluster.agent("node-a") as one, cluster.agent("node-b") as two:
         await cluster.until("node-a", well)
         await cluster.until("node-b", well)
-        await asyncio.sleep(0.3)
+        for agent in (one, two):
+            await more_reads(agent, 3)
         assert one.publisher is not None
         assert two.publisher is not None
         assert (one.publisher.writes, two.publisher.writes) == (1, 1)
@@ -350,10 +365,9 @@ async def test_it_publishes_once_the_api_is_back(nvml_shim: NvmlShim, cluster: C
         await cluster.until("node-a", well)
         await cluster.server.stop()
         nvml_shim.lose(0)
-        async with asyncio.timeout(10):
-            assert agent.publisher is not None
-            while not agent.publisher.error:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        publisher = agent.publisher
+        assert publisher is not None
+        await wait_until(lambda: publisher.error)
         await cluster.server.start()
         await cluster.until("node-a", lambda s: healths(s)[0] == "Unhealthy", seconds=20)
 
@@ -383,12 +397,15 @@ async def test_gpus_from_a_device_plugin_are_held_also_while_the_kubelet_restart
     )
     uid = made["metadata"]["uid"]
     with capture_logs() as lines:
-        async with cluster.agent(kubelet=socket):
+        async with cluster.agent(kubelet=socket, lease_check=0.1) as agent:
+            holders = agent.holders
+            assert holders is not None
             with kubelet(socket, lambda _context: response(allocated)):
                 await cluster.until("node-a", lambda s: s.status.free == 6)
                 assert await held() == {2: (uid,), 5: (uid,)}
-            await _until(lambda: _failures(lines) == 1)
-            await asyncio.sleep(1.5)  # three more failed calls
+            await wait_until(lambda: _failures(lines) == 1)
+            reads = holders.reads
+            await wait_until(lambda: holders.reads > reads + 3)  # three more failed calls
             assert _failures(lines) == 1
             assert await held() == {2: (uid,), 5: (uid,)}
             allocated[("jobs", "plugged")] = [uuid(2)]
@@ -403,9 +420,3 @@ async def test_gpus_from_a_device_plugin_are_held_also_while_the_kubelet_restart
 
 def _failures(lines: list[Any]) -> int:
     return sum(line["event"] == "plugin_devices_not_read" for line in lines)
-
-
-async def _until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not is_so():  # noqa: ASYNC110 - it looks at lines of a log
-            await asyncio.sleep(0.05)
