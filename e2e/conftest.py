@@ -1,8 +1,8 @@
 """Fixtures of the end-to-end tests: one real control plane for the session, a namespace for each test.
 
-Where this machine has no control plane and can't get one, the tests that ask for it are skipped, and the summary
-says so in a line of its own. When a test fails, what the components logged meanwhile is shown with it, and all
-logs are kept under `.gpufleet/e2e-logs`.
+If this machine has no control plane and can't get one, the tests that need it are skipped, and the summary says so.
+If a test fails, the logs of the components during the test are shown with it, and all logs are kept in
+`.gpufleet/e2e-logs`.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from e2e.system.observations import Observations
 _KEPT_LOGS = Path(".gpufleet") / "e2e-logs"
 _CLUSTER = pytest.StashKey[Cluster]()
 _UNAVAILABLE = pytest.StashKey[str]()
-_UP_AFTER = pytest.StashKey[float]()
+_STARTUP_SECONDS = pytest.StashKey[float]()
 _LOG_SIZES = pytest.StashKey[dict[str, int]]()
-_JOURNALS = pytest.StashKey[list[Observations]]()
+_OBSERVATIONS = pytest.StashKey[list[Observations]]()
 
 
 @pytest.fixture(scope="session")
 def control_plane(pytestconfig: pytest.Config) -> binaries.Binaries:
-    """The programs of a control plane: found, built or downloaded. Skips where there is no way to them."""
+    """Return the programs of a control plane, found, built or downloaded. Skip the test without them."""
     try:
         return binaries.find(_progress_printer(pytestconfig))
     except Unavailable as reason:
@@ -40,10 +40,10 @@ def control_plane(pytestconfig: pytest.Config) -> binaries.Binaries:
 
 @pytest.fixture(scope="session")
 def cluster(control_plane: binaries.Binaries, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A running control plane, shared by all tests of the session."""
+    """Run a control plane, shared by all tests of the session."""
     started = time.monotonic()
     with Cluster(control_plane) as cluster:
-        request.config.stash[_UP_AFTER] = time.monotonic() - started
+        request.config.stash[_STARTUP_SECONDS] = time.monotonic() - started
         request.config.stash[_CLUSTER] = cluster
         yield cluster
         if request.session.testsfailed:
@@ -53,9 +53,9 @@ def cluster(control_plane: binaries.Binaries, request: pytest.FixtureRequest) ->
 
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of the test's own, deleted afterwards."""
-    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).removeprefix("test-")[:40].strip("-")
-    name = f"{words}-{secrets.token_hex(3)}"
+    """Create a namespace for the test and delete it afterwards."""
+    prefix = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).removeprefix("test-")[:40].strip("-")
+    name = f"{prefix}-{secrets.token_hex(3)}"
     cluster.create_namespace(name)
     yield name
     cluster.api.delete(f"/api/v1/namespaces/{name}")
@@ -63,14 +63,14 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
 
 @pytest.fixture(scope="session")
 def shared_fake_nodes(cluster: Cluster) -> Iterator[FakeNodes]:
-    """The player of fake nodes: one for all tests, so that pods which a test leaves behind still come to an end."""
-    with FakeNodes(cluster.admin) as shared_fake_nodes:
-        yield shared_fake_nodes
+    """Run one simulation of fake nodes for all tests, so that pods left by a test still terminate."""
+    with FakeNodes(cluster.admin) as nodes:
+        yield nodes
 
 
 @pytest.fixture
 def fake_nodes(shared_fake_nodes: FakeNodes) -> Iterator[FakeNodes]:
-    """Fake nodes: none until the test adds some, none after it."""
+    """Return fake nodes without any node; remove the nodes of the test afterwards."""
     shared_fake_nodes.problems.clear()
     yield shared_fake_nodes
     shared_fake_nodes.remove(*shared_fake_nodes.names)
@@ -79,15 +79,15 @@ def fake_nodes(shared_fake_nodes: FakeNodes) -> Iterator[FakeNodes]:
 
 @pytest.fixture
 def observations(request: pytest.FixtureRequest) -> Observations:
-    """What the test did and saw, for the summary."""
+    """Return a table of observations for the summary of the run."""
     observations = Observations(request.node.name.removeprefix("test_").replace("_", " "))
-    request.config.stash.setdefault(_JOURNALS, []).append(observations)
+    request.config.stash.setdefault(_OBSERVATIONS, []).append(observations)
     return observations
 
 
 @pytest.fixture
 def data() -> Iterator[Path]:
-    """The data directory of a server; not below `tmp_path`, which root's runs close to PostgreSQL's user."""
+    """Return a data directory; not below `tmp_path`, which a run as root makes unreadable for PostgreSQL's user."""
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-e2e-data-"))
     yield folder
     shutil.rmtree(folder)
@@ -95,7 +95,7 @@ def data() -> Iterator[Path]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show with a failure what the components logged during the test."""
+    """Add the logs of the components during the test to a failure."""
     report = yield
     cluster = item.config.stash.get(_CLUSTER, None)
     if report.when == "setup" and cluster:
@@ -109,27 +109,27 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Show the journals, and say how long the control plane took, or loudly that there was none."""
-    for observations in config.stash.get(_JOURNALS, []):
+    """Print the observations, and the startup time of the control plane or that there was none."""
+    for observations in config.stash.get(_OBSERVATIONS, []):
         terminalreporter.line(observations.title)
         for line in observations.table():
             terminalreporter.line(line)
     if reason := config.stash.get(_UNAVAILABLE, None):
         terminalreporter.section("NO CONTROL PLANE", red=True, bold=True)
-        terminalreporter.line(f"the tests that need one were SKIPPED, nothing was proven: {reason}", red=True)
-    if (seconds := config.stash.get(_UP_AFTER, None)) is not None:
-        terminalreporter.line(f"control plane up in {seconds:.1f} s")
+        terminalreporter.line(f"tests that need it were SKIPPED and prove nothing: {reason}", red=True)
+    if (seconds := config.stash.get(_STARTUP_SECONDS, None)) is not None:
+        terminalreporter.line(f"control plane ready in {seconds:.1f} s")
     if _KEPT_LOGS.exists() and terminalreporter.stats.get("failed"):
         terminalreporter.line(f"logs of the control plane: {_KEPT_LOGS}")
 
 
 def _progress_printer(config: pytest.Config) -> Callable[[str], None]:
-    """Progress goes straight to the terminal: a build of minutes must not look like a hang."""
+    """Return a function that prints to the terminal despite capturing: a build takes minutes."""
     capture = config.pluginmanager.get_plugin("capturemanager")
     uncaptured = capture.global_and_fixture_disabled if capture else contextlib.nullcontext
 
-    def tell(line: str) -> None:
+    def print_line(line: str) -> None:
         with uncaptured():
             print(f"\n==> {line}", flush=True)
 
-    return tell
+    return print_line

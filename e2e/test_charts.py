@@ -1,4 +1,4 @@
-"""Both charts on a real API server: what it takes, and what is allowed. That they work is in `journeys`."""
+"""Test both charts on a real API server: valid objects and minimal rights. `journeys` tests that they work."""
 
 import base64
 import json
@@ -15,21 +15,21 @@ from e2e.cluster.rest import JSON_PATCH
 from e2e.system.release import Release, delete_crds
 
 ROOT = Path(__file__).parents[1]
-OTHERS = {
+FOREIGN_KINDS = {
     "monitoring.coreos.com": ("ServiceMonitor", "PodMonitor", "PrometheusRule"),
     "cert-manager.io": ("Certificate", "Issuer"),
 }
-"""Kinds of others that the charts make. Their schemas are not ours to test: anything goes."""
+"""Kinds of other projects in the charts. Their schemas accept anything here."""
 
 
 @pytest.fixture(autouse=True)
-def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+def project_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
 @pytest.fixture(scope="module")
-def other_kinds(cluster: Cluster) -> Iterator[None]:
-    crds = [_any_kind(group, kind) for group, kinds in OTHERS.items() for kind in kinds]
+def foreign_kinds(cluster: Cluster) -> Iterator[None]:
+    crds = [_any_kind(group, kind) for group, kinds in FOREIGN_KINDS.items() for kind in kinds]
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": crds}))
     names = [f"crd/{crd['metadata']['name']}" for crd in crds]
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)
@@ -38,13 +38,13 @@ def other_kinds(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture
-def no_crds_left(cluster: Cluster) -> Iterator[None]:
+def crds_deleted(cluster: Cluster) -> Iterator[None]:
     yield
     delete_crds(cluster)
 
 
 def _settings_of(chart: str) -> dict[str, dict[str, Any]]:
-    """Values by what they are: as shipped, all parts on, all values changed, all switches that are on turned off."""
+    """Return values by name: defaults, everything enabled, every value changed, every switch off."""
     base = everything(chart)
     other, off = base, {"database": {"url": "postgresql://u:p@db/x"}} if chart == "gpufleet" else {}
     for path, each in leaves(schema(chart)):
@@ -60,13 +60,15 @@ def _settings_of(chart: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("chart", NAMES)
 @pytest.mark.parametrize("which", ["default", "everything", "other", "off"])
-@pytest.mark.usefixtures("other_kinds")
-def test_the_api_server_takes_every_object(cluster: Cluster, namespace: str, chart: str, which: str) -> None:
+@pytest.mark.usefixtures("foreign_kinds")
+def test_the_api_server_accepts_every_object(
+    cluster: Cluster, namespace: str, chart: str, which: str
+) -> None:
     values = _settings_of(chart)[which]
     if which == "other" and chart == "gpufleet":
         values = changed(values, ("kubernetes", "leaseNamespace"), namespace)
     rendered = objects(chart, values, namespace)
-    said = cluster.kubectl(
+    output = cluster.kubectl(
         "apply",
         "--server-side",
         "--dry-run=server",
@@ -75,10 +77,10 @@ def test_the_api_server_takes_every_object(cluster: Cluster, namespace: str, cha
         "-",
         stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": rendered}),
     )
-    assert len(said.splitlines()) == len(rendered)
+    assert len(output.splitlines()) == len(rendered)
 
 
-@pytest.mark.usefixtures("no_crds_left")
+@pytest.mark.usefixtures("crds_deleted")
 def test_the_scheduler_is_installed_upgraded_and_removed_as_documented(
     cluster: Cluster, namespace: str
 ) -> None:
@@ -87,15 +89,15 @@ def test_the_scheduler_is_installed_upgraded_and_removed_as_documented(
         assert cluster.helm("get", "values", "gpu-scheduler", namespace="default").endswith("null\n")
         assert _image(cluster, "scheduler") == "gpufleet:v0.1.0"
         bundle = _write_ca_bundle(cluster)
-        words = ["charts/gpu-scheduler", "--set", "scheduler.image.tag=v0.2.0"]
-        cluster.helm("upgrade", "gpu-scheduler", *words, namespace="default")
+        arguments = ["charts/gpu-scheduler", "--set", "scheduler.image.tag=v0.2.0"]
+        cluster.helm("upgrade", "gpu-scheduler", *arguments, namespace="default")
         assert "tag: v0.2.0" in cluster.helm("get", "values", "gpu-scheduler", namespace="default")
         assert _image(cluster, "scheduler") == "gpufleet:v0.2.0"
         assert _image(cluster, "webhook") == "gpufleet:v0.1.0"
         assert _ca_bundle(cluster) == bundle
-        _only_pods_with_a_claim_are_held_up(cluster, namespace)
+        _check_that_only_pods_with_a_claim_fail(cluster, namespace)
         cluster.helm("upgrade", "gpu-scheduler", "charts/gpu-scheduler", namespace="default")
-        assert _image(cluster, "scheduler") == "gpufleet:v0.2.0", "helm keeps what was set"
+        assert _image(cluster, "scheduler") == "gpufleet:v0.2.0", "helm keeps the values of the last upgrade"
     finally:
         cluster.helm("uninstall", "gpu-scheduler", namespace="default")
     assert Release(cluster, "gpu-scheduler", "default").remaining_objects() == []
@@ -119,7 +121,7 @@ def test_the_server_is_installed_upgraded_and_removed_and_keeps_its_secrets(
     assert Release(cluster, "gpufleet", namespace).remaining_objects() == []
 
 
-MAY: list[tuple[str, list[str], list[str]]] = [
+RIGHTS: list[tuple[str, list[str], list[str]]] = [
     (
         "gpu-scheduler-scheduler",
         [
@@ -186,23 +188,23 @@ MAY: list[tuple[str, list[str], list[str]]] = [
 ]
 
 
-@pytest.mark.usefixtures("no_crds_left")
-def test_each_part_may_do_its_work_and_nothing_else(cluster: Cluster, namespace: str) -> None:
+@pytest.mark.usefixtures("crds_deleted")
+def test_each_account_has_the_rights_it_needs_and_no_others(cluster: Cluster, namespace: str) -> None:
     for chart in NAMES:
         cluster.helm("install", chart, f"charts/{chart}", namespace=namespace)
     try:
-        for account, work, mischief in MAY:
-            who = f"system:serviceaccount:{namespace}:{account}"
-            for allowed, deeds in ((True, work), (False, mischief)):
-                for deed in deeds:
-                    assert _may(cluster, who, deed, namespace) is allowed, f"{account}: {deed}"
+        for account, needed, forbidden in RIGHTS:
+            user = f"system:serviceaccount:{namespace}:{account}"
+            for allowed, actions in ((True, needed), (False, forbidden)):
+                for action in actions:
+                    assert _may(cluster, user, action, namespace) is allowed, f"{account}: {action}"
     finally:
         for chart in NAMES:
             cluster.helm("uninstall", chart, namespace=namespace)
 
 
-def _only_pods_with_a_claim_are_held_up(cluster: Cluster, namespace: str) -> None:
-    """No webhook answers here."""
+def _check_that_only_pods_with_a_claim_fail(cluster: Cluster, namespace: str) -> None:
+    """No webhook runs, so the API server refuses the pods that it selects."""
     pod = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "main", "image": "x"}]}}
     plain = {**pod, "metadata": {"name": "plain", "annotations": {"team": "x"}}}
     cluster.kubectl("create", "-f", "-", stdin=json.dumps(plain), namespace=namespace)
@@ -225,7 +227,7 @@ _HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gp
 
 
 def _write_ca_bundle(cluster: Cluster) -> str:
-    """As the webhook does; an upgrade must leave it alone."""
+    """Write a CA bundle like the webhook; an upgrade must keep it."""
     bundle = base64.b64encode(cluster.ca.read_bytes()).decode()
     patch = [{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle}]
     cluster.api.patch(_HOOKS, patch, JSON_PATCH)
@@ -237,9 +239,9 @@ def _ca_bundle(cluster: Cluster) -> str:
     return bundle
 
 
-def _may(cluster: Cluster, who: str, deed: str, namespace: str) -> bool:
-    """Ask the API server: `patch pods`, `list leases here`, `get secrets here NAME`, `list leases in default`."""
-    verb, what, *rest = deed.split()
+def _may(cluster: Cluster, user: str, action: str, namespace: str) -> bool:
+    """Check an action: `patch pods`, `list leases here`, `get secrets here NAME`, `list leases in default`."""
+    verb, what, *rest = action.split()
     where = {"here": namespace, "in": rest[-1] if rest else ""}.get(rest[0], "") if rest else ""
     name = rest[-1] if rest and rest[0] != "in" and rest[-1] != "here" else ""
     plural, _, subresource = what.partition("/")
@@ -252,9 +254,9 @@ def _may(cluster: Cluster, who: str, deed: str, namespace: str) -> bool:
         "namespace": where,
         "name": name.replace("NS", namespace),
     }
-    review = {"spec": {"user": who, "resourceAttributes": attributes}}
-    answer = cluster.api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
-    allowed: bool = answer["status"]["allowed"]
+    review = {"spec": {"user": user, "resourceAttributes": attributes}}
+    response = cluster.api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    allowed: bool = response["status"]["allowed"]
     return allowed
 
 

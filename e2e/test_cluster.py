@@ -1,4 +1,4 @@
-"""The control plane of the end-to-end tests does what the other tests rely on."""
+"""Test the control plane that the other end-to-end tests rely on."""
 
 import contextlib
 import http.client
@@ -18,7 +18,7 @@ from e2e.fakenodes import FakeNodes
 _CONTAINER = {"name": "main", "image": "trainer"}
 
 
-def test_kubectl_speaks_to_a_server_of_the_pinned_release(cluster: Cluster) -> None:
+def test_kubectl_reaches_a_server_of_the_pinned_release(cluster: Cluster) -> None:
     assert f"Server Version: v{cluster.binaries.version}" in cluster.kubectl("version")
     assert "default" in cluster.kubectl("get", "namespaces")
 
@@ -40,13 +40,15 @@ def test_rbac_decides_what_a_user_may_do(cluster: Cluster, namespace: str) -> No
     assert cluster.kubectl("get", "pods", "-o", "name", identity=ann, namespace=namespace) == ""
 
 
-def test_a_service_account_is_who_its_token_says(cluster: Cluster, namespace: str) -> None:
+def test_a_token_authenticates_its_service_account(cluster: Cluster, namespace: str) -> None:
     account = cluster.service_account(namespace, "default")
-    said = cluster.kubectl("auth", "whoami", "-o", "jsonpath={.status.userInfo.username}", identity=account)
-    assert said == f"system:serviceaccount:{namespace}:default"
+    username = cluster.kubectl(
+        "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}", identity=account
+    )
+    assert username == f"system:serviceaccount:{namespace}:default"
 
 
-def test_the_audit_log_tells_who_wrote_a_lease_and_what(cluster: Cluster, namespace: str) -> None:
+def test_the_audit_log_shows_the_user_and_body_of_a_lease_write(cluster: Cluster, namespace: str) -> None:
     since = cluster.audit_size()
     lease = {"metadata": {"name": "gpu-0"}, "spec": {"holderIdentity": "pod-a"}}
     cluster.api.create(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", lease)
@@ -59,14 +61,14 @@ def test_the_audit_log_tells_who_wrote_a_lease_and_what(cluster: Cluster, namesp
     assert written[0]["requestObject"]["spec"]["holderIdentity"] == "pod-a"
 
 
-def test_a_paused_server_answers_nothing_and_goes_on_after(cluster: Cluster) -> None:
-    impatient = Rest(cluster.admin, timeout=0.5)
+def test_a_paused_server_times_out_and_resumes(cluster: Cluster) -> None:
+    client = Rest(cluster.admin, timeout=0.5)
     with cluster.apiserver.paused(), pytest.raises(TimeoutError):
-        impatient.get("/version")
+        client.get("/version")
     assert cluster.api.get("/version")["gitVersion"] == f"v{cluster.binaries.version}"
 
 
-def test_a_restarted_server_has_kept_its_objects(cluster: Cluster, namespace: str) -> None:
+def test_a_restarted_server_keeps_its_objects(cluster: Cluster, namespace: str) -> None:
     cluster.kubectl("create", "configmap", "kept", namespace=namespace)
     before = cluster.apiserver.pid
     cluster.apiserver.restart()
@@ -74,7 +76,7 @@ def test_a_restarted_server_has_kept_its_objects(cluster: Cluster, namespace: st
     assert "kept" in cluster.kubectl("get", "configmaps", namespace=namespace)
 
 
-def test_a_killed_controller_manager_comes_back_and_works(cluster: Cluster) -> None:
+def test_a_killed_controller_manager_works_after_a_restart(cluster: Cluster) -> None:
     cluster.controller_manager.kill()
     assert not cluster.controller_manager.running
     cluster.controller_manager.start()
@@ -82,7 +84,7 @@ def test_a_killed_controller_manager_comes_back_and_works(cluster: Cluster) -> N
     cluster.api.delete("/api/v1/namespaces/after-the-kill")
 
 
-def test_a_proxy_passes_is_cut_and_heals(cluster: Cluster) -> None:
+def test_a_proxy_is_cut_and_heals(cluster: Cluster) -> None:
     with cluster.proxy() as (proxy, admin):
         api = Rest(admin, timeout=1)
         assert api.get("/version")
@@ -94,18 +96,18 @@ def test_a_proxy_passes_is_cut_and_heals(cluster: Cluster) -> None:
         assert proxy.connections == 2
 
 
-def test_a_proxy_resets_a_watch_in_the_middle(cluster: Cluster) -> None:
+def test_a_proxy_resets_a_running_watch(cluster: Cluster) -> None:
     with cluster.proxy() as (proxy, admin):
         context = admin.ssl_context()
         watch = http.client.HTTPSConnection("127.0.0.1", proxy.port, timeout=10, context=context)
         with contextlib.closing(watch):
             watch.request("GET", "/api/v1/namespaces?watch=true")
-            answer = watch.getresponse()
-            assert b'"ADDED"' in answer.readline()
+            response = watch.getresponse()
+            assert b'"ADDED"' in response.readline()
             proxy.drop()
             with pytest.raises((ConnectionResetError, http.client.IncompleteRead)):
-                answer.read()
-            answer.close()
+                response.read()
+            response.close()
         assert Rest(admin).get("/version")
 
 
@@ -114,8 +116,8 @@ def test_a_dropped_connection_is_reset_on_both_sides_and_dropped_only_once() -> 
         client = socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
         upstream, _ = server.accept()
         with client, upstream:
-            upstream.sendall(b"half an ans")
-            assert client.recv(100) == b"half an ans"
+            upstream.sendall(b"partial resp")
+            assert client.recv(100) == b"partial resp"
             proxy.drop()
             proxy.drop()
             with pytest.raises(ConnectionResetError):
@@ -124,7 +126,7 @@ def test_a_dropped_connection_is_reset_on_both_sides_and_dropped_only_once() -> 
                 upstream.recv(100)
 
 
-def test_a_stalled_proxy_holds_the_answer_back_until_it_heals(cluster: Cluster) -> None:
+def test_a_stalled_proxy_delays_the_response_until_it_heals(cluster: Cluster) -> None:
     with cluster.proxy() as (proxy, admin):
         proxy.stall()
         with pytest.raises(TimeoutError):
@@ -133,14 +135,14 @@ def test_a_stalled_proxy_holds_the_answer_back_until_it_heals(cluster: Cluster) 
         assert Rest(admin).get("/version")
 
 
-def test_a_refusal_carries_the_servers_answer(cluster: Cluster, namespace: str) -> None:
-    with pytest.raises(RequestFailed) as refusal:
+def test_a_failed_request_has_the_response_of_the_server(cluster: Cluster, namespace: str) -> None:
+    with pytest.raises(RequestFailed) as error:
         cluster.api.get(f"/api/v1/namespaces/{namespace}/configmaps/none")
-    assert refusal.value.status == 404
-    assert '"reason":"NotFound"' in refusal.value.body
+    assert error.value.status == 404
+    assert '"reason":"NotFound"' in error.value.body
 
 
-def test_the_scheduler_runs_with_another_configuration_while_asked_to(
+def test_the_scheduler_can_run_with_another_configuration(
     cluster: Cluster, namespace: str, fake_nodes: FakeNodes
 ) -> None:
     fake_nodes.add("n1")
@@ -152,7 +154,7 @@ def test_the_scheduler_runs_with_another_configuration_while_asked_to(
     cluster.kubectl("wait", "--for=condition=Ready", "pod/usual", "--timeout=60s", namespace=namespace)
 
 
-def test_the_audit_log_tells_who_bound_a_pod(cluster: Cluster, namespace: str, fake_nodes: FakeNodes) -> None:
+def test_the_audit_log_shows_who_bound_a_pod(cluster: Cluster, namespace: str, fake_nodes: FakeNodes) -> None:
     fake_nodes.add("n1")
     since = cluster.audit_size()
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [_CONTAINER]}}
@@ -163,7 +165,7 @@ def test_the_audit_log_tells_who_bound_a_pod(cluster: Cluster, namespace: str, f
     assert bindings[0]["requestObject"]["target"]["name"] == "n1"
 
 
-def test_a_component_that_can_t_have_its_port_fails_with_its_log(control_plane: Binaries) -> None:
+def test_a_component_whose_port_is_taken_fails_with_its_log(control_plane: Binaries) -> None:
     cluster = Cluster(control_plane)
     try:
         taken = int(cluster.etcd.command[3].rpartition(":")[2])
@@ -176,7 +178,7 @@ def test_a_component_that_can_t_have_its_port_fails_with_its_log(control_plane: 
         cluster.stop()
 
 
-def test_a_stopped_cluster_leaves_nothing_behind(control_plane: Binaries) -> None:
+def test_a_stopped_cluster_leaves_no_files_or_processes(control_plane: Binaries) -> None:
     cluster = Cluster(control_plane)
     cluster.etcd.start()
     pid = cluster.etcd.pid
@@ -201,7 +203,7 @@ time.sleep(600)
 """
 
 
-def test_a_killed_test_run_leaves_nothing_behind_either(tmp_path: Path) -> None:
+def test_a_killed_test_run_leaves_no_files_or_processes(tmp_path: Path) -> None:
     directory = tmp_path / "cluster"
     directory.mkdir()
     command = [sys.executable, "-c", _ORPHAN, str(directory)]
@@ -214,7 +216,7 @@ def test_a_killed_test_run_leaves_nothing_behind_either(tmp_path: Path) -> None:
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process still runs; one that nobody has waited for yet does not."""
+    """Return whether a process still runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

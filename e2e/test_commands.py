@@ -1,8 +1,8 @@
-"""The commands on our pages, run as they stand there: those to localhost:8080 on the demo, the others on a cluster.
+"""Run the commands in the documentation: those for localhost:8080 on the demo, the others on a cluster.
 
-Every fenced block marked `bash` is run (`sh` marks what no test machine has: a registry, for one). Where the pages say
-`localhost:8080` or `prometheus:9090`, curl connects to the port that is served on here; its own configuration file
-says so, and makes it fail on a status of 400 and above. Nothing in a command is changed.
+Every fenced block marked `bash` is run; `sh` marks commands that a test machine cannot run, such as pushing to a
+registry. For `localhost:8080` and `prometheus:9090`, a configuration file makes curl connect to the ports of this
+run and fail on a status of 400 and above. The commands themselves are not changed.
 """
 
 import json
@@ -45,7 +45,7 @@ class Block:
 
     @property
     def on_a_cluster(self) -> bool:
-        """Whether it is for a cluster, not for the demo."""
+        """Whether it is for a cluster instead of the demo."""
         return bool(re.search(r"^(kubectl|helm) |prometheus:", self.text, re.MULTILINE))
 
     @property
@@ -56,7 +56,7 @@ class Block:
 
 
 def blocks() -> list[Block]:
-    """Every block of the pages, in their order."""
+    """Return every block of the pages in order."""
     found = []
     for page in PAGES:
         text = (ROOT / "docs" / page).read_text()
@@ -71,13 +71,13 @@ KUBECTL = [block for block in blocks() if block.on_a_cluster and block.page != "
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where commands run that write files."""
+    """Return the directory in which commands run."""
     return tmp_path
 
 
 @pytest.fixture(scope="module")
 def demo() -> Iterator[int]:
-    """The port of a demo."""
+    """Run a demo and return its port."""
     if shutil.which("jq") is None or shutil.which("curl") is None:
         pytest.skip("needs curl and jq: apt-get install curl jq")
     [port] = free_ports(1)
@@ -89,12 +89,12 @@ def demo() -> Iterator[int]:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={**os.environ, "GPUFLEET_ACCOUNTING_SNAPSHOT_PERIOD": "20"},  # nobody waits five minutes here
+            env={**os.environ, "GPUFLEET_ACCOUNTING_SNAPSHOT_PERIOD": "20"},  # instead of five minutes
         )
     try:
         Cluster.wait_for("demo", lambda: is_healthy(f"http://127.0.0.1:{port}/readyz"), timeout=180)
         latest = f"http://127.0.0.1:{port}/api/v1/gpu-aggregation/snapshots/latest"
-        Cluster.wait_for("the demo's past", lambda: is_healthy(latest), timeout=400)
+        Cluster.wait_for("the demo's history", lambda: is_healthy(latest), timeout=400)
         yield port
     finally:
         process.terminate()
@@ -103,38 +103,38 @@ def demo() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("block", DEMO, ids=str)
-def test_commands_for_the_demo_work_as_they_stand(
+def test_commands_for_the_demo_work_as_written(
     block: Block, demo: int, folder: Path, observations: Observations
 ) -> None:
-    said = run(block, folder, {"localhost:8080": demo}, dict(os.environ))
-    found = answers_in(said)
+    output = run(block, folder, {"localhost:8080": demo}, dict(os.environ))
+    found = documents_in(output)
     printed = [
         line for line in block.commands if line.startswith("curl") and not re.search(r"[|>]|-o ", line)
     ]
     assert len([each for each in found if isinstance(each, dict)]) >= len(printed)
-    for answer in found:
-        assert_sane(answer)
+    for document in found:
+        assert_success(document)
     for line in block.commands:
         if "> " in line:
-            assert_sane(json.loads((folder / line.rpartition("> ")[2]).read_text()))
+            assert_success(json.loads((folder / line.rpartition("> ")[2]).read_text()))
     observations.add(
-        f"docs/{block.page}, block {block.number}", f"{len(block.commands)} commands, {len(found)} answers"
+        f"docs/{block.page}, block {block.number}", f"{len(block.commands)} commands, {len(found)} responses"
     )
 
 
-def test_the_helm_lines_of_the_install_page_work_in_their_order(
+def test_the_helm_commands_of_the_install_page_work_in_order(
     cluster: Cluster, observations: Observations
 ) -> None:
-    """Nobody runs the pods here: this is about helm. What runs is in `journeys` and `test_upgrade.py`."""
+    """Test only helm; `journeys` and `test_upgrade.py` also run the pods."""
     lines = [line for block in blocks() if block.page == "install.md" for line in block.commands]
     first, second = [line for line in lines if line.startswith("helm install gpu-scheduler")]
     try:
         for line in lines:
             if line == second:
                 cluster.helm("uninstall", "gpu-scheduler", namespace="default")
-            said = run(Block("install.md", 0, line), ROOT, {}, cluster.commands.environment())
+            output = run(Block("install.md", 0, line), ROOT, {}, cluster.commands.environment())
             secret = "a token" if "create token" in line else ""
-            observations.add(" ".join(line.split()), secret or next(iter(said.splitlines()), ""))
+            observations.add(" ".join(line.split()), secret or next(iter(output.splitlines()), ""))
         assert "scheduler.image.tag=v0.2.0" in second
         assert "deployed" not in cluster.helm("list", "-A", "-q")
     finally:
@@ -147,7 +147,7 @@ def test_the_helm_lines_of_the_install_page_work_in_their_order(
 
 @pytest.fixture(scope="module")
 def system(cluster: Cluster, shared_fake_nodes: FakeNodes) -> Iterator[System]:
-    """Both charts in the namespace `default`, a claim and its pod, and a lease that somebody made by hand."""
+    """Install both charts into the namespace `default`, with a claim, its pod and a manually created lease."""
     shared_fake_nodes.problems.clear()
     shared_fake_nodes.add("node-a")
     users = Users(cluster, shared_fake_nodes, "default")
@@ -185,27 +185,27 @@ EXPECTED = {
     "kubectl delete lease gpu-node-a-0": 'lease.coordination.k8s.io "gpu-node-a-0" deleted',
     "kubectl get pods -l app.kubernetes.io/component=agent": "gpu-scheduler-agent",
 }
-"""Words that the answer to a command must have."""
+"""Text that the output of a command must contain."""
 
 
 @pytest.mark.parametrize("block", KUBECTL, ids=str)
-def test_commands_for_a_cluster_work_as_they_stand(
+def test_commands_for_a_cluster_work_as_written(
     block: Block, system: System, folder: Path, observations: Observations
 ) -> None:
     port = int(system.prometheus.url.rpartition(":")[2])
     for line in block.commands:
         one = Block(block.page, block.number, line)
-        said = run(one, folder, {"prometheus:9090": port}, system.cluster.commands.environment())
+        output = run(one, folder, {"prometheus:9090": port}, system.cluster.commands.environment())
         if line.startswith("curl"):
-            found = json.loads(said)
+            found = json.loads(output)
             assert (found["status"], bool(found["data"]["result"])) == ("success", True)
         else:
-            assert EXPECTED[line] in said
-        observations.add(line, said.splitlines()[-1][:60] if said else "")
+            assert EXPECTED[line] in output
+        observations.add(line, output.splitlines()[-1][:60] if output else "")
 
 
 def run(block: Block, folder: Path, ports: dict[str, int], environment: dict[str, str]) -> str:
-    """Run a block by bash, which stops at the first command that fails; what it printed."""
+    """Run a block with bash, which stops at the first error, and return its output."""
     home = folder if folder != ROOT else Path(environment["HELM_CACHE_HOME"]).parent
     home.mkdir(parents=True, exist_ok=True)
     lines = [f'connect-to = "{place}:127.0.0.1:{port}"' for place, port in ports.items()]
@@ -233,8 +233,8 @@ def run(block: Block, folder: Path, ports: dict[str, int], environment: dict[str
     return out
 
 
-def answers_in(text: str) -> list[Any]:
-    """The JSON documents that stand one after the other in what was printed."""
+def documents_in(text: str) -> list[Any]:
+    """Return the JSON documents in `text`, one after the other."""
     decoder, found, at = json.JSONDecoder(), [], 0
     while at < len(text):
         if text[at].isspace():
@@ -245,16 +245,16 @@ def answers_in(text: str) -> list[Any]:
     return found
 
 
-def assert_sane(answer: Any) -> None:
-    """One of the three envelopes around data; or /debug/vars, or the piece that jq cut out."""
-    assert isinstance(answer, dict)
-    if "success" in answer:
-        assert answer["success"] is True
-        assert answer["error"] is None
-    elif "code" in answer:
-        assert answer["message"] == "success"
-        assert answer["code"] == 200 or (answer["code"] == 0 and answer["traceId"])
+def assert_success(document: Any) -> None:
+    """Check for one of the three success envelopes; other documents come from /debug/vars or jq."""
+    assert isinstance(document, dict)
+    if "success" in document:
+        assert document["success"] is True
+        assert document["error"] is None
+    elif "code" in document:
+        assert document["message"] == "success"
+        assert document["code"] == 200 or (document["code"] == 0 and document["traceId"])
     else:
-        assert answer
+        assert document
         return
-    assert answer["data"] is not None
+    assert document["data"] is not None

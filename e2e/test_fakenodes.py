@@ -1,4 +1,4 @@
-"""Pods on fake nodes live as they would on real ones, under the real scheduler and the real controllers."""
+"""Test that pods on fake nodes behave as on real ones, with the real scheduler and controllers."""
 
 import json
 from typing import Any
@@ -33,11 +33,11 @@ def status(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
 
 
 def wait_for_phase(cluster: Cluster, namespace: str, name: str, phase: str) -> dict[str, Any]:
-    def seen() -> dict[str, Any] | None:
+    def reached() -> dict[str, Any] | None:
         found = status(cluster, namespace, name)
         return found if found["phase"] == phase else None
 
-    found: dict[str, Any] = cluster.wait_for(f"{phase} pod {name}", seen)
+    found: dict[str, Any] = cluster.wait_for(f"{phase} pod {name}", reached)
     return found
 
 
@@ -53,7 +53,7 @@ def test_the_pods_of_a_deployment_are_scheduled_and_run(
     assert len({each["status"]["podIP"] for each in pods}) == 6
 
 
-def test_a_deleted_deployment_takes_its_pods_with_it(
+def test_the_pods_of_a_deleted_deployment_are_deleted(
     cluster: Cluster, namespace: str, fake_nodes: FakeNodes
 ) -> None:
     fake_nodes.add("n1")
@@ -69,8 +69,8 @@ def test_a_job_completes_after_its_annotated_time(
     cluster: Cluster, namespace: str, fake_nodes: FakeNodes
 ) -> None:
     fake_nodes.add("n1")
-    made = pod("-", restartPolicy="Never")
-    template = {"metadata": {"annotations": {RUNS_FOR: "0.5"}}, "spec": made["spec"]}
+    manifest = pod("-", restartPolicy="Never")
+    template = {"metadata": {"annotations": {RUNS_FOR: "0.5"}}, "spec": manifest["spec"]}
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -91,7 +91,7 @@ def test_a_pod_fails_with_its_annotated_exit_code(
     assert ended["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
 
 
-def test_a_pod_ends_when_it_is_told_to(cluster: Cluster, namespace: str, fake_nodes: FakeNodes) -> None:
+def test_finish_ends_a_pod_with_an_exit_code(cluster: Cluster, namespace: str, fake_nodes: FakeNodes) -> None:
     fake_nodes.add("n1")
     create(cluster, namespace, pod("good", restartPolicy="Never"), pod("bad", restartPolicy="Never"))
     fake_nodes.finish(namespace, "good")
@@ -100,7 +100,7 @@ def test_a_pod_ends_when_it_is_told_to(cluster: Cluster, namespace: str, fake_no
     wait_for_phase(cluster, namespace, "bad", "Failed")
 
 
-def test_what_fails_under_on_failure_starts_again(
+def test_a_failed_pod_with_on_failure_restarts(
     cluster: Cluster, namespace: str, fake_nodes: FakeNodes
 ) -> None:
     fake_nodes.add("n1")
@@ -167,12 +167,12 @@ def test_a_container_waits_for_its_config_map(
         found: str | None = statuses[0].get("state", {}).get("waiting", {}).get("reason")
         return found
 
-    cluster.wait_for("the refusal", lambda: reason() == "CreateContainerConfigError")
+    cluster.wait_for("the error", lambda: reason() == "CreateContainerConfigError")
     cluster.kubectl("create", "configmap", "late", "--from-literal=A=1", namespace=namespace)
     assert fake_nodes.environment(namespace, "p") == {"L_A": "1"}
 
 
-def test_init_containers_come_first_and_see_their_environment(
+def test_init_containers_run_first_with_their_own_environment(
     cluster: Cluster, namespace: str, fake_nodes: FakeNodes
 ) -> None:
     fake_nodes.add("n1")
@@ -192,9 +192,7 @@ def test_init_containers_come_first_and_see_their_environment(
     assert fake_nodes.environment(namespace, "p", "prepare") == {"STEP": "0"}
 
 
-def test_a_node_takes_no_more_gpus_than_it_has(
-    cluster: Cluster, namespace: str, fake_nodes: FakeNodes
-) -> None:
+def test_a_node_rejects_pods_beyond_its_gpus(cluster: Cluster, namespace: str, fake_nodes: FakeNodes) -> None:
     fake_nodes.add("n1", capacity=_GPUS)
     create(cluster, namespace, pod("first", gpus=6, nodeName="n1"))
     wait_for_phase(cluster, namespace, "first", "Running")
@@ -202,19 +200,17 @@ def test_a_node_takes_no_more_gpus_than_it_has(
     assert wait_for_phase(cluster, namespace, "second", "Failed")["reason"] == "OutOfnvidia.com/gpu"
 
 
-def test_a_silent_node_takes_up_its_pods_when_it_is_heard_again(
-    cluster: Cluster, namespace: str, fake_nodes: FakeNodes
-) -> None:
-    fake_nodes.add("quiet", "loud")
-    fake_nodes.disconnect("quiet")
-    create(cluster, namespace, pod("unheard", nodeName="quiet"), pod("heard", nodeName="loud"))
-    wait_for_phase(cluster, namespace, "heard", "Running")
-    assert status(cluster, namespace, "unheard")["phase"] == "Pending"
-    fake_nodes.reconnect("quiet")
-    wait_for_phase(cluster, namespace, "unheard", "Running")
+def test_a_reconnected_node_runs_its_pods(cluster: Cluster, namespace: str, fake_nodes: FakeNodes) -> None:
+    fake_nodes.add("offline", "online")
+    fake_nodes.disconnect("offline")
+    create(cluster, namespace, pod("on-offline", nodeName="offline"), pod("on-online", nodeName="online"))
+    wait_for_phase(cluster, namespace, "on-online", "Running")
+    assert status(cluster, namespace, "on-offline")["phase"] == "Pending"
+    fake_nodes.reconnect("offline")
+    wait_for_phase(cluster, namespace, "on-offline", "Running")
 
 
-def test_a_node_that_is_not_ready_says_so(cluster: Cluster, fake_nodes: FakeNodes) -> None:
+def test_a_node_can_become_not_ready(cluster: Cluster, fake_nodes: FakeNodes) -> None:
     fake_nodes.add("n1")
     fake_nodes.set_ready("n1", False)
     assert "NotReady" in cluster.kubectl("get", "node", "n1")
@@ -222,20 +218,20 @@ def test_a_node_that_is_not_ready_says_so(cluster: Cluster, fake_nodes: FakeNode
     assert "NotReady" not in cluster.kubectl("get", "node", "n1")
 
 
-def test_a_silent_node_is_found_out_by_its_missing_heartbeat(cluster: Cluster) -> None:
+def test_a_node_without_heartbeats_becomes_unknown(cluster: Cluster) -> None:
     def ready(name: str) -> str:
         conditions = cluster.api.get(f"/api/v1/nodes/{name}")["status"]["conditions"]
         found: str = next(each["status"] for each in conditions if each["type"] == "Ready")
         return found
 
     with FakeNodes(cluster.admin, heartbeat_s=1) as nodes, cluster.node_lifecycle_controllers():
-        nodes.add("loud", "quiet")
-        nodes.disconnect("quiet")
-        cluster.wait_for("a node that is found out", lambda: ready("quiet") == "Unknown")
-        assert ready("loud") == "True"
+        nodes.add("online", "offline")
+        nodes.disconnect("offline")
+        cluster.wait_for("a node in state Unknown", lambda: ready("offline") == "Unknown")
+        assert ready("online") == "True"
 
 
-def test_pods_go_on_after_the_server_was_away(
+def test_pods_continue_after_a_restart_of_the_server(
     cluster: Cluster, namespace: str, fake_nodes: FakeNodes
 ) -> None:
     fake_nodes.add("n1")
@@ -247,7 +243,7 @@ def test_pods_go_on_after_the_server_was_away(
     wait_for_phase(cluster, namespace, "p", "Succeeded")
 
 
-def test_a_thousand_nodes_come_and_go(cluster: Cluster, fake_nodes: FakeNodes) -> None:
+def test_a_thousand_nodes_are_created_and_removed(cluster: Cluster, fake_nodes: FakeNodes) -> None:
     names = fake_nodes.add(*(f"many-{number:04}" for number in range(1000)), capacity=_GPUS)
     listed = cluster.api.get("/api/v1/nodes")["items"]
     assert [each["metadata"]["name"] for each in listed] == names

@@ -1,4 +1,4 @@
-"""The client, the reflector and the CRDs on a real API server."""
+"""Test the client, the reflector and the CRDs on a real API server."""
 
 import asyncio
 import dataclasses
@@ -44,12 +44,12 @@ from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus
 from gpufleet.kubernetes.objects import KubeObject, Lease, LeaseSpec, ObjectMeta, ObjectReference, Owner
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
-PACE = WatchTimings(backoff=Backoff(initial=0.1, maximum=1.0), idle_timeout=3.0, duration=60.0)
+TIMINGS = WatchTimings(backoff=Backoff(initial=0.1, maximum=1.0), idle_timeout=3.0, duration=60.0)
 
 
 @pytest.fixture(scope="module")
-def definitions(cluster: Cluster) -> Iterator[None]:
-    """The CRDs of the chart, as `kubectl apply` takes them."""
+def crds(cluster: Cluster) -> Iterator[None]:
+    """Install the CRDs of the chart with `kubectl apply`."""
     cluster.kubectl("apply", "-f", str(CRDS))
     for name in ("gpuclaims.gpu.scheduling", "gpunodestatuses.gpu.scheduling"):
         cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
@@ -67,7 +67,7 @@ async def connected(kubeconfig: Path, **options: Any) -> AsyncIterator[KubeClien
 async def until(what: str, condition: Callable[[], bool], seconds: float = 30.0) -> None:
     try:
         async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110  (what it waits for happens in another process)
+            while not condition():  # noqa: ASYNC110  (the change happens in another process)
                 await asyncio.sleep(0.02)
     except TimeoutError:
         raise AssertionError(f"not within {seconds:g} s: {what}") from None
@@ -77,7 +77,7 @@ def lease(namespace: str, name: str, holder: str = "pod-a") -> Lease:
     return Lease(metadata=ObjectMeta(name=name, namespace=namespace), spec=LeaseSpec(holder_identity=holder))
 
 
-async def test_an_object_from_its_creation_to_its_end(cluster: Cluster, namespace: str) -> None:
+async def test_create_replace_patch_and_delete_with_preconditions(cluster: Cluster, namespace: str) -> None:
     async with connected(cluster.kubeconfig) as client:
         first = await client.create(LEASES, lease(namespace, "gpu-a-0"))
         with pytest.raises(AlreadyExists):
@@ -105,7 +105,7 @@ async def test_an_object_from_its_creation_to_its_end(cluster: Cluster, namespac
             await client.get(LEASES, "gpu-a-0", namespace)
 
 
-REFUSED = [
+INVALID_CLAIMS = [
     ({"count": 0}, "count must be between 1 and 64"),
     ({"count": 65}, "count must be between 1 and 64"),
     ({"count": 1, "policy": "best"}, 'Unsupported value: "best"'),
@@ -118,9 +118,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.usefixtures("definitions")
-@pytest.mark.parametrize(("devices", "sentence"), REFUSED)
-def test_a_claim_that_makes_no_sense_is_refused_with_a_sentence(
+@pytest.mark.usefixtures("crds")
+@pytest.mark.parametrize(("devices", "sentence"), INVALID_CLAIMS)
+def test_an_invalid_claim_is_refused_with_a_reason(
     cluster: Cluster, namespace: str, tmp_path: Path, devices: dict[str, Any], sentence: str
 ) -> None:
     claim = {
@@ -135,13 +135,13 @@ def test_a_claim_that_makes_no_sense_is_refused_with_a_sentence(
         cluster.kubectl("apply", "-f", str(file), namespace=namespace)
 
 
-@pytest.mark.usefixtures("definitions")
-async def test_claims_read_well_in_kubectl(cluster: Cluster, namespace: str) -> None:
+@pytest.mark.usefixtures("crds")
+async def test_kubectl_shows_claims_and_their_events(cluster: Cluster, namespace: str) -> None:
     claim = GpuClaim(
         metadata=ObjectMeta(name="two", namespace=namespace), spec=ClaimSpec(ClaimDevices(count=2))
     )
     async with connected(cluster.kubeconfig) as client:
-        made = await client.create(GPU_CLAIMS, claim)
+        created = await client.create(GPU_CLAIMS, claim)
         with pytest.raises(Invalid, match="between 1 and 64"):
             await client.create(GPU_CLAIMS, structs.replace(claim, spec=ClaimSpec(ClaimDevices(count=99))))
         head, row = cluster.kubectl("get", "gclaim", namespace=namespace).splitlines()
@@ -156,7 +156,9 @@ async def test_claims_read_well_in_kubectl(cluster: Cluster, namespace: str) -> 
             subresource="status",
         )
         read = await client.get(GPU_CLAIMS, "two", namespace)
-        assert (read.status.allocated, read.spec) == ("node-a:0,1", made.spec), "only the status is written"
+        assert (read.status.allocated, read.spec) == ("node-a:0,1", created.spec), (
+            "the spec in a status patch is ignored"
+        )
         about = ObjectReference("gpu.scheduling/v1", "GpuClaim", namespace, "two", read.metadata.uid)
         recorder = EventRecorder(client, "gpu-scheduler", "e2e")
         await recorder.record(about, "Bound", "GPUs 0 and 1 of node-a")
@@ -165,22 +167,22 @@ async def test_claims_read_well_in_kubectl(cluster: Cluster, namespace: str) -> 
     assert "two" in cluster.kubectl("get", "gpu", "-o", "name", namespace=namespace)
 
 
-@pytest.mark.usefixtures("definitions")
+@pytest.mark.usefixtures("crds")
 async def test_an_agent_and_an_operator_own_different_fields_of_one_gpu(cluster: Cluster) -> None:
-    def seen(health: Any) -> GpuNodeStatus:
+    def report(health: Any) -> GpuNodeStatus:
         device = DeviceStatus(id=0, health=health, bandwidth_gbps=600)
         status = NodeGpus(devices=(device, DeviceStatus(id=1, health="Healthy")), total=2, free=1)
         return GpuNodeStatus(spec=NodeGpusSpec("node-a"), status=status)
 
     async with connected(cluster.kubeconfig, field_manager="gpufleet-agent") as agent:
         await agent.patch(GPU_NODE_STATUSES, "node-a", patch.apply({"spec": {"nodeName": "node-a"}}))
-        await agent.patch(GPU_NODE_STATUSES, "node-a", patch.apply(seen("Healthy")), subresource="status")
+        await agent.patch(GPU_NODE_STATUSES, "node-a", patch.apply(report("Healthy")), subresource="status")
         cordon = {"status": {"devices": [{"id": 0, "cordoned": True}]}}
         await agent.patch(
             GPU_NODE_STATUSES, "node-a", patch.apply(cordon, manager="operator"), subresource="status"
         )
         status = await agent.patch(
-            GPU_NODE_STATUSES, "node-a", patch.apply(seen("Unhealthy")), subresource="status"
+            GPU_NODE_STATUSES, "node-a", patch.apply(report("Unhealthy")), subresource="status"
         )
         assert [(d.id, d.health, d.cordoned) for d in status.status.devices] == [
             (0, "Unhealthy", True),
@@ -192,7 +194,9 @@ async def test_an_agent_and_an_operator_own_different_fields_of_one_gpu(cluster:
         await agent.delete(GPU_NODE_STATUSES, "node-a")
 
 
-async def test_a_reflector_survives_all_that_happens_to_a_server(cluster: Cluster, namespace: str) -> None:
+async def test_a_reflector_recovers_from_connection_faults_and_a_restart(
+    cluster: Cluster, namespace: str
+) -> None:
     with cluster.proxy() as (proxy, admin):
         async with (
             connected(admin.kubeconfig, timeout=5.0) as watcher,
@@ -201,28 +205,30 @@ async def test_a_reflector_survives_all_that_happens_to_a_server(cluster: Cluste
             await asyncio.gather(
                 *(writer.create(LEASES, lease(namespace, f"gpu-{n:03}")) for n in range(250))
             )
-            reflector = Reflector(watcher, LEASES, Selection(namespace), page_size=100, timings=PACE)
+            reflector = Reflector(watcher, LEASES, Selection(namespace), page_size=100, timings=TIMINGS)
             task = asyncio.create_task(reflector.run())
 
             async def converges() -> None:
-                truth = {
+                expected = {
                     item.metadata.name: item.metadata.resource_version
                     for item in (await writer.list(LEASES, Selection(namespace))).items
                 }
                 await until(
-                    "the cache is the truth",
-                    lambda: {i.metadata.name: i.metadata.resource_version for i in reflector.cache} == truth,
+                    "the cache matches the server",
+                    lambda: (
+                        {i.metadata.name: i.metadata.resource_version for i in reflector.cache} == expected
+                    ),
                 )
 
             await reflector.synced()
             await converges()
-            for number, harm in enumerate((proxy.drop, proxy.cut, proxy.stall)):
-                harm()
+            for number, inject in enumerate((proxy.drop, proxy.cut, proxy.stall)):
+                inject()
                 await writer.delete(LEASES, f"gpu-{number:03}", namespace)
                 await writer.create(LEASES, lease(namespace, f"new-{number}"))
                 proxy.heal()
                 await converges()
-            assert reflector.state.lists == 1, "nothing was forgotten, so nothing is listed again"
+            assert reflector.state.lists == 1, "watches resume without another list"
             await asyncio.to_thread(cluster.apiserver.restart)
             await writer.create(LEASES, lease(namespace, "after-the-restart"))
             await converges()
@@ -231,16 +237,16 @@ async def test_a_reflector_survives_all_that_happens_to_a_server(cluster: Cluste
             await asyncio.wait((task,))
 
 
-async def test_a_version_that_the_server_has_forgotten_is_gone(cluster: Cluster, namespace: str) -> None:
+async def test_a_watch_from_a_compacted_version_raises_gone(cluster: Cluster, namespace: str) -> None:
     async with connected(cluster.kubeconfig) as client:
         await client.create(LEASES, lease(namespace, "a"))
 
-        async def watch_from_the_beginning() -> None:
+        async def watch_from_version_1() -> None:
             async for _ in client.watch(LEASES, Selection(namespace), resource_version="1", seconds=20):
                 pass
 
         with pytest.raises(Gone):
-            await watch_from_the_beginning()
+            await watch_from_version_1()
 
 
 async def test_a_binding_sets_node_and_annotations_in_one_write(cluster: Cluster, namespace: str) -> None:
@@ -252,34 +258,36 @@ async def test_a_binding_sets_node_and_annotations_in_one_write(cluster: Cluster
             "spec": {"schedulerName": "none", "containers": [{"name": "c", "image": "i"}]},
         }
         await client.write_json("POST", PODS.path(namespace), pod)
-        made = await client.get(PODS, "p", namespace)
+        created = await client.get(PODS, "p", namespace)
         with pytest.raises(Conflict):
             await client.bind(namespace, "p", "another-uid", "bind-node")
         await client.bind(
-            namespace, "p", made.metadata.uid, "bind-node", {"gpu.scheduling/allocated": "bind-node:0"}
+            namespace, "p", created.metadata.uid, "bind-node", {"gpu.scheduling/allocated": "bind-node:0"}
         )
         bound = await client.get(PODS, "p", namespace)
         assert bound.spec.node_name == "bind-node"
         assert bound.metadata.annotations["gpu.scheduling/allocated"] == "bind-node:0"
         with pytest.raises(Conflict):
-            await client.bind(namespace, "p", made.metadata.uid, "bind-node")
+            await client.bind(namespace, "p", created.metadata.uid, "bind-node")
         await client.delete(PODS, "p", namespace, grace_seconds=0)
         await client.delete(NODES, "bind-node")
 
 
-async def test_any_kind_is_found_and_read_by_its_metadata(cluster: Cluster, namespace: str) -> None:
+async def test_discovery_finds_any_kind(cluster: Cluster, namespace: str) -> None:
     cluster.kubectl("create", "deployment", "d", "--image=i", namespace=namespace)
     async with connected(cluster.kubeconfig) as client:
         discovery = Discovery(client)
-        bare = await discovery.find("apps/v1", "Deployment", KubeObject)
-        assert [item.metadata.name for item in (await client.list(bare, Selection(namespace))).items] == ["d"]
+        metadata_only = await discovery.find("apps/v1", "Deployment", KubeObject)
+        assert [
+            item.metadata.name for item in (await client.list(metadata_only, Selection(namespace))).items
+        ] == ["d"]
         full = await discovery.find("apps/v1", "Deployment", Owner)
         assert (await client.get(full, "d", namespace)).spec.replicas == 1
         with pytest.raises(ObjectNotFound, match="no kind Nothing"):
             await discovery.find("apps/v1", "Nothing", KubeObject)
 
 
-async def test_a_service_account_may_do_what_rbac_says_and_its_new_token_is_taken_up(
+async def test_rbac_applies_to_a_service_account_and_a_rotated_token_is_used(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     account = cluster.service_account(namespace, "default")
@@ -312,9 +320,7 @@ async def test_a_service_account_may_do_what_rbac_says_and_its_new_token_is_take
         assert (await client.list(LEASES, Selection(namespace))).items == []
 
 
-async def test_a_leader_that_is_cut_off_gives_way_to_one_that_is_not(
-    cluster: Cluster, namespace: str
-) -> None:
+async def test_a_disconnected_leader_is_replaced(cluster: Cluster, namespace: str) -> None:
     timings = ElectionTimings(lease_duration=3.0, renew_deadline=2.0, retry_period=0.2)
     leading: set[str] = set()
 
@@ -330,10 +336,13 @@ async def test_a_leader_that_is_cut_off_gives_way_to_one_that_is_not(
         return work
 
     with cluster.proxy() as (proxy, admin):
-        async with connected(admin.kubeconfig, timeout=1.0) as cut_off, connected(cluster.kubeconfig) as well:
+        async with (
+            connected(admin.kubeconfig, timeout=1.0) as unstable,
+            connected(cluster.kubeconfig) as stable,
+        ):
             a, b = (
-                LeaderElection(cut_off, namespace, "leader", "a", timings),
-                LeaderElection(well, namespace, "leader", "b", timings),
+                LeaderElection(unstable, namespace, "leader", "a", timings),
+                LeaderElection(stable, namespace, "leader", "b", timings),
             )
             first = asyncio.create_task(a.run(lead("a")))
             await until("a leads", lambda: leading == {"a"})

@@ -1,4 +1,4 @@
-"""The network of Services: connections go to whoever is ready behind an address."""
+"""Test the network of Services: connections go to ready backends."""
 
 import socket
 import socketserver
@@ -14,12 +14,12 @@ SERVICE = "10.0.0.7:443"
 
 
 @contextmanager
-def greeter(word: bytes) -> Iterator[int]:
-    """A server that says one word to everybody; its port."""
+def greeter(greeting: bytes) -> Iterator[int]:
+    """Run a server that sends a greeting to each client, and yield its port."""
 
     class Greet(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            self.request.sendall(word)
+            self.request.sendall(greeting)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Greet) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -27,15 +27,15 @@ def greeter(word: bytes) -> Iterator[int]:
         server.shutdown()
 
 
-def heard(connection: socket.socket) -> bytes:
-    said = b""
+def read_all(connection: socket.socket) -> bytes:
+    received = b""
     with connection:
         while more := connection.recv(100):
-            said += more
-    return said
+            received += more
+    return received
 
 
-def test_connections_to_a_service_go_to_those_who_are_ready(tmp_path: Path) -> None:
+def test_connections_to_a_service_go_to_ready_backends(tmp_path: Path) -> None:
     ready = {"first": True, "second": False}
     with greeter(b"first") as first, greeter(b"second") as second:
         network = Network(tmp_path / "services.sock")
@@ -44,19 +44,19 @@ def test_connections_to_a_service_go_to_those_who_are_ready(tmp_path: Path) -> N
             network.route(SERVICE, backends)
             port = network.listen(SERVICE)
 
-            def ask() -> bytes:
-                return heard(socket.create_connection(("127.0.0.1", port), timeout=10))
+            def connect() -> bytes:
+                return read_all(socket.create_connection(("127.0.0.1", port), timeout=10))
 
-            assert [ask(), ask()] == [b"first", b"first"]
+            assert [connect(), connect()] == [b"first", b"first"]
             ready.update(first=False, second=True)
-            Cluster.wait_for("the other one", lambda: ask() == b"second")
+            Cluster.wait_for("the other backend", lambda: connect() == b"second")
             ready.update(second=False)
-            Cluster.wait_for("nobody", lambda: ask() == b"")
+            Cluster.wait_for("no backend", lambda: connect() == b"")
         finally:
             network.close()
 
 
-def test_the_api_server_asks_for_a_service_by_its_address(tmp_path: Path) -> None:
+def test_the_api_server_connects_to_a_service_by_its_cluster_ip(tmp_path: Path) -> None:
     with greeter(b"hello") as port:
         network = Network(tmp_path / "services.sock")
         try:
@@ -67,7 +67,7 @@ def test_the_api_server_asks_for_a_service_by_its_address(tmp_path: Path) -> Non
                 line.settimeout(10)
                 line.connect(str(network.socket))
                 line.sendall(f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
-                return heard(line)
+                return read_all(line)
 
             assert connect(SERVICE) == b"HTTP/1.1 200 OK\r\n\r\nhello"
             assert connect("10.0.0.9:443").startswith(b"HTTP/1.1 502")

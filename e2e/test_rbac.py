@@ -1,7 +1,7 @@
-"""The rights in the charts, held against what was done with them: the audit log of the journeys before.
+"""Compare the rights in the charts with the audit log of the journeys.
 
-Every rule must have been used, verb by verb and resource by resource, and nothing may have been refused. A right that
-no journey needs is either taken away or listed here with the reason why it is there.
+Every verb on every resource must have been used, and no request may have been refused. A right that no journey needs
+is removed or listed here with its reason.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ Right = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class AuditedRequest:
-    """A request of one of our service accounts, as the audit log has it."""
+    """A request of one of our service accounts in the audit log."""
 
     account: str
     right: Right
@@ -29,43 +29,43 @@ class AuditedRequest:
     allowed: bool
 
 
-RARELY: dict[str, dict[Right, str]] = {
+RARELY_USED: dict[str, dict[Right, str]] = {
     "gpu-scheduler-agent": {
         (
             "create",
             "gpu.scheduling",
             "gpunodestatuses",
-        ): "asked beside patch, by the patch that makes the report",
-        ("patch", "events.k8s.io", "events"): "counts up an event that repeats",
+        ): "checked beside patch when a patch creates the object",
+        ("patch", "events.k8s.io", "events"): "increases the count of a repeated event",
     },
     "gpu-scheduler-scheduler": {
-        ("patch", "events.k8s.io", "events"): "counts up an event that repeats",
+        ("patch", "events.k8s.io", "events"): "increases the count of a repeated event",
     },
     "gpu-scheduler-webhook": {
-        ("get", "gpu.scheduling", "gpuclaims"): "a claim of which the watch has not told yet",
-        ("update", "", "secrets"): "a certificate is renewed, once in two months",
+        ("get", "gpu.scheduling", "gpuclaims"): "a claim that the watch has not delivered yet",
+        ("update", "", "secrets"): "a certificate is renewed every two months",
     },
 }
-"""Rights that a run may do without, and what they are for."""
+"""Rights that a run may not use, with their reasons."""
 
 
-def deeds(cluster: Cluster) -> Iterator[AuditedRequest]:
-    """What the accounts of both charts did, in any namespace."""
+def audited_requests(cluster: Cluster) -> Iterator[AuditedRequest]:
+    """Yield the requests of both charts' service accounts, in any namespace."""
     accounts = set(rights())
     for entry in cluster.audit():
-        user = entry["user"].get("username", "")  # none where the server did not get to know who asked
+        user = entry["user"].get("username", "")  # missing if the server did not authenticate the request
         account = user.rpartition(":")[2]
-        asked = entry.get("objectRef")
-        if not user.startswith("system:serviceaccount:") or account not in accounts or not asked:
+        target = entry.get("objectRef")
+        if not user.startswith("system:serviceaccount:") or account not in accounts or not target:
             continue
-        resource = "/".join(filter(None, (asked.get("resource"), asked.get("subresource"))))
-        right = (entry["verb"], asked.get("apiGroup", ""), resource)
+        resource = "/".join(filter(None, (target.get("resource"), target.get("subresource"))))
+        right = (entry["verb"], target.get("apiGroup", ""), resource)
         refused = entry["responseStatus"].get("code") == 403
         yield AuditedRequest(account, right, entry["requestURI"], not refused)
 
 
 def rights() -> dict[str, set[Right]]:
-    """What the roles of the charts allow each account to do."""
+    """Return the rights that the roles of the charts grant to each account."""
     found: dict[str, set[Right]] = {}
     for chart in CHARTS:
         rendered = objects(chart)
@@ -78,11 +78,11 @@ def rights() -> dict[str, set[Right]]:
             if binding["kind"] in ("RoleBinding", "ClusterRoleBinding"):
                 rules = roles.get((binding["roleRef"]["kind"], binding["roleRef"]["name"]), [])
                 for subject in binding["subjects"]:
-                    found.setdefault(subject["name"], set()).update(_spelled_out(rules))
+                    found.setdefault(subject["name"], set()).update(_expanded(rules))
     return found
 
 
-def _spelled_out(rules: list[dict[str, Any]]) -> set[Right]:
+def _expanded(rules: list[dict[str, Any]]) -> set[Right]:
     return {
         (verb, group, resource)
         for rule in rules
@@ -93,36 +93,38 @@ def _spelled_out(rules: list[dict[str, Any]]) -> set[Right]:
 
 
 @pytest.fixture(scope="module")
-def done(cluster: Cluster) -> list[AuditedRequest]:
-    found = list(deeds(cluster))
-    if not {"gpu-scheduler-scheduler", "gpufleet"} <= {deed.account for deed in found}:
-        pytest.skip("no journey was made in this run: pytest e2e/journeys e2e/test_rbac.py")
+def requests(cluster: Cluster) -> list[AuditedRequest]:
+    found = list(audited_requests(cluster))
+    if not {"gpu-scheduler-scheduler", "gpufleet"} <= {each.account for each in found}:
+        pytest.skip("no journey ran before: pytest e2e/journeys e2e/test_rbac.py")
     return found
 
 
-def test_nothing_was_refused(done: list[AuditedRequest], observations: Observations) -> None:
-    refused = sorted({f"{deed.account}: {deed.right[0]} {deed.path}" for deed in done if not deed.allowed})
+def test_no_request_was_refused(requests: list[AuditedRequest], observations: Observations) -> None:
+    refused = sorted(
+        {f"{each.account}: {each.right[0]} {each.path}" for each in requests if not each.allowed}
+    )
     assert refused == []
-    for account in sorted({deed.account for deed in done}):
-        count = sum(deed.account == account for deed in done)
+    for account in sorted({each.account for each in requests}):
+        count = sum(each.account == account for each in requests)
         observations.add(f"requests of {account}", f"{count}, none refused")
 
 
-def test_every_right_was_used_or_is_rarely_needed_for_a_reason(
-    done: list[AuditedRequest], observations: Observations
+def test_every_right_was_used_or_has_a_reason(
+    requests: list[AuditedRequest], observations: Observations
 ) -> None:
-    used = {(deed.account, deed.right) for deed in done}
+    used = {(each.account, each.right) for each in requests}
     unused = {
         account: {right for right in granted if (account, right) not in used}
         for account, granted in rights().items()
     }
     for account, granted in sorted(rights().items()):
         observations.add(account, f"{len(granted)} rights, {len(granted - unused[account])} used")
-    for account, reasons in RARELY.items():
+    for account, reasons in RARELY_USED.items():
         for (verb, _, resource), reason in sorted(reasons.items()):
             observations.add(f"{account}: {verb} {resource}", f"rarely: {reason}")
-    for account, reasons in RARELY.items():
-        assert reasons.keys() <= rights()[account], "what is not granted needs no reason"
-    explained = {account: set(RARELY.get(account, {})) for account in unused}
+    for account, reasons in RARELY_USED.items():
+        assert reasons.keys() <= rights()[account], "a reason for a right that is not granted"
+    explained = {account: set(RARELY_USED.get(account, {})) for account in unused}
     surplus = {account: sorted(missing - explained[account]) for account, missing in unused.items()}
     assert {account: rest for account, rest in surplus.items() if rest} == {}

@@ -1,4 +1,4 @@
-"""gpufleet scheduler with a real kube-scheduler on a real API server."""
+"""Test gpufleet scheduler with a real kube-scheduler on a real API server."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 
 
 class Scheduler:
-    """The scheduler as a process of its own, which can be killed."""
+    """The scheduler as a separate process that tests can kill."""
 
     def __init__(self, cluster: Cluster, port: int, *flags: str) -> None:
         self._cluster = cluster
@@ -43,7 +43,7 @@ class Scheduler:
                 [*command, "--kubeconfig", str(self._cluster.kubeconfig)], stdout=log, stderr=log
             )
         self._cluster.wait_for(
-            "scheduler that leads", lambda: is_healthy(f"http://127.0.0.1:{self._port}/readyz"), timeout=60
+            "the leading scheduler", lambda: is_healthy(f"http://127.0.0.1:{self._port}/readyz"), timeout=60
         )
 
     def kill(self) -> None:
@@ -58,7 +58,7 @@ class Scheduler:
 
 
 def configuration(port: int) -> dict[str, Any]:
-    """The configuration that docs/scheduling.md shows, with the port filled in."""
+    """Return the configuration in docs/scheduling.md with the port filled in."""
     text = re.search(r"```yaml\n(apiVersion: kubescheduler.*?)```", DOCS.read_text(), re.S)
     assert text is not None
     document: dict[str, Any] = yaml.safe_load(text[1])
@@ -89,7 +89,7 @@ def scheduler(cluster: Cluster) -> Iterator[Scheduler]:
 
 
 class Workspace(Users):
-    """What users and agents do in one namespace, without a webhook that would complete their pods."""
+    """Acts as users and agents in one namespace, without a webhook that completes the pods."""
 
     @property
     def _pool(self) -> dict[str, str]:
@@ -120,17 +120,17 @@ class Workspace(Users):
         return super().pod(name, claim, labels, **{**ours, **spec})
 
     def leases(self) -> dict[str, str]:
-        """Leases on the GPUs of this test's nodes, by name."""
+        """Return the holders of the leases on this test's nodes."""
         found = self.cluster.api.get(LEASES)["items"]
-        mine = tuple(f"gpu-{name}-" for name in self.nodes.names)
+        prefixes = tuple(f"gpu-{name}-" for name in self.nodes.names)
         return {
             each["metadata"]["name"]: each["spec"]["holderIdentity"]
             for each in found
-            if each["metadata"]["name"].startswith(mine)
+            if each["metadata"]["name"].startswith(prefixes)
         }
 
     def check_no_gpu_is_allocated_twice(self) -> None:
-        """Every running pod has its leases, and no GPU of a node has two whole holders."""
+        """Check that every running pod has its leases and that no GPU has two exclusive holders."""
         held: dict[str, str] = {}
         leases = self.leases()
         for pod in self.pods():
@@ -154,11 +154,11 @@ def workspace(
             cluster.api.delete(
                 f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0}
             )
-    cluster.wait_for("leases to go", lambda: not workspace.leases())
+    cluster.wait_for("released leases", lambda: not workspace.leases())
     workspace.remove_reports()
 
 
-def test_claims_of_each_policy_get_the_gpus_they_ask_for(workspace: Workspace) -> None:
+def test_claims_of_each_policy_get_the_requested_gpus(workspace: Workspace) -> None:
     devices = [device(at, island=f"i{at // 2}") for at in range(4)]
     workspace.add_nodes("node-a", devices=devices)
     workspace.add_nodes(
@@ -176,9 +176,9 @@ def test_claims_of_each_policy_get_the_gpus_they_ask_for(workspace: Workspace) -
     workspace.claim("contiguous", 2)
     workspace.pod("contiguous", "contiguous")
     assert workspace.running("contiguous") == ["node-a:0,1"]
-    workspace.claim("wanted", policy="preferIds", preferIds=[3])
-    workspace.pod("wanted", "wanted")
-    assert workspace.running("wanted") == ["node-a:3"]
+    workspace.claim("preferred", policy="preferIds", preferIds=[3])
+    workspace.pod("preferred", "preferred")
+    assert workspace.running("preferred") == ["node-a:3"]
     workspace.claim("half", exclusivity="Shared", share=0.5)
     workspace.pod("half-0", "half")
     workspace.pod("half-1", "half")
@@ -230,7 +230,7 @@ def test_200_pods_fill_50_nodes_and_no_gpu_is_allocated_twice(workspace: Workspa
     print(f"200 pods in {time.monotonic() - started:.1f} s")
     workspace.check_no_gpu_is_allocated_twice()
     assert len(workspace.leases()) == 200
-    made = [
+    created = [
         entry["objectRef"]["name"]
         for entry in workspace.cluster.audit(since)
         if entry["verb"] == "create"
@@ -238,29 +238,35 @@ def test_200_pods_fill_50_nodes_and_no_gpu_is_allocated_twice(workspace: Workspa
         and entry["responseStatus"].get("code") == 201
         and entry["objectRef"].get("name", "").startswith("gpu-")
     ]
-    assert len(made) == len(set(made)) == 200, "no lease was made twice"
+    assert len(created) == len(set(created)) == 200, "no lease was created twice"
 
 
-def test_a_freed_gpu_goes_to_the_pod_that_waits_within_seconds(workspace: Workspace) -> None:
+def test_a_pending_pod_gets_a_freed_gpu_within_seconds(workspace: Workspace) -> None:
     workspace.add_nodes("node-a", gpus=1)
     workspace.claim("one")
     workspace.pod("first", "one")
     workspace.running("first")
     workspace.pod("second", "one")
-    waits = "0/1 nodes are available: 1 node(s) had no free GPU"
+    refusal = "0/1 nodes are available: 1 node(s) had no free GPU"
     workspace.cluster.wait_for(
-        "refusal", lambda: waits in workspace.cluster.kubectl("get", "events", "-n", workspace.namespace)
+        "refusal", lambda: refusal in workspace.cluster.kubectl("get", "events", "-n", workspace.namespace)
     )
-    time.sleep(1)
+    workspace.cluster.wait_for(
+        "an unschedulable pod",
+        lambda: any(
+            each.get("reason") == "Unschedulable"
+            for each in workspace.read("second")["status"].get("conditions", [])
+        ),
+    )
     workspace.delete("first")
     freed = time.monotonic()
     assert workspace.running("second", timeout=30) == ["node-a:0"]
-    print(f"the waiting pod ran {time.monotonic() - freed:.2f} s after the deletion")
+    print(f"the pending pod ran {time.monotonic() - freed:.2f} s after the deletion")
     workspace.nodes.finish(workspace.namespace, "second")
-    workspace.cluster.wait_for("lease to go", lambda: not workspace.leases())
+    workspace.cluster.wait_for("the released lease", lambda: not workspace.leases())
 
 
-def test_a_gang_runs_whole_or_not_at_all(workspace: Workspace) -> None:
+def test_a_gang_starts_completely_or_not_at_all(workspace: Workspace) -> None:
     workspace.add_nodes("node-a", "node-b", gpus=2)
     workspace.claim("single", 2)
     workspace.pod("single", "single")
@@ -279,15 +285,20 @@ def test_a_gang_runs_whole_or_not_at_all(workspace: Workspace) -> None:
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": on_b}}
     workspace.pod("m0", "member", schedulingGates=gates, affinity={"nodeAffinity": required})
     workspace.pod("m1", "member", schedulingGates=gates)
-    time.sleep(2)
+    workspace.cluster.wait_for(
+        "the verdict on the gang",
+        lambda: "1 of 2 members fit" in workspace.status("member").get("message", ""),
+    )
     assert [workspace.read(name)["spec"].get("nodeName") for name in ("m0", "m1")] == [None, None]
-    assert len(workspace.leases()) == 2, "half of the gang would fit, and holds nothing"
+    assert len(workspace.leases()) == 2, "the member that would fit holds nothing"
     workspace.delete("single")
-    assert workspace.running("m0", "m1") == ["node-b:0,1", "node-a:0,1"], "each where its affinity lets it"
+    assert workspace.running("m0", "m1") == ["node-b:0,1", "node-a:0,1"], (
+        "each on the node that its affinity allows"
+    )
     workspace.check_no_gpu_is_allocated_twice()
 
 
-def test_a_pod_of_priority_takes_the_gpus_of_a_lesser_one(workspace: Workspace) -> None:
+def test_a_pod_preempts_a_pod_of_lower_priority(workspace: Workspace) -> None:
     name = f"high-{workspace.namespace[-6:]}"
     body = {
         "apiVersion": "scheduling.k8s.io/v1",
@@ -303,13 +314,12 @@ def test_a_pod_of_priority_takes_the_gpus_of_a_lesser_one(workspace: Workspace) 
     workspace.pod("high", "one", priorityClassName=name)
     assert workspace.running("high") == ["node-a:0"]
     workspace.cluster.wait_for(
-        "the end of the lesser one", lambda: [pod["metadata"]["name"] for pod in workspace.pods()] == ["high"]
+        "the end of the preempted pod",
+        lambda: [pod["metadata"]["name"] for pod in workspace.pods()] == ["high"],
     )
 
 
-def test_a_scheduler_killed_in_the_middle_goes_on_where_it_was(
-    workspace: Workspace, scheduler: Scheduler
-) -> None:
+def test_a_killed_scheduler_continues_after_a_restart(workspace: Workspace, scheduler: Scheduler) -> None:
     workspace.add_nodes(*(f"k{at}" for at in range(10)))
     workspace.claim("one")
     for at in range(20):
@@ -328,7 +338,7 @@ def test_a_scheduler_killed_in_the_middle_goes_on_where_it_was(
     assert len(workspace.leases()) == 40
 
 
-def test_explain_says_why_a_pod_waits_and_what_would_help(workspace: Workspace) -> None:
+def test_explain_says_why_a_pod_is_pending_and_what_would_help(workspace: Workspace) -> None:
     workspace.add_nodes("node-a", gpus=2)
     workspace.claim("four", 4)
     workspace.pod("p", "four")

@@ -1,4 +1,4 @@
-"""`gpufleet serve` on a real API server: what kubectl knows, the API shows, to those who log in."""
+"""Test `gpufleet serve` on a real API server: the API shows the state of the cluster to authenticated users."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ spec:
 
 @contextmanager
 def serving(kubeconfig: Path, data: Path, *flags: str) -> Iterator[str]:
-    """A server process on a free port: its address."""
+    """Run a server on a free port and yield its address."""
     command = [sys.executable, "-m", "gpufleet", "serve", "--port", "0", "--kubeconfig", str(kubeconfig)]
     process = subprocess.Popen(
         [*command, "--data", str(data), *flags],
@@ -56,12 +56,12 @@ def serving(kubeconfig: Path, data: Path, *flags: str) -> Iterator[str]:
 
 
 def get(address: str, path: str, token: str) -> Any:
-    answer = httpx.get(address + path, headers={"authorization": f"Bearer {token}"}, timeout=30)
-    assert answer.status_code == 200, answer.text
-    return answer.json()["data"]
+    response = httpx.get(address + path, headers={"authorization": f"Bearer {token}"}, timeout=30)
+    assert response.status_code == 200, response.text
+    return response.json()["data"]
 
 
-def test_what_runs_on_the_cluster_is_what_the_api_shows(
+def test_the_api_shows_the_nodes_and_workloads_of_the_cluster(
     cluster: Cluster, namespace: str, fake_nodes: FakeNodes, data: Path
 ) -> None:
     fake_nodes.add("gpu-1", "gpu-2", capacity={"nvidia.com/gpu": "8"})
@@ -81,14 +81,19 @@ def test_what_runs_on_the_cluster_is_what_the_api_shows(
     token = cluster.service_account(namespace, "default", 600).token
     assert token is not None
     with serving(cluster.kubeconfig, data, "--token-review") as address:
-        seen = get(address, "/api/clusters/overview", token)
-        assert (seen["totalNodes"], seen["faultyNodes"], seen["totalGpus"], seen["allocatedGpus"]) == (
+        overview = get(address, "/api/clusters/overview", token)
+        assert (
+            overview["totalNodes"],
+            overview["faultyNodes"],
+            overview["totalGpus"],
+            overview["allocatedGpus"],
+        ) == (
             2,
             0,
             16,
             8,
         )
-        assert seen["allocationRate"] == 0.5
+        assert overview["allocationRate"] == 0.5
         page = get(address, f"/api/workloads?namespace={namespace}", token)
         row = page["data"][0]
         uid = cluster.kubectl("get", "job/train", "-o", "jsonpath={.metadata.uid}", namespace=namespace)
@@ -109,12 +114,14 @@ def test_what_runs_on_the_cluster_is_what_the_api_shows(
         )
 
 
-def test_only_those_whom_kubernetes_knows_get_in(cluster: Cluster, namespace: str, data: Path) -> None:
-    known = cluster.service_account(namespace, "default", 600).token
-    assert known is not None
+def test_only_users_with_a_kubernetes_token_are_admitted(
+    cluster: Cluster, namespace: str, data: Path
+) -> None:
+    token = cluster.service_account(namespace, "default", 600).token
+    assert token is not None
     with serving(cluster.kubeconfig, data, "--token-review") as address:
         assert httpx.get(f"{address}/api/healthz").status_code == 200
-        stranger = httpx.get(f"{address}/api/clusters/overview", headers={"authorization": "Bearer made-up"})
-        assert (stranger.status_code, stranger.json()["code"]) == (401, 401)
+        unknown = httpx.get(f"{address}/api/clusters/overview", headers={"authorization": "Bearer made-up"})
+        assert (unknown.status_code, unknown.json()["code"]) == (401, 401)
         assert httpx.get(f"{address}/api/clusters/overview").status_code == 401
-        assert get(address, "/api/clusters/overview", known)["totalNodes"] == 0
+        assert get(address, "/api/clusters/overview", token)["totalNodes"] == 0

@@ -1,4 +1,4 @@
-"""A pod reports its training with the token that Kubernetes made for it, and for nobody but itself."""
+"""Test that a pod reports training numbers with its own Kubernetes token, and only for its own workload."""
 
 import base64
 import json
@@ -41,7 +41,7 @@ sys.exit(not report.flush(60))
 
 @pytest.fixture
 def pods(cluster: Cluster, namespace: str, fake_nodes: FakeNodes) -> dict[str, dict[str, Any]]:
-    """The running pods of two jobs, by the name of the job."""
+    """Run two jobs and return their pods by the name of the job."""
     fake_nodes.add("gpu-1", capacity={"nvidia.com/gpu": "8"})
     for name in ("mine", "theirs"):
         cluster.kubectl("apply", "-f", "-", stdin=JOB.format(name=name), namespace=namespace)
@@ -52,13 +52,13 @@ def pods(cluster: Cluster, namespace: str, fake_nodes: FakeNodes) -> dict[str, d
 
 
 def _running(cluster: Cluster, namespace: str, job: str) -> dict[str, Any] | None:
-    told = cluster.kubectl("get", "pods", "-l", f"job-name={job}", "-o", "json", namespace=namespace)
-    pods = json.loads(told)["items"]
+    output = cluster.kubectl("get", "pods", "-l", f"job-name={job}", "-o", "json", namespace=namespace)
+    pods = json.loads(output)["items"]
     return next((pod for pod in pods if pod.get("status", {}).get("phase") == "Running"), None)
 
 
 def token_of(cluster: Cluster, pod: dict[str, Any]) -> str:
-    """The token that the kubelet would project into the pod: bound to it."""
+    """Return the token that the kubelet would project into the pod."""
     meta = pod["metadata"]
     bound = {"kind": "Pod", "apiVersion": "v1", "name": meta["name"], "uid": meta["uid"]}
     body = {
@@ -100,12 +100,12 @@ def test_a_pod_reports_with_its_own_token_for_its_own_workload_only(
         )
         assert (done.returncode, done.stderr) == (0, "")
         now = round(time.time() * 1000)
-        told = get(
+        rows = get(
             address,
             f"/api/workloads/{owner_of(mine)}/trainingPerformance?start={now - 600_000}&end={now + 60_000}",
             token,
         )
-        assert {(row["metric"], row["value"]) for row in told} == {
+        assert {(row["metric"], row["value"]) for row in rows} == {
             ("step", 3.0),
             ("loss", 1.5),
             ("tokens_per_second", 5000.0),
@@ -119,5 +119,5 @@ def test_a_pod_reports_with_its_own_token_for_its_own_workload_only(
         assert post(address, owner_of(mine), unbound).status_code == 403
         assert post(address, owner_of(mine), token[:-4] + "AAAA").status_code == 401
         assert post(address, "no-such-workload", token).status_code == 404
-        nothing = f"/api/workloads/{owner_of(theirs)}/trainingPerformance?start=0&end={now + 60_000}"
-        assert get(address, nothing, token) == []
+        others = f"/api/workloads/{owner_of(theirs)}/trainingPerformance?start=0&end={now + 60_000}"
+        assert get(address, others, token) == []

@@ -1,4 +1,4 @@
-"""From the charts of the version before to those of today, with pods running; and the way out."""
+"""Test the upgrade from the previous charts with running pods, and the uninstall."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ PREVIOUS = {
     name: Path(__file__).parent / "previous" / f"{name}-0.0.1.tgz" for name in ("gpu-scheduler", "gpufleet")
 }
 MACHINES: dict[str, State] = {"node-a": switched(8)}
-PASSING = {
+TRANSIENT = {
     "bindings",
     "componentstatuses",
     "controllerrevisions.apps",
@@ -24,7 +24,7 @@ PASSING = {
     "events.events.k8s.io",
     "apiservices.apiregistration.k8s.io",
 }
-"""Kinds that controllers make and remove by themselves."""
+"""Kinds that controllers create and delete on their own."""
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def nodes(shared_fake_nodes: FakeNodes) -> Iterator[FakeNodes]:
 
 
 def inventory(cluster: Cluster) -> set[str]:
-    """Every object of the cluster, as `kind/namespace/name`."""
-    kinds = set(cluster.kubectl("api-resources", "--verbs=list,get", "-o", "name").split()) - PASSING
+    """Return every object of the cluster as `kind/namespace/name`."""
+    kinds = set(cluster.kubectl("api-resources", "--verbs=list,get", "-o", "name").split()) - TRANSIENT
     line = '{range .items[*]}{.kind}/{.metadata.namespace}/{.metadata.name}{"\\n"}{end}'
     return set(cluster.kubectl("get", ",".join(kinds), "-A", "-o", f"jsonpath={line}").split())
 
 
-def test_an_upgrade_leaves_running_pods_alone_and_an_uninstall_leaves_what_the_docs_say(
+def test_an_upgrade_keeps_running_pods_and_an_uninstall_leaves_the_documented_objects(
     cluster: Cluster, nodes: FakeNodes, namespace: str, observations: Observations
 ) -> None:
     users = Users(cluster, nodes, namespace)
@@ -53,20 +53,22 @@ def test_an_upgrade_leaves_running_pods_alone_and_an_uninstall_leaves_what_the_d
         users.claim("six", 6)
         running = users.pod("running", "six")
         users.running("running")
-        users.pod("waiting", "six")
+        users.pod("pending", "six")
         cluster.wait_for("a reason", lambda: users.status("six").get("message"))
         job = users.job("done", "six", runs_for=0.1)
         secrets = _secrets(system)
-        uptime = {
-            part.name
+        before_upgrade = {
+            each.name
             for component in ("scheduler", "webhook", "server")
-            for part in system.processes.of(component)
+            for each in system.processes.of(component)
         }
 
         system.upgrade()
 
-        observations.add("helm upgrade to the charts of today", _images(system))
-        assert not uptime & {part.name for part in system.processes.of("scheduler")}, "every pod is a new one"
+        observations.add("helm upgrade to the current charts", _images(system))
+        assert not before_upgrade & {each.name for each in system.processes.of("scheduler")}, (
+            "every pod is new"
+        )
         pod = users.read("running")
         assert (pod["metadata"]["uid"], pod["status"]["phase"]) == (running, "Running")
         leases = system.leases()
@@ -76,21 +78,24 @@ def test_an_upgrade_leaves_running_pods_alone_and_an_uninstall_leaves_what_the_d
         assert secrets.items() <= _secrets(system).items()
         observations.add("passwords and certificates", "the same")
         users.delete("running")
-        users.running("waiting")
-        observations.add("the pod that waited", users.allocated("waiting"))
-        users.delete("waiting")
+        users.running("pending")
+        observations.add("the pending pod", users.allocated("pending"))
+        users.delete("pending")
         cluster.kubectl("wait", "--for=condition=Complete", "job/done", "--timeout=90s", namespace=namespace)
-        cluster.wait_for("the Job in the books", lambda: system.get(f"/api/workloads/{job}")["endTime"] > 0)
+        cluster.wait_for(
+            "the recorded end of the Job", lambda: system.get(f"/api/workloads/{job}")["endTime"] > 0
+        )
 
         users.pod("stays", "six")
         users.running("stays")
         system.uninstall()
         cluster.wait_for("the end of the pods", lambda: not _pods(system), timeout=120)
-        left = inventory(cluster) - before
-        assert _ours(left, system.namespace) == DOCUMENTED
+        remaining = inventory(cluster) - before
+        assert _ours(remaining, system.namespace) == DOCUMENTED
         assert users.read("stays")["status"]["phase"] == "Running"
         observations.add(
-            "helm uninstall", "leaves CRDs with claims and reports, a Secret, leases; the pod runs on"
+            "helm uninstall",
+            "leaves CRDs with claims and node statuses, a Secret, leases; the pod keeps running",
         )
         users.clean_up()
 
@@ -104,18 +109,18 @@ DOCUMENTED = {
     "Lease/gpu-scheduler-kube-scheduler",
     *(f"Lease/gpu-node-a-{gpu}" for gpu in range(6)),
 }
-"""What docs/install.md says: CRDs with claims and reports, the webhook's Secret, leases."""
-OF_A_NAMESPACE = {"Namespace/gpu-system", "ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
+"""The objects in docs/install.md: CRDs with claims and node statuses, the webhook's Secret, leases."""
+IN_EVERY_NAMESPACE = {"Namespace/gpu-system", "ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
 
 
 def _ours(objects: set[str], namespace: str) -> set[str]:
-    """Those that are the cluster's or of this namespace, without what every namespace has."""
+    """Return cluster-wide objects and those of this namespace, without what every namespace has."""
     found = {
         each.split("/")[0] + "/" + each.split("/")[2]
         for each in objects
         if each.split("/")[1] in ("", namespace)
     }
-    return found - OF_A_NAMESPACE
+    return found - IN_EVERY_NAMESPACE
 
 
 def _images(system: System) -> str:

@@ -93,7 +93,6 @@ class Checks:
 
     def _jobs_end(self) -> str:
         def ended() -> bool:
-            time.sleep(0.5)
             path = f"/apis/batch/v1/namespaces/{self.users.namespace}/jobs"
             found = self.system.cluster.api.get(path)["items"]
             return all(
@@ -102,14 +101,13 @@ class Checks:
                 if each["metadata"]["name"] in self.load.record.jobs
             )
 
-        self.system.cluster.wait_for("end of the Jobs", ended, timeout=180)
+        self.system.cluster.wait_for("end of the Jobs", ended, timeout=180, period=0.5)
         return f"{len(self.load.record.jobs)} Jobs"
 
     def _no_pod_waits(self) -> str:
         """Wait until pods of one GPU or less are bound or no GPU is free."""
 
         def settled() -> bool:
-            time.sleep(0.5)
             free = len(self.system.leases()) < self._gpus()
             small = [
                 pod
@@ -120,7 +118,7 @@ class Checks:
             self._waiting = len(small)
             return not (free and small)
 
-        self.system.cluster.wait_for("bound pods", settled, timeout=60)
+        self.system.cluster.wait_for("bound pods", settled, timeout=60, period=0.5)
         return f"{self._waiting} pending, {self._gpus() - len(self.system.leases())} GPUs are free"
 
     def _gpus(self) -> int:
@@ -175,7 +173,6 @@ class Checks:
             return {uid for held in self.system.leases().values() for uid in held.split(",")}
 
         def settled() -> bool:
-            time.sleep(0.5)
             running = {
                 pod["metadata"]["uid"]
                 for pod in self.users.pods()
@@ -183,7 +180,7 @@ class Checks:
             }
             return holders() == running
 
-        self.system.cluster.wait_for("leases of exactly the running pods", settled, timeout=60)
+        self.system.cluster.wait_for("leases of exactly the running pods", settled, timeout=60, period=0.5)
         held = len(self.system.leases())
         self.users.clean_up()
         self.system.cluster.wait_for("free GPUs", lambda: not self.system.leases(), timeout=60)

@@ -1,4 +1,4 @@
-"""One installation of both charts for all journeys; a namespace of users and a journal for each."""
+"""Fixtures: one installation of both charts for all journeys, and a namespace of users for each."""
 
 import json
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ MACHINES: dict[str, State] = {
     "node-b": meshed((0, 1), (2, 3)),
     "node-m": sliced(machine(2), 0),
 }
-"""Eight H100 on an NVSwitch; four V100 in two islands; two H100 of which the first is cut by MIG."""
+"""Eight H100 on an NVSwitch; four V100 in two islands; two H100, the first with MIG instances."""
 
 
 @pytest.fixture(scope="package")
 def system(cluster: Cluster, shared_fake_nodes: FakeNodes) -> Iterator[System]:
-    """gpufleet as its charts install it, on three nodes with GPUs and one without; PodGroups are there for gangs."""
+    """Install gpufleet and PodGroups on three nodes with GPUs and one without."""
     shared_fake_nodes.problems.clear()
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(POD_GROUPS_CRD))
     names = shared_fake_nodes.add(*MACHINES, "node-cpu")
@@ -36,7 +36,7 @@ def system(cluster: Cluster, shared_fake_nodes: FakeNodes) -> Iterator[System]:
 
 @pytest.fixture
 def users(system: System, namespace: str) -> Iterator[Users]:
-    """The users of a fresh namespace; what they leave is cleaned up, and every GPU is free again."""
+    """Return the users of a new namespace; delete their pods afterwards and wait until every GPU is free."""
     users = Users(system.cluster, system.nodes, namespace)
     yield users
     users.clean_up()

@@ -1,6 +1,6 @@
-"""One moment, many witnesses: kubectl, promtool, the live APIs, the snapshot, the hour, the dashboard, the command line.
+"""Compare all views of one moment: kubectl, promtool, live APIs, snapshot, hour, dashboard, command line.
 
-Each is asked in its own words for the same facts. Whoever knows a fact must say the same as all others.
+Each view returns some of the same facts; all views with a fact must agree on it.
 """
 
 import json
@@ -14,7 +14,7 @@ from e2e.system import Observations, System, Users
 from e2e.system.browser import dashboard, missing
 
 Facts = dict[str, Any]
-"""How many GPUs there are and are held; who holds which; how busy the held ones are, in percent."""
+"""Total and held GPUs, the holder of each, and the utilization of held GPUs in percent."""
 
 EXPECTED: Facts = {
     "GPUs": sum(int(state["count"]) for state in MACHINES.values()),
@@ -26,9 +26,7 @@ EXPECTED: Facts = {
 USED = {"node-a": dict.fromkeys((0, 1, 2), 60), "node-b": dict.fromkeys((0, 1), 30)}
 
 
-def test_all_witnesses_say_the_same_of_one_moment(
-    system: System, users: Users, observations: Observations
-) -> None:
+def test_all_views_agree_at_the_same_time(system: System, users: Users, observations: Observations) -> None:
     began = datetime.now(UTC)
     for node, gpus in USED.items():
         system.set_utilization(node, gpus)
@@ -39,7 +37,7 @@ def test_all_witnesses_say_the_same_of_one_moment(
     users.running(*(pod["metadata"]["name"] for pod in users.pods()))
 
     system.cluster.wait_for("a snapshot", lambda: system.get("/api/v1/gpu-aggregation/snapshots"))
-    witnesses: dict[str, Callable[[], Facts]] = {
+    views: dict[str, Callable[[], Facts]] = {
         "kubectl get gns": lambda: reports(system),
         "kubectl get gclaim": lambda: claims(system, users),
         "kubectl get leases": lambda: {"held": len(system.leases())},
@@ -54,29 +52,31 @@ def test_all_witnesses_say_the_same_of_one_moment(
         "GET …/hourly-stats": lambda: hours(system, users, began),
     }
     if missing():
-        observations.add("the dashboard", f"not asked: this machine lacks {missing()}")
+        observations.add("the dashboard", f"skipped: this machine lacks {missing()}")
     else:
-        witnesses["the dashboard"] = lambda: shown(system, users)
-    told: dict[str, Facts] = {}
+        views["the dashboard"] = lambda: shown(system, users)
+    observed: dict[str, Facts] = {}
 
     def agree() -> bool:
-        """Ask those again who have not come to the moment yet: periods of seconds lie between them."""
-        for name, ask in witnesses.items():
-            if not told.get(name) or not told[name].items() <= EXPECTED.items():
+        """Read again the views that are not up to date yet: they refresh every few seconds."""
+        for name, read in views.items():
+            if not observed.get(name) or not observed[name].items() <= EXPECTED.items():
                 try:
-                    told[name] = ask()
+                    observed[name] = read()
                 except (AssertionError, LookupError, ValueError) as reason:
-                    told[name] = {"no answer": repr(reason)}
-        return all(facts and facts.items() <= EXPECTED.items() for facts in told.values())
+                    observed[name] = {"error": repr(reason)}
+        return all(facts and facts.items() <= EXPECTED.items() for facts in observed.values())
 
     try:
         system.cluster.wait_for("agreement", agree, timeout=120)
     except TimeoutError:
         wrong = {
-            name: facts for name, facts in told.items() if not facts or not facts.items() <= EXPECTED.items()
+            name: facts
+            for name, facts in observed.items()
+            if not facts or not facts.items() <= EXPECTED.items()
         }
-        raise AssertionError(f"of {EXPECTED} these say something else: {wrong}") from None
-    for name, facts in told.items():
+        raise AssertionError(f"these views disagree with {EXPECTED}: {wrong}") from None
+    for name, facts in observed.items():
         observations.add(name, ", ".join(f"{fact} {value}" for fact, value in facts.items()))
 
 
@@ -96,25 +96,25 @@ def pods(users: Users) -> Facts:
 
 
 def measured(system: System, users: Users) -> Facts:
-    """Prometheus knows GPUs, not holders: the leases say which are held."""
-    ask = system.prometheus.promtool
+    """Prometheus has no holders; the leases show which GPUs are held."""
+    query = system.prometheus.promtool
     samples = {
         (each["metric"]["node"], int(each["metric"]["gpu"])): float(each["value"][1])
-        for each in ask("nvidia_gpu_utilization_percent")
+        for each in query("nvidia_gpu_utilization_percent")
     }
     held = [re.fullmatch(r"gpu-(.+)-(\d+)", name) for name in system.leases()]
     busy = [samples[found[1], int(found[2])] for found in held if found]
-    [count] = ask("count(nvidia_gpu_healthy)")
+    [count] = query("count(nvidia_gpu_healthy)")
     return {"GPUs": int(count["value"][1]), "busy": sum(busy) / len(busy)}
 
 
 def explained(system: System, users: Users) -> Facts:
-    """`gpufleet explain pod` of each pod: `allocated: node-a:0,1,2`."""
+    """Run `gpufleet explain pod` for each pod; it prints `allocated: node-a:0,1,2`."""
     found = {}
     for pod in users.pods():
         flags = ("-n", users.namespace, "--kubeconfig", str(system.cluster.kubeconfig))
-        said = system.gpufleet("explain", "pod", pod["metadata"]["name"], *flags, "-o", "json").stdout
-        found[_owner(pod)] = json.loads(said)["sentence"].removeprefix("allocated: ")
+        output = system.gpufleet("explain", "pod", pod["metadata"]["name"], *flags, "-o", "json").stdout
+        found[_owner(pod)] = json.loads(output)["sentence"].removeprefix("allocated: ")
     return found
 
 
@@ -136,10 +136,10 @@ def workloads(system: System, users: Users) -> Facts:
 
 def metrics(system: System, users: Users) -> Facts:
     rows = system.get(f"/api/v1/gpu/metrics?namespace={users.namespace}")
-    place = {"node-a": "train", "node-b": "infer"}
+    workload_on = {"node-a": "train", "node-b": "infer"}
     found: Facts = {}
     for row in rows:
-        name = place[row["node_name"]]
+        name = workload_on[row["node_name"]]
         found[name] = (
             f"{found[name]},{row['gpu_index']}" if name in found else f"{row['node_name']}:{row['gpu_index']}"
         )
@@ -156,7 +156,7 @@ def snapshot(system: System, users: Users) -> Facts:
 
 
 def hours(system: System, users: Users, began: datetime) -> Facts:
-    """The newest hour of the namespace's workloads: the most that each held, and how busy that was."""
+    """Return GPUs and utilization of the workloads in their newest hour."""
     system.backfill_hours(began)
     end = datetime.now(UTC) + timedelta(hours=1)
     span = f"start_time={began:%Y-%m-%dT%H:00:00Z}&end_time={end:%Y-%m-%dT%H:00:00Z}"

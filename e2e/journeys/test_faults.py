@@ -1,4 +1,4 @@
-"""GPUs and nodes that fail and come back."""
+"""Test GPUs and nodes that fail and recover."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ def health(system: System, node: str) -> list[str]:
     return [device["health"] for device in status.get(node, {}).get("devices", [])]
 
 
-def test_an_unhealthy_gpu_is_avoided_and_comes_back(
+def test_an_unhealthy_gpu_is_avoided_until_it_recovers(
     system: System, users: Users, observations: Observations
 ) -> None:
     gpus = system.processes.gpus["node-b"]
@@ -36,13 +36,13 @@ def test_an_unhealthy_gpu_is_avoided_and_comes_back(
         users.pod("all", "all")
         system.cluster.wait_for("a reason", lambda: users.status("all").get("message"))
         users.delete("one")
-        said = explain(system, users, "all")
-        assert said.returncode == 1
-        observations.add("gpufleet explain pod all", said.stdout.splitlines()[0])
+        result = explain(system, users, "all")
+        assert result.returncode == 1
+        observations.add("gpufleet explain pod all", result.stdout.splitlines()[0])
     finally:
         gpus.find_again(0)
     assert users.running("all") == ["node-b:0,1,2,3"]
-    observations.add("GPU 0 is back: a claim for all four", users.allocated("all"))
+    observations.add("GPU 0 recovers: a claim for all four", users.allocated("all"))
     system.cluster.wait_for(
         "no faulty node in the API", lambda: system.get("/api/clusters/overview")["faultyNodes"] == 0
     )
@@ -54,19 +54,19 @@ def explain(system: System, users: Users, pod: str) -> "subprocess.CompletedProc
     return subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_node_goes_and_returns(system: System, users: Users, observations: Observations) -> None:
+def test_a_node_is_removed_and_added_again(system: System, users: Users, observations: Observations) -> None:
     users.claim("all", 4, spec=NODE_B)
     users.pod("before", "all")
     users.running("before")
     system.nodes.remove("node-b")
     try:
-        system.cluster.wait_for("no report of the node", lambda: not health(system, "node-b"))
-        # Kubernetes does the same by itself a minute later.
-        words = ("delete", "pod", "before", "--force", "--grace-period=0")
-        system.cluster.kubectl(*words, namespace=users.namespace)
+        system.cluster.wait_for("the end of its GpuNodeStatus", lambda: not health(system, "node-b"))
+        # Kubernetes would do this a minute later.
+        command = ("delete", "pod", "before", "--force", "--grace-period=0")
+        system.cluster.kubectl(*command, namespace=users.namespace)
         system.cluster.wait_for("no lease of the node", lambda: not system.leases())
         observations.add(
-            "kubectl delete node node-b", "its report and, with the pod, its four leases are gone"
+            "kubectl delete node node-b", "its GpuNodeStatus and, with the pod, its four leases are deleted"
         )
         system.cluster.wait_for(
             "two nodes in the API", lambda: system.get("/api/clusters/overview")["totalNodes"] == 2
@@ -77,9 +77,9 @@ def test_a_node_goes_and_returns(system: System, users: Users, observations: Obs
     finally:
         system.nodes.add("node-b")
         system.reconcile()
-    system.cluster.wait_for("the report", lambda: health(system, "node-b") == ["Healthy"] * 4)
+    system.cluster.wait_for("its GpuNodeStatus", lambda: health(system, "node-b") == ["Healthy"] * 4)
     assert users.running("after") == ["node-b:0,1,2,3"]
-    observations.add("the node returns", f"the waiting pod runs on {users.allocated('after')}")
+    observations.add("the node is added again", f"the pending pod runs on {users.allocated('after')}")
     total = len(MACHINES)
     system.cluster.wait_for(
         "all nodes in the API", lambda: system.get("/api/clusters/overview")["totalNodes"] == total

@@ -1,4 +1,4 @@
-"""From `helm install` to a fleet that shows its GPUs."""
+"""Test `helm install` until the fleet shows its GPUs."""
 
 import json
 
@@ -8,21 +8,19 @@ from e2e.system import Observations, System
 WORKLOADS = {"Deployment": "deployments", "DaemonSet": "daemonsets"}
 
 
-def test_both_charts_are_installed_and_every_object_is_there(
-    system: System, observations: Observations
-) -> None:
+def test_both_charts_are_installed_with_every_object(system: System, observations: Observations) -> None:
     for release in (system.scheduler_release, system.server_release):
         manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": release.objects()})
-        there = system.cluster.kubectl("get", "-o", "name", "-f", "-", stdin=manifest).split()
-        assert len(there) == len(release.objects())
+        found = system.cluster.kubectl("get", "-o", "name", "-f", "-", stdin=manifest).split()
+        assert len(found) == len(release.objects())
         for each in release.objects():
             if each["kind"] in WORKLOADS:
-                words = ("rollout", "status", f"{each['kind']}/{each['metadata']['name']}", "--timeout=60s")
-                system.cluster.kubectl(*words, namespace=system.namespace)
-        observations.add(f"helm install {release.name}", f"{len(there)} objects, all rolled out")
+                command = ("rollout", "status", f"{each['kind']}/{each['metadata']['name']}", "--timeout=60s")
+                system.cluster.kubectl(*command, namespace=system.namespace)
+        observations.add(f"helm install {release.name}", f"{len(found)} objects, all rolled out")
 
 
-def test_agents_publish_the_gpus_of_their_nodes_and_everybody_sees_them(
+def test_agents_publish_the_gpus_of_their_nodes_to_all_views(
     system: System, observations: Observations
 ) -> None:
     sizes = {node: int(state["count"]) for node, state in MACHINES.items()}
@@ -32,8 +30,8 @@ def test_agents_publish_the_gpus_of_their_nodes_and_everybody_sees_them(
         return {line.split()[0]: line.split()[1:4] for line in lines}
 
     expected = {node: [str(count), str(count), "0"] for node, count in sizes.items()}
-    system.cluster.wait_for("a report of each node", lambda: rows() == expected)
-    assert "node-cpu" not in rows(), "a node without GPUs has no report"
+    system.cluster.wait_for("a GpuNodeStatus of each node", lambda: rows() == expected)
+    assert "node-cpu" not in rows(), "a node without GPUs has no GpuNodeStatus"
     for node, (gpus, free, unhealthy) in rows().items():
         observations.add(f"kubectl get gns {node}", f"{gpus} GPUs, {free} free, {unhealthy} unhealthy")
     total = sum(sizes.values())

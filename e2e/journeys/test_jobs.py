@@ -1,23 +1,21 @@
-"""Jobs that end, gangs that start whole, priorities that count."""
+"""Test Jobs that complete, gangs and priorities."""
 
 from typing import Any
 
 from e2e.system import Observations, System, Users
 
 NODE_B = {"selector": {"matchLabels": {"kubernetes.io/hostname": "node-b"}}}
-"""The four GPUs of one node, so that few pods fill it."""
+"""A node with only four GPUs, so that few pods fill it."""
 
 
-def test_a_job_completes_and_its_gpus_are_used_again(
-    system: System, users: Users, observations: Observations
-) -> None:
+def test_a_completed_job_frees_its_gpus(system: System, users: Users, observations: Observations) -> None:
     users.claim("all", 4, spec=NODE_B)
     users.job("first", "all", runs_for=3)
     users.job("second", "all", runs_for=1)
     for name in ("first", "second"):
-        words = ("wait", "--for=condition=Complete", f"job/{name}", "--timeout=90s")
+        command = ("wait", "--for=condition=Complete", f"job/{name}", "--timeout=90s")
         observations.add(
-            f"kubectl wait job/{name}", system.cluster.kubectl(*words, namespace=users.namespace)
+            f"kubectl wait job/{name}", system.cluster.kubectl(*command, namespace=users.namespace)
         )
     held = {
         pod["metadata"]["labels"]["job-name"]: pod["metadata"]["annotations"]["gpu.scheduling/allocated"]
@@ -29,7 +27,9 @@ def test_a_job_completes_and_its_gpus_are_used_again(
     observations.add("leases afterwards", 0)
 
 
-def test_a_gang_starts_whole_or_not_at_all(system: System, users: Users, observations: Observations) -> None:
+def test_a_gang_starts_completely_or_not_at_all(
+    system: System, users: Users, observations: Observations
+) -> None:
     users.claim("two", 2, spec=NODE_B)
     users.pod("alone", "two")
     users.running("alone")
@@ -48,8 +48,8 @@ def test_a_gang_starts_whole_or_not_at_all(system: System, users: Users, observa
         assert users.read(name)["spec"]["schedulingGates"] == [{"name": "gpu.scheduling/gang"}]
     system.cluster.wait_for("a reason", lambda: users.status("member").get("message"))
     assert [users.read(name)["spec"].get("nodeName") for name in members] == [None, None]
-    assert len(system.leases()) == 2, "half of the gang would fit, and holds nothing"
-    observations.add("room for one of two members", users.status("member")["message"])
+    assert len(system.leases()) == 2, "the member that would fit holds nothing"
+    observations.add("capacity for one of two members", users.status("member")["message"])
 
     def explained() -> str:
         sentence = str(system.get(f"/api/claims/{users.namespace}/member/explain")["sentence"])
@@ -59,10 +59,10 @@ def test_a_gang_starts_whole_or_not_at_all(system: System, users: Users, observa
     users.delete("alone")
     allocated = users.running(*members)
     assert sorted(allocated) == ["node-b:0,1", "node-b:2,3"]
-    observations.add("room for both", ", ".join(allocated))
+    observations.add("capacity for both", ", ".join(allocated))
 
 
-def test_a_pod_of_higher_priority_takes_the_gpus_of_a_lesser_one(
+def test_a_pod_preempts_a_pod_of_lower_priority(
     system: System, users: Users, observations: Observations
 ) -> None:
     name = f"urgent-{users.namespace[-6:]}"

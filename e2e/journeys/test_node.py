@@ -1,4 +1,4 @@
-"""What happens on a node and at admission, with the rights that the chart gives: the kubelet's word, logs, certificates."""
+"""Test nodes and admission with the rights that the chart grants: device plugins, logs, certificates."""
 
 import json
 import subprocess
@@ -24,8 +24,8 @@ Json = dict[str, Any]
 
 
 @pytest.fixture
-def plugged_node(system: System) -> Iterator[str]:
-    """A node whose two GPUs a device plugin hands out."""
+def device_plugin_node(system: System) -> Iterator[str]:
+    """Add a node whose two GPUs are managed by a device plugin."""
     system.processes.add_machine("node-p", machine(2))
     system.nodes.add("node-p", capacity={"nvidia.com/gpu": "2"})
     try:
@@ -36,51 +36,51 @@ def plugged_node(system: System) -> Iterator[str]:
         system.reconcile()
 
 
-def test_gpus_that_a_device_plugin_gave_out_are_seen_through_the_kubelet(
-    system: System, users: Users, plugged_node: str, observations: Observations
+def test_gpus_of_device_plugin_pods_are_read_from_the_kubelet(
+    system: System, users: Users, device_plugin_node: str, observations: Observations
 ) -> None:
     def holders() -> dict[int, list[str]] | None:
         listed = system.cluster.api.get("/apis/gpu.scheduling/v1/gpunodestatuses")["items"]
         found = {each["metadata"]["name"]: each.get("status", {}).get("devices", []) for each in listed}
-        devices = found.get(plugged_node, [])
+        devices = found.get(device_plugin_node, [])
         return {each["id"]: each.get("inUseBy", []) for each in devices} if devices else None
 
-    system.cluster.wait_for("the report of the node", lambda: holders() == {0: [], 1: []})
-    second = f"/apis/gpu.scheduling/v1/gpunodestatuses/{plugged_node}"
+    system.cluster.wait_for("the GpuNodeStatus of the node", lambda: holders() == {0: [], 1: []})
+    second = f"/apis/gpu.scheduling/v1/gpunodestatuses/{device_plugin_node}"
     uuid = system.cluster.api.get(second)["status"]["devices"][1]["uuid"]
-    told = {(users.namespace, "plugged"): [uuid]}
+    allocated = {(users.namespace, "plugged"): [uuid]}
     manifest = {
         "metadata": {"name": "plugged"},
         "spec": {
-            "nodeName": plugged_node,
+            "nodeName": device_plugin_node,
             "terminationGracePeriodSeconds": 0,
             "containers": [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
         },
     }
-    with kubelet(system.processes.pod_resources(plugged_node), lambda _context: response(told)):
-        made = users.cluster.api.create(f"/api/v1/namespaces/{users.namespace}/pods", manifest)
-        uid = made["metadata"]["uid"]
+    with kubelet(system.processes.pod_resources(device_plugin_node), lambda _context: response(allocated)):
+        created = users.cluster.api.create(f"/api/v1/namespaces/{users.namespace}/pods", manifest)
+        uid = created["metadata"]["uid"]
         system.cluster.wait_for("its GPU in use", lambda: holders() == {0: [], 1: [uid]})
         observations.add("a pod with a GPU from a device plugin", f"inUseBy of GPU 1: {uid}")
     users.delete("plugged")
-    system.cluster.wait_for("free GPUs, with the kubelet away", lambda: holders() == {0: [], 1: []})
+    system.cluster.wait_for("free GPUs without the kubelet", lambda: holders() == {0: [], 1: []})
 
 
-def test_what_helm_test_runs_finds_both_releases_well(system: System, observations: Observations) -> None:
-    def local(word: str) -> str:
-        """The word with the address of this machine if it is a Service's."""
-        address = urlsplit(word)
+def test_helm_test_passes_for_both_releases(system: System, observations: Observations) -> None:
+    def local(argument: str) -> str:
+        """Replace the address of a Service by its local port."""
+        address = urlsplit(argument)
         if not str(address.hostname).endswith(".svc"):
-            return word
+            return argument
         port = system.processes.service_port(str(address.hostname), address.port or 443)
-        return word.replace(address.netloc, f"127.0.0.1:{port}")
+        return argument.replace(address.netloc, f"127.0.0.1:{port}")
 
     for release in (system.scheduler_release, system.server_release):
         [test] = release.tests()
         [container] = test["spec"]["containers"]
-        program, *words = container["command"]
+        program, *arguments = container["command"]
         assert program == "python"
-        command = [sys.executable, *map(local, words)]
+        command = [sys.executable, *map(local, arguments)]
 
         def passes(command: list[str] = command) -> bool:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -92,7 +92,7 @@ def test_what_helm_test_runs_finds_both_releases_well(system: System, observatio
 
 @pytest.fixture
 def pytorch_jobs(system: System) -> Iterator[None]:
-    """The kind of Kubeflow's training operator, whose schema is not ours."""
+    """Install a CRD for PyTorchJob that accepts anything."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
     crd = {
@@ -114,20 +114,20 @@ def pytorch_jobs(system: System) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("pytorch_jobs")
-def test_numbers_in_the_log_of_a_pod_reach_the_workload_at_the_top(
+def test_numbers_in_a_pod_log_reach_the_top_level_workload(
     system: System, users: Users, observations: Observations
 ) -> None:
     users.claim("one", spec=ON_NODE_B)
     for owner, loss in ((_deployment(users), 2.25), (_pytorch_job(users), 1.75)):
-        row = _loss_through_a_log(system, users, owner, loss)
+        row = _report_loss_in_log(system, users, owner, loss)
         observations.add(
             f"a line in the log of a pod below a {owner['kind']}", f"GET …/trainingPerformance: {row}"
         )
     users.cluster.kubectl("delete", "deployment,pytorchjob", "--all", namespace=users.namespace)
 
 
-def _loss_through_a_log(system: System, users: Users, owner: Json, loss: float) -> Json:
-    """Write a line into the log of the owner's pod and find it in the API."""
+def _report_loss_in_log(system: System, users: Users, owner: Json, loss: float) -> Json:
+    """Write a loss into the log of the owner's pod and wait for it in the API."""
     made = _pod_of(system, users, owner["kind"])
     users.running(made["metadata"]["name"])
     written_at = int(time.time() * 1000)
@@ -140,7 +140,7 @@ def _loss_through_a_log(system: System, users: Users, owner: Json, loss: float) 
         return found
 
     system.cluster.wait_for("the loss in the API", lambda: expected in rows(), timeout=90)
-    assert {row["timestamp"] for row in rows()} == {written_at}, "each number once, at the time of its line"
+    assert {row["timestamp"] for row in rows()} == {written_at}, "each number once, with the time of its line"
     return expected
 
 
@@ -158,7 +158,7 @@ def _deployment(users: Users) -> Json:
 
 
 def _pytorch_job(users: Users) -> Json:
-    """A PyTorchJob with a Job of its own in between, as some operators make them."""
+    """Create a PyTorchJob that owns a Job, as some operators do."""
     body = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "torch"}}
     top: Json = users.cluster.api.create(
         f"/apis/kubeflow.org/v1/namespaces/{users.namespace}/pytorchjobs", body
@@ -193,7 +193,7 @@ def _pod_of(system: System, users: Users, kind: str) -> Json:
 
 
 def _log(system: System, made: Json, loss: float, milliseconds: int) -> Path:
-    """A line as Megatron-LM prints it, in a file as the kubelet keeps it."""
+    """Write a line of Megatron-LM in the kubelet's log format."""
     meta = made["metadata"]
     folder = (
         system.processes.pod_logs("node-b") / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / "main"
@@ -206,7 +206,7 @@ def _log(system: System, made: Json, loss: float, milliseconds: int) -> Path:
     return path
 
 
-def test_the_webhook_keeps_its_secret_and_the_trust_of_the_api_server(
+def test_the_webhook_restores_its_secret_and_the_ca_bundles(
     system: System, users: Users, observations: Observations
 ) -> None:
     secret = f"/api/v1/namespaces/{system.namespace}/secrets/gpu-scheduler-webhook-tls"
@@ -217,21 +217,21 @@ def test_the_webhook_keeps_its_secret_and_the_trust_of_the_api_server(
         return {hook["clientConfig"].get("caBundle", "") for each in found for hook in each["webhooks"]}
 
     def trusted() -> str:
-        """The authority in the Secret, once both configurations have it; empty until then."""
+        """Return the authority in the Secret if both configurations have it, else an empty string."""
         status, text = system.cluster.api.raw("GET", secret)
         authority = json.loads(text)["data"]["ca.crt"] if status == 200 else ""
         return authority if bundles() == {authority} else ""
 
-    before = system.cluster.wait_for("one authority everywhere", trusted)
+    before = system.cluster.wait_for("the same authority everywhere", trusted)
     users.claim("one")
     for kind in KINDS:
-        wiped = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
-        system.cluster.api.patch(f"{HOOKS}/{kind}/{name}", wiped, JSON_PATCH)
-    assert system.cluster.wait_for("the caBundle back", trusted) == before
-    observations.add("caBundle removed from both configurations", "the webhook has put it back")
+        removal = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
+        system.cluster.api.patch(f"{HOOKS}/{kind}/{name}", removal, JSON_PATCH)
+    assert system.cluster.wait_for("the restored caBundle", trusted) == before
+    observations.add("caBundle removed from both configurations", "the webhook restored it")
     system.cluster.api.delete(secret)
-    system.cluster.wait_for("another authority", lambda: trusted() not in ("", before))
-    system.cluster.wait_for("pods with a claim again", lambda: _admitted(system, users))
+    system.cluster.wait_for("a new authority", lambda: trusted() not in ("", before))
+    system.cluster.wait_for("admission of pods with a claim", lambda: _admitted(system, users))
     observations.add(
         "its Secret deleted", "a new authority in the Secret and in both configurations; pods are admitted"
     )

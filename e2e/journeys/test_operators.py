@@ -1,4 +1,4 @@
-"""Workloads of other operators: each is shown under its own kind, with the rights that the chart gives."""
+"""Test that workloads of other operators are shown under their own kind, with the rights that the chart grants."""
 
 import json
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ KINDS = (
     ("argoproj.io/v1alpha1", "Rollout"),
     ("serving.kserve.io/v1beta1", "InferenceService"),
 )
-ONE_OF_MANY = {"selector": {"matchLabels": {"kubernetes.io/hostname": "node-a"}}}
+ON_NODE_A = {"selector": {"matchLabels": {"kubernetes.io/hostname": "node-a"}}}
 
 
 @pytest.fixture
 def operators(cluster: Cluster) -> Iterator[None]:
-    """The kinds of other projects. Their schemas are not ours to test: anything goes."""
+    """Install CRDs of other projects that accept anything."""
     crds = [definition(*each) for each in KINDS]
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": crds}))
     names = [f"crd/{crd['metadata']['name']}" for crd in crds]
@@ -47,7 +47,7 @@ def operators(cluster: Cluster) -> Iterator[None]:
 def test_workloads_of_every_operator_are_shown_under_their_own_kind(
     system: System, users: Users, observations: Observations
 ) -> None:
-    users.claim("part", exclusivity="Shared", share=0.05, spec=ONE_OF_MANY)
+    users.claim("part", exclusivity="Shared", share=0.05, spec=ON_NODE_A)
     for api_version, kind in KINDS:
         name = f"{kind.lower()}-{api_version.split('.')[0]}"
         path = f"/apis/{api_version}/namespaces/{users.namespace}/{kind.lower()}s"
@@ -71,9 +71,9 @@ def test_workloads_of_every_operator_are_shown_under_their_own_kind(
         rows = system.get(f"/api/workloads?namespace={users.namespace}&pageSize=100")["data"]
         return {(row["kind"], row["name"], row["status"]) for row in rows}
 
-    wanted = {(kind, f"{kind.lower()}-{version.split('.')[0]}", "Running") for version, kind in KINDS}
-    system.cluster.wait_for("workloads of every kind", lambda: shown() == wanted, timeout=90)
-    observations.add("GET /api/workloads", f"{len(wanted)} workloads of {len(KINDS)} kinds, all Running")
+    expected = {(kind, f"{kind.lower()}-{version.split('.')[0]}", "Running") for version, kind in KINDS}
+    system.cluster.wait_for("workloads of every kind", lambda: shown() == expected, timeout=90)
+    observations.add("GET /api/workloads", f"{len(expected)} workloads of {len(KINDS)} kinds, all Running")
 
 
 def definition(api_version: str, kind: str) -> dict[str, Any]:

@@ -1,9 +1,8 @@
-"""A training job from its first step to the month's bill."""
+"""Test a training job from its first step to the monthly report."""
 
 import json
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,7 +23,7 @@ report.close()
 """
 
 
-def test_a_training_job_is_seen_from_its_loss_to_the_bill_of_the_month(
+def test_a_training_job_from_its_loss_to_the_monthly_report(
     system: System, users: Users, observations: Observations
 ) -> None:
     began = datetime.now(UTC)
@@ -35,8 +34,8 @@ def test_a_training_job_is_seen_from_its_loss_to_the_bill_of_the_month(
     users.running(pod["name"])
     observations.add("a Job with two GPUs", users.allocated(pod["name"]))
 
-    report_from_the_script(system, users, pod)
-    write_a_log(system, users, pod)
+    report_from_script(system, users, pod)
+    write_log(system, users, pod)
 
     def numbers() -> dict[str, list[float]]:
         span = f"start={_milliseconds(began)}&end={_milliseconds(datetime.now(UTC) + timedelta(minutes=1))}"
@@ -45,13 +44,13 @@ def test_a_training_job_is_seen_from_its_loss_to_the_bill_of_the_month(
             found.setdefault(row["metric"], []).append(row["value"])
         return found
 
-    system.cluster.wait_for("numbers of both ways", lambda: {"loss", "grad_norm"} <= numbers().keys())
+    system.cluster.wait_for("numbers from script and log", lambda: {"loss", "grad_norm"} <= numbers().keys())
     assert numbers()["loss"][:3] == [2.5, 2.25, 2.0], "pushed by the script"
     assert set(numbers()["grad_norm"]) == {0.5}, "read from the log by the agent, scraped by Prometheus"
     observations.add("GET …/trainingPerformance", f"loss {numbers()['loss'][:3]}, grad_norm from the log")
 
     if missing():
-        observations.add("the dashboard", f"not looked at: this machine lacks {missing()}")
+        observations.add("the dashboard", f"skipped: this machine lacks {missing()}")
     else:
         with dashboard(system) as page:
             page.goto(f"{system.server.url}/#/workloads/{uid}")
@@ -61,12 +60,12 @@ def test_a_training_job_is_seen_from_its_loss_to_the_bill_of_the_month(
 
     wait_for_samples(system, users)
     system.nodes.finish(users.namespace, pod["name"])
-    words = ("wait", "--for=condition=Complete", "job/train", "--timeout=60s")
-    system.cluster.kubectl(*words, namespace=users.namespace)
+    command = ("wait", "--for=condition=Complete", "job/train", "--timeout=60s")
+    system.cluster.kubectl(*command, namespace=users.namespace)
     held = gpu_hours(users.read(pod["name"]), 2)
     rows = hours(system, users, began, held)
     assert {row["workload_status"] for row in rows} == {"Completed"}
-    # An hour that began a moment before the end has no sample.
+    # An hour that began just before the end has no sample.
     assert {row["avg_utilization"] for row in rows} - {None} == {80.0}
     assert {row["labels"]["team"] for row in rows} == {"nlp"}
     counted = sum(row["allocated_gpu_count"] for row in rows)
@@ -74,11 +73,11 @@ def test_a_training_job_is_seen_from_its_loss_to_the_bill_of_the_month(
         "GET …/workloads/hourly-stats", f"{counted:.5f} GPU hours at 80 %; by kubectl {held:.5f}"
     )
 
-    the_month_adds_up(system, users, began, counted, observations)
+    check_monthly_report(system, users, began, counted, observations)
 
 
-def report_from_the_script(system: System, users: Users, pod: dict[str, Any]) -> None:
-    """As in the pod: the server's address, the pod's UID, and the token that Kubernetes mounts."""
+def report_from_script(system: System, users: Users, pod: dict[str, Any]) -> None:
+    """Run the script with the pod's environment: server address, UID and mounted token."""
     bound = {"kind": "Pod", "apiVersion": "v1", "name": pod["name"], "uid": pod["uid"]}
     body = {"spec": {"expirationSeconds": 3600, "boundObjectRef": bound}}
     path = f"/api/v1/namespaces/{users.namespace}/serviceaccounts/default/token"
@@ -87,8 +86,8 @@ def report_from_the_script(system: System, users: Users, pod: dict[str, Any]) ->
     subprocess.run([sys.executable, "-c", SCRIPT], env=environment, timeout=60, check=True)
 
 
-def write_a_log(system: System, users: Users, pod: dict[str, Any]) -> None:
-    """A line of Hugging Face's Trainer, as the container runtime writes it down."""
+def write_log(system: System, users: Users, pod: dict[str, Any]) -> None:
+    """Write a line of Hugging Face's Trainer in the container runtime's log format."""
     folder = system.processes.pod_logs("node-b") / f"{users.namespace}_{pod['name']}_{pod['uid']}" / "main"
     folder.mkdir(parents=True)
     line = "{'loss': 1.75, 'grad_norm': 0.5, 'learning_rate': 5e-05, 'epoch': 0.1}"
@@ -96,7 +95,7 @@ def write_a_log(system: System, users: Users, pod: dict[str, Any]) -> None:
 
 
 def wait_for_samples(system: System, users: Users) -> None:
-    """Until two snapshots have seen the job: its hour then has samples."""
+    """Wait until two snapshots contain the job, so that its hour has samples."""
     seen: set[str] = set()
 
     def twice() -> bool:
@@ -107,14 +106,13 @@ def wait_for_samples(system: System, users: Users) -> None:
             found = latest.json()["data"]
             if users.namespace in found["allocation_details"]["namespaces"]:
                 seen.add(found["snapshot_time"])
-        time.sleep(0.5)
         return len(seen) >= 2
 
-    system.cluster.wait_for("two snapshots of the job", twice, timeout=120)
+    system.cluster.wait_for("two snapshots of the job", twice, timeout=120, period=0.5)
 
 
 def gpu_hours(pod: dict[str, Any], gpus: int) -> float:
-    """What kubectl says of the time in which the pod held its GPUs."""
+    """Return the GPU hours of a pod from the times in its status."""
     [scheduled] = [each for each in pod["status"]["conditions"] if each["type"] == "PodScheduled"]
     [container] = pod["status"]["containerStatuses"]
     ended = datetime.fromisoformat(container["state"]["terminated"]["finishedAt"])
@@ -122,7 +120,7 @@ def gpu_hours(pod: dict[str, Any], gpus: int) -> float:
 
 
 def hours(system: System, users: Users, began: datetime, held: float) -> list[dict[str, Any]]:
-    """The hours of the job, once all that it held is in them."""
+    """Return the hours of the job after they are complete."""
     end = datetime.now(UTC) + timedelta(hours=1)
     span = f"start_time={began:%Y-%m-%dT%H:00:00Z}&end_time={end:%Y-%m-%dT%H:00:00Z}"
     path = f"{HOURS}?namespace={users.namespace}&workload_name=train&{span}"
@@ -139,7 +137,7 @@ def hours(system: System, users: Users, began: datetime, held: float) -> list[di
     return rows
 
 
-def the_month_adds_up(
+def check_monthly_report(
     system: System, users: Users, began: datetime, counted: float, observations: Observations
 ) -> None:
     path = f"/api/v1/gpu-aggregation/report?period={began:%Y-%m}"
@@ -153,10 +151,10 @@ def the_month_adds_up(
         if group_by == "namespace":
             [ours] = [row for row in rows if row["name"] == users.namespace]
             assert ours["gpu_hours"] == pytest.approx(counted, abs=1e-3)
-        words = (
+        summary = (
             f"{len(rows)} rows, {totals['allocated_gpu_hours']} of {totals['capacity_gpu_hours']} GPU hours"
         )
-        observations.add(f"the month by {group_by}", words)
+        observations.add(f"the month by {group_by}", summary)
 
 
 def _milliseconds(moment: datetime) -> int:

@@ -95,7 +95,9 @@ class Load:
             components = {"kube-scheduler": self.cluster.scheduler, "gpufleet scheduler": extender}
             self._measure(outcome, components, lambda: self._start_scheduler(_configuration(rendered, port)))
             outcome.phases = seconds_by_phase(f"http://127.0.0.1:{port}/metrics")
-            self.cluster.wait_for("explanations", lambda: self._explained() >= self.unfit, timeout=60)
+            self.cluster.wait_for(
+                "explanations", lambda: self._explained() >= self.unfit, timeout=60, period=0.5
+            )
             outcome.explained = self._explained()
             outcome.double_allocated = self._count_double_allocated()
         finally:
@@ -113,7 +115,9 @@ class Load:
         before = {name: cpu_seconds(each.pid) for name, each in measured.items()}
         before["kube-scheduler"] = 0.0  # it starts now
         start()
-        self.cluster.wait_for("pods to be bound", lambda: self._bound(outcome, since), timeout=TIMEOUT)
+        self.cluster.wait_for(
+            "pods to be bound", lambda: self._bound(outcome, since), timeout=TIMEOUT, period=0.5
+        )
         outcome.cpu = {name: cpu_seconds(each.pid) - before[name] for name, each in measured.items()}
         outcome.requests = requests_since(self.cluster.audit(since))
         _print_step(
@@ -121,7 +125,6 @@ class Load:
         )
 
     def _bound(self, outcome: Outcome, since: int) -> bool:
-        time.sleep(0.5)
         times = [
             each["stageTimestamp"]
             for each in self.cluster.audit(since)
@@ -172,15 +175,13 @@ class Load:
         self.cluster.kubectl(
             "delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false", timeout=TIMEOUT
         )
-        self.cluster.wait_for("no pods", lambda: not self._pods_left(), timeout=TIMEOUT)
+        self.cluster.wait_for("no pods", lambda: not self._pods_left(), timeout=TIMEOUT, period=0.5)
 
     def _pods_left(self) -> int:
-        time.sleep(0.5)
         return len(self.cluster.api.get(f"{PODS}?limit=1")["items"])
 
     def _explained(self) -> int:
         """Count the claims that fit nowhere and have an explanation."""
-        time.sleep(0.5)
         found = self.cluster.api.get(CLAIMS)["items"]
         return sum(
             each["metadata"]["name"].startswith("unfit-")
