@@ -1,13 +1,15 @@
-"""Run benchmarks, print a table, write JSON.
+"""Run benchmarks, print a table and write JSON files.
 
     make bench                      # all
-    make bench ARGS="placement"     # the modules named
+    make bench ARGS="placement"     # some
+    python -m bench --help          # list them
 
 A benchmark is a module of this package with `measure() -> Iterable[Result]`; figures are
-printed as they come. Exit status 1 if a budget is missed.
+printed immediately. The exit status is 1 if a budget is missed.
 """
 
 import argparse
+import ast
 import dataclasses
 import importlib
 import json
@@ -21,18 +23,23 @@ from pathlib import Path
 import bench
 from bench.result import Result
 
-_NOT_BENCHMARKS = {"__main__", "kube_fleet", "result", "large_cluster"}
+_NOT_BENCHMARKS = {"__main__", "result", "fake_kube_api", "fake_large_cluster"}
 
 
 def main() -> int:
     known = sorted(m.name for m in pkgutil.iter_modules(bench.__path__) if m.name not in _NOT_BENCHMARKS)
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(known)}")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__,
+        epilog="benchmarks:\n" + "\n".join(f"  {name:<18}{_summary(name)}" for name in known),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run (default: all)")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder for the JSON files")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(known))
     if unknown:
-        parser.error(f"no benchmark {', '.join(unknown)}; there are: {', '.join(known)}")
+        parser.error(f"unknown benchmark {', '.join(unknown)}; choose from {', '.join(known)}")
     missed = 0
     print(f"{'figure':<58} {'value':>12} {'unit':<12} {'budget':>10}")
     for name in arguments.names or known:
@@ -44,6 +51,12 @@ def main() -> int:
         missed += sum(not result.met for result in results)
         _write(arguments.out, name, results, time.perf_counter() - started)
     return 1 if missed else 0
+
+
+def _summary(name: str) -> str:
+    """Return the first line of the module's docstring without importing the module."""
+    source = Path(bench.__path__[0], f"{name}.py").read_text()
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
 def _show(name: str, result: Result) -> None:

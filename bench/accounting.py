@@ -1,4 +1,4 @@
-"""Roll up and store one hour of 100,000 GPUs: 12 samples each, 10,000 workloads, 5 label keys."""
+"""Measure the roll-up and storage of one hour of 100,000 GPUs: 12 samples each, 10,000 workloads, 5 label keys."""
 
 import asyncio
 import resource

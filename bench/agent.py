@@ -1,12 +1,12 @@
-"""What the whole agent costs a node: eight GPUs on the NVML shim, publishing to an embedded Kubernetes API.
+"""Measure CPU and memory of the agent: eight GPUs on the NVML shim, publishing to an embedded Kubernetes API.
 
-The agent runs as a process of its own and looks every second instead of every fifteen, is scraped after
-each look, and has a program on every GPU. Its CPU time for one round, spread over 15 seconds, is its share
-of a core; what it spends between looks (watches, waiting for events) counts fifteenfold in that figure's
-disfavour. The shim's own work (a text file in place of a driver) is included.
+The agent runs in its own process with a program on every GPU. It reads the GPUs every second instead of every
+15 seconds and is scraped after each reading. Its CPU time per round, divided by 15 seconds, is its share of a
+core; work between readings (watches, events) therefore counts fifteen times. The work of the shim, a text file
+instead of a driver, is included.
 
-Memory is taken of two agents: one with its bytecode at hand, as in the image, and one that has to compile
-every module when it starts. A real driver's library comes on top of both: NVML 580 with one H200 takes 18 MiB.
+Memory is measured for two agents: one with cached bytecode, as in the image, and one that compiles every module at
+the start. The library of a real driver adds to both: NVML 580 with one H200 takes 18 MiB.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def measure() -> Iterable[Result]:
-    """The figures of one run."""
+    """Yield the figures of one run."""
     with tempfile.TemporaryDirectory() as folder:
         bytecode = {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
         asyncio.run(_measure(bytecode, rounds=3))
@@ -39,11 +39,11 @@ def measure() -> Iterable[Result]:
         none = {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         compiled = asyncio.run(_measure(none, rounds=5))
     share = 100 * figures["cpu"] / ROUNDS / PERIOD
-    yield Result("one look and one scrape of 8 GPUs", 1000 * figures["cpu"] / ROUNDS, "ms CPU")
-    yield Result("a look and a scrape every 15 s", share, "% of a core", at_most=1.0)
+    yield Result("one reading and one scrape of 8 GPUs", 1000 * figures["cpu"] / ROUNDS, "ms CPU")
+    yield Result("a reading and a scrape every 15 s", share, "% of a core", at_most=1.0)
     yield Result("memory, resident", figures["resident"] / 2**20, "MiB", at_most=65)
     yield Result("memory without bytecode", compiled["resident"] / 2**20, "MiB", at_most=65)
-    yield Result("page of metrics", figures["page"] / 1024, "KiB")
+    yield Result("size of the metrics page", figures["page"] / 1024, "KiB")
     yield Result("writes to the API in all rounds", figures["writes"], "writes", at_most=1)
 
 
@@ -97,8 +97,8 @@ async def _run(environment: dict[str, str], kubeconfig: Path, rounds: int) -> di
 
 async def _scrape(session: aiohttp.ClientSession) -> str:
     await asyncio.sleep(1.0)
-    async with session.get("/metrics") as answer:
-        return await answer.text()
+    async with session.get("/metrics") as response:
+        return await response.text()
 
 
 def _cpu(pid: int) -> float:

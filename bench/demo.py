@@ -42,7 +42,9 @@ def _measure(folder: Path, nodes: int, start_budget: float, cpu_budget: float) -
         )
         memory = process.memory_info().rss / 2**20
         yield Result(f"memory of the process at {nodes} nodes", memory, "MiB", at_most=2048)
-        yield Result(f"overview response at {nodes} nodes", 1000 * _response_seconds(address), "ms", at_most=100)
+        yield Result(
+            f"overview response at {nodes} nodes", 1000 * _response_seconds(address), "ms", at_most=100
+        )
     with _demo(folder, nodes) as (seconds, _, _):
         yield Result(f"second start at {nodes} nodes", seconds, "s", at_most=start_budget)
 

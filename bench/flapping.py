@@ -1,4 +1,4 @@
-"""Flapping sources: does the fleet converge, and is every response valid?
+"""Check under flapping sources that the fleet converges and every response is valid.
 
 A server over kubelite and a real Prometheus, both behind faulty proxies: the API's connections are reset
 every two seconds, and Prometheus is healthy, slow, failing with 500 and returning garbage in turn, while
@@ -59,7 +59,7 @@ PATHS = (
 
 def measure() -> Iterator[Result]:
     configure_logs("critical", "json")
-    figures = asyncio.run(_trial())
+    figures = asyncio.run(_measure())
     yield Result("responses while everything flapped", figures["responses"], "responses", at_least=1)
     yield Result("invalid responses", figures["invalid"], "responses", at_most=0)
     yield Result("unhandled exceptions", figures["unhandled"], "exceptions", at_most=0)
@@ -69,7 +69,7 @@ def measure() -> Iterator[Result]:
     yield Result("memory grown in the second half", figures["grown_mib"], "MiB", at_most=30)
 
 
-async def _trial() -> dict[str, float]:
+async def _measure() -> dict[str, float]:
     unhandled: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unhandled.append(context))
     figures: dict[str, float] = {}
@@ -123,11 +123,11 @@ async def _flap(direct: str, url: str, proxy: Proxy, prometheus: str, fault: lis
         proxy.drop()
         await world.change()
         fault[0] = "none"
-        healed = loop.time()
+        repaired_at = loop.time()
         expected = await world.allocated()
-        while loop.time() - healed < 90 and not equals(fleet, expected):  # noqa: ASYNC110
+        while loop.time() - repaired_at < 90 and not equals(fleet, expected):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        converged_s = loop.time() - healed
+        converged_s = loop.time() - repaired_at
         converged = float(equals(fleet, expected))
         for task in (requesting, *tasks):
             task.cancel()
@@ -146,7 +146,7 @@ class World:
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        self._chance = random.Random(5)
+        self._random = random.Random(5)
         self._names = itertools.count()
 
     async def begin(self) -> None:
@@ -164,10 +164,10 @@ class World:
     async def change(self) -> None:
         for _ in range(10):
             await self._create()
-        for pod in self._chance.sample(await self._pods(), 5):
+        for pod in self._random.sample(await self._pods(), 5):
             name = pod["metadata"]["name"]
-            if self._chance.random() < 0.5:
-                done = {"status": {"phase": self._chance.choice(["Succeeded", "Failed"])}}
+            if self._random.random() < 0.5:
+                done = {"status": {"phase": self._random.choice(["Succeeded", "Failed"])}}
                 await self._write("PATCH", f"/api/v1/namespaces/default/pods/{name}/status", done)
             else:
                 path = f"/api/v1/namespaces/default/pods/{name}"
@@ -184,21 +184,21 @@ class World:
 
     async def _create(self) -> None:
         name = f"p{next(self._names)}"
-        resources = {"limits": {"nvidia.com/gpu": str(self._chance.randint(1, 2))}}
+        resources = {"limits": {"nvidia.com/gpu": str(self._random.randint(1, 2))}}
         container = {"name": "c", "image": "i", "resources": resources}
-        spec = {"nodeName": f"n{self._chance.randrange(NODES)}", "containers": [container]}
+        spec = {"nodeName": f"n{self._random.randrange(NODES)}", "containers": [container]}
         await self._write(
             "POST", "/api/v1/namespaces/default/pods", {"metadata": {"name": name}, "spec": spec}
         )
 
     async def _pods(self) -> list[dict[str, Any]]:
-        async with self._session.get("/api/v1/namespaces/default/pods") as answer:
-            return cast(list[dict[str, Any]], (await answer.json())["items"])
+        async with self._session.get("/api/v1/namespaces/default/pods") as response:
+            return cast(list[dict[str, Any]], (await response.json())["items"])
 
     async def _write(self, method: str, path: str, body: dict[str, Any]) -> None:
         headers = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
-        async with self._session.request(method, path, json=body, headers=headers) as answer:
-            assert answer.status < 300, await answer.text()
+        async with self._session.request(method, path, json=body, headers=headers) as response:
+            assert response.status < 300, await response.text()
 
 
 class Requests:
@@ -250,9 +250,9 @@ async def _faulty(prometheus: str) -> AsyncIterator[tuple[str, list[str]]]:
             await asyncio.sleep(1.5)
         body = await request.read()
         headers = {"Content-Type": request.headers.get("Content-Type", "application/x-www-form-urlencoded")}
-        async with session.request(request.method, request.path_qs, data=body, headers=headers) as answer:
+        async with session.request(request.method, request.path_qs, data=body, headers=headers) as response:
             return web.Response(
-                body=await answer.read(), status=answer.status, content_type="application/json"
+                body=await response.read(), status=response.status, content_type="application/json"
             )
 
     app = web.Application()

@@ -1,4 +1,4 @@
-"""A fleet of 100,000 GPUs: the initial list, then 2,000 events per second.
+"""Measure a fleet of 100,000 GPUs: the initial list, then 2,000 events per second.
 
 The fleet and the API server run in processes of their own, so that peak memory is measured for the
 fleet alone. While events arrive, the overview and a page of workloads are requested 50 times per second
@@ -18,7 +18,7 @@ from bench.result import Result
 
 
 def measure() -> Iterator[Result]:
-    server = [sys.executable, "-m", "bench.large_cluster"]
+    server = [sys.executable, "-m", "bench.fake_large_cluster"]
     with subprocess.Popen(server, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as api:
         assert api.stdout is not None
         assert api.stdin is not None
@@ -43,7 +43,7 @@ def measure() -> Iterator[Result]:
 async def _read(url: str) -> dict[str, float]:
     import aiohttp
 
-    from bench.large_cluster import EVENTS_A_SECOND, HOLDING, SECONDS
+    from bench.fake_large_cluster import EVENTS_A_SECOND, HOLDING, SECONDS
     from gpufleet.fleet.overview import overview
     from gpufleet.fleet.state import Fleet
     from gpufleet.kubernetes import Connection, KubeClient
@@ -85,7 +85,7 @@ async def _read(url: str) -> dict[str, float]:
 def _put_readings(fleet: Any) -> float:
     import numpy as np
 
-    from bench.large_cluster import GPUS, NODES
+    from bench.fake_large_cluster import GPUS, NODES
     from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings
 
     gpus = tuple(

@@ -1,4 +1,4 @@
-"""Requests per second of an empty server, compared with a bare msgspec application in the same run.
+"""Measure requests per second of an empty server, compared with a bare msgspec application in the same run.
 
 Both run on uvicorn with the same parser (h11) in their own processes; a third process sends requests over
 32 keep-alive connections. Requests are counted per second of the server's CPU time, which does not depend on

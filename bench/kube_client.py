@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import kube_fleet
+from bench import fake_kube_api
 from bench.result import Result
 
 
@@ -24,9 +24,9 @@ def measure() -> Iterable[Result]:
         ours, official = _run("ours", url), _run("official", url)
     for figures in (ours, official):
         assert (figures["nodes"], figures["pods"], figures["events"]) == (
-            kube_fleet.NODES,
-            kube_fleet.PODS,
-            kube_fleet.EVENTS,
+            fake_kube_api.NODES,
+            fake_kube_api.PODS,
+            fake_kube_api.EVENTS,
         )
     yield from _compare("list of 25,000 objects", "list_s", ours, official)
     yield from _compare("10,000 watch events", "watch_s", ours, official)
@@ -49,7 +49,7 @@ def _compare(name: str, key: str, ours: dict[str, Any], official: dict[str, Any]
 
 @contextmanager
 def _fleet() -> Iterator[str]:
-    command = [sys.executable, "-m", "bench.kube_fleet"]
+    command = [sys.executable, "-m", "bench.fake_kube_api"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdin is not None
@@ -87,7 +87,7 @@ async def _ours(url: str) -> dict[str, Any]:
             nonlocal seen
             if pods.state.synced:
                 seen += len(changes)
-                if seen == kube_fleet.EVENTS:
+                if seen == fake_kube_api.EVENTS:
                     all_seen.set()
 
         pods.subscribe(count)
@@ -124,7 +124,7 @@ def _official(url: str) -> dict[str, Any]:
         items = cache[kind] = {}
         token = None
         while token != "":
-            page = read(limit=kube_fleet.PAGE, _continue=token)
+            page = read(limit=fake_kube_api.PAGE, _continue=token)
             items.update({(item.metadata.namespace, item.metadata.name): item for item in page.items})
             token = page.metadata._continue or ""
     listed = time.perf_counter()
@@ -137,7 +137,7 @@ def _official(url: str) -> dict[str, Any]:
         item = event["object"]
         cache["pods"][item.metadata.namespace, item.metadata.name] = item
         seen += 1
-        if seen == kube_fleet.EVENTS:
+        if seen == fake_kube_api.EVENTS:
             break
     watched = time.perf_counter()
     return {

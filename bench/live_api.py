@@ -1,4 +1,4 @@
-"""Latency of the live routes with 100,000 GPUs and 10,000 workloads, while the fleet refreshes.
+"""Measure the latency of the live routes with 100,000 GPUs and 10,000 workloads, while the fleet refreshes.
 
 The server runs in its own process over a fleet built in memory: 12,500 nodes of 8 GPUs, and 10,000
 workloads that hold 80,000 of them. Every 5 seconds it takes new readings of all GPUs, with the holders that

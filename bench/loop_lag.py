@@ -1,4 +1,4 @@
-"""How long one request blocks the event loop, with 100,000 GPUs and 10,000 workloads.
+"""Measure how long one request blocks the event loop, with 100,000 GPUs and 10,000 workloads.
 
 Each route is requested right after the fleet has changed, so that nothing is cached, and then again. The
 figure is the longest CPU time that the loop's thread spent in one callback: other requests wait for that

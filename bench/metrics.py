@@ -1,4 +1,4 @@
-"""Readings of 100,000 GPUs: decode one response, and a whole refresh over loopback.
+"""Measure readings of 100,000 GPUs: decode one response, and a whole refresh over loopback.
 
 Another process serves canned responses with dcgm-exporter's metrics, gzipped as by Prometheus. So the
 figures are the cost of a refresh for the gpufleet server. The longest stall of the event loop is the

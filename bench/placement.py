@@ -1,7 +1,7 @@
-"""Placement: single decisions, gangs and candidate lists on 12,500 nodes, and the openb trace.
+"""Measure placement: single decisions, gangs and candidate lists on 12,500 nodes, and the openb trace.
 
 The trace is not part of the project. With GPUFLEET_OPENB set to its folder (nodes.csv and
-pods_default.csv) it is replayed, as published and with the mixes that its authors also tried:
+pods_default.csv) it is replayed, as published and with the variations of its authors:
 more shared tasks, more multi-GPU tasks, more tasks without a GPU, more tasks bound to a model.
 """
 
@@ -24,8 +24,8 @@ from gpufleet.placement import (
     Request,
     place_gang,
 )
-from gpufleet.placement.replay import Outcome, replay
-from gpufleet.placement.trace import Task, arrivals, read_nodes, read_tasks
+from gpufleet.placement.simulation.replay import Outcome, replay
+from gpufleet.placement.simulation.trace import Task, arrivals, read_nodes, read_tasks
 
 NODES = 12_500
 SEEDS = range(42, 52)
@@ -54,11 +54,13 @@ def _fleet(cpu_milli: int | None = None) -> Inventory:
 
 
 def _used_fleet() -> Inventory:
-    """Half full after tasks of many sizes came and went: well over a thousand different states."""
+    """Return a half-full cluster after many allocations and releases: well over a thousand node states."""
     cluster, rng = _fleet(128_000), random.Random(1)
     for number in range(30_000):
-        asks = Request(count=rng.choice([1, 1, 1, 2, 4, 8]), cpu_milli=rng.choice([1000, 2000, 4000, 8000]))
-        verdict = cluster.place(asks)
+        request = Request(
+            count=rng.choice([1, 1, 1, 2, 4, 8]), cpu_milli=rng.choice([1000, 2000, 4000, 8000])
+        )
+        verdict = cluster.place(request)
         assert isinstance(verdict, Fits)
         cluster.allocate(f"old-{number}", verdict)
     for number in rng.sample(range(30_000), 12_000):
@@ -88,7 +90,7 @@ def _decisions(what: str, cluster: Inventory) -> Iterator[Result]:
     states = len(cluster.population()[0])
     seconds = _best(place_and_allocate)
     yield Result(
-        f"placed, allocated and freed, {what}", 2000 / seconds, "1/s", at_least=5000, note=f"{states} states"
+        f"place, allocate and free, {what}", 2000 / seconds, "1/s", at_least=5000, note=f"{states} states"
     )
     yield Result(f"gang of 1,000 × 4 GPUs, {what}", 1e3 * _best(gang), "ms", at_most=50)
     yield Result(f"gang of 4 in one rack of 625, {what}", 1e3 * _best(in_rack), "ms")
@@ -96,11 +98,11 @@ def _decisions(what: str, cluster: Inventory) -> Iterator[Result]:
         f"one of 5,000 candidates by name, {what}", 1e3 * _best(lambda: cluster.place(one, list(names))), "ms"
     )
     nine = Request(count=9)
-    yield Result(f"a refusal with all reasons, {what}", 1e3 * _best(lambda: cluster.place(nine)), "ms")
+    yield Result(f"refusal with all reasons, {what}", 1e3 * _best(lambda: cluster.place(nine)), "ms")
 
 
 def _best(work: Callable[[], object], times: int = 7) -> float:
-    """The shortest of some runs: others on the machine only ever add to it."""
+    """Return the shortest of some runs: other load only adds time."""
     work()
     took = []
     for _ in range(times):
@@ -133,7 +135,7 @@ def _replay(nodes: list[CandidateNode], tasks: list[Task], policy: str, seed: in
 
 
 def _allocation(name: str, ours: list[Outcome], fgd: list[Outcome], at_least: float | None = None) -> Result:
-    """GPU allocation; the budget is a figure, or FGD's on the same arrivals."""
+    """Return the GPU allocation; the budget is `at_least` or the result of FGD on the same arrivals."""
     mean, theirs = (statistics.fmean(o.gpu_allocation_percent for o in runs) for runs in (ours, fgd))
     dropped, their_dropped = (
         statistics.fmean(o.dropped_cpu_only_percent for o in runs) for runs in (ours, fgd)
@@ -144,14 +146,14 @@ def _allocation(name: str, ours: list[Outcome], fgd: list[Outcome], at_least: fl
     )
 
 
-def _with_part(
-    tasks: list[Task], part: float, chosen: Callable[[Request], bool], rng: random.Random
+def _with_share(
+    tasks: list[Task], share: float, chosen: Callable[[Request], bool], rng: random.Random
 ) -> list[Task]:
-    """As much GPU demand as before, of which `part` is of the chosen kind; tasks without a GPU stay."""
+    """Return tasks with the same total GPU demand, a `share` of it of the chosen kind; keep tasks without a GPU."""
     total = sum(task.request.gpu_milli for task in tasks)
     mixed = [task.request for task in tasks if not task.request.count]
-    for wanted, milli in ((True, total * part), (False, total * (1 - part))):
-        pool = [task.request for task in tasks if task.request.count and chosen(task.request) is wanted]
+    for is_chosen, milli in ((True, total * share), (False, total * (1 - share))):
+        pool = [task.request for task in tasks if task.request.count and chosen(task.request) is is_chosen]
         while milli > 0:
             mixed.append(rng.choice(pool))
             milli -= mixed[-1].gpu_milli
@@ -164,7 +166,7 @@ def _more_without_gpu(nodes: list[CandidateNode], tasks: list[Task], rng: random
 
 
 def _bound_to_models(nodes: list[CandidateNode], tasks: list[Task], rng: random.Random) -> list[Task]:
-    """A third of the GPU tasks accept one model only, drawn by its number of GPUs."""
+    """Restrict a third of the GPU tasks to one model, chosen by its number of GPUs."""
     bound = []
     for task in tasks:
         request = task.request
@@ -176,10 +178,10 @@ def _bound_to_models(nodes: list[CandidateNode], tasks: list[Task], rng: random.
 
 
 MIXES: dict[str, Callable[[list[CandidateNode], list[Task], random.Random], list[Task]]] = {
-    "60% shared": lambda nodes, tasks, rng: _with_part(tasks, 0.6, lambda r: r.milli_per_gpu < 1000, rng),
-    "all shared": lambda nodes, tasks, rng: _with_part(tasks, 1.0, lambda r: r.milli_per_gpu < 1000, rng),
-    "20% multi-GPU": lambda nodes, tasks, rng: _with_part(tasks, 0.2, lambda r: r.count > 1, rng),
-    "50% multi-GPU": lambda nodes, tasks, rng: _with_part(tasks, 0.5, lambda r: r.count > 1, rng),
+    "60% shared": lambda nodes, tasks, rng: _with_share(tasks, 0.6, lambda r: r.milli_per_gpu < 1000, rng),
+    "all shared": lambda nodes, tasks, rng: _with_share(tasks, 1.0, lambda r: r.milli_per_gpu < 1000, rng),
+    "20% multi-GPU": lambda nodes, tasks, rng: _with_share(tasks, 0.2, lambda r: r.count > 1, rng),
+    "50% multi-GPU": lambda nodes, tasks, rng: _with_share(tasks, 0.5, lambda r: r.count > 1, rng),
     "twice the CPU-only tasks": _more_without_gpu,
     "33% bound to a model": _bound_to_models,
 }

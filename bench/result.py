@@ -1,7 +1,7 @@
 """One measured figure beside its budget.
 
-A figure is best given as a ratio to a baseline measured in the same run, because machines
-are noisy and differ; an absolute budget is for what a user would notice.
+Prefer a ratio to a baseline measured in the same run, because machines differ and are noisy. Use an absolute
+budget for what a user would notice.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Result:
-    """A figure: `value` in `unit`; the budget is met at or above `at_least`, at or under `at_most`."""
+    """A figure in `unit`, with an optional budget: at least `at_least` or at most `at_most`."""
 
     name: str
     value: float
@@ -20,14 +20,14 @@ class Result:
 
     @property
     def met(self) -> bool:
-        """Whether the budget is kept (a figure without a budget always is)."""
+        """Whether the budget is met; always true without a budget."""
         return (self.at_least is None or self.value >= self.at_least) and (
             self.at_most is None or self.value <= self.at_most
         )
 
     @property
     def budget(self) -> str:
-        """The budget in words."""
+        """The budget as text."""
         if self.at_least is not None:
             return f"≥ {self.at_least:g}"
         return f"≤ {self.at_most:g}" if self.at_most is not None else "–"

@@ -1,8 +1,7 @@
 """Measure the cost of polling a large Slurm cluster: 3,000 nodes and 20,000 GPU jobs every 15 seconds.
 
-The responses are generated here, so the figures are those of gpufleet and
-not of a controller. A refresh with few changes is compared with merely decoding the
-same response.
+The responses are generated here, so the figures contain no work of a controller. A refresh with few changes is
+compared with only decoding the same response.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """Measure the store: bulk writes, reads of a page, and a day of readings.
 
-The embedded PostgreSQL runs with fsync on, as in production. A day of readings is written with the
-same `append` and `compact_and_prune` as live readings. The values are a
-random walk with the resolution of drivers (whole percent and degrees, milliwatts,
-millijoules, MiB), so that they compress like real ones.
+The embedded PostgreSQL runs with fsync on, as in production. A day of readings is written with the same `append` and
+`compact_and_prune` as live readings. The values are a random walk with the resolution of drivers (whole percent and
+degrees, milliwatts, millijoules, MiB), so that they compress like real ones.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bench import kube_fleet
+from bench import fake_kube_api
 
 NODES, GPUS, PODS, HOLDING, JOBS = 12_500, 8, 30_000, 25_000, 3_750
 EVENTS_A_SECOND, SECONDS = 2_000, 15
@@ -21,7 +21,7 @@ VERSION = 100_000
 
 def node(number: int) -> dict[str, Any]:
     """Return a node of the client benchmark."""
-    return kube_fleet.node(number)
+    return fake_kube_api.node(number)
 
 
 def node_status(number: int) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def node_status(number: int) -> dict[str, Any]:
 
 def pod(number: int, version: int, phase: str = "Running") -> dict[str, Any]:
     """Return a worker: the first 25,000 hold 4 GPUs each, two on a node; the rest hold none."""
-    item = kube_fleet.pod(number, version)
+    item = fake_kube_api.pod(number, version)
     first = number % 2 * 4
     amount = "4" if number < HOLDING else "0"
     item["spec"]["nodeName"] = f"node-{number // 2 % NODES:05}"
@@ -133,4 +133,4 @@ def application() -> web.Application:
 
 
 if __name__ == "__main__":
-    asyncio.run(kube_fleet.serve(application()))
+    asyncio.run(fake_kube_api.serve(application()))
