@@ -1,10 +1,10 @@
-"""What tests of several rooms share: a real PostgreSQL, and logs that end with their test.
+"""Shared fixtures: a real PostgreSQL, and logging that is reset after each test.
 
     async def test_it(postgres_url: str) -> None: ...
     async def test_that(store: Store) -> None: ...
 
-One server runs for the session (one for each xdist worker), without fsync since nothing
-in it outlives the run; each test gets a database of its own, copied from a template.
+One server runs per session (one per xdist worker), without fsync because its data need not survive
+the run. Each test gets its own database, copied from a template.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(autouse=True)
-def _logs_as_before() -> Iterator[None]:
-    """Undo what a command set up: its log goes to a file that pytest closes after the test."""
+def _reset_logging() -> Iterator[None]:
+    """Undo the logging setup of a command: it writes to a file that pytest closes after the test."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -50,7 +50,7 @@ def _logs_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[DataDirectory]:
-    """The server of this session."""
+    """Run the server of this session."""
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-tests-"))
     cluster = prepare(folder / "postgres", folder / "run", folder / "log", durable=False)
     process = cluster.spawn(_OPTIONS)
@@ -65,8 +65,8 @@ def postgres() -> Iterator[DataDirectory]:
 
 
 @pytest.fixture(scope="session")
-def _made_data() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="gpufleet-made-"))
+def _prepared_data() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="gpufleet-prepared-"))
     prepare(folder / "postgres", folder / "run", folder / "log", durable=False)
     yield folder
     shutil.rmtree(folder)
@@ -74,10 +74,10 @@ def _made_data() -> Iterator[Path]:
 
 @pytest.fixture
 def empty_data() -> Iterator[Path]:
-    """A data directory for an embedded server.
+    """Return an empty data directory for an embedded server.
 
-    Not below `tmp_path`: each run of pytest by root closes that to the user whom PostgreSQL
-    runs as, also for a run that is under way.
+    Not below `tmp_path`: a run of pytest as root makes that unreadable for PostgreSQL's user,
+    even for other runs in progress.
     """
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-data-"))
     yield folder
@@ -85,33 +85,33 @@ def empty_data() -> Iterator[Path]:
 
 
 @pytest.fixture
-def data(empty_data: Path, _made_data: Path) -> Path:
-    """The same with a database in it, to save the time that making one takes."""
-    subprocess.run(["cp", "-a", str(_made_data / "postgres"), str(empty_data)], check=True)
+def data(empty_data: Path, _prepared_data: Path) -> Path:
+    """Return a data directory with a prepared database, which is faster than creating one."""
+    subprocess.run(["cp", "-a", str(_prepared_data / "postgres"), str(empty_data)], check=True)
     return empty_data
 
 
 @pytest.fixture
 def postgres_url(postgres: DataDirectory) -> Iterator[str]:
-    """A database of this test alone, with the tables of this program."""
+    """Create a database for this test with the current schema."""
     yield from _database(postgres, _template(postgres))
 
 
 @pytest.fixture
 def empty_postgres_url(postgres: DataDirectory) -> Iterator[str]:
-    """A database of this test alone in which nothing is made yet."""
+    """Create an empty database for this test."""
     yield from _database(postgres, "template0")
 
 
 @pytest.fixture
 def store_settings(postgres_url: str) -> StoreSettings:
-    """The settings of a store on the database of this test."""
+    """Return settings of a store on the database of this test."""
     return StoreSettings(url=postgres_url, pool_size=4, retry_timeout=5.0, start_timeout=10.0)
 
 
 @pytest.fixture
 async def store(store_settings: StoreSettings) -> AsyncIterator[Store]:
-    """A store on the database of this test."""
+    """Open a store on the database of this test."""
     async with open_store(store_settings) as opened:
         yield opened
 

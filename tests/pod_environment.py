@@ -1,8 +1,8 @@
-"""Run a program as it would find itself in a pod: the mounts that a kubelet makes, and nothing of the host's.
+"""Run a program with the mounts of a pod.
 
-The program gets a mount namespace of its own in which `/etc/hosts` comes from the pod's folder of the kubelet
-and the projected token of its service account lies where Kubernetes puts it. That takes no root where
-the kernel lets users have namespaces; where it does not, the tests that need it are skipped.
+The program gets its own mount namespace, in which `/etc/hosts` comes from the kubelet's directory of the pod and
+the service account token is at its usual path. This needs no root if the kernel allows user namespaces; otherwise
+the tests that need it are skipped.
 """
 
 import os
@@ -27,7 +27,7 @@ unset POD && exec "$@"
 def in_pod(
     uid: str, token: str, environ: Mapping[str, str], command: Sequence[str]
 ) -> "subprocess.CompletedProcess[str]":
-    """What became of `command` in the pod `uid` with that token and these variables."""
+    """Run `command` in the pod `uid` with a token and environment variables, and return the result."""
     _skip_without_namespaces()
     with tempfile.TemporaryDirectory() as folder:
         pod = Path(folder) / "var/lib/kubelet/pods" / uid
@@ -54,10 +54,10 @@ def _skip_without_namespaces() -> None:
         pytest.skip("no unshare on this machine")
     if not Path("/run").is_dir() or Path("/var/run").resolve() != Path("/run"):
         pytest.skip("/var/run is not /run on this machine")
-    tried = subprocess.run(
+    attempt = subprocess.run(
         ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/run"],
         capture_output=True,
         text=True,
     )
-    if tried.returncode:
-        pytest.skip(f"this machine lets nobody make a mount namespace: {tried.stderr.strip()}")
+    if attempt.returncode:
+        pytest.skip(f"this machine does not allow mount namespaces: {attempt.stderr.strip()}")

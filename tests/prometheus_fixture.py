@@ -1,7 +1,7 @@
-"""A real Prometheus for tests: found on PATH or in the cache, else taken from Debian's archive.
+"""Run a real Prometheus for tests, from PATH, the cache or Debian's archive.
 
-Unpacking the package needs no root. Where none can be had the tests that need it are skipped
-with the reason.
+Unpacking the package needs no root. Without Prometheus the tests that need it are skipped with
+the reason.
 """
 
 import shutil
@@ -26,7 +26,7 @@ class Binaries:
 
 
 def binaries() -> Binaries:
-    """Prometheus and its tool, or a skip that says what is missing."""
+    """Return Prometheus and promtool. Skip the test if they are missing."""
     folder = _on_path() or unpacked("prometheus") / "usr/bin"
     return Binaries(folder / "prometheus", folder / "promtool")
 
@@ -44,7 +44,7 @@ def free_port() -> int:
 
 @contextmanager
 def running_prometheus(config: str, openmetrics: str = "") -> Iterator[str]:
-    """The address of a Prometheus with this configuration and history; gone afterwards."""
+    """Run Prometheus with a configuration and history, and yield its address."""
     tools = binaries()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -93,4 +93,4 @@ def _wait(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.05)
-    raise AssertionError(f"prometheus did not get ready within 20 s: {log.read_text()[-500:]}")
+    raise AssertionError(f"prometheus was not ready within 20 s: {log.read_text()[-500:]}")

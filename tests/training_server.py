@@ -1,4 +1,4 @@
-"""A server of training numbers alone, over real sockets and a real store, for those who report to it."""
+"""Run a server with only the training routes, on a real socket and a real store."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ from gpufleet.store import Store
 
 @asynccontextmanager
 async def training_server(fleet: Fleet, store: Store) -> AsyncIterator[str]:
-    """The address of a server that takes numbers for the workloads of `fleet`."""
+    """Run a server that accepts training numbers for the workloads of `fleet`, and yield its address."""
     metrics = EmbeddedMetrics(fleet.cluster, store.readings, store.training, MetricsSettings())
     clusters = Clusters([Cluster(fleet.cluster, fleet, Listing(fleet), metrics)])
     routes = training_routes(clusters, store.training, WorkloadTokens(b"k" * 32))
