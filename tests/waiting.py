@@ -10,10 +10,12 @@ T = TypeVar("T")
 
 
 @overload
-async def wait_until(condition: Callable[[], Awaitable[T]], seconds: float = ...) -> T: ...
+async def wait_until(
+    condition: Callable[[], Awaitable[T]], seconds: float = ..., interval: float = ...
+) -> T: ...
 @overload
-async def wait_until(condition: Callable[[], T], seconds: float = ...) -> T: ...
-async def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+async def wait_until(condition: Callable[[], T], seconds: float = ..., interval: float = ...) -> T: ...
+async def wait_until(condition: Callable[[], Any], seconds: float = 30.0, interval: float = 0.005) -> Any:
     """Poll `condition` until its result, awaited if needed, is true. Return that result."""
     async with asyncio.timeout(seconds):
         while True:
@@ -22,7 +24,7 @@ async def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> Any
                 result = await result
             if result:
                 return result
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(interval)
 
 
 def block_until(condition: Callable[[], T], seconds: float = 30.0) -> T:

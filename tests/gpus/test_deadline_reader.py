@@ -1,11 +1,12 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pynvml  # noqa: F401 - imported before the clock of a deadline runs
 import pytest
 from tests.shim.nvml import NvmlShim, machine, uuid
+from tests.waiting import wait_until
 
 from gpufleet.errors import DevicesUnavailable
 from gpufleet.gpus.drivers.deadline_reader import DeadlineReader
@@ -31,14 +32,8 @@ async def reader(nvml_shim: NvmlShim, clock: Clock) -> AsyncIterator[DeadlineRea
     reader = DeadlineReader(NvmlReader, deadline=0.5, min_backoff=10, max_backoff=40, max_stuck=3, now=clock)
     yield reader
     nvml_shim.unhang()
-    await eventually(lambda: reader.stuck == 0)
+    await wait_until(lambda: reader.stuck == 0)
     await reader.close()
-
-
-async def eventually(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0.01)
 
 
 def driver_threads() -> int:
@@ -86,7 +81,7 @@ async def test_a_new_thread_answers_once_the_driver_works_again(
     with pytest.raises(DevicesUnavailable):
         await reader.readings()
     nvml_shim.unhang()
-    await eventually(lambda: reader.stuck == 0)
+    await wait_until(lambda: reader.stuck == 0)
     assert len(await reader.readings()) == 8, "a thread that returned ends the backoff"
     assert reader.silent_since is None
 
@@ -117,7 +112,7 @@ async def test_backoff_doubles_up_to_its_maximum(
             await reader.readings()
         clock.time += pause
     nvml_shim.unhang()
-    await eventually(lambda: reader.stuck == 0)
+    await wait_until(lambda: reader.stuck == 0)
 
 
 async def test_a_driver_that_hangs_on_open_does_not_block(
@@ -202,7 +197,7 @@ async def test_a_driver_that_returns_errors_is_not_silent(
         await reader.readings()
     nvml_shim.fail("nvmlInitWithFlags", 9)
     nvml_shim.unhang()
-    await eventually(lambda: reader.stuck == 0)
+    await wait_until(lambda: reader.stuck == 0)
     with pytest.raises(DevicesUnavailable, match="Driver Not Loaded"):
         await reader.readings()
     assert reader.silent_since is None

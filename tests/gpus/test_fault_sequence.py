@@ -1,17 +1,20 @@
 """Reader, topology and health tracker together on the NVML shim, as the agent uses them."""
 
 import asyncio
+import threading
 import time
 
 import pynvml  # noqa: F401 - imported before the clock of a deadline runs
 import pytest
 from tests.shim.nvml import NvmlShim, uuid
+from tests.waiting import wait_until
 
 from gpufleet.errors import DevicesUnavailable
 from gpufleet.gpus.drivers.deadline_reader import DeadlineReader
 from gpufleet.gpus.drivers.nvml import NvmlReader
 from gpufleet.gpus.health import HealthTracker
 from gpufleet.gpus.topology import GpuPosition, gpu_positions
+from gpufleet.model.device import DeviceReading
 from gpufleet.model.node import Health
 
 
@@ -52,19 +55,25 @@ async def test_faults_are_detected_and_recovered_one_after_another(nvml_shim: Nv
     assert "has not answered since" in tracker.verdict(uuid(0)).reason
 
     nvml_shim.unhang()
-    async with asyncio.timeout(10):
-        while reader.stuck:  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0.01)
+    await wait_until(lambda: not reader.stuck)
     assert await check(reader, tracker) == [healthy] * 8
     await reader.close()
 
 
 async def test_a_cancelled_call_does_not_affect_later_calls(nvml_shim: NvmlShim) -> None:
-    reader = DeadlineReader(NvmlReader, deadline=5)
+    entered = threading.Event()
+
+    class AnnouncedReader(NvmlReader):
+        def readings(self) -> tuple[DeviceReading, ...]:
+            entered.set()
+            return super().readings()
+
+    reader = DeadlineReader(AnnouncedReader, deadline=5)
     await reader.readings()
     nvml_shim.hang("nvmlDeviceGetTemperature")
+    entered.clear()
     pending = asyncio.create_task(reader.readings())
-    await asyncio.sleep(0.05)
+    await wait_until(entered.is_set)
     pending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await pending

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from aiohttp import web
 from tests.kubernetes.faulty_server import FaultyServer, hang, status
-from tests.kubernetes.test_reflector import until
+from tests.waiting import wait_until
 
 from gpufleet.kubernetes import (
     LEASES,
@@ -52,6 +52,13 @@ def candidate(server: FaultyServer, name: str, *, ahead: float = 0.0) -> tuple[K
     return client, LeaderElection(client, "default", "one-lease", name, TERMS)
 
 
+def renewed_for(server: FaultyServer) -> float:
+    """Return the seconds between the acquisition of the lease and its last renewal."""
+    spec = server.objects["one-lease"]["spec"]
+    acquired, renewed = (datetime.fromisoformat(spec[key]) for key in ("acquireTime", "renewTime"))
+    return (renewed - acquired).total_seconds()
+
+
 async def stop(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait((task,))
@@ -63,13 +70,14 @@ async def test_a_second_candidate_takes_over_immediately_when_the_leader_ends() 
         (client_a, a), (client_b, b) = candidate(server, "a"), candidate(server, "b", ahead=3600.0)
         async with client_a, client_b:
             first = asyncio.create_task(a.run(reign.lead("a")))
-            await until(lambda: a.leading)
+            await wait_until(lambda: a.leading)
             second = asyncio.create_task(b.run(reign.lead("b")))
-            await asyncio.sleep(1.3)
+            # Real time: a lease is shorter than this only if it is never renewed.
+            await wait_until(lambda: renewed_for(server) > TERMS.lease_duration)
             assert (reign.history, b.leading, b.leader) == (["a"], False, "a")
             await stop(first)
             assert server.objects["one-lease"]["spec"]["holderIdentity"] in ("", "b"), "it was given back"
-            await until(lambda: b.leading)
+            await wait_until(lambda: b.leading)
             lease = await client_b.get(LEASES, "one-lease", "default")
             assert lease.spec.holder_identity == "b"
             assert lease.spec.lease_transitions == 1
@@ -86,9 +94,9 @@ async def test_renewals_do_not_queue_behind_other_requests() -> None:
         waiting = [asyncio.create_task(client.read_json("/version")) for _ in range(20)]
         election = LeaderElection(client, "default", "one-lease", "a", TERMS)
         leader = asyncio.create_task(election.run(reign.lead("a")))
-        await until(lambda: election.leading)
+        await wait_until(lambda: election.leading)
         renewed = server.version
-        await until(lambda: server.version > renewed)
+        await wait_until(lambda: server.version > renewed)
         assert not all(task.done() for task in waiting), "they have their turns in minutes"
         await stop(leader)
         for task in waiting:
@@ -107,7 +115,7 @@ async def test_a_leader_that_ends_during_a_renewal_releases_the_lease() -> None:
         client, election = candidate(server, "a")
         async with client:
             leader = asyncio.create_task(election.run(reign.lead("a")))
-            await until(lambda: election.leading)
+            await wait_until(lambda: election.leading)
             server.faults["PUT"].append(renew_without_a_word)
             await asyncio.wait_for(done.wait(), 10)
             await stop(leader)
@@ -120,20 +128,20 @@ async def test_an_isolated_leader_stops_before_another_starts_and_becomes_a_cand
         (client_a, a), (client_b, b) = candidate(server, "a"), candidate(server, "b")
         async with client_a, client_b:
             first = asyncio.create_task(a.run(reign.lead("a")))
-            await until(lambda: reign.now == {"a"})
+            await wait_until(lambda: reign.now == {"a"})
             second = asyncio.create_task(b.run(reign.lead("b")))
 
             def cut_off_a(request: web.Request) -> web.Response | None:
                 return status(503, "Unavailable") if request.headers["Authorization"] == "Bearer a" else None
 
             server.refuse = cut_off_a
-            await until(lambda: not a.leading)
+            await wait_until(lambda: not a.leading)
             assert "b" not in reign.now
-            await until(lambda: reign.now == {"b"})
+            await wait_until(lambda: reign.now == {"b"})
             server.refuse = lambda request: None
-            await until(lambda: a.leader == "b")
+            await wait_until(lambda: a.leader == "b")
             await stop(second)
-            await until(lambda: reign.now == {"a"})
+            await wait_until(lambda: reign.now == {"a"})
             await stop(first)
     assert reign.history == ["a", "b", "a"]
 
@@ -144,9 +152,9 @@ async def test_a_hanging_server_ends_leadership_in_time() -> None:
         client, election = candidate(server, "a")
         async with client:
             task = asyncio.create_task(election.run(reign.lead("a")))
-            await until(lambda: reign.now == {"a"})
+            await wait_until(lambda: reign.now == {"a"})
             server.faults["GET"].extend([hang] * 50)
-            await until(lambda: not reign.now)
+            await wait_until(lambda: not reign.now)
             assert not election.leading
             await stop(task)
 
@@ -180,8 +188,9 @@ async def test_one_of_many_candidates_leads() -> None:
     async with server.serving():
         pairs = [candidate(server, f"c{number}") for number in range(8)]
         tasks = [asyncio.create_task(e.run(reign.lead(e.identity))) for _, e in pairs]
-        await until(lambda: any(e.leading for _, e in pairs))
-        await asyncio.sleep(0.5)
+        await wait_until(lambda: all(e.leader for _, e in pairs))
+        renewed = server.version
+        await wait_until(lambda: server.version >= renewed + 5)
         assert sum(e.leading for _, e in pairs) == len(reign.now) == 1
         for task in tasks:
             await stop(task)

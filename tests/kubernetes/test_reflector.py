@@ -3,7 +3,8 @@
 import asyncio
 import dataclasses
 import gc
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import psutil
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kubernetes import faulty_server as faults
 from tests.kubernetes.faulty_server import FAST, Fault, FaultyServer, answer
+from tests.waiting import wait_until
 
 from gpufleet.kubernetes import (
     LEASES,
@@ -78,14 +80,8 @@ class Followed:
         return {item.metadata.name: item.metadata.resource_version for item in self.reflector.cache}
 
     async def converges(self) -> None:
-        await until(lambda: self.versions() == self.server.truth())
+        await wait_until(lambda: self.versions() == self.server.truth())
         assert self.replica.versions() == self.server.truth()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  (what it waits for happens on the other side of a socket)
-            await asyncio.sleep(0.002)
 
 
 @asynccontextmanager
@@ -111,7 +107,7 @@ async def test_a_list_is_fetched_in_pages_and_followed_by_a_watch() -> None:
     async with following(server, page_size=10) as followed:
         await followed.reflector.synced()
         await followed.converges()
-        await until(lambda: followed.reflector.state.watching)
+        await wait_until(lambda: followed.reflector.state.watching)
         assert [verb for verb, _ in server.requests] == ["GET", "GET", "GET", "WATCH"]
         await server.put("gpu-03")
         await server.remove("gpu-04")
@@ -135,7 +131,7 @@ async def test_a_broken_watch_loses_nothing(name: str) -> None:
         await server.remove("b")
         await server.put("c")
         await followed.converges()
-        await until(lambda: followed.reflector.state.watching)
+        await wait_until(lambda: followed.reflector.state.watching)
         lists = sum(verb == "GET" for verb, _ in server.requests)
         assert lists == (2 if name in ("410", "gone") else 1), "only a forgotten version costs another list"
         assert len(server.requests) <= 5
@@ -146,7 +142,7 @@ async def test_objects_deleted_before_a_new_list_are_removed() -> None:
     for name in "abc":
         await server.put(name)
     async with following(server) as followed:
-        await until(lambda: followed.reflector.state.watching)
+        await wait_until(lambda: followed.reflector.state.watching)
         server.faults["WATCH"].append(answer(410, "Expired"))
         server.faults["GET"].append(answer(500, "InternalError"))
         await server.remove("a")
@@ -206,7 +202,7 @@ async def test_a_silent_watch_is_closed_after_the_idle_timeout() -> None:
     await server.put("a")
     server.faults["WATCH"].append(faults.fall_silent)
     async with following(server, timings=dataclasses.replace(FAST, idle_timeout=0.5)) as followed:
-        await until(lambda: followed.reflector.state.watching)
+        await wait_until(lambda: followed.reflector.state.watching)
         await server.put("a")
         await followed.converges()
         assert [verb for verb, _ in server.requests][:3] == ["GET", "WATCH", "WATCH"]
@@ -221,12 +217,12 @@ async def test_a_watch_resumes_after_a_server_restart_without_a_new_list() -> No
         reflector = Reflector(client, LEASES, timings=FAST)
         task = asyncio.create_task(reflector.run())
         async with server.serving(port=port):
-            await until(lambda: reflector.state.watching)
-        await until(lambda: not reflector.state.watching)
+            await wait_until(lambda: reflector.state.watching)
+        await wait_until(lambda: not reflector.state.watching)
         await server.put("b")
         assert reflector.cache.get("b", "default") is None
         async with server.serving(port=port):
-            await until(lambda: reflector.cache.get("b", "default") is not None)
+            await wait_until(lambda: reflector.cache.get("b", "default") is not None)
             assert reflector.state.lists == 1
             task.cancel()
             await asyncio.wait((task,))
@@ -242,10 +238,10 @@ async def test_a_server_that_lost_its_history_is_listed_again() -> None:
             await client.write_json("POST", path, {**made, "metadata": {"name": name}})
         reflector = Reflector(client, LEASES, Selection(namespace="default"), timings=FAST)
         task = asyncio.create_task(reflector.run())
-        await until(lambda: reflector.state.watching)
+        await wait_until(lambda: reflector.state.watching)
     async with KubeLite(port=port), client:
         await client.write_json("POST", path, {**made, "metadata": {"name": "new"}})
-        await until(lambda: reflector.cache.keys() == {("default", "new")})
+        await wait_until(lambda: reflector.cache.keys() == {("default", "new")})
         task.cancel()
         await asyncio.wait((task,))
 
@@ -256,17 +252,16 @@ async def test_requests_stay_few_while_every_watch_fails_immediately() -> None:
     server.faults["WATCH"].extend([faults.end_at_once] * 10_000)
     async with following(server) as followed:
         await followed.reflector.synced()
-        before = len(server.requests)
-        await asyncio.sleep(0.5)
-        made = len(server.requests) - before
-    # The maximum backoff is 10 to 20 ms; a busy loop would make thousands of requests.
-    assert made <= 75
+        before, began = len(server.requests), time.monotonic()
+        await wait_until(lambda: len(server.requests) >= before + 40)
+        # Real time: the maximum backoff is 10 to 20 ms. A busy loop makes 40 requests in a few milliseconds.
+        assert time.monotonic() - began > 0.25
 
 
 async def test_ten_thousand_events_arrive_in_few_batches() -> None:
     server = FaultyServer()
     async with following(server) as followed:
-        await until(lambda: followed.reflector.state.watching)
+        await wait_until(lambda: followed.reflector.state.watching)
         for number in range(10_000):
             name = f"gpu-{number % 700:03}"
             if number % 10 == 9:
@@ -287,7 +282,7 @@ async def test_an_object_that_does_not_decode_is_skipped() -> None:
         assert set(followed.versions()) == {"good"}
         await server.put("bad", spec={"holderIdentity": [1]})
         await server.put("better")
-        await until(lambda: set(followed.versions()) == {"good", "better"})
+        await wait_until(lambda: set(followed.versions()) == {"good", "better"})
         assert followed.reflector.state.resource_version == str(server.version)
         assert len(server.requests) == 2
 
@@ -296,11 +291,11 @@ async def test_an_object_that_no_longer_decodes_is_removed_when_it_is_deleted() 
     server = FaultyServer()
     await server.put("once-good")
     async with following(server) as followed:
-        await until(lambda: followed.reflector.state.watching)
+        await wait_until(lambda: followed.reflector.state.watching)
         await server.put("once-good", spec={"holderIdentity": 7})
         await server.remove("once-good")
         await server.put("later")
-        await until(lambda: "later" in followed.versions())
+        await wait_until(lambda: "later" in followed.versions())
         await followed.converges()
 
 
@@ -313,7 +308,7 @@ async def test_a_listener_that_raises_does_not_affect_the_others() -> None:
 
         followed.reflector.subscribe(broken)
         later = Replica()
-        await until(lambda: followed.reflector.state.watching)
+        await wait_until(lambda: followed.reflector.state.watching)
         await server.put("a")
         await followed.converges()
         end = followed.reflector.subscribe(later)
@@ -327,16 +322,16 @@ async def test_a_listener_that_raises_does_not_affect_the_others() -> None:
 async def test_a_lost_watch_shows_in_the_lag_and_the_error() -> None:
     server = FaultyServer()
     async with following(server) as followed:
-        await until(lambda: followed.reflector.state.watching)
+        await wait_until(lambda: followed.reflector.state.watching)
         server.faults["WATCH"].extend([answer(503, "ServiceUnavailable")] * 10_000)
         await server.put("a")
         server.compact()
-        await until(lambda: "ServiceUnavailable on demand" in followed.reflector.state.error)
-        await until(lambda: followed.reflector.state.lag > 0.01)
+        await wait_until(lambda: "ServiceUnavailable on demand" in followed.reflector.state.error)
+        await wait_until(lambda: followed.reflector.state.lag > 0.01)
         assert not followed.reflector.state.watching
         server.faults.clear()
         await followed.converges()
-        await until(lambda: followed.reflector.state.lag == 0.0)
+        await wait_until(lambda: followed.reflector.state.lag == 0.0)
         assert followed.reflector.state.error == "", "the watch stands, and may stand for minutes"
 
 
@@ -344,17 +339,16 @@ async def test_hundreds_of_broken_watches_leak_no_socket_and_no_task() -> None:
     server = FaultyServer()
     await server.put("a")
     async with following(server) as followed:
-        await until(lambda: followed.reflector.state.watching)
+        await wait_until(lambda: followed.reflector.state.watching)
         process, tasks = psutil.Process(), len(asyncio.all_tasks())
-        await asyncio.sleep(0.05)
         sockets = process.num_fds()
         for fault in list(WATCH_FAULTS.values()) * 20:
             server.faults["WATCH"].append(fault)
         await server.put("a")
         server.compact()
-        await until(lambda: not server.faults["WATCH"], seconds=30)
+        await wait_until(lambda: not server.faults["WATCH"], seconds=30)
         await followed.converges()
-        await until(lambda: followed.reflector.state.watching)
+        await wait_until(lambda: followed.reflector.state.watching)
         gc.collect()
         assert len(asyncio.all_tasks()) <= tasks + 2
         assert process.num_fds() <= sockets + 4

@@ -4,6 +4,7 @@ import dataclasses
 import asyncpg
 import pytest
 import structlog
+from tests.waiting import wait_until
 
 from gpufleet.errors import OperationRefused, SettingsError, StoreUnavailable
 from gpufleet.runtime.settings import StoreSettings
@@ -106,13 +107,15 @@ async def test_a_slow_query_is_canceled_and_the_message_names_the_setting(
 async def test_an_exhausted_pool_is_reported(store_settings: StoreSettings) -> None:
     settings = dataclasses.replace(store_settings, pool_size=2, query_timeout=0.3)
     async with open_database(settings.url, settings) as database:
-        hold = asyncio.Event()
+        hold, occupied = asyncio.Event(), 0
 
         async def occupy(_connection: asyncpg.Connection) -> None:
+            nonlocal occupied
+            occupied += 1
             await hold.wait()
 
         busy = [asyncio.create_task(database.transaction(occupy)) for _ in range(2)]
-        await asyncio.sleep(0.05)
+        await wait_until(lambda: occupied == 2)
         with pytest.raises(StoreUnavailable, match=r"no database connection became free .*pool_size is 2"):
             await database.fetchval("SELECT 1")
         hold.set()
@@ -153,7 +156,7 @@ async def test_writes_to_a_read_only_database_wait_until_it_is_writable(
     await database.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     await _drop_connections(store_settings)
     writing = asyncio.create_task(database.execute("INSERT INTO item VALUES (1, 'at last')"))
-    await asyncio.sleep(0.3)
+    await wait_until(lambda: database.counts.repeats >= 2)
     assert not writing.done()
     connection = await asyncpg.connect(
         store_settings.url, server_settings={"default_transaction_read_only": "off"}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.store.processes import servers_of
+from tests.waiting import wait_until
 
 from gpufleet.errors import OperationRefused, StoreUnavailable
 from gpufleet.runtime.settings import StoreSettings
@@ -66,9 +67,7 @@ async def test_an_orphaned_server_is_replaced(data: Path) -> None:
         cluster = server.cluster
     orphan = cluster.spawn({})  # as if the wrapper had been killed too
     try:
-        while cluster.postmaster() is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-        left = cluster.postmaster()
+        left = await wait_until(cluster.postmaster)
         async with embedded_server(settings_for(data)):
             assert cluster.postmaster() not in (None, left)
     finally:

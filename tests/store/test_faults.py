@@ -14,6 +14,7 @@ import asyncpg
 import psutil
 import pytest
 from tests.store.processes import servers_of
+from tests.waiting import wait_until
 
 from gpufleet.errors import StoreUnavailable
 from gpufleet.runtime.settings import StoreSettings
@@ -58,16 +59,17 @@ async def test_a_database_killed_under_load_keeps_all_acknowledged_data(data: Pa
             acknowledged.add(number)
             number += 4
 
+    async def twenty_more() -> None:
+        before = len(acknowledged)
+        await wait_until(lambda: len(acknowledged) >= before + 20, 60)
+
     async with open_store(settings) as store:
         await store.database.execute(TABLE)
         workers = [asyncio.create_task(load(store, worker)) for worker in range(4)]
         for _ in range(2):
-            await asyncio.sleep(0.4)
-            before = len(acknowledged)
+            await twenty_more()
             os.kill(postmaster(data), signal.SIGKILL)
-            async with asyncio.timeout(60):
-                while len(acknowledged) < before + 20:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await twenty_more()
         stop.set()
         await asyncio.gather(*workers)
         complete, partial = await complete_and_partial(store)

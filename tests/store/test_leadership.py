@@ -2,6 +2,7 @@ import asyncio
 
 import asyncpg
 import pytest
+from tests.waiting import wait_until
 
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import Leadership, Store, lead
@@ -23,11 +24,21 @@ async def end_sessions(settings: StoreSettings) -> None:
         await connection.close()
 
 
-async def test_the_next_candidate_leads_when_the_leader_exits(store_settings: StoreSettings) -> None:
+async def test_the_next_candidate_leads_when_the_leader_exits(
+    store_settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = candidate(store_settings), candidate(store_settings)
     async with first:
+        tries = 0
+
+        async def try_lock() -> bool:
+            nonlocal tries
+            tries += 1
+            return await Leadership._try_lock(second)
+
+        monkeypatch.setattr(second, "_try_lock", try_lock)
         waiting = asyncio.create_task(second.__aenter__())
-        await asyncio.sleep(0.3)
+        await wait_until(lambda: tries > 3)
         assert (first.held, waiting.done()) == (True, False)
     assert first.lost.is_set()
     assert await asyncio.wait_for(waiting, 5) is second
