@@ -32,7 +32,7 @@ def measure() -> Iterator[Result]:
     note = f"{seconds:.1f} s to roll up ({cpu:.1f} s of CPU), {stored:.1f} s to store"
     yield Result("an hour of 100,000 GPUs rolled up and stored", seconds + stored, "s", at_most=10, note=note)
     yield Result("the same hour stored again", again, "s")
-    yield Result("rows made", len(hour.workloads) + len(hour.labels) + len(hour.namespaces) + 1, "rows")
+    yield Result("rows created", len(hour.workloads) + len(hour.labels) + len(hour.namespaces) + 1, "rows")
     yield Result(
         "peak memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "MiB", at_most=1024
     )

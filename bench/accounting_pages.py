@@ -69,9 +69,9 @@ async def _all(folder: Path) -> list[Result]:
     async with open_store(StoreSettings(data=folder / "data", query_timeout=900.0)) as store:
         started = time.perf_counter()
         await _make(store)
-        made = time.perf_counter() - started
+        seconds = time.perf_counter() - started
         return [
-            Result(f"{ROWS:,} rows of workload hours made", made, "s"),
+            Result(f"{ROWS:,} rows of workload hours created", seconds, "s"),
             *await _pages(store),
             *await _reports(store),
         ]

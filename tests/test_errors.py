@@ -1,4 +1,4 @@
-"""Messages about connections that fail."""
+"""Test the messages for failed connections."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""The reporter, over real sockets to the real routes."""
+"""Test the reporter over real sockets to the real routes."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 
 class Place:
-    """A server that can be started and stopped at one address."""
+    """A server that tests can start and stop at one address."""
 
     def __init__(self, store: Store) -> None:
         fleet = known_fleet()
@@ -109,7 +109,7 @@ async def test_steps_within_one_millisecond_are_all_kept(place: Place) -> None:
     assert [point.value for point in sorted(losses, key=lambda point: point.time)] == list(range(50))
 
 
-async def test_numbers_wait_while_the_server_is_away(place: Place) -> None:
+async def test_numbers_are_buffered_while_the_server_is_unavailable(place: Place) -> None:
     report = reporter("http://127.0.0.1:9")
     report.log(step=1, loss=2.5)
     assert not await asyncio.to_thread(report.flush, 0.3)
@@ -163,7 +163,7 @@ def test_nothing_is_reported_without_an_address() -> None:
     assert (report.sent, report._thread) == (0, None)
 
 
-def test_a_script_that_ends_sends_the_rest_and_is_not_delayed() -> None:
+def test_a_script_sends_the_rest_at_exit_without_delay() -> None:
     script = (
         "from gpufleet.report import Reporter\nReporter('http://127.0.0.1:9', 'x', at_exit=0.5).log(loss=1)\n"
     )
@@ -224,25 +224,25 @@ ONE_LINE = "import sys; from gpufleet.report import Reporter; report = Reporter(
 
 
 @pytest.mark.parametrize("downward", [{}, {"POD_UID": UID}], ids=["by its mounts", "by the downward API"])
-async def test_inside_a_pod_it_finds_itself_and_its_token(store: Store, downward: dict[str, str]) -> None:
+async def test_inside_a_pod_it_finds_its_workload_and_token(store: Store, downward: dict[str, str]) -> None:
     fleet = Fleet("prod")
     fleet.put_node(FleetNode(name="a", gpu_count=8))
     fleet.put_pod(FleetPod(uid=UID, name="train", namespace="ml", node="a", gpus=1, phase=Status.RUNNING))
-    said = "sys.exit(not report.flush(30))"
+    script_end = "sys.exit(not report.flush(30))"
     async with training_server(fleet, store) as url:
         done = await asyncio.to_thread(
             in_pod,
             UID,
             "token-of-the-pod",
             {"GPUFLEET_URL": url, "RANK": "2", **downward},
-            [sys.executable, "-c", ONE_LINE.format(said)],
+            [sys.executable, "-c", ONE_LINE.format(script_end)],
         )
     assert (done.returncode, done.stderr) == (0, "")
     (point,) = await store.training.read(UID, 0, 1e11)
     assert (point.metric, point.value, point.rank) == ("loss", 1.5, 2)
 
 
-def test_inside_a_pod_the_token_is_read_where_kubernetes_puts_it() -> None:
+def test_inside_a_pod_the_mounted_token_is_read() -> None:
     script = "import os; from gpufleet.report import find_token; print(find_token(os.environ))"
     done = in_pod(UID, "token-of-the-pod\n", {}, [sys.executable, "-c", script])
     assert (done.stdout, done.stderr) == ("token-of-the-pod\n", "")
@@ -263,7 +263,7 @@ def test_it_finds_its_rank() -> None:
 
 
 class Elsewhere(BaseHTTPRequestHandler):
-    """Sends everybody to another address, as a gateway from http to https does."""
+    """Redirects every request, as a gateway from http to https does."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -344,7 +344,7 @@ async def test_more_names_than_the_server_keeps_leave_the_first_ones(place: Plac
     assert (report.sent, report.dropped, report.faults) == (200, 206, 0)
 
 
-def test_a_clock_that_is_set_back_is_followed() -> None:
+def test_a_clock_that_is_set_back_is_tolerated() -> None:
     report = reporter("http://127.0.0.1:9", at_exit=0.0)
     report._thread = threading.current_thread()  # nothing is sent meanwhile
     report.log(loss=1.0)
@@ -355,7 +355,7 @@ def test_a_clock_that_is_set_back_is_followed() -> None:
 
 
 class OfAllRanks(float):
-    """A DTensor, as far as it matters: reading it asks the other ranks."""
+    """A minimal DTensor: reading it needs the other ranks."""
 
     read = False
 

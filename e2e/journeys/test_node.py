@@ -128,10 +128,10 @@ def test_numbers_in_a_pod_log_reach_the_top_level_workload(
 
 def _report_loss_in_log(system: System, users: Users, owner: Json, loss: float) -> Json:
     """Write a loss into the log of the owner's pod and wait for it in the API."""
-    made = _pod_of(system, users, owner["kind"])
-    users.running(made["metadata"]["name"])
+    created = _pod_of(system, users, owner["kind"])
+    users.running(created["metadata"]["name"])
     written_at = int(time.time() * 1000)
-    _log(system, made, loss, written_at)
+    _log(system, created, loss, written_at)
     path = f"/api/workloads/{owner['metadata']['uid']}/trainingPerformance"
     expected = {"metric": "loss", "value": loss, "timestamp": written_at}
 
@@ -153,8 +153,8 @@ def _deployment(users: Users) -> Json:
         "template": _template(template),
     }
     body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "trainer"}, "spec": spec}
-    made: Json = users.cluster.api.create(f"/apis/apps/v1/namespaces/{users.namespace}/deployments", body)
-    return {**made, "kind": "Deployment"}
+    created: Json = users.cluster.api.create(f"/apis/apps/v1/namespaces/{users.namespace}/deployments", body)
+    return {**created, "kind": "Deployment"}
 
 
 def _pytorch_job(users: Users) -> Json:
@@ -188,13 +188,13 @@ def _pod_of(system: System, users: Users, kind: str) -> Json:
     def found() -> Json | None:
         return next((p for p in users.pods() if p["metadata"]["labels"].get("app") == kind.lower()), None)
 
-    made: Json = system.cluster.wait_for(f"the pod of the {kind}", found)
-    return made
+    found_pod: Json = system.cluster.wait_for(f"the pod of the {kind}", found)
+    return found_pod
 
 
-def _log(system: System, made: Json, loss: float, milliseconds: int) -> Path:
+def _log(system: System, created: Json, loss: float, milliseconds: int) -> Path:
     """Write a line of Megatron-LM in the kubelet's log format."""
-    meta = made["metadata"]
+    meta = created["metadata"]
     folder = (
         system.processes.pod_logs("node-b") / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / "main"
     )

@@ -168,10 +168,10 @@ function Gpu(props: { gpu: NodeGpu; chosen: boolean; unnamed: string }) {
 
 function History(props: { name: string; query: Record<string, string> }) {
   const span = (props.query["span"] ?? "1h") as Span;
-  const asked = useSpan(span);
+  const range = useSpan(span);
   const graphs = useResource<Record<string, Graph>>(
     `api/nodes/${encodeURIComponent(props.name)}/metrics`,
-    { cluster: props.query["cluster"], ...asked },
+    { cluster: props.query["cluster"], ...range },
     { every: 60_000, same: `history ${span}` },
   );
   return (
@@ -187,7 +187,7 @@ function History(props: { name: string; query: Record<string, string> }) {
       }
     >
       <Loaded of={graphs} missing="This server has no node history" lines={6}>
-        {(data) => <Graphs graphs={data} from={asked.start} to={asked.end} />}
+        {(data) => <Graphs graphs={data} from={range.start} to={range.end} />}
       </Loaded>
     </Card>
   );

@@ -45,10 +45,10 @@ export function UsagePage(props: { query: Record<string, string> }) {
     dimension_type: by,
   });
   const key = query["key"] || keys.data?.[0] || "";
-  const asked = { cluster, period: periodOf(days), group_by: labelled ? `${by}:${key}` : by };
+  const params = { cluster, period: periodOf(days), group_by: labelled ? `${by}:${key}` : by };
   const report = useResource<Report>(
     labelled && !key ? null : REPORT,
-    { ...asked, series: LINES, groups: MAX_GROUPS },
+    { ...params, series: LINES, groups: MAX_GROUPS },
     { every: 300_000 },
   );
   return (
@@ -89,7 +89,12 @@ export function UsagePage(props: { query: Record<string, string> }) {
           lines={9}
         >
           {(data) => (
-            <UsageReport report={data} heading={labelled ? key : by} asked={asked} query={query} />
+            <UsageReport
+              report={data}
+              heading={labelled ? key : by}
+              params={params}
+              query={query}
+            />
           )}
         </Loaded>
       )}
@@ -166,7 +171,7 @@ function subtitle(days: Days, report: Report | undefined): string {
 function UsageReport(props: {
   report: Report;
   heading: string;
-  asked: Params;
+  params: Params;
   query: Record<string, string>;
 }) {
   const { report, heading } = props;
@@ -203,7 +208,7 @@ function UsageReport(props: {
         <Card
           title={`GPU hours by ${heading}`}
           flush
-          aside={<Tools asked={props.asked} heading={heading} />}
+          aside={<Tools params={props.params} heading={heading} />}
         >
           <Table
             report={report}
@@ -260,13 +265,13 @@ function Stat(props: { label: string; value: string; sub: string }) {
   );
 }
 
-function Tools(props: { asked: Params; heading: string }) {
+function Tools(props: { params: Params; heading: string }) {
   const [failed, setFailed] = useState("");
   const saveCsv = () =>
-    readText(addressOf(REPORT, { ...props.asked, format: "csv" }))
+    readText(addressOf(REPORT, { ...props.params, format: "csv" }))
       .then((text) =>
         save(
-          `gpu-hours-by-${props.heading}-${props.asked["period"]}.csv`.replace(/[^\w.-]+/g, "-"),
+          `gpu-hours-by-${props.heading}-${props.params["period"]}.csv`.replace(/[^\w.-]+/g, "-"),
           text,
         ),
       )

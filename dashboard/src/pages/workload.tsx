@@ -149,10 +149,10 @@ function Stat(props: { label: string; value: string; sub: string }) {
 function GpuGraphs(props: { workload: WorkloadDetail; query: Record<string, string> }) {
   const chosen = (props.query["span"] ?? "1h") as Span;
   const { workload } = props;
-  const asked = useSpan(chosen, workload.endTime);
+  const range = useSpan(chosen, workload.endTime);
   const graphs = useResource<Record<string, Graph>>(
     `api/workloads/${encodeURIComponent(workload.uid)}/metrics`,
-    { cluster: props.query["cluster"], ...asked },
+    { cluster: props.query["cluster"], ...range },
     { every: 60_000, same: `graphs ${chosen}` },
   );
   return (
@@ -169,7 +169,7 @@ function GpuGraphs(props: { workload: WorkloadDetail; query: Record<string, stri
       }
     >
       <Loaded of={graphs} lines={6}>
-        {(data) => <Graphs graphs={data} from={asked.start} to={asked.end} />}
+        {(data) => <Graphs graphs={data} from={range.start} to={range.end} />}
       </Loaded>
     </Card>
   );
