@@ -74,12 +74,14 @@ class EngineServer:
         finally:
             await runner.cleanup()
 
-    def emit(self, id: str, action: str) -> None:
-        """Send an event to the listeners that filter for the action."""
+    def emit(self, id: str, action: str) -> int:
+        """Send an event to the listeners that filter for the action; return their number."""
         line = json.dumps({"Type": "container", "Action": action, "Actor": {"ID": id}}).encode() + b"\n"
-        for listener, actions in self._listeners.items():
-            if action.partition(":")[0] in actions:
-                listener.put_nowait(line)
+        name = action.partition(":")[0]
+        listeners = [listener for listener, actions in self._listeners.items() if name in actions]
+        for listener in listeners:
+            listener.put_nowait(line)
+        return len(listeners)
 
     @web.middleware
     async def _fail(self, request: web.Request, handler: Any) -> web.StreamResponse:

@@ -4,7 +4,6 @@ import datetime
 import ipaddress
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.debian import unpacked
+from tests.waiting import block_until
 
 
 class Authority:
@@ -94,11 +94,8 @@ def behind_tls(engine: Path, folder: Path) -> Iterator[Guarded]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + 20
-        while not _listens(port):
-            assert process.poll() is None, "socat ended"
-            assert time.monotonic() < deadline, "socat did not listen within 20 s"
-            time.sleep(0.05)
+        block_until(lambda: process.poll() is not None or _listens(port))
+        assert process.poll() is None, "socat ended"
         yield Guarded(f"https://127.0.0.1:{port}", authority.file, *mine)
     finally:
         process.terminate()

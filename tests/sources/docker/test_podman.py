@@ -1,11 +1,12 @@
 """The source on a real Podman."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 from tests.sources.docker.real_podman import Podman, running_podman
+from tests.waiting import wait_until
 
 from gpufleet.fleet.state import Fleet
 from gpufleet.model.workload import Status
@@ -19,14 +20,6 @@ def podman() -> Iterator[Podman]:
         yield running
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while True:
-            if true():
-                return
-            await asyncio.sleep(0.05)
-
-
 async def test_containers_appear_run_and_disappear(podman: Podman) -> None:
     fleet = Fleet("here")
     source = DockerSource(DockerSettings(url=f"unix://{podman.socket}", node="box", gpus=4), fleet)
@@ -37,15 +30,15 @@ async def test_containers_appear_run_and_disappear(podman: Podman) -> None:
         train = await run(podman.run, "train", "--env", "NVIDIA_VISIBLE_DEVICES=1,2", "--label", "team=nlp")
         await run(podman.run, "web")
         bad = await run(podman.run, "bad", "--label", "gpufleet.gpus=3", program="false")
-        await until(lambda: set(fleet.workloads()) == {train, bad})
+        await wait_until(lambda: set(fleet.workloads()) == {train, bad})
         found = fleet.workloads()[train]
         assert (found.name, found.kind, found.status, found.gpus) == ("train", "Container", Status.RUNNING, 2)
         assert found.labels["team"] == "nlp"
         assert found.started > 0
-        await until(lambda: fleet.workloads()[bad].status is Status.FAILED)
+        await wait_until(lambda: fleet.workloads()[bad].status is Status.FAILED)
         assert fleet.views()["box"].holders == {1: (train,), 2: (train,)}
         await run(podman.command, "rm", "--force", "--time", "0", "train")
-        await until(lambda: train in fleet.ended())
+        await wait_until(lambda: train in fleet.ended())
         assert fleet.views()["box"].allocated == 0
     finally:
         running.cancel()

@@ -8,6 +8,7 @@ import pytest
 from tests.sources.docker.engine_server import EngineServer
 from tests.sources.docker.real_podman import running_podman
 from tests.sources.docker.real_tls import Authority, behind_tls
+from tests.waiting import wait_until
 
 from gpufleet.errors import ContainersUnavailable
 from gpufleet.fleet.state import Fleet
@@ -26,14 +27,10 @@ async def test_containers_of_podman_appear_and_disappear_over_tls(tmp_path: Path
             await asyncio.wait_for(source.polling.synced(), 60)
             run = asyncio.to_thread
             train = await run(podman.run, "train", "--env", "NVIDIA_VISIBLE_DEVICES=1,2")
-            async with asyncio.timeout(60):
-                while fleet.views().get("box") is None or not fleet.views()["box"].holders:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await wait_until(lambda: (box := fleet.views().get("box")) and box.holders, 60)
             assert fleet.views()["box"].holders == {1: (train,), 2: (train,)}
             await run(podman.command, "rm", "--force", "--time", "0", "train")
-            async with asyncio.timeout(60):
-                while train not in fleet.ended():  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await wait_until(lambda: train in fleet.ended(), 60)
         finally:
             running.cancel()
             with suppress(asyncio.CancelledError):

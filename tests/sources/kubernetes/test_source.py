@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
 import msgspec
 import pytest
+from tests.waiting import wait_until
 
 from gpufleet.fleet.overview import overview
 from gpufleet.fleet.state import Fleet
@@ -105,19 +106,13 @@ async def fleet(api: Api) -> AsyncIterator[Fleet]:
             await task
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110  (the fleet has no event for this)
-            await asyncio.sleep(0.02)
-
-
 async def test_nodes_and_pods_appear_and_disappear(api: Api, fleet: Fleet) -> None:
     await api.node("a")
     uid = await api.pod("p", "a", 4)
-    await until(lambda: overview(fleet).allocated == 4)
-    await until(lambda: fleet.workloads()[uid].status is Status.RUNNING)
+    await wait_until(lambda: overview(fleet).allocated == 4)
+    await wait_until(lambda: fleet.workloads()[uid].status is Status.RUNNING)
     await api.delete("/api/v1/namespaces/default/pods/p")
-    await until(lambda: overview(fleet).allocated == 0)
+    await wait_until(lambda: overview(fleet).allocated == 0)
     assert fleet.ended()[uid].workload.name == "p"
 
 
@@ -133,7 +128,7 @@ async def test_owners_of_any_kind_are_found_by_discovery(api: Api, fleet: Fleet)
     await api.node("a")
     await api.pod("bert-0", "a", 8, controller(made, "PyTorchJob", "kubeflow.org/v1"))
     uid = made["metadata"]["uid"]
-    await until(lambda: uid in fleet.workloads() and fleet.workloads()[uid].labels == {"team": "nlp"})
+    await wait_until(lambda: uid in fleet.workloads() and fleet.workloads()[uid].labels == {"team": "nlp"})
     workload = fleet.workloads()[uid]
     assert (workload.kind, workload.name, workload.status, workload.gpus) == (
         "PyTorchJob",
@@ -146,12 +141,12 @@ async def test_owners_of_any_kind_are_found_by_discovery(api: Api, fleet: Fleet)
 async def test_pods_seen_before_their_time_sliced_node_hold_slices(api: Api, fleet: Fleet) -> None:
     for name in "pqrs":
         await api.pod(name, "late", 1)
-    await until(lambda: len(fleet.workloads()) == 4)
+    await wait_until(lambda: len(fleet.workloads()) == 4)
     await api.node("late", 8)
-    await until(lambda: overview(fleet).allocated == 4)
+    await wait_until(lambda: overview(fleet).allocated == 4)
     labels = {"nvidia.com/gpu.count": "2", "nvidia.com/gpu.replicas": "4"}
     await api.patch("/api/v1/nodes/late", {"metadata": {"labels": labels}})
-    await until(lambda: (overview(fleet).gpus, overview(fleet).allocated) == (2, 1))
+    await wait_until(lambda: (overview(fleet).gpus, overview(fleet).allocated) == (2, 1))
 
 
 async def test_a_pod_with_an_invalid_annotation_is_still_listed(api: Api, fleet: Fleet) -> None:
@@ -161,7 +156,7 @@ async def test_a_pod_with_an_invalid_annotation_is_still_listed(api: Api, fleet:
     await api.patch(
         "/api/v1/namespaces/default/pods/p", {"metadata": {"annotations": ids, "labels": {"l": "seen"}}}
     )
-    await until(lambda: [w.labels for w in fleet.workloads().values()] == [{"l": "seen"}])
+    await wait_until(lambda: [w.labels for w in fleet.workloads().values()] == [{"l": "seen"}])
     assert overview(fleet).allocated == 1
 
 
@@ -177,9 +172,9 @@ async def test_a_pod_without_an_end_time_ended_when_that_was_observed(api: Api) 
         await asyncio.wait_for(source.synced(), 10)
         assert fleet.workloads()[early].ended == fleet.workloads()[early].started
         await api.patch("/api/v1/namespaces/default/pods/late/status", failed)
-        await until(lambda: fleet.workloads()[late].status is Status.FAILED)
+        await wait_until(lambda: fleet.workloads()[late].status is Status.FAILED)
         await api.patch("/api/v1/namespaces/default/pods/late", {"metadata": {"labels": {"l": "seen"}}})
-        await until(lambda: fleet.workloads()[late].labels == {"l": "seen"})
+        await wait_until(lambda: fleet.workloads()[late].labels == {"l": "seen"})
         assert fleet.workloads()[late].ended == now
         task.cancel()
         await asyncio.wait([task])
@@ -192,7 +187,7 @@ async def test_a_lease_with_a_shortened_name_belongs_to_its_node(api: Api, fleet
     lease = new_lease("default", name, 5, {uid: LeaseHolder(pod="p")}, "", datetime.now(UTC))
     assert name not in lease.metadata.name
     await api.post("/apis/coordination.k8s.io/v1/namespaces/default/leases", msgspec.to_builtins(lease))
-    await until(lambda: fleet.views()[name].holders == {5: (uid,)})
+    await wait_until(lambda: fleet.views()[name].holders == {5: (uid,)})
 
 
 async def test_a_kind_that_is_defined_after_its_pods_is_discovered(api: Api) -> None:
@@ -204,10 +199,10 @@ async def test_a_kind_that_is_defined_after_its_pods_is_discovered(api: Api) -> 
         source = KubernetesSource(client, fleet, retry_kind=0.05)
         task = asyncio.create_task(source.run())
         late = ("late.io/v1", "Late")
-        await until(lambda: late in source.states())
+        await wait_until(lambda: late in source.states())
         assert "no kind Late" in source.states()[late].error
         await api.define("late.io", "Late")
-        await until(lambda: source.states()[late].error == "")
+        await wait_until(lambda: source.states()[late].error == "")
         task.cancel()
         await asyncio.wait([task])
 
@@ -225,9 +220,9 @@ async def test_kinds_with_the_same_name_in_two_groups_are_distinguished(api: Api
     async with KubeClient(Connection(server=api.url)) as client:
         source = KubernetesSource(client, Fleet("test"))
         task = asyncio.create_task(source.run())
-        await until(lambda: ("nowhere.io/v1", "Job") in source.states())
-        await until(lambda: source.states().get(("batch.volcano.sh/v1", "Job"), NOT_YET).objects == 1)
-        await until(lambda: source.states()["batch/v1", "Job"].lag == 0)
+        await wait_until(lambda: ("nowhere.io/v1", "Job") in source.states())
+        await wait_until(lambda: source.states().get(("batch.volcano.sh/v1", "Job"), NOT_YET).objects == 1)
+        await wait_until(lambda: source.states()["batch/v1", "Job"].lag == 0)
         states = source.states()
         assert states["batch/v1", "Job"].objects == 0
         assert states["batch/v1", "Job"].error == states["batch.volcano.sh/v1", "Job"].error == ""
@@ -240,7 +235,7 @@ async def test_a_missing_kind_affects_nothing_else(api: Api, fleet: Fleet) -> No
     await api.node("a")
     owner = {"apiVersion": "nowhere.io/v1", "kind": "Ghost", "name": "g", "uid": "ghost", "controller": True}
     await api.pod("p", "a", 1, owner)
-    await until(lambda: "ghost" in fleet.workloads())
+    await wait_until(lambda: "ghost" in fleet.workloads())
     assert (fleet.workloads()["ghost"].kind, fleet.workloads()["ghost"].name) == ("Ghost", "g")
 
 
@@ -249,7 +244,8 @@ async def test_a_claim_determines_the_gpus_of_its_pods_in_any_order(api: Api, fl
     meta = {"name": "p", "annotations": {"gpu.scheduling/claim": "two", "gpu.scheduling/allocated": "a:4,5"}}
     spec = {"nodeName": "a", "containers": [{"name": "c", "image": "i"}]}
     await api.post("/api/v1/namespaces/default/pods", {"metadata": meta, "spec": spec})
-    await asyncio.sleep(0.2)
+    marker = await api.pod("marker", "a", 1)  # the watch delivers it after the first pod
+    await wait_until(lambda: marker in fleet.workloads())
     claim = {
         "apiVersion": "gpu.scheduling/v1",
         "kind": "GpuClaim",
@@ -257,7 +253,7 @@ async def test_a_claim_determines_the_gpus_of_its_pods_in_any_order(api: Api, fl
         "spec": {"devices": {"count": 2}},
     }
     await api.post("/apis/gpu.scheduling/v1/namespaces/default/gpuclaims", claim)
-    await until(lambda: set(fleet.views()["a"].holders) == {4, 5})
+    await wait_until(lambda: set(fleet.views()["a"].holders) == {4, 5})
 
 
 async def test_leases_and_node_statuses_reach_the_fleet(api: Api, fleet: Fleet) -> None:
@@ -265,7 +261,7 @@ async def test_leases_and_node_statuses_reach_the_fleet(api: Api, fleet: Fleet) 
     uid = await api.pod("p", "a", 1)
     lease = {"metadata": {"name": "gpu-a-3"}, "spec": {"holderIdentity": uid}}
     await api.post("/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)
-    await until(lambda: fleet.views()["a"].holders == {3: (uid,)})
+    await wait_until(lambda: fleet.views()["a"].holders == {3: (uid,)})
     status = {
         "metadata": {"name": "a"},
         "spec": {"nodeName": "a"},
@@ -277,5 +273,5 @@ async def test_leases_and_node_statuses_reach_the_fleet(api: Api, fleet: Fleet) 
     await api.patch(
         "/apis/gpu.scheduling/v1/gpunodestatuses/a/status", {"status": {"total": 4, "devices": devices}}
     )
-    await until(lambda: overview(fleet).faulty == 1)
+    await wait_until(lambda: overview(fleet).faulty == 1)
     assert fleet.views()["a"].total == 4

@@ -1,6 +1,5 @@
 """The local source with the NVML shim and real processes."""
 
-import asyncio
 import getpass
 import os
 import signal
@@ -14,6 +13,7 @@ import psutil
 import pynvml  # noqa: F401 - imported before the clock of a deadline runs
 import pytest
 from tests.shim.nvml import GIB, NvmlShim, uuid
+from tests.waiting import wait_until
 
 from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.fleet.node_view import NodeState
@@ -97,11 +97,7 @@ async def test_an_unresponsive_driver_makes_the_gpus_unknown_until_it_answers(
     assert "has not answered" in source.polling.problem
     assert {gpu.health for gpu in fleet.views()["workstation"].gpus} == {Health.UNKNOWN}
     nvml_shim.unhang()
-    async with asyncio.timeout(10):
-        while True:
-            if await source.polling.run_once(source.refresh):
-                break
-            await asyncio.sleep(0.01)
+    await wait_until(lambda: source.polling.run_once(source.refresh))
     assert {gpu.health for gpu in fleet.views()["workstation"].gpus} == {Health.HEALTHY}
 
 

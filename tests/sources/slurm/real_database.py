@@ -3,9 +3,9 @@
 import getpass
 import secrets
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
+
+from tests.waiting import block_until
 
 DATABASE_PACKAGES = (
     "slurmdbd",
@@ -108,11 +108,11 @@ class Database:
         rights = self._folder / "rights.sql"
         rights.write_text(_RIGHTS.format(password=self._password))
         self._spawn([*server, f"--init-file={rights}"], environment)
-        _wait(socket.exists, "MariaDB")
+        block_until(socket.exists, 60)
         own = {**environment, "MYSQL_UNIX_PORT": str(socket)}
         self._spawn([str(self._root / "usr/sbin/slurmdbd"), "-D"], own)
         log = self._folder / "slurmdbd.log"
-        _wait(lambda: log.exists() and "started" in log.read_text(), "slurmdbd")
+        block_until(lambda: log.exists() and "started" in log.read_text(), 60)
 
     def stop(self) -> None:
         """Stop both."""
@@ -129,10 +129,3 @@ class Database:
             cwd=self._folder,
         )
         self._processes.append(process)
-
-
-def _wait(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline, f"{what} did not start within 60 s"
-        time.sleep(0.05)

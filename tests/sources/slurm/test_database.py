@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.sources.slurm.real_cluster import Slurm, running_slurm
+from tests.waiting import wait_until
 
 from gpufleet.errors import SlurmUnavailable
 from gpufleet.fleet.state import Fleet
@@ -27,12 +28,9 @@ def slurm() -> Iterator[Slurm]:
         yield running
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            if await asyncio.to_thread(true):
-                return
-            await asyncio.sleep(0.1)
+async def until(condition: Callable[[], bool]) -> None:
+    # Each poll runs a command of Slurm.
+    await wait_until(lambda: asyncio.to_thread(condition), 60, interval=0.1)
 
 
 def state(slurm: Slurm, job: int) -> str:

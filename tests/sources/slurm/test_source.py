@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.sources.slurm.real_cluster import Slurm
+from tests.waiting import block_until, wait_until
 
 from gpufleet.fleet.node_view import NodeState
 from gpufleet.fleet.state import Fleet
@@ -31,12 +32,8 @@ def slurm_source(slurm: Slurm, timeout: float = 10.0) -> tuple[SlurmSource, Flee
     return SlurmSource(chosen, fleet, client=SlurmCommands(chosen, slurm.environment)), fleet
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while True:
-            if true():
-                return
-            await asyncio.sleep(0.1)
+async def until(condition: Callable[[], bool]) -> None:
+    await wait_until(condition, interval=0.1)  # each poll runs a command of Slurm
 
 
 async def until_running(slurm: Slurm, *jobs: int) -> None:
@@ -58,9 +55,7 @@ def jobs(slurm: Slurm) -> Iterator[None]:
         yield
     finally:
         slurm.command("scancel", "--user", psutil.Process().username())
-        deadline = time.monotonic() + 20
-        while slurm.command("squeue", "--noheader") and time.monotonic() < deadline:
-            time.sleep(0.1)
+        block_until(lambda: not slurm.command("squeue", "--noheader"))
 
 
 def named(fleet: Fleet, name: str) -> Workload:
@@ -150,7 +145,8 @@ async def test_a_requeued_job_stays_the_same_workload(slurm: Slurm) -> None:
         await until_running(slurm, job)
         await source.refresh()
         first = named(fleet, "again")
-        await asyncio.sleep(1.1)
+        # Real time: a requeue changes the time of submission, which Slurm keeps in whole seconds.
+        await wait_until(lambda: time.time() >= first.created + 1)
         slurm.command("scontrol", "requeuehold", str(job))
         await until(lambda: "PENDING" in slurm.command("squeue", "--noheader", "--format=%T"))
         await source.refresh()
