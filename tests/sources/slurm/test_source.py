@@ -146,7 +146,8 @@ async def test_a_requeued_job_stays_the_same_workload(slurm: Slurm) -> None:
         await source.refresh()
         first = named(fleet, "again")
         # Real time: a requeue changes the time of submission, which Slurm keeps in whole seconds.
-        await wait_until(lambda: time.time() >= first.created + 1)
+        submitted = fleet.ownership.owners[first.uid].created
+        await wait_until(lambda: time.time() >= submitted + 1)
         slurm.command("scontrol", "requeuehold", str(job))
         await until(lambda: "PENDING" in slurm.command("squeue", "--noheader", "--format=%T"))
         await source.refresh()
