@@ -79,7 +79,7 @@ Devices = Mapping[tuple[str, str], list[str]]
 
 
 def response(devices: Devices) -> Any:
-    """What a kubelet answers, with all that it tells beside the devices."""
+    """Return a response of the kubelet with fields beyond the devices."""
     answer = MESSAGES["ListPodResourcesResponse"]()
     for (namespace, name), ids in devices.items():
         pod = answer.pod_resources.add(name=name, namespace=namespace)

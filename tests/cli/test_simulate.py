@@ -13,15 +13,15 @@ LISTS = ["--nodes", str(TRACE / "nodes.csv"), "--pods", str(TRACE / "pods.csv")]
 def test_the_example_trace_is_replayed_into_a_table_and_a_chart(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    picture = tmp_path / "out.svg"
-    assert main(["simulate", *LISTS, "--policy", "default,random", "--plot", str(picture)]) == 0
+    plot = tmp_path / "out.svg"
+    assert main(["simulate", *LISTS, "--policy", "default,random", "--plot", str(plot)]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].split() == [
         "POLICY", "GPU_ALLOCATION_%", "FRAGMENTED_%", "DROPPED", "DROPPED_CPU_ONLY_%", "DECISIONS/S",
     ]  # fmt: skip
     assert [line.split()[0] for line in shown[1:3]] == ["default", "random"]
     assert any(line.startswith("FAILED") for line in shown)
-    drawn = ET.parse(picture).getroot()
+    drawn = ET.parse(plot).getroot()
     assert len(drawn.findall("{http://www.w3.org/2000/svg}polyline")) == 2
 
 

@@ -312,7 +312,7 @@ async def test_a_listener_that_raises_does_not_affect_the_others() -> None:
         await server.put("a")
         await followed.converges()
         end = followed.reflector.subscribe(later)
-        assert later.versions() == server.truth(), "a late listener is told what is there"
+        assert later.versions() == server.truth(), "a late listener gets the existing objects"
         end()
         await server.put("b")
         await followed.converges()

@@ -39,7 +39,7 @@ def fill(cluster: Inventory, asks: list[Request]) -> list[str]:
     return holders
 
 
-def picture(cluster: Inventory) -> dict[str, tuple[tuple[int, ...], tuple[int, ...], int, int]]:
+def contents(cluster: Inventory) -> dict[str, tuple[tuple[int, ...], tuple[int, ...], int, int]]:
     """Everything that later placements depend on."""
     states = cluster.states
     seen = {}
@@ -52,7 +52,7 @@ def picture(cluster: Inventory) -> dict[str, tuple[tuple[int, ...], tuple[int, .
 def fits_somewhere(cluster: Inventory, request: Request) -> bool:
     """By the oracle: every node, every set."""
     for name, node in cluster.nodes.items():
-        _, _, cpu, memory = picture(cluster)[name]
+        _, _, cpu, memory = contents(cluster)[name]
         if (
             cpu < request.cpu_milli
             or memory < request.memory_mib
@@ -127,7 +127,7 @@ def test_allocate_then_free_restores_the_state_exactly(
 ) -> None:
     cluster = Inventory(nodes)
     fill(cluster, asks)
-    before, verdicts = picture(cluster), [cluster.place(request) for request in more]
+    before, verdicts = contents(cluster), [cluster.place(request) for request in more]
     held = []
     for number, request in enumerate(more):
         verdict = cluster.place(request)
@@ -136,7 +136,7 @@ def test_allocate_then_free_restores_the_state_exactly(
             held.append(f"more-{number}")
     for holder in held:
         cluster.free(holder)
-    assert picture(cluster) == before
+    assert contents(cluster) == before
     assert [cluster.place(request) for request in more] == verdicts
 
 
@@ -192,17 +192,17 @@ def test_a_copy_answers_alike_and_changes_alone(
 ) -> None:
     cluster = Inventory(nodes)
     fill(cluster, asks)
-    before = picture(cluster)
+    before = contents(cluster)
     twin = cluster.copy()
     for number, request in enumerate(more):
         taken = twin.take(request)
         if isinstance(taken, Fits):
             assert cluster.place(request) == taken
             cluster.allocate(f"more-{number}", taken)
-        assert picture(twin) == picture(cluster)
+        assert contents(twin) == contents(cluster)
     for number in range(len(more)):
         cluster.free(f"more-{number}")
-    assert picture(cluster) == before
+    assert contents(cluster) == before
 
 
 @settings(max_examples=40, deadline=None)
@@ -218,7 +218,7 @@ def test_taking_many_alike_is_taking_one_by_one(
     found, why = many.take_alike(request_, number)
     assert found == [verdict for verdict in verdicts if isinstance(verdict, Fits)]
     assert (why is None) == (len(found) == number)
-    assert picture(one) == picture(many)
+    assert contents(one) == contents(many)
 
 
 def test_a_refusal_counts_reasons_and_names_one_for_each_node() -> None:

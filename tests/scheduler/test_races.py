@@ -407,8 +407,8 @@ def test_a_lease_that_can_not_be_released_is_not_logged_every_second(world: Worl
             process.reconcile_with("lease_gc")
             while world.calls:
                 world.resolve(world.calls[0], "failed")
-    told = [line for line in lines if line["log_level"] == "warning"]
-    assert 3 <= len(told) <= 6, [line["event"] for line in told]
+    warnings = [line for line in lines if line["log_level"] == "warning"]
+    assert 3 <= len(warnings) <= 6, [line["event"] for line in warnings]
     process.kill()
 
 
@@ -423,6 +423,6 @@ def test_a_status_that_can_not_be_written_is_not_logged_every_second(world: Worl
             process.reconcile_with("statuses")
             while world.calls:
                 world.resolve(world.calls[0], "failed")
-    told = [line for line in lines if line.get("claim") == "ns/one"]
-    assert 3 <= len(told) <= 6, told
+    warnings = [line for line in lines if line.get("claim") == "ns/one"]
+    assert 3 <= len(warnings) <= 6, warnings
     process.kill()

@@ -90,12 +90,12 @@ def test_a_gpu_left_by_a_pod_without_a_lease_counts_as_freed() -> None:
         return ledger.cluster.nodes["a"].gpus[0].taken
 
     assert taken()
-    told: list[str] = []
-    ledger.on_freed = lambda: told.append("gpus_freed")
+    calls: list[str] = []
+    ledger.on_freed = lambda: calls.append("gpus_freed")
     ledger.put_pod(pod(2, claim="", node="a"))
-    assert told == []
+    assert calls == []
     ledger.drop_pod("u")
-    assert (taken(), told) == (False, ["gpus_freed"])
+    assert (taken(), calls) == (False, ["gpus_freed"])
 
 
 def test_the_gpus_of_a_gang_are_available_to_it() -> None:
