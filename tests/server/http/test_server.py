@@ -23,7 +23,7 @@ CHUNKED = b"POST /api/workloads/a/reports HTTP/1.1\r\nHost: a\r\nTransfer-Encodi
 @asynccontextmanager
 async def running(
     *routes: Route,
-    limits: Limits = Limits(),
+    limits: Limits = Limits(),  # noqa: B008  (frozen)
     grace: float = 10,
 ) -> AsyncIterator[tuple[str, int, Server]]:
     """Run a server in this process; yield its host, its port and itself."""
