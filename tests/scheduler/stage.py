@@ -1,13 +1,13 @@
 """A cluster on the embedded API with one scheduler replica, and the actions of users and kubelets."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import msgspec
+from tests.waiting import wait_until
 
 from gpufleet.kubernetes import LEASES, PODS, Connection, ElectionTimings, KubeClient, Selection
 from gpufleet.kubernetes.client.resources import GPU_CLAIMS
@@ -208,11 +208,8 @@ class Stage:
         component.step = counted  # type: ignore[method-assign]
 
     @staticmethod
-    async def until(true: Callable[[], Any], seconds: float = 30.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < deadline, "the condition did not become true in time"
-            await asyncio.sleep(0.01)
+    async def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
+        await wait_until(condition, seconds)
 
     async def _patch(self, path: str, body: Any) -> None:
         await self.client.write_json("PATCH", path, body, "application/merge-patch+json")
