@@ -5,14 +5,15 @@ others are not affected.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpufleet.errors import GpufleetError, NotFound, Unavailable
+from gpufleet.fleet.gpu_series import read_series
 from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
 from gpufleet.model.metric_source import MetricSource
-from gpufleet.model.reading import Processes
+from gpufleet.model.reading import GpuRef, GpuSeries, Processes, Quantity
 from gpufleet.runtime.logs import get_logger
 
 _log = get_logger("fleet")
@@ -38,6 +39,12 @@ class Cluster:
     async def processes(self) -> Processes:
         """Return the processes on the GPUs, under the fleet's node names."""
         return self.fleet.node_names.resolve_processes(await self.metrics.processes())
+
+    async def series(
+        self, quantity: Quantity, gpus: Collection[GpuRef], start: float, end: float, step: float
+    ) -> Sequence[GpuSeries]:
+        """Return one quantity of some GPUs over time, under the fleet's node names and not in the future."""
+        return await read_series(self.fleet, self.metrics, quantity, gpus, start, end, step)
 
     async def refresh_readings(
         self,

@@ -60,7 +60,7 @@ class Fleet:
         self.totals = Totals()
         self.version = 0
         """Grows with every change, so that callers can cache an answer per version."""
-        self._clock = clock
+        self.clock = clock
         self._nodes: dict[str, FleetNode] = {}
         self._devices: dict[str, NodeDevices] = {}
         self._described: frozenset[str] = frozenset()
@@ -141,7 +141,7 @@ class Fleet:
         pod = self.ownership.pods.get(uid)
         if pod is None or self.ownership.is_gone(uid):
             return
-        moment = self._clock() if at is None else at
+        moment = self.clock() if at is None else at
         self._touch_workloads(self.ownership.drop_pod(uid, moment))
         self._leave_node(pod)
         self._periods.end_pod(pod, moment)
@@ -319,7 +319,7 @@ class Fleet:
             if affects_periods(before, after):
                 for uid in self._pods_on.get(name, ()):
                     self._periods.update_pod(self.ownership.pods[uid], new=False)
-        self.changes.publish(node_changes(name, before, after, self._clock()))
+        self.changes.publish(node_changes(name, before, after, self.clock()))
 
     def _notify_watchers(self, uid: str) -> None:
         for changed in self._workload_watchers:
@@ -343,6 +343,6 @@ class Fleet:
                 self._archive.put(record)
             else:
                 self._workloads[uid] = after
-            self.changes.publish(workload_changes(before, after, self._clock()))
+            self.changes.publish(workload_changes(before, after, self.clock()))
         if gone:
             self.ownership.forget(uid)

@@ -251,7 +251,7 @@ def _gpu(cluster: Cluster, view: NodeView, gpu: FleetGpu) -> NodeGpu:
 async def _series(
     cluster: Cluster, quantity: Quantity, gpus: set[GpuRef], query: MetricsParams, scale: float
 ) -> list[Series]:
-    found = await cluster.metrics.series(quantity, gpus, query.start, query.end, query.step)
+    found = await cluster.series(quantity, gpus, query.start, query.end, query.step)
     return [
         Series(f"GPU-{series.gpu.index}", encode_points(series.times, series.values, scale))
         for series in sorted(found, key=lambda series: series.gpu)

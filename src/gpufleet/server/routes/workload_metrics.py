@@ -132,7 +132,7 @@ async def _series(
         periods.setdefault(period.gpu, []).append(period)
     if not periods:
         return []
-    found = await cluster.metrics.series(quantity, periods.keys(), query.start, query.end, query.step)
+    found = await cluster.series(quantity, periods.keys(), query.start, query.end, query.step)
     by_gpu = {series.gpu: series for series in found}
     lines = []
     points = 0
