@@ -24,6 +24,7 @@ from gpufleet.model.reading import (
     TrainingPoint,
 )
 from gpufleet.model.workload import FleetPod, Status
+from gpufleet.runtime.settings.prices import prices_by_model
 from gpufleet.store import Store
 
 HOUR = 450_000 * 3600
@@ -32,7 +33,7 @@ PLAN = RollupPlan(
     label_keys=("team",),
     annotation_keys=("cost-center",),
     excluded_namespaces=frozenset({"kube-system"}),
-    prices={"H200": 3.5},
+    prices=prices_by_model({"H200": 3.5}),
 )
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
+from gpufleet.runtime.settings.prices import Price
 
 HOUR = 3_600_000
 
@@ -95,6 +96,16 @@ def model(had: ReferenceAllocation) -> str:
     if had.gpu is not None and had.period.models:
         return had.period.models[had.period.held.index(had.gpu)]
     return had.period.model
+
+
+def price(had: ReferenceAllocation, prices: Sequence[Price], hour: int) -> Fraction:
+    """Return the price of a GPU-hour: the newest entry of the first kind that has one."""
+    wanted = model(had), had.period.source
+    for kind in (wanted, (wanted[0], ""), ("", wanted[1]), ("", "")):
+        valid = sorted((p.start, p.price) for p in prices if (p.model, p.source) == kind and p.start <= hour)
+        if valid:
+            return Fraction(str(valid[-1][1]))
+    return Fraction(0)
 
 
 def half_up(value: Fraction) -> int:

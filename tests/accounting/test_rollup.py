@@ -13,6 +13,7 @@ from gpufleet.accounting.rollup import RollupPlan, roll_up
 from gpufleet.accounting.samples import Samples, no_samples
 from gpufleet.model.hours import Hour, Usage
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
+from gpufleet.runtime.settings.prices import Price
 
 HOUR = 1_000_800  # a multiple of 3600
 STEP = 300
@@ -21,14 +22,22 @@ PLAN = RollupPlan(
     label_keys=("team",),
     annotation_keys=("cost-center",),
     excluded_namespaces=frozenset({"kube-system"}),
-    prices={"H200": 3.5, "MI300X": 2.25},
+    prices=(
+        Price(0.75),
+        Price(1.5, source="slurm"),
+        Price(3.5, model="H200"),
+        Price(3.25, model="H200", start=HOUR),
+        Price(9.0, model="H200", start=HOUR + 1.0),
+        Price(4.125, model="H200", source="slurm", start=HOUR - 86_400.0),
+        Price(2.25, model="MI300X", start=HOUR - 3600.0),
+    ),
 )
 
 moments = st.integers(-1800, 5400).map(lambda s: HOUR + s) | st.floats(HOUR - 10, HOUR + 3610).map(
     lambda s: round(s, 3)
 )
 
-MODELS = st.sampled_from(["H200", "MI300X"])
+MODELS = st.sampled_from(["H200", "MI300X", "L4"])
 
 
 @st.composite
@@ -52,7 +61,7 @@ def allocation_periods(draw: st.DrawFn) -> list[AllocationPeriod]:
                 workload_uid=workload,
                 workload_kind="Job",
                 workload_name=workload,
-                source="k8s",
+                source=draw(st.sampled_from(["k8s", "slurm"])),
                 gpus=gpus,
                 share=draw(st.sampled_from([1.0, 1.0, 0.5, 0.1, 1 / 7])),
                 model=draw(MODELS),
@@ -118,7 +127,7 @@ def check(
     assert msgspec.structs.asdict(usage.utilization) == reference.spread(points, found)
     assert usage.workloads == len({h.period.workload_uid + h.period.namespace for h in had})
     cost = sum(
-        (h.part * (h.end - h.start) * Fraction(str(PLAN.prices[reference.model(h)])) for h in had),
+        (h.part * (h.end - h.start) * reference.price(h, PLAN.prices, HOUR) for h in had),
         Fraction(0),
     )
     assert usage.cost == float(cost / reference.HOUR)

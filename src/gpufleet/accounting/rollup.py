@@ -7,12 +7,14 @@ the whole.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from gpufleet.accounting.hour_allocations import HourAllocation, as_columns, clip, hour_allocations
 from gpufleet.accounting.percentiles import by_moment, distributions, sums
+from gpufleet.accounting.prices import price_of
 from gpufleet.accounting.replicas import Replicas, replicas
 from gpufleet.accounting.samples import AttributedSamples, Ints, Samples, attribute
 from gpufleet.model.hours import (
@@ -28,9 +30,11 @@ from gpufleet.model.hours import (
     WorkloadHour,
 )
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
+from gpufleet.runtime.settings.prices import Price
 
 IDLE_BELOW = 5 * PERCENT
 MICRO = 1_000_000
+Key = TypeVar("Key", bound=tuple[str, ...])
 MAX_VALUE = 1024
 """Bytes of a label value that are kept: a database index takes little more."""
 
@@ -44,8 +48,8 @@ class RollupPlan:
     excluded_namespaces: frozenset[str] = frozenset()
     missing_value: str = "(none)"
     """The value that pods without the label are counted under."""
-    prices: Mapping[str, float] = field(default_factory=dict)
-    """Per GPU-hour, by GPU model."""
+    prices: tuple[Price, ...] = ()
+    """Of a GPU-hour; models are spelt as in the periods."""
 
     def value_of(self, labels: Mapping[str, str], key: str) -> str:
         """Return the value of a label or annotation that a pod is counted under."""
@@ -64,7 +68,7 @@ def roll_up(
 ) -> Hour:
     """Return the statistics of the hour that starts at `hour` (Unix seconds, a multiple of 3600)."""
     ordered = sorted(periods, key=lambda period: (period.node, period.start, period.pod_uid))
-    table = _HourTable(ordered, hour_allocations(ordered, capacity_periods, hour), samples, plan)
+    table = _HourTable(ordered, hour_allocations(ordered, capacity_periods, hour), samples, plan, hour)
     return Hour(
         start=hour,
         cluster=ClusterHour(capacity_gpu_hours=_capacity(capacity_periods, hour), usage=table.whole()),
@@ -91,6 +95,7 @@ class _HourTable:
         allocations: list[HourAllocation],
         samples: Samples,
         plan: RollupPlan,
+        hour: int,
     ) -> None:
         self._periods = periods
         self._plan = plan
@@ -102,8 +107,9 @@ class _HourTable:
         self._amount: Ints = columns[:, 2] * (columns[:, 4] - columns[:, 3])
         self._workload, self._workload_keys = _number([_workload(p) for p in periods])
         """The workload of each period."""
-        self._model, self._models = _number(_models(periods, allocations))
-        """The model of each allocation."""
+        self._billed, billed = _number(_billed_as(periods, allocations))
+        """The model and source of each allocation, by which it has a price."""
+        self._prices = [round(price_of(plan.prices, *key, hour) * MICRO) for key in billed]
 
     def whole(self) -> Usage:
         """Return the usage of the whole cluster."""
@@ -209,10 +215,10 @@ class _HourTable:
         ]
 
     def _costs(self, groups: Ints, count: int) -> list[float]:
-        prices = [round(self._plan.prices.get(model[0], 0.0) * MICRO) for model in self._models]
+        prices = self._prices
         if not any(prices):
             return [0.0] * count
-        cells = groups[self._period] * len(prices) + self._model
+        cells = groups[self._period] * len(prices) + self._billed
         amounts = sums(cells, self._amount, count * len(prices)).tolist()
         return [
             sum(amounts[group * len(prices) + m] * price for m, price in enumerate(prices))
@@ -242,13 +248,13 @@ class _HourTable:
         )
 
 
-def _models(
+def _billed_as(
     periods: Sequence[AllocationPeriod], allocations: Iterable[HourAllocation]
-) -> list[tuple[str, ...]]:
-    """Return the GPU model of each allocation."""
-    usual = [(period.model,) for period in periods]
+) -> list[tuple[str, str]]:
+    """Return the GPU model and the source of each allocation."""
+    usual = [(period.model, period.source) for period in periods]
     known = {
-        (number, gpu): (model,)
+        (number, gpu): (model, period.source)
         for number, period in enumerate(periods)
         if period.models
         for gpu, model in zip(period.held, period.models, strict=True)
@@ -264,7 +270,7 @@ def _order(period: AllocationPeriod) -> tuple[float, str]:
     return (period.start, period.pod_uid)
 
 
-def _number(keys: list[tuple[str, ...]]) -> tuple[Ints, list[tuple[str, ...]]]:
+def _number(keys: Sequence[Key]) -> tuple[Ints, list[Key]]:
     """Return the position of each key among the sorted distinct keys, and those keys."""
     distinct = sorted(set(keys))
     numbers = {key: number for number, key in enumerate(distinct)}

@@ -30,6 +30,7 @@ from gpufleet.runtime.settings import (
     StoreSettings,
 )
 from gpufleet.runtime.settings.groups import GROUPS as ALL_GROUPS
+from gpufleet.runtime.settings.prices import prices_by_model
 
 if TYPE_CHECKING:
     from gpufleet.runtime.process import Stopper
@@ -44,7 +45,7 @@ _PRICES = {
     "NVIDIA_L40S": 0.9,
     "AMD_Instinct_MI300X": 2.6,
 }
-"""Price of a GPU-hour in the simulated fleet, so that reports show costs."""
+"""Price of a GPU-hour in USD in the simulated fleet, so that reports show costs."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +93,10 @@ def demo_settings(settings: Settings) -> Settings:
         MetricsSettings(retention=(demo.days + 1) * 86_400),
         KubernetesSettings(kubeconfig=folder / "kubeconfig"),
         AccountingSettings(
-            label_keys=("team", "project"), annotation_keys=("finance/cost-center",), prices=dict(_PRICES)
+            label_keys=("team", "project"),
+            annotation_keys=("finance/cost-center",),
+            prices=prices_by_model(_PRICES),
+            currency="USD",
         ),
     )
     return own.with_clusters({CLUSTER: own.with_clusters({})})

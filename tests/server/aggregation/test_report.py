@@ -16,6 +16,7 @@ from gpufleet.accounting.report import period_of, report
 from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.node import FleetNode
 from gpufleet.model.statistics import UsageSum, UsageTotals
+from gpufleet.runtime.settings.prices import prices_by_model
 from gpufleet.server.routes.report_page import render_report
 from gpufleet.store import Store
 
@@ -166,7 +167,9 @@ async def test_a_fully_allocated_cluster_has_exactly_zero_unallocated(store: Sto
         world.nodes[node] = FleetNode(name=node, gpu_count=331, gpu_model="H200", created=HOUR + 2400.0)
         world.pods[node] = pod(node, node, 331, HOUR + 2400.0, namespace=f"team{number}")
     time = Time(HOUR + 2400.0)
-    server = Server(world, store, Prometheus(), time, dataclasses.replace(PLAN, prices={"H200": 3.1}))
+    server = Server(
+        world, store, Prometheus(), time, dataclasses.replace(PLAN, prices=prices_by_model({"H200": 3.1}))
+    )
     await server.round()
     time.now = HOUR + 3660.0
     await server.round()

@@ -18,6 +18,7 @@ from gpufleet.runtime.settings import (
     StoreSettings,
     load_settings,
 )
+from gpufleet.runtime.settings.prices import prices_by_model
 from gpufleet.server.wiring.accounting import rollup_plan, snapshot_step
 from gpufleet.server.wiring.assemble import open_components
 from gpufleet.store import Store
@@ -103,7 +104,8 @@ def test_a_period_that_does_not_fit_into_an_hour_is_refused() -> None:
 
 
 def test_prices_go_by_the_name_that_the_fleet_gives_a_model() -> None:
-    assert rollup_plan(AccountingSettings(prices={"NVIDIA H200": 3.5})).prices == {"NVIDIA_H200": 3.5}
+    prices = prices_by_model({"NVIDIA H200": 3.5})
+    assert rollup_plan(AccountingSettings(prices=prices)).prices == prices_by_model({"NVIDIA_H200": 3.5})
 
 
 def test_a_label_key_that_is_named_twice_counts_once() -> None:
