@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 import asyncpg
 import msgspec
 
+from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.period_timeline import put_periods
@@ -65,26 +66,33 @@ class PeriodStore(Generic[Period]):
         async def work(connection: asyncpg.Connection) -> None:
             lock = advisory_lock(f"{self._table} of {cluster}")
             await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock)
-            stored = await self._stored(connection, cluster_id, periods)
-            after = self._timelines(stored, periods)
-            changed = [period for key, period in after.items() if stored.get(key) != period]
-            removed = [key for key in stored if key not in after]
-            if removed:
-                await connection.executemany(self._delete, [(cluster_id, *key) for key in removed])
-            # The index on open periods is checked row by row: close before opening.
-            for some in ([p for p in changed if p.end], [p for p in changed if not p.end]):
-                await bulk_upsert(
-                    connection,
-                    self._table,
-                    ("cluster", self._holder, "started_at", "ended_at", "facts"),
-                    ("cluster", self._holder, "started_at"),
-                    [self._row(cluster_id, period) for period in some],
-                )
-            first = min([self._changed_from(stored, changed), *(start for _, start in removed)])
-            await connection.execute(_STALE, cluster_id, first)
+            await self._write(connection, cluster_id, periods)
 
         if periods:
             await self._database.transaction(work)
+
+    async def _write(
+        self, connection: asyncpg.Connection, cluster_id: int, periods: Sequence[Period]
+    ) -> None:
+        stored = await self._stored(connection, cluster_id, periods)
+        after = self._timelines(stored, periods)
+        changed = [period for period in after.values() if stored.get(self._key(period)) != period]
+        removed: set[tuple[str, float]] = set(stored) - set(after)
+        if removed:
+            await connection.executemany(
+                self._delete, [(cluster_id, holder, start) for holder, start in removed]
+            )
+        # The index on open periods is checked row by row: close before opening.
+        for some in ([p for p in changed if p.end], [p for p in changed if not p.end]):
+            await bulk_upsert(
+                connection,
+                self._table,
+                ("cluster", self._holder, "started_at", "ended_at", "facts"),
+                ("cluster", self._holder, "started_at"),
+                [self._row(cluster_id, period) for period in some],
+            )
+        first = min([self._changed_from(stored, changed), *(start for _, start in removed)])
+        await connection.execute(_STALE, cluster_id, first)
 
     def _timelines(
         self, stored: dict[tuple[str, float], Period], periods: Sequence[Period]
@@ -131,5 +139,14 @@ class PeriodStore(Generic[Period]):
 
     def _period(self, row: asyncpg.Record) -> Period:
         ended = row["ended_at"]
-        period: Period = msgspec.json.decode(row["facts"], type=self._type)
+        period = _with_canonical_models(msgspec.json.decode(row["facts"], type=self._type))
         return period if ended == _FOREVER else msgspec.structs.replace(period, end=ended)
+
+
+def _with_canonical_models(period: Period) -> Period:
+    """Return the period with canonical names: rows of earlier versions have the sources' spellings."""
+    model = canonical_model(period.model)
+    if isinstance(period, AllocationPeriod) and period.models:
+        models = tuple(canonical_model(name) for name in period.models)
+        period = period if models == period.models else msgspec.structs.replace(period, models=models)
+    return period if model == period.model else msgspec.structs.replace(period, model=model)
