@@ -57,6 +57,8 @@ class ReportRow(msgspec.Struct, frozen=True, kw_only=True):
     idle_gpu_hours: float
     avg_utilization: float | None
     cost: float
+    currency: str | msgspec.UnsetType = msgspec.UNSET
+    """The unit of the cost, if one is configured."""
     share: float
     """Percent of the cluster's capacity."""
 
@@ -70,6 +72,7 @@ class ReportTotals(msgspec.Struct, frozen=True, kw_only=True):
     avg_utilization: float | None
     cost: float
     allocation_rate: float
+    """Percent of the capacity."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +86,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     hours_accounted: int
     """Hours with data; fewer than `hours_in_period` if some are missing."""
     hours_in_period: int
+    currency: str = ""
+    """The unit of all costs; empty if none is configured."""
     totals: ReportTotals
     rows: list[ReportRow]
     series: ReportSeries | msgspec.UnsetType = msgspec.UNSET
@@ -134,6 +139,7 @@ def report(
     totals: UsageTotals,
     groups: Sequence[UsageSum],
     limit: int | None = None,
+    currency: str = "",
 ) -> Report:
     """Build the report; groups beyond the first `limit` become one row."""
     rows = [_row("group", group, totals) for group in groups[:limit]]
@@ -155,6 +161,8 @@ def report(
         utilization=None,
     )
     rows.append(_row("unallocated", free, totals))
+    if currency:
+        rows = [msgspec.structs.replace(row, currency=currency) for row in rows]
     return Report(
         cluster_name=cluster,
         period=period.name,
@@ -163,6 +171,7 @@ def report(
         end_time=period.end,
         hours_accounted=totals.hours,
         hours_in_period=period.after - period.first,
+        currency=currency,
         totals=ReportTotals(
             capacity_gpu_hours=totals.capacity / GPU_HOUR,
             allocated_gpu_hours=totals.allocated / GPU_HOUR,

@@ -29,6 +29,8 @@ class ClusterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     allocated_gpu_hours: float
     idle_gpu_hours: float
     cost: float
+    currency: str | msgspec.UnsetType = msgspec.UNSET
+    """The unit of the cost, if one is configured."""
     created_at: datetime
     updated_at: datetime
 
@@ -52,6 +54,8 @@ class NamespaceStatistics(msgspec.Struct, frozen=True, kw_only=True):
     allocated_gpu_hours: float
     idle_gpu_hours: float
     cost: float
+    currency: str | msgspec.UnsetType = msgspec.UNSET
+    """The unit of the cost, if one is configured."""
     created_at: datetime
     updated_at: datetime
 
@@ -76,6 +80,8 @@ class LabelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     allocated_gpu_hours: float
     idle_gpu_hours: float
     cost: float
+    currency: str | msgspec.UnsetType = msgspec.UNSET
+    """The unit of the cost, if one is configured."""
     created_at: datetime
     updated_at: datetime
 
@@ -112,6 +118,8 @@ class WorkloadStatistics(msgspec.Struct, frozen=True, kw_only=True):
     allocated_gpu_hours: float
     idle_gpu_hours: float
     cost: float
+    currency: str | msgspec.UnsetType = msgspec.UNSET
+    """The unit of the cost, if one is configured."""
     created_at: datetime
     updated_at: datetime
 
@@ -125,6 +133,8 @@ class HoursQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     offset: int = 0
     descending: bool = False
+    currency: str = ""
+    """The unit of the costs; empty if none is configured."""
 
 
 class WorkloadHoursQuery(HoursQuery, frozen=True, kw_only=True):

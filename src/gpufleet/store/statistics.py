@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import asyncpg
+import msgspec
 
 from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.statistics import (
@@ -75,7 +76,7 @@ class StatisticsStore:
         """Return one page of the hours of a cluster."""
         cluster_id = await self._clusters.id_of(query.cluster)
         sql = _CLUSTER.format(direction=_DIRECTION[query.descending])
-        return await _convert(await self._fetch(sql, cluster_id, query), partial(_cluster, query.cluster))
+        return await _convert(await self._fetch(sql, cluster_id, query), partial(_cluster, query))
 
     async def count_cluster_hours(self, query: HoursQuery) -> int:
         """Count the rows of all pages."""
@@ -93,7 +94,7 @@ class StatisticsStore:
         cluster_id = await self._clusters.id_of(query.cluster)
         sql = _NAMESPACE.format(direction=_DIRECTION[query.descending])
         rows = await self._fetch(sql, cluster_id, query, namespace)
-        return await _convert(rows, partial(_namespace, query.cluster))
+        return await _convert(rows, partial(_namespace, query))
 
     async def count_namespace_hours(self, query: HoursQuery, namespace: str) -> int:
         """Count the rows of all pages."""
@@ -108,7 +109,7 @@ class StatisticsStore:
         labels = await self._label_ids(cluster_id, type_, key, value)
         sql = _LABEL.format(direction=_DIRECTION[query.descending])
         rows = await self._fetch(sql, cluster_id, query, labels)
-        return await _convert(rows, partial(_label, query.cluster))
+        return await _convert(rows, partial(_label, query))
 
     async def count_label_hours(self, query: HoursQuery, type_: str, key: str, value: str) -> int:
         """Count the rows of all pages."""
@@ -170,7 +171,7 @@ def row_id(hour: int, member: int) -> int:
     return hour << 32 | member
 
 
-def usage_fields(row: asyncpg.Record) -> dict[str, Any]:
+def usage_fields(query: HoursQuery, row: asyncpg.Record) -> dict[str, Any]:
     """Return the fields that rows of all kinds share."""
     allocated = row["allocated"] / GPU_HOUR
     return {
@@ -179,6 +180,7 @@ def usage_fields(row: asyncpg.Record) -> dict[str, Any]:
         "allocated_gpu_hours": allocated,
         "idle_gpu_hours": row["idle"] / GPU_HOUR,
         "cost": row["cost"],
+        "currency": query.currency or msgspec.UNSET,
         "sample_count": row["samples"],
         "avg_utilization": row["utilization"],
         "max_utilization": row["highest"],
@@ -190,36 +192,36 @@ def usage_fields(row: asyncpg.Record) -> dict[str, Any]:
     }
 
 
-def _cluster(name: str, row: asyncpg.Record) -> ClusterStatistics:
+def _cluster(query: HoursQuery, row: asyncpg.Record) -> ClusterStatistics:
     capacity = row["capacity"]
     return ClusterStatistics(
         id=row_id(row["hour"], row["cluster"]),
-        cluster_name=name,
+        cluster_name=query.cluster,
         total_gpu_capacity=round(capacity),
         capacity_gpu_hours=capacity,
         allocation_rate=100 * row["allocated"] / (capacity * GPU_HOUR) if capacity else 0.0,
-        **usage_fields(row),
+        **usage_fields(query, row),
     )
 
 
-def _namespace(name: str, row: asyncpg.Record) -> NamespaceStatistics:
+def _namespace(query: HoursQuery, row: asyncpg.Record) -> NamespaceStatistics:
     return NamespaceStatistics(
         id=row_id(row["hour"], row["namespace"]),
-        cluster_name=name,
+        cluster_name=query.cluster,
         namespace=row["name"],
         total_gpu_capacity=round(row["capacity"]),
         active_workload_count=row["workloads"],
-        **usage_fields(row),
+        **usage_fields(query, row),
     )
 
 
-def _label(name: str, row: asyncpg.Record) -> LabelStatistics:
+def _label(query: HoursQuery, row: asyncpg.Record) -> LabelStatistics:
     return LabelStatistics(
         id=row_id(row["hour"], row["label"]),
-        cluster_name=name,
+        cluster_name=query.cluster,
         dimension_type=row["type"],
         dimension_key=row["key"],
         dimension_value=row["value"],
         active_workload_count=row["workloads"],
-        **usage_fields(row),
+        **usage_fields(query, row),
     )

@@ -178,7 +178,7 @@ class _PageQuery:
             return []
         hours, workloads = [row["hour"] for row in keys], [row["workload"] for row in keys]
         rows = await self._connection.fetch(_ROWS, self._cluster_id, hours, workloads)
-        return [_workload(self._query.cluster, row) for row in rows]
+        return [_workload(self._query, row) for row in rows]
 
 
 def _filters(namespace: int, kind: int, first: int) -> tuple[str, list[int]]:
@@ -198,11 +198,11 @@ def _order(utilization: str, query: WorkloadHoursQuery) -> str:
     return f"{by}hour {direction}, workload {direction}"
 
 
-def _workload(cluster: str, row: asyncpg.Record) -> WorkloadStatistics:
-    fields: dict[str, Any] = usage_fields(row)
+def _workload(query: WorkloadHoursQuery, row: asyncpg.Record) -> WorkloadStatistics:
+    fields: dict[str, Any] = usage_fields(query, row)
     return WorkloadStatistics(
         id=row_id(row["hour"], row["workload"]),
-        cluster_name=cluster,
+        cluster_name=query.cluster,
         namespace=row["namespace_name"],
         workload_name=row["name"],
         workload_type=row["kind_name"],

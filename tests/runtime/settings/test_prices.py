@@ -91,3 +91,18 @@ def test_the_most_specific_price_applies_from_its_date_on() -> None:
     assert [price_of(listed, "H200", "k8s", hour) for hour in (before, after)] == [3.0, 4.0]
     assert [price_of(listed, "H200", "slurm", hour) for hour in (before, after)] == [3.0, 5.0]
     assert price_of((), "H200", "slurm", after) == 0.0
+
+
+@pytest.mark.parametrize(
+    "spelling", ["NVIDIA H100 80GB HBM3", "NVIDIA-H100-80GB-HBM3", "nvidia_h100_80gb_hbm3"]
+)
+def test_a_price_applies_to_every_spelling_of_its_model(spelling: str) -> None:
+    for billed in ("NVIDIA_H100_80GB_HBM3", "NVIDIA-H100-80GB-HBM3"):
+        assert price_of((Price(2.8, spelling), Price(1.0)), billed, "k8s", 0) == 2.8
+
+
+def test_a_short_name_is_the_price_of_all_forms_without_one_of_their_own() -> None:
+    listed = (Price(9.0, "h100", start=5.0), Price(2.8, "NVIDIA H100 80GB HBM3"))
+    assert price_of(listed, "NVIDIA_H100_80GB_HBM3", "k8s", 3600) == 2.8
+    assert price_of(listed, "NVIDIA_H100_PCIe", "k8s", 3600) == 9.0
+    assert price_of(listed, "NVIDIA_H200", "k8s", 3600) == 0.0

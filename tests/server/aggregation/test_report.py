@@ -17,6 +17,9 @@ from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.node import FleetNode
 from gpufleet.model.statistics import UsageSum, UsageTotals
 from gpufleet.runtime.settings.prices import prices_by_model
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.routes.aggregation import aggregation_routes
+from gpufleet.server.routes.report import report_routes
 from gpufleet.server.routes.report_page import render_report
 from gpufleet.store import Store
 
@@ -193,3 +196,37 @@ def test_a_rest_that_rounds_to_zero_has_no_sign() -> None:
     made = report("prod", period_of("2026-10"), "namespace", totals, [group])
     assert b"-" not in msgspec.json.encode([row.cost for row in made.rows])
     assert "-0.00" not in render_report(made)
+
+
+async def test_every_cost_has_the_configured_currency(store: Store, recorded: Server) -> None:
+    now = lambda: HOUR + 7300.0  # noqa: E731
+    routes = [
+        *aggregation_routes(store, "prod", now, {"prod": "EUR"}.__getitem__),
+        *report_routes(store, "prod", now, {"prod": "EUR"}.__getitem__),
+    ]
+    transport = httpx.ASGITransport(create_app(Api(routes=routes)))
+    base = "http://127.0.0.1/api/v1/gpu-aggregation"
+    async with httpx.AsyncClient(transport=transport, base_url=base) as client:
+        span = {"start_time": FIRST, "end_time": FIRST}
+        label = {"dimension_type": "label", "dimension_key": "team", **span}
+        listed = [
+            *await get(client, "/cluster/hourly-stats", **span),
+            *await get(client, "/namespaces/hourly-stats", **span),
+            *await get(client, "/labels/hourly-stats", **label),
+            *(await get(client, "/workloads/hourly-stats", **span))["data"],
+            *(await get(client, "/waste"))["data"],
+            *(made := await get(client, "/report", period=MONTH))["rows"],
+            made,
+        ]
+        assert [row["currency"] for row in listed] == ["EUR"] * len(listed)
+        text = (await client.get("/report", params={"period": MONTH, "format": "csv"})).text
+        assert {row["currency"] for row in csv.DictReader(io.StringIO(text))} == {"EUR"}
+        page = (await client.get("/report", params={"period": MONTH, "format": "html"})).text
+        assert ">cost (EUR)<" in page
+
+
+async def test_without_a_currency_costs_have_no_unit(http: httpx.AsyncClient) -> None:
+    made = await get(http, "/report", period=MONTH)
+    assert made["currency"] == ""
+    assert not any("currency" in row for row in made["rows"])
+    assert ">cost<" in (await http.get("/report", params={"period": MONTH, "format": "html"})).text

@@ -18,7 +18,6 @@ from gpufleet.runtime.settings import (
     StoreSettings,
     load_settings,
 )
-from gpufleet.runtime.settings.prices import prices_by_model
 from gpufleet.server.wiring.accounting import rollup_plan, snapshot_step
 from gpufleet.server.wiring.assemble import open_components
 from gpufleet.store import Store
@@ -101,11 +100,6 @@ def test_a_period_that_does_not_fit_into_an_hour_is_refused() -> None:
     assert snapshot_step(AccountingSettings(snapshot_period=600.0)) == 600
     with pytest.raises(SettingsError, match="must divide an hour evenly"):
         snapshot_step(AccountingSettings(snapshot_period=420.0))
-
-
-def test_prices_go_by_the_name_that_the_fleet_gives_a_model() -> None:
-    prices = prices_by_model({"NVIDIA H200": 3.5})
-    assert rollup_plan(AccountingSettings(prices=prices)).prices == prices_by_model({"NVIDIA_H200": 3.5})
 
 
 def test_a_label_key_that_is_named_twice_counts_once() -> None:

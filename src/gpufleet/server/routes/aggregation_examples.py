@@ -32,6 +32,7 @@ CLUSTER = ClusterStatistics(
     allocated_gpu_hours=96.5,
     idle_gpu_hours=1.25,
     cost=337.75,
+    currency="USD",
     created_at=_CREATED,
     updated_at=_CREATED,
 )
@@ -52,6 +53,7 @@ NAMESPACE = NamespaceStatistics(
     allocated_gpu_hours=32.5,
     idle_gpu_hours=0.0,
     cost=113.75,
+    currency="USD",
     created_at=_CREATED,
     updated_at=_CREATED,
 )
@@ -73,6 +75,7 @@ LABEL = LabelStatistics(
     allocated_gpu_hours=64.0,
     idle_gpu_hours=0.5,
     cost=224.0,
+    currency="USD",
     created_at=_CREATED,
     updated_at=_CREATED,
 )
@@ -106,6 +109,7 @@ WORKLOAD = WorkloadStatistics(
     allocated_gpu_hours=8.0,
     idle_gpu_hours=0.0,
     cost=28.0,
+    currency="USD",
     created_at=_CREATED,
     updated_at=_CREATED,
 )

@@ -25,6 +25,7 @@ def render_report(report: Report) -> str:
         f"By {report.group_by}. {report.hours_accounted} of {report.hours_in_period} hours are accounted for"
     )
     note += f"; the other {missing} have no data." if missing else "."
+    cost = f"cost ({report.currency})" if report.currency else "cost"
     rows = "\n".join(_row(row) for row in report.rows)
     return f"""<!doctype html>
 <html lang="en">
@@ -38,7 +39,7 @@ def render_report(report: Report) -> str:
 ({totals.allocation_rate:.2f}%).</caption>
 <thead><tr><th scope="col">{escape(report.group_by)}</th><th scope="col">GPU-hours</th>\
 <th scope="col">of capacity</th><th scope="col">idle GPU-hours</th><th scope="col">utilization</th>\
-<th scope="col">cost</th></tr></thead>
+<th scope="col">{escape(cost)}</th></tr></thead>
 <tbody>
 {rows}
 </tbody>

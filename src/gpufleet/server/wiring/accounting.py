@@ -7,7 +7,6 @@ that end, and reads those that ended earlier at its start, so that lists and det
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -76,7 +75,7 @@ def rollup_plan(settings: AccountingSettings) -> RollupPlan:
         annotation_keys=tuple(dict.fromkeys(settings.annotation_keys)),
         excluded_namespaces=frozenset(settings.excluded_namespaces),
         missing_value=settings.missing_value,
-        prices=tuple(replace(price, model=price.model.replace(" ", "_")) for price in settings.prices),
+        prices=settings.prices,
     )
 
 

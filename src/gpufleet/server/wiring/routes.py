@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import time
+from functools import partial
 
 from gpufleet.errors import SettingsError, StoreUnavailable
 from gpufleet.runtime.logs import get_logger
@@ -22,6 +23,7 @@ from gpufleet.server.routes.report import report_routes
 from gpufleet.server.routes.training import training_routes
 from gpufleet.server.routes.workload_metrics import workload_metric_routes
 from gpufleet.server.routes.workloads import workload_routes
+from gpufleet.server.wiring.accounting import currency_of
 from gpufleet.server.wiring.components import Components
 
 KEY_FILE = "workload-tokens.key"
@@ -35,9 +37,10 @@ def add_routes(components: Components) -> None:
     components.workload_tokens = workload_tokens(components.settings)
     sources = components.kubernetes_sources.items()
     claim_views = {name: ClaimView(WatchedState(source).read) for name, source in sources}
+    currency = partial(currency_of, components.settings)
     components.routes += [
-        *aggregation_routes(store, clusters.default.name),
-        *report_routes(store, clusters.default.name),
+        *aggregation_routes(store, clusters.default.name, currency_of=currency),
+        *report_routes(store, clusters.default.name, currency_of=currency),
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters),
