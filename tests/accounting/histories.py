@@ -13,6 +13,7 @@ from gpufleet.fleet.state import Fleet
 from gpufleet.model.metric_source import SourceHealth
 from gpufleet.model.node import FleetNode
 from gpufleet.model.reading import (
+    ExtremeBlock,
     GpuRef,
     GpuSeries,
     Processes,
@@ -64,6 +65,22 @@ class Prometheus:
         rows = [[self.values.get((n, g, int(t)), np.nan) for t in times] for n, g in gpus]
         if rows:
             yield SampleBlock(tuple(GpuRef(n, g) for n, g in gpus), times, np.array(rows))
+
+    async def extremes(
+        self, quantity: Quantity, start: float, end: float, step: float
+    ) -> AsyncIterator[ExtremeBlock]:
+        """The lowest and highest of `values` in each step, at any second."""
+        times = np.arange(start, end, step)
+        cells: dict[tuple[str, int], dict[int, list[float]]] = {}
+        for (node, gpu, at), value in self.values.items():
+            if start <= at < end:
+                cells.setdefault((node, gpu), {}).setdefault(int((at - start) // step), []).append(value)
+        shape = (len(cells), len(times))
+        lowest, highest = np.full(shape, np.nan), np.full(shape, np.nan)
+        for row, by_column in enumerate(cells.values()):
+            for column, found in by_column.items():
+                lowest[row, column], highest[row, column] = min(found), max(found)
+        yield ExtremeBlock(tuple(GpuRef(*gpu) for gpu in cells), times, lowest, highest)
 
     async def latest(self) -> Readings:
         return Readings(0.0)

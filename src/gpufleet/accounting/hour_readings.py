@@ -35,6 +35,7 @@ class SampleGrid:
         self._columns = 3600 // step
         self._gpus: dict[tuple[str, int], int] = {}
         self._cells = {quantity: np.full((_INITIAL_ROWS, self._columns), np.nan) for quantity in SAMPLED}
+        self._lowest, self._highest = (np.full((_INITIAL_ROWS, self._columns), np.nan) for _ in range(2))
         self._last: tuple[tuple[GpuRef, ...], NDArray[np.intp]] = ((), np.zeros(0, dtype=np.intp))
 
     async def read(self, source: MetricSource) -> None:
@@ -46,6 +47,13 @@ class SampleGrid:
                 columns = np.rint((block.times - self._hour) / self._step).astype(np.intp)
                 whole = np.array([not gpu.partition for gpu in block.gpus], dtype=np.bool_)
                 self._fill(quantity, rows[whole], columns, block.values[whole])
+        async for extremes in source.extremes(Quantity.UTILIZATION, self._hour, end, self._step):
+            rows = self._rows(extremes.gpus)
+            columns = np.rint((extremes.times - self._hour) / self._step).astype(np.intp)
+            whole = rows >= 0
+            # A GPU has several rows if its node changed its name within the hour.
+            np.fmin.at(self._lowest, np.ix_(rows[whole], columns), extremes.lowest[whole])
+            np.fmax.at(self._highest, np.ix_(rows[whole], columns), extremes.highest[whole])
 
     def add_snapshots(self, snapshots: Sequence[tuple[int, bytes]]) -> None:
         """Fill gaps from the packed readings of snapshots."""
@@ -57,7 +65,8 @@ class SampleGrid:
         count = len(self._gpus)
         times: Ints = (self._hour + self._step * np.arange(self._columns, dtype=np.int64)) * 1000
         cells = [self._cells[quantity][:count] for quantity in SAMPLED]
-        return Samples(self._gpus, times, self._step * 1000, *cells)
+        extremes = {"lowest": self._lowest[:count], "highest": self._highest[:count]}
+        return Samples(self._gpus, times, self._step * 1000, *cells, **extremes)
 
     def _add_snapshot(self, taken_at: int, packed: bytes) -> None:
         column, rest = divmod(taken_at - self._hour, self._step)
@@ -90,6 +99,9 @@ class SampleGrid:
         if count > have:
             more = np.full((max(count, 2 * have) - have, self._columns), np.nan)
             self._cells = {quantity: np.vstack([cells, more]) for quantity, cells in self._cells.items()}
+            self._lowest, self._highest = (
+                np.vstack([cells, more]) for cells in (self._lowest, self._highest)
+            )
 
     def _fill(
         self, quantity: Quantity, rows: NDArray[np.intp], columns: NDArray[np.intp], new: Floats

@@ -2,7 +2,8 @@
 
 Pure: periods and samples in, an `Hour` out, independent of the order of the input. A sample of the
 cluster, a namespace or a label value is the mean over its allocated GPUs at one moment; a sample of
-a workload is the reading of one of its GPUs. Means are weighted by GPUs, so that groups add up to
+a workload is the reading of one of its GPUs, and its minimum and maximum are of all readings between the
+samples, too. Means are weighted by GPUs, so that groups add up to
 the whole.
 """
 
@@ -20,6 +21,7 @@ from gpufleet.accounting.samples import AttributedSamples, Ints, Samples, attrib
 from gpufleet.model.hours import (
     GPU_HOUR,
     HOUR_MS,
+    IDLE_BELOW,
     PERCENT,
     ClusterHour,
     Distribution,
@@ -32,7 +34,6 @@ from gpufleet.model.hours import (
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.runtime.settings.prices import Price
 
-IDLE_BELOW = 5 * PERCENT
 MICRO = 1_000_000
 Key = TypeVar("Key", bound=tuple[str, ...])
 MAX_VALUE = 1024
@@ -49,7 +50,7 @@ class RollupPlan:
     missing_value: str = "(none)"
     """The value that pods without the label are counted under."""
     prices: tuple[Price, ...] = ()
-    """Of a GPU-hour; models are spelt as in the periods."""
+    """Of a GPU-hour."""
 
     def value_of(self, labels: Mapping[str, str], key: str) -> str:
         """Return the value of a label or annotation that a pod is counted under."""
@@ -191,11 +192,13 @@ class _HourTable:
         samples = self._samples
         amount = sums(groups[self._period], self._amount, count)
         sampled = groups[samples.period]
-        idle_amount = np.where(samples.utilization < IDLE_BELOW, samples.covered * samples.ppm, 0)
+        idle_amount = np.where(samples.utilization < IDLE_BELOW * PERCENT, samples.covered * samples.ppm, 0)
         idle = sums(sampled, idle_amount, count)
         utilization: list[Distribution]
         if by_gpu:
-            utilization = distributions(sampled, samples.utilization, samples.ppm, count)
+            utilization = distributions(
+                sampled, samples.utilization, samples.ppm, count, samples.lowest, samples.highest
+            )
         else:
             utilization = by_moment(
                 sampled, samples.column, samples.utilization, samples.ppm, count, max(1, self._moments)

@@ -5,7 +5,7 @@ was taken. A sample of a GPU without a known holder is attributed to no pod.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,10 @@ class Samples:
     """Bytes."""
     memory_total: Floats
     """Bytes."""
+    lowest: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """The lowest utilization that was read until the next time; empty if only the samples are known."""
+    highest: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """The highest."""
 
     @property
     def any(self) -> bool:
@@ -70,6 +74,9 @@ class AttributedSamples:
     memory_used: Ints
     """MiB; -1 if there is no reading."""
     memory_total: Ints
+    lowest: Ints
+    """The lowest utilization until the next sample or the end of the allocation, as far as it is known."""
+    highest: Ints
 
 
 def attribute(
@@ -95,15 +102,30 @@ def attribute(
     present = np.isfinite(values)
     entry, column, row_of, values = entry[present], column[present], row_of[present], values[present]
     times = samples.times[column] if len(entry) else np.zeros(0, dtype=np.int64)
+    covered = np.minimum(end[entry], times + samples.step) - times
+    # Readings of a step with several holders can't be attributed to one of them.
+    whole = covered == samples.step
     return AttributedSamples(
         period=columns[entry, 0],
         column=column.astype(np.int64),
         ppm=columns[entry, 2],
-        covered=np.minimum(end[entry], times + samples.step) - times,
-        utilization=np.rint(values * PERCENT).astype(np.int64),
+        covered=covered,
+        utilization=_utilization(values),
         memory_used=_mebibytes(samples.memory_used, row_of, column),
         memory_total=_mebibytes(samples.memory_total, row_of, column),
+        lowest=_utilization(np.fmin(values, _readings(samples.lowest, row_of, column, whole))),
+        highest=_utilization(np.fmax(values, _readings(samples.highest, row_of, column, whole))),
     )
+
+
+def _utilization(values: Floats) -> Ints:
+    return np.rint(values * PERCENT).astype(np.int64)
+
+
+def _readings(matrix: Floats, rows: Ints, columns: Ints, known: NDArray[np.bool_]) -> Floats:
+    if not len(rows) or not matrix.size:
+        return np.full(len(rows), np.nan)
+    return np.where(known, matrix[rows, columns], np.nan)
 
 
 def _mebibytes(matrix: Floats, rows: Ints, columns: Ints) -> Ints:

@@ -4,8 +4,8 @@
 accounting and the API depend only on this interface. Times are Unix seconds.
 
 `latest`, `processes`, `storage` and `rdma` never raise if the source is down: they return the last known
-values, whose timestamps show their age, and `errors` and `health()` give the reason. `series`, `samples`
-and `training` read the past, which has no substitute: they raise `MetricsUnavailable`, or
+values, whose timestamps show their age, and `errors` and `health()` give the reason. `series`, `samples`,
+`extremes` and `training` read the past, which has no substitute: they raise `MetricsUnavailable`, or
 `InvalidRequest` for an invalid or too long span.
 """
 
@@ -15,6 +15,7 @@ from typing import Protocol
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.model.reading import (
+    ExtremeBlock,
     GpuRef,
     GpuSeries,
     Processes,
@@ -77,6 +78,12 @@ class MetricSource(Protocol):
         self, quantity: Quantity, start: float, end: float, step: float
     ) -> AsyncIterator[SampleBlock]:
         """Yield one quantity of all GPUs in blocks of time on the grid start, start+step, … before `end`."""
+        ...
+
+    def extremes(
+        self, quantity: Quantity, start: float, end: float, step: float
+    ) -> AsyncIterator[ExtremeBlock]:
+        """Yield the lowest and highest reading of all GPUs in each step of the same grid, in blocks of time."""
         ...
 
     async def training(
