@@ -24,9 +24,9 @@ SEEN = AllocationPeriod(
     source="slurm",
     gpus=2,
     share=1.0,
-    model="a100",
+    model="NVIDIA_A100",
     held=(4, 5),
-    models=("a100", "h100"),
+    models=("NVIDIA_A100", "NVIDIA_H100"),
     labels={},
     annotations={},
     start=1000.0,
@@ -57,7 +57,17 @@ async def test_another_gpu_count_discards_the_stored_gpus(store: Store) -> None:
     assert await save(store, other) == [other]
 
 
-NODE = CapacityPeriod(node="n1", gpus=8, model="a100", start=1000.0)
+async def test_stored_periods_with_the_spelling_of_their_source_are_read_under_one_name(store: Store) -> None:
+    spelt = msgspec.structs.replace(
+        SEEN, model="a100", models=("NVIDIA A100-SXM4-80GB", "NVIDIA_A100-SXM4-80GB")
+    )
+    exact = "NVIDIA_A100_SXM4_80GB"
+    assert await save(store, spelt) == [msgspec.structs.replace(SEEN, models=(exact, exact))]
+    stored = await store.allocation_periods.newest("prod", [])
+    assert stored[SEEN.pod_uid].models == (exact, exact)
+
+
+NODE = CapacityPeriod(node="n1", gpus=8, model="NVIDIA_A100", start=1000.0)
 replace = msgspec.structs.replace
 
 

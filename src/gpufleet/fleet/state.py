@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from gpufleet.fleet.archive import MAX_ARCHIVED, Archive, WorkloadRecord
+from gpufleet.fleet.canonical_models import with_canonical_model, with_canonical_models
 from gpufleet.fleet.changes import Changes, node_changes, workload_changes
 from gpufleet.fleet.gpu_columns import GpuColumns
 from gpufleet.fleet.hierarchy import ObjectTree, object_tree
@@ -83,7 +84,7 @@ class Fleet:
 
     def put_node(self, node: FleetNode) -> None:
         """Add or replace a node."""
-        self._nodes[node.name] = node
+        self._nodes[node.name] = with_canonical_model(node)
         self.node_names.put(node.name, node.aliases)
         self._touch_node(node.name)
 
@@ -95,7 +96,7 @@ class Fleet:
 
     def put_devices(self, devices: NodeDevices) -> None:
         """Add or replace what a node's agent reports of its GPUs."""
-        self._devices[devices.node] = devices
+        self._devices[devices.node] = with_canonical_models(devices)
         self._touch_node(devices.node)
 
     def drop_devices(self, node: str) -> None:

@@ -10,7 +10,7 @@ gives way to a more exact name of the same GPU, and as a filter, price or reques
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -159,3 +159,12 @@ def single_model(names: Iterable[str]) -> str:
 def short_model(model: str) -> str:
     """Return the short name that stands for all forms of a model; empty if it has none."""
     return _SHORT.get(model, "")
+
+
+def sum_by_model(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return counts by canonical name, sorted, from counts in any spelling."""
+    total: dict[str, int] = {}
+    for name, count in counts.items():
+        model = canonical_model(name)
+        total[model] = total.get(model, 0) + count
+    return dict(sorted(total.items()))

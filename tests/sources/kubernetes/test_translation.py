@@ -176,7 +176,7 @@ def node(**more: Any) -> dict[str, Any]:
 
 def test_a_nodes_gpus_come_from_its_capacity_and_its_model_from_a_label() -> None:
     found = node_from(decode(NODES, node(labels={"nvidia.com/gpu.product": "NVIDIA-H200"})))
-    assert (found.gpu_count, found.vendor, found.gpu_model) == (8, "nvidia", "NVIDIA-H200")
+    assert (found.gpu_count, found.vendor, found.gpu_model) == (8, "nvidia", "NVIDIA_H200")
     assert found.aliases == ("10.0.0.7",)
 
 

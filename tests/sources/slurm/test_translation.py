@@ -171,8 +171,8 @@ def test_nodes_of_25_05_have_their_gpus_and_problems() -> None:
     assert found[4] is None
     nodes = [node for node in found if node is not None]
     assert [(n.gpu_count, n.gpu_model, n.vendor, n.ready, n.cordoned) for n in nodes] == [
-        (8, "nvidia_h100", "nvidia", True, False),
-        (8, "mi300x", "amd", True, True),
+        (8, "NVIDIA_H100", "nvidia", True, False),
+        (8, "AMD_Instinct_MI300X_OAM", "amd", True, True),
         (8, "", "", False, False),
         (4, "", "", True, False),
     ]

@@ -215,7 +215,7 @@ _AT = datetime(2024, 1, 1, 12, tzinfo=UTC)
 _GPU = GpuMetrics(
     node_name="gpu-node-1",
     gpu_index=0,
-    gpu_name="NVIDIA Tesla V100",
+    gpu_name="NVIDIA_Tesla_V100",
     utilization=75.5,
     memory_used=8.0,
     memory_total=16.0,

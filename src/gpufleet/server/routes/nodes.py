@@ -17,7 +17,7 @@ from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams, PageNumber, PageSize
 from gpufleet.server.routes.workload_metrics import Graph, GraphConfig, MetricsParams, Series, encode_points
 
-_SORT_STATES = ("faulty", "busy", "partial", "idle")
+_SORT_STATES = ("faulty", "busy", "partial", "idle", "unknown")
 _GRAPHS = (
     ("GPU Utilization", Quantity.UTILIZATION, 100.0, "%"),
     ("GPU Memory Utilization", Quantity.MEMORY_UTILIZATION, 100.0, "%"),
@@ -32,7 +32,8 @@ class NodeParams(ClusterParams, rename="camel"):
     page_num: PageNumber = 1
     page_size: PageSize = 100
     state: Annotated[
-        Literal["faulty", "idle", "partial", "busy"] | None, Meta(description="Nodes in this state only.")
+        Literal["faulty", "idle", "partial", "busy", "unknown"] | None,
+        Meta(description="Nodes in this state only; unknown: it is not known which GPUs are allocated."),
     ] = None
     name: Annotated[str, Meta(max_length=253, description="Part of the name, in any case.")] = ""
     sort: Annotated[
@@ -52,7 +53,8 @@ class NodeRow(msgspec.Struct, rename="camel"):
     cordoned: bool
     fault: str
     gpu_total: int
-    gpu_allocated: int
+    gpu_allocated: int | None
+    """Null if its source does not say which GPUs are allocated."""
     gpu_model: str
     utilization: float | None
     """Mean over its GPUs, 0.0 to 1.0; null without a reading."""
@@ -195,8 +197,8 @@ def _row(view: NodeView, utilization: float | None) -> NodeRow:
         cordoned=view.node.cordoned,
         fault=view.fault,
         gpu_total=view.total,
-        gpu_allocated=view.allocated,
-        gpu_model=view.node.gpu_model or next((gpu.model for gpu in view.gpus if gpu.model), ""),
+        gpu_allocated=view.allocated if view.node.allocation_known else None,
+        gpu_model=view.model or next(iter(view.models), ""),
         utilization=utilization,
     )
 
@@ -263,7 +265,7 @@ def _scaled(value: float | None, unit: float) -> float | None:
 
 
 _METRICS = {"GPU Power": Graph(3, [Series("GPU-0", [(650.5, 1609459200000)])], GraphConfig("W"))}
-_ROW = NodeRow("gpu-node-1", "k8s", "partial", True, False, "", 8, 4, "NVIDIA H200", 0.41)
+_ROW = NodeRow("gpu-node-1", "k8s", "partial", True, False, "", 8, 4, "NVIDIA_H200", 0.41)
 _DETAIL = NodeDetail(
     **msgspec.structs.asdict(_ROW),
     labels={"gpu-type": "h200"},
@@ -271,7 +273,7 @@ _DETAIL = NodeDetail(
         NodeGpu(
             index=0,
             uuid="GPU-5f2c1b1e",
-            model="NVIDIA H200",
+            model="NVIDIA_H200",
             vendor="nvidia",
             island="nvlink-group-0",
             bandwidth_g_bps=900,
