@@ -120,6 +120,7 @@ class DemoFleet:
         recent = (max(missing[0], self._now - MEMORY_HISTORY_SECONDS), missing[1])
         await self._write_readings(store, recent, MEMORY_QUANTITIES)
         await store.accounted.open(self._cluster, missing[0])
+        await store.observed.add(self._cluster, *missing)
         await store.allocation_periods.save(
             self._cluster, list(allocation_periods(self.simulation, *missing))
         )
