@@ -10,11 +10,12 @@ from msgspec import Meta
 from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.node_view import NodeView
+from gpufleet.model.gpu_models import accepted_models
 from gpufleet.model.metric_source import check_span
 from gpufleet.model.node import FleetGpu
 from gpufleet.model.reading import GpuRef, Quantity
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import ClusterParams, PageNumber, PageSize
+from gpufleet.server.routes.params import ClusterParams, Model, PageNumber, PageSize
 from gpufleet.server.routes.workload_metrics import Graph, GraphConfig, MetricsParams, Series, encode_points
 
 _SORT_STATES = ("faulty", "busy", "partial", "idle", "unknown")
@@ -36,6 +37,7 @@ class NodeParams(ClusterParams, rename="camel"):
         Meta(description="Nodes in this state only; unknown: it is not known which GPUs are allocated."),
     ] = None
     name: Annotated[str, Meta(max_length=253, description="Part of the name, in any case.")] = ""
+    model: Model = ""
     sort: Annotated[
         Literal["name", "state", "free", "utilization"],
         Meta(description="Sort by name, faulty first, most free GPUs first, or busiest first."),
@@ -124,11 +126,14 @@ def node_routes(clusters: Clusters) -> list[Route]:
     async def list_nodes(query: NodeParams) -> NodePage:
         """GPU nodes, by default sorted by name."""
         cluster = clusters.synced(query.cluster)
-        name = query.name.casefold()
+        name, models = query.name.casefold(), accepted_models(query.model)
         views = [
             view
             for _, view in sorted(cluster.fleet.views().items())
-            if view.total and query.state in (None, view.state.value) and name in view.node.name.casefold()
+            if view.total
+            and query.state in (None, view.state.value)
+            and name in view.node.name.casefold()
+            and (not query.model or not models.isdisjoint(view.models))
         ]
         if query.sort != "name":
             views.sort(key=_sort_key(cluster, query.sort))

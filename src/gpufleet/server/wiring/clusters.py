@@ -18,6 +18,7 @@ from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.exporters.prometheus.source import PrometheusSource
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
+from gpufleet.fleet.metric_nodes import MetricNodes
 from gpufleet.fleet.state import Fleet
 from gpufleet.kubernetes import NODES, PODS, KubeClient
 from gpufleet.model.metric_source import MetricSource
@@ -91,8 +92,18 @@ async def _open(name: str, settings: Settings, components: Components) -> OpenCl
         kubernetes = components.kubernetes_sources[name] = KubernetesSource(
             client, fleet, lease_namespace=kube.lease_namespace, fault_taints=kube.fault_taints
         )
+    only_metrics = bool(metrics_settings.url) and kubernetes is None and not polled
     cluster = Cluster(
-        name, fleet, Listing(fleet), metrics, unsynced_reason=lambda: _unsynced_reason(kubernetes, polled)
+        name,
+        fleet,
+        Listing(fleet),
+        metrics,
+        unsynced_reason=(
+            partial(_unread_reason, metrics)
+            if only_metrics
+            else partial(_unsynced_reason, kubernetes, polled)
+        ),
+        metric_nodes=MetricNodes(fleet) if only_metrics else None,
     )
     return OpenCluster(cluster, kubernetes, polled)
 
@@ -145,6 +156,8 @@ async def _first_sync(opened: OpenCluster) -> None:
                 await asyncio.wait([synced], timeout=0.05)
             for source in opened.polled:
                 await source.polling.first_attempt()
+            if opened.cluster.metric_nodes is not None:
+                await opened.cluster.readings_tried.wait()
     except TimeoutError:
         _log.warning("cluster_not_synced", cluster=opened.cluster.name, waited_s=SYNC_TIMEOUT)
     finally:
@@ -166,6 +179,14 @@ def _unsynced_reason(kubernetes: KubernetesSource | None, polled: Sequence[Polle
             return ""
         reasons.append(source.polling.problem or f"{source.name} is being read")
     return "; ".join(reasons)
+
+
+def _unread_reason(metrics: MetricSource) -> str:
+    """Return why the metric source, the only source of the cluster, was never read; empty once it was."""
+    health = metrics.health()
+    if health.last_success is not None:
+        return ""
+    return health.last_error or "the metric source is being read"
 
 
 def _problem(source: KubernetesSource) -> str:
