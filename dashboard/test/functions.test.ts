@@ -58,6 +58,7 @@ describe("the books", () => {
     end_time: "",
     hours_accounted: 2,
     hours_in_period: 720,
+    currency: "",
     totals: {
       capacity_gpu_hours: 20,
       allocated_gpu_hours: 14.75,

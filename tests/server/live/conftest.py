@@ -19,6 +19,7 @@ from gpufleet.server.auth.workload_tokens import WorkloadTokens
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
+from gpufleet.server.routes.gpu_map import gpu_map_routes
 from gpufleet.server.routes.gpus import gpu_routes
 from gpufleet.server.routes.nodes import node_routes
 from gpufleet.server.routes.training import training_routes
@@ -169,6 +170,7 @@ async def http(cluster: Cluster, store: Store) -> AsyncIterator[httpx.AsyncClien
         *workload_metric_routes(clusters),
         *training_routes(clusters, store.training, TOKENS, clock=lambda: NOW),
         *gpu_routes(clusters),
+        *gpu_map_routes(clusters),
         *node_routes(clusters),
         *event_routes(clusters, Lifecycle(), heartbeat=0.05),
     ]
