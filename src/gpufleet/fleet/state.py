@@ -221,6 +221,11 @@ class Fleet:
         self.refresh()
         return self._archive.records
 
+    def ended_with(self, uid: str) -> WorkloadRecord | None:
+        """Return the ended workload that has an object of that uid below it."""
+        self.refresh()
+        return self._archive.record_with(uid)
+
     def final_status(self, uid: str) -> str | None:
         """Return how a workload ended, or None if it runs or is not known."""
         workload = self.workloads().get(uid)

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 import asyncpg
 import msgspec
 
+from gpufleet.errors import NotFound
 from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.store.accounted_clusters import AccountedClusters
@@ -57,6 +58,15 @@ class PeriodStore(Generic[Period]):
         """Return all periods that overlap with `start` to `end`."""
         cluster_id = await self._clusters.id_of(cluster)
         rows = await self._database.fetch(self._overlapping, cluster_id, start, end)
+        return [self._period(row) for row in rows]
+
+    async def of_holders(self, cluster: str, holders: Collection[str]) -> list[Period]:
+        """Return all periods of some holders; none for a cluster without accounting."""
+        try:
+            cluster_id = await self._clusters.id_of(cluster)
+        except NotFound:
+            return []
+        rows = await self._database.fetch(self._of_holders, cluster_id, list(holders))
         return [self._period(row) for row in rows]
 
     async def save(self, cluster: str, periods: Sequence[Period]) -> None:

@@ -167,7 +167,7 @@ async def http(cluster: Cluster, store: Store) -> AsyncIterator[httpx.AsyncClien
     routes = [
         *cluster_routes(clusters),
         *workload_routes(clusters),
-        *workload_metric_routes(clusters),
+        *workload_metric_routes(clusters, store.allocation_periods),
         *training_routes(clusters, store.training, TOKENS, clock=lambda: NOW),
         *gpu_routes(clusters),
         *gpu_map_routes(clusters),

@@ -1,15 +1,20 @@
 """Graphs of nodes and workloads: names that exporters use, times in the future, ended pods."""
 
+import dataclasses
+
 import httpx
+import msgspec
 import numpy as np
 import pytest
-from tests.server.live.conftest import NOW
+from tests.server.live.conftest import NOW, known_readings
 
 from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.fleet.clusters import Cluster
 from gpufleet.model.node import FleetGpu, FleetNode, NodeDevices
-from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings
+from gpufleet.model.periods import AllocationPeriod
+from gpufleet.model.reading import GpuIdentity, GpuRef, GpuUser, Quantity, Readings
 from gpufleet.model.workload import FleetPod, Status
+from gpufleet.store import Store
 
 SPAN = {"start": int(NOW - 600), "end": int(NOW), "step": 60}
 
@@ -93,3 +98,111 @@ async def test_no_point_of_a_graph_is_in_the_future(http: httpx.AsyncClient, pat
     later = {"start": int(NOW + 60), "end": int(NOW + 3600), "step": 60}
     graphs = (await http.get(path, params=later)).json()["data"]
     assert [line for graph in graphs.values() for line in graph["series"] if line["points"]] == []
+
+
+async def lines(http: httpx.AsyncClient, uid: str) -> dict[str, int]:
+    """Return the number of points of each line in the utilization graph of a workload."""
+    span = {"start": int(NOW - 4000), "end": int(NOW), "step": 60}
+    answer = await http.get(f"/api/workloads/{uid}/metrics", params=span)
+    assert answer.status_code == 200, answer.text
+    graph = answer.json()["data"]["GPU Utilization"]
+    return {line["name"]: len(line["points"]) for line in graph["series"]}
+
+
+def ended_period(pod: str, held: tuple[int, ...]) -> AllocationPeriod:
+    return AllocationPeriod(
+        pod_uid=pod,
+        pod=pod,
+        namespace="ml",
+        node="half",
+        workload_uid="w",
+        workload_kind="SlurmJob",
+        workload_name="w",
+        source="slurm",
+        gpus=len(held),
+        share=1.0,
+        model="NVIDIA_H200",
+        held=held,
+        labels={},
+        annotations={},
+        start=NOW - 1300,
+        end=NOW - 500,
+    )
+
+
+async def test_an_ended_pod_whose_gpus_its_source_no_longer_names_has_the_graphs_of_its_recorded_gpus(
+    http: httpx.AsyncClient, cluster: Cluster, store: Store
+) -> None:
+    pod = FleetPod(
+        uid="slurm-7-0",
+        name="7-half",
+        node="half",
+        source="slurm",
+        gpus=2,
+        phase=Status.COMPLETED,
+        bound=NOW - 1300,
+        ended=NOW - 500,
+    )
+    cluster.fleet.put_pod(pod)
+    assert await lines(http, "slurm-7-0") == {}, "2 of 8 GPUs: not known which"
+    await store.accounted.open("prod", NOW - 9000)
+    await store.allocation_periods.save("prod", [ended_period("slurm-7-0", (0, 1))])
+    found = await lines(http, "slurm-7-0")
+    assert found.keys() == {"GPU-0", "GPU-1"}
+    assert min(found.values()) > 5
+    cluster.fleet.drop_pod("slurm-7-0")
+    assert await lines(http, "slurm-7-0") == found, "the same once it is archived"
+
+
+async def test_a_device_plugin_pod_keeps_its_graphs_after_its_end(
+    http: httpx.AsyncClient, cluster: Cluster
+) -> None:
+    pod = FleetPod(uid="plain", name="plain", node="half", gpus=1, phase=Status.RUNNING, bound=NOW - 1200)
+    cluster.fleet.put_pod(pod)
+    users = {4: (GpuUser(namespace=pod.namespace, pod="plain", pod_uid="plain"),)}
+    cluster.fleet.put_readings(dataclasses.replace(known_readings(NOW - 1), holders=users))
+    cluster.fleet.start_accounting()
+    assert (await lines(http, "plain")).keys() == {"GPU-0"}
+    cluster.fleet.put_pod(msgspec.structs.replace(pod, phase=Status.COMPLETED, ended=NOW - 60))
+    cluster.fleet.put_readings(known_readings(NOW - 1))
+    assert (await lines(http, "plain")).keys() == {"GPU-0"}
+
+
+async def test_an_ended_pod_that_filled_its_node_had_all_of_its_gpus(
+    http: httpx.AsyncClient, cluster: Cluster
+) -> None:
+    cluster.fleet.put_pod(
+        FleetPod(
+            uid="all",
+            name="all",
+            node="full",
+            gpus=4,
+            phase=Status.COMPLETED,
+            bound=NOW - 1300,
+            ended=NOW - 500,
+        )
+    )
+    assert (await lines(http, "all")).keys() == {"GPU-0", "GPU-1", "GPU-2", "GPU-3"}
+
+
+async def test_objects_that_the_hierarchy_lists_have_detail_hierarchy_and_graphs(
+    http: httpx.AsyncClient, cluster: Cluster
+) -> None:
+    async def check(uid: str, kind: str, pods: list[str]) -> None:
+        detail = (await http.get(f"/api/workloads/{uid}")).json()["data"]
+        assert (detail["uid"], detail["kind"]) == (uid, kind)
+        assert [pod["podName"] for pod in detail["pods"]] == pods
+        assert (await http.get(f"/api/workloads/{uid}/hierarchy")).json()["data"]["uid"] == uid
+        assert (await lines(http, uid)).keys() == {"GPU-5"}
+
+    await check("rs", "ReplicaSet", ["chat-a"])
+    await check("uid-chat-a", "Pod", ["chat-a"])
+    listed = (await http.get("/api/workloads")).json()["data"]["data"]
+    assert {row["uid"] for row in listed} & {"rs", "uid-chat-a"} == set(), "not in the list"
+    cluster.fleet.drop_pod("uid-chat-a")
+    cluster.fleet.drop_owner("rs")
+    cluster.fleet.drop_owner("dep")
+    assert "dep" in cluster.fleet.ended()
+    await check("rs", "ReplicaSet", ["chat-a"])
+    await check("uid-chat-a", "Pod", ["chat-a"])
+    assert (await http.get("/api/workloads/nothing")).status_code == 404

@@ -184,7 +184,7 @@ async def guarded(cluster: Cluster, store: Store, tmp_path: Path) -> AsyncIterat
     clusters = Clusters([cluster])
     routes = [
         *training_routes(clusters, store.training, TOKENS, lambda: NOW),
-        *workload_metric_routes(clusters),
+        *workload_metric_routes(clusters, store.allocation_periods),
     ]
     transport = httpx.ASGITransport(create_app(Api(routes=routes, gate=gate)))
     headers = {"authorization": f"Bearer {operator}"}

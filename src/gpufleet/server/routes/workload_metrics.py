@@ -15,11 +15,20 @@ from msgspec import Meta
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.lookup import AllocatedGpu, allocated_gpus, controllers, find_workload
+from gpufleet.fleet.lookup import (
+    AllocatedGpu,
+    allocated_gpus,
+    controllers,
+    ended_without_gpus,
+    find_workload,
+)
+from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.metric_source import check_span
+from gpufleet.model.periods import AllocationPeriod
 from gpufleet.model.reading import Column, GpuRef, GpuSeries, Quantity, TrainingPoint
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams
+from gpufleet.store.periods import PeriodStore
 from gpufleet.training.mfu import step_means, tflops_and_mfu
 from gpufleet.training.reporter_selection import select_reporters
 
@@ -79,7 +88,9 @@ class TrainingRow(msgspec.Struct):
     timestamp: int
 
 
-def workload_metric_routes(clusters: Clusters) -> list[Route]:
+def workload_metric_routes(
+    clusters: Clusters, allocation_periods: PeriodStore[AllocationPeriod]
+) -> list[Route]:
     """Return the routes for the graphs and training numbers of a workload."""
 
     @get("/api/workloads/{uid:str}/metrics", example=_GRAPHS)
@@ -88,7 +99,7 @@ def workload_metric_routes(clusters: Clusters) -> list[Route]:
         check_span(query.start, query.end, query.step)
         cluster = clusters.synced(query.cluster)
         workload, tree, models = find_workload(cluster.fleet, uid)
-        held = allocated_gpus(cluster.fleet, workload)
+        held = await _held(cluster, workload, allocation_periods)
         several = len({pod.node for pod in workload.counted}) > 1
         training = await cluster.metrics.training(
             uid, query.start - MODEL_SIZE_LOOKBACK, query.end, controllers(tree)
@@ -117,6 +128,19 @@ def workload_metric_routes(clusters: Clusters) -> list[Route]:
         return [TrainingRow(point.metric, point.value, round(point.time * 1000)) for point in points]
 
     return [workload_metrics, training_performance]
+
+
+async def _held(
+    cluster: Cluster, workload: Workload, allocation_periods: PeriodStore[AllocationPeriod]
+) -> list[AllocatedGpu]:
+    """Return the GPUs of a workload; those that its source no longer reports come from accounting."""
+    unknown = [pod.uid for pod in ended_without_gpus(cluster.fleet, workload)]
+    if not unknown:
+        return allocated_gpus(cluster.fleet, workload)
+    stored = {(p.pod_uid, p.start): p for p in await allocation_periods.of_holders(cluster.name, unknown)}
+    closed = filter(None, map(cluster.fleet.allocation_periods.last_closed, unknown))
+    recent = {(p.pod_uid, p.start): p for p in closed if p.held}  # perhaps not stored yet
+    return allocated_gpus(cluster.fleet, workload, {**stored, **recent}.values())
 
 
 async def _series(

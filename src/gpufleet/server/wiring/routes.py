@@ -43,7 +43,7 @@ def add_routes(components: Components) -> None:
         *report_routes(store, clusters.default.name, currency_of=currency),
         *cluster_routes(clusters),
         *workload_routes(clusters),
-        *workload_metric_routes(clusters),
+        *workload_metric_routes(clusters, store.allocation_periods),
         *training_routes(clusters, store.training, components.workload_tokens),
         *gpu_routes(clusters),
         *gpu_map_routes(clusters),
