@@ -46,6 +46,7 @@ _COMPACT_EVERY = 900.0
 _BLOCK = 3600.0
 """Seconds of samples that are held in memory at a time."""
 
+_EMPTY = "no metric source is configured (PROMETHEUS_URL), and no readings are recorded"
 _PROCESSES, _STORAGE, _RDMA = "processes", "storage", "rdma"
 _log = get_logger("metrics")
 T = TypeVar("T")
@@ -200,7 +201,7 @@ class EmbeddedMetrics:
         """Return whether the last access to the store succeeded."""
         health = MetricHealth(self._success, self._error)
         return SourceHealth(
-            not self._error, self._success, self._last_error, {"readings": health}, ("embedded",)
+            not self._error, self._success, self._last_error, {"readings": health}, ("embedded",), _EMPTY
         )
 
     async def _stored_samples(

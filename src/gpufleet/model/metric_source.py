@@ -9,6 +9,7 @@ values, whose timestamps show their age, and `errors` and `health()` give the re
 `InvalidRequest` for an invalid or too long span.
 """
 
+import math
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -55,6 +56,8 @@ class SourceHealth:
     metrics: Mapping[str, MetricHealth] = field(default_factory=dict)
     exporters: tuple[str, ...] = ()
     """The exporters that were detected."""
+    empty_reason: str = ""
+    """Why there may be no readings at all: nothing is configured, or no exporter was found."""
 
 
 class MetricSource(Protocol):
@@ -119,5 +122,9 @@ def check_span(start: float, end: float, step: float) -> None:
     if not points <= MAX_POINTS:
         raise InvalidRequest(
             f"{points:.0f} points per series requested, at most {MAX_POINTS} are returned; "
-            f"take a step of at least {(end - start) / (MAX_POINTS - 1):.0f} seconds or a shorter span"
+            f"take a step of at least {_seconds(math.ceil((end - start) / (MAX_POINTS - 1)))} or a shorter span"
         )
+
+
+def _seconds(count: int) -> str:
+    return f"{count} second" if count == 1 else f"{count} seconds"

@@ -227,7 +227,11 @@ class PrometheusSource:
     def health(self) -> SourceHealth:
         """Return the health of the source."""
         exporters = tuple(dict.fromkeys(reader.exporter.definition.name for reader in self._readers))
-        return self._health.health(exporters)
+        empty = "no known GPU exporter was found in the metric source"
+        return replace(
+            self._health.health(exporters),
+            empty_reason=f"{', '.join(exporters)}: no GPU is reported" if exporters else empty,
+        )
 
     async def _wait_for_first(self) -> None:
         """Wait for the first refresh, but not for a source that hangs."""

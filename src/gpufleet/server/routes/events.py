@@ -35,7 +35,7 @@ def event_routes(clusters: Clusters, lifecycle: Lifecycle, heartbeat: float = HE
     async def events(query: ClusterParams) -> StreamingResponse:
         """Changes of workloads, nodes, GPU health and claims, as they happen (server-sent events)."""
         nonlocal clients
-        cluster = clusters.get(query.cluster)
+        cluster = clusters.synced(query.cluster)
         if clients >= MAX_CLIENTS:
             raise HTTPException(503, f"{MAX_CLIENTS} clients are connected already", {"retry-after": "5"})
 

@@ -84,9 +84,12 @@ def gpu_routes(clusters: Clusters) -> list[Route]:
     @get("/api/v1/gpu/metrics", example=[_GPU])
     async def gpu_metrics(query: GpuParams) -> Prepared[list[GpuMetrics]] | Answer[list[GpuMetrics]]:
         """The latest reading of every GPU."""
-        cluster = clusters.get(query.cluster)
+        cluster = clusters.synced(query.cluster)
         readings = cluster.fleet.gpu_columns.readings
-        message = _message("GPU metrics retrieved successfully", readings.errors)
+        success = "GPU metrics retrieved successfully"
+        if not readings.gpus:
+            success = f"No GPU metrics: {cluster.metrics.health().empty_reason}"
+        message = _message(success, readings.errors)
         if query.node or query.namespace or query.workload:
             rows = _matching_rows(cluster, readings, query)
             if len(rows) > FEW_ROWS:
@@ -105,7 +108,7 @@ def gpu_routes(clusters: Clusters) -> list[Route]:
     @get("/api/v1/gpu/processes", example=[_PROCESS])
     async def gpu_processes(query: ProcessParams) -> Answer[list[GpuProcessRow]]:
         """Processes on the GPUs."""
-        cluster = clusters.get(query.cluster)
+        cluster = clusters.synced(query.cluster)
         found = await cluster.processes()
         rows = [_process(row) for row in found.rows if query.node in ("", row.gpu.node)]
         rows.sort(key=lambda row: (row.node_name, row.gpu_index, row.pid))

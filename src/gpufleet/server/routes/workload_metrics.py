@@ -107,11 +107,13 @@ def workload_metric_routes(
         utilization = await _series(cluster, held, several, Quantity.UTILIZATION, query, 100)
         memory = await _series(cluster, held, several, Quantity.MEMORY_UTILIZATION, query, 100)
         power = await _series(cluster, held, several, Quantity.POWER, query, 1)
+        speed = _speed(training, models, query)
         return {
             "GPU Utilization": Graph(1, utilization, GraphConfig("%")),
             "GPU Memory Utilization": Graph(2, memory, GraphConfig("%")),
             "GPU Power": Graph(3, power, GraphConfig("W")),
-            "TrainingPerformance": Graph(4, _speed(training, models, query), GraphConfig("TFLOPS")),
+            "TrainingPerformance": Graph(4, speed.get("TFLOPS", []), GraphConfig("TFLOPS")),
+            "MFU": Graph(5, speed.get("MFU", []), GraphConfig("%")),
         }
 
     @get("/api/workloads/{uid:str}/trainingPerformance", example=[TrainingRow("loss", 0.0125, 1609459200000)])
@@ -187,14 +189,17 @@ def encode_points(times: Column, values: Column, scale: float) -> list[Point]:
     return cast(list[Point], msgspec.Raw(msgspec.json.encode(list(zip(scaled, stamps, strict=True)))))
 
 
-def _speed(points: Sequence[TrainingPoint], models: dict[str, int], query: MetricsParams) -> list[Series]:
+def _speed(
+    points: Sequence[TrainingPoint], models: dict[str, int], query: MetricsParams
+) -> dict[str, list[Series]]:
     """Return TFLOPS per GPU and model FLOPs utilization (0.0 to 1.0) as means over each step and all ranks."""
     found = [point for point in tflops_and_mfu(points, models) if point.time >= query.start]
-    lines = []
+    lines: dict[str, list[Series]] = {}
     for metric, name in (("tflops", "TFLOPS"), ("mfu", "MFU")):
         means = step_means([point for point in found if point.metric == metric], query.start, query.step)
         if means:
-            lines.append(Series(name, [(round(value, 6), round(time * 1000)) for value, time in means]))
+            points = [(round(value, 6), round(time * 1000)) for value, time in means]
+            lines[name] = [Series(name, points)]
     return lines
 
 
@@ -203,4 +208,5 @@ _GRAPHS = {
     "GPU Memory Utilization": Graph(2, [Series("GPU-0", [(0.92, 1609459200000)])], GraphConfig("%")),
     "GPU Power": Graph(3, [Series("GPU-0", [(650.5, 1609459200000)])], GraphConfig("W")),
     "TrainingPerformance": Graph(4, [Series("TFLOPS", [(450.5, 1609459200000)])], GraphConfig("TFLOPS")),
+    "MFU": Graph(5, [Series("MFU", [(0.39, 1609459200000)])], GraphConfig("%")),
 }

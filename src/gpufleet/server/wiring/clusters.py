@@ -25,7 +25,6 @@ from gpufleet.model.metric_source import MetricSource
 from gpufleet.runtime.background import Background
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import KubernetesSettings, MetricsSettings, Settings
-from gpufleet.server.metrics import ServerMetrics
 from gpufleet.server.wiring.components import Components
 from gpufleet.server.wiring.polled_sources import (
     NAMES,
@@ -63,9 +62,7 @@ async def open_clusters(components: Components) -> None:
         components.up_to_date[each.cluster.name] = partial(_up_to_date, each)
     components.probes["metrics"] = lambda: _probe_metrics(opened)
     if components.kubernetes_sources:
-        components.probes["kubernetes"] = lambda: _probe_kubernetes(
-            components.kubernetes_sources, components.metrics
-        )
+        components.probes["kubernetes"] = lambda: _probe_kubernetes(components.kubernetes_sources)
     for name in NAMES:
         if sources := [(each.cluster.name, s) for each in opened for s in each.polled if s.name == name]:
             components.probes[name] = probe_sources(name, sources)
@@ -124,6 +121,7 @@ def _start(opened: OpenCluster, components: Components, settings: Settings) -> N
     if kubernetes is not None:
         background.start("kubernetes", kubernetes.run, cluster=name)
         metrics.age("kubernetes", name, lambda: _lag(kubernetes))
+        metrics.failures("kubernetes", name, kubernetes.failures)
     start_sources(cluster, opened.polled, components)
     refreshed, failed = (
         partial(report, "readings", name) for report in (metrics.refreshed, metrics.source_error)
@@ -206,11 +204,10 @@ def _lag(source: KubernetesSource) -> float:
     return max(states[_NODES].lag, states[_PODS].lag)
 
 
-async def _probe_kubernetes(sources: Mapping[str, KubernetesSource], metrics: ServerMetrics) -> str:
+async def _probe_kubernetes(sources: Mapping[str, KubernetesSource]) -> str:
     summaries = {}
     for name, source in sources.items():
         if problem := _problem(source):
-            metrics.source_error("kubernetes", name)
             raise KubernetesUnavailable(f"cluster {name}: {problem}")
         states = source.states()
         summaries[name] = f"{states[_NODES].objects} nodes, {states[_PODS].objects} pods"
