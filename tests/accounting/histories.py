@@ -47,10 +47,15 @@ class Time:
 
 
 class Prometheus:
-    """A fake metric source: percents by node, GPU and time; or it is down."""
+    """A fake metric source: percents and watts by node, GPU and time; or it is down."""
 
-    def __init__(self, values: Mapping[tuple[str, int, int], float] | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[tuple[str, int, int], float] | None = None,
+        watts: Mapping[tuple[str, int, int], float] | None = None,
+    ) -> None:
         self.values = dict(values or {})
+        self.watts = dict(watts or {})
         self.down = False
 
     async def samples(
@@ -59,10 +64,9 @@ class Prometheus:
         if self.down:
             raise MetricsUnavailable("no answer")
         times = np.arange(start, end, step)
-        if quantity is not Quantity.UTILIZATION:
-            return
-        gpus = sorted({(node, gpu) for node, gpu, _ in self.values})
-        rows = [[self.values.get((n, g, int(t)), np.nan) for t in times] for n, g in gpus]
+        known = {Quantity.UTILIZATION: self.values, Quantity.POWER: self.watts}.get(quantity, {})
+        gpus = sorted({(node, gpu) for node, gpu, _ in known})
+        rows = [[known.get((n, g, int(t)), np.nan) for t in times] for n, g in gpus]
         if rows:
             yield SampleBlock(tuple(GpuRef(n, g) for n, g in gpus), times, np.array(rows))
 
@@ -128,6 +132,7 @@ class Server:
         plan: RollupPlan = PLAN,
         cluster: str = "prod",
     ) -> None:
+        self.time = time
         self.fleet = Fleet(cluster, clock=time)
         for node in world.nodes.values():
             self.fleet.put_node(node)
@@ -140,6 +145,12 @@ class Server:
 
     async def round(self) -> None:
         await self.loop.round(self.account)
+
+    def watch(self, until: float) -> None:
+        """Let time pass until `until` while the server follows the cluster."""
+        while self.time.now < until:
+            self.time.now = min(until, self.time.now + 30.0)
+            self.recorder.collect()
 
 
 async def _nothing() -> None:

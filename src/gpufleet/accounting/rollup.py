@@ -2,9 +2,8 @@
 
 Pure: periods and samples in, an `Hour` out, independent of the order of the input. A sample of the
 cluster, a namespace or a label value is the mean over its allocated GPUs at one moment; a sample of
-a workload is the reading of one of its GPUs, and its minimum and maximum are of all readings between the
-samples, too. Means are weighted by GPUs, so that groups add up to
-the whole.
+a workload is the reading of one of its GPUs, and its minimum and maximum are of all readings between
+the samples, too. Means are weighted by GPUs, so that groups add up to the whole.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from gpufleet.accounting.hour_allocations import HourAllocation, as_columns, clip, hour_allocations
+from gpufleet.accounting.hour_allocations import HourAllocation, as_columns, hour_allocations
+from gpufleet.accounting.hour_capacity import (
+    Span,
+    capacity_gpu_hours,
+    cluster_size,
+    observed_ms,
+    with_gpus_ms,
+)
 from gpufleet.accounting.percentiles import by_moment, distributions, sums
 from gpufleet.accounting.prices import price_of
 from gpufleet.accounting.replicas import Replicas, replicas
@@ -66,25 +72,28 @@ def roll_up(
     capacity_periods: Sequence[CapacityPeriod],
     samples: Samples,
     plan: RollupPlan,
+    observed: Sequence[Span] | None = None,
 ) -> Hour:
-    """Return the statistics of the hour that starts at `hour` (Unix seconds, a multiple of 3600)."""
+    """Return the statistics of the hour that starts at `hour` (Unix seconds, a multiple of 3600).
+
+    `observed` has the spans in which a server followed the cluster; None means the whole hour.
+    """
+    spans = [(hour, hour + 3600)] if observed is None else observed
     ordered = sorted(periods, key=lambda period: (period.node, period.start, period.pod_uid))
     table = _HourTable(ordered, hour_allocations(ordered, capacity_periods, hour), samples, plan, hour)
     return Hour(
         start=hour,
-        cluster=ClusterHour(capacity_gpu_hours=_capacity(capacity_periods, hour), usage=table.whole()),
+        cluster=ClusterHour(
+            capacity_gpu_hours=capacity_gpu_hours(capacity_periods, hour),
+            gpus=cluster_size(capacity_periods, spans, hour),
+            observed=observed_ms(spans, hour),
+            with_gpus=with_gpus_ms(capacity_periods, hour),
+            usage=table.whole(),
+        ),
         namespaces=table.namespaces(),
         labels=table.labels(),
         workloads=table.workloads(hour),
     )
-
-
-def _capacity(periods: Sequence[CapacityPeriod], hour: int) -> float:
-    total = 0
-    for capacity in periods:
-        start, end = clip(capacity.start, capacity.end, hour)
-        total += capacity.gpus * max(0, end - start)
-    return total / HOUR_MS
 
 
 class _HourTable:
@@ -206,6 +215,8 @@ class _HourTable:
         pairs = np.unique(groups[self._period] * len(self._workload_keys) + self._workload[self._period])
         active = np.bincount(pairs // max(1, len(self._workload_keys)), minlength=count)
         costs = self._costs(groups, count)
+        powered = groups[samples.energy_period]
+        energy, readings = sums(powered, samples.energy, count), np.bincount(powered, minlength=count)
         return [
             Usage(
                 allocated=int(amount[g]),
@@ -213,6 +224,7 @@ class _HourTable:
                 utilization=utilization[g],
                 workloads=int(active[g]),
                 cost=costs[g],
+                energy=int(energy[g]) if readings[g] else None,
             )
             for g in range(count)
         ]

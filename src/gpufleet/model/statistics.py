@@ -16,7 +16,7 @@ class ClusterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     cluster_name: str
     stat_hour: datetime
     total_gpu_capacity: int
-    """Mean over the hour, rounded."""
+    """The number of GPUs for most of the observed time."""
     capacity_gpu_hours: float
     allocated_gpu_count: float
     allocation_rate: float
@@ -31,6 +31,12 @@ class ClusterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     cost: float
     currency: str | msgspec.UnsetType = msgspec.UNSET
     """The unit of the cost, if one is configured."""
+    energy_kwh: float | None
+    """Energy of the allocated GPUs; null without a reading of power."""
+    observed_share: float
+    """The part of the hour, 0 to 1, in which a server followed the cluster."""
+    partial: bool = False
+    """Whether the hour is not over yet."""
     created_at: datetime
     updated_at: datetime
 
@@ -56,6 +62,12 @@ class NamespaceStatistics(msgspec.Struct, frozen=True, kw_only=True):
     cost: float
     currency: str | msgspec.UnsetType = msgspec.UNSET
     """The unit of the cost, if one is configured."""
+    energy_kwh: float | None
+    """Energy of the allocated GPUs; null without a reading of power."""
+    observed_share: float
+    """The part of the hour, 0 to 1, in which a server followed the cluster."""
+    partial: bool = False
+    """Whether the hour is not over yet."""
     created_at: datetime
     updated_at: datetime
 
@@ -82,6 +94,12 @@ class LabelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     cost: float
     currency: str | msgspec.UnsetType = msgspec.UNSET
     """The unit of the cost, if one is configured."""
+    energy_kwh: float | None
+    """Energy of the allocated GPUs; null without a reading of power."""
+    observed_share: float
+    """The part of the hour, 0 to 1, in which a server followed the cluster."""
+    partial: bool = False
+    """Whether the hour is not over yet."""
     created_at: datetime
     updated_at: datetime
 
@@ -120,6 +138,12 @@ class WorkloadStatistics(msgspec.Struct, frozen=True, kw_only=True):
     cost: float
     currency: str | msgspec.UnsetType = msgspec.UNSET
     """The unit of the cost, if one is configured."""
+    energy_kwh: float | None
+    """Energy of the allocated GPUs; null without a reading of power."""
+    observed_share: float
+    """The part of the hour, 0 to 1, in which a server followed the cluster."""
+    partial: bool = False
+    """Whether the hour is not over yet."""
     created_at: datetime
     updated_at: datetime
 
@@ -156,6 +180,8 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
     allocated: int
     idle: int
     cost: Decimal
+    energy: int | None = None
+    """Millijoules; None without a reading of power."""
     utilization: float | None
     """Weighted by allocated GPU time."""
 
@@ -163,12 +189,13 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
 class UsageTotals(msgspec.Struct, frozen=True, kw_only=True):
     """The capacity and usage of a cluster over the same days."""
 
-    hours: int = 0
-    """Hours with data."""
+    hours: float = 0.0
+    """Hours in which a server followed the cluster, of those with data."""
     capacity: int = 0
     allocated: int = 0
     idle: int = 0
     cost: Decimal = Decimal(0)
+    energy: int | None = None
     utilization: float | None = None
 
 

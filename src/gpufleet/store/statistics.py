@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import asyncpg
 import msgspec
 
-from gpufleet.model.hours import GPU_HOUR
+from gpufleet.model.hours import GPU_HOUR, HOUR_MS, KILOWATT_HOUR, PPM
 from gpufleet.model.statistics import (
     ClusterStatistics,
     HoursQuery,
@@ -20,12 +20,12 @@ from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.postgres.database import Database
 
 _CLUSTER = """
-SELECT h.*, created_at, updated_at FROM cluster_hour AS h JOIN accounted_hour USING (cluster, hour)
+SELECT h.*, created_at, updated_at, observed, with_gpus FROM cluster_hour AS h JOIN accounted_hour USING (cluster, hour)
 WHERE cluster = $1 AND hour BETWEEN $2 AND $3
 ORDER BY hour {direction} LIMIT $4 OFFSET $5
 """
 _NAMESPACE = """
-SELECT h.*, name, capacity, created_at, updated_at
+SELECT h.*, name, capacity, gpus, created_at, updated_at, observed, with_gpus
 FROM namespace_hour AS h
 JOIN namespace_name AS n ON n.id = h.namespace
 JOIN cluster_hour AS c ON c.cluster = h.cluster AND c.hour = h.hour
@@ -38,7 +38,7 @@ SELECT count(*) FROM namespace_hour AS h JOIN namespace_name AS n ON n.id = h.na
 WHERE h.cluster = $1 AND hour BETWEEN $2 AND $3 AND ($4 = '' OR n.name = $4)
 """
 _LABEL = """
-SELECT h.*, type, key, value, created_at, updated_at
+SELECT h.*, type, key, value, created_at, updated_at, observed, with_gpus
 FROM label_hour AS h
 JOIN label_name AS n ON n.id = h.label
 JOIN accounted_hour AS a ON a.cluster = h.cluster AND a.hour = h.hour
@@ -173,14 +173,16 @@ def row_id(hour: int, member: int) -> int:
 
 def usage_fields(query: HoursQuery, row: asyncpg.Record) -> dict[str, Any]:
     """Return the fields that rows of all kinds share."""
-    allocated = row["allocated"] / GPU_HOUR
     return {
         "stat_hour": datetime.fromtimestamp(row["hour"] * 3600, UTC),
-        "allocated_gpu_count": allocated,
-        "allocated_gpu_hours": allocated,
+        # The mean over the time in which the cluster is known to have had GPUs.
+        "allocated_gpu_count": row["allocated"] / ((row["with_gpus"] or HOUR_MS) * PPM),
+        "allocated_gpu_hours": row["allocated"] / GPU_HOUR,
+        "observed_share": row["observed"] / HOUR_MS,
         "idle_gpu_hours": row["idle"] / GPU_HOUR,
         "cost": row["cost"],
         "currency": query.currency or msgspec.UNSET,
+        "energy_kwh": None if row["energy"] is None else row["energy"] / KILOWATT_HOUR,
         "sample_count": row["samples"],
         "avg_utilization": row["utilization"],
         "max_utilization": row["highest"],
@@ -192,12 +194,16 @@ def usage_fields(query: HoursQuery, row: asyncpg.Record) -> dict[str, Any]:
     }
 
 
+def _size(row: asyncpg.Record) -> int:
+    return round(row["capacity"]) if row["gpus"] is None else int(row["gpus"])
+
+
 def _cluster(query: HoursQuery, row: asyncpg.Record) -> ClusterStatistics:
     capacity = row["capacity"]
     return ClusterStatistics(
         id=row_id(row["hour"], row["cluster"]),
         cluster_name=query.cluster,
-        total_gpu_capacity=round(capacity),
+        total_gpu_capacity=_size(row),
         capacity_gpu_hours=capacity,
         allocation_rate=100 * row["allocated"] / (capacity * GPU_HOUR) if capacity else 0.0,
         **usage_fields(query, row),
@@ -209,7 +215,7 @@ def _namespace(query: HoursQuery, row: asyncpg.Record) -> NamespaceStatistics:
         id=row_id(row["hour"], row["namespace"]),
         cluster_name=query.cluster,
         namespace=row["name"],
-        total_gpu_capacity=round(row["capacity"]),
+        total_gpu_capacity=_size(row),
         active_workload_count=row["workloads"],
         **usage_fields(query, row),
     )

@@ -33,6 +33,8 @@ CLUSTER = ClusterStatistics(
     idle_gpu_hours=1.25,
     cost=337.75,
     currency="USD",
+    energy_kwh=52.4,
+    observed_share=1.0,
     created_at=_CREATED,
     updated_at=_CREATED,
 )
@@ -54,6 +56,8 @@ NAMESPACE = NamespaceStatistics(
     idle_gpu_hours=0.0,
     cost=113.75,
     currency="USD",
+    energy_kwh=17.6,
+    observed_share=1.0,
     created_at=_CREATED,
     updated_at=_CREATED,
 )
@@ -76,6 +80,8 @@ LABEL = LabelStatistics(
     idle_gpu_hours=0.5,
     cost=224.0,
     currency="USD",
+    energy_kwh=34.8,
+    observed_share=1.0,
     created_at=_CREATED,
     updated_at=_CREATED,
 )
@@ -110,6 +116,8 @@ WORKLOAD = WorkloadStatistics(
     idle_gpu_hours=0.0,
     cost=28.0,
     currency="USD",
+    energy_kwh=4.4,
+    observed_share=1.0,
     created_at=_CREATED,
     updated_at=_CREATED,
 )
