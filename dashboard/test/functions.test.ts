@@ -48,6 +48,7 @@ describe("the books", () => {
     idle_gpu_hours: 0,
     avg_utilization: null,
     cost: 0,
+    energy_kwh: null,
     share: 0,
   });
   const report: Report = {
@@ -65,6 +66,7 @@ describe("the books", () => {
       idle_gpu_hours: 0,
       avg_utilization: null,
       cost: 0,
+      energy_kwh: null,
       allocation_rate: 73.75,
     },
     rows: [

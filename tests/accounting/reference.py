@@ -217,6 +217,24 @@ def moments(found: Sequence[Hit]) -> list[int]:
     return values
 
 
+def energy(had: Iterable[ReferenceAllocation], power: Iterable[Sample], step: int) -> int | None:
+    """Return millijoules: each reading of power until the next one, while the period has that share of the GPU."""
+    found, total, had = False, 0, list(had)
+    for node, gpu, time, watts in power:
+        for h in had:
+            if h.period.node != node or h.gpu != gpu or not h.start <= time < h.end:
+                continue
+            found, end = True, h.end
+            for later in sorted(
+                (o for o in had if o.period is h.period and o.gpu == gpu), key=lambda o: o.start
+            ):
+                if later.start == end and later.part == h.part:
+                    end = later.end
+            until = min(end, time + step)
+            total += half_up(Fraction(round(watts * 1000) * (until - time), 1000) * h.part)
+    return total if found else None
+
+
 def grouped(
     had: Iterable[ReferenceAllocation], key: Callable[[AllocationPeriod], Any]
 ) -> dict[Any, list[ReferenceAllocation]]:

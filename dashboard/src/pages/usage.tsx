@@ -299,6 +299,7 @@ const VALUES: Record<string, (row: ReportRow) => string | number | null> = {
   hours: (row) => row.gpu_hours,
   utilization: (row) => row.avg_utilization,
   idle: (row) => row.idle_gpu_hours,
+  energy: (row) => row.energy_kwh,
   cost: (row) => row.cost,
 };
 
@@ -306,6 +307,7 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
   const { report, sort } = props;
   const { totals } = report;
   const priced = totals.cost > 0;
+  const metered = totals.energy_kwh !== null;
   const rows = useMemo(() => {
     const held = allocatedRows(report);
     return [
@@ -335,6 +337,7 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
               <th class="right">Share of capacity</th>
               <SortHead field="utilization" words="Utilization" {...head} />
               <SortHead field="idle" words="Idle GPU hours" {...head} />
+              {metered && <SortHead field="energy" words="Energy (kWh)" {...head} />}
               {priced && (
                 <SortHead field="cost" words={withUnit("Cost", report.currency)} {...head} />
               )}
@@ -350,6 +353,7 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
                 <td class="right soft">{percent(row.share / 100, 1)}</td>
                 <td class="right">{percent(rate(row.avg_utilization), 1)}</td>
                 <td class="right soft">{decimal(row.idle_gpu_hours, 2)}</td>
+                {metered && <td class="right">{decimal(row.energy_kwh, 2)}</td>}
                 {priced && <td class="right">{decimal(row.cost, 2)}</td>}
               </tr>
             ))}
@@ -361,6 +365,7 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
               <td class="right">{percent(totals.allocation_rate / 100, 1)}</td>
               <td class="right">{percent(rate(totals.avg_utilization), 1)}</td>
               <td class="right">{decimal(totals.idle_gpu_hours, 2)}</td>
+              {metered && <td class="right">{decimal(totals.energy_kwh, 2)}</td>}
               {priced && <td class="right">{decimal(totals.cost, 2)}</td>}
             </tr>
           </tfoot>

@@ -18,6 +18,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MIB = 1024 * 1024
+MAX_WATTS = 2500
+"""A higher reading is an error of the sensor; it could overflow the product with an hour and a GPU."""
 MAX_SAMPLES = 9_000_000
 """More samples per hour could overflow the sums: 9e6 x 100% x one GPU just fits into 64 bits."""
 
@@ -42,6 +44,8 @@ class Samples:
     """The lowest utilization that was read until the next time; empty if only the samples are known."""
     highest: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     """The highest."""
+    power: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """Watts; empty if none is known."""
 
     @property
     def any(self) -> bool:
@@ -77,6 +81,10 @@ class AttributedSamples:
     lowest: Ints
     """The lowest utilization until the next sample or the end of the allocation, as far as it is known."""
     highest: Ints
+    energy: Ints
+    """Millijoules of each reading of power, whether or not there is one of utilization."""
+    energy_period: Ints
+    """The allocation period of each entry of `energy`."""
 
 
 def attribute(
@@ -98,6 +106,7 @@ def attribute(
     entry = np.repeat(np.arange(len(kept)), counts)
     column = np.arange(len(entry)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(low, counts)
     row_of = np.array(rows, dtype=np.int64)[entry] if len(entry) else np.zeros(0, dtype=np.int64)
+    energy_entry, energy = _energy(samples, columns, entry, row_of, column)
     values = samples.utilization[row_of, column] if len(entry) else np.zeros(0)
     present = np.isfinite(values)
     entry, column, row_of, values = entry[present], column[present], row_of[present], values[present]
@@ -115,7 +124,27 @@ def attribute(
         memory_total=_mebibytes(samples.memory_total, row_of, column),
         lowest=_utilization(np.fmin(values, _readings(samples.lowest, row_of, column, whole))),
         highest=_utilization(np.fmax(values, _readings(samples.highest, row_of, column, whole))),
+        energy=energy,
+        energy_period=columns[energy_entry, 0],
     )
+
+
+def _energy(samples: Samples, columns: Ints, entry: Ints, rows: Ints, column: Ints) -> tuple[Ints, Ints]:
+    """Return the entries with a reading of power, and the energy of each in millijoules.
+
+    A reading applies until the next one or the end of the allocation. It is rounded once, so that the sums of
+    any groups add up exactly.
+    """
+    if not len(entry) or not samples.power.size:
+        nothing = np.zeros(0, dtype=np.int64)
+        return nothing, nothing
+    watts = samples.power[rows, column]
+    known = np.isfinite(watts) & (watts >= 0) & (watts <= MAX_WATTS)
+    entry, times = entry[known], samples.times[column[known]]
+    covered = np.minimum(columns[entry, 4], times + samples.step) - times
+    milliwatts = np.rint(watts[known] * 1000).astype(np.int64)
+    picojoules = milliwatts * covered * columns[entry, 2]
+    return entry, (picojoules + 500_000_000) // 1_000_000_000
 
 
 def _utilization(values: Floats) -> Ints:

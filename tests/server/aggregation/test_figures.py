@@ -18,7 +18,7 @@ async def test_hours_report_csv_and_page_show_the_same(http: httpx.AsyncClient, 
     totals = made["totals"]
 
     def whole(field: str) -> float:
-        return sum(hour[field] for hour in hours)
+        return float(sum(hour[field] for hour in hours))
 
     assert totals["capacity_gpu_hours"] == whole("capacity_gpu_hours")
     assert totals["allocated_gpu_hours"] == whole("allocated_gpu_hours")

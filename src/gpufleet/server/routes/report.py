@@ -207,6 +207,7 @@ _REPORT = Report(
         idle_gpu_hours=1200.5,
         avg_utilization=68.2,
         cost=249984.0,
+        energy_kwh=40850.5,
         allocation_rate=75.0,
     ),
     rows=[
@@ -218,6 +219,7 @@ _REPORT = Report(
             avg_utilization=68.2,
             cost=249984.0,
             currency="USD",
+            energy_kwh=40850.5,
             share=75.0,
         ),
         ReportRow(
@@ -228,6 +230,7 @@ _REPORT = Report(
             avg_utilization=None,
             cost=0.0,
             currency="USD",
+            energy_kwh=0.0,
             share=0.0,
         ),
         ReportRow(
@@ -238,6 +241,7 @@ _REPORT = Report(
             avg_utilization=None,
             cost=0.0,
             currency="USD",
+            energy_kwh=None,
             share=25.0,
         ),
     ],
