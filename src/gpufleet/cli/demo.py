@@ -41,6 +41,7 @@ CLUSTER = "demo"
 _PRICES = {
     "NVIDIA_H200": 3.5,
     "NVIDIA_H100_80GB_HBM3": 2.8,
+    "NVIDIA_H100_NVL": 2.3,
     "NVIDIA_A100-SXM4-80GB": 1.6,
     "NVIDIA_L40S": 0.9,
     "AMD_Instinct_MI300X": 2.6,

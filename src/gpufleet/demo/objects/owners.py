@@ -18,7 +18,6 @@ from gpufleet.demo.objects.identities import (
 )
 from gpufleet.demo.simulation.timeline import Run
 
-
 _JOBS = ("Job", "CronJob", "PyTorchJob")
 
 
