@@ -20,6 +20,7 @@ from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.filtering import complete_allocation
 from gpufleet.scheduler.pending_pods import PendingPods
 from gpufleet.scheduler.state import Ledger, valid_request
+from gpufleet.scheduler.state.claim_requests import invalid_reason
 from gpufleet.scheduler.state.ledger import Key
 
 _log = get_logger("scheduler")
@@ -126,7 +127,11 @@ def status_of(ledger: Ledger, pending: PendingPods, claim: GpuClaim) -> dict[str
     pods = [pod for pod in ledger.pods_of(meta.namespace, meta.name) if not pod.finished]
     entries = [entry for pod in pods if (entry := _entry(ledger, claim, pod))]
     notes = [pending.pods[pod.metadata.uid].note for pod in pods if pod.metadata.uid in pending.pods]
-    return compose_status(_phase(claim), len(pods), entries, notes[0] if notes else "")
+    status = compose_status(_phase(claim), len(pods), entries, notes[0] if notes else "")
+    if not entries and (reason := invalid_reason(claim)):
+        # An API server accepts such a claim only if the CRD had no rules when it was created.
+        status["message"] = f"The claim is invalid, no pod can use it: {reason}"
+    return status
 
 
 def compose_status(phase: str, pods: int, entries: list[dict[str, Any]], note: str) -> dict[str, Any]:

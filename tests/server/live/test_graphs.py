@@ -206,3 +206,16 @@ async def test_objects_that_the_hierarchy_lists_have_detail_hierarchy_and_graphs
     await check("rs", "ReplicaSet", ["chat-a"])
     await check("uid-chat-a", "Pod", ["chat-a"])
     assert (await http.get("/api/workloads/nothing")).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["hierarchy", "metrics", "trainingPerformance"])
+async def test_an_empty_uid_is_refused(http: httpx.AsyncClient, path: str) -> None:
+    answer = await http.get(f"http://127.0.0.1/api/workloads//{path}")
+    assert (answer.status_code, answer.json()["message"]) == (400, "workloadUid is required")
+
+
+async def test_a_step_that_is_too_short_is_refused_with_one_that_works(http: httpx.AsyncClient) -> None:
+    span = {"start": int(NOW - 10_999), "end": int(NOW + 1), "step": 1}
+    answer = await http.get("/api/nodes/half/metrics", params=span)
+    assert answer.status_code == 400
+    assert "a step of at least 2 seconds" in answer.json()["message"]

@@ -217,3 +217,71 @@ async def test_a_cluster_of_another_kind_has_no_claims_of_kubectls_own_cluster(
             claims, why = await http.get("/api/claims"), await http.get("/api/claims/ml/train/explain")
     for answer in (claims, why):
         assert (answer.status_code, "slurm" in answer.text.lower()) == (503, True), answer.text
+
+
+async def test_debug_vars_show_queues_and_caches(settings: Settings, api: Path) -> None:
+    async with AsyncExitStack() as exit_stack:
+        components = await open_components(with_kubeconfigs(settings, here=api), exit_stack)
+        app = create_app(
+            Api(routes=components.routes, metrics=components.metrics, debug_counts=components.debug_counts)
+        )
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            await http.get("/api/v1/gpu/metrics")
+            seen = (await http.get("/debug/vars")).json()
+    assert seen["reflector_caches"]["here"]["Node"] == 1
+    assert seen["event_queues"] == {"clients": 0, "changes": 0}
+    assert seen["prepared_answers"]["gpu_metrics"] == {"answers": 1, "bytes": 2}
+    assert (seen["reading_caches"], seen["readings"]) == ({}, {"here": 0})
+
+
+async def test_failed_reads_are_counted_for_each_source_when_they_happen(
+    settings: Settings, tmp_path: Path
+) -> None:
+    slurm = settings.replace(SlurmSettings(enabled=True, bin=tmp_path))
+    nowhere = replace(settings[KubernetesSettings], kubeconfig=unreachable(tmp_path))
+    both = settings.with_clusters({"jobs": slurm, "pods": settings.replace(nowhere)})
+    async with AsyncExitStack() as exit_stack:
+        components = await open_components(both, exit_stack)
+        before = components.metrics.exposition().decode()
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await components.probes["slurm"]()
+        text = components.metrics.exposition().decode()
+    assert 'gpufleet_source_errors_total{cluster="jobs",source="slurm"} 1.0' in text
+    count = r'gpufleet_source_errors_total{cluster="pods",source="kubernetes"} ([1-9])'
+    assert re.search(count, before), before
+
+
+async def test_empty_gpu_metrics_say_that_no_metric_source_is_configured(
+    settings: Settings, api: Path
+) -> None:
+    async with AsyncExitStack() as exit_stack:
+        components = await open_components(with_kubeconfigs(settings, here=api), exit_stack)
+        transport = httpx.ASGITransport(create_app(Api(routes=components.routes)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            answer = (await http.get("/api/v1/gpu/metrics")).json()
+    assert answer["data"] == []
+    assert answer["message"].startswith("No GPU metrics: no metric source is configured")
+
+
+async def test_an_unquoted_quantity_counts_as_on_a_real_api_server(settings: Settings, api: Path) -> None:
+    async with AsyncExitStack() as exit_stack:
+        client = await exit_stack.enter_async_context(
+            KubeClient.from_settings(replace(settings[KubernetesSettings], kubeconfig=api))
+        )
+        container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "default"},
+            "spec": {"nodeName": "a", "containers": [container]},
+        }
+        path = "/api/v1/namespaces/default/pods"
+        await client.write_json("POST", path, pod)
+        stored = await client.read_json(f"{path}/p")
+        components = await open_components(with_kubeconfigs(settings, here=api), exit_stack)
+        workloads = components.clusters.default.fleet.workloads()
+    resources = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}
+    assert stored["spec"]["containers"][0]["resources"] == resources
+    assert [(each.name, each.gpus) for each in workloads.values()] == [("p", 1)]

@@ -233,6 +233,10 @@ class PrometheusSource:
             empty_reason=f"{', '.join(exporters)}: no GPU is reported" if exporters else empty,
         )
 
+    def cache_counts(self) -> dict[str, dict[str, int]]:
+        """Return the sizes of the caches of past readings."""
+        return {"ranges": self._ranges.counts, "past_names": self._past_names.counts}
+
     async def _wait_for_first(self) -> None:
         """Wait for the first refresh, but not for a source that hangs."""
         try:

@@ -49,6 +49,15 @@ def valid_request(claim: GpuClaim) -> Request | None:
         return None
 
 
+def invalid_reason(claim: GpuClaim) -> str:
+    """Return why the claim is invalid, or an empty string."""
+    try:
+        request_of(claim)
+    except InvalidRequest as error:
+        return str(error)
+    return ""
+
+
 def gang_requirements(group: PodGroup | None, claim: GpuClaim) -> GangRequirements | None:
     """Read the requirements from the PodGroup, else from the claim's annotations; None if neither has them."""
     if group is not None:

@@ -65,9 +65,13 @@ class GpuMap(msgspec.Struct, rename="camel"):
     """One letter per GPU for its island on the node; - for none."""
 
 
-def gpu_map_routes(clusters: Clusters) -> list[Route]:
-    """Return the route of the GPU map."""
-    answers: dict[tuple[str, str], tuple[int, Prepared[GpuMap]]] = {}
+PreparedMaps = dict[tuple[str, str], tuple[int, Prepared[GpuMap]]]
+"""The map by cluster and quantity, and the version of the fleet that it shows."""
+
+
+def gpu_map_routes(clusters: Clusters, prepared_answers: PreparedMaps | None = None) -> list[Route]:
+    """Return the route of the GPU map; answers for all callers are kept in `prepared_answers`."""
+    answers: PreparedMaps = prepared_answers if prepared_answers is not None else {}
     rows: dict[str, dict[str, _NodeRow]] = {}
 
     @get("/api/v1/gpu/map", example=_EXAMPLE)

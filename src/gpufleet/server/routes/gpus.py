@@ -76,9 +76,13 @@ class ProcessParams(msgspec.Struct):
     node: Annotated[str, Meta(max_length=253, description="Processes on this node only.")] = ""
 
 
-def gpu_routes(clusters: Clusters) -> list[Route]:
-    """Return the routes under `/api/v1/gpu`."""
-    cache: dict[str, tuple[Readings, Prepared[list[GpuMetrics]]]] = {}
+PreparedMetrics = dict[str, tuple[Readings, Prepared[list[GpuMetrics]]]]
+"""The answer without filters by cluster, and the readings that it shows."""
+
+
+def gpu_routes(clusters: Clusters, prepared_answers: PreparedMetrics | None = None) -> list[Route]:
+    """Return the routes under `/api/v1/gpu`; answers for all callers are kept in `prepared_answers`."""
+    cache: PreparedMetrics = prepared_answers if prepared_answers is not None else {}
     encoding = asyncio.Lock()
 
     @get("/api/v1/gpu/metrics", example=[_GPU])

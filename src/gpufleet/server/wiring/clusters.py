@@ -66,7 +66,18 @@ async def open_clusters(components: Components) -> None:
     for name in NAMES:
         if sources := [(each.cluster.name, s) for each in opened for s in each.polled if s.name == name]:
             components.probes[name] = probe_sources(name, sources)
-    components.debug_counts["background"] = components.background.running
+    components.debug_counts |= {
+        "background": components.background.running,
+        "reflector_caches": lambda: {
+            name: source.cached() for name, source in components.kubernetes_sources.items()
+        },
+        "reading_caches": lambda: {
+            cluster.name: cluster.metrics.cache_counts()
+            for cluster in components.clusters
+            if isinstance(cluster.metrics, PrometheusSource)
+        },
+        "readings": lambda: {each.name: len(each.fleet.gpu_columns.readings) for each in components.clusters},
+    }
     await asyncio.gather(*(_first_sync(each) for each in opened))
 
 
