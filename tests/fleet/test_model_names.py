@@ -26,13 +26,13 @@ def fleet_with(label: str, agent: str = "", exporter: str = "") -> Fleet:
 def names(fleet: Fleet) -> set[str]:
     """Return the model of the node's GPUs by every way to ask for it."""
     view: NodeView = fleet.views()["a"]
-    periods = [*fleet.allocation_periods.open(), *fleet.capacity_periods.open()]
     pods = fleet.ownership.pods.values()
     return {
         view.model,
         *view.models,
         *fleet.gpu_models(pods),
-        *(period.model for period in periods),
+        *(period.model for period in fleet.allocation_periods.open()),
+        *(period.model for period in fleet.capacity_periods.open()),
         *(model for model in fleet.gpu_columns.models if model),
     }
 

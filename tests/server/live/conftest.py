@@ -94,7 +94,17 @@ def known_fleet() -> Fleet:
     )
     fleet.put_pod(_pod("bare", "half", 1, held=(5,), share=0.5))
     fleet.put_pod(_pod("done", "half", 4, phase=Status.COMPLETED, bound=NOW - 5000, ended=NOW - 4500))
-    fleet.put_pod(_pod("waits", "", 8, phase=Status.PENDING, bound=0.0))
+    fleet.put_pod(
+        _pod(
+            "waits",
+            "",
+            8,
+            phase=Status.PENDING,
+            bound=0.0,
+            model_requested="NVIDIA_H100",
+            waiting_reason="0/6 nodes fit: 6 have other labels than the claim's selector",
+        )
+    )
     fleet.put_pod(_pod("web", "half", 0))
     return fleet
 

@@ -83,6 +83,9 @@ def test_a_pending_array_of_24_11_requests_the_gpus_of_all_its_tasks() -> None:
     assert (job.gpus, job.allocations, job.started, job.array) == (4, (), 0.0, 71)
     (pod,) = objects_of(job, "u", "g").pods
     assert (pod.gpus, pod.node, pod.holds) == (20, "", False)
+    assert (pod.model_requested, pod.waiting_reason) == ("", "Slurm says Priority")
+    typed = objects_of(only_job(waits | {"tres_per_node": "gres:gpu:a100_80gb:2"}), "u", "g").pods[0]
+    assert typed.model_requested == "NVIDIA_A100_SXM4_80GB"
 
 
 def test_jobs_without_gpus_and_siblings_of_a_federation_are_ignored() -> None:
