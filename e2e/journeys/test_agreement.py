@@ -200,7 +200,7 @@ def reported(system: System, began: datetime) -> Facts:
     assert abs(sum(row["share"] for row in made["rows"]) - 100) < 1e-2
     assert abs(sum(row["cost"] for row in made["rows"]) - totals["cost"]) < 1e-6
     url = f"{system.server.url}{prefix}/report?period={day}&format=csv"
-    answer = httpx.get(url, headers=system._headers(), timeout=30)
+    answer = httpx.get(url, headers=system.login(), timeout=30)
     lines = list(csv.DictReader(io.StringIO(answer.text)))
     for row, line in zip(made["rows"], lines, strict=True):
         for field in ("gpu_hours", "share", "idle_gpu_hours", "cost"):
