@@ -6,6 +6,7 @@ import type { Report, ReportRow } from "../src/api/types";
 import { pinchOf } from "../src/heatmap/pinch";
 import { gangsOf } from "../src/pages/gang";
 import { allocatedRows, stackedLines } from "../src/pages/report";
+import { durationLabel, gpusOf, modelsOf } from "../src/pages/request";
 import { byFree, fittingNodes, capacityOf } from "../src/pages/capacity";
 import { formatDays, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
 import { hrefOf, parseRoute } from "../src/state/route";
@@ -262,6 +263,23 @@ test("a model has one name whoever tells it", () => {
   const told = ["NVIDIA-A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", "NVIDIA_A100-SXM4-80GB"];
   expect(new Set(told.map(shortModel))).toEqual(new Set(["A100 SXM4 80GB"]));
   expect(shortModel("AMD Instinct MI300X")).toBe("MI300X");
+});
+
+test("a waiting workload shows what it requests, any other what it has or had", () => {
+  const waiting = {
+    status: "Pending",
+    gpuAllocation: {},
+    gpuRequested: 16,
+    gpuModelRequested: "NVIDIA_H100_80GB_HBM3",
+  };
+  const running = { ...waiting, status: "Running", gpuAllocation: { NVIDIA_L4: 2 } };
+  expect([gpusOf(waiting), modelsOf(waiting)]).toEqual([16, "H100 80GB HBM3"]);
+  expect([gpusOf(running), modelsOf(running)]).toEqual([2, "L4"]);
+  expect(modelsOf({ ...waiting, gpuModelRequested: "" })).toBe("");
+  expect(gpusOf({ ...waiting, status: "Completed" })).toBe(0);
+  expect(durationLabel("Pending", false)).toBe("Waiting for");
+  expect(durationLabel("Running", false)).toBe("Running for");
+  expect(durationLabel("Failed", true)).toBe("Ran for");
 });
 
 test("a moment tells its year unless it is this one, by the zone that is shown", () => {
