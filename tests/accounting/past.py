@@ -43,6 +43,7 @@ class Past:
         await store.capacity_periods.save(cluster, self.capacities)
         await store.allocation_periods.save(cluster, self.held)
         await store.accounted.set_stored_until(cluster, self.first + 3600.0 * self.hours)
+        await store.observed.add(cluster, self.first, self.first + 3600.0 * self.hours)
 
 
 def past(first: int, hours: int, seed: int = 1) -> Past:

@@ -48,6 +48,7 @@ async def roll_hour(
     start = hour * 3600
     periods = await store.allocation_periods.overlapping(cluster, start, start + 3600)
     capacity = await store.capacity_periods.overlapping(cluster, start, start + 3600)
+    observed = await store.observed.overlapping(cluster, start, start + 3600)
     grid = SampleGrid(start, step, NodeNames.of_periods(capacity))
     measured = True
     try:
@@ -60,7 +61,7 @@ async def roll_hour(
     samples = grid.samples()
     rolled = None
     if samples.any or snapshots:
-        rolled = await asyncio.to_thread(roll_up, start, periods, capacity, samples, plan)
+        rolled = await asyncio.to_thread(roll_up, start, periods, capacity, samples, plan, observed)
     lost = ""
     if rolled is None or not samples.any:
         lost = "the readings are gone"

@@ -4,12 +4,13 @@ A page takes three steps. The total is a sum of row counts that are stored per h
 of filters. Then an index-only query finds the keys of the page, in the way that reads the fewest index
 entries. Finally only the rows of the page are fetched.
 
-- Sorted by time, every filter has an index that ends in (hour, workload). A namespace without a kind is
+- Sorted by time, every filter has an index that ends in (hour, place, workload). A namespace without a kind is
   a merge over its kinds, of which there are few.
 - Sorted by utilization, there are two ways: walk the index on utilization and skip rows that do not
   match, or collect the matching rows and sort them. The total tells which one is cheaper.
 
-Rows without utilization come last in both directions. Ties are sorted by hour and workload.
+Rows without utilization come last in both directions. Ties are sorted by hour, then by namespace, kind,
+name and uid: `place` is the position of a row in its hour in that order.
 """
 
 from collections.abc import Sequence
@@ -26,14 +27,14 @@ from gpufleet.store.statistics import row_id, usage_fields
 
 _ROWS = """
 SELECT h.*, w.name, uid, source, labels, annotations, n.name AS namespace_name, k.name AS kind_name,
-    created_at, updated_at
-FROM unnest($2::int[], $3::int[]) WITH ORDINALITY AS page (hour, workload, place)
+    created_at, updated_at, observed, with_gpus
+FROM unnest($2::int[], $3::int[]) WITH ORDINALITY AS page (hour, workload, number)
 JOIN workload_hour AS h ON h.cluster = $1 AND h.hour = page.hour AND h.workload = page.workload
 JOIN workload AS w ON w.id = h.workload
 JOIN namespace_name AS n ON n.id = h.namespace
 JOIN kind_name AS k ON k.id = h.kind
 JOIN accounted_hour AS a ON a.cluster = h.cluster AND a.hour = h.hour
-ORDER BY place
+ORDER BY page.number
 """
 _COUNT = """
 SELECT coalesce(sum(rows), 0) FROM workload_count
@@ -130,7 +131,7 @@ class _PageQuery:
         if namespace and not kind:
             sql = f"""
             SELECT hour, workload FROM kind_name AS k CROSS JOIN LATERAL (
-                SELECT hour, workload FROM workload_hour
+                SELECT hour, place, workload FROM workload_hour
                 WHERE {_SPAN} AND namespace = $6 AND kind = k.id ORDER BY {order} LIMIT $4::int + $5::int
             ) AS found ORDER BY {order} LIMIT $4 OFFSET $5"""  # noqa: S608
             return await self._keys(sql, namespace)
@@ -158,13 +159,13 @@ class _PageQuery:
         else:
             sql = f"""
             SELECT hour, workload FROM (
-                (SELECT hour, workload, utilization FROM workload_hour
+                (SELECT hour, place, workload, utilization FROM workload_hour
                  WHERE {_SPAN}{filters} AND utilization IS NOT NULL
-                 ORDER BY utilization DESC, hour DESC, workload DESC LIMIT $4::int + $5::int)
+                 ORDER BY utilization DESC, hour DESC, place DESC, workload DESC LIMIT $4::int + $5::int)
                 UNION ALL
-                (SELECT hour, workload, utilization FROM workload_hour
+                (SELECT hour, place, workload, utilization FROM workload_hour
                  WHERE {_SPAN}{filters} AND utilization IS NULL
-                 ORDER BY utilization DESC, hour DESC, workload DESC LIMIT $4::int + $5::int)
+                 ORDER BY utilization DESC, hour DESC, place DESC, workload DESC LIMIT $4::int + $5::int)
             ) AS found ORDER BY {_order("utilization", query)} LIMIT $4 OFFSET $5"""  # noqa: S608
         return await self._keys(sql, *values)
 
@@ -178,7 +179,7 @@ class _PageQuery:
             return []
         hours, workloads = [row["hour"] for row in keys], [row["workload"] for row in keys]
         rows = await self._connection.fetch(_ROWS, self._cluster_id, hours, workloads)
-        return [_workload(self._query.cluster, row) for row in rows]
+        return [_workload(self._query, row) for row in rows]
 
 
 def _filters(namespace: int, kind: int, first: int) -> tuple[str, list[int]]:
@@ -195,14 +196,14 @@ def _filters(namespace: int, kind: int, first: int) -> tuple[str, list[int]]:
 def _order(utilization: str, query: WorkloadHoursQuery) -> str:
     direction = "DESC" if query.descending else "ASC"
     by = f"{utilization} {direction} NULLS LAST, " if query.by_utilization and utilization else ""
-    return f"{by}hour {direction}, workload {direction}"
+    return f"{by}hour {direction}, place {direction}, workload {direction}"
 
 
-def _workload(cluster: str, row: asyncpg.Record) -> WorkloadStatistics:
-    fields: dict[str, Any] = usage_fields(row)
+def _workload(query: WorkloadHoursQuery, row: asyncpg.Record) -> WorkloadStatistics:
+    fields: dict[str, Any] = usage_fields(query, row)
     return WorkloadStatistics(
         id=row_id(row["hour"], row["workload"]),
-        cluster_name=cluster,
+        cluster_name=query.cluster,
         namespace=row["namespace_name"],
         workload_name=row["name"],
         workload_type=row["kind_name"],

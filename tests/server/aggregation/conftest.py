@@ -33,8 +33,9 @@ async def record_known_hours(store: Store) -> Server:
     idle = {("a", 4, HOUR + m * STEP): 1.0 for m in range(24)}
     time = Time(HOUR + 10.0)
     server = Server(world, store, Prometheus({**busy, **idle}), time)
-    for seconds in (10.0, 3610.0, 7250.0):
-        time.now = HOUR + seconds
+    await server.round()
+    for seconds in (3610.0, 7250.0):
+        server.watch(HOUR + seconds)
         await server.round()
     return server
 

@@ -34,6 +34,8 @@ from gpufleet.server.routes.params import (
 from gpufleet.store import Store
 
 T = TypeVar("T")
+CurrencyOf = Callable[[str], str]
+"""Returns the unit of a cluster's costs; empty if none is configured."""
 PREFIX = "/api/v1/gpu-aggregation"
 DAY = 86_400.0
 DEFAULT_PAGE_SIZE = 20
@@ -68,13 +70,21 @@ async def cluster_name(store: Store, default: str, name: str) -> str:
     return name
 
 
+def no_currency(cluster: str) -> str:
+    """Return no unit for the costs of any cluster."""
+    return ""
+
+
 def aggregation_routes(
-    store: Store, default_cluster: str, now: Callable[[], float] = time.time
+    store: Store,
+    default_cluster: str,
+    now: Callable[[], float] = time.time,
+    currency_of: CurrencyOf = no_currency,
 ) -> list[Route]:
     """Return the routes for names, hours and snapshots."""
     return [
         *_name_routes(store, default_cluster),
-        *_hour_routes(store, default_cluster),
+        *_hour_routes(store, default_cluster, currency_of),
         *_snapshot_routes(store, default_cluster, now),
     ]
 
@@ -108,13 +118,13 @@ def _name_routes(store: Store, default: str) -> list[Route]:
     return [clusters, namespaces, dimension_keys, dimension_values]
 
 
-def _hour_routes(store: Store, default: str) -> list[Route]:
+def _hour_routes(store: Store, default: str, currency_of: CurrencyOf) -> list[Route]:
     statistics = store.statistics
 
     @get(f"{PREFIX}/cluster/hourly-stats", example=[CLUSTER])
     async def cluster_hours(query: HourParams) -> list[ClusterStatistics] | Page[ClusterStatistics]:
         """Hours of a cluster; one page of them if `page` or `page_size` is given."""
-        hours = await _hours(store, default, query)
+        hours = await _hours(store, default, currency_of, query)
         rows = await statistics.cluster_hours(hours)
         return await _answer(query, rows, lambda: statistics.count_cluster_hours(hours))
 
@@ -123,14 +133,14 @@ def _hour_routes(store: Store, default: str) -> list[Route]:
         query: NamespaceHourParams,
     ) -> list[NamespaceStatistics] | Page[NamespaceStatistics]:
         """Hours of namespaces; one page of them if `page` or `page_size` is given."""
-        hours = await _hours(store, default, query)
+        hours = await _hours(store, default, currency_of, query)
         rows = await statistics.namespace_hours(hours, query.namespace)
         return await _answer(query, rows, lambda: statistics.count_namespace_hours(hours, query.namespace))
 
     @get(f"{PREFIX}/labels/hourly-stats", example=[LABEL])
     async def label_hours(query: LabelHourParams) -> list[LabelStatistics] | Page[LabelStatistics]:
         """Hours of the values of a label or annotation; one page of them if `page` or `page_size` is given."""
-        hours = await _hours(store, default, query)
+        hours = await _hours(store, default, currency_of, query)
         label = (query.dimension_type, query.dimension_key, query.dimension_value)
         rows = await statistics.label_hours(hours, *label)
         return await _answer(query, rows, lambda: statistics.count_label_hours(hours, *label))
@@ -139,7 +149,7 @@ def _hour_routes(store: Store, default: str) -> list[Route]:
     async def workload_hours(query: WorkloadHourParams) -> Page[WorkloadStatistics]:
         """Hours of workloads, always in pages."""
         hours = WorkloadHoursQuery(
-            **msgspec.structs.asdict(await _hours(store, default, query, always_paged=True)),
+            **msgspec.structs.asdict(await _hours(store, default, currency_of, query, always_paged=True)),
             namespace=query.namespace,
             name=query.workload_name,
             kind=query.workload_type,
@@ -179,16 +189,20 @@ def _snapshot_routes(store: Store, default: str, now: Callable[[], float]) -> li
     return [latest_snapshot, snapshots]
 
 
-async def _hours(store: Store, default: str, query: HourParams, *, always_paged: bool = False) -> HoursQuery:
+async def _hours(
+    store: Store, default: str, currency_of: CurrencyOf, query: HourParams, *, always_paged: bool = False
+) -> HoursQuery:
     size = query.page_size or DEFAULT_PAGE_SIZE
     paged = query.paged or always_paged
+    cluster = await cluster_name(store, default, query.cluster)
     return HoursQuery(
-        cluster=await cluster_name(store, default, query.cluster),
+        cluster=cluster,
         first=first_hour(query.start_time),
         last=last_hour(query.end_time),
         limit=size if paged else MAX_ROWS + 1,
         offset=((query.page or 1) - 1) * size if paged else 0,
         descending=query.order_direction == "desc",
+        currency=currency_of(cluster),
     )
 
 

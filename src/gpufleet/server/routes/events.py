@@ -27,26 +27,30 @@ REPLAYED = 50
 """Earlier changes that a stream starts with, so that a page has something to show."""
 
 
-def event_routes(clusters: Clusters, lifecycle: Lifecycle, heartbeat: float = HEARTBEAT) -> list[Route]:
-    """Return the route of the event stream."""
-    clients = 0
+def event_routes(
+    clusters: Clusters,
+    lifecycle: Lifecycle,
+    heartbeat: float = HEARTBEAT,
+    queues: list[deque[Change]] | None = None,
+) -> list[Route]:
+    """Return the route of the event stream; `queues` receives the queue of each connected client."""
+    connected = queues if queues is not None else []
 
     @get("/api/events", media_type="text/event-stream")
     async def events(query: ClusterParams) -> StreamingResponse:
         """Changes of workloads, nodes, GPU health and claims, as they happen (server-sent events)."""
-        nonlocal clients
-        cluster = clusters.get(query.cluster)
-        if clients >= MAX_CLIENTS:
+        cluster = clusters.synced(query.cluster)
+        if len(connected) >= MAX_CLIENTS:
             raise HTTPException(503, f"{MAX_CLIENTS} clients are connected already", {"retry-after": "5"})
 
         async def stream() -> AsyncIterator[bytes]:
-            nonlocal clients
-            clients += 1
+            queue: deque[Change] = deque(maxlen=QUEUE_SIZE)
+            connected.append(queue)
             try:
-                async for event in _events(cluster, lifecycle, heartbeat):
+                async for event in _events(cluster, lifecycle, heartbeat, queue):
                     yield event
             finally:
-                clients -= 1
+                connected[:] = [each for each in connected if each is not queue]
 
         return StreamingResponse(
             stream(), media_type="text/event-stream", headers={"cache-control": "no-store"}
@@ -55,8 +59,9 @@ def event_routes(clusters: Clusters, lifecycle: Lifecycle, heartbeat: float = HE
     return [events]
 
 
-async def _events(cluster: Cluster, lifecycle: Lifecycle, heartbeat: float) -> AsyncIterator[bytes]:
-    queue: deque[Change] = deque(maxlen=QUEUE_SIZE)
+async def _events(
+    cluster: Cluster, lifecycle: Lifecycle, heartbeat: float, queue: deque[Change]
+) -> AsyncIterator[bytes]:
     wake = asyncio.Event()
     received = 0
 

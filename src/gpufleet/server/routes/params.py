@@ -11,6 +11,12 @@ from msgspec import Meta
 
 ClusterName = Annotated[str, Meta(max_length=253, description="Cluster; the default one if not given.")]
 Namespace = Annotated[str, Meta(max_length=253, description="Namespace; all if not given.")]
+Model = Annotated[
+    str,
+    Meta(
+        max_length=253, description="GPU model in any spelling; a short name such as h100 for all its forms."
+    ),
+]
 PageNumber = Annotated[int, Meta(ge=1, le=1_000_000, description="Page number, from 1.")]
 PageSize = Annotated[int, Meta(ge=1, le=1000, description="Rows per page.")]
 Time = Annotated[datetime, Meta(tz=True, description="RFC 3339 with an offset; inclusive.")]
