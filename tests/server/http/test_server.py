@@ -10,10 +10,13 @@ from tests.server.conftest import sample_routes
 from gpufleet.runtime.listening import bind
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.health import Lifecycle
+from gpufleet.server.http.connection import MAX_HEAD_BYTES
 from gpufleet.server.http.middleware import Limits
-from gpufleet.server.http.server import MAX_HEAD_BYTES, Server
+from gpufleet.server.http.server import Server
 
-CHUNKED = b"POST /api/workloads/a/reports HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"POST /api/workloads/a/reports HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n"
+JSON = b"Content-Type: application/json\r\n\r\n"
+CHUNKED += JSON
 
 
 @asynccontextmanager
@@ -65,7 +68,8 @@ async def test_an_endless_head_or_trailer_ends_the_connection(start: bytes, piec
 
 async def test_a_body_that_never_ends_gets_a_503_at_the_deadline() -> None:
     head = (
-        b"POST /api/workloads/a/reports HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nConnection: close\r\n\r\n"
+        b"POST /api/workloads/a/reports HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nConnection: close\r\n"
+        + JSON
     )
     async with running(Limits(request_timeout=0.1)) as place:
         received = await answer(place, head, b"[")

@@ -25,7 +25,7 @@ from gpufleet.server.auth.workload_tokens import WorkloadTokens
 PUBLIC = frozenset({"/livez", "/readyz", "/api/healthz", "/docs", "/favicon.ico"})
 PUBLIC_FOLDERS = ("/docs/",)
 _TRAINING_REPORT = re.compile(r"/api/workloads/[^/]+/trainingPerformance")
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _MAX_TOKEN_BYTES = 8 * 1024
 _CHALLENGE = 'Bearer realm="gpufleet"'
 
@@ -78,7 +78,7 @@ class BearerGate:
         self, method: str, path: str, address: str, authorization: bytes | None
     ) -> Caller | None:
         """Return the caller, None for a public path; raise HTTPException without a valid token."""
-        if method in _SAFE and self._is_public(path):
+        if method in SAFE_METHODS and self._is_public(path):
             return None
         token = _token(authorization)
         caller = None
@@ -95,7 +95,7 @@ class BearerGate:
         """Raise HTTPException unless the caller's role allows the request."""
         if _is_training_report(method, path) and (caller.workload_uid or caller.pod_uid):
             return  # the route checks that they report for their own workload
-        needed: Role = "viewer" if method in _SAFE and not path.startswith("/debug") else "operator"
+        needed: Role = "viewer" if method in SAFE_METHODS and not path.startswith("/debug") else "operator"
         if needed == "operator" and caller.role != "operator":
             raise _rejected(
                 403, f"this takes the role operator; {caller.name} is a viewer", 'error="insufficient_scope"'

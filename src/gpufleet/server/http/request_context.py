@@ -24,6 +24,8 @@ class RequestContext:
     status: int = 0
     """Status of the response; 0 until it starts."""
     caller: Caller | None = None
+    needs_content_type: bool = False
+    """Whether a change must name its content type (see `gpufleet.server.auth.origins`)."""
     response_headers: list[Header] = field(default_factory=list)
     """Headers to add to the response, whatever its body is."""
 

@@ -107,7 +107,9 @@ def http_server(components: Components) -> Server:
         routes=components.routes,
         probes=components.probes,
         gate=gate,
-        limits=Limits(server.max_body_bytes, server.request_timeout, server.max_requests),
+        limits=Limits(
+            server.max_body_bytes, server.request_timeout, server.max_requests, server.max_requests_per_caller
+        ),
         metrics=components.metrics,
         lifecycle=components.lifecycle,
         cors_origins=server.cors_origins,
@@ -115,7 +117,12 @@ def http_server(components: Components) -> Server:
         simulated=components.simulated,
         debug_counts=components.debug_counts if server.debug else None,
     )
-    return Server(create_app(api), components.lifecycle, server.shutdown_grace)
+    return Server(
+        create_app(api),
+        components.lifecycle,
+        server.shutdown_grace,
+        trusted_proxies=server.trusted_proxies,
+    )
 
 
 def _gate(components: Components) -> BearerGate | None:
