@@ -60,8 +60,16 @@ class Api:
 def create_app(api: Api) -> Starlette:
     """Return the application of `api`."""
     dependencies = Dependencies(api.probes)
+    api.metrics.dependencies(lambda: {name: state.state for name, state in dependencies.states.items()})
     routes = [
-        *health_routes(dependencies, api.lifecycle, api.metrics, simulated=api.simulated, clock=api.clock),
+        *health_routes(
+            dependencies,
+            api.lifecycle,
+            api.metrics,
+            simulated=api.simulated,
+            public_details=api.gate is None and api.hosts is not None,
+            clock=api.clock,
+        ),
         *api.routes,
     ]
     routes += docs_routes(openapi(routes, __version__, login=api.gate is not None))

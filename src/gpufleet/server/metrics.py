@@ -5,7 +5,7 @@ registry, so that two servers in one process do not share series.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -31,6 +31,7 @@ class ServerMetrics:
         self._clock = clock
         self._refreshed: dict[tuple[str, str], float] = {}
         self._ages: dict[tuple[str, str], Callable[[], float | None]] = {}
+        self._dependencies: Callable[[], Mapping[str, str]] = dict
         self._counts: dict[str, tuple[str, Callable[[], float]]] = {}
         self._request_seconds = Histogram(
             "gpufleet_http_request_seconds",
@@ -69,6 +70,10 @@ class ServerMetrics:
         """Expose a counter whose value `read` returns at each scrape."""
         self._counts[name] = (help_text, read)
 
+    def dependencies(self, read: Callable[[], Mapping[str, str]]) -> None:
+        """Expose the states that `read` returns: 1 for `ok`, 0 for `down`, none for `off`."""
+        self._dependencies = read
+
     def source_error(self, source: str, cluster: str) -> None:
         """Count a failed read of a source."""
         self._source_errors.labels(source, cluster).inc()
@@ -94,6 +99,15 @@ class ServerMetrics:
             if (seconds := read()) is not None:
                 ages.add_metric(labels, max(0.0, seconds))
         yield ages
+        up = GaugeMetricFamily(
+            "gpufleet_dependency_up",
+            "Whether each configured dependency works; the store also has to accept writes.",
+            labels=["dependency"],
+        )
+        for name, state in self._dependencies().items():
+            if state != "off":
+                up.add_metric([name], float(state == "ok"))
+        yield up
         for name, (help_text, read_count) in self._counts.items():
             yield CounterMetricFamily(name, help_text, value=read_count())
 

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
+from gpufleet.errors import Unavailable
 from gpufleet.runtime.logs import get_logger, trace_id
 from gpufleet.server.auth.gate import SAFE_METHODS, BearerGate
 from gpufleet.server.auth.hosts import Hosts
@@ -172,6 +173,19 @@ class AdmissionMiddleware:
         context.caller = await gate.authenticate(method, path, context.peer, authorization)
         if context.caller is not None:
             gate.authorize(context.caller, method, path)
+
+        async def still_allowed() -> bool:
+            try:
+                caller = await gate.authenticate(method, path, context.peer, authorization)
+                if caller is not None:
+                    gate.authorize(caller, method, path)
+            except HTTPException:
+                return False
+            except Unavailable:
+                return True  # Kubernetes does not answer: the last review stays valid
+            return True
+
+        context.still_allowed = still_allowed
 
     def _check(self, scope: Scope, context: RequestContext) -> None:
         if self._metrics.in_flight > self._limits.max_requests and scope["path"] not in PROBES:

@@ -88,7 +88,9 @@ async def open_database(components: Components) -> None:
     store = await components.exit_stack.enter_async_context(open_store(settings))
 
     async def probe() -> str:
-        return f"PostgreSQL {await store.database.fetchval('SHOW server_version')}"
+        version = await store.database.fetchval("SHOW server_version")
+        await store.database.check_writes()
+        return f"PostgreSQL {version}"
 
     components.store, components.probes["store"] = store, probe
     for name, help_text, read in (
