@@ -76,6 +76,21 @@ class Target:
             reading.cancel()
             writer.transport.abort()
 
+    async def converse(self, sent: bytes, seconds: float = 10.0) -> bytes:
+        """Send bytes and the end of the stream; return everything that comes back."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            async with asyncio.timeout(seconds):
+                try:
+                    writer.write(sent)
+                    writer.write_eof()
+                    await writer.drain()
+                except (ConnectionError, OSError):
+                    pass
+                return await _read_all(reader)
+        finally:
+            writer.transport.abort()
+
     def head(self, *headers: bytes, path: bytes | None = None) -> bytes:
         """Return the head of a POST."""
         return b"\r\n".join((b"POST %b HTTP/1.1" % (path or self.post), b"Host: a", *headers, b"", b""))

@@ -151,8 +151,8 @@ def _probe_handler(probe: Probe) -> Handler:
     return answer
 
 
-class _Connection(ClosesStalled, RequestHandler):  # type: ignore[misc]  (an argument is wider in one base)
-    """One connection."""
+class _Connection(ClosesStalled, RequestHandler):  # type: ignore[misc]
+    """One connection; the type of an argument is wider in one of the bases."""
 
     def awaits_request(self) -> bool:
         """Return whether the head of the next request is not complete."""

@@ -1,5 +1,6 @@
 """What health shows to whom, and a database that answers but refuses writes."""
 
+import asyncio
 import shutil
 import subprocess
 import tempfile
@@ -126,7 +127,8 @@ async def test_a_full_disk_is_down_until_writes_succeed(store: Store, tiny_disk:
                 )
         with pytest.raises(StoreUnavailable, match="disk is full"):
             await store.database.check_writes()
-        subprocess.run(["mount", "-o", "remount,size=64m", tiny_disk], check=True)
+        enlarge = ["mount", "-o", "remount,size=64m", str(tiny_disk)]
+        await asyncio.to_thread(subprocess.run, enlarge, check=True)
         await store.database.check_writes()
         assert not store.database.writes_refused
     finally:
