@@ -6,7 +6,7 @@ registry, so that two servers in one process do not share series.
 
 import collections
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -32,6 +32,7 @@ class ServerMetrics:
         self._clock = clock
         self._refreshed: dict[tuple[str, str], float] = {}
         self._ages: dict[tuple[str, str], Callable[[], float | None]] = {}
+        self._dependencies: Callable[[], Mapping[str, str]] = dict
         self._counts: dict[str, tuple[str, Callable[[], float]]] = {}
         self._request_seconds = Histogram(
             "gpufleet_http_request_seconds",
@@ -65,6 +66,10 @@ class ServerMetrics:
     def count(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """Expose a counter whose value `read` returns at each scrape."""
         self._counts[name] = (help_text, read)
+
+    def dependencies(self, read: Callable[[], Mapping[str, str]]) -> None:
+        """Expose the states that `read` returns: 1 for `ok`, 0 for `down`, none for `off`."""
+        self._dependencies = read
 
     def source_error(self, source: str, cluster: str) -> None:
         """Count a failed read of a source."""
@@ -105,6 +110,15 @@ class ServerMetrics:
         for labels, read_failures in self._failures.items():
             errors.add_metric(labels, read_failures())
         yield errors
+        up = GaugeMetricFamily(
+            "gpufleet_dependency_up",
+            "Whether each configured dependency works; the store also has to accept writes.",
+            labels=["dependency"],
+        )
+        for name, state in self._dependencies().items():
+            if state != "off":
+                up.add_metric([name], float(state == "ok"))
+        yield up
         for name, (help_text, read_count) in self._counts.items():
             yield CounterMetricFamily(name, help_text, value=read_count())
 

@@ -76,3 +76,17 @@ async def test_a_stream_ends_immediately_when_the_server_stops(cluster: Cluster)
 
 async def _all(events: AsyncIterator[bytes]) -> list[bytes]:
     return [event async for event in events]
+
+
+async def test_a_stream_ends_when_its_token_is_revoked(cluster: Cluster) -> None:
+    allowed = True
+
+    async def still_allowed() -> bool:
+        return allowed
+
+    events = _events(cluster, Lifecycle(), 0.05, still_allowed)
+    async with asyncio.timeout(10):
+        while await anext(events) != b": still here\n\n":
+            pass
+        allowed = False
+        assert [event async for event in events] == []

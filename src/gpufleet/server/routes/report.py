@@ -50,7 +50,7 @@ class ReportParams(msgspec.Struct):
     period: Annotated[
         str,
         Meta(
-            pattern=r"^\d{4}-\d{2}(-\d{2})?(\.\.\d{4}-\d{2}(-\d{2})?)?$",
+            pattern=r"^\d{4}-\d{2}(-\d{2})?(\.\.\d{4}-\d{2}(-\d{2})?)?(?!\n)$",
             description="a month (2026-10), a day (2026-10-05), or the first and last of several "
             "(2026-10-05..2026-10-11), in UTC.",
         ),
