@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from gpufleet.accounting.hour_allocations import HourAllocation, as_columns, hour_allocations
+from gpufleet.accounting.hour_allocations import HourAllocation, as_columns, cut, hour_allocations
 from gpufleet.accounting.hour_capacity import (
     Span,
     capacity_gpu_hours,
@@ -26,7 +26,6 @@ from gpufleet.accounting.replicas import Replicas, replicas
 from gpufleet.accounting.samples import AttributedSamples, Ints, Samples, attribute
 from gpufleet.model.hours import (
     GPU_HOUR,
-    HOUR_MS,
     IDLE_BELOW,
     PERCENT,
     ClusterHour,
@@ -73,11 +72,15 @@ def roll_up(
     samples: Samples,
     plan: RollupPlan,
     observed: Sequence[Span] | None = None,
+    until: float | None = None,
 ) -> Hour:
     """Return the statistics of the hour that starts at `hour` (Unix seconds, a multiple of 3600).
 
-    `observed` has the spans in which a server followed the cluster; None means the whole hour.
+    `observed` has the spans in which a server followed the cluster; None means the whole hour. With
+    `until`, only the time before it counts.
     """
+    if until is not None:
+        periods, capacity_periods = cut(periods, until), cut(capacity_periods, until)
     spans = [(hour, hour + 3600)] if observed is None else observed
     ordered = sorted(periods, key=lambda period: (period.node, period.start, period.pod_uid))
     table = _HourTable(ordered, hour_allocations(ordered, capacity_periods, hour), samples, plan, hour)
@@ -92,7 +95,7 @@ def roll_up(
         ),
         namespaces=table.namespaces(),
         labels=table.labels(),
-        workloads=table.workloads(hour),
+        workloads=table.workloads(hour + 3600 if until is None else until),
     )
 
 
@@ -151,8 +154,8 @@ class _HourTable:
             if usage.allocated
         ]
 
-    def workloads(self, hour: int) -> tuple[WorkloadHour, ...]:
-        """Return one row per workload."""
+    def workloads(self, end: float) -> tuple[WorkloadHour, ...]:
+        """Return one row per workload; those that hold GPUs at `end` are running."""
         count = len(self._workload_keys)
         usages = self._usage(self._workload, count, by_gpu=True)
         memory = self._memory(count)
@@ -163,7 +166,7 @@ class _HourTable:
             if group not in latest or _order(latest[group]) < _order(period):
                 latest[group] = period
         return tuple(
-            self._workload_row(key, latest[group], usages[group], memory[group], pods[group], hour)
+            self._workload_row(key, latest[group], usages[group], memory[group], pods[group], end)
             for group, key in enumerate(self._workload_keys)
             if usages[group].allocated and key[0] not in self._plan.excluded_namespaces
         )
@@ -175,7 +178,7 @@ class _HourTable:
         usage: Usage,
         memory: tuple[float | None, float | None, float | None],
         pods: Replicas,
-        hour: int,
+        end: float,
     ) -> WorkloadHour:
         namespace, kind, name, uid = key
         return WorkloadHour(
@@ -186,7 +189,7 @@ class _HourTable:
             source=latest.source,
             labels=latest.labels,
             annotations=latest.annotations,
-            running=pods.last_end >= hour * 1000 + HOUR_MS,
+            running=pods.last_end >= round(end * 1000),
             requested_gpus=pods.highest_gpus,
             mean_replicas=pods.mean,
             most_replicas=pods.highest,

@@ -167,7 +167,24 @@ class WorkloadHoursQuery(HoursQuery, frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     kind: str = ""
+    dimension_type: str = "label"
+    """`label` or `annotation`."""
+    dimension_key: str = ""
+    """Only workloads with this label or annotation."""
+    dimension_value: str = ""
+    """Only with this value of it; empty means any."""
     by_utilization: bool = False
+
+    def selects(self, row: WorkloadStatistics) -> bool:
+        """Return whether the filters select a row."""
+        labels = row.labels if self.dimension_type == "label" else row.annotations
+        return (
+            self.namespace in ("", row.namespace)
+            and self.name in ("", row.workload_name)
+            and self.kind in ("", row.workload_type)
+            and (not self.dimension_key or self.dimension_key in labels)
+            and (not self.dimension_value or labels.get(self.dimension_key) == self.dimension_value)
+        )
 
 
 class UsageSum(msgspec.Struct, frozen=True, kw_only=True):

@@ -292,6 +292,16 @@ def _row_counts(groups: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], i
     return counts
 
 
+def usage_columns(usage: Usage) -> dict[str, Any]:
+    """Return what is stored of the usage of a group, by column."""
+    return {**dict(zip(_USAGE, _amounts(usage), strict=True)), "workloads": usage.workloads}
+
+
+def workload_columns(row: WorkloadHour) -> dict[str, Any]:
+    """Return what is stored of the hour of a workload, by column, without its names and its status."""
+    return dict(zip(_WORKLOAD[3:-2], _workload(row), strict=True))
+
+
 def _amounts(usage: Usage) -> tuple[Any, ...]:
     utilization = usage.utilization
     return (

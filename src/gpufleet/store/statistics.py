@@ -1,7 +1,7 @@
 """Read hourly statistics of clusters, namespaces and labels, and the names that occur in them."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -61,6 +61,8 @@ WHERE cluster = $1 AND type = $4 AND ($5::text IS NULL OR key = $5) AND EXISTS (
 )
 """
 T = TypeVar("T")
+Row = Mapping[str, Any]
+"""The columns of a row by name."""
 _ROWS_PER_BATCH = 1000
 _DIRECTION = {False: "ASC", True: "DESC"}
 
@@ -76,7 +78,7 @@ class StatisticsStore:
         """Return one page of the hours of a cluster."""
         cluster_id = await self._clusters.id_of(query.cluster)
         sql = _CLUSTER.format(direction=_DIRECTION[query.descending])
-        return await _convert(await self._fetch(sql, cluster_id, query), partial(_cluster, query))
+        return await _convert(await self._fetch(sql, cluster_id, query), partial(cluster_row, query))
 
     async def count_cluster_hours(self, query: HoursQuery) -> int:
         """Count the rows of all pages."""
@@ -94,7 +96,7 @@ class StatisticsStore:
         cluster_id = await self._clusters.id_of(query.cluster)
         sql = _NAMESPACE.format(direction=_DIRECTION[query.descending])
         rows = await self._fetch(sql, cluster_id, query, namespace)
-        return await _convert(rows, partial(_namespace, query))
+        return await _convert(rows, partial(namespace_row, query))
 
     async def count_namespace_hours(self, query: HoursQuery, namespace: str) -> int:
         """Count the rows of all pages."""
@@ -109,7 +111,7 @@ class StatisticsStore:
         labels = await self._label_ids(cluster_id, type_, key, value)
         sql = _LABEL.format(direction=_DIRECTION[query.descending])
         rows = await self._fetch(sql, cluster_id, query, labels)
-        return await _convert(rows, partial(_label, query))
+        return await _convert(rows, partial(label_row, query))
 
     async def count_label_hours(self, query: HoursQuery, type_: str, key: str, value: str) -> int:
         """Count the rows of all pages."""
@@ -171,7 +173,7 @@ def row_id(hour: int, member: int) -> int:
     return hour << 32 | member
 
 
-def usage_fields(query: HoursQuery, row: asyncpg.Record) -> dict[str, Any]:
+def usage_fields(query: HoursQuery, row: Row) -> dict[str, Any]:
     """Return the fields that rows of all kinds share."""
     return {
         "stat_hour": datetime.fromtimestamp(row["hour"] * 3600, UTC),
@@ -194,11 +196,12 @@ def usage_fields(query: HoursQuery, row: asyncpg.Record) -> dict[str, Any]:
     }
 
 
-def _size(row: asyncpg.Record) -> int:
+def _size(row: Row) -> int:
     return round(row["capacity"]) if row["gpus"] is None else int(row["gpus"])
 
 
-def _cluster(query: HoursQuery, row: asyncpg.Record) -> ClusterStatistics:
+def cluster_row(query: HoursQuery, row: Row) -> ClusterStatistics:
+    """Return the hour of a cluster from its columns."""
     capacity = row["capacity"]
     return ClusterStatistics(
         id=row_id(row["hour"], row["cluster"]),
@@ -210,7 +213,8 @@ def _cluster(query: HoursQuery, row: asyncpg.Record) -> ClusterStatistics:
     )
 
 
-def _namespace(query: HoursQuery, row: asyncpg.Record) -> NamespaceStatistics:
+def namespace_row(query: HoursQuery, row: Row) -> NamespaceStatistics:
+    """Return the hour of a namespace from its columns."""
     return NamespaceStatistics(
         id=row_id(row["hour"], row["namespace"]),
         cluster_name=query.cluster,
@@ -221,7 +225,8 @@ def _namespace(query: HoursQuery, row: asyncpg.Record) -> NamespaceStatistics:
     )
 
 
-def _label(query: HoursQuery, row: asyncpg.Record) -> LabelStatistics:
+def label_row(query: HoursQuery, row: Row) -> LabelStatistics:
+    """Return the hour of a label or annotation value from its columns."""
     return LabelStatistics(
         id=row_id(row["hour"], row["label"]),
         cluster_name=query.cluster,

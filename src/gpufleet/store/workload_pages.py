@@ -9,6 +9,7 @@ entries. Finally only the rows of the page are fetched.
 - Sorted by utilization, there are two ways: walk the index on utilization and skip rows that do not
   match, or collect the matching rows and sort them. The total tells which one is cheaper.
 
+A filter by name or label first finds the ids of the workloads, of which there are far fewer than rows.
 Rows without utilization come last in both directions. Ties are sorted by hour, then by namespace, kind,
 name and uid: `place` is the position of a row in its hour in that order.
 """
@@ -19,11 +20,12 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from gpufleet.model.statistics import WorkloadHoursQuery, WorkloadStatistics
+from gpufleet.model.statistics import HoursQuery, WorkloadHoursQuery, WorkloadStatistics
 from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.partitions import first_hour, month_of
 from gpufleet.store.postgres.database import Database
-from gpufleet.store.statistics import row_id, usage_fields
+from gpufleet.store.postgres.jsonb import jsonb
+from gpufleet.store.statistics import Row, row_id, usage_fields
 
 _ROWS = """
 SELECT h.*, w.name, uid, source, labels, annotations, n.name AS namespace_name, k.name AS kind_name,
@@ -42,7 +44,8 @@ WHERE cluster = $1 AND namespace = $4 AND kind = $5 AND hour BETWEEN $2 AND $3
 """
 _IDS = """
 SELECT id FROM workload
-WHERE cluster = $1 AND name = $2 AND ($3 = 0 OR namespace = $3) AND ($4 = 0 OR kind = $4)
+WHERE cluster = $1 AND ($2 = '' OR name = $2) AND ($3 = 0 OR namespace = $3) AND ($4 = 0 OR kind = $4)
+    AND ($5::text IS NULL OR {labels} ? $5) AND ($6::jsonb IS NULL OR {labels} @> $6)
 """
 _SPAN = "cluster = $1 AND hour BETWEEN $2 AND $3"
 _EARLIEST, _LATEST = first_hour(1970, 1), first_hour(9999, 12) - 1
@@ -86,8 +89,8 @@ class _PageQuery:
         kind = await self._kind_id() if query.kind else 0
         if namespace is None or kind is None:
             return 0, []
-        if query.name:
-            total, keys = await self._of_name(namespace, kind)
+        if query.name or query.dimension_key:
+            total, keys = await self._of_workloads(namespace, kind)
         else:
             total = await self._count(query.first, query.last, namespace, kind)
             if query.offset >= total:
@@ -111,8 +114,15 @@ class _PageQuery:
     async def _count(self, first: int, last: int, namespace: int, kind: int) -> int:
         return int(await self._connection.fetchval(_COUNT, self._cluster_id, first, last, namespace, kind))
 
-    async def _of_name(self, namespace: int, kind: int) -> tuple[int, Sequence[asyncpg.Record]]:
-        rows = await self._connection.fetch(_IDS, self._cluster_id, self._query.name, namespace, kind)
+    async def _of_workloads(self, namespace: int, kind: int) -> tuple[int, Sequence[asyncpg.Record]]:
+        """Find the workloads by name and label first, then their hours."""
+        query = self._query
+        key, value = query.dimension_key, query.dimension_value
+        rows = await self._connection.fetch(
+            _IDS.format(labels="labels" if query.dimension_type == "label" else "annotations"),
+            *(self._cluster_id, query.name, namespace, kind),
+            *(key or None, jsonb({key: value}) if value else None),
+        )
         ids = [row["id"] for row in rows]
         total = await self._connection.fetchval(
             f"SELECT count(*) FROM workload_hour WHERE {_SPAN} AND workload = ANY($4::int[])",  # noqa: S608
@@ -179,7 +189,7 @@ class _PageQuery:
             return []
         hours, workloads = [row["hour"] for row in keys], [row["workload"] for row in keys]
         rows = await self._connection.fetch(_ROWS, self._cluster_id, hours, workloads)
-        return [_workload(self._query, row) for row in rows]
+        return [workload_row(self._query, row) for row in rows]
 
 
 def _filters(namespace: int, kind: int, first: int) -> tuple[str, list[int]]:
@@ -199,7 +209,8 @@ def _order(utilization: str, query: WorkloadHoursQuery) -> str:
     return f"{by}hour {direction}, place {direction}, workload {direction}"
 
 
-def _workload(query: WorkloadHoursQuery, row: asyncpg.Record) -> WorkloadStatistics:
+def workload_row(query: HoursQuery, row: Row) -> WorkloadStatistics:
+    """Return the hour of a workload from its columns."""
     fields: dict[str, Any] = usage_fields(query, row)
     return WorkloadStatistics(
         id=row_id(row["hour"], row["workload"]),

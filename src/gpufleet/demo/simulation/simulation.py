@@ -80,7 +80,7 @@ class Simulation:
             GpuIdentity(
                 ref=GpuRef(machine.name, index),
                 uuid=machine.uuids[index],
-                model=machine.model.name,
+                model=canonical_model(machine.model.name),
                 vendor=machine.model.vendor.upper(),
             )
             for machine in self._order

@@ -28,7 +28,7 @@ _STORE_ENDED_EVERY = 5.0
 async def open_accounting(components: Components) -> None:
     """Start the accounting of all clusters in the background."""
     store, background = components.store, components.background
-    accounts = [
+    accounts = components.accounts = [
         _account(
             cluster,
             components.settings.clusters[cluster.name][AccountingSettings],

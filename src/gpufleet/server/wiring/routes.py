@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from gpufleet.accounting.current_hour import CurrentHour
 from gpufleet.errors import SettingsError, StoreUnavailable
 from gpufleet.fleet.changes import Change
 from gpufleet.runtime.logs import get_logger
@@ -54,7 +55,12 @@ def add_routes(components: Components) -> None:
         },
     }
     components.routes += [
-        *aggregation_routes(store, clusters.default.name, currency_of=currency),
+        *aggregation_routes(
+            store,
+            clusters.default.name,
+            currency_of=currency,
+            current={each.recorder.cluster: CurrentHour(each, store) for each in components.accounts},
+        ),
         *report_routes(store, clusters.default.name, currency_of=currency),
         *cluster_routes(clusters),
         *workload_routes(clusters),
