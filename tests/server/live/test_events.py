@@ -84,7 +84,7 @@ async def test_a_stream_ends_when_its_token_is_revoked(cluster: Cluster) -> None
     async def still_allowed() -> bool:
         return allowed
 
-    events = _events(cluster, Lifecycle(), 0.05, still_allowed)
+    events = _events(cluster, Lifecycle(), 0.05, deque(), still_allowed)
     async with asyncio.timeout(10):
         while await anext(events) != b": still here\n\n":
             pass
