@@ -177,7 +177,9 @@ def test_pending_claims_are_explained_and_gangs_are_counted(demo: Demo, page: Pa
     page.goto(f"{demo.address}#/scheduling?claim={claim['namespace']}/{claim['name']}")
     why = demo.get(f"api/claims/{claim['namespace']}/{claim['name']}/explain")
     expect(page.get_by_role("heading", name=f"Why is {claim['name']} waiting?")).to_be_visible()
-    expect(page.locator(".card", has_text=f"Why is {claim['name']} waiting?")).to_contain_text(why["sentence"][:30])
+    expect(page.locator(".card", has_text=f"Why is {claim['name']} waiting?")).to_contain_text(
+        why["sentence"][:30]
+    )
 
 
 @pytest.mark.parametrize("path", ["usage?by=workload", "scheduling"])
