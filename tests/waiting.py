@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
@@ -34,3 +35,9 @@ def block_until(condition: Callable[[], T], seconds: float = 30.0) -> T:
         assert time.monotonic() < deadline, f"not true within {seconds:g} s; last result: {result!r}"
         time.sleep(0.05)
     return result
+
+
+def listens(port: int) -> bool:
+    """Return whether a local TCP port accepts connections."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

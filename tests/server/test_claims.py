@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.scheduler.conftest import server, stage
 from tests.scheduler.stage import Stage, open_server, open_stage
 
 from gpufleet.exporters.prometheus.source import PrometheusSource
@@ -23,17 +24,7 @@ from gpufleet.server.routes.claims import claim_routes
 from gpufleet.sources.kubernetes import KubernetesSource
 from kubelite import KubeLite
 
-
-@pytest.fixture
-async def server() -> AsyncIterator[KubeLite]:
-    async with open_server() as server:
-        yield server
-
-
-@pytest.fixture
-async def stage(server: KubeLite) -> AsyncIterator[Stage]:
-    async with open_stage(server) as stage:
-        yield stage
+__all__ = ["server", "stage"]
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.debian import unpacked
-from tests.waiting import block_until
+from tests.waiting import block_until, listens
 
 
 class Authority:
@@ -94,17 +94,12 @@ def behind_tls(engine: Path, folder: Path) -> Iterator[Guarded]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        block_until(lambda: process.poll() is not None or _listens(port))
+        block_until(lambda: process.poll() is not None or listens(port))
         assert process.poll() is None, "socat ended"
         yield Guarded(f"https://127.0.0.1:{port}", authority.file, *mine)
     finally:
         process.terminate()
         process.wait(10)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.sources.slurm.real_cluster import Slurm, running_slurm
-from tests.waiting import wait_until
+from tests.waiting import listens, wait_until
 
 from gpufleet.errors import SlurmUnavailable
 from gpufleet.fleet.state import Fleet
@@ -59,7 +59,7 @@ async def rest(slurm: Slurm, tmp_path: Path) -> AsyncIterator[SlurmSettings]:
         port = probe.getsockname()[1]
     process = slurm.rest(f"127.0.0.1:{port}", tokens=True)
     try:
-        await until(lambda: _listens(port))
+        await until(lambda: listens(port))
         output = slurm.command("scontrol", "token", f"username={getpass.getuser()}", "lifespan=600")
         token = tmp_path / "token"
         token.write_text(output.partition("=")[2])
@@ -67,11 +67,6 @@ async def rest(slurm: Slurm, tmp_path: Path) -> AsyncIterator[SlurmSettings]:
     finally:
         process.terminate()
         process.wait(10)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 async def test_a_job_that_ended_before_the_first_refresh_is_added_with_account_and_gpus(
