@@ -203,8 +203,8 @@ def _speed(
     for metric, name in (("tflops", "TFLOPS"), ("mfu", "MFU")):
         means = step_means([point for point in found if point.metric == metric], query.start, query.step)
         if means:
-            points = [(round(value, 6), round(time * 1000)) for value, time in means]
-            lines[name] = [Series(name, points)]
+            line = [(round(value, 6), round(time * 1000)) for value, time in means]
+            lines[name] = [Series(name, line)]
     return lines
 
 
