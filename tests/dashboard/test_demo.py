@@ -176,8 +176,28 @@ def test_pending_claims_are_explained_and_gangs_are_counted(demo: Demo, page: Pa
     claim = demo.get("api/claims?phase=Pending&pageSize=1")["data"][0]
     page.goto(f"{demo.address}#/scheduling?claim={claim['namespace']}/{claim['name']}")
     why = demo.get(f"api/claims/{claim['namespace']}/{claim['name']}/explain")
-    expect(page.get_by_role("heading", name=f"Why {claim['name']}?")).to_be_visible()
-    expect(page.locator(".card", has_text=f"Why {claim['name']}?")).to_contain_text(why["sentence"][:30])
+    expect(page.get_by_role("heading", name=f"Why is {claim['name']} waiting?")).to_be_visible()
+    expect(page.locator(".card", has_text=f"Why is {claim['name']} waiting?")).to_contain_text(
+        why["sentence"][:30]
+    )
+
+
+def test_a_waiting_workload_shows_its_request_and_no_running_time(demo: Demo, page: Page) -> None:
+    waiting = [row for row in demo.get("api/workloads?status=Pending")["data"] if row["waitingReason"]]
+    model = demo.get("api/workloadMetadata")["models"][0]
+    open_page(demo, page, "workloads?status=Pending")
+    row = page.locator("tbody tr", has_text=waiting[0]["name"]).first
+    expect(row).to_contain_text(f"{waiting[0]['gpuRequested']}requested")
+    expect(row).to_contain_text(waiting[0]["waitingReason"][:30])
+    expect(row).to_contain_text("waiting for")
+    open_page(demo, page, f"workloads/{waiting[0]['uid']}")
+    expect(page.get_by_text("Waiting for", exact=True)).to_be_visible()
+    expect(page.get_by_text("Running for")).to_have_count(0)
+    expect(page.get_by_role("heading", name="Why it waits")).to_be_visible()
+    open_page(demo, page, "nodes")
+    page.get_by_label("Model").select_option(model)
+    total = demo.get(f"api/nodes?model={model}")["total"]
+    expect(page.locator("tbody tr")).to_have_count(min(25, total))
 
 
 @pytest.mark.parametrize("path", ["usage?by=workload", "scheduling"])
