@@ -88,6 +88,14 @@ def capacity_hours(hour: int, capacities: Iterable[CapacityPeriod]) -> float:
     return float(Fraction(total, HOUR))
 
 
+def observed_share(hour: int, spans: Iterable[tuple[float, float]]) -> float:
+    """Count the milliseconds of the hour that lie in a span, second by second."""
+    inside: set[int] = set()
+    for start, end in spans:
+        inside.update(range(max(hour, round(start)), min(hour + 3600, round(end))))
+    return len(inside) * 1000 / HOUR
+
+
 def gpu_hours(had: Iterable[ReferenceAllocation]) -> float:
     return float(sum((h.part * (h.end - h.start) for h in had), Fraction(0)) / HOUR)
 

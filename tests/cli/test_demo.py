@@ -313,6 +313,25 @@ def test_snapshots_go_back_as_far_as_hours(shared: Shared) -> None:
     assert first - datetime.fromisoformat(hours[0]["stat_hour"]) < timedelta(hours=1)
 
 
+def test_ended_slurm_jobs_keep_their_graphs(empty_data: Path) -> None:
+    with playing(empty_data, "--days", "1") as (address, _, _):
+        ended: list[dict[str, Any]] = []
+        deadline = time.monotonic() + 60
+        while len(ended) < 4 and time.monotonic() < deadline:  # the second refresh reads the history
+            page = httpx.get(f"{address}/api/workloads?pageSize=1000&source=slurm").json()["data"]["data"]
+            # What lasted for moments only may have fallen between two readings.
+            recent = [row for row in page if row["startAt"] > time.time() - 80_000]
+            ended = [row for row in recent if row["endAt"] - row["startAt"] > 600]
+            time.sleep(0.2)
+        assert len(ended) > 3
+        for row in ended:
+            span = {"start": row["startAt"], "end": row["endAt"], "step": 60}
+            answer = httpx.get(f"{address}/api/workloads/{row['uid']}/metrics", params=span)
+            series = answer.json()["data"]["GPU Utilization"]["series"]
+            assert len(series) == row["gpuAllocated"], row
+            assert all(line["points"] for line in series), row
+
+
 def test_its_history_is_in_the_accounting(shared: Shared) -> None:
     address = shared.address
     query = "start_time=2020-01-01T00:00:00Z&end_time=2100-01-01T00:00:00Z"

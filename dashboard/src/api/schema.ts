@@ -2014,6 +2014,8 @@ export interface operations {
                 page_size?: number;
                 /** @description Direction of the order. */
                 order_direction?: "asc" | "desc";
+                /** @description Also return the hour that is not over yet, with `partial` set. */
+                include_current?: boolean;
             };
             header?: never;
             path?: never;
@@ -2102,6 +2104,8 @@ export interface operations {
                 page_size?: number;
                 /** @description Direction of the order. */
                 order_direction?: "asc" | "desc";
+                /** @description Also return the hour that is not over yet, with `partial` set. */
+                include_current?: boolean;
                 /** @description Namespace; all if not given. */
                 namespace?: string;
             };
@@ -2192,6 +2196,8 @@ export interface operations {
                 page_size?: number;
                 /** @description Direction of the order. */
                 order_direction?: "asc" | "desc";
+                /** @description Also return the hour that is not over yet, with `partial` set. */
+                include_current?: boolean;
                 /** @description What the key belongs to. */
                 dimension_type: "annotation" | "label";
                 /** @description Key, such as team. */
@@ -2287,12 +2293,20 @@ export interface operations {
                 page_size?: number;
                 /** @description Direction of the order. */
                 order_direction?: "asc" | "desc";
+                /** @description Also return the hour that is not over yet, with `partial` set. */
+                include_current?: boolean;
                 /** @description Namespace; all if not given. */
                 namespace?: string;
                 /** @description Name; all if not given. */
                 workload_name?: string;
                 /** @description Kind; all if not given. */
                 workload_type?: string;
+                /** @description What the key belongs to. */
+                dimension_type?: "annotation" | "label";
+                /** @description Only workloads with this label or annotation. */
+                dimension_key?: string;
+                /** @description Only with this value of `dimension_key`; any if not given. */
+                dimension_value?: string;
                 /** @description Sort field. */
                 order_by?: "time" | "utilization";
             };

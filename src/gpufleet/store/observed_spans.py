@@ -27,7 +27,8 @@ class ObservedSpans:
 
     async def add(self, cluster: str, start: float, end: float) -> None:
         """Record that the cluster was observed from `start` until now, which is `end`."""
-        await self._database.execute(_ADD, await self._clusters.id_of(cluster), start, end)
+        if start < end:
+            await self._database.execute(_ADD, await self._clusters.id_of(cluster), start, end)
 
     async def overlapping(self, cluster: str, start: float, end: float) -> list[tuple[float, float]]:
         """Return the spans that overlap with `start` to `end`; they may overlap with each other."""

@@ -108,13 +108,15 @@ def workload_metric_routes(
         memory = await _series(cluster, held, several, Quantity.MEMORY_UTILIZATION, query, 100)
         power = await _series(cluster, held, several, Quantity.POWER, query, 1)
         speed = _speed(training, models, query)
-        return {
+        graphs = {
             "GPU Utilization": Graph(1, utilization, GraphConfig("%")),
             "GPU Memory Utilization": Graph(2, memory, GraphConfig("%")),
             "GPU Power": Graph(3, power, GraphConfig("W")),
             "TrainingPerformance": Graph(4, speed.get("TFLOPS", []), GraphConfig("TFLOPS")),
-            "MFU": Graph(5, speed.get("MFU", []), GraphConfig("%")),
         }
+        if "MFU" in speed:
+            graphs["MFU"] = Graph(5, speed["MFU"], GraphConfig("%"))
+        return graphs
 
     @get("/api/workloads/{uid:str}/trainingPerformance", example=[TrainingRow("loss", 0.0125, 1609459200000)])
     async def training_performance(uid: str, query: TrainingParams) -> list[TrainingRow]:
@@ -203,8 +205,8 @@ def _speed(
     for metric, name in (("tflops", "TFLOPS"), ("mfu", "MFU")):
         means = step_means([point for point in found if point.metric == metric], query.start, query.step)
         if means:
-            points = [(round(value, 6), round(time * 1000)) for value, time in means]
-            lines[name] = [Series(name, points)]
+            line = [(round(value, 6), round(time * 1000)) for value, time in means]
+            lines[name] = [Series(name, line)]
     return lines
 
 
