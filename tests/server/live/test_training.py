@@ -163,7 +163,9 @@ async def test_the_graph_shows_tflops_and_model_flops_utilization(http: httpx.As
     assert lines.keys() == {"TFLOPS"}
     graph = answer.json()["data"]["MFU"]
     assert graph["config"] == {"yAxisUnit": "%"}
-    assert [value for value, _ in graph["series"][0]["points"]] == pytest.approx([60 / peak, 150 / peak], abs=1e-6)
+    assert [value for value, _ in graph["series"][0]["points"]] == pytest.approx(
+        [60 / peak, 150 / peak], abs=1e-6
+    )
 
 
 class Kubernetes:
