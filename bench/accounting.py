@@ -15,6 +15,7 @@ from gpufleet.accounting.samples import Samples
 from gpufleet.model.hours import Hour
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.runtime.settings import StoreSettings
+from gpufleet.runtime.settings.prices import prices_by_model
 from gpufleet.store import open_store
 
 NODES, GPUS, WORKLOADS, KEYS = 12_500, 8, 10_000, 5
@@ -23,7 +24,9 @@ HOUR = 1_700_002_800
 
 def measure() -> Iterator[Result]:
     periods, capacities, samples = _hour()
-    plan = RollupPlan(label_keys=tuple(f"key-{k}" for k in range(KEYS)), prices={"H200": 3.5})
+    plan = RollupPlan(
+        label_keys=tuple(f"key-{k}" for k in range(KEYS)), prices=prices_by_model({"H200": 3.5})
+    )
     started, used = time.perf_counter(), time.process_time()
     hour = roll_up(HOUR, periods, capacities, samples, plan)
     seconds, cpu = time.perf_counter() - started, time.process_time() - used

@@ -6,6 +6,7 @@ import type { Report, ReportRow } from "../src/api/types";
 import { pinchOf } from "../src/heatmap/pinch";
 import { gangsOf } from "../src/pages/gang";
 import { allocatedRows, stackedLines } from "../src/pages/report";
+import { durationLabel, gpusOf, modelsOf } from "../src/pages/request";
 import { byFree, fittingNodes, capacityOf } from "../src/pages/capacity";
 import { formatDays, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
 import { hrefOf, parseRoute } from "../src/state/route";
@@ -48,6 +49,7 @@ describe("the usage report", () => {
     idle_gpu_hours: 0,
     avg_utilization: null,
     cost: 0,
+    energy_kwh: null,
     share: 0,
   });
   const report: Report = {
@@ -58,12 +60,14 @@ describe("the usage report", () => {
     end_time: "",
     hours_accounted: 2,
     hours_in_period: 720,
+    currency: "",
     totals: {
       capacity_gpu_hours: 20,
       allocated_gpu_hours: 14.75,
       idle_gpu_hours: 0,
       avg_utilization: null,
       cost: 0,
+      energy_kwh: null,
       allocation_rate: 73.75,
     },
     rows: [
@@ -259,6 +263,23 @@ test("a model has one name in every spelling", () => {
   const spellings = ["NVIDIA-A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", "NVIDIA_A100-SXM4-80GB"];
   expect(new Set(spellings.map(shortModel))).toEqual(new Set(["A100 SXM4 80GB"]));
   expect(shortModel("AMD Instinct MI300X")).toBe("MI300X");
+});
+
+test("a waiting workload shows what it requests, any other what it has or had", () => {
+  const waiting = {
+    status: "Pending",
+    gpuAllocation: {},
+    gpuRequested: 16,
+    gpuModelRequested: "NVIDIA_H100_80GB_HBM3",
+  };
+  const running = { ...waiting, status: "Running", gpuAllocation: { NVIDIA_L4: 2 } };
+  expect([gpusOf(waiting), modelsOf(waiting)]).toEqual([16, "H100 80GB HBM3"]);
+  expect([gpusOf(running), modelsOf(running)]).toEqual([2, "L4"]);
+  expect(modelsOf({ ...waiting, gpuModelRequested: "" })).toBe("");
+  expect(gpusOf({ ...waiting, status: "Completed" })).toBe(0);
+  expect(durationLabel("Pending", false)).toBe("Waiting for");
+  expect(durationLabel("Running", false)).toBe("Running for");
+  expect(durationLabel("Failed", true)).toBe("Ran for");
 });
 
 test("a time shows its year unless it is the current one", () => {

@@ -41,12 +41,12 @@ async def open_sample_cluster(
     return Cluster(name, fleet, Listing(fleet), metrics)
 
 
-def live_routes(clusters: Clusters, lifecycle: Lifecycle) -> list[Route]:
+def live_routes(clusters: Clusters, lifecycle: Lifecycle, store: Store) -> list[Route]:
     """Return the routes of the live fleet that the dashboard calls."""
     return [
         *cluster_routes(clusters),
         *workload_routes(clusters),
-        *workload_metric_routes(clusters),
+        *workload_metric_routes(clusters, store.allocation_periods),
         *gpu_routes(clusters),
         *gpu_map_routes(clusters),
         *node_routes(clusters),

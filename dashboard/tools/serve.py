@@ -33,7 +33,7 @@ async def main(nodes: int, port: int, folder: Path, static: bool) -> None:
             background.start("simulate_changes", lambda: simulate_changes(cluster))
         background.start("changes", cluster.publish_changes)
         lifecycle = Lifecycle()
-        routes = [*live_routes(Clusters([cluster]), lifecycle), *dashboard_routes()]
+        routes = [*live_routes(Clusters([cluster]), lifecycle, store), *dashboard_routes()]
         app = create_app(Api(lifecycle=lifecycle, routes=routes, simulated=True))
         with bind("127.0.0.1", port) as listening:
             server = Server(app, lifecycle, shutdown_grace=1.0)

@@ -3,11 +3,15 @@
 Each view returns some of the same facts; all views with a fact must agree on it.
 """
 
+import csv
+import io
 import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import httpx
 
 from e2e.journeys.conftest import MACHINES
 from e2e.system import Observations, System, Users
@@ -22,6 +26,9 @@ EXPECTED: Facts = {
     "train": "node-a:0,1,2",
     "infer": "node-b:0,1",
     "busy": 48.0,
+    "idle": 0,
+    "rate": round(100 * 5 / sum(int(state["count"]) for state in MACHINES.values()), 1),
+    "reports": "alike",
 }
 USED = {"node-a": dict.fromkeys((0, 1, 2), 60), "node-b": dict.fromkeys((0, 1), 30)}
 
@@ -50,6 +57,7 @@ def test_all_views_agree_at_the_same_time(system: System, users: Users, observat
         "GET /api/v1/gpu/metrics": lambda: metrics(system, users),
         "GET …/snapshots/latest": lambda: snapshot(system, users),
         "GET …/hourly-stats": lambda: hours(system, users, began),
+        "GET …/report": lambda: reported(system, began),
     }
     if missing():
         observations.add("the dashboard", f"skipped: this machine lacks {missing()}")
@@ -121,7 +129,13 @@ def explained(system: System, users: Users) -> Facts:
 def overview(system: System) -> Facts:
     found = system.get("/api/clusters/overview")
     busy = round(found["utilization"] * 100, 2) if found["utilization"] is not None else None
-    return {"GPUs": found["totalGpus"], "held": found["allocatedGpus"], "busy": busy}
+    return {
+        "GPUs": found["totalGpus"],
+        "held": found["allocatedGpus"],
+        "busy": busy,
+        "idle": found["idleGpus"],
+        "rate": round((found["allocationRate"] or 0) * 100, 1),
+    }
 
 
 def nodes(system: System) -> Facts:
@@ -170,16 +184,46 @@ def hours(system: System, users: Users, began: datetime) -> Facts:
     return {"held": sum(held.values()), "busy": round(busy, 2)}
 
 
+def reported(system: System, began: datetime) -> Facts:
+    """The day's report, its hours, and the report as CSV: the same share, rate, idle hours and cost."""
+    prefix, day = "/api/v1/gpu-aggregation", f"{began:%Y-%m-%d}"
+    made = system.get(f"{prefix}/report?period={day}")
+    span = f"start_time={day}T00:00:00Z&end_time={day}T23:00:00Z"
+    rows = system.get(f"{prefix}/cluster/hourly-stats?{span}")
+    totals = made["totals"]
+    if not totals["allocated_gpu_hours"]:
+        return {}
+    for field in ("capacity_gpu_hours", "allocated_gpu_hours", "idle_gpu_hours", "cost"):
+        assert abs(totals[field] - sum(row[field] for row in rows)) < 1e-6, field
+    rate = 100 * totals["allocated_gpu_hours"] / totals["capacity_gpu_hours"]
+    assert abs(totals["allocation_rate"] - rate) < 1e-3
+    assert abs(sum(row["share"] for row in made["rows"]) - 100) < 1e-2
+    assert abs(sum(row["cost"] for row in made["rows"]) - totals["cost"]) < 1e-6
+    url = f"{system.server.url}{prefix}/report?period={day}&format=csv"
+    answer = httpx.get(url, headers=system.login(), timeout=30)
+    lines = list(csv.DictReader(io.StringIO(answer.text)))
+    for row, line in zip(made["rows"], lines, strict=True):
+        for field in ("gpu_hours", "share", "idle_gpu_hours", "cost"):
+            assert float(line[field]) == row[field], (row["name"], field)
+    return {"reports": "alike"}
+
+
 def shown(system: System, users: Users) -> Facts:
     with dashboard(system) as page:
-        held, total = re.findall(r"\d+", page.get_by_text(re.compile(r"^\d+ of \d+ GPUs$")).inner_text())
+        allocated = page.get_by_text(re.compile(r"^\d+ of \d+ schedulable GPUs$")).inner_text()
+        held, total = re.findall(r"\d+", allocated)
+        rate = (
+            page.locator(".stat", has_text="Allocated (schedulable GPUs)").locator(".stat-value").inner_text()
+        )
+        assert rate == f"{100 * int(held) / int(total):.0f}%"
+        idle = page.locator(".stat", has_text="Idle while allocated").locator(".stat-value").inner_text()
         used = page.locator(".stat", has_text="Utilization (allocated GPUs)").locator(".stat-value")
         busy = float(used.inner_text().rstrip("%\u202f\u00a0 "))
         page.goto(f"{system.server.url}/#/workloads?namespace={users.namespace}")
         page.get_by_role("link", name="train", exact=True).wait_for()
         rows = [row.inner_text().split("\t") for row in page.locator("tbody tr").all()]
     assert sorted(row[0].split("\n")[0] for row in rows) == ["infer", "train"]
-    return {"GPUs": int(total), "held": int(held), "busy": busy}
+    return {"GPUs": int(total), "held": int(held), "busy": busy, "idle": int(idle.split()[0])}
 
 
 def _owner(pod: dict[str, Any]) -> str:

@@ -29,18 +29,21 @@ def expected_hour(
     samples: Collection[reference.Sample],
     price: str,
     step: int = 300,
+    read: Collection[reference.Sample] = (),
 ) -> Rows:
+    """Return the rows of an hour; `read` has the readings at the times at which they were taken."""
     had = reference.reference_allocations(hour, held, capacities)
 
     def row(mine: list[reference.ReferenceAllocation], *, by_gpu: bool) -> tuple[Any, ...]:
         found = reference.hits(mine, samples)
         points = [hit.value for hit in found] if by_gpu else reference.moments(found)
+        extremes = reference.extremes(found, mine, read, step * 1000) if by_gpu else None
         cost = sum((h.part * (h.end - h.start) for h in mine), Fraction(0)) * Fraction(price)
         return (
             reference.gpu_hours(mine),
             reference.idle_hours(found, mine, step * 1000),
             float(cost / reference.HOUR),
-            *reference.spread(points, found).values(),
+            *reference.spread(points, found, extremes).values(),
         )
 
     rows = {("cluster", ""): (reference.capacity_hours(hour, capacities), *row(had, by_gpu=False))}

@@ -13,6 +13,7 @@ from gpufleet.fleet.state import Fleet
 from gpufleet.model.metric_source import SourceHealth
 from gpufleet.model.node import FleetNode
 from gpufleet.model.reading import (
+    ExtremeBlock,
     GpuRef,
     GpuSeries,
     Processes,
@@ -24,6 +25,7 @@ from gpufleet.model.reading import (
     TrainingPoint,
 )
 from gpufleet.model.workload import FleetPod, Status
+from gpufleet.runtime.settings.prices import prices_by_model
 from gpufleet.store import Store
 
 HOUR = 450_000 * 3600
@@ -32,7 +34,7 @@ PLAN = RollupPlan(
     label_keys=("team",),
     annotation_keys=("cost-center",),
     excluded_namespaces=frozenset({"kube-system"}),
-    prices={"H200": 3.5},
+    prices=prices_by_model({"H200": 3.5}),
 )
 
 
@@ -45,10 +47,15 @@ class Time:
 
 
 class Prometheus:
-    """A fake metric source: percents by node, GPU and time; or it is down."""
+    """A fake metric source: percents and watts by node, GPU and time; or it is down."""
 
-    def __init__(self, values: Mapping[tuple[str, int, int], float] | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[tuple[str, int, int], float] | None = None,
+        watts: Mapping[tuple[str, int, int], float] | None = None,
+    ) -> None:
         self.values = dict(values or {})
+        self.watts = dict(watts or {})
         self.down = False
 
     async def samples(
@@ -57,12 +64,27 @@ class Prometheus:
         if self.down:
             raise MetricsUnavailable("no answer")
         times = np.arange(start, end, step)
-        if quantity is not Quantity.UTILIZATION:
-            return
-        gpus = sorted({(node, gpu) for node, gpu, _ in self.values})
-        rows = [[self.values.get((n, g, int(t)), np.nan) for t in times] for n, g in gpus]
+        known = {Quantity.UTILIZATION: self.values, Quantity.POWER: self.watts}.get(quantity, {})
+        gpus = sorted({(node, gpu) for node, gpu, _ in known})
+        rows = [[known.get((n, g, int(t)), np.nan) for t in times] for n, g in gpus]
         if rows:
             yield SampleBlock(tuple(GpuRef(n, g) for n, g in gpus), times, np.array(rows))
+
+    async def extremes(
+        self, quantity: Quantity, start: float, end: float, step: float
+    ) -> AsyncIterator[ExtremeBlock]:
+        """The lowest and highest of `values` in each step, at any second."""
+        times = np.arange(start, end, step)
+        cells: dict[tuple[str, int], dict[int, list[float]]] = {}
+        for (node, gpu, at), value in self.values.items():
+            if start <= at < end:
+                cells.setdefault((node, gpu), {}).setdefault(int((at - start) // step), []).append(value)
+        shape = (len(cells), len(times))
+        lowest, highest = np.full(shape, np.nan), np.full(shape, np.nan)
+        for row, by_column in enumerate(cells.values()):
+            for column, found in by_column.items():
+                lowest[row, column], highest[row, column] = min(found), max(found)
+        yield ExtremeBlock(tuple(GpuRef(*gpu) for gpu in cells), times, lowest, highest)
 
     async def latest(self) -> Readings:
         return Readings(0.0)
@@ -110,6 +132,7 @@ class Server:
         plan: RollupPlan = PLAN,
         cluster: str = "prod",
     ) -> None:
+        self.time = time
         self.fleet = Fleet(cluster, clock=time)
         for node in world.nodes.values():
             self.fleet.put_node(node)
@@ -122,6 +145,12 @@ class Server:
 
     async def round(self) -> None:
         await self.loop.round(self.account)
+
+    def watch(self, until: float) -> None:
+        """Let time pass until `until` while the server follows the cluster."""
+        while self.time.now < until:
+            self.time.now = min(until, self.time.now + 30.0)
+            self.recorder.collect()
 
 
 async def _nothing() -> None:

@@ -10,6 +10,8 @@ from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.store import Store
 
 STEP = 300
+SCRAPED_BEFORE = 7
+"""Seconds between the scrape of a sample and the time at which it counts."""
 PRICE = "3.5"
 SETTINGS = f"""
 [accounting]
@@ -37,12 +39,17 @@ class Past:
     def samples(self, hour: int) -> list[Sample]:
         return [(n, g, at * 1000, v) for (n, g, at), v in self.readings.items() if hour <= at < hour + 3600]
 
+    def scraped(self) -> list[Sample]:
+        """Return all readings with the times at which they were scraped."""
+        return [(n, g, (at - SCRAPED_BEFORE) * 1000, v) for (n, g, at), v in self.readings.items()]
+
     async def write(self, store: Store, cluster: str) -> None:
         """Store the periods as a server at that time would have."""
         await store.accounted.open(cluster, self.first)
         await store.capacity_periods.save(cluster, self.capacities)
         await store.allocation_periods.save(cluster, self.held)
         await store.accounted.set_stored_until(cluster, self.first + 3600.0 * self.hours)
+        await store.observed.add(cluster, self.first, self.first + 3600.0 * self.hours)
 
 
 def past(first: int, hours: int, seed: int = 1) -> Past:
@@ -104,9 +111,9 @@ def openmetrics(parts: Sequence[tuple[str, Past]]) -> str:
                     "nvidia_smi_utilization_gpu_ratio",
                     f'uuid="{node}{gpu}",instance="{node}:9835"',
                 )
-                info = f'nvidia_smi_gpu_info{{{labels},index="{gpu}",name="H200"}} 1 {at - 7}'
+                info = f'nvidia_smi_gpu_info{{{labels},index="{gpu}",name="H200"}} 1 {at - SCRAPED_BEFORE}'
                 lines.setdefault("nvidia_smi_gpu_info", []).append(info)
                 value = value / 100
-            lines.setdefault(name, []).append(f"{name}{{{labels}}} {value} {at - 7}")
+            lines.setdefault(name, []).append(f"{name}{{{labels}}} {value} {at - SCRAPED_BEFORE}")
     text = "".join(f"# TYPE {name} gauge\n" + "\n".join(rows) + "\n" for name, rows in lines.items())
     return text + "# EOF\n"

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
+from gpufleet.runtime.settings.prices import Price
 
 HOUR = 3_600_000
 
@@ -87,6 +88,14 @@ def capacity_hours(hour: int, capacities: Iterable[CapacityPeriod]) -> float:
     return float(Fraction(total, HOUR))
 
 
+def observed_share(hour: int, spans: Iterable[tuple[float, float]]) -> float:
+    """Count the milliseconds of the hour that lie in a span, second by second."""
+    inside: set[int] = set()
+    for start, end in spans:
+        inside.update(range(max(hour, round(start)), min(hour + 3600, round(end))))
+    return len(inside) * 1000 / HOUR
+
+
 def gpu_hours(had: Iterable[ReferenceAllocation]) -> float:
     return float(sum((h.part * (h.end - h.start) for h in had), Fraction(0)) / HOUR)
 
@@ -95,6 +104,16 @@ def model(had: ReferenceAllocation) -> str:
     if had.gpu is not None and had.period.models:
         return had.period.models[had.period.held.index(had.gpu)]
     return had.period.model
+
+
+def price(had: ReferenceAllocation, prices: Sequence[Price], hour: int) -> Fraction:
+    """Return the price of a GPU-hour: the newest entry of the first kind that has one."""
+    wanted = model(had), had.period.source
+    for kind in (wanted, (wanted[0], ""), ("", wanted[1]), ("", "")):
+        valid = sorted((p.start, p.price) for p in prices if (p.model, p.source) == kind and p.start <= hour)
+        if valid:
+            return Fraction(str(valid[-1][1]))
+    return Fraction(0)
 
 
 def half_up(value: Fraction) -> int:
@@ -138,16 +157,39 @@ def idle_hours(found: Iterable[Hit], had: Sequence[ReferenceAllocation], step: i
     for hit in found:
         if hit.value >= 5 * 10_000:
             continue
-        end, stop = hit.time, hit.time + step
-        grown = True
-        while grown and end < stop:
-            grown = False
-            for h in had:
-                same = h.period is hit.had.period and h.gpu == hit.had.gpu and h.part == hit.had.part
-                if same and h.start <= end < h.end:
-                    end, grown = min(stop, h.end), True
-        total += hit.had.part * (end - hit.time)
+        total += hit.had.part * (_until(hit, had, hit.time + step) - hit.time)
     return float(total / HOUR)
+
+
+def _until(hit: Hit, had: Sequence[ReferenceAllocation], stop: int) -> int:
+    """Return until when the period of a sample has the same share of the GPU, at most `stop`."""
+    end, grown = hit.time, True
+    while grown and end < stop:
+        grown = False
+        for h in had:
+            same = h.period is hit.had.period and h.gpu == hit.had.gpu and h.part == hit.had.part
+            if same and h.start <= end < h.end:
+                end, grown = min(stop, h.end), True
+    return end
+
+
+def extremes(
+    found: Sequence[Hit],
+    had: Sequence[ReferenceAllocation],
+    readings: Iterable[Sample],
+    step: int,
+) -> list[int]:
+    """Return all readings of the steps in which one period had the same share of the GPU, and the samples."""
+    values = [hit.value for hit in found]
+    for hit in found:
+        if _until(hit, had, hit.time + step) < hit.time + step:
+            continue
+        values += [
+            round(value * 10_000)
+            for node, gpu, time, value in readings
+            if (node, gpu) == (hit.had.period.node, hit.had.gpu) and hit.time <= time < hit.time + step
+        ]
+    return values
 
 
 def mean(found: Sequence[Hit]) -> float | None:
@@ -157,14 +199,16 @@ def mean(found: Sequence[Hit]) -> float | None:
     return half_up(sum((hit.value * hit.had.part for hit in found), Fraction(0)) / weight) / 10_000
 
 
-def spread(values: Sequence[int], found: Sequence[Hit]) -> dict[str, Any]:
+def spread(values: Sequence[int], found: Sequence[Hit], read: Sequence[int] | None = None) -> dict[str, Any]:
+    """Return the distribution of `values`; the extremes are those of `read` if given."""
+    read = read or values
     if not values:
         return {"samples": 0, "mean": None, "highest": None, "lowest": None, "p50": None, "p95": None}
     return {
         "samples": len(values),
         "mean": mean(found),
-        "highest": max(values) / 10_000,
-        "lowest": min(values) / 10_000,
+        "highest": max(read) / 10_000,
+        "lowest": min(read) / 10_000,
         "p50": percentile(values, 50),
         "p95": percentile(values, 95),
     }
@@ -179,6 +223,24 @@ def moments(found: Sequence[Hit]) -> list[int]:
         weight = sum((hit.had.part for hit in at), Fraction(0))
         values.append(half_up(sum((hit.value * hit.had.part for hit in at), Fraction(0)) / weight))
     return values
+
+
+def energy(had: Iterable[ReferenceAllocation], power: Iterable[Sample], step: int) -> int | None:
+    """Return millijoules: each reading of power until the next one, while the period has that share of the GPU."""
+    found, total, had = False, 0, list(had)
+    for node, gpu, time, watts in power:
+        for h in had:
+            if h.period.node != node or h.gpu != gpu or not h.start <= time < h.end:
+                continue
+            found, end = True, h.end
+            for later in sorted(
+                (o for o in had if o.period is h.period and o.gpu == gpu), key=lambda o: o.start
+            ):
+                if later.start == end and later.part == h.part:
+                    end = later.end
+            until = min(end, time + step)
+            total += half_up(Fraction(round(watts * 1000) * (until - time), 1000) * h.part)
+    return total if found else None
 
 
 def grouped(

@@ -208,7 +208,9 @@ class Locks:
 
 async def check(store: Store, true: Past) -> None:
     for hour in true.starts:
-        expected = expected_hour(hour, true.held, true.capacities, true.samples(hour), PRICE)
+        expected = expected_hour(
+            hour, true.held, true.capacities, true.samples(hour), PRICE, read=true.scraped()
+        )
         assert await stored_hour(store, "default", hour) == expected
     summed = "SELECT sum(allocated) FROM {table} WHERE cluster = 1 AND hour < $1"
     last = true.starts[-1] // 3600 + 1

@@ -208,16 +208,18 @@ async def _nothing() -> None:
 # Capacity that changes
 
 
-async def test_an_hour_with_a_changed_capacity_has_the_mean_and_the_exact_gpu_hours(store: Store) -> None:
+async def test_an_hour_with_a_changed_capacity_has_a_size_that_existed_and_the_exact_gpu_hours(
+    store: Store,
+) -> None:
     time, true = Time(), world()
     server = Server(true, store, measured(0, 1), time)
     await server.round()
     for seconds, gpus in ((900.0, 8), (1800.0, 3), (2700.0, 0)):
-        time.now = HOUR + seconds
+        server.watch(HOUR + seconds)
         server.fleet.put_node(node(gpus=gpus))
         server.fleet.refresh()  # a server does every second
         await server.round()
-    time.now = HOUR + 3660.0
+    server.watch(HOUR + 3660.0)
     await server.round()
     (row,) = await hours(store)
     periods = [
@@ -225,7 +227,8 @@ async def test_an_hour_with_a_changed_capacity_has_the_mean_and_the_exact_gpu_ho
         for gpus, start in ((4, 0.0), (8, 900.0), (3, 1800.0))
     ]
     assert row.capacity_gpu_hours == reference.capacity_hours(HOUR, periods) == 3.75
-    assert row.total_gpu_capacity == 4
+    assert row.total_gpu_capacity == 8  # each of 4, 8 and 3 for a quarter of an hour: the largest
+    assert (row.allocated_gpu_count, row.observed_share) == (2.0, 1.0)  # while there were any GPUs
     assert row.allocated_gpu_hours == 1.5  # the node left while its pod was still listed
     assert row.allocation_rate == 40.0
 

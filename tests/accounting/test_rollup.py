@@ -13,6 +13,7 @@ from gpufleet.accounting.rollup import RollupPlan, roll_up
 from gpufleet.accounting.samples import Samples, no_samples
 from gpufleet.model.hours import Hour, Usage
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
+from gpufleet.runtime.settings.prices import Price
 
 HOUR = 1_000_800  # a multiple of 3600
 STEP = 300
@@ -21,14 +22,22 @@ PLAN = RollupPlan(
     label_keys=("team",),
     annotation_keys=("cost-center",),
     excluded_namespaces=frozenset({"kube-system"}),
-    prices={"H200": 3.5, "MI300X": 2.25},
+    prices=(
+        Price(0.75),
+        Price(1.5, source="slurm"),
+        Price(3.5, model="H200"),
+        Price(3.25, model="H200", start=HOUR),
+        Price(9.0, model="H200", start=HOUR + 1.0),
+        Price(4.125, model="H200", source="slurm", start=HOUR - 86_400.0),
+        Price(2.25, model="MI300X", start=HOUR - 3600.0),
+    ),
 )
 
 moments = st.integers(-1800, 5400).map(lambda s: HOUR + s) | st.floats(HOUR - 10, HOUR + 3610).map(
     lambda s: round(s, 3)
 )
 
-MODELS = st.sampled_from(["H200", "MI300X"])
+MODELS = st.sampled_from(["H200", "MI300X", "L4"])
 
 
 @st.composite
@@ -52,7 +61,7 @@ def allocation_periods(draw: st.DrawFn) -> list[AllocationPeriod]:
                 workload_uid=workload,
                 workload_kind="Job",
                 workload_name=workload,
-                source="k8s",
+                source=draw(st.sampled_from(["k8s", "slurm"])),
                 gpus=gpus,
                 share=draw(st.sampled_from([1.0, 1.0, 0.5, 0.1, 1 / 7])),
                 model=draw(MODELS),
@@ -95,41 +104,61 @@ readings = st.dictionaries(
 )
 
 
-def as_samples(values: dict[tuple[str, int, int], float]) -> Samples:
+between = st.dictionaries(
+    st.tuples(st.sampled_from(NODES), st.integers(0, 3), st.integers(0, 3599)), st.floats(0, 100), max_size=40
+)
+"""Readings at any second between the samples."""
+
+
+def as_samples(
+    values: dict[tuple[str, int, int], float], read: dict[tuple[str, int, int], float] | None = None
+) -> Samples:
     gpus = {
         (node, index): number for number, (node, index) in enumerate((n, i) for n in NODES for i in range(4))
     }
     matrix = np.full((len(gpus), 12), np.nan)
     for (node, index, column), value in values.items():
         matrix[gpus[node, index], column] = value
+    lowest, highest = np.full_like(matrix, np.nan), np.full_like(matrix, np.nan)
+    for (node, index, second), value in (read or {}).items():
+        cell = gpus[node, index], second // STEP
+        lowest[cell], highest[cell] = np.fmin(lowest[cell], value), np.fmax(highest[cell], value)
     times = np.array([(HOUR + column * STEP) * 1000 for column in range(12)], dtype=np.int64)
-    return Samples(
-        gpus, times, STEP * 1000, matrix, np.full_like(matrix, np.nan), np.full_like(matrix, np.nan)
-    )
+    gaps = np.full_like(matrix, np.nan)
+    return Samples(gpus, times, STEP * 1000, matrix, gaps, gaps, lowest, highest)
 
 
 def check(
-    usage: Usage, had: list[reference.ReferenceAllocation], values: list[reference.Sample], by_gpu: bool
+    usage: Usage,
+    had: list[reference.ReferenceAllocation],
+    values: list[reference.Sample],
+    by_gpu: bool,
+    read: list[reference.Sample] | None = None,
 ) -> None:
     found = reference.hits(had, values)
     points = [hit.value for hit in found] if by_gpu else reference.moments(found)
     assert usage.allocated_gpu_hours == reference.gpu_hours(had)
     assert usage.idle_gpu_hours == reference.idle_hours(found, had, STEP * 1000)
-    assert msgspec.structs.asdict(usage.utilization) == reference.spread(points, found)
+    extremes = reference.extremes(found, had, read or [], STEP * 1000) if by_gpu else None
+    assert msgspec.structs.asdict(usage.utilization) == reference.spread(points, found, extremes)
     assert usage.workloads == len({h.period.workload_uid + h.period.namespace for h in had})
     cost = sum(
-        (h.part * (h.end - h.start) * Fraction(str(PLAN.prices[reference.model(h)])) for h in had),
+        (h.part * (h.end - h.start) * reference.price(h, PLAN.prices, HOUR) for h in had),
         Fraction(0),
     )
     assert usage.cost == float(cost / reference.HOUR)
 
 
 @settings(max_examples=300, deadline=None)
-@given(allocation_periods(), capacities(), readings)
+@given(allocation_periods(), capacities(), readings, between)
 def test_the_roll_up_equals_the_reference_to_the_last_digit(
-    held: list[AllocationPeriod], had_gpus: list[CapacityPeriod], values: dict[tuple[str, int, int], float]
+    held: list[AllocationPeriod],
+    had_gpus: list[CapacityPeriod],
+    values: dict[tuple[str, int, int], float],
+    read: dict[tuple[str, int, int], float],
 ) -> None:
-    hour = roll_up(HOUR, held, had_gpus, as_samples(values), PLAN)
+    hour = roll_up(HOUR, held, had_gpus, as_samples(values, read), PLAN)
+    dense = [(n, i, (HOUR + s) * 1000, v) for (n, i, s), v in read.items()]
     had = reference.reference_allocations(HOUR, held, had_gpus)
     points = [(n, i, (HOUR + c * STEP) * 1000, v) for (n, i, c), v in values.items()]
     assert hour.cluster.capacity_gpu_hours == reference.capacity_hours(HOUR, had_gpus)
@@ -149,7 +178,7 @@ def test_the_roll_up_equals_the_reference_to_the_last_digit(
     assert [(row.namespace, row.uid) for row in hour.workloads] == sorted(works)
     for work in hour.workloads:
         mine = works[work.namespace, work.uid]
-        check(work.usage, mine, points, by_gpu=True)
+        check(work.usage, mine, points, by_gpu=True, read=dense)
         counted = (work.mean_replicas, work.most_replicas, work.fewest_replicas, work.requested_gpus)
         assert counted == reference.pods_over_time(mine)
         assert work.running == (max(h.end for h in mine) == (HOUR + 3600) * 1000)

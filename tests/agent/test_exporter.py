@@ -69,7 +69,7 @@ def test_the_names_and_labels_are_those_of_the_contract() -> None:
         "hostname": "node-a",
         "gpu": "0",
         "gpu_id": "0",
-        "gpu_name": "NVIDIA H200",
+        "gpu_name": "NVIDIA_H200",
         "uuid": "GPU-a",
     }
 

@@ -51,7 +51,7 @@ async def test_the_gpus_of_the_node_are_published_with_islands_and_health(
     assert [device.island for device in found.status.devices] == ["nvlink-group-0"] * 4 + [
         "nvlink-group-1"
     ] * 4
-    assert (first.uuid, first.vendor, first.model) == (uuid(0), "nvidia", "Tesla V100-SXM2-32GB")
+    assert (first.uuid, first.vendor, first.model) == (uuid(0), "nvidia", "NVIDIA_Tesla_V100_SXM2_32GB")
     assert (first.memory_mib, first.pci_bus_id, first.bandwidth_gbps) == (32 * 1024, "0000:10:00.0", 300)
     assert first.health_since is not None
 

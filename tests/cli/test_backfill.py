@@ -35,7 +35,9 @@ async def test_backfilled_hours_equal_the_reference_for_every_exporter(
             for (_, part), lines in zip(parts, shown, strict=True):
                 assert len(lines) == part.hours
                 for hour, line in zip(part.starts, lines, strict=True):
-                    expected = expected_hour(hour, part.held, part.capacities, part.samples(hour), PRICE)
+                    expected = expected_hour(
+                        hour, part.held, part.capacities, part.samples(hour), PRICE, read=part.scraped()
+                    )
                     assert await stored_hour(store, "default", hour) == expected
                     workloads = sum(what == "workload" for what, _ in expected)
                     assert line == f"default {moment(hour)}: {workloads} workloads"

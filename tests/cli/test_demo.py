@@ -1,14 +1,17 @@
 """The demo as a user starts it: a separate process, stopped with Ctrl-C, started again."""
 
 import asyncio
+import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +72,8 @@ def test_it_starts_prints_what_to_try_stops_on_ctrl_c_and_restarts(empty_data: P
         assert health["simulated"] is True
         assert health["status"] == "healthy"
         assert health["dependencies"]["kubernetes"]["message"].startswith("14 nodes, ")
+        latest = httpx.get(f"{address}/api/v1/gpu-aggregation/snapshots/latest")
+        assert latest.status_code == 200, "a snapshot exists from the start"
         assert "==> simulating 16 nodes" in printed
         assert f"Dashboard          {address}/\n" in printed
         assert httpx.get(f"{address}/").headers["content-type"].startswith("text/html")
@@ -203,6 +208,128 @@ async def _until(client: KubeClient, path: str, true: Callable[[Any], bool]) -> 
 
 def _data(url: str) -> Any:
     return httpx.get(url).json()["data"]
+
+
+def test_all_views_of_one_instant_agree(shared: Shared) -> None:
+    """Read all views until two readings of the overview are equal: the simulation moves every 15 seconds."""
+    api = httpx.Client(base_url=shared.address)
+
+    def rows(path: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = api.get(path).json()["data"]["data"]
+        return found
+
+    for _ in range(20):
+        before = api.get("/api/clusters/overview").json()["data"]
+        consumers = rows("/api/clusters/consumers?pageSize=1000")
+        nodes = rows("/api/nodes?pageSize=1000")
+        leases = rows("/api/leases?pageSize=1000")
+        claims = rows("/api/claims?pageSize=1000")
+        workloads = rows("/api/workloads?pageSize=1000&status=Running")
+        gpu_map = api.get("/api/v1/gpu/map").json()["data"]
+        snapshot = api.get("/api/v1/gpu-aggregation/snapshots/latest").json()["data"]
+        if api.get("/api/clusters/overview").json()["data"] == before:
+            break
+    else:
+        raise AssertionError("the overview changed with every reading")
+    shared_gpus = sum(len(lease["holders"]) - 1 for lease in leases)
+    assert shared_gpus > 0, "no GPU in MIG mode has several holders"
+    held = before["allocatedGpus"]
+    assert before["totalGpus"] == sum(node["gpuTotal"] for node in nodes) == snapshot["total_gpu_capacity"]
+    assert held == sum(node["gpuAllocated"] for node in nodes)
+    assert held == sum(row["stat"]["gpuRequest"] for row in consumers) - shared_gpus
+    assert held == sum(row["gpuAllocated"] for row in workloads) - shared_gpus
+    refs = [
+        (node, gpu_map["indexes"][gpu])
+        for node, first, count in zip(
+            gpu_map["nodes"],
+            itertools.accumulate(gpu_map["counts"], initial=0),
+            gpu_map["counts"],
+            strict=False,
+        )
+        for gpu in range(first, first + count)
+    ]
+    marks = dict(zip(refs, gpu_map["marks"], strict=True))
+    faulty = {node["name"] for node in nodes if node["fault"]}
+    cordoned = {node["name"] for node in nodes if node["cordoned"]}
+    drawn = sum(mark in "hp" for mark in marks.values())
+    hidden = sum(node["gpuAllocated"] for node in nodes if node["name"] in faulty | cordoned)
+    assert held - hidden <= drawn <= held
+    assert all(marks[ref] == "x" for ref in marks if ref[0] in faulty)
+    assert not any(node["gpuAllocated"] for node in nodes if node["name"] in faulty)
+    leased = {
+        (holder["podUid"], lease["node"], lease["gpu"]) for lease in leases for holder in lease["holders"]
+    }
+    bound = {
+        (allocation["podUid"], allocation["nodeName"], gpu)
+        for claim in claims
+        for allocation in claim["allocations"]
+        for gpu in allocation["gpuIds"]
+    }
+    assert leased == bound
+    assert all(marks[node, gpu] in "hc" for _, node, gpu in leased)
+    namespaces = snapshot["allocation_details"]["namespaces"].values()
+    assert sum(each["allocated_gpu"] for each in namespaces) == pytest.approx(snapshot["allocated_gpu_count"])
+
+
+def test_the_hour_before_has_what_ran_all_the_time(shared: Shared) -> None:
+    api = httpx.Client(base_url=shared.address)
+    hour = time.time() // 3600 * 3600 - 3600
+    span = "&".join(
+        f"{name}={time.strftime('%Y-%m-%dT%H:00:00Z', time.gmtime(at))}"
+        for name, at in (("start_time", hour), ("end_time", hour + 3600))
+    )
+    path = f"/api/v1/gpu-aggregation/workloads/hourly-stats?{span}&page_size=1000"
+    deadline = time.monotonic() + 60
+    while not (hours := api.get(path).json()["data"]["data"]) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    accounted = {row["owner_uid"]: row for row in hours}
+    leases = api.get("/api/leases?pageSize=1000").json()["data"]["data"]
+    instances = {holder["podName"] for lease in leases for holder in lease["holders"] if holder["instances"]}
+    running = [
+        row
+        for row in api.get("/api/workloads?pageSize=1000&status=Running").json()["data"]["data"]
+        if row["startAt"] < hour
+        and row["kind"] not in ("Deployment", "StatefulSet", "CronJob")
+        and not any(name.startswith(row["name"]) for name in instances)
+    ]
+    assert len(running) > 3
+    for row in running:
+        assert accounted[row["uid"]]["allocated_gpu_hours"] == row["gpuAllocated"]
+        assert accounted[row["uid"]]["avg_gpu_memory_used"] > 0
+
+
+def test_snapshots_go_back_as_far_as_hours(shared: Shared) -> None:
+    api = httpx.Client(base_url=shared.address)
+    span = "start_time=2020-01-01T00:00:00Z&end_time=2100-01-01T00:00:00Z"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        hours = api.get(f"/api/v1/gpu-aggregation/cluster/hourly-stats?{span}").json()["data"]
+        snapshots = api.get(f"/api/v1/gpu-aggregation/snapshots?{span}").json()["data"]
+        first = datetime.fromisoformat(min(row["snapshot_time"] for row in snapshots))
+        if hours and first - datetime.fromisoformat(hours[0]["stat_hour"]) < timedelta(hours=1):
+            break
+        time.sleep(0.2)
+    first = datetime.fromisoformat(min(row["snapshot_time"] for row in snapshots))
+    assert first - datetime.fromisoformat(hours[0]["stat_hour"]) < timedelta(hours=1)
+
+
+def test_ended_slurm_jobs_keep_their_graphs(empty_data: Path) -> None:
+    with playing(empty_data, "--days", "1") as (address, _, _):
+        ended: list[dict[str, Any]] = []
+        deadline = time.monotonic() + 60
+        while len(ended) < 4 and time.monotonic() < deadline:  # the second refresh reads the history
+            page = httpx.get(f"{address}/api/workloads?pageSize=1000&source=slurm").json()["data"]["data"]
+            # What lasted for moments only may have fallen between two readings.
+            recent = [row for row in page if row["startAt"] > time.time() - 80_000]
+            ended = [row for row in recent if row["endAt"] - row["startAt"] > 600]
+            time.sleep(0.2)
+        assert len(ended) > 3
+        for row in ended:
+            span = {"start": row["startAt"], "end": row["endAt"], "step": 60}
+            answer = httpx.get(f"{address}/api/workloads/{row['uid']}/metrics", params=span)
+            series = answer.json()["data"]["GPU Utilization"]["series"]
+            assert len(series) == row["gpuAllocated"], row
+            assert all(line["points"] for line in series), row
 
 
 def test_its_history_is_in_the_accounting(shared: Shared) -> None:

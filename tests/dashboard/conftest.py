@@ -81,7 +81,7 @@ class _Thread(threading.Thread):
             gate = None
             if self._tokens:
                 gate = BearerGate(TokenFile(self._tokens), public=PUBLIC, public_folders=PUBLIC_FOLDERS)
-            routes = live_routes(Clusters([cluster, other]), lifecycle)
+            routes = live_routes(Clusters([cluster, other]), lifecycle, store)
             api = Api(routes=[*routes, *dashboard_routes()], lifecycle=lifecycle, simulated=True, gate=gate)
             with bind("127.0.0.1", 0) as listening:
                 server = Server(create_app(api), lifecycle, shutdown_grace=1.0)

@@ -182,6 +182,24 @@ def test_pending_claims_are_explained_and_gangs_are_counted(demo: Demo, page: Pa
     )
 
 
+def test_a_waiting_workload_shows_its_request_and_no_running_time(demo: Demo, page: Page) -> None:
+    waiting = [row for row in demo.get("api/workloads?status=Pending")["data"] if row["waitingReason"]]
+    model = demo.get("api/workloadMetadata")["models"][0]
+    open_page(demo, page, "workloads?status=Pending")
+    row = page.locator("tbody tr", has_text=waiting[0]["name"]).first
+    expect(row).to_contain_text(f"{waiting[0]['gpuRequested']}requested")
+    expect(row).to_contain_text(waiting[0]["waitingReason"][:30])
+    expect(row).to_contain_text("waiting for")
+    open_page(demo, page, f"workloads/{waiting[0]['uid']}")
+    expect(page.get_by_text("Waiting for", exact=True)).to_be_visible()
+    expect(page.get_by_text("Running for")).to_have_count(0)
+    expect(page.get_by_role("heading", name="Why it waits")).to_be_visible()
+    open_page(demo, page, "nodes")
+    page.get_by_label("Model").select_option(model)
+    total = demo.get(f"api/nodes?model={model}")["total"]
+    expect(page.locator("tbody tr")).to_have_count(min(25, total))
+
+
 @pytest.mark.parametrize("path", ["usage?by=workload", "scheduling"])
 def test_axe_finds_no_serious_violation_in_full_tables(demo: Demo, page: Page, path: str) -> None:
     open_page(demo, page, path)

@@ -19,7 +19,9 @@ def test_the_overview_shows_the_numbers_of_the_fleet(site: Site, page: Page) -> 
     seen = overview(site.cluster.fleet)
     page.goto(site.address)
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
-    expect(page.get_by_text(f"{seen.allocated} of {seen.gpus} GPUs")).to_be_visible()
+    expect(
+        page.get_by_text(f"{seen.schedulable_allocated} of {seen.schedulable} schedulable GPUs")
+    ).to_be_visible()
     expect(page.get_by_text("Simulated fleet.")).to_be_visible()
     expect(page.locator("canvas")).to_have_attribute("data-total", str(NODES * 8))
     faulty = page.get_by_role("link", name=re.compile("faulty$"))

@@ -100,7 +100,7 @@ async def test_every_gpu_second_is_recorded_once() -> None:
             "recorded a period that the simulation does not have"
         )
         assert {uid: recorded[uid] for uid in seconds} == dict(seconds)
-        assert {period.model for period in written.values()} == {"NVIDIA_A100-SXM4-80GB", "NVIDIA_L40S"}
+        assert {period.model for period in written.values()} == {"NVIDIA_A100_SXM4_80GB", "NVIDIA_L40S"}
 
 
 async def test_earlier_jobs_are_read_from_the_accounting_database() -> None:

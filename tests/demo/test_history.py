@@ -3,14 +3,18 @@
 import numpy as np
 import pytest
 
+from gpufleet.accounting.rollup import RollupPlan
 from gpufleet.demo.history import (
     CHART_QUANTITIES,
     RECENT_SECONDS,
     REQUIRED_QUANTITIES,
     history_seconds,
+    snapshot_times,
     write_readings,
+    write_snapshots,
     write_training,
 )
+from gpufleet.demo.objects.allocation_periods import allocation_periods
 from gpufleet.demo.simulation.hardware import BUILT, DAY
 from gpufleet.demo.simulation.simulation import Simulation
 from gpufleet.exporters.embedded import EmbeddedMetrics
@@ -56,6 +60,29 @@ async def test_there_is_no_gap_longer_than_the_validity_of_a_sample(store: Store
     start, end = NOW - RECENT_SECONDS - 7200 + 300, NOW - 60
     (series,) = await source(store).series(Quantity.UTILIZATION, [GpuRef(name, 0)], start, end, 60.0)
     assert len(series.times) == int((end - start) / 60) + 1
+
+
+async def test_memory_is_known_in_all_hours_that_have_utilization(store: Store) -> None:
+    span = (NOW - 3 * DAY, NOW - 3 * DAY + 7200)
+    await write_readings(FLEET, store.readings, "demo", span, REQUIRED_QUANTITIES)
+    for quantity in (Quantity.UTILIZATION, Quantity.MEMORY_USED, Quantity.MEMORY_TOTAL):
+        assert await store.readings.samples("demo", quantity, *span)
+
+
+async def test_past_snapshots_have_the_allocations_of_their_time(store: Store) -> None:
+    times = snapshot_times(NOW - DAY, NOW, 300)
+    assert times[0] == NOW // 300 * 300
+    assert {at % 3600 for at in times if at < NOW - RECENT_SECONDS} == {0}
+    assert NOW - DAY <= times[-1] < NOW - DAY + 3600
+    chosen = [times[0], times[-1]]
+    await store.accounted.open("demo", times[-1])
+    await write_snapshots(FLEET, store.snapshots, "demo", chosen, RollupPlan())
+    for at in chosen:
+        (taken,) = await store.snapshots.between("demo", at, at, 10, 0, details=True)
+        held = sum(h.gpus * h.share for h in allocation_periods(FLEET, at, at + 1))
+        assert taken.allocated_gpu_count == pytest.approx(held, abs=1e-4)
+        assert taken.total_gpu_capacity == 64
+        assert taken.utilization is not None
 
 
 async def test_training_metrics_can_be_read_back(store: Store) -> None:

@@ -82,11 +82,14 @@ _CREATED_BY_THE_SERVER = {
 async def test_the_sources_see_the_allocations_of_the_simulation() -> None:
     async with shown(NOW) as (server, _), followed(server, NOW) as fleet:
         held = {
-            (h.node, gpu): h.pod_uid for h in allocation_periods(SIMULATION, NOW, NOW + 1) for gpu in h.held
+            (h.node, gpu, h.pod_uid) for h in allocation_periods(SIMULATION, NOW, NOW + 1) for gpu in h.held
         }
         views = fleet.views()
         seen = {
-            (name, gpu): uids[0] for name, view in views.items() for gpu, uids in view.holders.items() if uids
+            (name, gpu, uid)
+            for name, view in views.items()
+            for gpu, uids in view.holders.items()
+            for uid in uids
         }
         assert seen == held
         expected = Counter(
@@ -112,8 +115,9 @@ async def test_the_overview_counts_faulty_nodes_and_skips_the_cordoned_one() -> 
             and hardware.lost_gpu(machine, NOW) is None
             and not hardware.is_cordoned(machine)
         }
-        held = sum(h.gpus for h in allocation_periods(SIMULATION, NOW, NOW + 1) if h.node in usable)
-        assert result.allocation_rate == pytest.approx(held / (29 * 8))
+        periods = allocation_periods(SIMULATION, NOW, NOW + 1)
+        held = {(h.node, gpu) for h in periods if h.node in usable for gpu in h.held}
+        assert result.allocation_rate == pytest.approx(len(held) / (29 * 8))
 
 
 async def test_the_fleet_records_the_allocation_periods_of_the_simulation() -> None:

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.demo.objects.allocation_periods import allocation_periods
-from gpufleet.demo.simulation.hardware import BUILT, DAY, lost_gpu_index
+from gpufleet.demo.simulation.hardware import BUILT, DAY
 from gpufleet.demo.simulation.simulation import Simulation
 from gpufleet.demo.simulation.training import training_points
 from gpufleet.model.reading import FaultKind, Quantity
@@ -44,14 +45,23 @@ def test_no_gpu_is_allocated_twice_and_no_faulty_gpu_at_all(
     seed: int, size: tuple[int, int], at: float
 ) -> None:
     fleet = Simulation(seed, *size)
-    held = Counter((h.node, gpu) for h in allocation_periods(fleet, at, at + 1) for gpu in h.held)
-    assert all(count == 1 for count in held.values())
+    periods = list(allocation_periods(fleet, at, at + 1))
+    held = Counter((h.node, gpu, fraction(h.share)) for h in periods for gpu in h.held)
+    shares = Counter[tuple[str, int]]()
+    for (node, gpu, share), count in held.items():
+        shares[node, gpu] += count * share  # type: ignore[assignment]
+    assert all(share <= 1 for share in shares.values())
+    parts = [p for slot in fleet.slots for p in slot.positions if p.part]
+    assert len(parts) == len({p.part.uuid for p in parts if p.part}), "an instance belongs to two slots"
     for machine in fleet.hardware.machines:
-        mine = {gpu for node, gpu in held if node == machine.name}
+        mine = {gpu for node, gpu in shares if node == machine.name}
         assert mine <= set(range(size[1]))
-        if fleet.hardware.is_down(machine, at):
-            assert not mine
-        assert fleet.hardware.lost_gpu(machine, at) not in mine
+        if fleet.hardware.is_down(machine, at) or fleet.hardware.lost_gpu(machine, at) is not None:
+            assert not mine, "XID 79 makes every GPU of the node Unhealthy"
+
+
+def fraction(share: float) -> Fraction:
+    return Fraction(share).limit_denominator(7)
 
 
 @settings(max_examples=40, deadline=None)
@@ -61,7 +71,9 @@ def test_allocated_time_adds_up_over_any_split(seed: int, start: float, first: f
     middle, end = start + first, start + first + then
 
     def gpu_seconds(since: float, until: float) -> float:
-        return sum(h.gpus * ((h.end or until) - h.start) for h in allocation_periods(fleet, since, until))
+        return sum(
+            h.gpus * h.share * ((h.end or until) - h.start) for h in allocation_periods(fleet, since, until)
+        )
 
     whole = gpu_seconds(start, end)
     assert gpu_seconds(start, middle) + gpu_seconds(middle, end) == pytest.approx(whole, abs=0.01)
@@ -124,7 +136,7 @@ def test_the_default_fleet_has_every_kind_of_workload_and_gpu(fleet: Simulation)
         "docker": 1,
     }
     assert {machine.model.vendor for machine in fleet.hardware.machines} == {"nvidia", "amd"}
-    assert len({machine.model.short for machine in fleet.hardware.machines}) == 5
+    assert len({machine.model.short for machine in fleet.hardware.machines}) == 6
     assert len({run.team.name for run in week}) == 6
     assert any(run.fails for run in week)
 
@@ -135,8 +147,8 @@ def test_every_day_has_faults_idle_gpus_and_a_queue(fleet: Simulation, day: int)
     hardware, readings = fleet.hardware, fleet.readings_at(at)
     assert sum(hardware.is_down(machine, at) for machine in hardware.machines) == 1
     assert sum(hardware.lost_gpu(machine, at) is not None for machine in hardware.machines) == 1
-    assert hardware.down_since(at) <= at
-    assert hardware.lost_since(at) <= at
+    for machine in hardware.machines:
+        assert hardware.out_since(machine, at) <= at
     assert any(run.created <= at < run.bound for run in fleet.runs(at, at))
     held = {(h.node, gpu) for h in allocation_periods(fleet, at, at + 1) for gpu in h.held}
     assert 0.5 < len(held) / 256 < 0.95
@@ -171,13 +183,67 @@ def test_the_backlog_never_fits_the_free_nodes(fleet: Simulation) -> None:
         assert len(free) < len(positions)
 
 
-def test_gpus_that_get_lost_are_never_allocated(fleet: Simulation) -> None:
-    for number in fleet.hardware.faulty.xid or ():
-        machine = fleet.hardware.machines[number]
-        positions = [
-            position for slot in fleet.slots for position in slot.positions if slot.role.name != "backlog"
+def test_a_fault_ends_the_runs_of_its_node_and_none_starts_before_the_repair(fleet: Simulation) -> None:
+    machines = [machine for machine in fleet.hardware.machines if fleet.hardware.outage(machine)]
+    assert len(machines) == 4
+    for machine in machines:
+        outage = fleet.hardware.outage(machine)
+        assert outage is not None
+        runs = [
+            run
+            for run in fleet.runs(NOW - 60 * DAY, NOW)
+            if run.bound < math.inf and any(p.node == machine.number for p in run.slot.positions)
         ]
-        assert not any(p.node == number and lost_gpu_index(machine) in p.gpus for p in positions)
+        assert runs, "a repaired node is used again"
+        for run in runs:
+            assert not outage.covers(run.bound)
+            assert run.ended <= outage.next_start(run.bound)
+        assert any(run.fails and run.ended == outage.next_start(run.bound) for run in runs)
+
+
+def test_some_gpus_are_in_mig_mode_and_their_instances_are_used(fleet: Simulation) -> None:
+    machines = {m.number: m for m in fleet.hardware.machines if m.mig_gpus}
+    assert {machine.model.short for machine in machines.values()} == {"a100", "h100"}
+    runs = [
+        run for run in fleet.runs(NOW, NOW) if run.slot.positions[0].part and run.bound <= NOW < run.ended
+    ]
+    assert {run.slot.positions[0].node for run in runs} == machines.keys()
+    for slot in fleet.slots:
+        for position in slot.positions:
+            in_mig_mode = {gpu < fleet.hardware.machines[position.node].mig_gpus for gpu in position.gpus}
+            assert slot.role.name == "backlog" or in_mig_mode == {position.part is not None}
+
+
+def test_replicas_of_services_and_notebooks_change_over_the_day(fleet: Simulation) -> None:
+    counts: dict[str, set[tuple[str, int]]] = {"Deployment": set(), "StatefulSet": set()}
+    for hour in range(48):
+        at = NOW + hour * 3600
+        pods = Counter(
+            (h.workload_kind, h.workload_uid)
+            for h in allocation_periods(fleet, at, at + 1)
+            if h.workload_kind in counts
+        )
+        for (kind, uid), count in pods.items():
+            counts[kind].add((uid, count))
+    for kind, seen in counts.items():
+        assert len(seen) > len({uid for uid, _ in seen}), f"no {kind} was scaled"
+
+
+def test_a_queued_run_has_nodes_of_its_own(fleet: Simulation) -> None:
+    queued = [run for run in fleet.runs(NOW - 7 * DAY, NOW) if run.bound - run.created > 60]
+    mine = [run for run in queued if run.slot.role.source == "k8s" and run.slot.role.name != "backlog"]
+    assert len(mine) > 20
+    for run in mine:
+        nodes = {position.node for position in run.slot.positions}
+        others = [
+            slot
+            for slot in fleet.slots
+            if slot != run.slot
+            and slot.role.name != "backlog"
+            and nodes & {position.node for position in slot.positions}
+        ]
+        assert run.slot.pool
+        assert others == []
 
 
 def test_a_training_run_reports_a_falling_loss_once_a_minute(fleet: Simulation) -> None:

@@ -265,3 +265,14 @@ async def test_a_clock_that_was_ahead_does_not_freeze_the_latest_readings(
     for server in (metrics, replica):
         assert (await server.latest()).values[POWER].tolist() == [200.0]
         assert (await server.processes()).rows == ()
+
+
+async def test_the_extremes_of_a_step_are_those_of_its_readings(
+    metrics: EmbeddedMetrics, clock: Clock
+) -> None:
+    for number, watts in enumerate([50.0, 10.0, 90.0, math.nan, 70.0, 20.0]):
+        await record(metrics, clock, refresh(T0 + 100 * number, {A: watts}))
+    (block,) = [each async for each in metrics.extremes(POWER, T0, T0 + 900, 300.0)]
+    assert block.times.tolist() == [T0, T0 + 300, T0 + 600]
+    np.testing.assert_array_equal(block.lowest, [[10.0, 20.0, math.nan]])
+    np.testing.assert_array_equal(block.highest, [[90.0, 70.0, math.nan]])

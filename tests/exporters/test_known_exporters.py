@@ -144,9 +144,9 @@ async def test_a_gpu_has_the_identity_that_its_exporter_reports(everything: str)
         readings = await until(source, lambda r: len(r) >= len(ALL))
         gpus = {gpu.ref: gpu for gpu in readings.gpus}
         part = gpus[GpuRef("dcgm-1", 2, "3")]
-        assert (part.vendor, part.model, part.profile) == ("NVIDIA", "NVIDIA H100", "1g.10gb")
+        assert (part.vendor, part.model, part.profile) == ("NVIDIA", "NVIDIA_H100", "1g.10gb")
         assert gpus[GpuRef("127.0.0.1", 6)].uuid == "GPU-df6e7a7c-7314-46f8-abc4-b88b36dcf3aa"
-        assert gpus[GpuRef("127.0.0.1", 6)].model == "NVIDIA RTX 4090"
+        assert gpus[GpuRef("127.0.0.1", 6)].model == "NVIDIA_GeForce_RTX_4090"
         assert gpus[GpuRef("amd-1", 4)].vendor == "AMD"
         assert gpus[GpuRef("agent-1", 0)].vendor == "NVIDIA"
         assert (gpus[GpuRef("allsmi-1", 2)].model, gpus[GpuRef("allsmi-1", 2)].vendor) == ("Apple M9", "")

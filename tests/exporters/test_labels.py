@@ -57,7 +57,7 @@ def test_node_comes_before_hostname_and_that_before_instance() -> None:
 def test_the_label_gpu_of_all_smi_is_a_model_and_amds_partition_zero_the_whole() -> None:
     gpu = identify(ALL_SMI, {"gpu": "NVIDIA L4", "gpu_index": "2", "node": "n"})
     assert gpu is not None
-    assert (gpu.ref, gpu.model, gpu.vendor) == (GpuRef("n", 2), "NVIDIA L4", "NVIDIA")
+    assert (gpu.ref, gpu.model, gpu.vendor) == (GpuRef("n", 2), "NVIDIA_L4", "NVIDIA")
     whole = identify(AMD, {"gpu_id": "1", "hostname": "n", "gpu_partition_id": "0"})
     assert whole is not None
     assert whole.ref == GpuRef("n", 1)

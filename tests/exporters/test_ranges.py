@@ -226,3 +226,14 @@ async def test_training_numbers_come_with_their_own_times(past: str) -> None:
         assert await source.training('"} or {a!="', START, NOW) == []
         with pytest.raises(InvalidRequest):
             await source.training(UID, NOW, START)
+
+
+async def test_the_extremes_of_a_step_are_those_of_its_readings(past: str) -> None:
+    async with opened(past) as source:
+        await source.refresh()
+        (block,) = [each async for each in source.extremes(Quantity.UTILIZATION, START, NOW, 300.0)]
+    assert set(block.gpus) == set(GPUS)
+    for gpu, lowest, highest in zip(block.gpus, block.lowest, block.highest, strict=True):
+        for at, low, high in zip(block.times.tolist(), lowest.tolist(), highest.tolist(), strict=True):
+            read = [utilization(gpu, at + second) for second in range(0, 300, int(EVERY))]
+            assert (round(low, 6), round(high, 6)) == (min(read), max(read))

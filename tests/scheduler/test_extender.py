@@ -228,6 +228,19 @@ async def test_selector_prefer_ids_and_topology_are_respected(stage: Stage) -> N
     assert refused["FailedNodes"]["a"] == "node(s) lacked an island with 3 free"
 
 
+async def test_a_claim_fits_a_node_whose_label_spells_the_model_differently(stage: Stage) -> None:
+    product = "nvidia.com/gpu.product"
+    await stage.node("a", labels={product: "NVIDIA-H100-80GB-HBM3-SHARED"})
+    await stage.node("b", labels={product: "NVIDIA_H100_80GB_HBM3"})
+    await stage.node("c", labels={product: "NVIDIA-H100-PCIe"})
+    await stage.claim("picky", spec={"selector": {"matchLabels": {product: "NVIDIA-H100-80GB-HBM3"}}})
+    assert await stage.schedule(await stage.pod("p", "picky")) == "b"
+    refused = await stage.filter(await stage.pod("q", "picky"), "a", "c")
+    assert refused["FailedAndUnresolvableNodes"] == dict.fromkeys(
+        ("a", "c"), "node(s) had other labels than the claim's selector"
+    )
+
+
 async def test_every_pod_of_a_claim_gets_its_own_allocation(stage: Stage) -> None:
     await stage.node("a")
     await stage.claim("one")

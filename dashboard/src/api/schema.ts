@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * The health of the service and of each dependency
-         * @description The status is 200 while the server can serve: losing a dependency makes it degraded.
+         * @description The status is 200 while the server can serve: losing a dependency makes it degraded. With a login, callers without a token see the states of the dependencies but not their messages.
          */
         get: operations["healthz"];
         put?: never;
@@ -689,6 +689,11 @@ export interface components {
             allocated_gpu_hours: number;
             idle_gpu_hours: number;
             cost: number;
+            currency?: string;
+            energy_kwh: number | null;
+            observed_share: number;
+            /** @default false */
+            partial: boolean;
             created_at: string;
             updated_at: string;
         };
@@ -724,6 +729,11 @@ export interface components {
             allocated_gpu_hours: number;
             idle_gpu_hours: number;
             cost: number;
+            currency?: string;
+            energy_kwh: number | null;
+            observed_share: number;
+            /** @default false */
+            partial: boolean;
             created_at: string;
             updated_at: string;
         };
@@ -740,7 +750,7 @@ export interface components {
         };
         /**
          * LabelStatistics
-         * @description One hour of all that carry one value of a label or annotation.
+         * @description One hour of all pods with one value of a label or annotation.
          */
         LabelStatistics: {
             id: number;
@@ -760,6 +770,11 @@ export interface components {
             allocated_gpu_hours: number;
             idle_gpu_hours: number;
             cost: number;
+            currency?: string;
+            energy_kwh: number | null;
+            observed_share: number;
+            /** @default false */
+            partial: boolean;
             created_at: string;
             updated_at: string;
         };
@@ -823,6 +838,11 @@ export interface components {
             allocated_gpu_hours: number;
             idle_gpu_hours: number;
             cost: number;
+            currency?: string;
+            energy_kwh: number | null;
+            observed_share: number;
+            /** @default false */
+            partial: boolean;
             created_at: string;
             updated_at: string;
         };
@@ -859,7 +879,7 @@ export interface components {
         };
         /**
          * Report
-         * @description What a cluster's GPUs were used for.
+         * @description The usage of a cluster's GPUs in a period.
          */
         Report: {
             cluster_name: string;
@@ -869,6 +889,8 @@ export interface components {
             end_time: string;
             hours_accounted: number;
             hours_in_period: number;
+            /** @default  */
+            currency: string;
             totals: components["schemas"]["ReportTotals"];
             rows: components["schemas"]["ReportRow"][];
             series?: components["schemas"]["ReportSeries"];
@@ -883,11 +905,12 @@ export interface components {
             idle_gpu_hours: number;
             avg_utilization: number | null;
             cost: number;
+            energy_kwh: number | null;
             allocation_rate: number;
         };
         /**
          * ReportRow
-         * @description What one group used. `row` says whether it is a group, or what is left over.
+         * @description The usage of one group, or a remainder according to `row`.
          */
         ReportRow: {
             /** @enum {unknown} */
@@ -903,6 +926,8 @@ export interface components {
             idle_gpu_hours: number;
             avg_utilization: number | null;
             cost: number;
+            currency?: string;
+            energy_kwh: number | null;
             share: number;
         };
         /**
@@ -917,7 +942,7 @@ export interface components {
         };
         /**
          * ReportLine
-         * @description One group, or all those without a line of their own (`others`).
+         * @description One group, or all groups without a line of their own (`others`).
          */
         ReportLine: {
             /** @enum {unknown} */
@@ -956,6 +981,7 @@ export interface components {
             idle_share: number;
             avg_utilization: number | null;
             idle_cost: number;
+            currency?: string;
         };
         /**
          * ClusterName
@@ -975,12 +1001,17 @@ export interface components {
             fullyIdleNodes: number;
             partiallyIdleNodes: number;
             busyNodes: number;
-            allocationRate: number;
+            allocationRate: number | null;
             utilization: number | null;
             storageStat: components["schemas"]["StorageStat"];
             rdmaClusterStat: components["schemas"]["RdmaClusterStat"];
             totalGpus: number;
-            allocatedGpus: number;
+            allocatedGpus: number | null;
+            schedulableGpus: number;
+            schedulableAllocatedGpus: number | null;
+            measuredGpus: number;
+            idleGpus: number;
+            note?: string;
         };
         /**
          * StorageStat
@@ -1088,6 +1119,12 @@ export interface components {
             startAt: number;
             endAt: number;
             source: string;
+            /** @default 0 */
+            gpuRequested: number;
+            /** @default  */
+            gpuModelRequested: string;
+            /** @default  */
+            waitingReason: string;
         };
         /**
          * WorkloadDetail
@@ -1113,6 +1150,12 @@ export interface components {
             annotations: {
                 [key: string]: string;
             };
+            /** @default 0 */
+            gpuRequested: number;
+            /** @default  */
+            gpuModelRequested: string;
+            /** @default  */
+            waitingReason: string;
         };
         /**
          * WorkloadPod
@@ -1141,6 +1184,8 @@ export interface components {
         WorkloadMetadata: {
             namespaces: string[];
             kinds: string[];
+            /** @default [] */
+            models: string[];
         };
         /**
          * Graph
@@ -1276,7 +1321,7 @@ export interface components {
             cordoned: boolean;
             fault: string;
             gpuTotal: number;
-            gpuAllocated: number;
+            gpuAllocated: number | null;
             gpuModel: string;
             utilization: number | null;
         };
@@ -1292,7 +1337,7 @@ export interface components {
             cordoned: boolean;
             fault: string;
             gpuTotal: number;
-            gpuAllocated: number;
+            gpuAllocated: number | null;
             gpuModel: string;
             utilization: number | null;
             labels: {
@@ -1969,6 +2014,8 @@ export interface operations {
                 page_size?: number;
                 /** @description Direction of the order. */
                 order_direction?: "asc" | "desc";
+                /** @description Also return the hour that is not over yet, with `partial` set. */
+                include_current?: boolean;
             };
             header?: never;
             path?: never;
@@ -2007,6 +2054,10 @@ export interface operations {
                      *           "allocated_gpu_hours": 96.5,
                      *           "idle_gpu_hours": 1.25,
                      *           "cost": 337.75,
+                     *           "currency": "USD",
+                     *           "energy_kwh": 52.4,
+                     *           "observed_share": 1,
+                     *           "partial": false,
                      *           "created_at": "2025-11-05T15:00:41Z",
                      *           "updated_at": "2025-11-05T15:00:41Z"
                      *         }
@@ -2053,6 +2104,8 @@ export interface operations {
                 page_size?: number;
                 /** @description Direction of the order. */
                 order_direction?: "asc" | "desc";
+                /** @description Also return the hour that is not over yet, with `partial` set. */
+                include_current?: boolean;
                 /** @description Namespace; all if not given. */
                 namespace?: string;
             };
@@ -2093,6 +2146,10 @@ export interface operations {
                      *           "allocated_gpu_hours": 32.5,
                      *           "idle_gpu_hours": 0,
                      *           "cost": 113.75,
+                     *           "currency": "USD",
+                     *           "energy_kwh": 17.6,
+                     *           "observed_share": 1,
+                     *           "partial": false,
                      *           "created_at": "2025-11-05T15:00:41Z",
                      *           "updated_at": "2025-11-05T15:00:41Z"
                      *         }
@@ -2139,6 +2196,8 @@ export interface operations {
                 page_size?: number;
                 /** @description Direction of the order. */
                 order_direction?: "asc" | "desc";
+                /** @description Also return the hour that is not over yet, with `partial` set. */
+                include_current?: boolean;
                 /** @description What the key belongs to. */
                 dimension_type: "annotation" | "label";
                 /** @description Key, such as team. */
@@ -2184,6 +2243,10 @@ export interface operations {
                      *           "allocated_gpu_hours": 64,
                      *           "idle_gpu_hours": 0.5,
                      *           "cost": 224,
+                     *           "currency": "USD",
+                     *           "energy_kwh": 34.8,
+                     *           "observed_share": 1,
+                     *           "partial": false,
                      *           "created_at": "2025-11-05T15:00:41Z",
                      *           "updated_at": "2025-11-05T15:00:41Z"
                      *         }
@@ -2230,12 +2293,20 @@ export interface operations {
                 page_size?: number;
                 /** @description Direction of the order. */
                 order_direction?: "asc" | "desc";
+                /** @description Also return the hour that is not over yet, with `partial` set. */
+                include_current?: boolean;
                 /** @description Namespace; all if not given. */
                 namespace?: string;
                 /** @description Name; all if not given. */
                 workload_name?: string;
                 /** @description Kind; all if not given. */
                 workload_type?: string;
+                /** @description What the key belongs to. */
+                dimension_type?: "annotation" | "label";
+                /** @description Only workloads with this label or annotation. */
+                dimension_key?: string;
+                /** @description Only with this value of `dimension_key`; any if not given. */
+                dimension_value?: string;
                 /** @description Sort field. */
                 order_by?: "time" | "utilization";
             };
@@ -2298,6 +2369,10 @@ export interface operations {
                      *             "allocated_gpu_hours": 8,
                      *             "idle_gpu_hours": 0,
                      *             "cost": 28,
+                     *             "currency": "USD",
+                     *             "energy_kwh": 4.4,
+                     *             "observed_share": 1,
+                     *             "partial": false,
                      *             "created_at": "2025-11-05T15:00:41Z",
                      *             "updated_at": "2025-11-05T15:00:41Z"
                      *           }
@@ -2555,12 +2630,14 @@ export interface operations {
                      *         "end_time": "2026-11-01T00:00:00Z",
                      *         "hours_accounted": 744,
                      *         "hours_in_period": 744,
+                     *         "currency": "USD",
                      *         "totals": {
                      *           "capacity_gpu_hours": 95232,
                      *           "allocated_gpu_hours": 71424,
                      *           "idle_gpu_hours": 1200.5,
                      *           "avg_utilization": 68.2,
                      *           "cost": 249984,
+                     *           "energy_kwh": 40850.5,
                      *           "allocation_rate": 75
                      *         },
                      *         "rows": [
@@ -2574,6 +2651,8 @@ export interface operations {
                      *             "idle_gpu_hours": 1200.5,
                      *             "avg_utilization": 68.2,
                      *             "cost": 249984,
+                     *             "currency": "USD",
+                     *             "energy_kwh": 40850.5,
                      *             "share": 75
                      *           },
                      *           {
@@ -2586,6 +2665,8 @@ export interface operations {
                      *             "idle_gpu_hours": 0,
                      *             "avg_utilization": null,
                      *             "cost": 0,
+                     *             "currency": "USD",
+                     *             "energy_kwh": 0,
                      *             "share": 0
                      *           },
                      *           {
@@ -2598,6 +2679,8 @@ export interface operations {
                      *             "idle_gpu_hours": 0,
                      *             "avg_utilization": null,
                      *             "cost": 0,
+                     *             "currency": "USD",
+                     *             "energy_kwh": null,
                      *             "share": 25
                      *           }
                      *         ]
@@ -2679,7 +2762,8 @@ export interface operations {
                      *             "allocated_gpu_hours": 168,
                      *             "idle_share": 95.2381,
                      *             "avg_utilization": 1.3,
-                     *             "idle_cost": 560
+                     *             "idle_cost": 560,
+                     *             "currency": "USD"
                      *           }
                      *         ]
                      *       }
@@ -2816,7 +2900,11 @@ export interface operations {
                      *           "bandwidth": "400Gbps"
                      *         },
                      *         "totalGpus": 80,
-                     *         "allocatedGpus": 54
+                     *         "allocatedGpus": 54,
+                     *         "schedulableGpus": 72,
+                     *         "schedulableAllocatedGpus": 54,
+                     *         "measuredGpus": 54,
+                     *         "idleGpus": 3
                      *       },
                      *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
@@ -2962,7 +3050,7 @@ export interface operations {
                      *               "nodeName": "gpu-node-1",
                      *               "deviceId": 0,
                      *               "value": 750.5,
-                     *               "gpuModel": "AMD MI300X"
+                     *               "gpuModel": "AMD_Instinct_MI300X_OAM"
                      *             }
                      *           ]
                      *         },
@@ -2976,7 +3064,7 @@ export interface operations {
                      *               "nodeName": "gpu-node-1",
                      *               "deviceId": 0,
                      *               "value": 82.5,
-                     *               "gpuModel": "AMD MI300X"
+                     *               "gpuModel": "AMD_Instinct_MI300X_OAM"
                      *             }
                      *           ]
                      *         },
@@ -2990,7 +3078,7 @@ export interface operations {
                      *               "nodeName": "gpu-node-2",
                      *               "deviceId": 1,
                      *               "value": 98.5,
-                     *               "gpuModel": "AMD MI300X"
+                     *               "gpuModel": "AMD_Instinct_MI300X_OAM"
                      *             }
                      *           ]
                      *         }
@@ -3044,6 +3132,8 @@ export interface operations {
                 status?: "Completed" | "Failed" | "Pending" | "Running" | "Unknown";
                 /** @description Source: k8s, slurm, docker, local. */
                 source?: string;
+                /** @description GPU model in any spelling; a short name such as h100 for all its forms. */
+                model?: string;
                 /** @description Sort field, newest first; start_at if not given. */
                 orderBy?: "end_at" | "start_at";
                 /** @description Sort by this instead: most GPUs first, or by name. */
@@ -3085,7 +3175,10 @@ export interface operations {
                      *             "statusColor": "green",
                      *             "startAt": 1609459200,
                      *             "endAt": 0,
-                     *             "source": "k8s"
+                     *             "source": "k8s",
+                     *             "gpuRequested": 8,
+                     *             "gpuModelRequested": "",
+                     *             "waitingReason": ""
                      *           }
                      *         ],
                      *         "total": 50
@@ -3170,7 +3263,10 @@ export interface operations {
                      *         "labels": {
                      *           "team": "research"
                      *         },
-                     *         "annotations": {}
+                     *         "annotations": {},
+                     *         "gpuRequested": 8,
+                     *         "gpuModelRequested": "",
+                     *         "waitingReason": ""
                      *       },
                      *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
@@ -3307,6 +3403,9 @@ export interface operations {
                      *         "kinds": [
                      *           "Deployment",
                      *           "Job"
+                     *         ],
+                     *         "models": [
+                     *           "AMD_Instinct_MI300X_OAM"
                      *         ]
                      *       },
                      *       "traceId": "0af7651916cd43dd8448eb211c80319c"
@@ -3439,6 +3538,23 @@ export interface operations {
                      *           ],
                      *           "config": {
                      *             "yAxisUnit": "TFLOPS"
+                     *           }
+                     *         },
+                     *         "MFU": {
+                     *           "serial": 5,
+                     *           "series": [
+                     *             {
+                     *               "name": "MFU",
+                     *               "points": [
+                     *                 [
+                     *                   0.39,
+                     *                   1609459200000
+                     *                 ]
+                     *               ]
+                     *             }
+                     *           ],
+                     *           "config": {
+                     *             "yAxisUnit": "%"
                      *           }
                      *         }
                      *       },
@@ -3702,7 +3818,7 @@ export interface operations {
                      *         {
                      *           "node_name": "gpu-node-1",
                      *           "gpu_index": 0,
-                     *           "gpu_name": "NVIDIA Tesla V100",
+                     *           "gpu_name": "NVIDIA_Tesla_V100",
                      *           "utilization": 75.5,
                      *           "memory_used": 8,
                      *           "memory_total": 16,
@@ -3853,7 +3969,7 @@ export interface operations {
                      *           1
                      *         ],
                      *         "models": [
-                     *           "NVIDIA H200"
+                     *           "NVIDIA_H200"
                      *         ],
                      *         "modelOf": [
                      *           0,
@@ -3911,10 +4027,12 @@ export interface operations {
                 pageNum?: number;
                 /** @description Rows per page. */
                 pageSize?: number;
-                /** @description Nodes in this state only. */
-                state?: "busy" | "faulty" | "idle" | "partial";
+                /** @description Nodes in this state only; unknown: it is not known which GPUs are allocated. */
+                state?: "busy" | "faulty" | "idle" | "partial" | "unknown";
                 /** @description Part of the name, in any case. */
                 name?: string;
+                /** @description GPU model in any spelling; a short name such as h100 for all its forms. */
+                model?: string;
                 /** @description Sort by name, faulty first, most free GPUs first, or busiest first. */
                 sort?: "free" | "name" | "state" | "utilization";
                 /** @description Reverse the order. */
@@ -3950,7 +4068,7 @@ export interface operations {
                      *             "fault": "",
                      *             "gpuTotal": 8,
                      *             "gpuAllocated": 4,
-                     *             "gpuModel": "NVIDIA H200",
+                     *             "gpuModel": "NVIDIA_H200",
                      *             "utilization": 0.41
                      *           }
                      *         ],
@@ -4022,7 +4140,7 @@ export interface operations {
                      *         "fault": "",
                      *         "gpuTotal": 8,
                      *         "gpuAllocated": 4,
-                     *         "gpuModel": "NVIDIA H200",
+                     *         "gpuModel": "NVIDIA_H200",
                      *         "utilization": 0.41,
                      *         "labels": {
                      *           "gpu-type": "h200"
@@ -4031,7 +4149,7 @@ export interface operations {
                      *           {
                      *             "index": 0,
                      *             "uuid": "GPU-5f2c1b1e",
-                     *             "model": "NVIDIA H200",
+                     *             "model": "NVIDIA_H200",
                      *             "vendor": "nvidia",
                      *             "island": "nvlink-group-0",
                      *             "bandwidthGBps": 900,

@@ -44,7 +44,7 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
             {node.cordoned && <Badge word="cordoned" />}
           </span>
         }
-        sub={`${node.gpuAllocated} of ${node.gpuTotal} GPUs allocated · ${shortModel(node.gpuModel)} · ${percent(node.utilization)} utilized · ${node.source}`}
+        sub={`${allocationText(node)} · ${shortModel(node.gpuModel)} · ${percent(node.utilization)} utilized · ${node.source}`}
       />
       {node.fault && (
         <p class="banner bad" role="alert">
@@ -71,9 +71,16 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
   );
 }
 
+function allocationText(node: NodeDetail): string {
+  return node.gpuAllocated == null
+    ? `${node.gpuTotal} GPUs, allocation unknown`
+    : `${node.gpuAllocated} of ${node.gpuTotal} GPUs allocated`;
+}
+
 /** Return the text for a GPU without a known holder: a pod may hold GPUs without reporting which. */
 function unknownHolderText(node: NodeDetail): string {
   const named = node.gpus.filter((gpu) => gpu.holders?.length).length;
+  if (node.gpuAllocated == null) return "not known whether allocated";
   if (node.gpuAllocated <= named) return "free";
   return node.gpuAllocated >= node.gpuTotal
     ? "allocated, holder unknown"

@@ -1,5 +1,5 @@
 // Node list, filtered by state and name.
-import type { NodePage, NodeRow } from "../api/types";
+import type { NodePage, NodeRow, WorkloadMetadata } from "../api/types";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
@@ -13,6 +13,7 @@ import {
   PageHead,
   Pager,
   Search,
+  Select,
   Loaded,
 } from "../ui/components";
 import { SortHead } from "../ui/sort";
@@ -24,28 +25,37 @@ const STATES = [
   ["partial", "Partly free"],
   ["idle", "Free"],
   ["faulty", "Faulty"],
+  ["unknown", "Unknown"],
 ] as const;
 export const STATE_WORDS: Record<string, string> = {
   busy: "full",
   partial: "partly free",
   idle: "free",
   faulty: "faulty",
+  unknown: "allocation unknown",
 };
 
 export function NodesPage(props: { query: Record<string, string> }) {
-  const { state = "", name = "", page = "1", cluster } = props.query;
+  const { state = "", name = "", model = "", page = "1", cluster } = props.query;
   const sort = parseSort(props.query["sort"], "name");
   const nodes = useResource<NodePage>(
     "api/nodes",
-    { cluster, state, name, ...orderOf(sort), pageNum: Number(page), pageSize: SIZE },
+    { cluster, state, name, model, ...orderOf(sort), pageNum: Number(page), pageSize: SIZE },
     { every: 15_000, on: ["node", "gpu"], keep: true },
+  );
+  const meta = useResource<WorkloadMetadata>(
+    "api/workloadMetadata",
+    { cluster },
+    { every: 60_000 },
   );
   return (
     <>
       <PageHead
         title="Nodes"
         sub={
-          nodes.data ? `${count(nodes.data.total)} ${state || name ? "match" : "with GPUs"}` : " "
+          nodes.data
+            ? `${count(nodes.data.total)} ${state || name || model ? "match" : "with GPUs"}`
+            : " "
         }
       />
       <div class="filters">
@@ -60,6 +70,13 @@ export function NodesPage(props: { query: Record<string, string> }) {
           options={STATES}
           onChange={(chosen) => setQuery({ state: chosen || undefined, page: undefined })}
         />
+        <Select
+          label="Model"
+          value={model}
+          any="All models"
+          options={meta.data?.models ?? []}
+          onChange={(chosen) => setQuery({ model: chosen || undefined, page: undefined })}
+        />
       </div>
       <Card flush>
         <Loaded of={nodes} lines={10}>
@@ -68,7 +85,9 @@ export function NodesPage(props: { query: Record<string, string> }) {
               {rows.data.length ? (
                 <NodeTable rows={rows.data} sort={sort} />
               ) : (
-                <Empty title="No node matches">Clear the search or choose another state.</Empty>
+                <Empty title="No node matches">
+                  Clear the search or choose another state or model.
+                </Empty>
               )}
               <Pager
                 page={Number(page)}
@@ -123,7 +142,11 @@ function NodeTable(props: { rows: NodeRow[]; sort: Sort }) {
                 {node.cordoned && <Badge word="cordoned" />}
               </td>
               <td>
-                <GpuSquares total={node.gpuTotal} held={node.gpuAllocated} />
+                {node.gpuAllocated == null ? (
+                  count(node.gpuTotal)
+                ) : (
+                  <GpuSquares total={node.gpuTotal} held={node.gpuAllocated} />
+                )}
               </td>
               <td class="soft">{shortModel(node.gpuModel)}</td>
               <td class="right">

@@ -17,7 +17,7 @@ import { HeatMap } from "../heatmap/heatmap";
 import type { Quantity } from "../heatmap/paint";
 import { useResource, type Resource } from "../state/resource";
 import { link, setQuery } from "../state/route";
-import { count, decimal, percent, shortModel } from "../ui/format";
+import { NONE, count, money, percent, shortModel } from "../ui/format";
 import { Ago, Card, Choice, Empty, Meter, PageHead, Loaded, type Tone } from "../ui/components";
 import { hourAt, lastDays, lastHours, spanOf } from "./period";
 
@@ -43,11 +43,6 @@ export function OverviewPage(props: { query: Record<string, string> }) {
     { cluster, quantity },
     { every: 15_000, on: ["gpu", "node"] },
   );
-  const load = useResource<GpuMap>(
-    quantity === "utilization" ? null : "api/v1/gpu/map",
-    { cluster, quantity: "utilization" },
-    { every: 30_000 },
-  );
   const week = useResource<ClusterHour[]>(
     "api/v1/gpu-aggregation/cluster/hourly-stats",
     { cluster, ...lastHours(WEEK) },
@@ -61,11 +56,7 @@ export function OverviewPage(props: { query: Record<string, string> }) {
   return (
     <>
       <PageHead title="Overview" sub={overview.data ? subtitle(overview.data) : " "} />
-      <Stats
-        overview={overview}
-        load={quantity === "utilization" ? map : load}
-        week={week.data ?? []}
-      />
+      <Stats overview={overview} week={week.data ?? []} />
       <div class="grid">
         <Card
           title="Every GPU"
@@ -97,7 +88,10 @@ export function OverviewPage(props: { query: Record<string, string> }) {
         </Card>
       </div>
       <div class="grid wide-left">
-        <Card title="Allocation and utilization" note="last 7 days, by hour">
+        <Card
+          title="Allocation and utilization"
+          note="last 7 days, by hour; of all GPUs, of allocated GPUs"
+        >
           <Loaded of={week} missing="This server has no hourly statistics" lines={6}>
             {(hours) => <Week hours={hours} />}
           </Loaded>
@@ -132,13 +126,8 @@ function subtitle(overview: ClusterOverview): string {
   return `${count(overview.totalGpus)} GPUs on ${count(overview.totalNodes)} nodes`;
 }
 
-function Stats(props: {
-  overview: Resource<ClusterOverview>;
-  load: Resource<GpuMap>;
-  week: ClusterHour[];
-}) {
+function Stats(props: { overview: Resource<ClusterOverview>; week: ClusterHour[] }) {
   const { data, error } = props.overview;
-  const idle = useMemo(() => idleWhileAllocated(props.load.data), [props.load.data]);
   if (!data && error) {
     return (
       <div class="grid">
@@ -151,14 +140,16 @@ function Stats(props: {
   return (
     <div class="grid stats">
       <div class="card stat">
-        <span class="stat-label">Allocated</span>
+        <span class="stat-label">Allocated (schedulable GPUs)</span>
         <span class="stat-value">{data ? percent(data.allocationRate) : " "}</span>
         <Spark
           values={props.week.map((hour) => hour.allocation_rate)}
-          label="Allocation over 7 days"
+          label="Allocated share of all GPUs over 7 days"
         />
         <span class="stat-sub num">
-          {data ? `${count(data.allocatedGpus)} of ${count(data.totalGpus)} GPUs` : " "}
+          {data
+            ? `${count(data.schedulableAllocatedGpus)} of ${count(data.schedulableGpus)} schedulable GPUs`
+            : " "}
         </span>
       </div>
       <div class="card stat">
@@ -175,12 +166,12 @@ function Stats(props: {
       <div class="card stat">
         <span class="stat-label">Idle while allocated</span>
         <span class="stat-value">
-          {idle === null ? "–" : count(idle.idle)} <small>GPUs</small>
+          {data?.measuredGpus ? count(data.idleGpus) : NONE} <small>GPUs</small>
         </span>
         <span class="stat-sub num">
-          {idle === null
-            ? "no readings"
-            : `${percent(idle.held ? idle.idle / idle.held : 0)} of allocated GPUs below ${IDLE_BELOW}%`}
+          {data?.measuredGpus
+            ? `${percent(data.idleGpus / data.measuredGpus)} of ${count(data.measuredGpus)} allocated GPUs, below ${IDLE_BELOW}%`
+            : "no readings"}
         </span>
       </div>
       <div class="card stat">
@@ -220,18 +211,6 @@ function NodeSplit(props: { overview: ClusterOverview }) {
       </div>
     </>
   );
-}
-
-function idleWhileAllocated(map: GpuMap | undefined): { held: number; idle: number } | null {
-  if (!map?.takenAt) return null;
-  let [held, idle] = [0, 0];
-  for (let gpu = 0; gpu < map.values.length; gpu++) {
-    const value = map.values[gpu];
-    if (map.marks[gpu] !== "h" || value == null) continue;
-    held++;
-    if (value < IDLE_BELOW) idle++;
-  }
-  return { held, idle };
 }
 
 function Week(props: { hours: ClusterHour[] }) {
@@ -380,7 +359,9 @@ function WasteList(props: { cluster: string | undefined }) {
                   </span>
                   <span class="num small soft">{count(row.idle_gpu_hours)} GPU hours</span>
                   <span class="num cost">
-                    {row.idle_cost > 0 ? decimal(row.idle_cost, 0) : percent(row.idle_share / 100)}
+                    {row.idle_cost > 0
+                      ? money(row.idle_cost, row.currency)
+                      : percent(row.idle_share / 100)}
                   </span>
                 </li>
               ))}

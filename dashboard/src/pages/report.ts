@@ -27,12 +27,6 @@ export function stackedLines(report: Report): Line[] {
   });
 }
 
-/** Return the share of a row of all allocated hours, 0–1. */
-export function shareOf(row: ReportRow, report: Report): number {
-  const held = report.totals.allocated_gpu_hours;
-  return held ? row.gpu_hours / held : 0;
-}
-
 /** Download a text as a file. */
 export function save(name: string, text: string): void {
   const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));

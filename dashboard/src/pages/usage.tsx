@@ -6,11 +6,11 @@ import { Lines } from "../charts/lines";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { parseSort, sorted, type Sort } from "../state/sort";
-import { NONE, count, decimal, percent, short } from "../ui/format";
+import { NONE, count, decimal, money, percent, short, withUnit } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Card, Choice, Empty, PageHead, Pager, Select, Loaded } from "../ui/components";
 import { SortHead } from "../ui/sort";
-import { allocatedRows, save, shareOf, stackedLines } from "./report";
+import { allocatedRows, save, stackedLines } from "./report";
 import { formatDays, lastDays, monthOf, periodOf, type Days } from "./period";
 import { Waste } from "./waste";
 
@@ -99,7 +99,12 @@ export function UsagePage(props: { query: Record<string, string> }) {
         </Loaded>
       )}
       {report.data && report.data.totals.allocated_gpu_hours > 0 && (
-        <Waste days={days} query={query} priced={report.data.totals.cost > 0} />
+        <Waste
+          days={days}
+          query={query}
+          priced={report.data.totals.cost > 0}
+          currency={report.data.currency}
+        />
       )}
     </>
   );
@@ -223,7 +228,7 @@ function UsageReport(props: {
 }
 
 function Totals(props: { report: Report }) {
-  const { totals } = props.report;
+  const { totals, currency } = props.report;
   const share = totals.allocated_gpu_hours ? totals.idle_gpu_hours / totals.allocated_gpu_hours : 0;
   return (
     <div class="grid stats">
@@ -244,10 +249,10 @@ function Totals(props: { report: Report }) {
       />
       <Stat
         label="Cost"
-        value={totals.cost > 0 ? count(totals.cost) : NONE}
+        value={totals.cost > 0 ? money(totals.cost, currency) : NONE}
         sub={
           totals.cost > 0
-            ? `${decimal(totals.cost / totals.allocated_gpu_hours, 2)} per allocated GPU hour`
+            ? `${money(totals.cost / totals.allocated_gpu_hours, currency, 2)} per allocated GPU hour`
             : "no prices configured"
         }
       />
@@ -299,6 +304,7 @@ const VALUES: Record<string, (row: ReportRow) => string | number | null> = {
   hours: (row) => row.gpu_hours,
   utilization: (row) => row.avg_utilization,
   idle: (row) => row.idle_gpu_hours,
+  energy: (row) => row.energy_kwh,
   cost: (row) => row.cost,
 };
 
@@ -306,6 +312,7 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
   const { report, sort } = props;
   const { totals } = report;
   const priced = totals.cost > 0;
+  const metered = totals.energy_kwh !== null;
   const rows = useMemo(() => {
     const held = allocatedRows(report);
     return [
@@ -332,10 +339,13 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
                 otherwise="-hours"
               />
               <SortHead field="hours" words="GPU hours" {...head} />
-              <th class="right">Share</th>
+              <th class="right">Share of capacity</th>
               <SortHead field="utilization" words="Utilization" {...head} />
               <SortHead field="idle" words="Idle GPU hours" {...head} />
-              {priced && <SortHead field="cost" words="Cost" {...head} />}
+              {metered && <SortHead field="energy" words="Energy (kWh)" {...head} />}
+              {priced && (
+                <SortHead field="cost" words={withUnit("Cost", report.currency)} {...head} />
+              )}
             </tr>
           </thead>
           <tbody>
@@ -345,9 +355,10 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
                   <RowName row={row} />
                 </td>
                 <td class="right">{decimal(row.gpu_hours, 2)}</td>
-                <td class="right soft">{percent(shareOf(row, report), 1)}</td>
+                <td class="right soft">{percent(row.share / 100, 1)}</td>
                 <td class="right">{percent(rate(row.avg_utilization), 1)}</td>
                 <td class="right soft">{decimal(row.idle_gpu_hours, 2)}</td>
+                {metered && <td class="right">{decimal(row.energy_kwh, 2)}</td>}
                 {priced && <td class="right">{decimal(row.cost, 2)}</td>}
               </tr>
             ))}
@@ -356,9 +367,10 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
             <tr class="total">
               <td>Total</td>
               <td class="right">{decimal(totals.allocated_gpu_hours, 2)}</td>
-              <td class="right">100.0%</td>
+              <td class="right">{percent(totals.allocation_rate / 100, 1)}</td>
               <td class="right">{percent(rate(totals.avg_utilization), 1)}</td>
               <td class="right">{decimal(totals.idle_gpu_hours, 2)}</td>
+              {metered && <td class="right">{decimal(totals.energy_kwh, 2)}</td>}
               {priced && <td class="right">{decimal(totals.cost, 2)}</td>}
             </tr>
           </tfoot>

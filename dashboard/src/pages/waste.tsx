@@ -2,13 +2,18 @@
 import type { WastePage } from "../api/types";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
-import { decimal, percent } from "../ui/format";
+import { decimal, percent, withUnit } from "../ui/format";
 import { Card, Empty, Pager, Loaded } from "../ui/components";
 import { spanOf, type Days } from "./period";
 
 const SIZE = 10;
 
-export function Waste(props: { days: Days; query: Record<string, string>; priced: boolean }) {
+export function Waste(props: {
+  days: Days;
+  query: Record<string, string>;
+  priced: boolean;
+  currency: string | undefined;
+}) {
   const page = Number(props.query["waste"] ?? "1");
   const found = useResource<WastePage>(
     "api/v1/gpu-aggregation/waste",
@@ -19,14 +24,14 @@ export function Waste(props: { days: Days; query: Record<string, string>; priced
     <div class="grid">
       <Card
         title="Idle while allocated"
-        note="workloads whose GPUs were idle for whole hours, most wasteful first"
+        note="allocated GPU hours with a utilization below 5%, most idle first"
         flush
       >
         <Loaded of={found}>
           {(data) =>
             data.total ? (
               <>
-                <Table page={data} priced={props.priced} />
+                <Table page={data} priced={props.priced} currency={props.currency} />
                 <Pager
                   page={page}
                   size={SIZE}
@@ -46,7 +51,7 @@ export function Waste(props: { days: Days; query: Record<string, string>; priced
   );
 }
 
-function Table(props: { page: WastePage; priced: boolean }) {
+function Table(props: { page: WastePage; priced: boolean; currency: string | undefined }) {
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label="Idle while allocated">
       <table>
@@ -56,9 +61,9 @@ function Table(props: { page: WastePage; priced: boolean }) {
             <th>Namespace</th>
             <th>Kind</th>
             <th class="right">Idle GPU hours</th>
-            <th class="right">Share idle</th>
+            <th class="right">Idle share of allocated</th>
             <th class="right">Utilization</th>
-            {props.priced && <th class="right">Idle cost</th>}
+            {props.priced && <th class="right">{withUnit("Idle cost", props.currency)}</th>}
           </tr>
         </thead>
         <tbody>

@@ -4,7 +4,7 @@ import type { Graph, HierarchyItem, TrainingRow, WorkloadDetail } from "../api/t
 import { Lines } from "../charts/lines";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
-import { count, percent, shortModel, short, span } from "../ui/format";
+import { count, percent, short, span } from "../ui/format";
 import { Icon } from "../ui/icons";
 import {
   Badge,
@@ -18,6 +18,7 @@ import {
   useNow,
 } from "../ui/components";
 import { ClaimOf } from "./claim";
+import { durationLabel, gpusOf, isWaiting, modelsOf } from "./request";
 import { Graphs, SPANS, useSpan, type Span } from "./graphs";
 
 export function WorkloadPage(props: { uid: string; query: Record<string, string> }) {
@@ -51,6 +52,13 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
         sub={`${workload.kind} in ${workload.namespace || "no namespace"} · ${workload.source}`}
       />
       <Summary workload={workload} query={query} />
+      {workload.waitingReason && (
+        <div class="grid">
+          <Card title="Why it waits">
+            <p class="words">{workload.waitingReason}</p>
+          </Card>
+        </div>
+      )}
       <div class="grid">
         <GpuGraphs workload={workload} query={query} />
       </div>
@@ -87,19 +95,18 @@ function Summary(props: { workload: WorkloadDetail; query: Record<string, string
     { cluster: props.query["cluster"], workload: workload.uid },
     { every: 15_000 },
   );
-  const held = Object.values(workload.gpuAllocation).reduce((sum, each) => sum + each, 0);
   const read = (gpus.data ?? [])
     .map((gpu) => gpu.utilization)
     .filter((value): value is number => value !== null);
   const mean = read.length ? read.reduce((sum, value) => sum + value, 0) / read.length / 100 : null;
   const idle = read.filter((value) => value < 5).length;
-  const models = Object.keys(workload.gpuAllocation).map(shortModel).join(", ");
+  const waiting = isWaiting(workload);
   return (
     <div class="grid stats">
       <Stat
-        label={running ? "Allocated GPUs" : "Last allocated GPUs"}
-        value={count(held)}
-        sub={models || "none"}
+        label={waiting ? "Requested GPUs" : running ? "Allocated GPUs" : "Last allocated GPUs"}
+        value={count(gpusOf(workload))}
+        sub={modelsOf(workload) || (waiting ? "any model" : "none")}
       />
       <Stat
         label="Current utilization"
@@ -118,7 +125,7 @@ function Summary(props: { workload: WorkloadDetail; query: Record<string, string
         }
       />
       <div class="card stat">
-        <span class="stat-label">{workload.endTime ? "Ran for" : "Running for"}</span>
+        <span class="stat-label">{durationLabel(workload.status, workload.endTime > 0)}</span>
         <span class="stat-value">
           {workload.startTime ? span((workload.endTime || now) - workload.startTime) : "–"}
         </span>

@@ -3,7 +3,7 @@ import type { WorkloadMetadata, WorkloadPage, WorkloadRow } from "../api/types";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
-import { NONE, count, shortModel, span } from "../ui/format";
+import { NONE, count, span } from "../ui/format";
 import {
   Badge,
   Card,
@@ -17,12 +17,13 @@ import {
   useNow,
 } from "../ui/components";
 import { SortHead } from "../ui/sort";
+import { gpusOf, isWaiting, modelsOf } from "./request";
 
 const SIZE = 25;
 const NEWEST = "-start";
 const STATUSES = ["Running", "Pending", "Completed", "Failed", "Unknown"];
 const SOURCES = ["k8s", "slurm", "docker", "local"];
-const FILTERS = ["name", "namespace", "kind", "status", "source"];
+const FILTERS = ["name", "namespace", "kind", "status", "source", "model"];
 
 export function WorkloadsPage(props: { query: Record<string, string> }) {
   const {
@@ -32,6 +33,7 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
     kind = "",
     status = "",
     source = "",
+    model = "",
     page = "1",
   } = props.query;
   const sort = parseSort(props.query["sort"], NEWEST);
@@ -49,6 +51,7 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
       kind,
       status,
       source,
+      model,
       ...orderOf(sort),
       pageNum: Number(page),
       pageSize: SIZE,
@@ -97,6 +100,13 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
           any="All sources"
           options={SOURCES}
           onChange={filter("source")}
+        />
+        <Select
+          label="Model"
+          value={model}
+          any="All models"
+          options={meta.data?.models ?? []}
+          onChange={filter("model")}
         />
         {filtered && (
           <button
@@ -164,16 +174,18 @@ function Table(props: { rows: WorkloadRow[]; sort: Sort }) {
               </td>
               <td>
                 <Badge word={row.status} />
+                {row.waitingReason && <div class="muted small words">{row.waitingReason}</div>}
               </td>
-              <td class="right">{count(row.gpuAllocated)}</td>
-              <td class="soft">
-                {Object.keys(row.gpuAllocation).map(shortModel).join(", ") || NONE}
+              <td class="right">
+                {count(gpusOf(row))}
+                {isWaiting(row) && <div class="muted small">requested</div>}
               </td>
+              <td class="soft">{modelsOf(row) || NONE}</td>
               <td class="soft">{row.kind}</td>
               <td>{row.startAt ? <When at={row.startAt * 1000} /> : NONE}</td>
               <td>{row.endAt ? <When at={row.endAt * 1000} /> : NONE}</td>
               <td class="right">
-                {row.status === "Pending" && <span class="muted">waiting </span>}
+                {row.status === "Pending" && <span class="muted">waiting for </span>}
                 {row.startAt ? span((row.endAt || now) - row.startAt) : NONE}
               </td>
               <td class="muted">{row.source}</td>

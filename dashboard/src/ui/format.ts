@@ -21,6 +21,21 @@ export function decimal(value: number | null | undefined, digits: 0 | 1 | 2 = 1)
   return digits === 0 ? whole.format(value) : digits === 1 ? one.format(value) : two.format(value);
 }
 
+/** Format a cost with its currency, if one is configured. */
+export function money(
+  cost: number | null | undefined,
+  currency: string | undefined,
+  digits: 0 | 1 | 2 = 0,
+): string {
+  const amount = decimal(cost, digits);
+  return currency && amount !== NONE ? `${amount} ${currency}` : amount;
+}
+
+/** Return a heading with the unit of its numbers, if there is one. */
+export function withUnit(words: string, unit: string | undefined): string {
+  return unit ? `${words} (${unit})` : words;
+}
+
 /** Format a number of any size in a few characters: 41,200 → 41.2k. */
 export function short(value: number): string {
   const size = Math.abs(value);

@@ -12,13 +12,16 @@ Allocations within these limits, the usual case, take a fast path and stay as th
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gpufleet.model.hours import HOUR_MS, PPM
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
+
+Period = TypeVar("Period", AllocationPeriod, CapacityPeriod)
 
 
 class HourAllocation(NamedTuple):
@@ -45,6 +48,15 @@ def clip(start: float, end: float, hour: int) -> tuple[int, int]:
     """Return the part of a period within the hour, in Unix milliseconds; empty if start >= end."""
     low, high = hour * 1000, hour * 1000 + HOUR_MS
     return max(low, round(start * 1000)), min(high, round(end * 1000) if end else high)
+
+
+def cut(periods: Iterable[Period], until: float) -> list[Period]:
+    """Return the periods as far as they lie before `until`, none of them open."""
+    return [
+        msgspec.structs.replace(each, end=min(each.end or until, until))
+        for each in periods
+        if each.start < until
+    ]
 
 
 def hour_allocations(

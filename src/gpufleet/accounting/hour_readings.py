@@ -16,13 +16,15 @@ from gpufleet.fleet.node_names import NodeNames
 from gpufleet.model.metric_source import MetricSource
 from gpufleet.model.reading import GpuRef, Quantity, Readings
 
-SAMPLED = (Quantity.UTILIZATION, Quantity.MEMORY_USED, Quantity.MEMORY_TOTAL)
+SAMPLED = (Quantity.UTILIZATION, Quantity.MEMORY_USED, Quantity.MEMORY_TOTAL, Quantity.POWER)
 LOOKBACK = 300.0
 """Seconds for which a reading is valid, as in Prometheus."""
 
 _INITIAL_ROWS = 1024
-PackedReadings = tuple[list[str], list[int], bytes, bytes, bytes]
+PackedReadings = tuple[list[str], list[int], bytes, bytes, bytes, bytes]
 """Node and index of each GPU, and a column per sampled quantity."""
+_EarlierReadings = tuple[list[str], list[int], bytes, bytes, bytes]
+"""The same without power."""
 
 
 class SampleGrid:
@@ -35,6 +37,7 @@ class SampleGrid:
         self._columns = 3600 // step
         self._gpus: dict[tuple[str, int], int] = {}
         self._cells = {quantity: np.full((_INITIAL_ROWS, self._columns), np.nan) for quantity in SAMPLED}
+        self._lowest, self._highest = (np.full((_INITIAL_ROWS, self._columns), np.nan) for _ in range(2))
         self._last: tuple[tuple[GpuRef, ...], NDArray[np.intp]] = ((), np.zeros(0, dtype=np.intp))
 
     async def read(self, source: MetricSource) -> None:
@@ -46,6 +49,13 @@ class SampleGrid:
                 columns = np.rint((block.times - self._hour) / self._step).astype(np.intp)
                 whole = np.array([not gpu.partition for gpu in block.gpus], dtype=np.bool_)
                 self._fill(quantity, rows[whole], columns, block.values[whole])
+        async for extremes in source.extremes(Quantity.UTILIZATION, self._hour, end, self._step):
+            rows = self._rows(extremes.gpus)
+            columns = np.rint((extremes.times - self._hour) / self._step).astype(np.intp)
+            whole = rows >= 0
+            # A GPU has several rows if its node changed its name within the hour.
+            np.fmin.at(self._lowest, np.ix_(rows[whole], columns), extremes.lowest[whole])
+            np.fmax.at(self._highest, np.ix_(rows[whole], columns), extremes.highest[whole])
 
     def add_snapshots(self, snapshots: Sequence[tuple[int, bytes]]) -> None:
         """Fill gaps from the packed readings of snapshots."""
@@ -56,16 +66,26 @@ class SampleGrid:
         """Return everything that was collected."""
         count = len(self._gpus)
         times: Ints = (self._hour + self._step * np.arange(self._columns, dtype=np.int64)) * 1000
-        cells = [self._cells[quantity][:count] for quantity in SAMPLED]
-        return Samples(self._gpus, times, self._step * 1000, *cells)
+        utilization, used, total, power = (self._cells[quantity][:count] for quantity in SAMPLED)
+        return Samples(
+            self._gpus,
+            times,
+            self._step * 1000,
+            utilization,
+            used,
+            total,
+            lowest=self._lowest[:count],
+            highest=self._highest[:count],
+            power=power,
+        )
 
     def _add_snapshot(self, taken_at: int, packed: bytes) -> None:
         column, rest = divmod(taken_at - self._hour, self._step)
         if rest or not 0 <= column < self._columns:
             return
-        nodes, indices, *columns = msgspec.msgpack.decode(zlib.decompress(packed), type=PackedReadings)
+        nodes, indices, *columns = _unpack(zlib.decompress(packed))
         rows = self._rows(tuple(GpuRef(node, index) for node, index in zip(nodes, indices, strict=True)))
-        for quantity, column_bytes in zip(SAMPLED, columns, strict=True):
+        for quantity, column_bytes in zip(SAMPLED, columns, strict=False):
             values = np.frombuffer(column_bytes, dtype=np.float64)
             self._fill(quantity, rows, np.array([column]), values.reshape(-1, 1))
 
@@ -90,6 +110,9 @@ class SampleGrid:
         if count > have:
             more = np.full((max(count, 2 * have) - have, self._columns), np.nan)
             self._cells = {quantity: np.vstack([cells, more]) for quantity, cells in self._cells.items()}
+            self._lowest, self._highest = (
+                np.vstack([cells, more]) for cells in (self._lowest, self._highest)
+            )
 
     def _fill(
         self, quantity: Quantity, rows: NDArray[np.intp], columns: NDArray[np.intp], new: Floats
@@ -101,6 +124,15 @@ class SampleGrid:
             have = self._cells[quantity][place]
             self._cells[quantity][place] = np.where(np.isnan(have), new[first], have)
             rows, new = np.delete(rows, first), np.delete(new, first, axis=0)
+
+
+def _unpack(packed: bytes) -> PackedReadings | _EarlierReadings:
+    found: PackedReadings | _EarlierReadings
+    try:
+        found = msgspec.msgpack.decode(packed, type=PackedReadings)
+    except msgspec.ValidationError:
+        found = msgspec.msgpack.decode(packed, type=_EarlierReadings)
+    return found
 
 
 def pack_readings(readings: Readings, at: float) -> bytes:

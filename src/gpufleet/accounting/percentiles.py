@@ -27,13 +27,21 @@ def divide_rounded(numerator: Ints, denominator: Ints) -> Ints:
     return np.where(denominator > 0, whole + (2 * rest >= safe), 0)
 
 
-def distributions(groups: Ints, values: Ints, weights: Ints, count: int) -> list[Distribution]:
-    """Return the distribution of the values of each group; only the mean is weighted."""
+def distributions(
+    groups: Ints, values: Ints, weights: Ints, count: int, lowest: Ints, highest: Ints
+) -> list[Distribution]:
+    """Return the distribution of the values of each group; only the mean is weighted.
+
+    `lowest` and `highest` are the extremes that each value stands for.
+    """
     order = np.lexsort((values, groups))
     ordered = values[order]
     number = np.bincount(groups, minlength=count).astype(np.int64)
     first = np.cumsum(number) - number
     mean = divide_rounded(sums(groups, values * weights, count), sums(groups, weights, count))
+    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
+    np.minimum.at(low, groups, lowest)
+    np.maximum.at(high, groups, highest)
     found = []
     for group in range(count):
         samples = int(number[group])
@@ -45,8 +53,8 @@ def distributions(groups: Ints, values: Ints, weights: Ints, count: int) -> list
             Distribution(
                 samples=samples,
                 mean=int(mean[group]) / PERCENT,
-                highest=int(ordered[at + samples - 1]) / PERCENT,
-                lowest=int(ordered[at]) / PERCENT,
+                highest=int(high[group]) / PERCENT,
+                lowest=int(low[group]) / PERCENT,
                 p50=_percentile(ordered, at, samples, 50),
                 p95=_percentile(ordered, at, samples, 95),
             )
@@ -72,7 +80,8 @@ def by_moment(
     weight = sums(cells, weights, count * moments)
     mean = divide_rounded(sums(cells, values * weights, count * moments), weight)
     present = np.flatnonzero(weight)
-    found = distributions(present // max(1, moments), mean[present], weight[present], count)
+    means = mean[present]
+    found = distributions(present // max(1, moments), means, weight[present], count, means, means)
     exact = divide_rounded(sums(groups, values * weights, count), sums(groups, weights, count))
     return [
         Distribution(s.samples, int(exact[g]) / PERCENT, s.highest, s.lowest, s.p50, s.p95)

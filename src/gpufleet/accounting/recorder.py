@@ -26,6 +26,10 @@ LATE_HOURS = 48
 MAX_CATCH_UP = 31 * 24
 """Missed hours that are rolled up automatically; `gpufleet db backfill` goes further back."""
 
+MAX_PAUSE = 60.0
+"""Seconds between two collections after which the cluster counts as not observed in between: the process was
+suspended, or its clock was set."""
+
 OVERLAP = 120.0
 """Seconds for which ended periods are kept after the leader has stored them."""
 
@@ -50,6 +54,9 @@ class Recorder:
         self._unsaved_capacity: dict[tuple[str, float], CapacityPeriod] = {}
         self.since = 0.0
         self.leading = False
+        self._observed_since: float | None = None
+        """The start of the time in which this server has followed the cluster without a pause."""
+        self._collected_at = 0.0
 
     @property
     def cluster(self) -> str:
@@ -59,6 +66,7 @@ class Recorder:
     def collect(self) -> None:
         """Collect what began and ended since the last call. Every server does this all the time."""
         now = self._clock()
+        self._observe(now)
         for period in self.fleet.allocation_periods.drain():
             if period.end:
                 self._ended[period.pod_uid, period.start] = (period, now)
@@ -69,6 +77,13 @@ class Recorder:
                 self._ended_capacity[capacity.node, capacity.start] = (capacity, now)
             if self.leading:
                 self._unsaved_capacity[capacity.node, capacity.start] = capacity
+
+    def _observe(self, now: float) -> None:
+        if not self._up_to_date():
+            self._observed_since = None
+        elif self._observed_since is None or not 0 <= now - self._collected_at <= MAX_PAUSE:
+            self._observed_since = now
+        self._collected_at = now
 
     async def forget_stored(self) -> None:
         """Forget ended periods that the leader has stored by now."""
@@ -126,6 +141,8 @@ class Recorder:
         self._unsaved = {k: p for k, p in self._unsaved.items() if periods.get(k) is not p}
         self._unsaved_capacity = {k: p for k, p in self._unsaved_capacity.items() if capacity.get(k) is not p}
         await self._store.accounted.set_stored_until(self.cluster, until)
+        if self._observed_since is not None and self._observed_since < until:
+            await self._store.observed.add(self.cluster, self._observed_since, until)
 
     async def snapshot(self, at: int, plan: RollupPlan) -> bool:
         """Take the snapshot of time `at`. Return False if the fleet is not up to date."""

@@ -13,7 +13,7 @@ import msgspec
 
 from gpufleet.accounting.report_series import ReportSeries
 from gpufleet.errors import InvalidRequest
-from gpufleet.model.hours import GPU_HOUR
+from gpufleet.model.hours import GPU_HOUR, KILOWATT_HOUR
 from gpufleet.model.statistics import UsageSum, UsageTotals
 
 MAX_DAYS = 400
@@ -57,6 +57,10 @@ class ReportRow(msgspec.Struct, frozen=True, kw_only=True):
     idle_gpu_hours: float
     avg_utilization: float | None
     cost: float
+    currency: str | msgspec.UnsetType = msgspec.UNSET
+    """The unit of the cost, if one is configured."""
+    energy_kwh: float | None
+    """Energy of the allocated GPUs; null without a reading of power."""
     share: float
     """Percent of the cluster's capacity."""
 
@@ -69,7 +73,10 @@ class ReportTotals(msgspec.Struct, frozen=True, kw_only=True):
     idle_gpu_hours: float
     avg_utilization: float | None
     cost: float
+    energy_kwh: float | None
+    """Energy of the allocated GPUs; null without a reading of power."""
     allocation_rate: float
+    """Percent of the capacity."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,9 +87,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     group_by: str
     start_time: datetime
     end_time: datetime
-    hours_accounted: int
-    """Hours with data; fewer than `hours_in_period` if some are missing."""
+    hours_accounted: float
+    """Hours in which a server followed the cluster; fewer than `hours_in_period` if some time is missing."""
     hours_in_period: int
+    currency: str = ""
+    """The unit of all costs; empty if none is configured."""
     totals: ReportTotals
     rows: list[ReportRow]
     series: ReportSeries | msgspec.UnsetType = msgspec.UNSET
@@ -134,6 +143,7 @@ def report(
     totals: UsageTotals,
     groups: Sequence[UsageSum],
     limit: int | None = None,
+    currency: str = "",
 ) -> Report:
     """Build the report; groups beyond the first `limit` become one row."""
     rows = [_row("group", group, totals) for group in groups[:limit]]
@@ -144,6 +154,7 @@ def report(
         allocated=totals.allocated - sum(group.allocated for group in groups),
         idle=totals.idle - sum(group.idle for group in groups),
         cost=totals.cost - sum((group.cost for group in groups), Decimal(0)),
+        energy=None if totals.energy is None else totals.energy - (_energy(groups) or 0),
         utilization=None,
     )
     rows.append(_row("unattributed", rest, totals))
@@ -155,20 +166,24 @@ def report(
         utilization=None,
     )
     rows.append(_row("unallocated", free, totals))
+    if currency:
+        rows = [msgspec.structs.replace(row, currency=currency) for row in rows]
     return Report(
         cluster_name=cluster,
         period=period.name,
         group_by=group_by,
         start_time=period.start,
         end_time=period.end,
-        hours_accounted=totals.hours,
+        hours_accounted=round(totals.hours, 4),
         hours_in_period=period.after - period.first,
+        currency=currency,
         totals=ReportTotals(
             capacity_gpu_hours=totals.capacity / GPU_HOUR,
             allocated_gpu_hours=totals.allocated / GPU_HOUR,
             idle_gpu_hours=totals.idle / GPU_HOUR,
             avg_utilization=totals.utilization,
             cost=_money(totals.cost),
+            energy_kwh=_kilowatt_hours(totals.energy),
             allocation_rate=_percent(totals.allocated, totals.capacity),
         ),
         rows=rows,
@@ -182,6 +197,7 @@ def _combined(groups: Sequence[UsageSum]) -> UsageSum:
         allocated=sum(group.allocated for group in groups),
         idle=sum(group.idle for group in groups),
         cost=sum((group.cost for group in groups), Decimal(0)),
+        energy=_energy(groups),
         utilization=None,
     )
 
@@ -199,8 +215,18 @@ def _row(
         idle_gpu_hours=group.idle / GPU_HOUR,
         avg_utilization=group.utilization,
         cost=_money(group.cost),
+        energy_kwh=_kilowatt_hours(group.energy),
         share=_percent(group.allocated, totals.capacity),
     )
+
+
+def _energy(groups: Sequence[UsageSum]) -> int | None:
+    known = [group.energy for group in groups if group.energy is not None]
+    return sum(known) if known else None
+
+
+def _kilowatt_hours(energy: int | None) -> float | None:
+    return None if energy is None else energy / KILOWATT_HOUR
 
 
 def _money(cost: Decimal) -> float:

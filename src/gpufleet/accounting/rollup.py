@@ -2,22 +2,31 @@
 
 Pure: periods and samples in, an `Hour` out, independent of the order of the input. A sample of the
 cluster, a namespace or a label value is the mean over its allocated GPUs at one moment; a sample of
-a workload is the reading of one of its GPUs. Means are weighted by GPUs, so that groups add up to
-the whole.
+a workload is the reading of one of its GPUs, and its minimum and maximum are of all readings between
+the samples, too. Means are weighted by GPUs, so that groups add up to the whole.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from gpufleet.accounting.hour_allocations import HourAllocation, as_columns, clip, hour_allocations
+from gpufleet.accounting.hour_allocations import HourAllocation, as_columns, cut, hour_allocations
+from gpufleet.accounting.hour_capacity import (
+    Span,
+    capacity_gpu_hours,
+    cluster_size,
+    observed_ms,
+    with_gpus_ms,
+)
 from gpufleet.accounting.percentiles import by_moment, distributions, sums
+from gpufleet.accounting.prices import price_of
 from gpufleet.accounting.replicas import Replicas, replicas
 from gpufleet.accounting.samples import AttributedSamples, Ints, Samples, attribute
 from gpufleet.model.hours import (
     GPU_HOUR,
-    HOUR_MS,
+    IDLE_BELOW,
     PERCENT,
     ClusterHour,
     Distribution,
@@ -28,9 +37,10 @@ from gpufleet.model.hours import (
     WorkloadHour,
 )
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
+from gpufleet.runtime.settings.prices import Price
 
-IDLE_BELOW = 5 * PERCENT
 MICRO = 1_000_000
+Key = TypeVar("Key", bound=tuple[str, ...])
 MAX_VALUE = 1024
 """Bytes of a label value that are kept: a database index takes little more."""
 
@@ -44,8 +54,8 @@ class RollupPlan:
     excluded_namespaces: frozenset[str] = frozenset()
     missing_value: str = "(none)"
     """The value that pods without the label are counted under."""
-    prices: Mapping[str, float] = field(default_factory=dict)
-    """Per GPU-hour, by GPU model."""
+    prices: tuple[Price, ...] = ()
+    """Of a GPU-hour."""
 
     def value_of(self, labels: Mapping[str, str], key: str) -> str:
         """Return the value of a label or annotation that a pod is counted under."""
@@ -61,25 +71,32 @@ def roll_up(
     capacity_periods: Sequence[CapacityPeriod],
     samples: Samples,
     plan: RollupPlan,
+    observed: Sequence[Span] | None = None,
+    until: float | None = None,
 ) -> Hour:
-    """Return the statistics of the hour that starts at `hour` (Unix seconds, a multiple of 3600)."""
+    """Return the statistics of the hour that starts at `hour` (Unix seconds, a multiple of 3600).
+
+    `observed` has the spans in which a server followed the cluster; None means the whole hour. With
+    `until`, only the time before it counts.
+    """
+    if until is not None:
+        periods, capacity_periods = cut(periods, until), cut(capacity_periods, until)
+    spans = [(hour, hour + 3600)] if observed is None else observed
     ordered = sorted(periods, key=lambda period: (period.node, period.start, period.pod_uid))
-    table = _HourTable(ordered, hour_allocations(ordered, capacity_periods, hour), samples, plan)
+    table = _HourTable(ordered, hour_allocations(ordered, capacity_periods, hour), samples, plan, hour)
     return Hour(
         start=hour,
-        cluster=ClusterHour(capacity_gpu_hours=_capacity(capacity_periods, hour), usage=table.whole()),
+        cluster=ClusterHour(
+            capacity_gpu_hours=capacity_gpu_hours(capacity_periods, hour),
+            gpus=cluster_size(capacity_periods, spans, hour),
+            observed=observed_ms(spans, hour),
+            with_gpus=with_gpus_ms(capacity_periods, hour),
+            usage=table.whole(),
+        ),
         namespaces=table.namespaces(),
         labels=table.labels(),
-        workloads=table.workloads(hour),
+        workloads=table.workloads(hour + 3600 if until is None else until),
     )
-
-
-def _capacity(periods: Sequence[CapacityPeriod], hour: int) -> float:
-    total = 0
-    for capacity in periods:
-        start, end = clip(capacity.start, capacity.end, hour)
-        total += capacity.gpus * max(0, end - start)
-    return total / HOUR_MS
 
 
 class _HourTable:
@@ -91,6 +108,7 @@ class _HourTable:
         allocations: list[HourAllocation],
         samples: Samples,
         plan: RollupPlan,
+        hour: int,
     ) -> None:
         self._periods = periods
         self._plan = plan
@@ -102,8 +120,9 @@ class _HourTable:
         self._amount: Ints = columns[:, 2] * (columns[:, 4] - columns[:, 3])
         self._workload, self._workload_keys = _number([_workload(p) for p in periods])
         """The workload of each period."""
-        self._model, self._models = _number(_models(periods, allocations))
-        """The model of each allocation."""
+        self._billed, billed = _number(_billed_as(periods, allocations))
+        """The model and source of each allocation, by which it has a price."""
+        self._prices = [round(price_of(plan.prices, *key, hour) * MICRO) for key in billed]
 
     def whole(self) -> Usage:
         """Return the usage of the whole cluster."""
@@ -135,8 +154,8 @@ class _HourTable:
             if usage.allocated
         ]
 
-    def workloads(self, hour: int) -> tuple[WorkloadHour, ...]:
-        """Return one row per workload."""
+    def workloads(self, end: float) -> tuple[WorkloadHour, ...]:
+        """Return one row per workload; those that hold GPUs at `end` are running."""
         count = len(self._workload_keys)
         usages = self._usage(self._workload, count, by_gpu=True)
         memory = self._memory(count)
@@ -147,7 +166,7 @@ class _HourTable:
             if group not in latest or _order(latest[group]) < _order(period):
                 latest[group] = period
         return tuple(
-            self._workload_row(key, latest[group], usages[group], memory[group], pods[group], hour)
+            self._workload_row(key, latest[group], usages[group], memory[group], pods[group], end)
             for group, key in enumerate(self._workload_keys)
             if usages[group].allocated and key[0] not in self._plan.excluded_namespaces
         )
@@ -159,7 +178,7 @@ class _HourTable:
         usage: Usage,
         memory: tuple[float | None, float | None, float | None],
         pods: Replicas,
-        hour: int,
+        end: float,
     ) -> WorkloadHour:
         namespace, kind, name, uid = key
         return WorkloadHour(
@@ -170,7 +189,7 @@ class _HourTable:
             source=latest.source,
             labels=latest.labels,
             annotations=latest.annotations,
-            running=pods.last_end >= hour * 1000 + HOUR_MS,
+            running=pods.last_end >= round(end * 1000),
             requested_gpus=pods.highest_gpus,
             mean_replicas=pods.mean,
             most_replicas=pods.highest,
@@ -185,11 +204,13 @@ class _HourTable:
         samples = self._samples
         amount = sums(groups[self._period], self._amount, count)
         sampled = groups[samples.period]
-        idle_amount = np.where(samples.utilization < IDLE_BELOW, samples.covered * samples.ppm, 0)
+        idle_amount = np.where(samples.utilization < IDLE_BELOW * PERCENT, samples.covered * samples.ppm, 0)
         idle = sums(sampled, idle_amount, count)
         utilization: list[Distribution]
         if by_gpu:
-            utilization = distributions(sampled, samples.utilization, samples.ppm, count)
+            utilization = distributions(
+                sampled, samples.utilization, samples.ppm, count, samples.lowest, samples.highest
+            )
         else:
             utilization = by_moment(
                 sampled, samples.column, samples.utilization, samples.ppm, count, max(1, self._moments)
@@ -197,6 +218,8 @@ class _HourTable:
         pairs = np.unique(groups[self._period] * len(self._workload_keys) + self._workload[self._period])
         active = np.bincount(pairs // max(1, len(self._workload_keys)), minlength=count)
         costs = self._costs(groups, count)
+        powered = groups[samples.energy_period]
+        energy, readings = sums(powered, samples.energy, count), np.bincount(powered, minlength=count)
         return [
             Usage(
                 allocated=int(amount[g]),
@@ -204,15 +227,16 @@ class _HourTable:
                 utilization=utilization[g],
                 workloads=int(active[g]),
                 cost=costs[g],
+                energy=int(energy[g]) if readings[g] else None,
             )
             for g in range(count)
         ]
 
     def _costs(self, groups: Ints, count: int) -> list[float]:
-        prices = [round(self._plan.prices.get(model[0], 0.0) * MICRO) for model in self._models]
+        prices = self._prices
         if not any(prices):
             return [0.0] * count
-        cells = groups[self._period] * len(prices) + self._model
+        cells = groups[self._period] * len(prices) + self._billed
         amounts = sums(cells, self._amount, count * len(prices)).tolist()
         return [
             sum(amounts[group * len(prices) + m] * price for m, price in enumerate(prices))
@@ -242,13 +266,13 @@ class _HourTable:
         )
 
 
-def _models(
+def _billed_as(
     periods: Sequence[AllocationPeriod], allocations: Iterable[HourAllocation]
-) -> list[tuple[str, ...]]:
-    """Return the GPU model of each allocation."""
-    usual = [(period.model,) for period in periods]
+) -> list[tuple[str, str]]:
+    """Return the GPU model and the source of each allocation."""
+    usual = [(period.model, period.source) for period in periods]
     known = {
-        (number, gpu): (model,)
+        (number, gpu): (model, period.source)
         for number, period in enumerate(periods)
         if period.models
         for gpu, model in zip(period.held, period.models, strict=True)
@@ -264,7 +288,7 @@ def _order(period: AllocationPeriod) -> tuple[float, str]:
     return (period.start, period.pod_uid)
 
 
-def _number(keys: list[tuple[str, ...]]) -> tuple[Ints, list[tuple[str, ...]]]:
+def _number(keys: Sequence[Key]) -> tuple[Ints, list[Key]]:
     """Return the position of each key among the sorted distinct keys, and those keys."""
     distinct = sorted(set(keys))
     numbers = {key: number for number, key in enumerate(distinct)}

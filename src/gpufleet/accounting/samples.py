@@ -5,7 +5,7 @@ was taken. A sample of a GPU without a known holder is attributed to no pod.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MIB = 1024 * 1024
+MAX_WATTS = 2500
+"""A higher reading is an error of the sensor; it could overflow the product with an hour and a GPU."""
 MAX_SAMPLES = 9_000_000
 """More samples per hour could overflow the sums: 9e6 x 100% x one GPU just fits into 64 bits."""
 
@@ -38,6 +40,12 @@ class Samples:
     """Bytes."""
     memory_total: Floats
     """Bytes."""
+    lowest: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """The lowest utilization that was read until the next time; empty if only the samples are known."""
+    highest: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """The highest."""
+    power: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """Watts; empty if none is known."""
 
     @property
     def any(self) -> bool:
@@ -70,6 +78,13 @@ class AttributedSamples:
     memory_used: Ints
     """MiB; -1 if there is no reading."""
     memory_total: Ints
+    lowest: Ints
+    """The lowest utilization until the next sample or the end of the allocation, as far as it is known."""
+    highest: Ints
+    energy: Ints
+    """Millijoules of each reading of power, whether or not there is one of utilization."""
+    energy_period: Ints
+    """The allocation period of each entry of `energy`."""
 
 
 def attribute(
@@ -91,19 +106,55 @@ def attribute(
     entry = np.repeat(np.arange(len(kept)), counts)
     column = np.arange(len(entry)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(low, counts)
     row_of = np.array(rows, dtype=np.int64)[entry] if len(entry) else np.zeros(0, dtype=np.int64)
+    energy_entry, energy = _energy(samples, columns, entry, row_of, column)
     values = samples.utilization[row_of, column] if len(entry) else np.zeros(0)
     present = np.isfinite(values)
     entry, column, row_of, values = entry[present], column[present], row_of[present], values[present]
     times = samples.times[column] if len(entry) else np.zeros(0, dtype=np.int64)
+    covered = np.minimum(end[entry], times + samples.step) - times
+    # Readings of a step with several holders can't be attributed to one of them.
+    whole = covered == samples.step
     return AttributedSamples(
         period=columns[entry, 0],
         column=column.astype(np.int64),
         ppm=columns[entry, 2],
-        covered=np.minimum(end[entry], times + samples.step) - times,
-        utilization=np.rint(values * PERCENT).astype(np.int64),
+        covered=covered,
+        utilization=_utilization(values),
         memory_used=_mebibytes(samples.memory_used, row_of, column),
         memory_total=_mebibytes(samples.memory_total, row_of, column),
+        lowest=_utilization(np.fmin(values, _readings(samples.lowest, row_of, column, whole))),
+        highest=_utilization(np.fmax(values, _readings(samples.highest, row_of, column, whole))),
+        energy=energy,
+        energy_period=columns[energy_entry, 0],
     )
+
+
+def _energy(samples: Samples, columns: Ints, entry: Ints, rows: Ints, column: Ints) -> tuple[Ints, Ints]:
+    """Return the entries with a reading of power, and the energy of each in millijoules.
+
+    A reading applies until the next one or the end of the allocation. It is rounded once, so that the sums of
+    any groups add up exactly.
+    """
+    if not len(entry) or not samples.power.size:
+        nothing = np.zeros(0, dtype=np.int64)
+        return nothing, nothing
+    watts = samples.power[rows, column]
+    known = np.isfinite(watts) & (watts >= 0) & (watts <= MAX_WATTS)
+    entry, times = entry[known], samples.times[column[known]]
+    covered = np.minimum(columns[entry, 4], times + samples.step) - times
+    milliwatts = np.rint(watts[known] * 1000).astype(np.int64)
+    picojoules = milliwatts * covered * columns[entry, 2]
+    return entry, (picojoules + 500_000_000) // 1_000_000_000
+
+
+def _utilization(values: Floats) -> Ints:
+    return np.rint(values * PERCENT).astype(np.int64)
+
+
+def _readings(matrix: Floats, rows: Ints, columns: Ints, known: NDArray[np.bool_]) -> Floats:
+    if not len(rows) or not matrix.size:
+        return np.full(len(rows), np.nan)
+    return np.where(known, matrix[rows, columns], np.nan)
 
 
 def _mebibytes(matrix: Floats, rows: Ints, columns: Ints) -> Ints:

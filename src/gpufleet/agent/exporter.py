@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import Metric
 
 from gpufleet.agent.monitor import Observation
 from gpufleet.model.device import DeviceProcess, DeviceReading
+from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.node import Health
 
 PREFIX = "nvidia_gpu_"
@@ -121,7 +122,7 @@ class Exporter:
         return iter(())
 
     def _gpu(self, index: int, uuid: str, model: str | None) -> tuple[str, ...]:
-        return (self._node, self._node, str(index), str(index), model or "", uuid)
+        return (self._node, self._node, str(index), str(index), canonical_model(model or ""), uuid)
 
     def _health(self, observation: Observation, labels: dict[str, tuple[str, ...]]) -> Metric:
         family = GaugeMetricFamily(

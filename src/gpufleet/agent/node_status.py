@@ -13,6 +13,7 @@ from gpufleet.gpus.topology import GpuPosition
 from gpufleet.kubernetes.crds.gpu_claim import MOST_GPUS
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus, MigInstanceStatus, NodeGpus
 from gpufleet.model import device as driver
+from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.node import Health
 
 Holders = Mapping[int, Collection[str]]
@@ -50,7 +51,7 @@ def _device(
         island=position.island if position else "",
         uuid=device.uuid,
         vendor=device.vendor.value,
-        model=device.model or "",
+        model=canonical_model(device.model or ""),
         memory_mib=device.memory_bytes // 2**20 if device.memory_bytes else None,
         pci_bus_id=device.pci_bus_id or "",
         numa_node=device.numa_node,

@@ -30,6 +30,7 @@ from gpufleet.runtime.settings import (
     StoreSettings,
 )
 from gpufleet.runtime.settings.groups import GROUPS as ALL_GROUPS
+from gpufleet.runtime.settings.prices import prices_by_model
 
 if TYPE_CHECKING:
     from gpufleet.runtime.process import Stopper
@@ -40,11 +41,12 @@ CLUSTER = "demo"
 _PRICES = {
     "NVIDIA_H200": 3.5,
     "NVIDIA_H100_80GB_HBM3": 2.8,
+    "NVIDIA_H100_NVL": 2.3,
     "NVIDIA_A100-SXM4-80GB": 1.6,
     "NVIDIA_L40S": 0.9,
     "AMD_Instinct_MI300X": 2.6,
 }
-"""Price of a GPU-hour in the simulated fleet, so that reports show costs."""
+"""Price of a GPU-hour in USD in the simulated fleet, so that reports show costs."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +94,10 @@ def demo_settings(settings: Settings) -> Settings:
         MetricsSettings(retention=(demo.days + 1) * 86_400),
         KubernetesSettings(kubeconfig=folder / "kubeconfig"),
         AccountingSettings(
-            label_keys=("team", "project"), annotation_keys=("finance/cost-center",), prices=dict(_PRICES)
+            label_keys=("team", "project"),
+            annotation_keys=("finance/cost-center",),
+            prices=prices_by_model(_PRICES),
+            currency="USD",
         ),
     )
     return own.with_clusters({CLUSTER: own.with_clusters({})})

@@ -16,12 +16,12 @@ import msgspec
 from gpufleet.demo.fake_servers import FakeServers
 from gpufleet.demo.history import (
     CHART_QUANTITIES,
-    MEMORY_HISTORY_SECONDS,
-    MEMORY_QUANTITIES,
     REQUIRED_QUANTITIES,
     Progress,
     history_seconds,
+    snapshot_times,
     write_readings,
+    write_snapshots,
     write_training,
 )
 from gpufleet.demo.objects.allocation_periods import allocation_periods
@@ -34,6 +34,7 @@ from gpufleet.kubernetes.crds.generate import definitions
 from gpufleet.model.reading import Quantity
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import (
+    AccountingSettings,
     DemoSettings,
     DockerSettings,
     KubernetesSettings,
@@ -41,6 +42,7 @@ from gpufleet.runtime.settings import (
     SlurmSettings,
     StoreSettings,
 )
+from gpufleet.server.wiring.accounting import rollup_plan, snapshot_step
 from gpufleet.server.wiring.components import Components
 from gpufleet.store import Store
 from kubelite import DirectStorage, KubeLite
@@ -117,14 +119,14 @@ class DemoFleet:
         """Write the missing history that the server needs before it starts."""
         missing = self._missing_history()
         await self._write_readings(store, missing, REQUIRED_QUANTITIES, progress)
-        recent = (max(missing[0], self._now - MEMORY_HISTORY_SECONDS), missing[1])
-        await self._write_readings(store, recent, MEMORY_QUANTITIES)
         await store.accounted.open(self._cluster, missing[0])
+        await store.observed.add(self._cluster, *missing)
         await store.allocation_periods.save(
             self._cluster, list(allocation_periods(self.simulation, *missing))
         )
         await store.capacity_periods.save(self._cluster, list(self.simulation.capacities(*missing)))
         await store.readings.append(self._cluster, self.simulation.readings_at(self._now))
+        await self._write_snapshots(store, self._snapshot_times(missing)[:1])
 
     async def start(self, components: Components) -> None:
         """Record the current readings and start the simulation in the background."""
@@ -144,6 +146,7 @@ class DemoFleet:
         return max(self._now - self._history_seconds, self._history_end()), self._now
 
     async def _write_remaining_history(self, store: Store, missing: tuple[float, float]) -> None:
+        await self._write_snapshots(store, self._snapshot_times(missing)[1:])
         await self._write_readings(store, missing, CHART_QUANTITIES)
         await write_training(self.simulation, store.training, self._cluster, *missing)
         self._save_history_end(self._now)
@@ -156,6 +159,17 @@ class DemoFleet:
         progress: Progress = lambda what, done, of: None,
     ) -> None:
         await write_readings(self.simulation, store.readings, self._cluster, span, quantities, progress)
+
+    def _snapshot_times(self, missing: tuple[float, float]) -> list[int]:
+        return snapshot_times(*missing, snapshot_step(self._accounting))
+
+    async def _write_snapshots(self, store: Store, times: list[int]) -> None:
+        plan = rollup_plan(self._accounting)
+        await write_snapshots(self.simulation, store.snapshots, self._cluster, times, plan)
+
+    @property
+    def _accounting(self) -> AccountingSettings:
+        return self._settings.clusters[self._cluster][AccountingSettings]
 
     async def _run_simulation(self, metrics: EmbeddedMetrics) -> None:
         while True:

@@ -5,26 +5,27 @@ fleets get a shorter history, so that the number of values, and the time to star
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from gpufleet.accounting.hour_readings import SAMPLED, pack_readings
+from gpufleet.accounting.rollup import RollupPlan
+from gpufleet.accounting.snapshot import snapshot
+from gpufleet.demo.objects.allocation_periods import allocation_periods
 from gpufleet.demo.simulation.hardware import DAY
 from gpufleet.demo.simulation.simulation import TICK, Simulation
 from gpufleet.demo.simulation.training import training_points
-from gpufleet.model.reading import Column, Quantity
+from gpufleet.model.reading import Column, Quantity, Readings
 from gpufleet.store.chunks import ReadingGrid
 from gpufleet.store.readings import CHUNK_SECONDS, ReadingStore
+from gpufleet.store.snapshots import SnapshotStore
 from gpufleet.store.training import TrainingStore
 
-REQUIRED_QUANTITIES = frozenset({Quantity.UTILIZATION})
+REQUIRED_QUANTITIES = frozenset(SAMPLED)
 """Quantities that accounting needs. The demo starts only after they are written."""
 
-MEMORY_QUANTITIES = frozenset({Quantity.MEMORY_USED, Quantity.MEMORY_TOTAL})
-MEMORY_HISTORY_SECONDS = 2 * DAY
-"""Accounting uses memory too, but its whole history would double the time to start."""
-
-CHART_QUANTITIES = frozenset({Quantity.MEMORY_UTILIZATION, Quantity.POWER})
+CHART_QUANTITIES = frozenset({Quantity.MEMORY_UTILIZATION, Quantity.POWER}) - REQUIRED_QUANTITIES
 """Additional quantities in the charts of workloads."""
 
 RECENT_SECONDS = 6 * 3600.0
@@ -67,6 +68,30 @@ async def write_training(
         points = list(training_points(run, start, end, TRAINING_STEP))
         if points:
             await store.append(cluster, run.uid, points)
+
+
+def snapshot_times(start: float, end: float, step: int) -> list[int]:
+    """Return the times of the snapshots between `start` and `end`, newest first: older ones once an hour."""
+    first, last = -int(-start // step) * step, int(end // step) * step
+    return [at for at in range(last, first - 1, -step) if at >= end - RECENT_SECONDS or at % 3600 == 0]
+
+
+async def write_snapshots(
+    simulation: Simulation, store: SnapshotStore, cluster: str, times: Iterable[int], plan: RollupPlan
+) -> None:
+    """Write the snapshots that a server would have taken at these times."""
+    for at in times:
+        readings = await asyncio.to_thread(_sampled_readings, simulation, at)
+        periods = list(allocation_periods(simulation, at, at + 1))
+        taken = snapshot(at, periods, list(simulation.capacities(at, at + 1)), readings, plan)
+        await store.save(cluster, at, *taken, pack_readings(readings, at))
+
+
+def _sampled_readings(simulation: Simulation, at: float) -> Readings:
+    measured = simulation.measure(np.array([float(at)]), REQUIRED_QUANTITIES)
+    values = {quantity: grid[:, 0] for quantity, grid in measured.items()}
+    times = {quantity: np.where(np.isnan(column), np.nan, at) for quantity, column in values.items()}
+    return Readings(at, simulation.gpus, values, times)
 
 
 def _chunks(start: float, end: float) -> Iterator[tuple[float, float]]:

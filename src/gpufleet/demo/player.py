@@ -2,7 +2,8 @@
 
 Each update writes only what has changed since the last one: the objects of runs that started, moved
 to another phase or ended, and the GpuNodeStatus of the affected nodes. Changes that users make
-through the API stay until the simulation changes the same object.
+through the API stay until the simulation changes the same object. The pods and claims have the form that
+webhook and scheduler would give them.
 
 User pods take precedence. A run whose GPUs are leased to a user pod waits until they are free, and
 is cancelled if its time ends first. A deleted pod of a run is recreated, as its controller would; a
@@ -15,10 +16,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from gpufleet.demo.history import Progress
-from gpufleet.demo.objects.identities import Json, Phase, phase_at, pods_of
+from gpufleet.demo.objects.claims import claim, parsed
+from gpufleet.demo.objects.identities import Json, Phase, phase_at, pods_of, uses_claims
 from gpufleet.demo.objects.nodes import custom_resource_definitions, gpu_node_status, node, team_namespaces
-from gpufleet.demo.objects.owners import cron_job
-from gpufleet.demo.objects.workloads import workload_objects
+from gpufleet.demo.objects.owners import Replicas, cron_job, replicas_of
+from gpufleet.demo.objects.workloads import owner_objects, workload_objects
+from gpufleet.demo.occupancy import HOLDING, Occupancy
+from gpufleet.demo.pending_reasons import PendingReasons
 from gpufleet.demo.simulation.simulation import Simulation
 from gpufleet.demo.simulation.timeline import Run
 from gpufleet.demo.user_pods import UserPods
@@ -28,7 +32,7 @@ _BATCH = 200
 Key = tuple[int, int]
 """The slot and cell numbers of a run."""
 
-_HOLDING = (Phase.STARTING, Phase.RUNNING)
+_SCALED = ("Deployment", "StatefulSet")
 
 
 class Player:
@@ -41,7 +45,6 @@ class Player:
         self._simulation = simulation
         self._storage = storage
         self._keep = keep
-        self._lease_namespace = lease_namespace
         self._slots = tuple(slot for slot in simulation.slots if slot.role.source == "k8s")
         self._machines = tuple(m for m in simulation.hardware.machines if m.source == "k8s")
         self._shown: dict[Key, tuple[Run, Phase]] = {}
@@ -49,9 +52,15 @@ class Player:
         self._cancelled: set[Key] = set()
         self._pod_runs: dict[str, Key] = {}
         self._node_states: dict[int, tuple[bool, int | None]] = {}
-        self._gpu_users: dict[int, dict[int, list[str]]] = {}
         self._cron_jobs: set[int] = set()
+        self._notes: dict[Key, str] = {}
+        """Why pending runs are pending."""
+        self._replicas: dict[Key, Replicas] = {}
+        """By the run that the additional replicas belong to."""
+        self._pools = {p.node: slot.pool for slot in self._slots if slot.pool for p in slot.positions}
+        self._reasons = PendingReasons()
         self.user_pods = UserPods(storage, simulation.hardware, self._pod_runs)
+        self._occupancy = Occupancy(simulation.hardware, lease_namespace, self.user_pods)
 
     async def start(self, at: float, progress: Progress = lambda what, done, of: None) -> None:
         """Create the definitions and namespaces, and the objects at the first moment."""
@@ -60,34 +69,42 @@ class Player:
 
     async def update(self, at: float, progress: Progress = lambda what, done, of: None) -> int:
         """Write what has changed since the last update and return the number of objects."""
-        changed_nodes: set[int] = set()
-        remove: list[Json] = self._handle_deleted_pods(changed_nodes)
-        put = self._update_nodes(at, changed_nodes)
+        remove: list[Json] = self._handle_deleted_pods()
+        nodes = self._update_nodes(at)
+        cron_jobs: list[Json] = []
+        changed: set[Key] = set()
         now = {_key(run): run for run in self._visible_runs(at)}
         for key in self._shown.keys() - now.keys():
-            remove += self._remove_run(key, changed_nodes)
+            remove += self._remove_run(key)
         for key, run in now.items():
             run, phase = self._reschedule(key, run, at)
             before = self._shown.get(key)
             if before is not None and before[1] is phase:
                 continue
-            put += self._run_objects(run, phase)
             if before is not None and phase is Phase.FINISHED:
-                remove += [
-                    item for item in self._run_objects(*before) if item["kind"] in ("Lease", "GpuClaim")
-                ]
-            self._add_cron_job(run, put)
-            self._release_gpus(run, before[1] if before else None, changed_nodes)
-            self._occupy_gpus(run, phase, changed_nodes)
+                remove += [item for item in self._run_objects(key, *before) if item["kind"] == "GpuClaim"]
+            self._add_cron_job(run, cron_jobs)
+            self._occupancy.release(run, before[1] if before else None)
+            self._occupancy.occupy(run, phase)
             self._shown[key] = run, phase
-        statuses = self._node_statuses(at, changed_nodes)
-        await self._write(put + statuses, remove, progress)
-        return len(put) + len(remove) + len(statuses)
+            changed.add(key)
+        statuses = self._node_statuses(at)
+        changed |= self._update_notes(changed, nodes_changed=bool(statuses))
+        owners = self._update_replicas(changed)
+        leases, unused_leases = self._occupancy.lease_changes()
+        objects = [
+            item for key in now if key in changed for item in self._run_objects(key, *self._shown[key])
+        ]
+        # Leases come before their pods, because the scheduler recreates leases missing under a running pod.
+        put = [*nodes, *cron_jobs, *leases, *owners, *objects, *statuses]
+        remove += unused_leases
+        await self._write(put, remove, progress)
+        return len(put) + len(remove)
 
     def update_user_pods(self, at: float) -> float | None:
         """Act as kubelet for user pods. Return when the next step is due, or None."""
         due = self.user_pods.reconcile(at)
-        self._storage.put(self._node_statuses(at, set()))
+        self._storage.put(self._node_statuses(at))
         return due
 
     def runs(self, start: float, end: float) -> Iterator[Run]:
@@ -97,36 +114,60 @@ class Player:
                 yield self._rescheduled.get(_key(run), run)
         yield from self.user_pods.runs()
 
-    def _node_statuses(self, at: float, changed_nodes: set[int]) -> list[Json]:
+    def _node_statuses(self, at: float) -> list[Json]:
         """Return the GpuNodeStatus of nodes that the simulation or users changed."""
         hardware = self._simulation.hardware
-        numbers, self.user_pods.changed_nodes = changed_nodes | self.user_pods.changed_nodes, set()
         found = []
-        for number in sorted(numbers):
-            gpu_holders = {
-                gpu: uids for (node, gpu), uids in self.user_pods.gpu_holders.items() if node == number
-            }
-            users = {**self._gpu_users.get(number, {}), **gpu_holders}
-            found.append(gpu_node_status(hardware.machines[number], hardware, at, users))
+        for number in sorted(self._occupancy.take_changed_nodes()):
+            status = gpu_node_status(hardware.machines[number], hardware, at, self._occupancy.users(number))
+            self._reasons.put_report(status)
+            found.append(status)
         return found
+
+    def _update_notes(self, changed: set[Key], *, nodes_changed: bool) -> set[Key]:
+        """Find out why pending runs are pending. Return those whose reason has changed."""
+        waiting = {key: run for key, (run, phase) in self._shown.items() if phase is Phase.WAITING}
+        before, self._notes = self._notes, {}
+        for key, run in waiting.items():
+            known = before.get(key, "")
+            if nodes_changed or key in changed:
+                pods = pods_of(run)
+                self._notes[key] = (
+                    self._reasons.note(parsed(claim(run, pods)), len(pods)) if uses_claims(run) else ""
+                )
+            else:
+                self._notes[key] = known
+        return {key for key, note in self._notes.items() if note != before.get(key, "")}
+
+    def _update_replicas(self, changed: set[Key]) -> list[Json]:
+        """Count the replicas of workloads that are scaled. Return their owners, unless they are written anyway."""
+        before, self._replicas = self._replicas, {}
+        for run, phase in self._shown.values():
+            if run.kind in _SCALED:
+                key, own = _key(run.base or run), replicas_of(run, phase)
+                total, ready = self._replicas.get(key, (0, 0))
+                self._replicas[key] = Replicas(total + own.total, ready + own.ready)
+        scaled = [key for key, count in self._replicas.items() if before.get(key, count) != count]
+        return [
+            item
+            for key in scaled
+            if key in self._shown and key not in changed
+            for item in owner_objects(*self._shown[key], self._replicas[key])
+        ]
 
     def _reschedule(self, key: Key, run: Run, at: float) -> tuple[Run, Phase]:
         """Return the run and its phase, delayed while user pods hold its GPUs."""
         phase = phase_at(run, at)
         delayed = key in self._rescheduled and run.bound == math.inf
-        held = key in self._shown and self._shown[key][1] in _HOLDING
-        if not delayed and (held or phase not in _HOLDING):
+        held = key in self._shown and self._shown[key][1] in HOLDING
+        if not delayed and (held or phase not in HOLDING):
             return run, phase
-        blocked = any(
-            (position.node, gpu) in self.user_pods.gpu_holders
-            for position in run.slot.positions
-            for gpu in position.gpus
-        )
+        blocked = any(self.user_pods.blocks(position) for position in run.slot.positions)
         if blocked or delayed:
             run = self._rescheduled[key] = replace(run, bound=math.inf if blocked else float(math.floor(at)))
         return run, phase_at(run, at)
 
-    def _handle_deleted_pods(self, changed_nodes: set[int]) -> list[Json]:
+    def _handle_deleted_pods(self) -> list[Json]:
         """Handle pods of runs that were deleted through the API. Return the objects to remove."""
         remove: list[Json] = []
         deleted, self.user_pods.deleted_pods = self.user_pods.deleted_pods, set()
@@ -136,20 +177,20 @@ class Player:
                 continue
             if run.kind == "Pod":
                 self._cancelled.add(key)
-                remove += self._remove_run(key, changed_nodes)
+                remove += self._remove_run(key)
             else:
                 # It restarts now: leases and accounting must show that it had no GPUs in between.
-                self._release_gpus(run, phase, changed_nodes)
+                self._occupancy.release(run, phase)
                 del self._shown[key]
                 self._rescheduled[key] = replace(run, bound=math.inf)
         return remove
 
-    def _remove_run(self, key: Key, changed_nodes: set[int]) -> list[Json]:
+    def _remove_run(self, key: Key) -> list[Json]:
         """Stop showing a run. Return its objects, to be removed."""
         run, phase = self._shown.pop(key)
         self._rescheduled.pop(key, None)
-        self._release_gpus(run, phase, changed_nodes)
-        objects = self._run_objects(run, phase)[::-1]
+        self._occupancy.release(run, phase)
+        objects = self._run_objects(key, run, phase)[::-1]
         for pod in pods_of(run):
             self._pod_runs.pop(pod.uid, None)
         return objects
@@ -163,42 +204,27 @@ class Player:
             if visible and not never_ran and _key(run) not in self._cancelled:
                 yield actual
 
-    def _run_objects(self, run: Run, phase: Phase) -> list[Json]:
-        self._pod_runs.update((pod.uid, _key(run)) for pod in pods_of(run))
-        return workload_objects(run, phase, self._simulation.hardware, self._lease_namespace)
+    def _run_objects(self, key: Key, run: Run, phase: Phase) -> list[Json]:
+        self._pod_runs.update((pod.uid, key) for pod in pods_of(run))
+        hardware, note = self._simulation.hardware, self._notes.get(key, "")
+        return workload_objects(run, phase, hardware, self._replicas.get(key), note)
 
-    def _update_nodes(self, at: float, changed_nodes: set[int]) -> list[Json]:
+    def _update_nodes(self, at: float) -> list[Json]:
         """Return nodes that are new, went down, came back, lost a GPU or got it back."""
         hardware, changed = self._simulation.hardware, []
         for machine in self._machines:
             state = (hardware.is_down(machine, at), hardware.lost_gpu(machine, at))
             if self._node_states.get(machine.number) != state:
                 self._node_states[machine.number] = state
-                changed_nodes.add(machine.number)
-                changed.append(node(machine, hardware, at))
+                self._occupancy.changed_nodes.add(machine.number)
+                changed.append(node(machine, hardware, at, self._pools.get(machine.number, "")))
+                self._reasons.put_node(changed[-1])
         return changed
 
     def _add_cron_job(self, run: Run, put: list[Json]) -> None:
         if run.kind == "CronJob" and run.slot.number not in self._cron_jobs:
             self._cron_jobs.add(run.slot.number)
             put.append(cron_job(run))
-
-    def _release_gpus(self, run: Run, phase: Phase | None, changed_nodes: set[int]) -> None:
-        """Mark the GPUs of a run as unused, if it held any."""
-        if phase in _HOLDING:
-            for pod in pods_of(run):
-                users = self._gpu_users.get(pod.position.node, {})
-                for gpu in pod.position.gpus:
-                    if users.get(gpu) == [pod.uid]:
-                        del users[gpu]
-                changed_nodes.add(pod.position.node)
-
-    def _occupy_gpus(self, run: Run, phase: Phase, changed_nodes: set[int]) -> None:
-        if phase in _HOLDING:
-            for pod in pods_of(run):
-                users = self._gpu_users.setdefault(pod.position.node, {})
-                users.update({gpu: [pod.uid] for gpu in pod.position.gpus})
-                changed_nodes.add(pod.position.node)
 
     async def _write(self, put: list[Json], remove: list[Json], progress: Progress) -> None:
         """Write in batches, so that other tasks run in between.

@@ -15,8 +15,8 @@ from gpufleet.demo.simulation.hardware import Hardware, Machine
 from gpufleet.demo.simulation.teams import Project, Team
 from gpufleet.demo.simulation.timeline import ROLES, STARTUP, Run, Slot, SlotPosition
 from gpufleet.kubernetes.allocation import parse_allocation
-from gpufleet.kubernetes.annotations import ALLOCATED
-from gpufleet.kubernetes.leases import read_lease
+from gpufleet.kubernetes.annotations import ALLOCATED, VISIBLE
+from gpufleet.kubernetes.leases import LeaseHolder, read_lease
 from gpufleet.kubernetes.objects import Lease
 from kubelite import DirectStorage
 
@@ -32,6 +32,8 @@ class UserPods:
     def __init__(self, storage: DirectStorage, hardware: Hardware, simulated: Container[str]) -> None:
         self.gpu_holders: dict[tuple[int, int], tuple[str, ...]] = {}
         """Uids of the user pods that hold a GPU, by node number and GPU index."""
+        self.lease_holders: dict[tuple[int, int], dict[str, LeaseHolder]] = {}
+        """The same pods with their share of the GPU."""
         self.changed_nodes: set[int] = set()
         """Numbers of the nodes whose holders have changed."""
         self.deleted_pods: set[str] = set()
@@ -61,6 +63,17 @@ class UserPods:
                 if gpus := tuple(sorted({gpu for gpu in allocated.gpus if gpu < machine.gpus})):
                     yield _as_run(pod, machine, gpus, self._phase_since.get(uid, 0.0))
 
+    def blocks(self, position: SlotPosition) -> bool:
+        """Return whether user pods hold what a run of the simulation needs."""
+        holders = [
+            holder
+            for gpu in position.gpus
+            for holder in self.lease_holders.get((position.node, gpu), {}).values()
+        ]
+        if position.part is None:
+            return bool(holders)
+        return any(holder.milli or str(position.part.id) in holder.instances for holder in holders)
+
     def _on_pod(self, pod: Json, deleted: bool) -> None:
         meta = pod["metadata"]
         uid, simulated = meta["uid"], meta["uid"] in self._simulated
@@ -86,12 +99,13 @@ class UserPods:
         if lease is None or machine is None:
             return
         key = (machine.number, lease.gpu)
-        holders = () if deleted else tuple(uid for uid in lease.holders if uid not in self._simulated)
+        users = {} if deleted else {u: h for u, h in lease.holders.items() if u not in self._simulated}
+        holders = tuple(users)
         if self.gpu_holders.get(key, ()) == holders:
             return
-        self.gpu_holders[key] = holders
+        self.gpu_holders[key], self.lease_holders[key] = holders, users
         if not holders:
-            del self.gpu_holders[key]
+            del self.gpu_holders[key], self.lease_holders[key]
         self.changed_nodes.add(machine.number)
         self.changed.set()
 
@@ -172,8 +186,11 @@ def _as_run(pod: Json, machine: Machine, gpus: tuple[int, ...], started: float) 
     namespace = meta.get("namespace", "")
     command = " ".join([*(container.get("command") or ()), *(container.get("args") or ())])
     role = ROLES["batch"]
+    visible = meta.get("annotations", {}).get(VISIBLE, "").split(",")
+    parts = [part for gpu in gpus for part in machine.mig_parts(gpu) if part.uuid in visible]
+    position = SlotPosition(machine.number, gpus, parts[0] if parts else None)
     return Run(
-        slot=Slot(0, role, machine.model, (SlotPosition(machine.number, gpus),), 1.0, 0.0, 0),
+        slot=Slot(0, role, machine.model, (position,), 1.0, 0.0, 0),
         number=int(meta["uid"][:8], 16),
         kind="Pod",
         team=Team(namespace, namespace, "", ("root",)),

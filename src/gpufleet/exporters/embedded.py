@@ -14,11 +14,13 @@ from typing import TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from gpufleet.errors import MetricsUnavailable, StoreUnavailable
 from gpufleet.model.metric_source import MetricHealth, SourceHealth, check_span
 from gpufleet.model.reading import (
     Column,
+    ExtremeBlock,
     GpuRef,
     GpuSeries,
     Processes,
@@ -44,6 +46,7 @@ _COMPACT_EVERY = 900.0
 _BLOCK = 3600.0
 """Seconds of samples that are held in memory at a time."""
 
+_EMPTY = "no metric source is configured (PROMETHEUS_URL), and no readings are recorded"
 _PROCESSES, _STORAGE, _RDMA = "processes", "storage", "rdma"
 _log = get_logger("metrics")
 T = TypeVar("T")
@@ -170,6 +173,21 @@ class EmbeddedMetrics:
                 rows: list[int] = np.flatnonzero(~np.isnan(values).all(axis=1)).tolist()
                 yield SampleBlock(tuple(found[row].gpu for row in rows), grid, values[rows])
 
+    async def extremes(
+        self, quantity: Quantity, start: float, end: float, step: float
+    ) -> AsyncIterator[ExtremeBlock]:
+        """Yield the lowest and highest reading of all GPUs in each step before `end`, in blocks of an hour."""
+        check_span(start, start + step, step)
+        per_block = max(1, int(_BLOCK / step))
+        total = max(0, int(np.ceil((end - start) / step - 1e-9)))
+        for first in range(0, total, per_block):
+            edges = _steps(start, step, first, min(first + per_block, total) + 1)
+            found = await self._stored_samples(quantity, float(edges[0]), float(edges[-1]), None)
+            if found:
+                extremes = np.stack([in_steps(series, edges) for series in found])
+                gpus = tuple(series.gpu for series in found)
+                yield ExtremeBlock(gpus, edges[:-1], extremes[:, 0], extremes[:, 1])
+
     async def training(
         self, workload_uid: str, start: float, end: float, controllers: Collection[str] = ()
     ) -> Sequence[TrainingPoint]:
@@ -183,7 +201,7 @@ class EmbeddedMetrics:
         """Return whether the last access to the store succeeded."""
         health = MetricHealth(self._success, self._error)
         return SourceHealth(
-            not self._error, self._success, self._last_error, {"readings": health}, ("embedded",)
+            not self._error, self._success, self._last_error, {"readings": health}, ("embedded",), _EMPTY
         )
 
     async def _stored_samples(
@@ -242,3 +260,15 @@ def at_steps(series: GpuSeries, grid: Column) -> Column:
     places[~known] = 0
     fresh = known & (grid - series.times[places] < LOOKBACK)
     return np.where(fresh, series.values[places], np.nan)
+
+
+def in_steps(series: GpuSeries, edges: Column) -> NDArray[np.float64]:
+    """Return the lowest and the highest reading between each two `edges`, the first included; NaN if none."""
+    places = np.searchsorted(series.times, edges, side="left")
+    found = np.full((2, len(edges) - 1), np.nan)
+    present = np.flatnonzero(places[:-1] < places[1:])
+    if len(present):
+        values = series.values[: places[-1]]
+        found[0, present] = np.fmin.reduceat(values, places[:-1][present])
+        found[1, present] = np.fmax.reduceat(values, places[:-1][present])
+    return found

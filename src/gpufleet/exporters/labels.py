@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from gpufleet.exporters.known_exporters import NODE_LABELS, ExporterDefinition
+from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.reading import GpuIdentity, GpuRef, GpuUser
 
 Labels = Mapping[str, str]
@@ -47,7 +48,7 @@ def identify(exporter: ExporterDefinition, labels: Labels) -> GpuIdentity | None
     index = next((i for name in exporter.index if (i := gpu_index(labels.get(name, ""))) is not None), None)
     if not node or index is None:
         return None
-    model = _first(exporter.model, labels)
+    model = canonical_model(_first(exporter.model, labels))
     return GpuIdentity(
         ref=GpuRef(node, index, _partition(exporter, labels)),
         uuid=canonical_uuid(_first(exporter.uuid, labels), exporter.vendor or vendor_of(model)),

@@ -65,6 +65,10 @@ class AllocationPeriods:
         """Return the periods that have not ended."""
         return [period for period, _ in self._open.values()]
 
+    def last_closed(self, pod_uid: str) -> AllocationPeriod | None:
+        """Return the last period of a pod that ended, if it is still in memory."""
+        return self._closed.get(pod_uid)
+
     def adopt(self, periods: Iterable[AllocationPeriod]) -> None:
         """Continue these periods of an earlier run, for pods that still hold GPUs."""
         for period in periods:

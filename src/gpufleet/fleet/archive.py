@@ -7,7 +7,7 @@ notified of those that enter the archive and of those that drop out of it.
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from gpufleet.fleet.hierarchy import ObjectTree
+from gpufleet.fleet.hierarchy import ObjectTree, uids_below
 from gpufleet.fleet.workload_summary import Workload
 
 MAX_ARCHIVED = 20_000
@@ -30,6 +30,8 @@ class Archive:
         self._notify = notify
         self._records: dict[str, WorkloadRecord] = {}
         self._new: list[WorkloadRecord] = []
+        self._roots: dict[str, str] = {}
+        """The uid of the archived workload by the uid of each object below it."""
 
     @property
     def records(self) -> Mapping[str, WorkloadRecord]:
@@ -39,19 +41,25 @@ class Archive:
     def put(self, record: WorkloadRecord) -> None:
         """Add a workload that ended, and drop the oldest if the archive is full."""
         uid = record.workload.uid
-        self._records.pop(uid, None)
-        self._records[uid] = record
+        self._remove(uid)
+        self._add(record)
         self._new.append(record)
         while len(self._records) > self._size:
             oldest = next(iter(self._records))
-            del self._records[oldest]
+            self._remove(oldest)
             self._notify(oldest)
 
     def restore(self, ended: Iterable[WorkloadRecord]) -> None:
         """Add workloads of an earlier run, the oldest first."""
         for record in ended:
-            self._records.setdefault(record.workload.uid, record)
+            if record.workload.uid not in self._records:
+                self._add(record)
             self._notify(record.workload.uid)
+
+    def record_with(self, uid: str) -> WorkloadRecord | None:
+        """Return the archived workload that has an object of that uid below it."""
+        root = self._roots.get(uid)
+        return self._records.get(root) if root is not None else None
 
     def drain(self) -> list[WorkloadRecord]:
         """Return the workloads that were put since the last call."""
@@ -61,3 +69,13 @@ class Archive:
     def requeue(self, ended: Iterable[WorkloadRecord]) -> None:
         """Put back drained workloads that could not be stored."""
         self._new[:0] = ended
+
+    def _add(self, record: WorkloadRecord) -> None:
+        self._records[record.workload.uid] = record
+        self._roots.update(dict.fromkeys(uids_below(record.tree), record.workload.uid))
+
+    def _remove(self, uid: str) -> None:
+        record = self._records.pop(uid, None)
+        if record is not None:
+            for below in uids_below(record.tree):
+                self._roots.pop(below, None)

@@ -5,14 +5,16 @@ others are not affected.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpufleet.errors import GpufleetError, NotFound, Unavailable
+from gpufleet.fleet.gpu_series import read_series
 from gpufleet.fleet.listing import Listing
+from gpufleet.fleet.metric_nodes import MetricNodes
 from gpufleet.fleet.state import Fleet
 from gpufleet.model.metric_source import MetricSource
-from gpufleet.model.reading import Processes
+from gpufleet.model.reading import GpuRef, GpuSeries, Processes, Quantity
 from gpufleet.runtime.logs import get_logger
 
 _log = get_logger("fleet")
@@ -34,10 +36,18 @@ class Cluster:
     """Set after the first read of the metric source, whether or not it succeeded."""
     unsynced_reason: Callable[[], str] = str
     """Return why none of its sources is synced yet; empty once one is, or if there is none."""
+    metric_nodes: MetricNodes | None = None
+    """Puts the nodes in the readings into the fleet, if no other source does."""
 
     async def processes(self) -> Processes:
         """Return the processes on the GPUs, under the fleet's node names."""
         return self.fleet.node_names.resolve_processes(await self.metrics.processes())
+
+    async def series(
+        self, quantity: Quantity, gpus: Collection[GpuRef], start: float, end: float, step: float
+    ) -> Sequence[GpuSeries]:
+        """Return one quantity of some GPUs over time, under the fleet's node names and not in the future."""
+        return await read_series(self.fleet, self.metrics, quantity, gpus, start, end, step)
 
     async def refresh_readings(
         self,
@@ -53,6 +63,9 @@ class Cluster:
             before = self.fleet.gpu_columns.readings.taken_at
             try:
                 readings = await self.metrics.latest()
+                if self.metric_nodes is not None:
+                    for _ in self.metric_nodes.update(readings):
+                        await asyncio.sleep(0)
                 for _ in self.fleet.put_readings_steps(readings):
                     await asyncio.sleep(0)  # serve requests between two steps
                 if readings.taken_at > before:

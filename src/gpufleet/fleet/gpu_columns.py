@@ -61,6 +61,15 @@ class GpuColumns:
         known = self._nodes.get(node, {})
         return [known[index] for index in indices if index in known]
 
+    def exporter_index(self, node: str, index: int) -> int:
+        """Return the index that the exporter of the readings uses for a GPU; the same if it has none."""
+        slot = self._nodes.get(node, {}).get(index)
+        uuid = self._uuids[slot] if slot is not None else ""
+        if not uuid:
+            return index
+        named = (self.readings.gpus[row] for row in self.readings.rows_of(node))
+        return next((gpu.ref.index for gpu in named if gpu.uuid == uuid and not gpu.ref.partition), index)
+
     def put_node(self, view: NodeView) -> None:
         """Give the GPUs of a node slots and record which are allocated."""
         name = view.node.name

@@ -1,5 +1,6 @@
 """The objects of a workload as a tree: what controls what, down to the pods."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpufleet.fleet.ownership import Ownership
@@ -34,3 +35,17 @@ def object_tree(ownership: Ownership, uid: str, above: frozenset[str] = frozense
     if reference is None:
         return ObjectTree(uid, "", uid, namespace, ordered)
     return ObjectTree(uid, reference.kind, reference.name, namespace, ordered)
+
+
+def uids_below(tree: ObjectTree) -> Iterator[str]:
+    """Yield the uids of all objects below the top of the tree."""
+    for child in tree.children:
+        yield child.uid
+        yield from uids_below(child)
+
+
+def subtree(tree: ObjectTree, uid: str) -> ObjectTree | None:
+    """Return the part of the tree whose top is the object with that uid, if it is in the tree."""
+    if tree.uid == uid:
+        return tree
+    return next((found for child in tree.children if (found := subtree(child, uid)) is not None), None)

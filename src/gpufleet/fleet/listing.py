@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workload_summary import Workload
+from gpufleet.model.gpu_models import accepted_models
 
 MAX_STALENESS = 0.25
 MAX_CACHED = 64
@@ -31,10 +32,12 @@ class Filter(NamedTuple):
     namespace: str = ""
     status: str = ""
     source: str = ""
+    model: str = ""
+    """A GPU model that it holds, held or waits for, in any spelling."""
 
     def predicate(self) -> Callable[[Workload], bool]:
-        """Return a fast check whether a workload passes, for thousands of calls."""
-        name, kind, namespace, status, source = self.name.casefold(), *self[1:]
+        """Return a fast check whether a workload passes all but the model, for thousands of calls."""
+        name, kind, namespace, status, source = self.name.casefold(), *self[1:5]
 
         def accepts(workload: Workload) -> bool:
             return (
@@ -145,6 +148,14 @@ class Listing:
         ended = self._fleet.ended().get(uid)
         return ended.workload if ended is not None else None
 
+    def _models(self, workload: Workload) -> frozenset[str]:
+        """Return the models that a workload holds or held, or those that it accepts while it holds none."""
+        ended = self._fleet.ended().get(workload.uid) if workload.gone else None
+        held = ended.models if ended else self._fleet.gpu_models(workload.counted)
+        if held:
+            return frozenset(held)
+        return frozenset().union(*(accepted_models(model) for model in workload.models_requested))
+
     def _filtered(self, order: str, filters: Filter) -> list[Workload]:
         now = self._clock()
         cached = self._cache.get((order, filters))
@@ -152,11 +163,12 @@ class Listing:
             return cached[2]
         existing, ended = self._fleet.workloads(), self._fleet.ended()
         accepts = filters.predicate()
+        models = accepted_models(filters.model) if filters.model else frozenset()
         rows = []
         base_order = self._orders.get(order, self._orders["start_at"])
         for key in base_order.sorted:
             workload = existing.get(key[-1]) or ended[key[-1]].workload
-            if accepts(workload):
+            if accepts(workload) and (not models or models & self._models(workload)):
                 rows.append(workload)
         if order in _SORTED_ON_DEMAND:
             rows.sort(key=_SORTED_ON_DEMAND[order])

@@ -1,13 +1,16 @@
 """Find one workload by uid, running or ended, and the GPUs that it holds or held."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpufleet.errors import NotFound
 from gpufleet.fleet.archive import WorkloadRecord
-from gpufleet.fleet.hierarchy import ObjectTree
+from gpufleet.fleet.hierarchy import ObjectTree, subtree, uids_below
 from gpufleet.fleet.state import Fleet
-from gpufleet.fleet.workload_summary import Workload
+from gpufleet.fleet.workload_summary import Workload, summarise
+from gpufleet.model.periods import AllocationPeriod
 from gpufleet.model.reading import GpuRef
+from gpufleet.model.workload import FleetPod, OwnerRef
 
 
 class AllocatedGpu(NamedTuple):
@@ -19,14 +22,45 @@ class AllocatedGpu(NamedTuple):
 
 
 def find_workload(fleet: Fleet, uid: str) -> WorkloadRecord:
-    """Return the workload with that uid. Raise NotFound if the fleet does not know it."""
+    """Return the workload with that uid, or the object below one as if it were a workload.
+
+    Raise NotFound if the fleet does not know it.
+    """
     workload = fleet.workloads().get(uid)
     if workload is not None:
         return WorkloadRecord(workload, fleet.object_tree(uid), fleet.gpu_models(workload.counted))
-    ended = fleet.ended().get(uid)
-    if ended is None:
+    found = fleet.ended().get(uid) or _object_below(fleet, uid) or _ended_object_below(fleet, uid)
+    if found is None:
         raise NotFound(f"Workload with UID '{uid[:64]}' not found")
-    return ended
+    return found
+
+
+def _object_below(fleet: Fleet, uid: str) -> WorkloadRecord | None:
+    """Return an object below an existing workload, such as a pod or a ReplicaSet."""
+    ownership = fleet.ownership
+    known = uid in ownership.pods or uid in ownership.owners
+    if not known or ownership.root_of(uid) not in fleet.workloads():
+        return None
+    tree = fleet.object_tree(uid)
+    pods = [ownership.pods[each] for each in (uid, *uids_below(tree)) if each in ownership.pods]
+    live = [pod for pod in pods if not ownership.is_gone(pod.uid)]
+    past = [pod for pod in pods if ownership.is_gone(pod.uid)]
+    gone = ownership.is_gone(uid)
+    workload = summarise(uid, ownership.owners.get(uid), None, live, past, gone)
+    return WorkloadRecord(workload, tree, fleet.gpu_models(workload.counted))
+
+
+def _ended_object_below(fleet: Fleet, uid: str) -> WorkloadRecord | None:
+    """Return an object below an ended workload, from its pods: its own labels are not kept."""
+    record = fleet.ended_with(uid)
+    tree = subtree(record.tree, uid) if record is not None else None
+    if record is None or tree is None:
+        return None
+    uids = {uid, *uids_below(tree)}
+    pods = [pod for pod in record.workload.pods if pod.uid in uids]
+    reference = OwnerRef(uid, tree.kind, tree.name)
+    workload = summarise(uid, None, reference, [], pods, gone=True)
+    return WorkloadRecord(workload, tree, fleet.gpu_models(workload.counted))
 
 
 def controllers(tree: ObjectTree) -> list[str]:
@@ -50,10 +84,36 @@ def _slurm_pod(fleet: Fleet, job: str) -> str | None:
     return next((pod.uid for pod in pods if pod.alias == job and pod.source == "slurm"), None)
 
 
-def allocated_gpus(fleet: Fleet, workload: Workload) -> list[AllocatedGpu]:
-    """Return the known GPUs of a workload's pods, ordered by node and index."""
-    return sorted(
-        AllocatedGpu(GpuRef(pod.node, index), pod.bound, pod.ended)
-        for pod in workload.counted
-        for index in fleet.gpus_of(pod)
-    )
+def ended_without_gpus(fleet: Fleet, workload: Workload) -> list[FleetPod]:
+    """Return the ended pods of a workload whose GPUs the fleet does not know."""
+    return [pod for pod in workload.counted if pod.ended and not fleet.gpus_of(pod)]
+
+
+def allocated_gpus(
+    fleet: Fleet, workload: Workload, recorded: Iterable[AllocationPeriod] = ()
+) -> list[AllocatedGpu]:
+    """Return the known GPUs of a workload's pods, ordered by node and index.
+
+    A source may no longer report the GPUs of a pod that has ended; then those of the `recorded` periods
+    count. A pod that filled its node held all of its GPUs.
+    """
+    by_pod: dict[str, list[AllocatedGpu]] = {}
+    for period in recorded:
+        held = [AllocatedGpu(GpuRef(period.node, index), period.start, period.end) for index in period.held]
+        by_pod.setdefault(period.pod_uid, []).extend(held)
+    found: list[AllocatedGpu] = []
+    for pod in workload.counted:
+        indices = fleet.gpus_of(pod)
+        if not indices and by_pod.get(pod.uid):
+            found += by_pod[pod.uid]
+        else:
+            indices = indices or _whole_node(fleet, pod)
+            found += [AllocatedGpu(GpuRef(pod.node, index), pod.bound, pod.ended) for index in indices]
+    return sorted(found)
+
+
+def _whole_node(fleet: Fleet, pod: FleetPod) -> tuple[int, ...]:
+    view = fleet.views().get(pod.node)
+    if view is None or pod.share < 1 or not pod.gpus == view.total == len(view.gpus):
+        return ()
+    return tuple(gpu.index for gpu in view.gpus)

@@ -2,7 +2,8 @@
 
 An exporter may know a node by its host name, its address or its scrape target. Readings and
 processes are resolved here, once, where they enter the fleet. Samples of a past hour are resolved
-by the aliases that the nodes had in that hour. Everything else sees fleet node names only.
+by the aliases that the nodes had in that hour. Everything else sees fleet node names only; queries
+for a time range go the other way, from a fleet node to the names that exporters use for it.
 """
 
 from collections.abc import Generator, Iterable, Mapping
@@ -27,6 +28,8 @@ class NodeNames:
         self._aliases: dict[str, tuple[str, ...]] = {}
         self._nodes: dict[str, str] = {}
         self._version = 0
+        self._used: dict[str, set[str]] = {}
+        """The aliases that exporters have used for each node since this process started."""
         self._resolved: tuple[tuple[GpuIdentity, ...], int, _Renaming | None] = ((), 0, None)
 
     @classmethod
@@ -53,11 +56,21 @@ class NodeNames:
         """Remove a node that left the cluster."""
         if self._aliases.pop(node, None) is not None:
             self._version += 1
+            self._used.pop(node, None)
             self._rebuild()
 
     def resolve(self, name: str) -> str:
         """Return the node that goes by `name`, or `name` itself if none does."""
         return name if name in self._aliases else self._nodes.get(name, name)
+
+    def exporter_names(self, node: str) -> tuple[str, ...]:
+        """Return the names under which exporters may have recorded a node, its own name first.
+
+        These are the aliases that exporters were seen to use, or all of them if none was seen yet.
+        """
+        aliases = self._aliases.get(node, ())
+        used = self._used.get(node, ())
+        return (node, *(alias for alias in aliases if alias in used or not used))
 
     def resolve_processes(self, processes: Processes) -> Processes:
         """Return the processes under fleet node names."""
@@ -84,6 +97,7 @@ class NodeNames:
             if row % _ROWS_PER_STEP == 0:
                 yield
             node = self.resolve(gpu.ref.node)
+            self._used.setdefault(node, set()).add(gpu.ref.node)
             valid = valid and node == gpu.ref.node and last <= gpu.ref
             last = gpu.ref
             rows.setdefault(node, []).append(row)

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
+from gpufleet.model.gpu_models import more_exact, single_model
 from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
 from gpufleet.model.workload import FleetPod
 
@@ -27,6 +28,8 @@ class NodeState(StrEnum):
     IDLE = "idle"
     PARTIAL = "partial"
     BUSY = "busy"
+    UNKNOWN = "unknown"
+    """Healthy, but its source does not say which GPUs are allocated."""
 
 
 class NodeView(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -46,6 +49,18 @@ class NodeView(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     state: NodeState
     fault: str
     """Why the node is faulty; empty if it is not."""
+
+    @property
+    def model(self) -> str:
+        """The model of its GPUs; that of the node's label if they differ or are not known."""
+        return more_exact(single_model(gpu.model for gpu in self.gpus), self.node.gpu_model)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of its GPUs, the first GPU's first."""
+        return tuple(dict.fromkeys(gpu.model for gpu in self.gpus if gpu.model)) or tuple(
+            filter(None, (self.model,))
+        )
 
 
 class GpuReports(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -81,7 +96,7 @@ def node_view(node: FleetNode, reports: GpuReports, pods: Iterable[FleetPod]) ->
         allocated_indices=frozenset(gpu.index for gpu in gpus) if full else named,
         usable=usable,
         usable_allocated=min(usable, len(named - unusable) + unnamed),
-        state=_state(fault, allocated, total),
+        state=_state(node, fault, allocated, total),
         fault=fault,
     )
 
@@ -95,7 +110,7 @@ def _gpus(node: FleetNode, reports: GpuReports) -> tuple[tuple[FleetGpu, ...], i
         for index in range(node.gpu_count):
             known[index] = FleetGpu(index=index, model=node.gpu_model, vendor=node.vendor)
     # The node label names one model even if the node has several.
-    mixed = reports.devices is None and len({gpu.model for gpu in reports.discovered if gpu.model}) > 1
+    mixed = reports.devices is None and _differ(reports.discovered)
     if total:
         for gpu in reports.discovered:
             known[gpu.index] = _merge(known.get(gpu.index), gpu, prefer_seen_model=mixed)
@@ -108,6 +123,10 @@ def _gpus(node: FleetNode, reports: GpuReports) -> tuple[tuple[FleetGpu, ...], i
     return tuple(known[index] for index in sorted(known)), max(total, len(known)) if total else 0
 
 
+def _differ(gpus: Sequence[FleetGpu]) -> bool:
+    return any(gpu.model for gpu in gpus) and not single_model(gpu.model for gpu in gpus)
+
+
 def _merge(known: FleetGpu | None, seen: FleetGpu, *, prefer_seen_model: bool) -> FleetGpu:
     if known is None:
         return seen
@@ -115,7 +134,7 @@ def _merge(known: FleetGpu | None, seen: FleetGpu, *, prefer_seen_model: bool) -
     return msgspec.structs.replace(
         known,
         uuid=known.uuid or seen.uuid,
-        model=models[0] or models[1],
+        model=more_exact(*models),
         vendor=known.vendor or seen.vendor,
         health=seen.health if known.health is Health.HEALTHY else known.health,
         health_reason=known.health_reason or seen.health_reason,
@@ -156,9 +175,11 @@ def _fault(node: FleetNode, gpus: tuple[FleetGpu, ...]) -> str:
     return first if len(bad) == 1 else f"{first} (and {len(bad) - 1} more)"
 
 
-def _state(fault: str, allocated: int, total: int) -> NodeState:
+def _state(node: FleetNode, fault: str, allocated: int, total: int) -> NodeState:
     if fault:
         return NodeState.FAULTY
+    if not node.allocation_known:
+        return NodeState.UNKNOWN
     if allocated == 0:
         return NodeState.IDLE
     return NodeState.BUSY if allocated >= total else NodeState.PARTIAL

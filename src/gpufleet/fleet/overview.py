@@ -8,6 +8,7 @@ import numpy as np
 from gpufleet.fleet.gpu_columns import GpuColumns
 from gpufleet.fleet.node_view import NodeState
 from gpufleet.fleet.state import Fleet
+from gpufleet.model.hours import IDLE_BELOW
 from gpufleet.model.reading import Quantity
 
 _MAX_CACHED = 64
@@ -22,12 +23,23 @@ class Overview(NamedTuple):
     idle: int
     partial: int
     busy: int
+    unknown: int
+    """Healthy nodes whose allocation is not known."""
     gpus: int
-    allocated: int
-    allocation_rate: float
-    """Allocated among the healthy, schedulable GPUs."""
+    allocated: int | None
+    """None if the allocation is not known."""
+    allocation_rate: float | None
+    """Allocated among the healthy, schedulable GPUs; None if the allocation is not known."""
     utilization: float | None
     """Mean over the allocated GPUs; None if none of them has a reading."""
+    schedulable: int
+    """GPUs that are healthy and not cordoned, on such nodes: the denominator of `allocation_rate`."""
+    schedulable_allocated: int | None
+    """Allocated GPUs among them; None if the allocation is not known."""
+    measured: int
+    """Allocated GPUs with a reading: the denominator of `utilization` and of the idle share."""
+    idle_gpus: int
+    """Those with a utilization below `IDLE_BELOW`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,8 @@ def overview(fleet: Fleet) -> Overview:
     columns = fleet.gpu_columns
     utilization = columns.column(Quantity.UTILIZATION)[columns.allocated[: len(columns.keys)]]
     known = utilization[~np.isnan(utilization)]
+    allocation_known = not totals.allocation_unknown
+    rate = totals.usable_allocated / totals.usable if totals.usable else 0.0
     return Overview(
         nodes=totals.nodes,
         healthy=totals.nodes - faulty,
@@ -55,10 +69,15 @@ def overview(fleet: Fleet) -> Overview:
         idle=totals.states[NodeState.IDLE],
         partial=totals.states[NodeState.PARTIAL],
         busy=totals.states[NodeState.BUSY],
+        unknown=totals.states[NodeState.UNKNOWN],
         gpus=totals.gpus,
-        allocated=totals.allocated,
-        allocation_rate=totals.usable_allocated / totals.usable if totals.usable else 0.0,
+        allocated=totals.allocated if allocation_known else None,
+        allocation_rate=rate if allocation_known else None,
         utilization=float(known.mean()) / 100 if len(known) else None,
+        schedulable=totals.usable,
+        schedulable_allocated=totals.usable_allocated if allocation_known else None,
+        measured=len(known),
+        idle_gpus=int(np.count_nonzero(known < IDLE_BELOW)),
     )
 
 

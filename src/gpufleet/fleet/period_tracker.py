@@ -11,6 +11,7 @@ from gpufleet.fleet.allocation_periods import AllocationPeriods
 from gpufleet.fleet.capacity_periods import CapacityPeriods
 from gpufleet.fleet.node_view import NodeView
 from gpufleet.fleet.ownership import Ownership
+from gpufleet.model.gpu_models import UNKNOWN_MODEL, single_model
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.model.workload import FleetOwner, FleetPod
 
@@ -93,16 +94,16 @@ class PeriodTracker:
 
     def _update_capacity(self, name: str, view: NodeView | None, *, initial: bool = False) -> None:
         moment = self._clock()
-        if view is None or not view.total:
+        if view is None or not view.total or not view.node.allocation_known:
+            # Without known allocation, hours of capacity would say that all of it was free.
             self.capacity_periods.update(name, None, moment)
             return
         node = view.node
         since_creation = initial or moment - node.created < NEW_NODE
-        model = node.gpu_model or _single(gpu.model for gpu in view.gpus) or "unknown"
         period = CapacityPeriod(
             node=name,
             gpus=view.total,
-            model=model.replace(" ", "_"),
+            model=view.model or UNKNOWN_MODEL,
             aliases=node.aliases,
             start=min(moment, node.created) if since_creation and node.created else moment,
         )
@@ -183,7 +184,7 @@ def _period_models(
     models, usual = _models(view, held)
     if not models:
         return usual, ()
-    single = _single(models)
+    single = single_model(models)
     if single and (single == usual or len(held) >= pod.gpus):
         return single, ()
     return usual, models
@@ -192,12 +193,5 @@ def _period_models(
 def _models(view: NodeView | None, held: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
     """Return the models of these GPUs of a node, and the model of GPUs without a known index."""
     by_index = {gpu.index: gpu.model for gpu in view.gpus} if view else {}
-    usual = (view.node.gpu_model if view else "") or _single(by_index.values()) or "unknown"
-    models = tuple((by_index.get(index) or usual).replace(" ", "_") for index in held)
-    return models, usual.replace(" ", "_")
-
-
-def _single(names: Iterable[str]) -> str:
-    """Return the name if there is only one distinct name."""
-    distinct = {name for name in names if name}
-    return distinct.pop() if len(distinct) == 1 else ""
+    usual = (view.model if view else "") or UNKNOWN_MODEL
+    return tuple(by_index.get(index) or usual for index in held), usual

@@ -10,6 +10,7 @@ steps of a few milliseconds, in which requests are served, and return what they 
 from collections.abc import Callable, Container, Generator, Mapping
 
 from gpufleet.fleet.exporter_health import unusable_reason
+from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.node import FleetGpu, Health
 from gpufleet.model.reading import GpuUser, Readings
 
@@ -41,7 +42,7 @@ def discovered_gpus(
         found.setdefault(node, {})[gpu.ref.index] = FleetGpu(
             index=gpu.ref.index,
             uuid=gpu.uuid,
-            model=gpu.model,
+            model=canonical_model(gpu.model),
             vendor=gpu.vendor.lower(),
             health=Health.UNHEALTHY if reason else Health.HEALTHY,
             health_reason=reason,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from gpufleet.fleet.archive import MAX_ARCHIVED, Archive, WorkloadRecord
+from gpufleet.fleet.canonical_models import with_canonical_model, with_canonical_models
 from gpufleet.fleet.changes import Changes, node_changes, workload_changes
 from gpufleet.fleet.gpu_columns import GpuColumns
 from gpufleet.fleet.hierarchy import ObjectTree, object_tree
@@ -60,7 +61,7 @@ class Fleet:
         self.totals = Totals()
         self.version = 0
         """Grows with every change, so that callers can cache an answer per version."""
-        self._clock = clock
+        self.clock = clock
         self._nodes: dict[str, FleetNode] = {}
         self._devices: dict[str, NodeDevices] = {}
         self._described: frozenset[str] = frozenset()
@@ -83,7 +84,7 @@ class Fleet:
 
     def put_node(self, node: FleetNode) -> None:
         """Add or replace a node."""
-        self._nodes[node.name] = node
+        self._nodes[node.name] = with_canonical_model(node)
         self.node_names.put(node.name, node.aliases)
         self._touch_node(node.name)
 
@@ -95,7 +96,7 @@ class Fleet:
 
     def put_devices(self, devices: NodeDevices) -> None:
         """Add or replace what a node's agent reports of its GPUs."""
-        self._devices[devices.node] = devices
+        self._devices[devices.node] = with_canonical_models(devices)
         self._touch_node(devices.node)
 
     def drop_devices(self, node: str) -> None:
@@ -141,7 +142,7 @@ class Fleet:
         pod = self.ownership.pods.get(uid)
         if pod is None or self.ownership.is_gone(uid):
             return
-        moment = self._clock() if at is None else at
+        moment = self.clock() if at is None else at
         self._touch_workloads(self.ownership.drop_pod(uid, moment))
         self._leave_node(pod)
         self._periods.end_pod(pod, moment)
@@ -219,6 +220,11 @@ class Fleet:
         """Return GPU workloads that were deleted at their source, the oldest first."""
         self.refresh()
         return self._archive.records
+
+    def ended_with(self, uid: str) -> WorkloadRecord | None:
+        """Return the ended workload that has an object of that uid below it."""
+        self.refresh()
+        return self._archive.record_with(uid)
 
     def final_status(self, uid: str) -> str | None:
         """Return how a workload ended, or None if it runs or is not known."""
@@ -319,7 +325,7 @@ class Fleet:
             if affects_periods(before, after):
                 for uid in self._pods_on.get(name, ()):
                     self._periods.update_pod(self.ownership.pods[uid], new=False)
-        self.changes.publish(node_changes(name, before, after, self._clock()))
+        self.changes.publish(node_changes(name, before, after, self.clock()))
 
     def _notify_watchers(self, uid: str) -> None:
         for changed in self._workload_watchers:
@@ -343,6 +349,6 @@ class Fleet:
                 self._archive.put(record)
             else:
                 self._workloads[uid] = after
-            self.changes.publish(workload_changes(before, after, self._clock()))
+            self.changes.publish(workload_changes(before, after, self.clock()))
         if gone:
             self.ownership.forget(uid)

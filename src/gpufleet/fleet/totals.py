@@ -10,6 +10,8 @@ class Totals:
 
     def __init__(self) -> None:
         self.states: Counter[NodeState] = Counter()
+        self.allocation_unknown = 0
+        """Nodes in any state whose allocation is not known."""
         self.gpus = 0
         self.allocated = 0
         self.usable = 0
@@ -29,6 +31,7 @@ class Totals:
         if view is None or not view.total:
             return
         self.states[view.state] += sign
+        self.allocation_unknown += 0 if view.node.allocation_known else sign
         self.gpus += sign * view.total
         self.allocated += sign * view.allocated
         self.usable += sign * view.usable

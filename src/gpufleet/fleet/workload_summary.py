@@ -17,6 +17,8 @@ import msgspec
 
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 
+NO_PODS = "its pods have not been created yet"
+
 
 class Workload(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A top-level owner with its pods. Times are Unix seconds, 0 for not yet."""
@@ -42,6 +44,10 @@ class Workload(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The pods whose GPUs `gpus` counts."""
     gone: bool
     """Deleted at its source."""
+    models_requested: tuple[str, ...] = ()
+    """The GPU models that its existing pods request; empty if they accept any."""
+    waiting_reason: str = ""
+    """Why a pending workload waits; empty if it is not known."""
 
     @property
     def uses_gpus(self) -> bool:
@@ -82,7 +88,16 @@ def summarise(
         pods=pods,
         counted=counted,
         gone=gone,
+        models_requested=tuple(sorted({pod.model_requested for pod in live} - {""})),
+        waiting_reason=_waiting_reason(live) if status is Status.PENDING else "",
     )
+
+
+def _waiting_reason(pods: Sequence[FleetPod]) -> str:
+    if not pods:
+        return NO_PODS
+    reasons = (pod.waiting_reason for pod in sorted(pods, key=lambda pod: (pod.name, pod.uid)))
+    return next(filter(None, reasons), "")
 
 
 def _status(owner: FleetOwner | None, pods: Sequence[FleetPod], gone: bool) -> Status:

@@ -115,12 +115,15 @@ class Node(KubeObject, frozen=True):
 class Resources(Fields, frozen=True):
     """The requests and limits of a container, as Kubernetes quantities."""
 
-    requests: Mapping[str, str] = EMPTY
-    limits: Mapping[str, str] = EMPTY
+    requests: Mapping[str, str | float] = EMPTY
+    limits: Mapping[str, str | float] = EMPTY
 
     def requested(self, resource: str) -> str:
-        """Return the request for a resource, or its limit, which is also the request if that is missing."""
-        return self.requests.get(resource) or self.limits.get(resource, "")
+        """Return the request for a resource, or its limit, which is also the request if that is missing.
+
+        An API server writes quantities as text, but a review of a pod may contain plain numbers.
+        """
+        return str(self.requests.get(resource) or self.limits.get(resource, ""))
 
 
 _NO_RESOURCES = Resources()
@@ -209,9 +212,17 @@ class ContainerTerminated(Fields, frozen=True):
     finished_at: datetime | None = None
 
 
-class ContainerState(Fields, frozen=True):
-    """The state of a container; `terminated` is None while it waits or runs."""
+class ContainerWaiting(Fields, frozen=True):
+    """Why a container has not started."""
 
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(Fields, frozen=True):
+    """The state of a container; both fields are None while it runs."""
+
+    waiting: ContainerWaiting | None = None
     terminated: ContainerTerminated | None = None
 
 

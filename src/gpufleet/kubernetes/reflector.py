@@ -57,6 +57,8 @@ class ReflectorState:
     """Why no watch is open; empty while one is."""
     forbidden: bool
     """Whether the reason is a missing permission."""
+    failures: int = 0
+    """Lists and watches that failed since the start."""
 
 
 class Reflector(Generic[T]):
@@ -87,6 +89,7 @@ class Reflector(Generic[T]):
         self._updated_at = self._timing.monotonic()
         self._lists = self._watches = 0
         self._error = ""
+        self._failures = 0
         self._forbidden = False
 
     @property
@@ -103,6 +106,7 @@ class Reflector(Generic[T]):
             watches=self._watches,
             error=self._error,
             forbidden=bool(self._error) and self._forbidden,
+            failures=self._failures,
         )
 
     def subscribe(self, listener: Listener[T]) -> Callable[[], None]:
@@ -139,6 +143,7 @@ class Reflector(Generic[T]):
         if message != self._error:
             _log.warning("watch_interrupted", kind=self.resource.kind, error=message)
         self._error = message
+        self._failures += 1
         self._forbidden = isinstance(error, Forbidden)
 
     async def _list(self) -> None:

@@ -12,6 +12,10 @@ PPM = 1_000_000
 """One whole GPU."""
 PERCENT = 10_000
 """One percent of utilization."""
+IDLE_BELOW = 5
+"""An allocated GPU with a utilization below this percentage is idle, live and in accounting."""
+KILOWATT_HOUR = 3_600_000_000
+"""In millijoules."""
 GPU_HOUR = HOUR_MS * PPM
 """One GPU for one hour, in millisecond-millionths."""
 
@@ -37,6 +41,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     utilization: Distribution
     workloads: int
     cost: float
+    energy: int | None = None
+    """Millijoules; None without a reading of power."""
 
     @property
     def allocated_gpu_hours(self) -> float:
@@ -53,6 +59,12 @@ class ClusterHour(msgspec.Struct, frozen=True, kw_only=True):
     """One hour of a whole cluster."""
 
     capacity_gpu_hours: float
+    gpus: int
+    """The number of GPUs for most of the observed time."""
+    observed: int
+    """Milliseconds in which a server followed the cluster."""
+    with_gpus: int
+    """Milliseconds in which the cluster is known to have had GPUs."""
     usage: Usage
 
 

@@ -4,17 +4,19 @@
 accounting and the API depend only on this interface. Times are Unix seconds.
 
 `latest`, `processes`, `storage` and `rdma` never raise if the source is down: they return the last known
-values, whose timestamps show their age, and `errors` and `health()` give the reason. `series`, `samples`
-and `training` read the past, which has no substitute: they raise `MetricsUnavailable`, or
+values, whose timestamps show their age, and `errors` and `health()` give the reason. `series`, `samples`,
+`extremes` and `training` read the past, which has no substitute: they raise `MetricsUnavailable`, or
 `InvalidRequest` for an invalid or too long span.
 """
 
+import math
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.model.reading import (
+    ExtremeBlock,
     GpuRef,
     GpuSeries,
     Processes,
@@ -54,6 +56,8 @@ class SourceHealth:
     metrics: Mapping[str, MetricHealth] = field(default_factory=dict)
     exporters: tuple[str, ...] = ()
     """The exporters that were detected."""
+    empty_reason: str = ""
+    """Why there may be no readings at all: nothing is configured, or no exporter was found."""
 
 
 class MetricSource(Protocol):
@@ -77,6 +81,12 @@ class MetricSource(Protocol):
         self, quantity: Quantity, start: float, end: float, step: float
     ) -> AsyncIterator[SampleBlock]:
         """Yield one quantity of all GPUs in blocks of time on the grid start, start+step, … before `end`."""
+        ...
+
+    def extremes(
+        self, quantity: Quantity, start: float, end: float, step: float
+    ) -> AsyncIterator[ExtremeBlock]:
+        """Yield the lowest and highest reading of all GPUs in each step of the same grid, in blocks of time."""
         ...
 
     async def training(
@@ -112,5 +122,9 @@ def check_span(start: float, end: float, step: float) -> None:
     if not points <= MAX_POINTS:
         raise InvalidRequest(
             f"{points:.0f} points per series requested, at most {MAX_POINTS} are returned; "
-            f"take a step of at least {(end - start) / (MAX_POINTS - 1):.0f} seconds or a shorter span"
+            f"take a step of at least {_seconds(math.ceil((end - start) / (MAX_POINTS - 1)))} or a shorter span"
         )
+
+
+def _seconds(count: int) -> str:
+    return f"{count} second" if count == 1 else f"{count} seconds"

@@ -43,6 +43,8 @@ class FleetNode(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     aliases: tuple[str, ...] = ()
     """Other names that exporters may use for it: host name, addresses."""
     source: str = "k8s"
+    allocation_known: bool = True
+    """Whether its source says which pods hold GPUs; a metric source alone does not."""
     ready: bool = True
     not_ready_reason: str = ""
     cordoned: bool = False

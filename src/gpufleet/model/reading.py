@@ -216,6 +216,16 @@ class SampleBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class ExtremeBlock:
+    """The lowest and highest readings of GPUs: `lowest[i, t]` of `gpus[i]` from `times[t]` to the next time, or NaN."""
+
+    gpus: tuple[GpuRef, ...]
+    times: Column
+    lowest: NDArray[np.float64]
+    highest: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
 class StorageUse:
     """The file systems of a cluster in total; a shared one counts once."""
 

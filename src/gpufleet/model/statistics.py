@@ -16,7 +16,7 @@ class ClusterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     cluster_name: str
     stat_hour: datetime
     total_gpu_capacity: int
-    """Mean over the hour, rounded."""
+    """The number of GPUs for most of the observed time."""
     capacity_gpu_hours: float
     allocated_gpu_count: float
     allocation_rate: float
@@ -29,6 +29,14 @@ class ClusterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     allocated_gpu_hours: float
     idle_gpu_hours: float
     cost: float
+    currency: str | msgspec.UnsetType = msgspec.UNSET
+    """The unit of the cost, if one is configured."""
+    energy_kwh: float | None
+    """Energy of the allocated GPUs; null without a reading of power."""
+    observed_share: float
+    """The part of the hour, 0 to 1, in which a server followed the cluster."""
+    partial: bool = False
+    """Whether the hour is not over yet."""
     created_at: datetime
     updated_at: datetime
 
@@ -52,6 +60,14 @@ class NamespaceStatistics(msgspec.Struct, frozen=True, kw_only=True):
     allocated_gpu_hours: float
     idle_gpu_hours: float
     cost: float
+    currency: str | msgspec.UnsetType = msgspec.UNSET
+    """The unit of the cost, if one is configured."""
+    energy_kwh: float | None
+    """Energy of the allocated GPUs; null without a reading of power."""
+    observed_share: float
+    """The part of the hour, 0 to 1, in which a server followed the cluster."""
+    partial: bool = False
+    """Whether the hour is not over yet."""
     created_at: datetime
     updated_at: datetime
 
@@ -76,6 +92,14 @@ class LabelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     allocated_gpu_hours: float
     idle_gpu_hours: float
     cost: float
+    currency: str | msgspec.UnsetType = msgspec.UNSET
+    """The unit of the cost, if one is configured."""
+    energy_kwh: float | None
+    """Energy of the allocated GPUs; null without a reading of power."""
+    observed_share: float
+    """The part of the hour, 0 to 1, in which a server followed the cluster."""
+    partial: bool = False
+    """Whether the hour is not over yet."""
     created_at: datetime
     updated_at: datetime
 
@@ -112,6 +136,14 @@ class WorkloadStatistics(msgspec.Struct, frozen=True, kw_only=True):
     allocated_gpu_hours: float
     idle_gpu_hours: float
     cost: float
+    currency: str | msgspec.UnsetType = msgspec.UNSET
+    """The unit of the cost, if one is configured."""
+    energy_kwh: float | None
+    """Energy of the allocated GPUs; null without a reading of power."""
+    observed_share: float
+    """The part of the hour, 0 to 1, in which a server followed the cluster."""
+    partial: bool = False
+    """Whether the hour is not over yet."""
     created_at: datetime
     updated_at: datetime
 
@@ -125,6 +157,8 @@ class HoursQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     offset: int = 0
     descending: bool = False
+    currency: str = ""
+    """The unit of the costs; empty if none is configured."""
 
 
 class WorkloadHoursQuery(HoursQuery, frozen=True, kw_only=True):
@@ -133,7 +167,24 @@ class WorkloadHoursQuery(HoursQuery, frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     kind: str = ""
+    dimension_type: str = "label"
+    """`label` or `annotation`."""
+    dimension_key: str = ""
+    """Only workloads with this label or annotation."""
+    dimension_value: str = ""
+    """Only with this value of it; empty means any."""
     by_utilization: bool = False
+
+    def selects(self, row: WorkloadStatistics) -> bool:
+        """Return whether the filters select a row."""
+        labels = row.labels if self.dimension_type == "label" else row.annotations
+        return (
+            self.namespace in ("", row.namespace)
+            and self.name in ("", row.workload_name)
+            and self.kind in ("", row.workload_type)
+            and (not self.dimension_key or self.dimension_key in labels)
+            and (not self.dimension_value or labels.get(self.dimension_key) == self.dimension_value)
+        )
 
 
 class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +197,8 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
     allocated: int
     idle: int
     cost: Decimal
+    energy: int | None = None
+    """Millijoules; None without a reading of power."""
     utilization: float | None
     """Weighted by allocated GPU time."""
 
@@ -153,12 +206,13 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
 class UsageTotals(msgspec.Struct, frozen=True, kw_only=True):
     """The capacity and usage of a cluster over the same days."""
 
-    hours: int = 0
-    """Hours with data."""
+    hours: float = 0.0
+    """Hours in which a server followed the cluster, of those with data."""
     capacity: int = 0
     allocated: int = 0
     idle: int = 0
     cost: Decimal = Decimal(0)
+    energy: int | None = None
     utilization: float | None = None
 
 

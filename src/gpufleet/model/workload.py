@@ -72,6 +72,10 @@ class FleetPod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Share of each GPU: 1 for exclusive, less for Shared and MIG."""
     held: tuple[int, ...] = ()
     """Indices of its GPUs from annotation or claim; empty if unknown."""
+    model_requested: str = ""
+    """The GPU model that it requests; empty if it accepts any."""
+    waiting_reason: str = ""
+    """Why it is pending, as its scheduler says; empty if it is not or the scheduler has not tried yet."""
     claim: str = ""
     alias: str = ""
     """The id of its Slurm job or container, by which exporters name it."""

@@ -4,6 +4,8 @@ The agent, the scheduler and the webhook use it. Their callers (kubelet, Prometh
 server) keep connections open, so idle connections are kept longer than Go's HTTP client keeps them. A
 client must not find a connection closed at the moment it sends: while `drain` lasts, requests are still
 accepted, `/readyz` answers 503, and each response announces that its connection closes.
+
+Callers need no login on some of these ports, so heads, bodies and the time for both are limited.
 """
 
 import asyncio
@@ -13,6 +15,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from gpufleet.runtime.stalled_connections import ClosesStalled, StallLimits
 
 Probe = Callable[[], str]
 """Returns what is wrong, or an empty string."""
@@ -23,8 +28,16 @@ KEEP_ALIVE = 300.0
 """Seconds to keep an idle connection. Go's HTTP client closes idle connections after 90."""
 SHUTDOWN_TIMEOUT = 5.0
 """Seconds for requests in flight to finish."""
+BODY_TIMEOUT = 30.0
+"""Seconds for the body of a request to arrive."""
 BACKLOG = 1024
+MAX_HEAD_BYTES = 32 * 1024
+MAX_HEADERS = 100
 _MAX_BODY = 1024 * 1024
+_LINGER = 1.0
+"""Seconds to read on after a response, so that a client that still sends its body gets the response."""
+_HANDSHAKE = 20.0
+"""Seconds for a TLS handshake."""
 
 
 def _no_problem() -> str:
@@ -42,11 +55,17 @@ class HttpListener:
         ready: Probe = _no_problem,
         posts: Mapping[str, Handler] | None = None,
         max_body: int = _MAX_BODY,
+        stalls: StallLimits = StallLimits(),  # noqa: B008  (frozen)
+        body_timeout: float = BODY_TIMEOUT,
     ) -> None:
         self._metrics = metrics
         self._ready = ready
+        self._stalls = stalls
+        self._body_timeout = body_timeout
         self._stopping = False
-        self._app = web.Application(client_max_size=max_body, middlewares=[self._close_when_stopping])
+        self._app = web.Application(
+            client_max_size=max_body, middlewares=[self._close_when_stopping, self._limit_request]
+        )
         self._app.router.add_get("/metrics", self._serve_metrics)
         for path, probe in (("/livez", alive), ("/healthz", alive), ("/readyz", self._not_ready)):
             self._app.router.add_get(path, _probe_handler(probe))
@@ -59,28 +78,62 @@ class HttpListener:
     ) -> AsyncIterator[None]:
         """Serve within the block; at its end keep accepting requests for `drain` seconds."""
         runner = web.AppRunner(
-            self._app,
-            handle_signals=False,
-            access_log=None,
-            keepalive_timeout=KEEP_ALIVE,
-            shutdown_timeout=SHUTDOWN_TIMEOUT,
+            self._app, handle_signals=False, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT
         )
         await runner.setup()
+        server = None
         try:
-            await web.SockSite(runner, listening, ssl_context=tls, backlog=BACKLOG).start()
+            server = await asyncio.get_running_loop().create_server(
+                lambda: self._connection(runner),
+                sock=listening,
+                ssl=tls,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=_HANDSHAKE if tls else None,
+            )
             try:
                 yield
             finally:
                 self._stopping = True
                 await asyncio.sleep(drain)
         finally:
+            if server is not None:
+                server.close()
             await runner.cleanup()
+
+    def _connection(self, runner: web.AppRunner) -> asyncio.Protocol:
+        """Return the protocol of a new connection; aiohttp's own sites can't take another class."""
+        assert runner.server is not None
+        connection = _Connection(
+            runner.server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]
+            keepalive_timeout=KEEP_ALIVE,
+            lingering_time=_LINGER,
+            max_headers=MAX_HEADERS,
+        )
+        connection.stall_limits = self._stalls
+        return connection
 
     def _not_ready(self) -> str:
         return "shutting down" if self._stopping else self._ready()
 
     async def _serve_metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._metrics(), headers={"Content-Type": METRICS_CONTENT_TYPE})
+
+    @web.middleware
+    async def _limit_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if sum(len(name) + len(value) for name, value in request.raw_headers) > MAX_HEAD_BYTES:
+            # aiohttp limits the number of headers and the length of each.
+            raise web.HTTPRequestHeaderFieldsTooLarge(text=f"the headers exceed {MAX_HEAD_BYTES} bytes\n")
+        if request.method == "POST" and request.match_info.http_exception is None:
+            try:
+                async with asyncio.timeout(self._body_timeout):
+                    await request.read()  # the handler reads it again from memory
+            except TimeoutError:
+                raise web.HTTPRequestTimeout(
+                    text=f"the body did not arrive within {self._body_timeout:g} s\n"
+                ) from None
+        return await handler(request)
 
     @web.middleware
     async def _close_when_stopping(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -96,3 +149,11 @@ def _probe_handler(probe: Probe) -> Handler:
         return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n")
 
     return answer
+
+
+class _Connection(ClosesStalled, RequestHandler):  # type: ignore[misc]
+    """One connection; the type of an argument is wider in one of the bases."""
+
+    def awaits_request(self) -> bool:
+        """Return whether the head of the next request is not complete."""
+        return self._waiter is not None and not self._waiter.done()

@@ -20,6 +20,7 @@ from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.filtering import complete_allocation
 from gpufleet.scheduler.pending_pods import PendingPods
 from gpufleet.scheduler.state import Ledger, valid_request
+from gpufleet.scheduler.state.claim_requests import invalid_reason
 from gpufleet.scheduler.state.ledger import Key
 
 _log = get_logger("scheduler")
@@ -125,14 +126,26 @@ def status_of(ledger: Ledger, pending: PendingPods, claim: GpuClaim) -> dict[str
     meta = claim.metadata
     pods = [pod for pod in ledger.pods_of(meta.namespace, meta.name) if not pod.finished]
     entries = [entry for pod in pods if (entry := _entry(ledger, claim, pod))]
-    first = entries[0] if entries else {}
     notes = [pending.pods[pod.metadata.uid].note for pod in pods if pod.metadata.uid in pending.pods]
+    status = compose_status(_phase(claim), len(pods), entries, notes[0] if notes else "")
+    if not entries and (reason := invalid_reason(claim)):
+        # An API server accepts such a claim only if the CRD had no rules when it was created.
+        status["message"] = f"The claim is invalid, no pod can use it: {reason}"
+    return status
+
+
+def compose_status(phase: str, pods: int, entries: list[dict[str, Any]], note: str) -> dict[str, Any]:
+    """Return the status of a claim that `pods` pods use: their allocations, and why others are pending.
+
+    `phase` applies while there is no allocation.
+    """
+    first = entries[0] if entries else {}
     return {
-        "phase": first.get("phase", _phase(claim)),
+        "phase": first.get("phase", phase),
         "nodeName": first.get("nodeName"),
         "gpuIds": first.get("gpuIds"),
         "allocated": format_allocation(first["nodeName"], first["gpuIds"]) if first else None,
-        "message": _message(claim, pods, entries, notes),
+        "message": _message(pods, len(entries), note),
         "allocations": entries or None,
     }
 
@@ -141,15 +154,15 @@ def _phase(claim: GpuClaim) -> str:
     return "Pending" if valid_request(claim) else "Failed"
 
 
-def _message(claim: GpuClaim, pods: list[Pod], entries: list[dict[str, Any]], notes: list[str]) -> str:
-    pending = f"Pending: {notes[0]}" if notes else _NOT_TRIED
+def _message(pods: int, allocated: int, note: str) -> str:
+    pending = f"Pending: {note}" if note else _NOT_TRIED
     if not pods:
         return "No running or pending pod uses the claim"
-    if not entries:
+    if not allocated:
         return pending
-    if len(entries) < len(pods):
-        return f"Allocated for {len(entries)} of {len(pods)} pods. {pending}"
-    return "Successfully allocated" if len(pods) == 1 else f"Successfully allocated for {len(pods)} pods"
+    if allocated < pods:
+        return f"Allocated for {allocated} of {pods} pods. {pending}"
+    return "Successfully allocated" if pods == 1 else f"Successfully allocated for {pods} pods"
 
 
 def _entry(ledger: Ledger, claim: GpuClaim, pod: Pod) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ from gpufleet.kubernetes.leases import (
     with_holders,
 )
 from gpufleet.kubernetes.objects import Lease
+from gpufleet.model.gpu_models import canonical_model
 from gpufleet.placement.request import WHOLE
 from gpufleet.placement.verdict import Fits
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
@@ -155,7 +156,7 @@ class Reservations:
         now = self._timing.now()
         if known is None:
             device = self._ledger.device(node, gpu)
-            model = device.model if device else ""
+            model = canonical_model(device.model) if device else ""
             return await self._api.create_lease(
                 new_lease(self._namespace, node, gpu, {uid: entry}, model, now)
             )

@@ -22,12 +22,14 @@ from gpufleet import __version__
 from gpufleet.errors import GpufleetError
 from gpufleet.server.auth.gate import BearerGate
 from gpufleet.server.auth.hosts import Hosts
+from gpufleet.server.auth.origins import Origins
 from gpufleet.server.health import Dependencies, Lifecycle, Probe
 from gpufleet.server.http.answers import GZIP_MIN_BYTES
 from gpufleet.server.http.errors import answer_error
 from gpufleet.server.http.middleware import AdmissionMiddleware, Limits, TracingMiddleware
 from gpufleet.server.http.openapi import openapi
 from gpufleet.server.http.routing import Route
+from gpufleet.server.http.unread_body import UnreadBodyMiddleware
 from gpufleet.server.metrics import ServerMetrics
 from gpufleet.server.routes.debug import debug_routes
 from gpufleet.server.routes.docs import docs_routes
@@ -58,8 +60,16 @@ class Api:
 def create_app(api: Api) -> Starlette:
     """Return the application of `api`."""
     dependencies = Dependencies(api.probes)
+    api.metrics.dependencies(lambda: {name: state.state for name, state in dependencies.states.items()})
     routes = [
-        *health_routes(dependencies, api.lifecycle, api.metrics, simulated=api.simulated, clock=api.clock),
+        *health_routes(
+            dependencies,
+            api.lifecycle,
+            api.metrics,
+            simulated=api.simulated,
+            public_details=api.gate is None and api.hosts is not None,
+            clock=api.clock,
+        ),
         *api.routes,
     ]
     routes += docs_routes(openapi(routes, __version__, login=api.gate is not None))
@@ -83,7 +93,7 @@ def create_app(api: Api) -> Starlette:
         exception_handlers={HTTPException: answer_error, GpufleetError: answer_error},
         lifespan=lifespan,
     )
-    app.router.redirect_slashes = False  # the tracing middleware strips them
+    app.router.redirect_slashes = False  # the tracing middleware normalizes paths
     return app
 
 
@@ -98,7 +108,10 @@ def _middleware(api: Api) -> list[Middleware]:
         max_age=3600,
     )
     hosts = Hosts(api.hosts) if api.hosts is not None else None
+    # Requests with tokens need no check of their origin: pages of other sites can't add the header.
+    origins = Origins(api.cors_origins, api.hosts or ()) if api.gate is None else None
     return [
+        Middleware(UnreadBodyMiddleware),
         Middleware(TracingMiddleware, api.metrics),
         *([cors] if api.cors_origins else []),
         Middleware(
@@ -107,6 +120,6 @@ def _middleware(api: Api) -> list[Middleware]:
             compresslevel=5,
             exclude_content_types=_NOT_COMPRESSED,
         ),
-        Middleware(AdmissionMiddleware, api.limits, api.metrics, api.gate, hosts),
+        Middleware(AdmissionMiddleware, api.limits, api.metrics, api.gate, hosts, origins),
         Middleware(RequestBodyLimitMiddleware, max_body_size=api.limits.max_body_bytes),
     ]

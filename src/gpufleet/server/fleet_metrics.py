@@ -6,7 +6,6 @@ dashboard agree.
 
 from collections.abc import Iterator
 
-import numpy as np
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -15,10 +14,6 @@ from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.node_view import NodeState
 from gpufleet.fleet.overview import overview
 from gpufleet.model.node import Health
-from gpufleet.model.reading import Quantity
-
-IDLE_BELOW = 1.0
-"""Percent of utilization below which an allocated GPU counts as idle."""
 
 
 class FleetMetrics(Collector):
@@ -32,7 +27,8 @@ class FleetMetrics(Collector):
         nodes = GaugeMetricFamily("gpufleet_nodes", "GPU nodes by state.", labels=["cluster", "state"])
         gpus = GaugeMetricFamily(
             "gpufleet_gpus",
-            "GPUs: all, allocated, idle (allocated and unused), unhealthy. They overlap.",
+            "GPUs: all, allocated, schedulable (healthy and not cordoned), schedulable_allocated, "
+            "idle (allocated, utilization below 5%), unhealthy. They overlap.",
             labels=["cluster", "state"],
         )
         for cluster in self._clusters:
@@ -42,18 +38,15 @@ class FleetMetrics(Collector):
             for state in NodeState:
                 nodes.add_metric([cluster.name, state.value], getattr(counts, state.value))
             gpus.add_metric([cluster.name, "all"], counts.gpus)
-            gpus.add_metric([cluster.name, "allocated"], counts.allocated)
-            gpus.add_metric([cluster.name, "idle"], _idle(cluster))
+            gpus.add_metric([cluster.name, "schedulable"], counts.schedulable)
+            if counts.allocated is not None:
+                gpus.add_metric([cluster.name, "allocated"], counts.allocated)
+                gpus.add_metric([cluster.name, "idle"], counts.idle_gpus)
+            if counts.schedulable_allocated is not None:
+                gpus.add_metric([cluster.name, "schedulable_allocated"], counts.schedulable_allocated)
             gpus.add_metric([cluster.name, "unhealthy"], _unhealthy(cluster))
         yield nodes
         yield gpus
-
-
-def _idle(cluster: Cluster) -> int:
-    """Return the number of allocated GPUs below `IDLE_BELOW`; without a reading a GPU does not count."""
-    gpu_columns = cluster.fleet.gpu_columns
-    utilization = gpu_columns.column(Quantity.UTILIZATION)[gpu_columns.allocated[: len(gpu_columns.keys)]]
-    return int(np.count_nonzero(utilization < IDLE_BELOW))
 
 
 def _unhealthy(cluster: Cluster) -> int:

@@ -3,6 +3,9 @@
 Dependencies are probed in the background and requests get the last result, so that a health check is cheap
 and a slow database cannot make it hang. A lost dependency makes the service degraded, not dead: live views
 work without the store, history works without Prometheus.
+
+The messages of dependencies may name internal addresses and repeat what an upstream answered. So the public
+answer has their states only.
 """
 
 import asyncio
@@ -41,6 +44,11 @@ class Health(msgspec.Struct, frozen=True):
 
 
 _OFF = DependencyHealth("off", "not configured")
+_PUBLIC = {
+    "ok": DependencyHealth("ok", "available"),
+    "down": DependencyHealth("down", "not available; log in to see why"),
+    "off": _OFF,
+}
 _NOT_PROBED = DependencyHealth("down", "not probed yet")
 
 
@@ -118,15 +126,18 @@ class HealthAnswers:
         self._version = version
         self._simulated = simulated
         self._clock = clock
-        self._last: tuple[int, object, Prepared[Health]] | None = None
+        self._last: dict[bool, tuple[int, object, Prepared[Health]]] = {}
 
-    def current(self) -> Prepared[Health]:
-        """Return the health of the service with a message."""
+    def current(self, *, detailed: bool) -> Prepared[Health]:
+        """Return the health of the service with a message; `detailed` with those of the dependencies."""
         states = self._dependencies.states
         second = int(self._clock())
-        if self._last is None or self._last[0] != second or self._last[1] is not states:
-            self._last = (second, states, self._prepare(datetime.fromtimestamp(second, UTC), states))
-        return self._last[2]
+        last = self._last.get(detailed)
+        if last is None or last[0] != second or last[1] is not states:
+            shown = states if detailed else {name: _PUBLIC[state.state] for name, state in states.items()}
+            last = second, states, self._prepare(datetime.fromtimestamp(second, UTC), shown)
+            self._last[detailed] = last
+        return last[2]
 
     def _prepare(self, timestamp: datetime, states: Mapping[str, DependencyHealth]) -> Prepared[Health]:
         down = [name for name, state in states.items() if state.state == "down"]

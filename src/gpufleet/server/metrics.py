@@ -4,8 +4,9 @@ Components report into one `ServerMetrics` object, which the wiring passes to th
 registry, so that two servers in one process do not share series.
 """
 
+import collections
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -31,6 +32,7 @@ class ServerMetrics:
         self._clock = clock
         self._refreshed: dict[tuple[str, str], float] = {}
         self._ages: dict[tuple[str, str], Callable[[], float | None]] = {}
+        self._dependencies: Callable[[], Mapping[str, str]] = dict
         self._counts: dict[str, tuple[str, Callable[[], float]]] = {}
         self._request_seconds = Histogram(
             "gpufleet_http_request_seconds",
@@ -39,12 +41,8 @@ class ServerMetrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._source_errors = Counter(
-            "gpufleet_source_errors",
-            "Failed reads of a source (Prometheus, Kubernetes, Slurm, Docker).",
-            ("source", "cluster"),
-            registry=self.registry,
-        )
+        self._source_errors: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._failures: dict[tuple[str, str], Callable[[], float]] = {}
         self._store_errors = Counter(
             "gpufleet_store_errors", "Failed database operations.", ("operation",), registry=self.registry
         )
@@ -69,9 +67,17 @@ class ServerMetrics:
         """Expose a counter whose value `read` returns at each scrape."""
         self._counts[name] = (help_text, read)
 
+    def dependencies(self, read: Callable[[], Mapping[str, str]]) -> None:
+        """Expose the states that `read` returns: 1 for `ok`, 0 for `down`, none for `off`."""
+        self._dependencies = read
+
     def source_error(self, source: str, cluster: str) -> None:
         """Count a failed read of a source."""
-        self._source_errors.labels(source, cluster).inc()
+        self._source_errors[source, cluster] += 1
+
+    def failures(self, source: str, cluster: str, read: Callable[[], float]) -> None:
+        """Expose the number of failed reads of a source that `read` returns at each scrape."""
+        self._failures[source, cluster] = read
 
     def store_error(self, operation: str) -> None:
         """Count a failed database operation."""
@@ -94,6 +100,25 @@ class ServerMetrics:
             if (seconds := read()) is not None:
                 ages.add_metric(labels, max(0.0, seconds))
         yield ages
+        errors = CounterMetricFamily(
+            "gpufleet_source_errors",
+            "Failed reads of a source: readings, kubernetes (lists and watches), slurm, docker, local.",
+            labels=["source", "cluster"],
+        )
+        for labels, counted in self._source_errors.items():
+            errors.add_metric(labels, counted)
+        for labels, read_failures in self._failures.items():
+            errors.add_metric(labels, read_failures())
+        yield errors
+        up = GaugeMetricFamily(
+            "gpufleet_dependency_up",
+            "Whether each configured dependency works; the store also has to accept writes.",
+            labels=["dependency"],
+        )
+        for name, state in self._dependencies().items():
+            if state != "off":
+                up.add_metric([name], float(state == "ok"))
+        yield up
         for name, (help_text, read_count) in self._counts.items():
             yield CounterMetricFamily(name, help_text, value=read_count())
 

@@ -24,6 +24,8 @@ class Polling:
     def __init__(self, source: str, cluster: str, clock: Callable[[], float] = time.time) -> None:
         self.succeeded: float | None = None
         self.error = ""
+        self.failures = 0
+        """Refreshes that failed since the start."""
         self._fields = {"source": source, "cluster": cluster}
         self._clock = clock
         self._attempted = asyncio.Event()
@@ -53,6 +55,7 @@ class Polling:
             if str(error) != self.error:
                 _log.warning("source_unavailable", **self._fields, error=str(error))
             self.error = str(error)
+            self.failures += 1
         else:
             if self.error:
                 _log.info("source_recovered", **self._fields)

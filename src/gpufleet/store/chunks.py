@@ -54,10 +54,25 @@ def unpack_tick(gpus: tuple[GpuRef, ...], packed: bytes) -> ReadingGrid:
     )
 
 
-def pack_chunks(grid: ReadingGrid) -> Iterator[tuple[str, bytes]]:
-    """Split a grid with sorted GPUs by node and encode each part; skip nodes without values."""
-    moments = pack(grid.moments[None, :])
-    packed_times: dict[bytes, bytes] = {}
+Packed = dict[tuple[tuple[int, ...], bytes], bytes]
+"""Encoded matrices by shape and content."""
+
+
+def pack_chunks(grid: ReadingGrid, packed: Packed | None = None) -> Iterator[tuple[str, bytes]]:
+    """Split a grid with sorted GPUs by node and encode each part; skip nodes without values.
+
+    Most nodes have the same sample times, and some quantities rarely change. Equal matrices are encoded once;
+    pass `packed` to share them between grids.
+    """
+    known: Packed = {} if packed is None else packed
+
+    def pack_once(matrix: Matrix) -> bytes:
+        key = (matrix.shape, matrix.tobytes())
+        if key not in known:
+            known[key] = pack(matrix)
+        return known[key]
+
+    moments = pack_once(grid.moments[None, :])
     first = 0
     for node, members in groupby(grid.gpus, key=lambda gpu: gpu.node):
         gpus = [(gpu.index, gpu.partition) for gpu in members]
@@ -65,12 +80,8 @@ def pack_chunks(grid: ReadingGrid) -> Iterator[tuple[str, bytes]]:
         first += len(gpus)
         if not np.isnan(grid.values[rows]).all():
             size = (len(gpus), len(grid.moments))
-            # Most nodes have the same sample times.
-            times = grid.times[rows].tobytes()
-            if times not in packed_times:
-                packed_times[times] = pack(grid.times[rows])
-            packed = _Packed(gpus, size, moments, packed_times[times], pack(grid.values[rows]))
-            yield node, msgspec.msgpack.encode(packed)
+            chunk = _Packed(gpus, size, moments, pack_once(grid.times[rows]), pack_once(grid.values[rows]))
+            yield node, msgspec.msgpack.encode(chunk)
 
 
 def unpack_chunk(node: str, packed: bytes) -> ReadingGrid:

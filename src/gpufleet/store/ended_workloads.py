@@ -6,6 +6,7 @@ import asyncpg
 import msgspec
 
 from gpufleet.fleet.archive import WorkloadRecord
+from gpufleet.model.gpu_models import sum_by_model
 from gpufleet.store.postgres.bulk import bulk_upsert
 from gpufleet.store.postgres.database import Database
 from gpufleet.store.postgres.jsonb import jsonb
@@ -47,7 +48,9 @@ class EndedWorkloads:
     async def newest(self, cluster: str, count: int) -> list[WorkloadRecord]:
         """Return the `count` workloads that ended last, sorted by end."""
         rows = await self._database.fetch(_NEWEST, cluster, count)
-        return [self._decode(row["record"]) for row in reversed(rows)]
+        records = [self._decode(row["record"]) for row in reversed(rows)]
+        # Rows of earlier versions have the sources' spellings.
+        return [record._replace(models=sum_by_model(record.models)) for record in records]
 
     async def statuses(self, cluster: str, uids: Sequence[str]) -> dict[str, str]:
         """Return the last status of each of these workloads, where it is known."""

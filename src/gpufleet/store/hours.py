@@ -22,6 +22,7 @@ _USAGE = (
     "allocated",
     "idle",
     "cost",
+    "energy",
     "samples",
     "utilization",
     "highest",
@@ -42,21 +43,26 @@ _WORKLOAD = (
     "most_memory",
     "total_memory",
     "status",
+    "place",
 )
 _TABLES = ("cluster_hour", "namespace_hour", "label_hour", "workload_hour", "workload_count")
 _SET_ROLLED_UP = """
-INSERT INTO accounted_hour (cluster, hour, measured) VALUES ($1, $2, $3)
-ON CONFLICT (cluster, hour) DO UPDATE SET measured = excluded.measured, stale = false, updated_at = now()
+INSERT INTO accounted_hour (cluster, hour, measured, observed, with_gpus) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (cluster, hour) DO UPDATE SET
+    measured = excluded.measured, observed = excluded.observed, with_gpus = excluded.with_gpus,
+    stale = false, updated_at = now()
 """
 _DAY = """
-INSERT INTO usage_day (cluster, hour, grouping, member, allocated, idle, cost, measured, used)
-SELECT cluster, $2, '{grouping}', {member}, sum(allocated), sum(idle), sum(cost::numeric),
+INSERT INTO usage_day (cluster, hour, grouping, member, allocated, idle, cost, energy, measured, used)
+SELECT cluster, $2, '{grouping}', {member}, sum(allocated), sum(idle), sum(cost::numeric), sum(energy),
     coalesce(sum(allocated) FILTER (WHERE utilization IS NOT NULL), 0),
     coalesce(sum(allocated * utilization::numeric), 0)
 FROM {table} WHERE cluster = $1 AND hour >= $3 AND hour < $4 GROUP BY cluster, {member}
 ON CONFLICT (cluster, grouping, hour, member) DO UPDATE SET
     allocated = usage_day.allocated + excluded.allocated, idle = usage_day.idle + excluded.idle,
-    cost = usage_day.cost + excluded.cost, measured = usage_day.measured + excluded.measured,
+    cost = usage_day.cost + excluded.cost,
+    energy = coalesce(usage_day.energy + excluded.energy, usage_day.energy, excluded.energy),
+    measured = usage_day.measured + excluded.measured,
     used = usage_day.used + excluded.used
 """
 _WORKLOADS_PRUNED = "SELECT workloads_from > $2 FROM accounted_cluster WHERE id = $1"
@@ -171,7 +177,8 @@ class HourStore:
                     "DELETE FROM usage_day WHERE cluster = $1 AND hour = $2", cluster_id, day
                 )
                 await _add_to_day(connection, cluster_id, day, range(day, day + 24))
-            await connection.execute(_SET_ROLLED_UP, cluster_id, hour, measured)
+            known = (rolled.cluster.observed, rolled.cluster.with_gpus) if rolled is not None else (0, 0)
+            await connection.execute(_SET_ROLLED_UP, cluster_id, hour, measured, *known)
             return True
 
         try:
@@ -227,8 +234,8 @@ async def _write(
     await _copy(
         connection,
         "cluster_hour",
-        ("capacity", *_USAGE, "workloads"),
-        [(*key, total.capacity_gpu_hours, *_amounts(total.usage), total.usage.workloads)],
+        ("capacity", "gpus", *_USAGE, "workloads"),
+        [(*key, total.capacity_gpu_hours, total.gpus, *_amounts(total.usage), total.usage.workloads)],
     )
     await _copy(
         connection,
@@ -253,8 +260,8 @@ async def _write(
         "workload_hour",
         _WORKLOAD,
         [
-            (*key, workloads[index], *groups[index], *_workload(row), status(row))
-            for index, row in enumerate(rolled.workloads)
+            (*key, workloads[place], *groups[place], *_workload(row), status(row), place)
+            for place, row in enumerate(rolled.workloads)
         ],
     )
     await _copy(
@@ -285,12 +292,23 @@ def _row_counts(groups: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], i
     return counts
 
 
+def usage_columns(usage: Usage) -> dict[str, Any]:
+    """Return what is stored of the usage of a group, by column."""
+    return {**dict(zip(_USAGE, _amounts(usage), strict=True)), "workloads": usage.workloads}
+
+
+def workload_columns(row: WorkloadHour) -> dict[str, Any]:
+    """Return what is stored of the hour of a workload, by column, without its names and its status."""
+    return dict(zip(_WORKLOAD[3:-2], _workload(row), strict=True))
+
+
 def _amounts(usage: Usage) -> tuple[Any, ...]:
     utilization = usage.utilization
     return (
         usage.allocated,
         usage.idle,
         usage.cost,
+        usage.energy,
         utilization.samples,
         utilization.mean,
         utilization.highest,

@@ -28,6 +28,7 @@ _MONTHLY = {
 _BY_END = {
     "holding": "holding_retention",
     "capacity": "holding_retention",
+    "observed_span": "holding_retention",
     "ended_workload": "ended_retention",
 }
 """Tables whose rows expire by their end."""

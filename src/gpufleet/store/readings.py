@@ -27,6 +27,7 @@ from gpufleet.model.reading import (
 )
 from gpufleet.runtime.logs import get_logger
 from gpufleet.store.chunks import (
+    Packed,
     ReadingGrid,
     as_series,
     pack_chunks,
@@ -120,10 +121,11 @@ class ReadingStore:
         """Store old readings as grids of at most `CHUNK_SECONDS`; reads drop duplicates."""
 
         def pack() -> list[tuple[str, str, str, float, bytes]]:
+            packed: Packed = {}
             return [
                 (cluster, quantity.value, node, float(grid.moments[0]), columns)
                 for quantity, grid in past
-                for node, columns in pack_chunks(grid)
+                for node, columns in pack_chunks(grid, packed)
             ]
 
         rows = await asyncio.to_thread(pack)

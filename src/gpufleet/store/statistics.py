@@ -1,14 +1,15 @@
 """Read hourly statistics of clusters, namespaces and labels, and the names that occur in them."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
 import asyncpg
+import msgspec
 
-from gpufleet.model.hours import GPU_HOUR
+from gpufleet.model.hours import GPU_HOUR, HOUR_MS, KILOWATT_HOUR, PPM
 from gpufleet.model.statistics import (
     ClusterStatistics,
     HoursQuery,
@@ -19,12 +20,12 @@ from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.postgres.database import Database
 
 _CLUSTER = """
-SELECT h.*, created_at, updated_at FROM cluster_hour AS h JOIN accounted_hour USING (cluster, hour)
+SELECT h.*, created_at, updated_at, observed, with_gpus FROM cluster_hour AS h JOIN accounted_hour USING (cluster, hour)
 WHERE cluster = $1 AND hour BETWEEN $2 AND $3
 ORDER BY hour {direction} LIMIT $4 OFFSET $5
 """
 _NAMESPACE = """
-SELECT h.*, name, capacity, created_at, updated_at
+SELECT h.*, name, capacity, gpus, created_at, updated_at, observed, with_gpus
 FROM namespace_hour AS h
 JOIN namespace_name AS n ON n.id = h.namespace
 JOIN cluster_hour AS c ON c.cluster = h.cluster AND c.hour = h.hour
@@ -37,7 +38,7 @@ SELECT count(*) FROM namespace_hour AS h JOIN namespace_name AS n ON n.id = h.na
 WHERE h.cluster = $1 AND hour BETWEEN $2 AND $3 AND ($4 = '' OR n.name = $4)
 """
 _LABEL = """
-SELECT h.*, type, key, value, created_at, updated_at
+SELECT h.*, type, key, value, created_at, updated_at, observed, with_gpus
 FROM label_hour AS h
 JOIN label_name AS n ON n.id = h.label
 JOIN accounted_hour AS a ON a.cluster = h.cluster AND a.hour = h.hour
@@ -60,6 +61,8 @@ WHERE cluster = $1 AND type = $4 AND ($5::text IS NULL OR key = $5) AND EXISTS (
 )
 """
 T = TypeVar("T")
+Row = Mapping[str, Any]
+"""The columns of a row by name."""
 _ROWS_PER_BATCH = 1000
 _DIRECTION = {False: "ASC", True: "DESC"}
 
@@ -75,7 +78,7 @@ class StatisticsStore:
         """Return one page of the hours of a cluster."""
         cluster_id = await self._clusters.id_of(query.cluster)
         sql = _CLUSTER.format(direction=_DIRECTION[query.descending])
-        return await _convert(await self._fetch(sql, cluster_id, query), partial(_cluster, query.cluster))
+        return await _convert(await self._fetch(sql, cluster_id, query), partial(cluster_row, query))
 
     async def count_cluster_hours(self, query: HoursQuery) -> int:
         """Count the rows of all pages."""
@@ -93,7 +96,7 @@ class StatisticsStore:
         cluster_id = await self._clusters.id_of(query.cluster)
         sql = _NAMESPACE.format(direction=_DIRECTION[query.descending])
         rows = await self._fetch(sql, cluster_id, query, namespace)
-        return await _convert(rows, partial(_namespace, query.cluster))
+        return await _convert(rows, partial(namespace_row, query))
 
     async def count_namespace_hours(self, query: HoursQuery, namespace: str) -> int:
         """Count the rows of all pages."""
@@ -108,7 +111,7 @@ class StatisticsStore:
         labels = await self._label_ids(cluster_id, type_, key, value)
         sql = _LABEL.format(direction=_DIRECTION[query.descending])
         rows = await self._fetch(sql, cluster_id, query, labels)
-        return await _convert(rows, partial(_label, query.cluster))
+        return await _convert(rows, partial(label_row, query))
 
     async def count_label_hours(self, query: HoursQuery, type_: str, key: str, value: str) -> int:
         """Count the rows of all pages."""
@@ -170,15 +173,18 @@ def row_id(hour: int, member: int) -> int:
     return hour << 32 | member
 
 
-def usage_fields(row: asyncpg.Record) -> dict[str, Any]:
+def usage_fields(query: HoursQuery, row: Row) -> dict[str, Any]:
     """Return the fields that rows of all kinds share."""
-    allocated = row["allocated"] / GPU_HOUR
     return {
         "stat_hour": datetime.fromtimestamp(row["hour"] * 3600, UTC),
-        "allocated_gpu_count": allocated,
-        "allocated_gpu_hours": allocated,
+        # The mean over the time in which the cluster is known to have had GPUs.
+        "allocated_gpu_count": row["allocated"] / ((row["with_gpus"] or HOUR_MS) * PPM),
+        "allocated_gpu_hours": row["allocated"] / GPU_HOUR,
+        "observed_share": row["observed"] / HOUR_MS,
         "idle_gpu_hours": row["idle"] / GPU_HOUR,
         "cost": row["cost"],
+        "currency": query.currency or msgspec.UNSET,
+        "energy_kwh": None if row["energy"] is None else row["energy"] / KILOWATT_HOUR,
         "sample_count": row["samples"],
         "avg_utilization": row["utilization"],
         "max_utilization": row["highest"],
@@ -190,36 +196,43 @@ def usage_fields(row: asyncpg.Record) -> dict[str, Any]:
     }
 
 
-def _cluster(name: str, row: asyncpg.Record) -> ClusterStatistics:
+def _size(row: Row) -> int:
+    return round(row["capacity"]) if row["gpus"] is None else int(row["gpus"])
+
+
+def cluster_row(query: HoursQuery, row: Row) -> ClusterStatistics:
+    """Return the hour of a cluster from its columns."""
     capacity = row["capacity"]
     return ClusterStatistics(
         id=row_id(row["hour"], row["cluster"]),
-        cluster_name=name,
-        total_gpu_capacity=round(capacity),
+        cluster_name=query.cluster,
+        total_gpu_capacity=_size(row),
         capacity_gpu_hours=capacity,
         allocation_rate=100 * row["allocated"] / (capacity * GPU_HOUR) if capacity else 0.0,
-        **usage_fields(row),
+        **usage_fields(query, row),
     )
 
 
-def _namespace(name: str, row: asyncpg.Record) -> NamespaceStatistics:
+def namespace_row(query: HoursQuery, row: Row) -> NamespaceStatistics:
+    """Return the hour of a namespace from its columns."""
     return NamespaceStatistics(
         id=row_id(row["hour"], row["namespace"]),
-        cluster_name=name,
+        cluster_name=query.cluster,
         namespace=row["name"],
-        total_gpu_capacity=round(row["capacity"]),
+        total_gpu_capacity=_size(row),
         active_workload_count=row["workloads"],
-        **usage_fields(row),
+        **usage_fields(query, row),
     )
 
 
-def _label(name: str, row: asyncpg.Record) -> LabelStatistics:
+def label_row(query: HoursQuery, row: Row) -> LabelStatistics:
+    """Return the hour of a label or annotation value from its columns."""
     return LabelStatistics(
         id=row_id(row["hour"], row["label"]),
-        cluster_name=name,
+        cluster_name=query.cluster,
         dimension_type=row["type"],
         dimension_key=row["key"],
         dimension_value=row["value"],
         active_workload_count=row["workloads"],
-        **usage_fields(row),
+        **usage_fields(query, row),
     )

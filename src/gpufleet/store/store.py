@@ -12,6 +12,7 @@ from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.ended_workloads import EndedWorkloads
 from gpufleet.store.hours import HourStore
+from gpufleet.store.observed_spans import ObservedSpans
 from gpufleet.store.periods import PeriodStore
 from gpufleet.store.postgres.database import Database, open_database
 from gpufleet.store.postgres.embedded import embedded_server, running_server
@@ -39,6 +40,7 @@ class Store:
             database, self.accounted, "holding", "pod_uid", AllocationPeriod
         )
         self.capacity_periods = PeriodStore(database, self.accounted, "capacity", "node", CapacityPeriod)
+        self.observed = ObservedSpans(database, self.accounted)
         self.snapshots = SnapshotStore(database, self.accounted)
         self.hours = HourStore(database, self.accounted)
         self.statistics = StatisticsStore(database, self.accounted)

@@ -11,7 +11,7 @@ from gpufleet.store.postgres.database import Database
 
 _SUM = """
 SELECT member, sum(allocated) AS allocated, sum(idle) AS idle, sum(cost) AS cost,
-    sum(measured) AS measured, sum(used) AS used
+    sum(energy) AS energy, sum(measured) AS measured, sum(used) AS used
 FROM usage_day WHERE cluster = $1 AND grouping = '{grouping}' AND hour >= $2 AND hour < $3
 GROUP BY member
 """
@@ -26,7 +26,7 @@ WHERE type = $4 AND key = $5 ORDER BY allocated DESC, value
 # A workload whose labels changed has several members; merge them.
 _WORKLOADS = f"""
 SELECT w.name, n.name AS namespace, k.name AS kind, uid, sum(allocated) AS allocated, sum(idle) AS idle,
-    sum(cost) AS cost, sum(measured) AS measured, sum(used) AS used
+    sum(cost) AS cost, sum(energy) AS energy, sum(measured) AS measured, sum(used) AS used
 FROM ({_SUM.format(grouping="workload")}) AS s
 JOIN workload AS w ON w.id = member JOIN namespace_name AS n ON n.id = w.namespace
 JOIN kind_name AS k ON k.id = w.kind
@@ -38,7 +38,8 @@ _BY_IDLE = f"{_WORKLOADS} HAVING sum(idle) > 0 ORDER BY sum(idle) DESC, n.name, 
 _TOTALS = f"""
 SELECT s.*, (SELECT sum(round(capacity * {HOUR_MS})::numeric) FROM cluster_hour
     WHERE cluster = $1 AND hour >= $2 AND hour < $3) AS capacity,
-    (SELECT count(*) FROM cluster_hour WHERE cluster = $1 AND hour >= $2 AND hour < $3) AS hours
+    (SELECT sum(observed) FROM cluster_hour JOIN accounted_hour USING (cluster, hour)
+    WHERE cluster = $1 AND hour >= $2 AND hour < $3) AS observed
 FROM ({_SUM.format(grouping="cluster")}) AS s
 """  # noqa: S608
 
@@ -56,7 +57,8 @@ class UsageSums:
         if row is None:
             return UsageTotals()
         capacity = int(row["capacity"] or 0) * PPM
-        return UsageTotals(hours=row["hours"], capacity=capacity, **_amounts(row))
+        hours = int(row["observed"] or 0) / HOUR_MS
+        return UsageTotals(hours=hours, capacity=capacity, **_amounts(row))
 
     async def by_namespace(self, cluster: str, first: int, after: int) -> list[UsageSum]:
         """Return the sums of each namespace, the largest first."""
@@ -97,5 +99,6 @@ def _amounts(row: asyncpg.Record) -> dict[str, Any]:
         "allocated": int(row["allocated"]),
         "idle": int(row["idle"]),
         "cost": row["cost"],
+        "energy": None if row["energy"] is None else int(row["energy"]),
         "utilization": round(float(row["used"] / measured), 4) if measured else None,
     }

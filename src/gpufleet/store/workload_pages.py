@@ -4,12 +4,14 @@ A page takes three steps. The total is a sum of row counts that are stored per h
 of filters. Then an index-only query finds the keys of the page, in the way that reads the fewest index
 entries. Finally only the rows of the page are fetched.
 
-- Sorted by time, every filter has an index that ends in (hour, workload). A namespace without a kind is
+- Sorted by time, every filter has an index that ends in (hour, place, workload). A namespace without a kind is
   a merge over its kinds, of which there are few.
 - Sorted by utilization, there are two ways: walk the index on utilization and skip rows that do not
   match, or collect the matching rows and sort them. The total tells which one is cheaper.
 
-Rows without utilization come last in both directions. Ties are sorted by hour and workload.
+A filter by name or label first finds the ids of the workloads, of which there are far fewer than rows.
+Rows without utilization come last in both directions. Ties are sorted by hour, then by namespace, kind,
+name and uid: `place` is the position of a row in its hour in that order.
 """
 
 from collections.abc import Sequence
@@ -18,22 +20,23 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from gpufleet.model.statistics import WorkloadHoursQuery, WorkloadStatistics
+from gpufleet.model.statistics import HoursQuery, WorkloadHoursQuery, WorkloadStatistics
 from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.partitions import first_hour, month_of
 from gpufleet.store.postgres.database import Database
-from gpufleet.store.statistics import row_id, usage_fields
+from gpufleet.store.postgres.jsonb import jsonb
+from gpufleet.store.statistics import Row, row_id, usage_fields
 
 _ROWS = """
 SELECT h.*, w.name, uid, source, labels, annotations, n.name AS namespace_name, k.name AS kind_name,
-    created_at, updated_at
-FROM unnest($2::int[], $3::int[]) WITH ORDINALITY AS page (hour, workload, place)
+    created_at, updated_at, observed, with_gpus
+FROM unnest($2::int[], $3::int[]) WITH ORDINALITY AS page (hour, workload, number)
 JOIN workload_hour AS h ON h.cluster = $1 AND h.hour = page.hour AND h.workload = page.workload
 JOIN workload AS w ON w.id = h.workload
 JOIN namespace_name AS n ON n.id = h.namespace
 JOIN kind_name AS k ON k.id = h.kind
 JOIN accounted_hour AS a ON a.cluster = h.cluster AND a.hour = h.hour
-ORDER BY place
+ORDER BY page.number
 """
 _COUNT = """
 SELECT coalesce(sum(rows), 0) FROM workload_count
@@ -41,7 +44,8 @@ WHERE cluster = $1 AND namespace = $4 AND kind = $5 AND hour BETWEEN $2 AND $3
 """
 _IDS = """
 SELECT id FROM workload
-WHERE cluster = $1 AND name = $2 AND ($3 = 0 OR namespace = $3) AND ($4 = 0 OR kind = $4)
+WHERE cluster = $1 AND ($2 = '' OR name = $2) AND ($3 = 0 OR namespace = $3) AND ($4 = 0 OR kind = $4)
+    AND ($5::text IS NULL OR {labels} ? $5) AND ($6::jsonb IS NULL OR {labels} @> $6)
 """
 _SPAN = "cluster = $1 AND hour BETWEEN $2 AND $3"
 _EARLIEST, _LATEST = first_hour(1970, 1), first_hour(9999, 12) - 1
@@ -85,8 +89,8 @@ class _PageQuery:
         kind = await self._kind_id() if query.kind else 0
         if namespace is None or kind is None:
             return 0, []
-        if query.name:
-            total, keys = await self._of_name(namespace, kind)
+        if query.name or query.dimension_key:
+            total, keys = await self._of_workloads(namespace, kind)
         else:
             total = await self._count(query.first, query.last, namespace, kind)
             if query.offset >= total:
@@ -110,8 +114,15 @@ class _PageQuery:
     async def _count(self, first: int, last: int, namespace: int, kind: int) -> int:
         return int(await self._connection.fetchval(_COUNT, self._cluster_id, first, last, namespace, kind))
 
-    async def _of_name(self, namespace: int, kind: int) -> tuple[int, Sequence[asyncpg.Record]]:
-        rows = await self._connection.fetch(_IDS, self._cluster_id, self._query.name, namespace, kind)
+    async def _of_workloads(self, namespace: int, kind: int) -> tuple[int, Sequence[asyncpg.Record]]:
+        """Find the workloads by name and label first, then their hours."""
+        query = self._query
+        key, value = query.dimension_key, query.dimension_value
+        rows = await self._connection.fetch(
+            _IDS.format(labels="labels" if query.dimension_type == "label" else "annotations"),
+            *(self._cluster_id, query.name, namespace, kind),
+            *(key or None, jsonb({key: value}) if value else None),
+        )
         ids = [row["id"] for row in rows]
         total = await self._connection.fetchval(
             f"SELECT count(*) FROM workload_hour WHERE {_SPAN} AND workload = ANY($4::int[])",  # noqa: S608
@@ -130,7 +141,7 @@ class _PageQuery:
         if namespace and not kind:
             sql = f"""
             SELECT hour, workload FROM kind_name AS k CROSS JOIN LATERAL (
-                SELECT hour, workload FROM workload_hour
+                SELECT hour, place, workload FROM workload_hour
                 WHERE {_SPAN} AND namespace = $6 AND kind = k.id ORDER BY {order} LIMIT $4::int + $5::int
             ) AS found ORDER BY {order} LIMIT $4 OFFSET $5"""  # noqa: S608
             return await self._keys(sql, namespace)
@@ -158,13 +169,13 @@ class _PageQuery:
         else:
             sql = f"""
             SELECT hour, workload FROM (
-                (SELECT hour, workload, utilization FROM workload_hour
+                (SELECT hour, place, workload, utilization FROM workload_hour
                  WHERE {_SPAN}{filters} AND utilization IS NOT NULL
-                 ORDER BY utilization DESC, hour DESC, workload DESC LIMIT $4::int + $5::int)
+                 ORDER BY utilization DESC, hour DESC, place DESC, workload DESC LIMIT $4::int + $5::int)
                 UNION ALL
-                (SELECT hour, workload, utilization FROM workload_hour
+                (SELECT hour, place, workload, utilization FROM workload_hour
                  WHERE {_SPAN}{filters} AND utilization IS NULL
-                 ORDER BY utilization DESC, hour DESC, workload DESC LIMIT $4::int + $5::int)
+                 ORDER BY utilization DESC, hour DESC, place DESC, workload DESC LIMIT $4::int + $5::int)
             ) AS found ORDER BY {_order("utilization", query)} LIMIT $4 OFFSET $5"""  # noqa: S608
         return await self._keys(sql, *values)
 
@@ -178,7 +189,7 @@ class _PageQuery:
             return []
         hours, workloads = [row["hour"] for row in keys], [row["workload"] for row in keys]
         rows = await self._connection.fetch(_ROWS, self._cluster_id, hours, workloads)
-        return [_workload(self._query.cluster, row) for row in rows]
+        return [workload_row(self._query, row) for row in rows]
 
 
 def _filters(namespace: int, kind: int, first: int) -> tuple[str, list[int]]:
@@ -195,14 +206,15 @@ def _filters(namespace: int, kind: int, first: int) -> tuple[str, list[int]]:
 def _order(utilization: str, query: WorkloadHoursQuery) -> str:
     direction = "DESC" if query.descending else "ASC"
     by = f"{utilization} {direction} NULLS LAST, " if query.by_utilization and utilization else ""
-    return f"{by}hour {direction}, workload {direction}"
+    return f"{by}hour {direction}, place {direction}, workload {direction}"
 
 
-def _workload(cluster: str, row: asyncpg.Record) -> WorkloadStatistics:
-    fields: dict[str, Any] = usage_fields(row)
+def workload_row(query: HoursQuery, row: Row) -> WorkloadStatistics:
+    """Return the hour of a workload from its columns."""
+    fields: dict[str, Any] = usage_fields(query, row)
     return WorkloadStatistics(
         id=row_id(row["hour"], row["workload"]),
-        cluster_name=cluster,
+        cluster_name=query.cluster,
         namespace=row["namespace_name"],
         workload_name=row["name"],
         workload_type=row["kind_name"],

@@ -64,7 +64,7 @@ ALIASES: dict[str, NameAndScale] = {
 }
 """Names as frameworks write them, in lower case."""
 
-NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_./:@ ()%-]{0,127}$"
+NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_./:@ ()%-]{0,127}(?!\n)$"
 """Valid metric names."""
 
 _NAME = re.compile(NAME_PATTERN)

@@ -6,6 +6,7 @@ import httpx
 import pytest
 from tests.accounting.histories import HOUR, STEP, Prometheus, Server, Time, World, pod
 
+from gpufleet.accounting.current_hour import CurrentHour
 from gpufleet.model.node import FleetNode
 from gpufleet.model.workload import OwnerRef
 from gpufleet.server.app import Api, create_app
@@ -29,12 +30,13 @@ async def record_known_hours(store: Store) -> Server:
     world.pods["p1"] = pod("p1", "a", 2, HOUR + 1800.0, held=(2, 3), owner=job, **facts)
     world.pods["idle"] = pod("idle", "a", 1, HOUR + 0.0, held=(4,), namespace="prod")
     world.pods["system"] = pod("system", "a", 1, HOUR + 0.0, held=(5,), namespace="kube-system")
-    busy = {("a", gpu, HOUR + m * STEP): 60.0 + gpu for gpu in range(4) for m in range(24)}
-    idle = {("a", 4, HOUR + m * STEP): 1.0 for m in range(24)}
+    busy = {("a", gpu, HOUR + m * STEP): 60.0 + gpu for gpu in range(4) for m in range(25)}
+    idle = {("a", 4, HOUR + m * STEP): 1.0 for m in range(25)}
     time = Time(HOUR + 10.0)
     server = Server(world, store, Prometheus({**busy, **idle}), time)
-    for seconds in (10.0, 3610.0, 7250.0):
-        time.now = HOUR + seconds
+    await server.round()
+    for seconds in (3610.0, 7250.0):
+        server.watch(HOUR + seconds)
         await server.round()
     return server
 
@@ -42,7 +44,12 @@ async def record_known_hours(store: Store) -> Server:
 @pytest.fixture
 async def http(store: Store, recorded: Server) -> AsyncIterator[httpx.AsyncClient]:
     routes = [
-        *aggregation_routes(store, "prod", lambda: HOUR + 7300.0),
+        *aggregation_routes(
+            store,
+            "prod",
+            lambda: HOUR + 7300.0,
+            current={"prod": CurrentHour(recorded.account, store, lambda: HOUR + 7300.0)},
+        ),
         *report_routes(store, "prod", lambda: HOUR + 7300.0),
     ]
     transport = httpx.ASGITransport(create_app(Api(routes=routes)))

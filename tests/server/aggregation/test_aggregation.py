@@ -116,6 +116,22 @@ async def test_workloads_come_in_pages_with_all_fields(http: httpx.AsyncClient) 
         ({"order_by": "utilization", "order_direction": "desc"}, ["bert", "bert", "idle", "idle"]),
         ({"order_by": "utilization", "namespace": "prod"}, ["idle", "idle"]),
         ({"order_by": "utilization", "workload_name": "bert"}, ["bert", "bert"]),
+        ({"dimension_key": "team"}, ["bert", "bert"]),
+        (
+            {"dimension_key": "team", "dimension_value": "nlp", "workload_type": "PyTorchJob"},
+            ["bert", "bert"],
+        ),
+        ({"dimension_key": "team", "dimension_value": "vision"}, []),
+        ({"dimension_key": "team", "workload_name": "idle"}, []),
+        (
+            {
+                "dimension_type": "annotation",
+                "dimension_key": "cost-center",
+                "dimension_value": "cc-1",
+                "order_by": "utilization",
+            },
+            ["bert", "bert"],
+        ),
         ({"page": 2, "page_size": 3}, ["idle"]),
         ({"page": 7, "page_size": 3}, []),
     ],
@@ -264,3 +280,66 @@ async def test_all_time_may_be_asked_for(http: httpx.AsyncClient, order: str) ->
     assert len(await get(http, "/cluster/hourly-stats", **ages)) == 2
     assert await get(http, "/namespaces", **ages) == ["ml", "prod"]
     assert len(await get(http, "/snapshots", **ages)) == 3
+
+
+# The running hour: at 02:01:40 it has one sample
+
+
+LONG = {**SPAN, "end_time": f"{START + timedelta(hours=5):%Y-%m-%dT%H:%M:%SZ}", "include_current": "true"}
+
+
+async def test_the_running_hour_is_returned_on_request_and_marked(http: httpx.AsyncClient) -> None:
+    rows = await get(http, "/cluster/hourly-stats", **LONG)
+    assert [row["partial"] for row in rows] == [False, False, True]
+    last = rows[-1]
+    assert last["total_gpu_capacity"] == 8
+    assert last["allocated_gpu_hours"] == 6 * 100 / 3600
+    assert last["allocated_gpu_count"] == 6.0
+    assert last["allocation_rate"] == 75.0
+    assert last["observed_share"] == 50 / 3600  # the server was last stored 50 seconds after the hour
+    finished = await get(http, "/cluster/hourly-stats", **{**LONG, "include_current": "false"})
+    assert finished == rows[:2]
+    for path in ("/namespaces/hourly-stats", "/labels/hourly-stats"):
+        label = {"dimension_type": "label", "dimension_key": "team"} if "labels" in path else {}
+        parts = [row for row in await get(http, path, **LONG, **label) if row["partial"]]
+        expected = 6 if label else 5  # without kube-system
+        assert sum(row["allocated_gpu_count"] for row in parts) == expected
+
+
+@pytest.mark.parametrize("direction", ["asc", "desc"])
+@pytest.mark.parametrize("order", ["time", "utilization"])
+async def test_pages_with_the_running_hour_make_up_the_whole_list(
+    http: httpx.AsyncClient, direction: str, order: str
+) -> None:
+    ordered = {**LONG, "order_by": order, "order_direction": direction}
+    whole = await get(http, "/workloads/hourly-stats", **ordered)
+    assert (whole["total"], len(whole["data"])) == (6, 6)
+    assert sum(row["partial"] for row in whole["data"]) == 2
+    assert {row["workload_status"] for row in whole["data"] if row["partial"]} == {"Running"}
+
+    def key(row: dict[str, Any]) -> tuple[Any, ...]:
+        name = (row["stat_hour"], row["namespace"], row["workload_type"], row["workload_name"])
+        return name if order == "time" else (row["avg_utilization"], *name)
+
+    assert whole["data"] == sorted(whole["data"], key=key, reverse=direction == "desc")
+    for size in (1, 2, 4):
+        pages = [
+            await get(http, "/workloads/hourly-stats", **ordered, page=number + 1, page_size=size)
+            for number in range(-(-6 // size))
+        ]
+        assert [row for page in pages for row in page["data"]] == whole["data"]
+        assert {page["total"] for page in pages} == {6}
+
+
+async def test_filters_select_rows_of_the_running_hour(http: httpx.AsyncClient) -> None:
+    page = await get(http, "/workloads/hourly-stats", **LONG, dimension_key="team", dimension_value="nlp")
+    assert [(row["workload_name"], row["partial"]) for row in page["data"]] == [
+        ("bert", False),
+        ("bert", False),
+        ("bert", True),
+    ]
+
+
+async def test_a_label_value_needs_its_key(http: httpx.AsyncClient) -> None:
+    response = await http.get("/workloads/hourly-stats", params={**SPAN, "dimension_value": "nlp"})
+    assert response.status_code == 400

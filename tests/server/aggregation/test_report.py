@@ -16,6 +16,10 @@ from gpufleet.accounting.report import period_of, report
 from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.node import FleetNode
 from gpufleet.model.statistics import UsageSum, UsageTotals
+from gpufleet.runtime.settings.prices import prices_by_model
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.routes.aggregation import aggregation_routes
+from gpufleet.server.routes.report import report_routes
 from gpufleet.server.routes.report_page import render_report
 from gpufleet.store import Store
 
@@ -32,7 +36,7 @@ async def test_the_rows_of_a_report_add_up_to_the_cluster(
     assert totals["capacity_gpu_hours"] == 16.0
     assert totals["allocated_gpu_hours"] == 11.0
     assert (totals["idle_gpu_hours"], totals["cost"]) == (2.0, 38.5)
-    assert report["hours_accounted"] == 2
+    assert report["hours_accounted"] == 1.9972  # from ten seconds after the hour on
     assert sum(row["gpu_hours"] for row in rows) == 16.0
     assert sum(row["gpu_hours"] for row in rows if row["row"] != "unallocated") == 11.0
     assert sum(row["idle_gpu_hours"] for row in rows) == 2.0
@@ -66,7 +70,7 @@ async def test_a_report_comes_as_csv_and_as_a_page(http: httpx.AsyncClient) -> N
 async def test_days_from_one_to_another_make_a_report_too(http: httpx.AsyncClient) -> None:
     days = f"{START - timedelta(days=3):%Y-%m-%d}..{DAY}"
     report = await get(http, "/report", period=days)
-    assert (report["period"], report["hours_in_period"], report["hours_accounted"]) == (days, 96, 2)
+    assert (report["period"], report["hours_in_period"], report["hours_accounted"]) == (days, 96, 1.9972)
     assert report["rows"] == (await get(http, "/report", period=DAY))["rows"]
 
 
@@ -166,7 +170,9 @@ async def test_a_fully_allocated_cluster_has_exactly_zero_unallocated(store: Sto
         world.nodes[node] = FleetNode(name=node, gpu_count=331, gpu_model="H200", created=HOUR + 2400.0)
         world.pods[node] = pod(node, node, 331, HOUR + 2400.0, namespace=f"team{number}")
     time = Time(HOUR + 2400.0)
-    server = Server(world, store, Prometheus(), time, dataclasses.replace(PLAN, prices={"H200": 3.1}))
+    server = Server(
+        world, store, Prometheus(), time, dataclasses.replace(PLAN, prices=prices_by_model({"H200": 3.1}))
+    )
     await server.round()
     time.now = HOUR + 3660.0
     await server.round()
@@ -190,3 +196,37 @@ def test_a_rest_that_rounds_to_zero_has_no_sign() -> None:
     made = report("prod", period_of("2026-10"), "namespace", totals, [group])
     assert b"-" not in msgspec.json.encode([row.cost for row in made.rows])
     assert "-0.00" not in render_report(made)
+
+
+async def test_every_cost_has_the_configured_currency(store: Store, recorded: Server) -> None:
+    now = lambda: HOUR + 7300.0  # noqa: E731
+    routes = [
+        *aggregation_routes(store, "prod", now, {"prod": "EUR"}.__getitem__),
+        *report_routes(store, "prod", now, {"prod": "EUR"}.__getitem__),
+    ]
+    transport = httpx.ASGITransport(create_app(Api(routes=routes)))
+    base = "http://127.0.0.1/api/v1/gpu-aggregation"
+    async with httpx.AsyncClient(transport=transport, base_url=base) as client:
+        span = {"start_time": FIRST, "end_time": FIRST}
+        label = {"dimension_type": "label", "dimension_key": "team", **span}
+        listed = [
+            *await get(client, "/cluster/hourly-stats", **span),
+            *await get(client, "/namespaces/hourly-stats", **span),
+            *await get(client, "/labels/hourly-stats", **label),
+            *(await get(client, "/workloads/hourly-stats", **span))["data"],
+            *(await get(client, "/waste"))["data"],
+            *(made := await get(client, "/report", period=MONTH))["rows"],
+            made,
+        ]
+        assert [row["currency"] for row in listed] == ["EUR"] * len(listed)
+        text = (await client.get("/report", params={"period": MONTH, "format": "csv"})).text
+        assert {row["currency"] for row in csv.DictReader(io.StringIO(text))} == {"EUR"}
+        page = (await client.get("/report", params={"period": MONTH, "format": "html"})).text
+        assert ">cost (EUR)<" in page
+
+
+async def test_without_a_currency_costs_have_no_unit(http: httpx.AsyncClient) -> None:
+    made = await get(http, "/report", period=MONTH)
+    assert made["currency"] == ""
+    assert not any("currency" in row for row in made["rows"])
+    assert ">cost<" in (await http.get("/report", params={"period": MONTH, "format": "html"})).text

@@ -121,7 +121,7 @@ async def _routes(store: Store, lifecycle: Lifecycle, queried: set[str]) -> list
         *report_routes(store, "prod", lambda: HOUR + 7300.0),
         *cluster_routes(clusters),
         *workload_routes(clusters),
-        *workload_metric_routes(clusters),
+        *workload_metric_routes(clusters, store.allocation_periods),
         *training_routes(clusters, training, TOKENS, lambda: NOW),
         *gpu_routes(clusters),
         *node_routes(clusters),

@@ -77,7 +77,9 @@ async def test_more_concurrent_requests_than_allowed_get_a_503_with_retry_after(
 )
 async def test_a_body_that_cannot_be_decoded_is_a_400(client: Client, body: bytes, words: str) -> None:
     async with client() as http:
-        answer = await http.post("/api/workloads/a/reports", content=body)
+        answer = await http.post(
+            "/api/workloads/a/reports", content=body, headers={"content-type": "application/json"}
+        )
     assert (answer.status_code, words in answer.json()["message"]) == (400, True)
 
 

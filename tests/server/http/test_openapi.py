@@ -94,7 +94,9 @@ async def test_parameters_come_from_the_struct_with_its_names_and_limits(client:
 
 
 def test_the_description_says_which_paths_need_login() -> None:
-    routes = health_routes(Dependencies({}), Lifecycle(), ServerMetrics(), simulated=False, clock=time.time)
+    routes = health_routes(
+        Dependencies({}), Lifecycle(), ServerMetrics(), simulated=False, public_details=False, clock=time.time
+    )
     described = json.loads(openapi(routes, "1", login=True))
     assert described["security"] == [{"bearer": []}]
     assert described["paths"]["/api/healthz"]["get"]["security"] == []

@@ -13,11 +13,14 @@ from tests.waiting import wait_until
 from gpufleet.runtime.listening import address_of, bind
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.health import Lifecycle
+from gpufleet.server.http.connection import MAX_HEAD_BYTES
 from gpufleet.server.http.middleware import Limits
 from gpufleet.server.http.routing import Route, get, post
-from gpufleet.server.http.server import MAX_HEAD_BYTES, Server
+from gpufleet.server.http.server import Server
 
-CHUNKED = b"POST /api/workloads/a/reports HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"POST /api/workloads/a/reports HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n"
+JSON = b"Content-Type: application/json\r\n\r\n"
+CHUNKED += JSON
 
 
 @asynccontextmanager
@@ -82,7 +85,8 @@ async def test_an_endless_head_or_trailer_ends_the_connection(start: bytes, piec
 
 async def test_a_body_that_never_ends_gets_a_503_at_the_deadline() -> None:
     head = (
-        b"POST /api/workloads/a/reports HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nConnection: close\r\n\r\n"
+        b"POST /api/workloads/a/reports HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nConnection: close\r\n"
+        + JSON
     )
     async with running(*sample_routes(), limits=Limits(request_timeout=0.1)) as (host, port, _):
         received = await exchange(host, port, head, b"[")

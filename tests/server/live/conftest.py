@@ -19,6 +19,7 @@ from gpufleet.server.auth.workload_tokens import WorkloadTokens
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
+from gpufleet.server.routes.gpu_map import gpu_map_routes
 from gpufleet.server.routes.gpus import gpu_routes
 from gpufleet.server.routes.nodes import node_routes
 from gpufleet.server.routes.training import training_routes
@@ -93,7 +94,17 @@ def known_fleet() -> Fleet:
     )
     fleet.put_pod(_pod("bare", "half", 1, held=(5,), share=0.5))
     fleet.put_pod(_pod("done", "half", 4, phase=Status.COMPLETED, bound=NOW - 5000, ended=NOW - 4500))
-    fleet.put_pod(_pod("waits", "", 8, phase=Status.PENDING, bound=0.0))
+    fleet.put_pod(
+        _pod(
+            "waits",
+            "",
+            8,
+            phase=Status.PENDING,
+            bound=0.0,
+            model_requested="NVIDIA_H100",
+            waiting_reason="0/6 nodes fit: 6 have other labels than the claim's selector",
+        )
+    )
     fleet.put_pod(_pod("web", "half", 0))
     return fleet
 
@@ -166,9 +177,10 @@ async def http(cluster: Cluster, store: Store) -> AsyncIterator[httpx.AsyncClien
     routes = [
         *cluster_routes(clusters),
         *workload_routes(clusters),
-        *workload_metric_routes(clusters),
+        *workload_metric_routes(clusters, store.allocation_periods),
         *training_routes(clusters, store.training, TOKENS, clock=lambda: NOW),
         *gpu_routes(clusters),
+        *gpu_map_routes(clusters),
         *node_routes(clusters),
         *event_routes(clusters, Lifecycle(), heartbeat=0.05),
     ]

@@ -1,4 +1,5 @@
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import cast
 
@@ -13,7 +14,7 @@ from gpufleet.server.routes.events import QUEUE_SIZE, _events
 async def test_a_client_gets_changes_and_heartbeats(cluster: Cluster) -> None:
     cluster.fleet.refresh()
     cluster.fleet.changes.recent.clear()
-    events = _events(cluster, Lifecycle(), heartbeat=0.05)
+    events = _events(cluster, Lifecycle(), heartbeat=0.05, queue=deque(maxlen=QUEUE_SIZE))
     assert (await anext(events)).startswith(b": changes of cluster prod")
     assert await anext(events) == b": still here\n\n"
     cluster.fleet.put_node(FleetNode(name="idle", gpu_count=8, ready=False, not_ready_reason="gone dark"))
@@ -35,7 +36,7 @@ async def test_a_client_gets_changes_and_heartbeats(cluster: Cluster) -> None:
 async def test_a_change_during_the_start_of_a_stream_is_sent_once(cluster: Cluster) -> None:
     cluster.fleet.refresh()
     cluster.fleet.changes.recent.clear()
-    events = _events(cluster, Lifecycle(), heartbeat=0.05)
+    events = _events(cluster, Lifecycle(), heartbeat=0.05, queue=deque(maxlen=QUEUE_SIZE))
     await anext(events)
     cluster.fleet.put_node(FleetNode(name="idle", gpu_count=8, ready=False))
     cluster.fleet.refresh()
@@ -47,7 +48,7 @@ async def test_a_change_during_the_start_of_a_stream_is_sent_once(cluster: Clust
 async def test_a_slow_client_gets_the_number_of_lost_changes(cluster: Cluster) -> None:
     cluster.fleet.refresh()
     cluster.fleet.changes.recent.clear()
-    events = _events(cluster, Lifecycle(), heartbeat=0.05)
+    events = _events(cluster, Lifecycle(), heartbeat=0.05, queue=deque(maxlen=QUEUE_SIZE))
     await anext(events)
     assert await anext(events) == b": still here\n\n"
     for number in range(QUEUE_SIZE // 2 + 5):
@@ -63,7 +64,7 @@ async def test_a_slow_client_gets_the_number_of_lost_changes(cluster: Cluster) -
 
 async def test_a_stream_ends_immediately_when_the_server_stops(cluster: Cluster) -> None:
     lifecycle = Lifecycle()
-    events = _events(cluster, lifecycle, heartbeat=60)
+    events = _events(cluster, lifecycle, heartbeat=60, queue=deque(maxlen=QUEUE_SIZE))
     assert (await anext(events)).startswith(b": changes of cluster prod")
     cluster.fleet.changes.recent.clear()
     rest = asyncio.ensure_future(_all(events))
@@ -75,3 +76,17 @@ async def test_a_stream_ends_immediately_when_the_server_stops(cluster: Cluster)
 
 async def _all(events: AsyncIterator[bytes]) -> list[bytes]:
     return [event async for event in events]
+
+
+async def test_a_stream_ends_when_its_token_is_revoked(cluster: Cluster) -> None:
+    allowed = True
+
+    async def still_allowed() -> bool:
+        return allowed
+
+    events = _events(cluster, Lifecycle(), 0.05, deque(), still_allowed)
+    async with asyncio.timeout(10):
+        while await anext(events) != b": still here\n\n":
+            pass
+        allowed = False
+        assert [event async for event in events] == []

@@ -26,14 +26,14 @@ def test_a_node_that_is_merely_not_ready_has_no_unhealthy_gpu(cluster: Cluster) 
     assert _sample(cluster, "gpufleet_gpus", "unhealthy") == 1
 
 
-def test_only_allocated_gpus_with_a_reading_near_zero_are_idle(cluster: Cluster) -> None:
+def test_only_allocated_gpus_with_a_reading_below_5_percent_are_idle(cluster: Cluster) -> None:
     assert _sample(cluster, "gpufleet_gpus", "idle") == 0
-    cluster.fleet.put_readings(_all_at(0.4))
+    cluster.fleet.put_readings(all_at(4.9))
     # four of `full`, two of `half`; its GPU 5 has no reading, and the one of `idle` is not allocated
     assert _sample(cluster, "gpufleet_gpus", "idle") == 6
 
 
-def _all_at(utilization: float) -> Readings:
+def all_at(utilization: float) -> Readings:
     readings = known_readings(NOW)
     column = readings.values[Quantity.UTILIZATION]
     return dataclasses.replace(

@@ -96,6 +96,20 @@ async def test_workloads_are_listed_newest_first_with_their_gpus_by_model(http: 
     assert "web" not in rows
 
 
+async def test_a_waiting_workload_shows_what_it_requests_and_why_it_waits(http: httpx.AsyncClient) -> None:
+    rows = {row["name"]: row for row in (await data(http, "/api/workloads"))["data"]}
+    detail = await data(http, "/api/workloads/uid-waits")
+    reason = "0/6 nodes fit: 6 have other labels than the claim's selector"
+    for found in (rows["waits"], detail):
+        assert (found["gpuRequested"], found["gpuModelRequested"], found["waitingReason"]) == (
+            8,
+            "NVIDIA_H100",
+            reason,
+        )
+    assert (rows["bert"]["gpuRequested"], rows["bert"]["waitingReason"]) == (6, "")
+    assert (rows["done"]["gpuRequested"], rows["done"]["gpuModelRequested"]) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("query", "names"),
     [
@@ -106,6 +120,12 @@ async def test_workloads_are_listed_newest_first_with_their_gpus_by_model(http: 
         ("source=slurm", set()),
         ("name=' OR 1=1 --", set()),
         ("pageSize=2&pageNum=99", set()),
+        ("model=NVIDIA-H200", {"bert", "chat", "bare", "done"}),
+        ("model=nvidia h200&namespace=prod", {"chat"}),
+        ("model=MI300X", {"bert"}),
+        ("model=h100", {"waits"}),
+        ("model=NVIDIA-H100-80GB-HBM3", {"waits"}),
+        ("model=L4", set()),
     ],
 )
 async def test_workloads_are_filtered(http: httpx.AsyncClient, query: str, names: set[str]) -> None:
@@ -149,6 +169,13 @@ async def test_nodes_are_sorted(http: httpx.AsyncClient) -> None:
     assert all(row["utilization"] is None for row in rows[len(measured) :])
 
 
+@pytest.mark.parametrize("spelling", ["AMD_Instinct_MI300X_OAM", "AMD Instinct MI300X", "mi300x"])
+async def test_nodes_are_filtered_by_model_in_any_spelling(http: httpx.AsyncClient, spelling: str) -> None:
+    page = await data(http, f"/api/nodes?model={spelling}")
+    assert [(row["name"], row["gpuModel"]) for row in page["data"]] == [("full", "AMD_Instinct_MI300X_OAM")]
+    assert (await data(http, "/api/nodes?model=NVIDIA-L4"))["total"] == 0
+
+
 async def test_a_workload_shows_its_pods_and_its_hierarchy(http: httpx.AsyncClient) -> None:
     detail = await data(http, "/api/workloads/dep")
     assert (detail["apiVersion"], detail["kind"], detail["name"]) == ("apps/v1", "Deployment", "chat")
@@ -164,6 +191,7 @@ async def test_metadata_lists_namespaces_and_kinds(http: httpx.AsyncClient) -> N
     assert await data(http, "/api/workloadMetadata") == {
         "namespaces": ["ml", "prod"],
         "kinds": ["Deployment", "Pod", "PyTorchJob"],
+        "models": ["AMD_Instinct_MI300X_OAM", "NVIDIA_H200"],
     }
 
 

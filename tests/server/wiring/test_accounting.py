@@ -95,10 +95,6 @@ def test_a_period_that_does_not_fit_into_an_hour_is_refused() -> None:
         snapshot_step(AccountingSettings(snapshot_period=420.0))
 
 
-def test_prices_go_by_the_name_that_the_fleet_gives_a_model() -> None:
-    assert rollup_plan(AccountingSettings(prices={"NVIDIA H200": 3.5})).prices == {"NVIDIA_H200": 3.5}
-
-
 def test_a_label_key_that_is_named_twice_counts_once() -> None:
     plan = rollup_plan(AccountingSettings(label_keys=("team", "app", "team"), annotation_keys=("cc", "cc")))
     assert (plan.label_keys, plan.annotation_keys) == (("team", "app"), ("cc",))

@@ -1,10 +1,12 @@
 """The clusters of a server, opened over real APIs and a real database."""
 
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -150,20 +152,27 @@ def test_an_api_comes_from_the_settings_the_pod_or_kubectls_config(tmp_path: Pat
     assert has_kubernetes(nothing, {"HOME": str(tmp_path)})
 
 
+STORED = ("/api/v1/gpu-aggregation/", "/api/v1/report")
+"""Routes that read what was recorded: it is there, whether or not the cluster can be reached now."""
+
+
+async def live_paths(http: httpx.AsyncClient) -> list[str]:
+    """Return a request for each GET route with the parameter `cluster`, except those of stored data."""
+    paths = []
+    for path, operations in (await http.get("/openapi.json")).json()["paths"].items():
+        parameters = operations.get("get", {}).get("parameters", [])
+        if path.startswith(STORED) or not any(each["name"] == "cluster" for each in parameters):
+            continue
+        needed = {each["name"]: "1" for each in parameters if each["in"] == "query" and each.get("required")}
+        path = re.sub(r"{[^}]+}", "unknown", path)
+        paths.append(f"{path}?{urlencode(needed)}")
+    return paths
+
+
 async def test_a_cluster_that_was_never_reached_is_not_an_empty_one(
     settings: Settings, tmp_path: Path
 ) -> None:
     port = free_port()
-    paths = [
-        "/api/clusters/overview",
-        "/api/clusters/consumers",
-        "/api/clusters/gpuHeatmap",
-        "/api/nodes",
-        "/api/workloads",
-        "/api/claims",
-        "/api/leases",
-        "/api/v1/gpu/map",
-    ]
     async with AsyncExitStack() as exit_stack:
         components = await open_components(
             with_kubeconfigs(settings, late=unreachable(tmp_path, port)), exit_stack
@@ -173,13 +182,14 @@ async def test_a_cluster_that_was_never_reached_is_not_an_empty_one(
         http = await exit_stack.enter_async_context(
             httpx.AsyncClient(transport=transport, base_url="http://here")
         )
+        paths = await live_paths(http)
+        assert len(paths) > 15
         for path in paths:
             answer = await http.get(path)
-            assert (path, answer.status_code) == (path, 503)
+            assert (path, answer.status_code) == (path, 503), answer.text
             assert "nothing is known of cluster late yet: " in answer.text
         reported = await http.post("/api/workloads/job/trainingPerformance", json=[ROW])
         assert reported.status_code == 503, "the workload may exist"
-        assert (await http.get("/api/v1/gpu/metrics")).status_code == 200, "readings need no Kubernetes"
         assert "gpufleet_nodes{" not in (await http.get("/metrics")).text
 
         server = await exit_stack.enter_async_context(KubeLite(port=port))
@@ -191,7 +201,8 @@ async def test_a_cluster_that_was_never_reached_is_not_an_empty_one(
             return (await http.get("/api/nodes")).status_code != 503
 
         await wait_until(known, 60)
-        assert {path: (await http.get(path)).status_code for path in paths} == dict.fromkeys(paths, 200)
+        lists = [path for path in paths if "unknown" not in path and "/api/events" not in path]
+        assert {path: (await http.get(path)).status_code for path in lists} == dict.fromkeys(lists, 200)
         assert 'gpufleet_nodes{cluster="late"' in (await http.get("/metrics")).text
 
 
@@ -208,5 +219,73 @@ async def test_a_cluster_of_another_kind_has_no_claims_of_kubectls_own_cluster(
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
             claims, why = await http.get("/api/claims"), await http.get("/api/claims/ml/train/explain")
-    assert claims.json()["data"] == {"data": [], "total": 0}
-    assert (why.status_code, "it is not on Kubernetes" in why.text) == (404, True)
+    for answer in (claims, why):
+        assert (answer.status_code, "slurm" in answer.text.lower()) == (503, True), answer.text
+
+
+async def test_debug_vars_show_queues_and_caches(settings: Settings, api: Path) -> None:
+    async with AsyncExitStack() as exit_stack:
+        components = await open_components(with_kubeconfigs(settings, here=api), exit_stack)
+        app = create_app(
+            Api(routes=components.routes, metrics=components.metrics, debug_counts=components.debug_counts)
+        )
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            await http.get("/api/v1/gpu/metrics")
+            seen = (await http.get("/debug/vars")).json()
+    assert seen["reflector_caches"]["here"]["Node"] == 1
+    assert seen["event_queues"] == {"clients": 0, "changes": 0}
+    assert seen["prepared_answers"]["gpu_metrics"] == {"answers": 1, "bytes": 2}
+    assert (seen["reading_caches"], seen["readings"]) == ({}, {"here": 0})
+
+
+async def test_failed_reads_are_counted_for_each_source_when_they_happen(
+    settings: Settings, tmp_path: Path
+) -> None:
+    slurm = settings.replace(SlurmSettings(enabled=True, bin=tmp_path))
+    nowhere = replace(settings[KubernetesSettings], kubeconfig=unreachable(tmp_path))
+    both = settings.with_clusters({"jobs": slurm, "pods": settings.replace(nowhere)})
+    async with AsyncExitStack() as exit_stack:
+        components = await open_components(both, exit_stack)
+        before = components.metrics.exposition().decode()
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await components.probes["slurm"]()
+        text = components.metrics.exposition().decode()
+    assert 'gpufleet_source_errors_total{cluster="jobs",source="slurm"} 1.0' in text
+    count = r'gpufleet_source_errors_total{cluster="pods",source="kubernetes"} ([1-9])'
+    assert re.search(count, before), before
+
+
+async def test_empty_gpu_metrics_say_that_no_metric_source_is_configured(
+    settings: Settings, api: Path
+) -> None:
+    async with AsyncExitStack() as exit_stack:
+        components = await open_components(with_kubeconfigs(settings, here=api), exit_stack)
+        transport = httpx.ASGITransport(create_app(Api(routes=components.routes)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            answer = (await http.get("/api/v1/gpu/metrics")).json()
+    assert answer["data"] == []
+    assert answer["message"].startswith("No GPU metrics: no metric source is configured")
+
+
+async def test_an_unquoted_quantity_counts_as_on_a_real_api_server(settings: Settings, api: Path) -> None:
+    async with AsyncExitStack() as exit_stack:
+        client = await exit_stack.enter_async_context(
+            KubeClient.from_settings(replace(settings[KubernetesSettings], kubeconfig=api))
+        )
+        container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "default"},
+            "spec": {"nodeName": "a", "containers": [container]},
+        }
+        path = "/api/v1/namespaces/default/pods"
+        await client.write_json("POST", path, pod)
+        stored = await client.read_json(f"{path}/p")
+        components = await open_components(with_kubeconfigs(settings, here=api), exit_stack)
+        workloads = components.clusters.default.fleet.workloads()
+    resources = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}
+    assert stored["spec"]["containers"][0]["resources"] == resources
+    assert [(each.name, each.gpus) for each in workloads.values()] == [("p", 1)]

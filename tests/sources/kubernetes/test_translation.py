@@ -93,6 +93,32 @@ def test_a_shared_claim_holds_its_share_of_each_gpu() -> None:
     assert pod_from(decode(PODS, pod([container(0)])), claim).share == 0.3
 
 
+def test_a_pending_pod_says_which_model_it_requests_and_why_it_waits() -> None:
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    waits = pod([container(1)], status={"phase": "Pending", "conditions": [refused]})
+    del waits["spec"]["nodeName"]
+    found = pod_from(decode(PODS, waits), None)
+    assert (found.model_requested, found.waiting_reason) == ("", "0/3 nodes")
+    waits["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    assert pod_from(decode(PODS, waits), None).model_requested == "NVIDIA_H100_80GB_HBM3"
+    claim = {
+        "metadata": {"name": "c"},
+        "spec": {"devices": {"count": 4}, "selector": {"matchLabels": {"gpu-type": "a100"}}},
+        "status": {"phase": "Pending", "message": "0/7 nodes fit: 7 have other labels"},
+    }
+    found = pod_from(decode(PODS, waits), decode(GPU_CLAIMS, claim))
+    assert (found.model_requested, found.gpus) == ("NVIDIA_A100", 4)
+    assert found.waiting_reason == "0/7 nodes fit: 7 have other labels"
+
+
+def test_a_bound_pod_waits_for_its_containers() -> None:
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    status = {"phase": "Pending", "containerStatuses": [{"name": "x", "state": waiting}]}
+    found = pod_from(decode(PODS, pod([container(1)], status=status)), None)
+    assert found.waiting_reason == "ImagePullBackOff: no such image"
+    assert pod_from(decode(PODS, pod([container(1)])), None).waiting_reason == ""
+
+
 def test_a_pod_is_bound_when_scheduled_and_ends_with_its_last_container() -> None:
     status = {
         "phase": "Succeeded",
@@ -176,7 +202,7 @@ def node(**more: Any) -> dict[str, Any]:
 
 def test_a_nodes_gpus_come_from_its_capacity_and_its_model_from_a_label() -> None:
     found = node_from(decode(NODES, node(labels={"nvidia.com/gpu.product": "NVIDIA-H200"})))
-    assert (found.gpu_count, found.vendor, found.gpu_model) == (8, "nvidia", "NVIDIA-H200")
+    assert (found.gpu_count, found.vendor, found.gpu_model) == (8, "nvidia", "NVIDIA_H200")
     assert found.aliases == ("10.0.0.7",)
 
 

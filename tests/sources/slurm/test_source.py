@@ -77,8 +77,8 @@ async def test_a_job_on_two_nodes_holds_its_allocated_gpus(slurm: Slurm) -> None
         assert [(pod.node, pod.held) for pod in wide.pods] == [("node-1", (0, 1, 2)), ("node-2", (0, 1, 2))]
         views = fleet.views()
         assert [(v.node.gpu_model, v.total, v.allocated, v.state) for v in views.values()] == [
-            ("a100", 8, 3, NodeState.PARTIAL),
-            ("a100", 8, 3, NodeState.PARTIAL),
+            ("NVIDIA_A100", 8, 3, NodeState.PARTIAL),
+            ("NVIDIA_A100", 8, 3, NodeState.PARTIAL),
         ]
         assert views["node-1"].holders[2] == (wide.pods[0].uid,)
 

@@ -83,6 +83,9 @@ def test_a_pending_array_of_24_11_requests_the_gpus_of_all_its_tasks() -> None:
     assert (job.gpus, job.allocations, job.started, job.array) == (4, (), 0.0, 71)
     (pod,) = objects_of(job, "u", "g").pods
     assert (pod.gpus, pod.node, pod.holds) == (20, "", False)
+    assert (pod.model_requested, pod.waiting_reason) == ("", "Slurm says Priority")
+    typed = objects_of(only_job(waits | {"tres_per_node": "gres:gpu:a100_80gb:2"}), "u", "g").pods[0]
+    assert typed.model_requested == "NVIDIA_A100_SXM4_80GB"
 
 
 def test_jobs_without_gpus_and_siblings_of_a_federation_are_ignored() -> None:
@@ -171,8 +174,8 @@ def test_nodes_of_25_05_have_their_gpus_and_problems() -> None:
     assert found[4] is None
     nodes = [node for node in found if node is not None]
     assert [(n.gpu_count, n.gpu_model, n.vendor, n.ready, n.cordoned) for n in nodes] == [
-        (8, "nvidia_h100", "nvidia", True, False),
-        (8, "mi300x", "amd", True, True),
+        (8, "NVIDIA_H100", "nvidia", True, False),
+        (8, "AMD_Instinct_MI300X_OAM", "amd", True, True),
         (8, "", "", False, False),
         (4, "", "", True, False),
     ]

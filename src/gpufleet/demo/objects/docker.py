@@ -9,6 +9,7 @@ from typing import Any
 
 from gpufleet.demo.simulation.hardware import Hardware, Machine
 from gpufleet.demo.simulation.timeline import Run
+from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.periods import AllocationPeriod
 
 Json = dict[str, Any]
@@ -85,7 +86,7 @@ def allocation_periods(run: Run, hardware: Hardware, end: float) -> Iterator[All
         source="docker",
         gpus=len(position.gpus),
         share=1.0,
-        model=machine.model.name.replace(" ", "_"),
+        model=canonical_model(machine.model.name),
         held=position.gpus,
         labels=_labels(run),
         annotations={"docker/image": run.project.image},

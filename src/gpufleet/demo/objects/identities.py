@@ -12,7 +12,7 @@ from typing import Any
 from gpufleet.demo.simulation.hardware import Hardware, new_uid
 from gpufleet.demo.simulation.timeline import Run, SlotPosition
 from gpufleet.kubernetes.allocation import format_allocation
-from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, VISIBLE
 
 Json = dict[str, Any]
 
@@ -72,17 +72,25 @@ def run_annotations(run: Run) -> dict[str, str]:
     return {"finance/cost-center": run.team.cost_center}
 
 
+def template_annotations(run: Run) -> dict[str, str]:
+    """Return the annotations of a pod when it is created."""
+    return {**run_annotations(run), CLAIM: claim_name(run)} if uses_claims(run) else run_annotations(run)
+
+
 def pod_annotations(run: Run, pod: RunPod, hardware: Hardware) -> dict[str, str]:
-    """Return the annotations of a pod that has its GPUs."""
-    found = run_annotations(run)
+    """Return the annotations of a pod that has its GPUs, with those that the scheduler binds it with."""
+    found = template_annotations(run)
     if uses_claims(run):
-        found[CLAIM] = run.name
-        found[ALLOCATED] = format_allocation(hardware.machines[pod.position.node].name, pod.position.gpus)
+        position = pod.position
+        ids = ",".join(map(str, position.gpus))
+        found[ALLOCATED] = format_allocation(hardware.machines[position.node].name, position.gpus)
+        found[VISIBLE] = ids if position.part is None else position.part.uuid
     return found
 
 
 def root_owner(run: Run) -> Identity:
     """Return the top-level object of a run."""
+    run = run.base or run
     if run.kind == "CronJob":
         rng = random.Random(f"{run.slot.seed}/cron/{run.slot.number}")  # noqa: S311  (a simulation, no secret)
         return Identity("batch/v1", "CronJob", f"nightly-{run.slot.number}", new_uid(rng))
@@ -94,6 +102,11 @@ def uses_claims(run: Run) -> bool:
     return run.kind in ("PyTorchJob", "Job", "CronJob", "Pod")
 
 
+def claim_name(run: Run) -> str:
+    """Return the name of a run's claim; all runs of a CronJob use the same name."""
+    return root_owner(run).name if run.kind == "CronJob" else run.name
+
+
 def pods_of(run: Run) -> tuple[RunPod, ...]:
     """Return the pods of a run, one per position."""
     rng = random.Random(f"{run.uid}/pods")  # noqa: S311  (a simulation, no secret)
@@ -102,7 +115,7 @@ def pods_of(run: Run) -> tuple[RunPod, ...]:
         return (RunPod(run.name, run.uid, run.slot.positions[0], root, None),)
     parent = intermediate_owner(run) or root
     pods = []
-    for number, position in enumerate(run.slot.positions):
+    for number, position in enumerate(run.slot.positions, start=run.slot.ordinal):
         uid = new_uid(rng)
         name = f"{parent.name}-{_suffix(run.kind, number, rng)}"
         pods.append(RunPod(name, uid, position, root, parent))
@@ -111,6 +124,7 @@ def pods_of(run: Run) -> tuple[RunPod, ...]:
 
 def intermediate_owner(run: Run) -> Identity | None:
     """Return the object between root and pods, or None if the kind has none."""
+    run = run.base or run
     rng = random.Random(f"{run.uid}/middle")  # noqa: S311  (a simulation, no secret)
     if run.kind == "Deployment":
         return Identity("apps/v1", "ReplicaSet", f"{run.name}-{_random_suffix(rng, 9)}", new_uid(rng))

@@ -1,11 +1,21 @@
 """Nodes, GpuNodeStatus, namespaces and definitions of a simulated fleet."""
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import msgspec
+
+from gpufleet.agent.monitor import Observation
+from gpufleet.agent.node_status import node_gpus
+from gpufleet.demo.objects.claims import GPU_TYPE, POOL
 from gpufleet.demo.objects.identities import Json, timestamp
-from gpufleet.demo.simulation.hardware import BUILT, XID, XID_MEANING, Hardware, Machine, new_uid
+from gpufleet.demo.simulation.hardware import BUILT, XID, Hardware, Machine, new_uid
 from gpufleet.demo.simulation.teams import TEAMS
+from gpufleet.gpus.health import HealthTracker, HealthVerdict
+from gpufleet.gpus.topology import gpu_positions
+from gpufleet.model.device import Device, DeviceEvent, EventKind, Link, LinkKind, MigInstance, Vendor
 
 
 def team_namespaces() -> list[Json]:
@@ -76,10 +86,9 @@ def _definition(group: str, version: str, kind: str, column: Json) -> Json:
     }
 
 
-def node(machine: Machine, hardware: Hardware, at: float) -> Json:
+def node(machine: Machine, hardware: Hardware, at: float, pool: str = "") -> Json:
     """Return the Node object of a machine at a time."""
-    count = str(machine.gpus)
-    model, resource = machine.model, machine.model.resource
+    model = machine.model
     down = hardware.is_down(machine, at)
     labels = {
         "kubernetes.io/hostname": machine.name,
@@ -87,12 +96,16 @@ def node(machine: Machine, hardware: Hardware, at: float) -> Json:
         "kubernetes.io/os": "linux",
         "topology.kubernetes.io/zone": f"eu-1{machine.zone}",
         "topology.kubernetes.io/rack": machine.rack,
-        "gpu-type": model.short,
+        GPU_TYPE: model.short,
         f"{model.vendor}.com/gpu.product{'-name' if model.vendor == 'amd' else ''}": model.name.replace(
             " ", "-"
         ),
     }
-    capacity = {"cpu": "192", "memory": "2113456000Ki", "pods": "110", resource: count}
+    if pool:
+        labels[POOL] = pool
+    if machine.mig_gpus:
+        labels[f"{model.vendor}.com/gpu.count"] = str(machine.gpus)
+    capacity = {"cpu": "192", "memory": "2113456000Ki", "pods": "110", **_plugin_resources(machine)}
     spec: Json = {}
     if hardware.is_cordoned(machine):
         spec = {
@@ -138,6 +151,16 @@ _INFO = {
 }
 
 
+def _plugin_resources(machine: Machine) -> dict[str, str]:
+    """Return what the device plugin offers: whole GPUs, and MIG instances by profile."""
+    profiles = Counter(part.profile for gpu in range(machine.mig_gpus) for part in machine.mig_parts(gpu))
+    vendor = machine.model.vendor
+    return {
+        machine.model.resource: str(machine.gpus - machine.mig_gpus),
+        **{f"{vendor}.com/mig-{profile}": str(count) for profile, count in profiles.items()},
+    }
+
+
 def _ready(machine: Machine, hardware: Hardware, at: float) -> Json:
     if hardware.is_down(machine, at):
         return {
@@ -145,7 +168,7 @@ def _ready(machine: Machine, hardware: Hardware, at: float) -> Json:
             "status": "Unknown",
             "reason": "NodeStatusUnknown",
             "message": "Kubelet stopped posting node status.",
-            "lastTransitionTime": timestamp(hardware.down_since(at)),
+            "lastTransitionTime": timestamp(hardware.out_since(machine, at)),
         }
     return {
         "type": "Ready",
@@ -159,32 +182,13 @@ def _ready(machine: Machine, hardware: Hardware, at: float) -> Json:
 def gpu_node_status(
     machine: Machine, hardware: Hardware, at: float, users: Mapping[int, Sequence[str]]
 ) -> Json:
-    """Return the GpuNodeStatus of a machine at a time; `users` has the pod uids of each GPU."""
-    lost, down = hardware.lost_gpu(machine, at), hardware.is_down(machine, at)
-    devices = []
-    for gpu in range(machine.gpus):
-        device: Json = {
-            "id": gpu,
-            "inUseBy": list(users.get(gpu, ())),
-            "health": "Unknown" if down else "Unhealthy" if gpu == lost else "Healthy",
-            "bandwidthGBps": machine.model.bandwidth_gbps,
-            "island": machine.island(gpu),
-            "uuid": machine.uuids[gpu],
-            "vendor": machine.model.vendor,
-            "model": machine.model.name,
-            "memoryMiB": machine.model.memory_bytes // 2**20,
-            "pciBusId": f"0000:{0x18 + 0x10 * gpu % 0xE0:02x}:00.0",
-            "numaNode": 2 * gpu // max(1, machine.gpus),
-        }
-        if down:
-            device["healthReason"] = "the node's agent does not report"
-            device["healthSince"] = timestamp(hardware.down_since(at))
-        elif gpu == lost:
-            device["healthReason"] = f"XID {XID}: {XID_MEANING}"
-            device["healthSince"] = timestamp(hardware.lost_since(at))
-        devices.append(device)
-    unhealthy = sum(device["health"] != "Healthy" for device in devices)
-    free = sum(device["health"] == "Healthy" and not device["inUseBy"] for device in devices)
+    """Return the GpuNodeStatus that the agent of a machine publishes; `users` has the pod uids of each GPU.
+
+    The agent of a node that is down publishes nothing, so the last status stays.
+    """
+    devices = gpu_devices(machine, hardware, at)
+    observation = Observation(devices, gpu_positions(devices), _verdicts(machine, hardware, at, devices))
+    status: Json = msgspec.to_builtins(node_gpus(observation, users))
     return {
         "apiVersion": "gpu.scheduling/v1",
         "kind": "GpuNodeStatus",
@@ -194,5 +198,50 @@ def gpu_node_status(
             "creationTimestamp": timestamp(machine.created),
         },
         "spec": {"nodeName": machine.name},
-        "status": {"devices": devices, "total": machine.gpus, "free": free, "unhealthy": unhealthy},
+        "status": status,
     }
+
+
+def gpu_devices(machine: Machine, hardware: Hardware, at: float) -> tuple[Device, ...]:
+    """Return the GPUs of a machine as its driver reports them."""
+    lost = hardware.lost_gpu(machine, at)
+    return tuple(_device(machine, gpu, lost=gpu == lost) for gpu in range(machine.gpus))
+
+
+def _device(machine: Machine, gpu: int, *, lost: bool) -> Device:
+    model, peers, parts = machine.model, machine.peers(gpu), machine.mig_parts(gpu)
+    kind = LinkKind.XGMI if model.vendor == Vendor.AMD else LinkKind.NVLINK
+    bandwidth = model.bandwidth_gbps / max(1, len(peers))
+    return Device(
+        index=gpu,
+        uuid=machine.uuids[gpu],
+        vendor=Vendor(model.vendor),
+        model=model.name,
+        memory_bytes=model.memory_bytes,
+        pci_bus_id=_pci_address(gpu),
+        numa_node=2 * gpu // max(1, machine.gpus),
+        mig_enabled=bool(parts),
+        mig=tuple(MigInstance(part.id, part.uuid, part.profile) for part in parts),
+        links=tuple(Link(kind, _pci_address(peer), bandwidth_gbps=bandwidth) for peer in peers),
+        fault=_LOST if lost else None,
+    )
+
+
+def _verdicts(
+    machine: Machine, hardware: Hardware, at: float, devices: Sequence[Device]
+) -> dict[str, HealthVerdict]:
+    """Return the health of each GPU by the rules of the agent."""
+    tracker = HealthTracker()
+    tracker.observe_devices([replace(device, fault=None) for device in devices], machine.created)
+    if (lost := hardware.lost_gpu(machine, at)) is not None:
+        since = hardware.out_since(machine, at)
+        tracker.observe_events([DeviceEvent(EventKind.XID, XID, since, machine.uuids[lost])])
+        tracker.observe_devices(devices, since)
+    return tracker.verdicts()
+
+
+def _pci_address(gpu: int) -> str:
+    return f"0000:{0x18 + 0x10 * gpu % 0xE0:02x}:00.0"
+
+
+_LOST = "the GPU is lost: it fell off the bus or is inaccessible"

@@ -1,6 +1,7 @@
 """Owners of the pods of simulated runs: Jobs, PyTorchJobs, Deployments and others, with their status."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from gpufleet.demo.objects.identities import (
     Identity,
@@ -11,18 +12,34 @@ from gpufleet.demo.objects.identities import (
     root_owner,
     run_annotations,
     run_labels,
+    template_annotations,
     timestamp,
     uses_claims,
 )
 from gpufleet.demo.simulation.timeline import Run
 
-SCHEDULER = "simulated-scheduler"
-"""Differs from the real scheduler's name: the simulation binds its own pods."""
+_JOBS = ("Job", "CronJob", "PyTorchJob")
 
 
-def owner(run: Run, identity: Identity, parent: Identity | None, phase: Phase) -> Json:
+class Replicas(NamedTuple):
+    """The pods of a workload, and how many of them are ready."""
+
+    total: int
+    ready: int
+
+
+def replicas_of(run: Run, phase: Phase) -> Replicas:
+    """Return the replicas of a run without those that are runs of their own."""
+    pods = len(run.slot.positions)
+    return Replicas(pods, pods if phase is Phase.RUNNING else 0)
+
+
+def owner(run: Run, identity: Identity, parent: Identity | None, phase: Phase, replicas: Replicas) -> Json:
     """Return an owner object in a phase of its run."""
-    spec, status = _OWNERS[identity.kind](run, phase)
+    if identity.kind in _REPLICATED:
+        spec, status = _REPLICATED[identity.kind](run, replicas)
+    else:
+        spec, status = _OWNERS[identity.kind](run, phase)
     meta = metadata(run, identity, parent, run.created)
     return {
         "apiVersion": identity.api_version,
@@ -37,7 +54,7 @@ def cron_job(run: Run) -> Json:
     """Return the CronJob that owns the runs of a slot."""
     root = root_owner(run)
     labels = {name: value for name, value in run_labels(run).items() if name != "user"}
-    template = {**pod_template(run), "metadata": {"labels": labels}}
+    template = {**pod_template(run), "metadata": {"labels": labels, "annotations": template_annotations(run)}}
     return {
         "apiVersion": root.api_version,
         "kind": "CronJob",
@@ -54,20 +71,19 @@ def cron_job(run: Run) -> Json:
 
 
 def pod_template(run: Run) -> Json:
-    """Return the pod template of a run."""
-    count = str(len(run.slot.positions[0].gpus))
-    container = {
+    """Return the pod template of a run: with a claim, or with a request to the device plugin."""
+    container: Json = {
         "name": "main",
         "image": run.project.image,
         "command": run.project.command.split(),
-        "resources": {"limits": {run.slot.model.resource: count}},
     }
+    if not uses_claims(run):
+        count = str(len(run.slot.positions[0].gpus))
+        container["resources"] = {"limits": {run.slot.model.resource: count}}
     spec: Json = {"containers": [container]}
-    if run.slot.role.finishes:
+    if run.kind in _JOBS:
         spec["restartPolicy"] = "Never"
-    if uses_claims(run):
-        spec["schedulerName"] = SCHEDULER
-    return {"metadata": {"labels": run_labels(run)}, "spec": spec}
+    return {"metadata": {"labels": run_labels(run), "annotations": template_annotations(run)}, "spec": spec}
 
 
 def _job(run: Run, phase: Phase) -> tuple[Json, Json]:
@@ -80,6 +96,8 @@ def _job(run: Run, phase: Phase) -> tuple[Json, Json]:
         "manualSelector": True,
         "selector": {"matchLabels": run_labels(run)},
     }
+    if not run.slot.role.finishes:
+        spec["ttlSecondsAfterFinished"] = 0
     status: Json = {"startTime": timestamp(run.created)}
     if phase is not Phase.FINISHED:
         return spec, {**status, "active": pods, "ready": pods if phase is Phase.RUNNING else 0}
@@ -113,21 +131,20 @@ def _pytorch_job(run: Run, phase: Phase) -> tuple[Json, Json]:
     return {"pytorchReplicaSpecs": replicas, "runPolicy": {"cleanPodPolicy": "None"}}, status
 
 
-def _replicated(run: Run, phase: Phase) -> tuple[Json, Json]:
-    pods = len(run.slot.positions)
-    ready = pods if phase is Phase.RUNNING else 0
-    spec = {"replicas": pods, "selector": {"matchLabels": run_labels(run)}, "template": pod_template(run)}
-    status = {"replicas": pods, "readyReplicas": ready, "availableReplicas": ready, "updatedReplicas": pods}
+def _deployment(run: Run, replicas: Replicas) -> tuple[Json, Json]:
+    total, ready = replicas
+    spec = {"replicas": total, "selector": {"matchLabels": run_labels(run)}, "template": pod_template(run)}
+    status = {"replicas": total, "readyReplicas": ready, "availableReplicas": ready, "updatedReplicas": total}
     return spec, status
 
 
-def _replica_set(run: Run, phase: Phase) -> tuple[Json, Json]:
-    spec, status = _replicated(run, phase)
+def _replica_set(run: Run, replicas: Replicas) -> tuple[Json, Json]:
+    spec, status = _deployment(run, replicas)
     return spec, {name: value for name, value in status.items() if name != "updatedReplicas"}
 
 
-def _stateful_set(run: Run, phase: Phase) -> tuple[Json, Json]:
-    spec, status = _replicated(run, phase)
+def _stateful_set(run: Run, replicas: Replicas) -> tuple[Json, Json]:
+    spec, status = _deployment(run, replicas)
     return {**spec, "serviceName": run.name}, status
 
 
@@ -145,11 +162,13 @@ def _daemon_set(run: Run, phase: Phase) -> tuple[Json, Json]:
     return {"selector": {"matchLabels": run_labels(run)}, "template": pod_template(run)}, status
 
 
+_REPLICATED: dict[str, Callable[[Run, Replicas], tuple[Json, Json]]] = {
+    "Deployment": _deployment,
+    "ReplicaSet": _replica_set,
+    "StatefulSet": _stateful_set,
+}
 _OWNERS: dict[str, Callable[[Run, Phase], tuple[Json, Json]]] = {
     "Job": _job,
     "PyTorchJob": _pytorch_job,
-    "Deployment": _replicated,
-    "ReplicaSet": _replica_set,
-    "StatefulSet": _stateful_set,
     "DaemonSet": _daemon_set,
 }

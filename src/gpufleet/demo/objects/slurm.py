@@ -10,6 +10,7 @@ from typing import Any
 
 from gpufleet.demo.simulation.hardware import Hardware, Machine
 from gpufleet.demo.simulation.timeline import Run, SlotPosition
+from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.periods import AllocationPeriod
 
 Json = dict[str, Any]
@@ -65,7 +66,7 @@ def allocation_periods(run: Run, hardware: Hardware, end: float) -> Iterator[All
             source="slurm",
             gpus=len(position.gpus),
             share=1.0,
-            model=_type(machine),
+            model=canonical_model(machine.model.name),
             held=position.gpus,
             labels={
                 "slurm/user": run.user,

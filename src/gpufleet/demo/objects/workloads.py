@@ -1,8 +1,8 @@
-"""Kubernetes objects of a simulated run, as its controllers would have written them."""
+"""Kubernetes objects of a simulated run, as its controllers, the webhook and the scheduler would have written them."""
 
 from collections.abc import Iterator
 
-from gpufleet.demo.objects.claims import claim, leases
+from gpufleet.demo.objects.claims import claim, claim_status, parsed
 from gpufleet.demo.objects.identities import (
     Json,
     Phase,
@@ -13,30 +13,41 @@ from gpufleet.demo.objects.identities import (
     run_labels,
     uses_claims,
 )
-from gpufleet.demo.objects.owners import owner
+from gpufleet.demo.objects.owners import Replicas, owner, replicas_of
 from gpufleet.demo.objects.pods import pod_object
 from gpufleet.demo.simulation.hardware import Hardware
 from gpufleet.demo.simulation.timeline import Run
+from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.periods import AllocationPeriod
 
 
-def workload_objects(run: Run, phase: Phase, hardware: Hardware, lease_namespace: str) -> list[Json]:
-    """Return every object of a run in a phase: owners, claim, leases, pods.
+def workload_objects(
+    run: Run, phase: Phase, hardware: Hardware, replicas: Replicas | None = None, note: str = ""
+) -> list[Json]:
+    """Return every object of a run in a phase, except leases: owners, claim, pods.
 
-    Leases come before their pods, because the scheduler recreates leases missing under a running pod.
+    `replicas` includes those that are runs of their own; `note` says why the run is pending.
     """
     pods = pods_of(run)
+    found = owner_objects(run, phase, replicas or replicas_of(run, phase))
+    requested = claim(run, pods) if uses_claims(run) else None
+    if requested is not None and phase is not Phase.FINISHED:
+        found.append({**requested, "status": claim_status(phase, pods, hardware, note)})
+    admitted_with = parsed(requested) if requested is not None else None
+    found += [pod_object(run, pod, phase, hardware, admitted_with, note) for pod in pods]
+    return found
+
+
+def owner_objects(run: Run, phase: Phase, replicas: Replicas) -> list[Json]:
+    """Return the owners of a run's pods. An additional replica belongs to the owners of its base."""
+    if run.base is not None:
+        return []
     root, middle = root_owner(run), intermediate_owner(run)
     found: list[Json] = []
     if run.kind not in ("Pod", "CronJob"):
-        found.append(owner(run, root, None, phase))
+        found.append(owner(run, root, None, phase, replicas))
     if middle is not None:
-        found.append(owner(run, middle, root, phase))
-    if uses_claims(run) and phase is not Phase.FINISHED:
-        found.append(claim(run, phase, pods, hardware))
-    if uses_claims(run) and phase in (Phase.STARTING, Phase.RUNNING):
-        found += [lease for pod in pods for lease in leases(run, pod, hardware, lease_namespace)]
-    found += [pod_object(run, pod, phase, hardware) for pod in pods]
+        found.append(owner(run, middle, root, phase, replicas))
     return found
 
 
@@ -54,8 +65,8 @@ def allocation_periods(run: Run, hardware: Hardware, end: float) -> Iterator[All
             workload_name=pod.root.name,
             source="k8s",
             gpus=len(pod.position.gpus),
-            share=1.0,
-            model=machine.model.name.replace(" ", "_"),
+            share=pod.position.share,
+            model=canonical_model(machine.model.name),
             held=pod.position.gpus,
             labels=run_labels(run),
             annotations=pod_annotations(run, pod, hardware),

@@ -14,6 +14,7 @@ from gpufleet.demo.simulation.curves import Matrix, all_quantities, load, noise,
 from gpufleet.demo.simulation.hardware import DAY, XID, Hardware, build_hardware, lost_gpu_index
 from gpufleet.demo.simulation.slots import build_slots
 from gpufleet.demo.simulation.timeline import Run, Slot, runs_between
+from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.periods import CapacityPeriod
 from gpufleet.model.reading import (
     Column,
@@ -66,7 +67,7 @@ class Simulation:
                 yield CapacityPeriod(
                     node=machine.name,
                     gpus=machine.gpus,
-                    model=machine.model.name.replace(" ", "_"),
+                    model=canonical_model(machine.model.name),
                     start=max(start, machine.created),
                 )
 
@@ -79,7 +80,7 @@ class Simulation:
             GpuIdentity(
                 ref=GpuRef(machine.name, index),
                 uuid=machine.uuids[index],
-                model=machine.model.name,
+                model=canonical_model(machine.model.name),
                 vendor=machine.model.vendor.upper(),
             )
             for machine in self._order
@@ -109,8 +110,11 @@ class Simulation:
             rows = self.rows_of(run)
             moments = np.flatnonzero(now)
             spot = np.ix_(rows, moments)
-            used[spot] = load(run, rows, times[moments])
-            memory[spot] = run.memory_share
+            share = run.slot.positions[0].share
+            values = load(run, rows, times[moments])
+            # The instances of a GPU in MIG mode add up.
+            used[spot] = values if share == 1.0 else np.minimum(1.0, used[spot] + share * values)
+            memory[spot] = run.memory_share if share == 1.0 else memory[spot] + share * run.memory_share
             shape[spot] = run.trains
         return self._quantities_by_model(times, (used, memory, shape), positions)
 
@@ -160,7 +164,7 @@ class Simulation:
             lost = self.hardware.lost_gpu(machine, at)
             if lost is not None:
                 row = int(self._first_row[number]) + lost
-                found[row] = (Fault(FaultKind.XID, XID, 1.0, self.hardware.lost_since(at)),)
+                found[row] = (Fault(FaultKind.XID, XID, 1.0, self.hardware.out_since(machine, at)),)
         return found
 
     def processes_at(self, at: float, runs: Iterable[Run] | None = None) -> Processes:
@@ -182,7 +186,9 @@ class Simulation:
             name=command.split()[0],
             user=run.user,
             command=command,
-            gpu_memory_bytes=round(run.memory_share * run.slot.model.memory_bytes),
+            gpu_memory_bytes=round(
+                run.memory_share * run.slot.positions[0].share * run.slot.model.memory_bytes
+            ),
             cpu_percent=round(15 + 160 * run.level, 1),
             memory_percent=round(0.5 + 3 * run.memory_share, 1),
             time=at,

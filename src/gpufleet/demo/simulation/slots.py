@@ -1,17 +1,22 @@
 """Divide a fleet into slots: gangs over whole nodes, and parts of nodes for other workloads.
 
 Parts are powers of two that start at a multiple of their size, so that they lie on one island, as a
-good scheduler would place them. Some GPUs belong to no slot and stay free.
+good scheduler would place them. Some GPUs belong to no slot and stay free. Each MIG instance is a slot.
 """
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
-from gpufleet.demo.simulation.hardware import Hardware, Machine, lost_gpu_index
-from gpufleet.demo.simulation.timeline import ROLES, Role, Slot, SlotPosition, period
+from gpufleet.demo.simulation.hardware import Hardware, Machine
+from gpufleet.demo.simulation.timeline import HOUR, ROLES, Role, Slot, SlotPosition, period
 
 _GANG_MODELS = ("h200", "h100", "mi300x")
 _SERVING_MODELS = ("l40s", "a100")
+_POOLED = ("gang", "train", "batch")
+_DAY = 24 * HOUR
+_MAX_SPANNED_ISLANDS = 2
+"""Nodes with at most this many islands have runs over several of them."""
 
 
 def build_slots(hardware: Hardware, seed: int) -> tuple[Slot, ...]:
@@ -21,7 +26,24 @@ def build_slots(hardware: Hardware, seed: int) -> tuple[Slot, ...]:
 
     def add(role: Role, machine: Machine, positions: tuple[SlotPosition, ...]) -> None:
         length, phase = period(role, rng)
-        slots.append(Slot(len(slots), role, machine.model, positions, length, phase, seed))
+        slot = Slot(len(slots), role, machine.model, positions, length, phase, seed)
+        if role.source == "k8s" and len({position.node for position in positions}) == 1:
+            slot = replace(slot, outage=hardware.outage(machine))
+        if role.name in _POOLED and slot.outage is None and all(_is_whole(hardware, p) for p in positions):
+            slot = replace(slot, pool=f"{machine.model.short}-{slot.number}")
+        slots.append(slot)
+
+    def add_replicated(role: Role, machine: Machine, positions: tuple[SlotPosition, ...]) -> None:
+        """Add a workload whose first replicas always run, and the others during a part of the day."""
+        permanent = (len(positions) + 1) // 2
+        add(role, machine, positions[:permanent])
+        base, more = slots[-1], ROLES[f"more-{role.name}"]
+        for ordinal in range(permanent, len(positions)):
+            phase = rng.uniform(5, 9) * HOUR
+            own = (positions[ordinal],)
+            slots.append(
+                Slot(len(slots), more, machine.model, own, _DAY, phase, seed, base.outage, "", base, ordinal)
+            )
 
     # Slurm slots come first: job ids contain the slot number and must stay small.
     for role, positions in (*_slurm(hardware, rng), *_containers(hardware, rng)):
@@ -31,7 +53,7 @@ def build_slots(hardware: Hardware, seed: int) -> tuple[Slot, ...]:
             add(ROLES["gang"], group[0], tuple(SlotPosition(m.number, tuple(range(m.gpus))) for m in group))
             continue
         for role, positions in _slots_of_node(hardware, group[0], rng):
-            add(role, group[0], positions)
+            (add_replicated if len(positions) > 1 else add)(role, group[0], positions)
     everywhere = tuple(
         SlotPosition(machine.number, (machine.gpus - 1,))
         for machine in hardware.machines
@@ -92,6 +114,7 @@ def _groups(hardware: Hardware, rng: random.Random) -> Iterator[tuple[Machine, .
     """Yield nodes one by one, or in groups for gangs."""
     faulty = hardware.faulty
     alone = {*(faulty.broken or ()), *(faulty.xid or ()), faulty.cordoned}
+    alone |= {machine.number for machine in hardware.machines if machine.mig_gpus}
     waiting: list[Machine] = []
     for machine in hardware.machines:
         if machine.source != "k8s":
@@ -113,19 +136,28 @@ def _slots_of_node(
     hardware: Hardware, machine: Machine, rng: random.Random
 ) -> Iterator[tuple[Role, tuple[SlotPosition, ...]]]:
     """Yield the roles and positions on one node."""
-    faulty = hardware.faulty
-    if machine.number in (faulty.broken or ()):
-        return
-    lost = machine.number in (faulty.xid or ())
+    for gpu in range(machine.mig_gpus):
+        for part in machine.mig_parts(gpu):
+            if rng.random() < 0.8:
+                name = rng.choice(("mig-batch", "mig-debug"))
+                yield ROLES[name], (SlotPosition(machine.number, (gpu,), part),)
+    # Runs that last for weeks would rarely fit between two faults.
+    short = hardware.outage(machine) is not None
     gpus = machine.gpus - (1 if machine.model.short == "l40s" and machine.gpus > 1 else 0)
-    first = lost_gpu_index(machine) + 1 if lost else 0
+    first = machine.mig_gpus
     while first < gpus:
+        # A part lies on one island, except on GPUs without links.
         size = _size(first, gpus, rng)
-        ids = tuple(range(first, first + size))
-        role = _role(machine, size, rng)
+        if machine.model.bandwidth_gbps and machine.model.islands > _MAX_SPANNED_ISLANDS:
+            size = min(size, machine.island_size)
+        role = _role(machine, size, rng, short=short)
         if role is not None:
-            yield role, _places(machine, ids, role)
+            yield role, _places(machine, tuple(range(first, first + size)), role)
         first += size
+
+
+def _is_whole(hardware: Hardware, position: SlotPosition) -> bool:
+    return len(position.gpus) == hardware.machines[position.node].gpus
 
 
 def _size(first: int, gpus: int, rng: random.Random) -> int:
@@ -136,17 +168,21 @@ def _size(first: int, gpus: int, rng: random.Random) -> int:
     return min(most, rng.choice((1, 2, 2, 4, 4, 8, 8, 16)))
 
 
-def _role(machine: Machine, size: int, rng: random.Random) -> Role | None:
+def _role(machine: Machine, size: int, rng: random.Random, *, short: bool) -> Role | None:
     if rng.random() < 0.12:
         return None
+    if short:
+        return ROLES[rng.choice(("train", "batch", "batch", "debug") if size < 4 else ("train", "batch"))]
     if machine.model.short in _SERVING_MODELS and rng.random() < 0.5:
         return ROLES["serve"]
+    if size == machine.gpus > 1:
+        return ROLES[rng.choice(("train", "train", "batch", "batch", "serve"))]
     if size >= 4:
         return ROLES[rng.choice(("train", "train", "train", "serve", "batch"))]
     return ROLES[rng.choice(("batch", "batch", "train", "notebook", "notebook", "debug", "nightly", "serve"))]
 
 
 def _places(machine: Machine, ids: tuple[int, ...], role: Role) -> tuple[SlotPosition, ...]:
-    """One pod with all GPUs, or replicas of up to two for a service."""
-    each = min(len(ids), 2) if role.name == "serve" else len(ids)
+    """One pod with all GPUs, replicas of up to two for a service, replicas of one for notebooks."""
+    each = min(len(ids), {"serve": 2, "notebook": 1}.get(role.name, len(ids)))
     return tuple(SlotPosition(machine.number, ids[at : at + each]) for at in range(0, len(ids), each))

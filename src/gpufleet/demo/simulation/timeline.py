@@ -5,23 +5,32 @@ divided into cells of equal length, and one run holds the slot in each cell. Eve
 (start, end, name, load) follows from the seed, the slot and the cell number. So any time can be
 queried directly, two runs never hold the same GPU, and the same seed always gives the same fleet.
 
-Some runs exist before their cell starts and are queued until the previous run ends. Runs of the
-backlog request more than is ever free together and are cancelled in the end.
+Some runs exist before their cell starts and are queued until the previous run ends. They have a pool of
+nodes of their own, so that there is no other place for them. Runs of the backlog request more than is ever
+free together and are cancelled in the end. Runs on a faulty node fail when the fault occurs, and no run
+starts before the repair.
+
+Additional replicas of a Deployment or StatefulSet have slots of their own, with a cell per day. Their runs
+belong to the workload of the base slot.
 """
 
 import hashlib
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Self
 
-from gpufleet.demo.simulation.hardware import BUILT, DAY, GpuModel, new_uid
+from gpufleet.demo.simulation.hardware import BUILT, DAY, GpuModel, MigPart, Outage, new_uid
 from gpufleet.demo.simulation.teams import PROJECTS, Project, Team, team_of
 
 HOUR = 3600.0
 STARTUP = 8.0
 """Seconds from binding to running."""
+
+MIG_SLICES = 7
+"""Compute slices of a GPU in MIG mode."""
 
 _MAX_SLURM_SLOTS = 1024
 """Upper bound of the number of Slurm slots, which come first."""
@@ -36,7 +45,7 @@ class Role:
     hours: tuple[float, float]
     """Minimum and maximum length of a cell."""
     queued: float
-    """Share of the runs that are queued."""
+    """Share of the runs that are queued, in slots where that is possible."""
     finishes: bool
     """Whether it finishes by itself rather than being deleted."""
     load: str
@@ -48,12 +57,17 @@ class Role:
 ROLES = {
     role.name: role
     for role in (
-        Role("gang", ("PyTorchJob",), (14, 36), 0.3, True, "training"),
-        Role("train", ("PyTorchJob", "Job"), (5, 16), 0.3, True, "training"),
-        Role("batch", ("Job",), (1.5, 4), 0.35, True, "batch"),
+        Role("gang", ("PyTorchJob",), (14, 36), 0.6, True, "training"),
+        Role("train", ("PyTorchJob", "Job"), (5, 16), 0.6, True, "training"),
+        Role("batch", ("Job",), (1.5, 4), 0.7, True, "batch"),
         Role("nightly", ("CronJob",), (6, 6), 0.0, True, "batch"),
         Role("serve", ("Deployment",), (20 * 24, 40 * 24), 0.0, False, "serving"),
+        Role("more-serve", ("Deployment",), (24, 24), 0.0, False, "serving"),
         Role("notebook", ("StatefulSet",), (3 * 24, 9 * 24), 0.0, False, "idle"),
+        Role("more-notebook", ("StatefulSet",), (24, 24), 0.0, False, "idle"),
+        # Removed when they end: without its claim, an ended pod does not tell the share that it held.
+        Role("mig-batch", ("Job",), (1.5, 4), 0.0, False, "batch"),
+        Role("mig-debug", ("Pod",), (8, 20), 0.0, False, "idle"),
         Role("debug", ("Pod",), (8, 20), 0.0, False, "idle"),
         Role("backlog", ("PyTorchJob",), (7, 11), 0.0, False, "training"),
         Role("everywhere", ("DaemonSet",), (60 * 24, 60 * 24), 0.0, False, "serving"),
@@ -73,6 +87,13 @@ class SlotPosition:
 
     node: int
     gpus: tuple[int, ...]
+    part: MigPart | None = None
+    """The MIG instance of its only GPU, if it gets just that."""
+
+    @property
+    def share(self) -> float:
+        """The share of each GPU."""
+        return 1.0 if self.part is None else int(self.part.profile.partition("g")[0]) / MIG_SLICES
 
 
 @dataclass(frozen=True)
@@ -86,6 +107,14 @@ class Slot:
     period: float
     phase: float
     seed: int
+    outage: Outage | None = None
+    """When its node is faulty."""
+    pool: str = ""
+    """The nodes that only this slot uses; empty if other slots use them too."""
+    base: Self | None = None
+    """The slot of the workload that its runs are additional replicas of."""
+    ordinal: int = 0
+    """The number of its first replica in its workload."""
 
     @property
     def gpus(self) -> int:
@@ -120,6 +149,8 @@ class Run:
     memory_share: float
     level: float
     """Its typical utilization, 0–1."""
+    base: Self | None = None
+    """The run whose workload it is an additional replica of."""
 
     @property
     def started(self) -> float:
@@ -134,7 +165,7 @@ class Run:
     @property
     def user(self) -> str:
         """The user who runs it."""
-        return self.team.users[self.number % len(self.team.users)]
+        return self.team.users[(self.base or self).number % len(self.team.users)]
 
     @property
     def trains(self) -> bool:
@@ -146,13 +177,44 @@ def runs_between(slot: Slot, start: float, end: float) -> Iterator[Run]:
     """Yield the runs of a slot, queued or holding GPUs, that exist between `start` and `end`."""
     for cell in range(slot.cell(start), slot.cell(end) + 2):
         run = run_of_cell(slot, cell)
-        if run.created <= end and run.ended > start:
+        if run is not None and run.created <= end and run.ended > start:
             yield run
 
 
 @lru_cache(maxsize=400_000)
-def run_of_cell(slot: Slot, cell: int) -> Run:
-    """Return the run of a cell."""
+def run_of_cell(slot: Slot, cell: int) -> Run | None:
+    """Return the run of a cell; None if its node is faulty or the workload to add a replica to is not there."""
+    run = _whole_run(slot, cell) if slot.base is None else _replica(slot.base, slot, cell)
+    if run is None or slot.outage is None or run.bound == math.inf:
+        return run
+    if slot.outage.covers(run.bound):
+        return None
+    fault = slot.outage.next_start(run.bound)
+    return run if run.ended <= fault else replace(run, ended=fault, fails=slot.role.finishes)
+
+
+def _replica(base_slot: Slot, slot: Slot, cell: int) -> Run | None:
+    """Return an additional replica, which runs for a part of the day."""
+    rng = _rng(slot, cell)
+    begin = slot.cell_start(cell) + 0.1 * slot.period * rng.random()
+    end = begin + slot.period * rng.uniform(0.3, 0.6)
+    base = run_of_cell(base_slot, base_slot.cell(begin))
+    if base is None or not base.started <= begin < end <= base.ended:
+        return None
+    started = float(math.floor(begin))
+    return replace(
+        base,
+        slot=slot,
+        number=cell,
+        uid=new_uid(rng),
+        created=started,
+        bound=started + 2.0,
+        ended=float(math.floor(end)),
+        base=base,
+    )
+
+
+def _whole_run(slot: Slot, cell: int) -> Run:
     rng = _rng(slot, cell)
     role, begin = slot.role, slot.cell_start(cell)
     # A CronJob always runs the same project.
@@ -206,13 +268,16 @@ def _rng(slot: Slot, cell: int, purpose: str = "run") -> random.Random:
 
 
 def _is_queued(slot: Slot, cell: int) -> bool:
-    return _rng(slot, cell, "wait").random() < slot.role.queued
+    """Return whether the run waits for the previous one; Kubernetes would place it elsewhere without a pool."""
+    possible = bool(slot.pool) or slot.role.source != "k8s"
+    return possible and _rng(slot, cell, "wait").random() < slot.role.queued
 
 
 def _wait_seconds(slot: Slot, cell: int) -> float:
     """Return the seconds from creation to binding."""
     rng = _rng(slot, cell, "wait")
-    if rng.random() < slot.role.queued:
+    rng.random()
+    if _is_queued(slot, cell):
         return min(0.3 * slot.period, rng.uniform(600, 5400))
     return rng.uniform(2, 4)
 

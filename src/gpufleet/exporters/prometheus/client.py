@@ -20,6 +20,7 @@ import msgspec
 
 from gpufleet.errors import MetricsUnavailable, SettingsError, connection_problem
 from gpufleet.runtime.settings import MetricsSettings
+from gpufleet.runtime.urls import is_valid, without_credentials
 
 MAX_QUERY = 16_000
 """Bytes of the longest expression; VictoriaMetrics accepts 16,384 by default."""
@@ -40,9 +41,15 @@ class PrometheusClient:
 
     def __init__(self, settings: MetricsSettings) -> None:
         if not settings.url.startswith(("http://", "https://")):
-            raise SettingsError(f"setting metrics.url: {settings.url!r} must begin with http:// or https://")
+            raise SettingsError("setting metrics.url: it must begin with http:// or https://")
+        if not is_valid(settings.url):
+            raise SettingsError(
+                "setting metrics.url: it is not a valid URL; write special characters of a password as %XX, "
+                "or use metrics.username and metrics.password_file"
+            )
         self._settings = settings
         self._base = settings.url.rstrip("/")
+        self._shown = without_credentials(self._base)
         self._headers = {"Accept-Encoding": "gzip", **_headers(settings.headers)}
         self._limit = asyncio.Semaphore(settings.max_queries)
         self._tls = _tls(settings.ca_file)
@@ -101,12 +108,12 @@ class PrometheusClient:
                 body = await self._read(response)
         except TimeoutError:
             raise MetricsUnavailable(
-                f"no response within {self._settings.timeout:g} s from {self._base}"
+                f"no response within {self._settings.timeout:g} s from {self._shown}"
             ) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise MetricsUnavailable(f"can't query {self._base}: {connection_problem(error)}") from None
+            raise MetricsUnavailable(f"can't query {self._shown}: {connection_problem(error)}") from None
         if response.status != 200:
-            raise MetricsUnavailable(f"{self._base} answered {response.status}: {_reason(body)}")
+            raise MetricsUnavailable(f"{self._shown} answered {response.status}: {_reason(body)}")
         return body
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
@@ -121,7 +128,7 @@ class PrometheusClient:
         if encoding == "identity":
             return b"".join(chunks)
         if encoding != "gzip":
-            raise MetricsUnavailable(f"{self._base} responds in {encoding}, which was not accepted")
+            raise MetricsUnavailable(f"{self._shown} responds in {encoding}, which was not accepted")
         body = await asyncio.to_thread(_decompressed, b"".join(chunks), limit)
         if len(body) > limit:
             raise self._too_large()
@@ -129,7 +136,7 @@ class PrometheusClient:
 
     def _too_large(self) -> MetricsUnavailable:
         return MetricsUnavailable(
-            f"a response of {self._base} is larger than {self._settings.max_answer_bytes} bytes"
+            f"a response of {self._shown} is larger than {self._settings.max_answer_bytes} bytes"
         )
 
     def _authorization(self) -> dict[str, str]:

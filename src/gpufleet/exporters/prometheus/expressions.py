@@ -6,6 +6,7 @@ NaN and +Inf are dropped by the query, so that they never hide the value of a se
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Literal
 
 from gpufleet.exporters.detection import DetectedExporter
 from gpufleet.exporters.known_exporters import FaultMetric, Metric
@@ -13,6 +14,7 @@ from gpufleet.exporters.prometheus.promql import by, either, names_selector, one
 from gpufleet.model.reading import Quantity
 
 _PRESENCE = (Quantity.UTILIZATION, Quantity.MEMORY_USED, Quantity.TEMPERATURE)
+Over = Literal["", "min", "max"]
 _JOB_LABELS = ("hpc_job", "job_id")
 _POD_LABELS = ("namespace", "pod", "container")
 
@@ -47,17 +49,22 @@ def range_queries(
     nodes: Collection[str] | None,
     step: float,
     later: int = 0,
+    over: Over = "",
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return queries like `value_queries` for some nodes (None: all), and the labels that identify a GPU.
 
-    Values are those of `later` milliseconds after the evaluation time.
+    Values are those of `later` milliseconds after the evaluation time, or the extremes `over` the step
+    before it. A metric that is a counter has no extremes, only its rate.
     """
     definition = exporter.definition
     keys = (*node_labels, *(definition.uuid if definition.info else definition.index), *definition.partition)
     chosen = _node_matchers(node_labels, nodes)
     plain = [
         either(
-            _aggregated(exporter, metric, keys, matcher, max(120.0, 2 * step), later) for matcher in chosen
+            _extreme(exporter, metric, keys, matcher, step, later, over)
+            if over and not metric.counter
+            else _aggregated(exporter, metric, keys, matcher, max(120.0, 2 * step), later)
+            for matcher in chosen
         )
         for metric in metrics
     ]
@@ -114,6 +121,20 @@ def _aggregated(
     if metric.counter:
         return by("sum", keys, f"rate({series}[{window:.0f}s]{_offset(later)})")
     return by("max", keys, f"{series}{_offset(later)} < 9.2e18")
+
+
+def _extreme(
+    exporter: DetectedExporter,
+    metric: Metric,
+    keys: Iterable[str],
+    matcher: str,
+    step: float,
+    later: int,
+    over: Over,
+) -> str:
+    series = exporter.full_name(metric.name) + (f"{{{matcher}}}" if matcher else "")
+    span = f"[{round(step * 1000)}ms]{_offset(later)}"
+    return by(over, keys, f"{over}_over_time({series}{span}) < 9.2e18")
 
 
 def _offset(later: int) -> str:

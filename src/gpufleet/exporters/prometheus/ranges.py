@@ -20,7 +20,7 @@ from gpufleet.exporters.known_exporters import Metric
 from gpufleet.exporters.labels import identify
 from gpufleet.exporters.prometheus.client import MAX_QUERY
 from gpufleet.exporters.prometheus.exporter_reader import ExporterReader
-from gpufleet.exporters.prometheus.expressions import range_queries
+from gpufleet.exporters.prometheus.expressions import Over, range_queries
 from gpufleet.exporters.prometheus.responses import MisalignedRange, OnPartial, decode_range
 from gpufleet.exporters.prometheus.snapshot import QuerySnapshot
 from gpufleet.model.reading import GpuRef, Quantity
@@ -32,15 +32,18 @@ Grid = dict[GpuRef, NDArray[np.float64]]
 class TimeRange:
     """A grid of times for range queries."""
 
-    def __init__(self, start: float, step: float, points: int, later: int = 0) -> None:
-        """`later` is the number of milliseconds by which the wanted times follow the queried ones."""
-        self.start, self.step, self.points, self.later = start, step, points, later
+    def __init__(self, start: float, step: float, points: int, later: int = 0, over: Over = "") -> None:
+        """`later` is the number of milliseconds by which the wanted times follow the queried ones.
+
+        With `over`, a value is the lowest or highest reading of the step that ends at its time.
+        """
+        self.start, self.step, self.points, self.later, self.over = start, step, points, later, over
 
     @property
     def aligned(self) -> "TimeRange":
         """The same times, queried at multiples of the step."""
         later = round(self.start * 1000) % max(1, round(self.step * 1000))
-        return TimeRange(self.start - later / 1000, self.step, self.points, later)
+        return TimeRange(self.start - later / 1000, self.step, self.points, later, self.over)
 
     @property
     def end(self) -> float:
@@ -125,7 +128,7 @@ def _queries(
 ) -> tuple[list[list[str]], tuple[str, ...]]:
     """Return the queries of each metric, split to `MAX_QUERY` bytes, and the labels that identify a GPU."""
     queries, labels = range_queries(
-        reader.exporter, metrics, reader.index.node_labels, nodes, span.step, span.later
+        reader.exporter, metrics, reader.index.node_labels, nodes, span.step, span.later, span.over
     )
     if nodes is None or len(nodes) < 2 or all(len(query.encode()) <= MAX_QUERY for query in queries):
         return [[query] for query in queries], labels
@@ -150,7 +153,8 @@ def _rows(
     for labels, row in chain.from_iterable(series):
         gpu = identify(reader.exporter.definition, {name: getattr(labels, name) for name in names})
         if gpu is not None:
-            raw[gpu.ref] = row if gpu.ref not in raw else np.fmax(raw[gpu.ref], row)
+            combined = np.fmin if span.over == "min" else np.fmax
+            raw[gpu.ref] = row if gpu.ref not in raw else combined(raw[gpu.ref], row)
     percent = metric.name in reader.percent or any(holds_percent(metric, row) for row in raw.values())
     return {ref: to_quantity_unit(quantity, metric, row, percent) for ref, row in raw.items()}
 

@@ -75,6 +75,11 @@ class QueryCache(Generic[T]):
         self._pending: dict[Hashable, asyncio.Future[T]] = {}
         self.bytes = 0
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of results, their size in bytes, and the queries in progress."""
+        return {"entries": len(self._entries), "bytes": self.bytes, "pending": len(self._pending)}
+
     async def get(
         self,
         key: Hashable,

@@ -33,6 +33,7 @@ from gpufleet.exporters.prometheus.training import PushedTraining, merged, read_
 from gpufleet.exporters.source_health import SourceHealthTracker
 from gpufleet.model.metric_source import SourceHealth, check_span
 from gpufleet.model.reading import (
+    ExtremeBlock,
     GpuRef,
     GpuSeries,
     Processes,
@@ -168,6 +169,31 @@ class PrometheusSource:
             values = np.array([grid[gpu] for gpu in gpus]).reshape(len(gpus), span.points)
             yield SampleBlock(gpus, span.times, values)
 
+    async def extremes(
+        self, quantity: Quantity, start: float, end: float, step: float
+    ) -> AsyncIterator[ExtremeBlock]:
+        """Yield the lowest and highest reading of all GPUs in each step before `end`, in blocks of time."""
+        if not step > 0 or not start <= end:
+            raise InvalidRequest(f"invalid span from {start:.15g} to {end:.15g} in steps of {step:g}")
+        await self._wait_for_first()
+        total = int(np.ceil((end - start) / step - 1e-9))
+        per_block = max(1, _BLOCK_CELLS // max(1, len(self._readings)))
+        for first in range(0, total, per_block):
+            points = min(per_block, total - first)
+            # A range includes its end, a step does not.
+            last = start + (first + 1) * step - 0.001
+            (lowest, _), (highest, _) = await asyncio.gather(
+                self._read(quantity, None, TimeRange(last, step, points, over="min")),
+                self._read(quantity, None, TimeRange(last, step, points, over="max")),
+            )
+            gpus = tuple(sorted(lowest.keys() & highest.keys()))
+            yield ExtremeBlock(
+                gpus,
+                TimeRange(start + first * step, step, points).times,
+                np.array([lowest[gpu] for gpu in gpus]).reshape(len(gpus), points),
+                np.array([highest[gpu] for gpu in gpus]).reshape(len(gpus), points),
+            )
+
     async def training(
         self, workload_uid: str, start: float, end: float, controllers: Collection[str] = ()
     ) -> Sequence[TrainingPoint]:
@@ -201,7 +227,15 @@ class PrometheusSource:
     def health(self) -> SourceHealth:
         """Return the health of the source."""
         exporters = tuple(dict.fromkeys(reader.exporter.definition.name for reader in self._readers))
-        return self._health.health(exporters)
+        empty = "no known GPU exporter was found in the metric source"
+        return replace(
+            self._health.health(exporters),
+            empty_reason=f"{', '.join(exporters)}: no GPU is reported" if exporters else empty,
+        )
+
+    def cache_counts(self) -> dict[str, dict[str, int]]:
+        """Return the sizes of the caches of past readings."""
+        return {"ranges": self._ranges.counts, "past_names": self._past_names.counts}
 
     async def _wait_for_first(self) -> None:
         """Wait for the first refresh, but not for a source that hangs."""

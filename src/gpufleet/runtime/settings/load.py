@@ -143,6 +143,8 @@ def _read_file(
         raise SettingsError(f"settings file {path} does not exist") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"settings file {path} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise SettingsError(f"settings file {path} is nested too deeply") from None
     except OSError as error:
         raise SettingsError(f"settings file {path} can't be read: {error.strerror}") from None
     for name, table in tables.items():

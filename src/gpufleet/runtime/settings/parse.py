@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.runtime.settings.field import Setting
+from gpufleet.runtime.settings.prices import TAKES as PRICES_TAKE
+from gpufleet.runtime.settings.prices import Price, parse_prices
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TRUE = {"1", "true", "yes", "on"}
@@ -26,8 +28,8 @@ def parse(setting: Setting, raw: object) -> Any:
         return _bounded(setting, _duration(raw) if setting.facts.unit == "s" else _number(setting, raw))
     if kind == tuple[str, ...]:
         return _texts(setting, raw)
-    if kind == dict[str, float]:
-        return _amounts(raw)
+    if kind == tuple[Price, ...]:
+        return parse_prices(raw)
     if kind == Path | None and raw == "":
         return None
     if kind in (Path | None, Path):
@@ -53,8 +55,8 @@ def takes(setting: Setting) -> str:
         )
     if kind == tuple[str, ...]:
         return "a list, separated by commas"
-    if kind == dict[str, float]:
-        return "name=amount pairs, separated by commas"
+    if kind == tuple[Price, ...]:
+        return PRICES_TAKE
     if kind in (Path | None, Path):
         return "a path"
     return "text"
@@ -133,22 +135,6 @@ def _texts(setting: Setting, raw: object) -> tuple[str, ...]:
     if setting.facts.choices and not set(texts) <= set(setting.facts.choices):
         raise ValueError(takes(setting))
     return texts
-
-
-def _amounts(raw: object) -> dict[str, float]:
-    refusal = ValueError("name=amount pairs, separated by commas (a table in the file)")
-    pairs: list[Any]
-    if isinstance(raw, dict):
-        pairs = list(raw.items())
-    else:
-        pairs = [part.rsplit("=", 1) for part in str(raw).split(",") if part.strip()]
-    try:
-        amounts = {str(name).strip(): float(amount) for name, amount in pairs}
-    except (TypeError, ValueError):
-        raise refusal from None
-    if not all(math.isfinite(amount) and amount >= 0 for amount in amounts.values()):
-        raise refusal
-    return amounts
 
 
 def _text(raw: object) -> str:

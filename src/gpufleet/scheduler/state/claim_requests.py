@@ -7,6 +7,7 @@ from typing import NamedTuple
 from gpufleet.errors import InvalidRequest
 from gpufleet.kubernetes.annotations import GANG_SIZE, GANG_TIMEOUT
 from gpufleet.kubernetes.crds.gpu_claim import DEFAULT_SHARE, GpuClaim
+from gpufleet.kubernetes.model_labels import with_canonical_models
 from gpufleet.kubernetes.objects import PodGroup
 from gpufleet.placement.request import WHOLE, Exclusivity, Policy, Request, Topology
 
@@ -34,7 +35,7 @@ def request_of(claim: GpuClaim) -> Request:
         mig_profile=devices.mig_profile,
         topology=Topology.IGNORE if topology is None else Topology(topology.mode),
         min_bandwidth_gbps=0 if topology is None else topology.min_bandwidth_gbps,
-        match_labels=frozenset(claim.spec.selector.match_labels.items())
+        match_labels=frozenset(with_canonical_models(claim.spec.selector.match_labels).items())
         if claim.spec.selector
         else frozenset(),
     )
@@ -46,6 +47,15 @@ def valid_request(claim: GpuClaim) -> Request | None:
         return request_of(claim)
     except InvalidRequest:
         return None
+
+
+def invalid_reason(claim: GpuClaim) -> str:
+    """Return why the claim is invalid, or an empty string."""
+    try:
+        request_of(claim)
+    except InvalidRequest as error:
+        return str(error)
+    return ""
 
 
 def gang_requirements(group: PodGroup | None, claim: GpuClaim) -> GangRequirements | None:

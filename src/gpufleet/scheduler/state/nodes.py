@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus
+from gpufleet.kubernetes.model_labels import with_canonical_models
 from gpufleet.kubernetes.objects import Node, Pod, Taint, Toleration
+from gpufleet.model.gpu_models import canonical_model
 from gpufleet.placement.node import CandidateGpu, CandidateMigInstance, CandidateNode
 from gpufleet.scheduler.state.affinity import matches_affinity
 
@@ -13,7 +15,7 @@ def candidate_node(node: Node, report: GpuNodeStatus, taken: Callable[[DeviceSta
     return CandidateNode(
         node.metadata.name,
         tuple(_gpu(device, taken) for device in report.status.devices),
-        dict(node.metadata.labels),
+        with_canonical_models(node.metadata.labels),
         cordoned=node.spec.unschedulable,
         ready=is_ready(node),
     )
@@ -54,7 +56,7 @@ def _gpu(device: DeviceStatus, taken: Callable[[DeviceStatus], bool]) -> Candida
         health=device.health,
         island=device.island or None,
         bandwidth_gbps=device.bandwidth_gbps,
-        model=device.model,
+        model=canonical_model(device.model),
         cordoned=device.cordoned,
         taken=bool(device.in_use_by) and taken(device),
         mig=tuple(CandidateMigInstance(str(each.id), each.profile) for each in device.mig_instances),

@@ -17,15 +17,18 @@ from collections.abc import Callable
 
 from starlette.exceptions import HTTPException
 
+from gpufleet.errors import Unavailable
 from gpufleet.server.auth.caller import Caller, Role
 from gpufleet.server.auth.token_review import ReviewedTokens
 from gpufleet.server.auth.tokens import TokenFile
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
 
-PUBLIC = frozenset({"/livez", "/readyz", "/api/healthz", "/docs", "/favicon.ico"})
+HEALTH = "/api/healthz"
+"""Public; callers with a valid token see the messages of the dependencies too."""
+PUBLIC = frozenset({"/livez", "/readyz", HEALTH, "/docs", "/favicon.ico"})
 PUBLIC_FOLDERS = ("/docs/",)
 _TRAINING_REPORT = re.compile(r"/api/workloads/[^/]+/trainingPerformance")
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _MAX_TOKEN_BYTES = 8 * 1024
 _CHALLENGE = 'Bearer realm="gpufleet"'
 
@@ -78,8 +81,8 @@ class BearerGate:
         self, method: str, path: str, address: str, authorization: bytes | None
     ) -> Caller | None:
         """Return the caller, None for a public path; raise HTTPException without a valid token."""
-        if method in _SAFE and self._is_public(path):
-            return None
+        if method in SAFE_METHODS and self._is_public(path):
+            return await self._optional_caller(address, authorization) if path == HEALTH else None
         token = _token(authorization)
         caller = None
         if self._workloads is not None and _is_training_report(method, path):
@@ -95,11 +98,23 @@ class BearerGate:
         """Raise HTTPException unless the caller's role allows the request."""
         if _is_training_report(method, path) and (caller.workload_uid or caller.pod_uid):
             return  # the route checks that they report for their own workload
-        needed: Role = "viewer" if method in _SAFE and not path.startswith("/debug") else "operator"
+        needed: Role = "viewer" if method in SAFE_METHODS and not path.startswith("/debug") else "operator"
         if needed == "operator" and caller.role != "operator":
             raise _rejected(
                 403, f"this takes the role operator; {caller.name} is a viewer", 'error="insufficient_scope"'
             )
+
+    async def _optional_caller(self, address: str, authorization: bytes | None) -> Caller | None:
+        """Return the caller of a public path; None without a valid token."""
+        if authorization is None:
+            return None
+        try:
+            caller = await self._caller(_token(authorization), address)
+        except (HTTPException, Unavailable):
+            return None  # a health check must not fail because of its token
+        if caller is None:
+            self._failures.add(address)
+        return caller
 
     async def _caller(self, token: str, address: str) -> Caller | None:
         if self._tokens is not None and (caller := self._tokens.caller(token)):

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""The last four are the full-width forms of the first four, which spreadsheets treat alike."""
 
 
 class _Page(msgspec.Struct):
@@ -57,7 +58,7 @@ def _flatten(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, dict):
             cells.update(_flatten(value, f"{prefix}{name}."))
         else:
-            cells[prefix + name] = _cell(value)
+            cells[_cell(prefix + name)] = _cell(value)
     return cells
 
 

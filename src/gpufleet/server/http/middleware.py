@@ -8,24 +8,32 @@ the login and the deadline, and turns the exceptions that reach it into error re
 import asyncio
 import logging
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
+from gpufleet.errors import Unavailable
 from gpufleet.runtime.logs import get_logger, trace_id
-from gpufleet.server.auth.gate import BearerGate
+from gpufleet.server.auth.gate import SAFE_METHODS, BearerGate
 from gpufleet.server.auth.hosts import Hosts
+from gpufleet.server.auth.origins import Origins
+from gpufleet.server.http.caller_limit import CallerLimit, Slot
+from gpufleet.server.http.connection import MAX_HEAD_BYTES
 from gpufleet.server.http.envelopes import envelope_of
 from gpufleet.server.http.errors import error_response
+from gpufleet.server.http.paths import normalized
 from gpufleet.server.http.request_context import RequestContext, context_of
 from gpufleet.server.http.tracing import trace_headers, trace_id_from
 from gpufleet.server.metrics import ServerMetrics
 
 MAX_URL_BYTES = 8 * 1024
+MAX_HEADERS = 100
 PROBES = frozenset({"/livez", "/readyz", "/api/healthz", "/metrics"})
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
+_EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,7 @@ class Limits:
     max_body_bytes: int = 4 * 1024 * 1024
     request_timeout: float = 30.0
     max_requests: int = 512
+    max_requests_per_caller: int = 128
 
 
 class TracingMiddleware:
@@ -52,7 +61,7 @@ class TracingMiddleware:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        scope["path"] = path = scope["path"].rstrip("/") or "/"
+        scope["path"] = path = normalized(scope["path"])
         headers = dict(scope["headers"])
         context = RequestContext(
             trace_id_from(headers.get(b"traceparent")),
@@ -110,12 +119,16 @@ class AdmissionMiddleware:
         metrics: ServerMetrics,
         gate: BearerGate | None = None,
         hosts: Hosts | None = None,
+        origins: Origins | None = None,
     ) -> None:
+        """`hosts` and `origins` protect a server without login from web pages."""
         self._app = app
         self._limits = limits
         self._metrics = metrics
         self._gate = gate
         self._hosts = hosts
+        self._origins = origins
+        self._callers = CallerLimit(limits.max_requests_per_caller)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one admitted request on, or answer it with an error."""
@@ -128,22 +141,30 @@ class AdmissionMiddleware:
         started = False
         try:
             async with asyncio.timeout(timeout) as deadline:
-
-                async def send_without_deadline(message: Message) -> None:
-                    nonlocal started
-                    if not started:
-                        started = True
-                        deadline.reschedule(None)  # a stream of events may outlive it
-                    await send(message)
-
                 self._check(scope, context)
                 if self._gate is not None:
                     await self._log_in(self._gate, scope, context)
-                await self._app(scope, receive, send_without_deadline)
+                with self._slot(scope, context) as free:
+
+                    async def send_without_deadline(message: Message) -> None:
+                        nonlocal started
+                        if not started:
+                            started = True
+                            deadline.reschedule(None)  # a stream of events may outlive it
+                            if _EVENT_STREAM in message["headers"]:
+                                free()  # the route limits the streams of a caller
+                        await send(message)
+
+                    await self._app(scope, receive, send_without_deadline)
         except (Exception, asyncio.CancelledError) as error:
             if started:
                 raise
             await error_response(context, error)(scope, receive, send)
+
+    def _slot(self, scope: Scope, context: RequestContext) -> AbstractContextManager[Slot]:
+        if scope["path"] in PROBES:
+            return nullcontext(_nothing)
+        return self._callers.slot(context.caller.name if context.caller else context.peer)
 
     async def _log_in(self, gate: BearerGate, scope: Scope, context: RequestContext) -> None:
         method, path = scope["method"], scope["path"]
@@ -153,12 +174,30 @@ class AdmissionMiddleware:
         if context.caller is not None:
             gate.authorize(context.caller, method, path)
 
+        async def still_allowed() -> bool:
+            try:
+                caller = await gate.authenticate(method, path, context.peer, authorization)
+                if caller is not None:
+                    gate.authorize(caller, method, path)
+            except HTTPException:
+                return False
+            except Unavailable:
+                return True  # Kubernetes does not answer: the last review stays valid
+            return True
+
+        context.still_allowed = still_allowed
+
     def _check(self, scope: Scope, context: RequestContext) -> None:
         if self._metrics.in_flight > self._limits.max_requests and scope["path"] not in PROBES:
             # Probes pass: restarting an overloaded server makes it worse.
             raise HTTPException(503, "too many requests; try again shortly", {"retry-after": "1"})
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_URL_BYTES:
             raise HTTPException(414, f"the URL is longer than {MAX_URL_BYTES:,} bytes")
+        if len(scope["headers"]) > MAX_HEADERS or _size(scope) > MAX_HEAD_BYTES:
+            # h11 limits a head while it is incomplete; one that arrives at once may be larger.
+            raise HTTPException(
+                431, f"more than {MAX_HEADERS} headers, or more than {MAX_HEAD_BYTES:,} bytes"
+            )
         if "\x00" in scope["path"] or "\ufffd" in scope["path"]:
             raise HTTPException(400, "the path is not valid UTF-8 text without NUL")
         host = context.headers.get(b"host", b"")
@@ -168,6 +207,17 @@ class AdmissionMiddleware:
                 f"this server does not answer to the host name {host.decode('latin-1')!r}; use its address "
                 "or localhost, or add the name to the setting server.hosts",
             )
+        if self._origins is not None and scope["method"] not in SAFE_METHODS:
+            context.needs_content_type = True
+            self._origins.check(context.headers.get(b"origin"), host)
         length = context.headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > self._limits.max_body_bytes:
             raise HTTPException(413, f"the body is larger than {self._limits.max_body_bytes:,} bytes")
+
+
+def _size(scope: Scope) -> int:
+    return sum(len(name) + len(value) for name, value in scope["headers"])
+
+
+def _nothing() -> None:
+    return None

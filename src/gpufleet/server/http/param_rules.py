@@ -46,5 +46,9 @@ def _length(schema: Schema) -> str:
     if low is not None and high is not None:
         return f" of {low} to {high} characters"
     if high is not None:
-        return f" of at most {high} characters"
-    return f" of at least {low} characters" if low is not None else ""
+        return f" of at most {_characters(high)}"
+    return f" of at least {_characters(low)}" if low is not None else ""
+
+
+def _characters(count: int) -> str:
+    return f"{count} character" if count == 1 else f"{count} characters"

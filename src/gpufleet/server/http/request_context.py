@@ -1,6 +1,6 @@
 """The state of one request, created by the tracing middleware and kept in the ASGI scope."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from starlette.types import Scope
@@ -9,6 +9,11 @@ from gpufleet.server.auth.caller import Caller
 from gpufleet.server.http.envelopes import Envelope
 
 Header = tuple[bytes, bytes]
+
+
+async def always_allowed() -> bool:
+    """Return True: the answer of a server without login."""
+    return True
 
 
 @dataclass(slots=True)
@@ -24,6 +29,10 @@ class RequestContext:
     status: int = 0
     """Status of the response; 0 until it starts."""
     caller: Caller | None = None
+    still_allowed: Callable[[], Awaitable[bool]] = always_allowed
+    """Return whether the caller may still call: a stream outlives the check at its start."""
+    needs_content_type: bool = False
+    """Whether a change must name its content type (see `gpufleet.server.auth.origins`)."""
     response_headers: list[Header] = field(default_factory=list)
     """Headers to add to the response, whatever its body is."""
 

@@ -88,6 +88,8 @@ class Route(routing.Route):
             arguments["query"] = query
         if "context" in self._arguments:
             arguments["context"] = context
+        if self.method != "GET":
+            _check_content_type(request, needed=context.needs_content_type)
         if self._decoder is not None:
             arguments["body"] = await _decode_body(request, self._decoder)
         result = await self.handler(**arguments)
@@ -122,10 +124,16 @@ def post(path: str, *, example: Any = None, body_example: Any = None) -> Callabl
     return lambda handler: Route("POST", path, handler, example=example, body_example=body_example)
 
 
-async def _decode_body(request: Request, decoder: "msgspec.json.Decoder[Any]") -> Any:
-    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+def _check_content_type(request: Request, *, needed: bool) -> None:
+    given = request.headers.get("content-type")
+    if given is None and needed:
+        raise HTTPException(415, "add the header `Content-Type: application/json`")
+    media_type = (given or "application/json").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise HTTPException(415, f"the content type is {media_type!r}; this path takes application/json")
+
+
+async def _decode_body(request: Request, decoder: "msgspec.json.Decoder[Any]") -> Any:
     try:
         return decoder.decode(await request.body())
     except msgspec.ValidationError as error:

@@ -9,7 +9,7 @@ import gc
 import math
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 
 import uvicorn
@@ -17,10 +17,9 @@ from starlette.types import ASGIApp
 
 from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.process import Stopper
+from gpufleet.runtime.stalled_connections import StallLimits
 from gpufleet.server.health import Lifecycle
-
-MAX_HEAD_BYTES = 32 * 1024
-"""Limit on the incomplete head or trailer of a request; httptools, the faster parser, has none."""
+from gpufleet.server.http.connection import MAX_HEAD_BYTES, connection_class
 
 SWITCH_SECONDS = 0.001
 """Python's thread switch interval while the server runs.
@@ -36,17 +35,28 @@ _CANCEL_SECONDS = 1.0
 class Server(uvicorn.Server):
     """uvicorn's server without its signal handling, which would end the process before cleanup."""
 
-    def __init__(self, app: ASGIApp, lifecycle: Lifecycle, shutdown_grace: float) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        lifecycle: Lifecycle,
+        shutdown_grace: float,
+        *,
+        trusted_proxies: Sequence[str] = (),
+        stalls: StallLimits = StallLimits(),  # noqa: B008  (frozen)
+    ) -> None:
+        """`trusted_proxies` are addresses and networks whose `X-Forwarded-For` names the client."""
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=connection_class(stalls),
                 h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 ws="none",
                 lifespan="on",
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=bool(trusted_proxies),
+                forwarded_allow_ips=list(trusted_proxies),
                 timeout_graceful_shutdown=math.ceil(shutdown_grace),
             )
         )

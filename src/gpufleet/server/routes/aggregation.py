@@ -1,11 +1,13 @@
 """`/api/v1/gpu-aggregation/*`: snapshots and hourly statistics, from the store."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Generic, TypeVar
 
 import msgspec
 
+from gpufleet.accounting.current_hour import CurrentHour
 from gpufleet.errors import InvalidRequest, NotFound
 from gpufleet.model.statistics import (
     ClusterStatistics,
@@ -18,6 +20,7 @@ from gpufleet.model.statistics import (
 )
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.aggregation_examples import CLUSTER, LABEL, NAMESPACE, SNAPSHOT, WORKLOAD
+from gpufleet.server.routes.current_rows import Query, with_current
 from gpufleet.server.routes.params import (
     ClusterParams,
     DimensionKeyParams,
@@ -32,8 +35,11 @@ from gpufleet.server.routes.params import (
     last_hour,
 )
 from gpufleet.store import Store
+from gpufleet.store.current_rows import NO_ROWS, CurrentRows
 
 T = TypeVar("T")
+CurrencyOf = Callable[[str], str]
+"""Returns the unit of a cluster's costs; empty if none is configured."""
 PREFIX = "/api/v1/gpu-aggregation"
 DAY = 86_400.0
 DEFAULT_PAGE_SIZE = 20
@@ -68,13 +74,22 @@ async def cluster_name(store: Store, default: str, name: str) -> str:
     return name
 
 
+def no_currency(cluster: str) -> str:
+    """Return no unit for the costs of any cluster."""
+    return ""
+
+
 def aggregation_routes(
-    store: Store, default_cluster: str, now: Callable[[], float] = time.time
+    store: Store,
+    default_cluster: str,
+    now: Callable[[], float] = time.time,
+    currency_of: CurrencyOf = no_currency,
+    current: Mapping[str, CurrentHour] | None = None,
 ) -> list[Route]:
-    """Return the routes for names, hours and snapshots."""
+    """Return the routes for names, hours and snapshots; `current` has the clusters that this server follows."""
     return [
         *_name_routes(store, default_cluster),
-        *_hour_routes(store, default_cluster),
+        *_hour_routes(store, default_cluster, currency_of, current or {}, now),
         *_snapshot_routes(store, default_cluster, now),
     ]
 
@@ -108,44 +123,78 @@ def _name_routes(store: Store, default: str) -> list[Route]:
     return [clusters, namespaces, dimension_keys, dimension_values]
 
 
-def _hour_routes(store: Store, default: str) -> list[Route]:
+def _hour_routes(
+    store: Store,
+    default: str,
+    currency_of: CurrencyOf,
+    current: Mapping[str, CurrentHour],
+    now: Callable[[], float],
+) -> list[Route]:
     statistics = store.statistics
+
+    async def running(query: HourParams, hours: Query) -> tuple[Query, CurrentRows]:
+        """Return the query for finished hours, and the rows of the running hour if they are wanted."""
+        number = int(now() // 3600)
+        followed = current.get(hours.cluster)
+        if not query.include_current or followed is None or not hours.first <= number <= hours.last:
+            return hours, NO_ROWS
+        return msgspec.structs.replace(hours, last=number - 1), await followed.rows(hours)
 
     @get(f"{PREFIX}/cluster/hourly-stats", example=[CLUSTER])
     async def cluster_hours(query: HourParams) -> list[ClusterStatistics] | Page[ClusterStatistics]:
         """Hours of a cluster; one page of them if `page` or `page_size` is given."""
-        hours = await _hours(store, default, query)
-        rows = await statistics.cluster_hours(hours)
-        return await _answer(query, rows, lambda: statistics.count_cluster_hours(hours))
+        hours, new = await running(query, await _hours(store, default, currency_of, query))
+        rows = await with_current(hours, statistics.cluster_hours, new.cluster)
+        return await _answer(query, rows, lambda: statistics.count_cluster_hours(hours), len(new.cluster))
 
     @get(f"{PREFIX}/namespaces/hourly-stats", example=[NAMESPACE])
     async def namespace_hours(
         query: NamespaceHourParams,
     ) -> list[NamespaceStatistics] | Page[NamespaceStatistics]:
         """Hours of namespaces; one page of them if `page` or `page_size` is given."""
-        hours = await _hours(store, default, query)
-        rows = await statistics.namespace_hours(hours, query.namespace)
-        return await _answer(query, rows, lambda: statistics.count_namespace_hours(hours, query.namespace))
+        hours, new = await running(query, await _hours(store, default, currency_of, query))
+        added = [row for row in new.namespaces if query.namespace in ("", row.namespace)]
+        rows = await with_current(hours, lambda h: statistics.namespace_hours(h, query.namespace), added)
+        count = partial(statistics.count_namespace_hours, hours, query.namespace)
+        return await _answer(query, rows, count, len(added))
 
     @get(f"{PREFIX}/labels/hourly-stats", example=[LABEL])
     async def label_hours(query: LabelHourParams) -> list[LabelStatistics] | Page[LabelStatistics]:
         """Hours of the values of a label or annotation; one page of them if `page` or `page_size` is given."""
-        hours = await _hours(store, default, query)
+        hours, new = await running(query, await _hours(store, default, currency_of, query))
         label = (query.dimension_type, query.dimension_key, query.dimension_value)
-        rows = await statistics.label_hours(hours, *label)
-        return await _answer(query, rows, lambda: statistics.count_label_hours(hours, *label))
+        added = [
+            row
+            for row in new.labels
+            if (row.dimension_type, row.dimension_key) == label[:2] and label[2] in ("", row.dimension_value)
+        ]
+        rows = await with_current(hours, lambda h: statistics.label_hours(h, *label), added)
+        return await _answer(query, rows, partial(statistics.count_label_hours, hours, *label), len(added))
 
     @get(f"{PREFIX}/workloads/hourly-stats", example=Page(1, 1, 20, 1, [WORKLOAD]))
     async def workload_hours(query: WorkloadHourParams) -> Page[WorkloadStatistics]:
         """Hours of workloads, always in pages."""
-        hours = WorkloadHoursQuery(
-            **msgspec.structs.asdict(await _hours(store, default, query, always_paged=True)),
+        wanted = WorkloadHoursQuery(
+            **msgspec.structs.asdict(await _hours(store, default, currency_of, query, always_paged=True)),
             namespace=query.namespace,
             name=query.workload_name,
             kind=query.workload_type,
+            dimension_type=query.dimension_type,
+            dimension_key=query.dimension_key,
+            dimension_value=query.dimension_value,
             by_utilization=query.order_by == "utilization",
         )
-        total, rows = await store.workload_pages.page(hours)
+        hours, new = await running(query, wanted)
+        added = [row for row in new.workloads if wanted.selects(row)]
+        total = len(added)
+
+        async def stored(wider: WorkloadHoursQuery) -> list[WorkloadStatistics]:
+            nonlocal total
+            count, found = await store.workload_pages.page(wider)
+            total += count
+            return found
+
+        rows = await with_current(hours, stored, added)
         return page_of(rows, total, query.page or 1, query.page_size or DEFAULT_PAGE_SIZE)
 
     return [cluster_hours, namespace_hours, label_hours, workload_hours]
@@ -179,25 +228,29 @@ def _snapshot_routes(store: Store, default: str, now: Callable[[], float]) -> li
     return [latest_snapshot, snapshots]
 
 
-async def _hours(store: Store, default: str, query: HourParams, *, always_paged: bool = False) -> HoursQuery:
+async def _hours(
+    store: Store, default: str, currency_of: CurrencyOf, query: HourParams, *, always_paged: bool = False
+) -> HoursQuery:
     size = query.page_size or DEFAULT_PAGE_SIZE
     paged = query.paged or always_paged
+    cluster = await cluster_name(store, default, query.cluster)
     return HoursQuery(
-        cluster=await cluster_name(store, default, query.cluster),
+        cluster=cluster,
         first=first_hour(query.start_time),
         last=last_hour(query.end_time),
         limit=size if paged else MAX_ROWS + 1,
         offset=((query.page or 1) - 1) * size if paged else 0,
         descending=query.order_direction == "desc",
+        currency=currency_of(cluster),
     )
 
 
 async def _answer(
-    query: HourParams, rows: list[T], count: Callable[[], Awaitable[int]]
+    query: HourParams, rows: list[T], count: Callable[[], Awaitable[int]], added: int
 ) -> "list[T] | Page[T]":
     if not query.paged:
         return _bounded(rows, MAX_ROWS)
-    return page_of(rows, await count(), query.page or 1, query.page_size or DEFAULT_PAGE_SIZE)
+    return page_of(rows, await count() + added, query.page or 1, query.page_size or DEFAULT_PAGE_SIZE)
 
 
 def _bounded(rows: list[T], limit: int) -> list[T]:

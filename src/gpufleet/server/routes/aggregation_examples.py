@@ -32,6 +32,9 @@ CLUSTER = ClusterStatistics(
     allocated_gpu_hours=96.5,
     idle_gpu_hours=1.25,
     cost=337.75,
+    currency="USD",
+    energy_kwh=52.4,
+    observed_share=1.0,
     created_at=_CREATED,
     updated_at=_CREATED,
 )
@@ -52,6 +55,9 @@ NAMESPACE = NamespaceStatistics(
     allocated_gpu_hours=32.5,
     idle_gpu_hours=0.0,
     cost=113.75,
+    currency="USD",
+    energy_kwh=17.6,
+    observed_share=1.0,
     created_at=_CREATED,
     updated_at=_CREATED,
 )
@@ -73,6 +79,9 @@ LABEL = LabelStatistics(
     allocated_gpu_hours=64.0,
     idle_gpu_hours=0.5,
     cost=224.0,
+    currency="USD",
+    energy_kwh=34.8,
+    observed_share=1.0,
     created_at=_CREATED,
     updated_at=_CREATED,
 )
@@ -106,6 +115,9 @@ WORKLOAD = WorkloadStatistics(
     allocated_gpu_hours=8.0,
     idle_gpu_hours=0.0,
     cost=28.0,
+    currency="USD",
+    energy_kwh=4.4,
+    observed_share=1.0,
     created_at=_CREATED,
     updated_at=_CREATED,
 )

@@ -117,8 +117,7 @@ def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Rou
     """Return the routes; a cluster without a view has no claims and no leases."""
 
     def view_of(name: str) -> ClaimView | None:
-        cluster = clusters.get(name)
-        return views[clusters.synced(name).name] if cluster.name in views else None
+        return views.get(clusters.synced(name).name)
 
     @get("/api/claims", example=ClaimPage([_CLAIM], 1))
     async def list_claims(query: ClaimParams) -> ClaimPage:

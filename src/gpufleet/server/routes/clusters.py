@@ -13,6 +13,7 @@ from gpufleet.model.reading import Quantity, RdmaPorts, StorageUse
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams, PageParams
 
+ALLOCATION_UNKNOWN = "only a metric source is configured, which does not say which GPUs are allocated"
 NOT_MEASURED = "nothing in the metric source measures this"
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -51,13 +52,25 @@ class ClusterOverview(msgspec.Struct, rename="camel"):
     fully_idle_nodes: int
     partially_idle_nodes: int
     busy_nodes: int
-    allocation_rate: float
+    allocation_rate: float | None
+    """Null if the allocation is not known."""
     utilization: float | None
-    """Null if no allocated GPU has a reading."""
+    """Null if no allocated GPU has a reading, or the allocation is not known."""
     storage_stat: StorageStat
     rdma_cluster_stat: RdmaClusterStat
     total_gpus: int
-    allocated_gpus: int
+    allocated_gpus: int | None
+    """Null if the allocation is not known."""
+    schedulable_gpus: int
+    """Healthy GPUs that are not cordoned, on such nodes: the denominator of `allocationRate`."""
+    schedulable_allocated_gpus: int | None
+    """Allocated GPUs among them: its numerator. Null if the allocation is not known."""
+    measured_gpus: int
+    """Allocated GPUs with a reading of utilization: the denominator of `utilization`."""
+    idle_gpus: int
+    """Those with a utilization below 5%."""
+    note: str | msgspec.UnsetType = msgspec.UNSET
+    """Why the allocation is not known; nodes are neither idle nor busy then."""
 
 
 class ConsumerStat(msgspec.Struct, rename="camel"):
@@ -163,12 +176,17 @@ async def _overview(cluster: Cluster) -> ClusterOverview:
         fully_idle_nodes=counts.idle,
         partially_idle_nodes=counts.partial,
         busy_nodes=counts.busy,
-        allocation_rate=round(counts.allocation_rate, 4),
+        allocation_rate=None if counts.allocation_rate is None else round(counts.allocation_rate, 4),
         utilization=_rate(counts.utilization, unallocated=counts.allocated == 0),
         storage_stat=_storage(storage),
         rdma_cluster_stat=_rdma(rdma),
         total_gpus=counts.gpus,
         allocated_gpus=counts.allocated,
+        schedulable_gpus=counts.schedulable,
+        schedulable_allocated_gpus=counts.schedulable_allocated,
+        measured_gpus=counts.measured,
+        idle_gpus=counts.idle_gpus,
+        note=ALLOCATION_UNKNOWN if counts.allocated is None else msgspec.UNSET,
     )
 
 
@@ -242,12 +260,16 @@ _OVERVIEW = ClusterOverview(
     rdma_cluster_stat=RdmaClusterStat(80, 76, "400Gbps"),
     total_gpus=80,
     allocated_gpus=54,
+    schedulable_gpus=72,
+    schedulable_allocated_gpus=54,
+    measured_gpus=54,
+    idle_gpus=3,
 )
 _CONSUMERS = ConsumerPage(
     [Consumer("Job", "training-job-1", "default", "abc123", ConsumerStat(8, 0.85), None, "k8s")], 50
 )
 _HEATMAPS = Heatmaps(
-    power=Heatmap(2, "W", 850, 0, [HeatmapPoint("gpu-node-1", 0, 750.5, "AMD MI300X")]),
-    temperature=Heatmap(3, "℃", 110, 20, [HeatmapPoint("gpu-node-1", 0, 82.5, "AMD MI300X")]),
-    utilization=Heatmap(1, "%", 100, 0, [HeatmapPoint("gpu-node-2", 1, 98.5, "AMD MI300X")]),
+    power=Heatmap(2, "W", 850, 0, [HeatmapPoint("gpu-node-1", 0, 750.5, "AMD_Instinct_MI300X_OAM")]),
+    temperature=Heatmap(3, "℃", 110, 20, [HeatmapPoint("gpu-node-1", 0, 82.5, "AMD_Instinct_MI300X_OAM")]),
+    utilization=Heatmap(1, "%", 100, 0, [HeatmapPoint("gpu-node-2", 1, 98.5, "AMD_Instinct_MI300X_OAM")]),
 )

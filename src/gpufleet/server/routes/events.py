@@ -3,12 +3,13 @@
 Each event is a change of a workload, a node, a GPU's health or a claim. The queue of a client is
 bounded: one that reads too slowly loses the oldest changes and gets an event `lost` with their
 number. A comment every 15 seconds keeps proxies from closing the connection. Streams end when the
-server stops, so that they do not delay its shutdown.
+server stops, so that they do not delay its shutdown, and when their caller's token is revoked.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -17,36 +18,48 @@ from starlette.responses import StreamingResponse
 from gpufleet.fleet.changes import Change
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.server.health import Lifecycle
+from gpufleet.server.http.request_context import RequestContext, always_allowed
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams
 
 MAX_CLIENTS = 200
+MAX_CLIENTS_PER_CALLER = 100
 QUEUE_SIZE = 1000
 HEARTBEAT = 15.0
 REPLAYED = 50
 """Earlier changes that a stream starts with, so that a page has something to show."""
 
 
-def event_routes(clusters: Clusters, lifecycle: Lifecycle, heartbeat: float = HEARTBEAT) -> list[Route]:
-    """Return the route of the event stream."""
-    clients = 0
+def event_routes(
+    clusters: Clusters,
+    lifecycle: Lifecycle,
+    heartbeat: float = HEARTBEAT,
+    queues: list[deque[Change]] | None = None,
+) -> list[Route]:
+    """Return the route of the event stream; `queues` receives the queue of each connected client."""
+    connected = queues if queues is not None else []
+    clients: Counter[str] = Counter()
 
     @get("/api/events", media_type="text/event-stream")
-    async def events(query: ClusterParams) -> StreamingResponse:
+    async def events(query: ClusterParams, context: RequestContext) -> StreamingResponse:
         """Changes of workloads, nodes, GPU health and claims, as they happen (server-sent events)."""
-        nonlocal clients
-        cluster = clusters.get(query.cluster)
-        if clients >= MAX_CLIENTS:
-            raise HTTPException(503, f"{MAX_CLIENTS} clients are connected already", {"retry-after": "5"})
+        cluster = clusters.synced(query.cluster)
+        caller = context.caller.name if context.caller else ""
+        if len(connected) >= MAX_CLIENTS or (caller and clients[caller] >= MAX_CLIENTS_PER_CALLER):
+            raise HTTPException(503, f"{len(connected)} clients are connected already", {"retry-after": "5"})
 
         async def stream() -> AsyncIterator[bytes]:
-            nonlocal clients
-            clients += 1
+            queue: deque[Change] = deque(maxlen=QUEUE_SIZE)
+            connected.append(queue)
+            clients[caller] += 1
             try:
-                async for event in _events(cluster, lifecycle, heartbeat):
+                async for event in _events(cluster, lifecycle, heartbeat, queue, context.still_allowed):
                     yield event
             finally:
-                clients -= 1
+                connected[:] = [each for each in connected if each is not queue]
+                clients[caller] -= 1
+                if not clients[caller]:
+                    del clients[caller]
 
         return StreamingResponse(
             stream(), media_type="text/event-stream", headers={"cache-control": "no-store"}
@@ -55,8 +68,13 @@ def event_routes(clusters: Clusters, lifecycle: Lifecycle, heartbeat: float = HE
     return [events]
 
 
-async def _events(cluster: Cluster, lifecycle: Lifecycle, heartbeat: float) -> AsyncIterator[bytes]:
-    queue: deque[Change] = deque(maxlen=QUEUE_SIZE)
+async def _events(
+    cluster: Cluster,
+    lifecycle: Lifecycle,
+    heartbeat: float,
+    queue: deque[Change],
+    still_allowed: Callable[[], Awaitable[bool]] = always_allowed,
+) -> AsyncIterator[bytes]:
     wake = asyncio.Event()
     received = 0
 
@@ -74,7 +92,12 @@ async def _events(cluster: Cluster, lifecycle: Lifecycle, heartbeat: float) -> A
         for change in replayed:
             yield _event(change)
         sent = 0
+        checked_at = time.monotonic()
         while not lifecycle.stopping:
+            if time.monotonic() - checked_at >= heartbeat:
+                if not await still_allowed():
+                    return
+                checked_at = time.monotonic()
             try:
                 async with asyncio.timeout(heartbeat):
                     await wake.wait()

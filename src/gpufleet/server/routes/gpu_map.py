@@ -58,15 +58,20 @@ class GpuMap(msgspec.Struct, rename="camel"):
     marks: str
     """One letter per GPU: f free, h held, x unhealthy or on a faulty node, c cordoned, u of unknown health.
 
-    p is perhaps held: a node has one for each GPU that is allocated without a known index.
+    p is perhaps held: a node has one for each GPU that is allocated without a known index, and all
+    GPUs of a node are p if its source does not say which are allocated.
     """
     islands: str
     """One letter per GPU for its island on the node; - for none."""
 
 
-def gpu_map_routes(clusters: Clusters) -> list[Route]:
-    """Return the route of the GPU map."""
-    answers: dict[tuple[str, str], tuple[int, Prepared[GpuMap]]] = {}
+PreparedMaps = dict[tuple[str, str], tuple[int, Prepared[GpuMap]]]
+"""The map by cluster and quantity, and the version of the fleet that it shows."""
+
+
+def gpu_map_routes(clusters: Clusters, prepared_answers: PreparedMaps | None = None) -> list[Route]:
+    """Return the route of the GPU map; answers for all callers are kept in `prepared_answers`."""
+    answers: PreparedMaps = prepared_answers if prepared_answers is not None else {}
     rows: dict[str, dict[str, _NodeRow]] = {}
 
     @get("/api/v1/gpu/map", example=_EXAMPLE)
@@ -112,7 +117,12 @@ def _node_row(cluster: Cluster, view: NodeView) -> _NodeRow:
     indexes = [gpu.index for gpu in gpus]
     slots = cluster.fleet.gpu_columns.slots_of(view.node.name, indexes)
     return _NodeRow(
-        view, slots, indexes, _model(view), _marks(view), _islands(tuple([gpu.island for gpu in gpus]))
+        view,
+        slots,
+        indexes,
+        view.model or next(iter(view.models), ""),
+        _marks(view),
+        _islands(tuple([gpu.island for gpu in gpus])),
     )
 
 
@@ -145,10 +155,6 @@ def _rounded(column: Column) -> list[int | None]:
     return values
 
 
-def _model(view: NodeView) -> str:
-    return next((gpu.model for gpu in view.gpus if gpu.model), view.node.gpu_model)
-
-
 def _marks(view: NodeView) -> str:
     if view.state is NodeState.FAULTY and not view.node.ready:
         return "x" * len(view.gpus)
@@ -167,6 +173,8 @@ def _marks(view: NodeView) -> str:
             for gpu in view.gpus
         ]
     )
+    if not view.node.allocation_known:
+        return marks.replace("f", "p")
     without_index = view.allocated - len(view.holders)
     return marks.replace("f", "p", without_index) if without_index > 0 else marks
 
@@ -187,7 +195,7 @@ _EXAMPLE = GpuMap(
     taken_at=1609459200.0,
     nodes=["gpu-node-1", "gpu-node-2"],
     counts=[2, 1],
-    models=["NVIDIA H200"],
+    models=["NVIDIA_H200"],
     model_of=[0, 0],
     indexes=[0, 1, 0],
     values=[97, 0, None],

@@ -76,17 +76,24 @@ class ProcessParams(msgspec.Struct):
     node: Annotated[str, Meta(max_length=253, description="Processes on this node only.")] = ""
 
 
-def gpu_routes(clusters: Clusters) -> list[Route]:
-    """Return the routes under `/api/v1/gpu`."""
-    cache: dict[str, tuple[Readings, Prepared[list[GpuMetrics]]]] = {}
+PreparedMetrics = dict[str, tuple[Readings, Prepared[list[GpuMetrics]]]]
+"""The answer without filters by cluster, and the readings that it shows."""
+
+
+def gpu_routes(clusters: Clusters, prepared_answers: PreparedMetrics | None = None) -> list[Route]:
+    """Return the routes under `/api/v1/gpu`; answers for all callers are kept in `prepared_answers`."""
+    cache: PreparedMetrics = prepared_answers if prepared_answers is not None else {}
     encoding = asyncio.Lock()
 
     @get("/api/v1/gpu/metrics", example=[_GPU])
     async def gpu_metrics(query: GpuParams) -> Prepared[list[GpuMetrics]] | Answer[list[GpuMetrics]]:
         """The latest reading of every GPU."""
-        cluster = clusters.get(query.cluster)
+        cluster = clusters.synced(query.cluster)
         readings = cluster.fleet.gpu_columns.readings
-        message = _message("GPU metrics retrieved successfully", readings.errors)
+        success = "GPU metrics retrieved successfully"
+        if not readings.gpus:
+            success = f"No GPU metrics: {cluster.metrics.health().empty_reason}"
+        message = _message(success, readings.errors)
         if query.node or query.namespace or query.workload:
             rows = _matching_rows(cluster, readings, query)
             if len(rows) > FEW_ROWS:
@@ -105,7 +112,7 @@ def gpu_routes(clusters: Clusters) -> list[Route]:
     @get("/api/v1/gpu/processes", example=[_PROCESS])
     async def gpu_processes(query: ProcessParams) -> Answer[list[GpuProcessRow]]:
         """Processes on the GPUs."""
-        cluster = clusters.get(query.cluster)
+        cluster = clusters.synced(query.cluster)
         found = await cluster.processes()
         rows = [_process(row) for row in found.rows if query.node in ("", row.gpu.node)]
         rows.sort(key=lambda row: (row.node_name, row.gpu_index, row.pid))
@@ -215,7 +222,7 @@ _AT = datetime(2024, 1, 1, 12, tzinfo=UTC)
 _GPU = GpuMetrics(
     node_name="gpu-node-1",
     gpu_index=0,
-    gpu_name="NVIDIA Tesla V100",
+    gpu_name="NVIDIA_Tesla_V100",
     utilization=75.5,
     memory_used=8.0,
     memory_total=16.0,

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from gpufleet import __version__
 from gpufleet.server.health import Dependencies, DependencyHealth, Health, HealthAnswers, Lifecycle
 from gpufleet.server.http.answers import Prepared, Raw
+from gpufleet.server.http.request_context import RequestContext
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.metrics import ServerMetrics
 
@@ -31,18 +32,23 @@ def health_routes(
     metrics: ServerMetrics,
     *,
     simulated: bool,
+    public_details: bool,
     clock: Callable[[], float],
 ) -> list[Route]:
-    """Return the routes for health, liveness, readiness and metrics."""
+    """Return the routes for health, liveness, readiness and metrics.
+
+    With `public_details`, health shows the messages of dependencies to callers without login too.
+    """
     answers = HealthAnswers(dependencies, __version__, simulated, clock)
 
     @get("/api/healthz", example=_EXAMPLE)
-    async def healthz() -> Prepared[Health]:
+    async def healthz(context: RequestContext) -> Prepared[Health]:
         """The health of the service and of each dependency.
 
-        The status is 200 while the server can serve: losing a dependency makes it degraded.
+        The status is 200 while the server can serve: losing a dependency makes it degraded. With a login,
+        callers without a token see the states of the dependencies but not their messages.
         """
-        return answers.current()
+        return answers.current(detailed=public_details or context.caller is not None)
 
     @get("/livez", media_type=_TEXT)
     async def livez() -> Raw:

@@ -10,14 +10,15 @@ from msgspec import Meta
 from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.node_view import NodeView
+from gpufleet.model.gpu_models import accepted_models
 from gpufleet.model.metric_source import check_span
 from gpufleet.model.node import FleetGpu
 from gpufleet.model.reading import GpuRef, Quantity
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import ClusterParams, PageNumber, PageSize
+from gpufleet.server.routes.params import ClusterParams, Model, PageNumber, PageSize
 from gpufleet.server.routes.workload_metrics import Graph, GraphConfig, MetricsParams, Series, encode_points
 
-_SORT_STATES = ("faulty", "busy", "partial", "idle")
+_SORT_STATES = ("faulty", "busy", "partial", "idle", "unknown")
 _GRAPHS = (
     ("GPU Utilization", Quantity.UTILIZATION, 100.0, "%"),
     ("GPU Memory Utilization", Quantity.MEMORY_UTILIZATION, 100.0, "%"),
@@ -32,9 +33,11 @@ class NodeParams(ClusterParams, rename="camel"):
     page_num: PageNumber = 1
     page_size: PageSize = 100
     state: Annotated[
-        Literal["faulty", "idle", "partial", "busy"] | None, Meta(description="Nodes in this state only.")
+        Literal["faulty", "idle", "partial", "busy", "unknown"] | None,
+        Meta(description="Nodes in this state only; unknown: it is not known which GPUs are allocated."),
     ] = None
     name: Annotated[str, Meta(max_length=253, description="Part of the name, in any case.")] = ""
+    model: Model = ""
     sort: Annotated[
         Literal["name", "state", "free", "utilization"],
         Meta(description="Sort by name, faulty first, most free GPUs first, or busiest first."),
@@ -52,7 +55,8 @@ class NodeRow(msgspec.Struct, rename="camel"):
     cordoned: bool
     fault: str
     gpu_total: int
-    gpu_allocated: int
+    gpu_allocated: int | None
+    """Null if its source does not say which GPUs are allocated."""
     gpu_model: str
     utilization: float | None
     """Mean over its GPUs, 0.0 to 1.0; null without a reading."""
@@ -122,11 +126,14 @@ def node_routes(clusters: Clusters) -> list[Route]:
     async def list_nodes(query: NodeParams) -> NodePage:
         """GPU nodes, by default sorted by name."""
         cluster = clusters.synced(query.cluster)
-        name = query.name.casefold()
+        name, models = query.name.casefold(), accepted_models(query.model)
         views = [
             view
             for _, view in sorted(cluster.fleet.views().items())
-            if view.total and query.state in (None, view.state.value) and name in view.node.name.casefold()
+            if view.total
+            and query.state in (None, view.state.value)
+            and name in view.node.name.casefold()
+            and (not query.model or not models.isdisjoint(view.models))
         ]
         if query.sort != "name":
             views.sort(key=_sort_key(cluster, query.sort))
@@ -195,8 +202,8 @@ def _row(view: NodeView, utilization: float | None) -> NodeRow:
         cordoned=view.node.cordoned,
         fault=view.fault,
         gpu_total=view.total,
-        gpu_allocated=view.allocated,
-        gpu_model=view.node.gpu_model or next((gpu.model for gpu in view.gpus if gpu.model), ""),
+        gpu_allocated=view.allocated if view.node.allocation_known else None,
+        gpu_model=view.model or next(iter(view.models), ""),
         utilization=utilization,
     )
 
@@ -251,7 +258,7 @@ def _gpu(cluster: Cluster, view: NodeView, gpu: FleetGpu) -> NodeGpu:
 async def _series(
     cluster: Cluster, quantity: Quantity, gpus: set[GpuRef], query: MetricsParams, scale: float
 ) -> list[Series]:
-    found = await cluster.metrics.series(quantity, gpus, query.start, query.end, query.step)
+    found = await cluster.series(quantity, gpus, query.start, query.end, query.step)
     return [
         Series(f"GPU-{series.gpu.index}", encode_points(series.times, series.values, scale))
         for series in sorted(found, key=lambda series: series.gpu)
@@ -263,7 +270,7 @@ def _scaled(value: float | None, unit: float) -> float | None:
 
 
 _METRICS = {"GPU Power": Graph(3, [Series("GPU-0", [(650.5, 1609459200000)])], GraphConfig("W"))}
-_ROW = NodeRow("gpu-node-1", "k8s", "partial", True, False, "", 8, 4, "NVIDIA H200", 0.41)
+_ROW = NodeRow("gpu-node-1", "k8s", "partial", True, False, "", 8, 4, "NVIDIA_H200", 0.41)
 _DETAIL = NodeDetail(
     **msgspec.structs.asdict(_ROW),
     labels={"gpu-type": "h200"},
@@ -271,7 +278,7 @@ _DETAIL = NodeDetail(
         NodeGpu(
             index=0,
             uuid="GPU-5f2c1b1e",
-            model="NVIDIA H200",
+            model="NVIDIA_H200",
             vendor="nvidia",
             island="nvlink-group-0",
             bandwidth_g_bps=900,

@@ -11,6 +11,12 @@ from msgspec import Meta
 
 ClusterName = Annotated[str, Meta(max_length=253, description="Cluster; the default one if not given.")]
 Namespace = Annotated[str, Meta(max_length=253, description="Namespace; all if not given.")]
+Model = Annotated[
+    str,
+    Meta(
+        max_length=253, description="GPU model in any spelling; a short name such as h100 for all its forms."
+    ),
+]
 PageNumber = Annotated[int, Meta(ge=1, le=1_000_000, description="Page number, from 1.")]
 PageSize = Annotated[int, Meta(ge=1, le=1000, description="Rows per page.")]
 Time = Annotated[datetime, Meta(tz=True, description="RFC 3339 with an offset; inclusive.")]
@@ -80,6 +86,9 @@ class HourParams(ClusterParams, kw_only=True):
     page: PageNumber | None = None
     page_size: PageSize | None = None
     order_direction: Direction = "asc"
+    include_current: Annotated[
+        bool, Meta(description="Also return the hour that is not over yet, with `partial` set.")
+    ] = False
 
     def __post_init__(self) -> None:
         """Reject a range that ends before it starts."""
@@ -111,7 +120,20 @@ class WorkloadHourParams(HourParams, kw_only=True):
     namespace: Namespace = ""
     workload_name: Annotated[str, Meta(max_length=253, description="Name; all if not given.")] = ""
     workload_type: Annotated[str, Meta(max_length=253, description="Kind; all if not given.")] = ""
+    dimension_type: DimensionType = "label"
+    dimension_key: Annotated[
+        str, Meta(max_length=317, description="Only workloads with this label or annotation.")
+    ] = ""
+    dimension_value: Annotated[
+        str, Meta(max_length=1024, description="Only with this value of `dimension_key`; any if not given.")
+    ] = ""
     order_by: Annotated[Literal["time", "utilization"], Meta(description="Sort field.")] = "time"
+
+    def __post_init__(self) -> None:
+        """Reject a value without a key."""
+        super().__post_init__()
+        if self.dimension_value and not self.dimension_key:
+            raise ValueError("dimension_value needs a dimension_key")
 
 
 def first_hour(start: datetime) -> int:

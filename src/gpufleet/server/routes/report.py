@@ -27,7 +27,16 @@ from gpufleet.server.http.answers import Raw
 from gpufleet.server.http.csv import as_csv, wants_csv
 from gpufleet.server.http.request_context import RequestContext
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.aggregation import DAY, DEFAULT_PAGE_SIZE, PREFIX, Page, cluster_name, page_of
+from gpufleet.server.routes.aggregation import (
+    DAY,
+    DEFAULT_PAGE_SIZE,
+    PREFIX,
+    CurrencyOf,
+    Page,
+    cluster_name,
+    no_currency,
+    page_of,
+)
 from gpufleet.server.routes.params import ClusterName, PageNumber, PageSize, TimeRangeParams
 from gpufleet.server.routes.report_page import render_report
 from gpufleet.store import Store
@@ -41,7 +50,7 @@ class ReportParams(msgspec.Struct):
     period: Annotated[
         str,
         Meta(
-            pattern=r"^\d{4}-\d{2}(-\d{2})?(\.\.\d{4}-\d{2}(-\d{2})?)?$",
+            pattern=r"^\d{4}-\d{2}(-\d{2})?(\.\.\d{4}-\d{2}(-\d{2})?)?(?!\n)$",
             description="a month (2026-10), a day (2026-10-05), or the first and last of several "
             "(2026-10-05..2026-10-11), in UTC.",
         ),
@@ -84,9 +93,16 @@ class WasteRow(msgspec.Struct, kw_only=True):
     """Percent of its allocated GPU-hours."""
     avg_utilization: float | None
     idle_cost: float
+    currency: str | msgspec.UnsetType = msgspec.UNSET
+    """The unit of the cost, if one is configured."""
 
 
-def report_routes(store: Store, default_cluster: str, now: Callable[[], float] = time.time) -> list[Route]:
+def report_routes(
+    store: Store,
+    default_cluster: str,
+    now: Callable[[], float] = time.time,
+    currency_of: CurrencyOf = no_currency,
+) -> list[Route]:
     """Return the routes for reports and for the list of wasteful workloads."""
 
     @get(f"{PREFIX}/report", example=_REPORT, extra_media_types=("text/csv", "text/html"))
@@ -96,7 +112,15 @@ def report_routes(store: Store, default_cluster: str, now: Callable[[], float] =
         cluster = await cluster_name(store, default_cluster, query.cluster)
         totals = await store.usage.totals(cluster, period.first, period.after)
         groups = await _groups(store, cluster, period.first, period.after, grouping)
-        made = report(cluster, period, query.group_by, totals, groups, query.groups or None)
+        made = report(
+            cluster,
+            period,
+            query.group_by,
+            totals,
+            groups,
+            query.groups or None,
+            currency_of(cluster),
+        )
         if query.series:
             made = msgspec.structs.replace(
                 made, series=await _series(store, cluster, period, grouping, groups[: query.series])
@@ -119,7 +143,8 @@ def report_routes(store: Store, default_cluster: str, now: Callable[[], float] =
         first, after = int(start // DAY) * 24, int(end // DAY) * 24 + 24
         offset = (query.page - 1) * query.page_size
         total, sums = await store.usage.idle_workloads(cluster, first, after, query.page_size, offset)
-        return page_of([_waste_row(each) for each in sums], total, query.page, query.page_size)
+        currency = currency_of(cluster) or msgspec.UNSET
+        return page_of([_waste_row(each, currency) for each in sums], total, query.page, query.page_size)
 
     return [usage_report, waste]
 
@@ -151,7 +176,7 @@ def _format(accept: bytes) -> str:
     return "json"
 
 
-def _waste_row(usage: UsageSum) -> WasteRow:
+def _waste_row(usage: UsageSum, currency: str | msgspec.UnsetType) -> WasteRow:
     share = usage.idle / usage.allocated if usage.allocated else 0.0
     return WasteRow(
         namespace=usage.namespace,
@@ -163,6 +188,7 @@ def _waste_row(usage: UsageSum) -> WasteRow:
         idle_share=round(100 * share, 4),
         avg_utilization=usage.utilization,
         idle_cost=round(float(usage.cost) * share, 6),
+        currency=currency,
     )
 
 
@@ -174,12 +200,14 @@ _REPORT = Report(
     end_time=datetime(2026, 11, 1, tzinfo=UTC),
     hours_accounted=744,
     hours_in_period=744,
+    currency="USD",
     totals=ReportTotals(
         capacity_gpu_hours=95232.0,
         allocated_gpu_hours=71424.0,
         idle_gpu_hours=1200.5,
         avg_utilization=68.2,
         cost=249984.0,
+        energy_kwh=40850.5,
         allocation_rate=75.0,
     ),
     rows=[
@@ -190,6 +218,8 @@ _REPORT = Report(
             idle_gpu_hours=1200.5,
             avg_utilization=68.2,
             cost=249984.0,
+            currency="USD",
+            energy_kwh=40850.5,
             share=75.0,
         ),
         ReportRow(
@@ -199,6 +229,8 @@ _REPORT = Report(
             idle_gpu_hours=0.0,
             avg_utilization=None,
             cost=0.0,
+            currency="USD",
+            energy_kwh=0.0,
             share=0.0,
         ),
         ReportRow(
@@ -208,6 +240,8 @@ _REPORT = Report(
             idle_gpu_hours=0.0,
             avg_utilization=None,
             cost=0.0,
+            currency="USD",
+            energy_kwh=None,
             share=25.0,
         ),
     ],
@@ -222,4 +256,5 @@ _WASTE = WasteRow(
     idle_share=95.2381,
     avg_utilization=1.3,
     idle_cost=560.0,
+    currency="USD",
 )

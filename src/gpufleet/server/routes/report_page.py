@@ -22,9 +22,10 @@ def render_report(report: Report) -> str:
     totals = report.totals
     missing = report.hours_in_period - report.hours_accounted
     note = (
-        f"By {report.group_by}. {report.hours_accounted} of {report.hours_in_period} hours are accounted for"
+        f"By {report.group_by}. {report.hours_accounted:.10g} of {report.hours_in_period} hours were observed"
     )
-    note += f"; the other {missing} have no data." if missing else "."
+    note += f"; the other {round(missing, 4):.10g} were not." if missing else "."
+    cost = f"cost ({report.currency})" if report.currency else "cost"
     rows = "\n".join(_row(row) for row in report.rows)
     return f"""<!doctype html>
 <html lang="en">
@@ -38,12 +39,13 @@ def render_report(report: Report) -> str:
 ({totals.allocation_rate:.2f}%).</caption>
 <thead><tr><th scope="col">{escape(report.group_by)}</th><th scope="col">GPU-hours</th>\
 <th scope="col">of capacity</th><th scope="col">idle GPU-hours</th><th scope="col">utilization</th>\
-<th scope="col">cost</th></tr></thead>
+<th scope="col">energy (kWh)</th><th scope="col">{escape(cost)}</th></tr></thead>
 <tbody>
 {rows}
 </tbody>
 <tfoot><tr><td>all</td><td>{totals.capacity_gpu_hours:z,.2f}</td><td>100.00%</td>\
-<td>{totals.idle_gpu_hours:z,.2f}</td><td>{_percent(totals.avg_utilization)}</td><td>{totals.cost:z,.2f}</td></tr></tfoot>
+<td>{totals.idle_gpu_hours:z,.2f}</td><td>{_percent(totals.avg_utilization)}</td>\
+<td>{_energy(totals.energy_kwh)}</td><td>{totals.cost:z,.2f}</td></tr></tfoot>
 </table>
 </body>
 </html>
@@ -54,8 +56,13 @@ def _row(row: ReportRow) -> str:
     name = f"{row.namespace}/{row.name} ({row.kind})" if row.kind else row.name
     return (
         f'<tr class="{row.row}"><td>{escape(name)}</td><td>{row.gpu_hours:z,.2f}</td><td>{row.share:.2f}%</td>'
-        f"<td>{row.idle_gpu_hours:z,.2f}</td><td>{_percent(row.avg_utilization)}</td><td>{row.cost:z,.2f}</td></tr>"
+        f"<td>{row.idle_gpu_hours:z,.2f}</td><td>{_percent(row.avg_utilization)}</td>"
+        f"<td>{_energy(row.energy_kwh)}</td><td>{row.cost:z,.2f}</td></tr>"
     )
+
+
+def _energy(value: float | None) -> str:
+    return "–" if value is None else f"{value:z,.2f}"
 
 
 def _percent(value: float | None) -> str:

@@ -15,11 +15,20 @@ from msgspec import Meta
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.lookup import AllocatedGpu, allocated_gpus, controllers, find_workload
+from gpufleet.fleet.lookup import (
+    AllocatedGpu,
+    allocated_gpus,
+    controllers,
+    ended_without_gpus,
+    find_workload,
+)
+from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.metric_source import check_span
+from gpufleet.model.periods import AllocationPeriod
 from gpufleet.model.reading import Column, GpuRef, GpuSeries, Quantity, TrainingPoint
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams
+from gpufleet.store.periods import PeriodStore
 from gpufleet.training.mfu import step_means, tflops_and_mfu
 from gpufleet.training.reporter_selection import select_reporters
 
@@ -79,7 +88,9 @@ class TrainingRow(msgspec.Struct):
     timestamp: int
 
 
-def workload_metric_routes(clusters: Clusters) -> list[Route]:
+def workload_metric_routes(
+    clusters: Clusters, allocation_periods: PeriodStore[AllocationPeriod]
+) -> list[Route]:
     """Return the routes for the graphs and training numbers of a workload."""
 
     @get("/api/workloads/{uid:str}/metrics", example=_GRAPHS)
@@ -88,7 +99,7 @@ def workload_metric_routes(clusters: Clusters) -> list[Route]:
         check_span(query.start, query.end, query.step)
         cluster = clusters.synced(query.cluster)
         workload, tree, models = find_workload(cluster.fleet, uid)
-        held = allocated_gpus(cluster.fleet, workload)
+        held = await _held(cluster, workload, allocation_periods)
         several = len({pod.node for pod in workload.counted}) > 1
         training = await cluster.metrics.training(
             uid, query.start - MODEL_SIZE_LOOKBACK, query.end, controllers(tree)
@@ -96,12 +107,16 @@ def workload_metric_routes(clusters: Clusters) -> list[Route]:
         utilization = await _series(cluster, held, several, Quantity.UTILIZATION, query, 100)
         memory = await _series(cluster, held, several, Quantity.MEMORY_UTILIZATION, query, 100)
         power = await _series(cluster, held, several, Quantity.POWER, query, 1)
-        return {
+        speed = _speed(training, models, query)
+        graphs = {
             "GPU Utilization": Graph(1, utilization, GraphConfig("%")),
             "GPU Memory Utilization": Graph(2, memory, GraphConfig("%")),
             "GPU Power": Graph(3, power, GraphConfig("W")),
-            "TrainingPerformance": Graph(4, _speed(training, models, query), GraphConfig("TFLOPS")),
+            "TrainingPerformance": Graph(4, speed.get("TFLOPS", []), GraphConfig("TFLOPS")),
         }
+        if "MFU" in speed:
+            graphs["MFU"] = Graph(5, speed["MFU"], GraphConfig("%"))
+        return graphs
 
     @get("/api/workloads/{uid:str}/trainingPerformance", example=[TrainingRow("loss", 0.0125, 1609459200000)])
     async def training_performance(uid: str, query: TrainingParams) -> list[TrainingRow]:
@@ -116,7 +131,25 @@ def workload_metric_routes(clusters: Clusters) -> list[Route]:
         points = await asyncio.to_thread(select_reporters, points)
         return [TrainingRow(point.metric, point.value, round(point.time * 1000)) for point in points]
 
-    return [workload_metrics, training_performance]
+    @get("/api/workloads//{rest:path}", hidden=True)
+    async def without_uid(rest: str) -> None:
+        """Refuse a path whose uid is empty."""
+        raise InvalidRequest("workloadUid is required")
+
+    return [workload_metrics, training_performance, without_uid]
+
+
+async def _held(
+    cluster: Cluster, workload: Workload, allocation_periods: PeriodStore[AllocationPeriod]
+) -> list[AllocatedGpu]:
+    """Return the GPUs of a workload; those that its source no longer reports come from accounting."""
+    unknown = [pod.uid for pod in ended_without_gpus(cluster.fleet, workload)]
+    if not unknown:
+        return allocated_gpus(cluster.fleet, workload)
+    stored = {(p.pod_uid, p.start): p for p in await allocation_periods.of_holders(cluster.name, unknown)}
+    closed = filter(None, map(cluster.fleet.allocation_periods.last_closed, unknown))
+    recent = {(p.pod_uid, p.start): p for p in closed if p.held}  # perhaps not stored yet
+    return allocated_gpus(cluster.fleet, workload, {**stored, **recent}.values())
 
 
 async def _series(
@@ -132,7 +165,7 @@ async def _series(
         periods.setdefault(period.gpu, []).append(period)
     if not periods:
         return []
-    found = await cluster.metrics.series(quantity, periods.keys(), query.start, query.end, query.step)
+    found = await cluster.series(quantity, periods.keys(), query.start, query.end, query.step)
     by_gpu = {series.gpu: series for series in found}
     lines = []
     points = 0
@@ -163,14 +196,17 @@ def encode_points(times: Column, values: Column, scale: float) -> list[Point]:
     return cast(list[Point], msgspec.Raw(msgspec.json.encode(list(zip(scaled, stamps, strict=True)))))
 
 
-def _speed(points: Sequence[TrainingPoint], models: dict[str, int], query: MetricsParams) -> list[Series]:
+def _speed(
+    points: Sequence[TrainingPoint], models: dict[str, int], query: MetricsParams
+) -> dict[str, list[Series]]:
     """Return TFLOPS per GPU and model FLOPs utilization (0.0 to 1.0) as means over each step and all ranks."""
     found = [point for point in tflops_and_mfu(points, models) if point.time >= query.start]
-    lines = []
+    lines: dict[str, list[Series]] = {}
     for metric, name in (("tflops", "TFLOPS"), ("mfu", "MFU")):
         means = step_means([point for point in found if point.metric == metric], query.start, query.step)
         if means:
-            lines.append(Series(name, [(round(value, 6), round(time * 1000)) for value, time in means]))
+            line = [(round(value, 6), round(time * 1000)) for value, time in means]
+            lines[name] = [Series(name, line)]
     return lines
 
 
@@ -179,4 +215,5 @@ _GRAPHS = {
     "GPU Memory Utilization": Graph(2, [Series("GPU-0", [(0.92, 1609459200000)])], GraphConfig("%")),
     "GPU Power": Graph(3, [Series("GPU-0", [(650.5, 1609459200000)])], GraphConfig("W")),
     "TrainingPerformance": Graph(4, [Series("TFLOPS", [(450.5, 1609459200000)])], GraphConfig("TFLOPS")),
+    "MFU": Graph(5, [Series("MFU", [(0.39, 1609459200000)])], GraphConfig("%")),
 }

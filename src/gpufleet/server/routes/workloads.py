@@ -10,10 +10,12 @@ from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.hierarchy import ObjectTree
 from gpufleet.fleet.listing import Filter
 from gpufleet.fleet.lookup import find_workload
+from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workload_summary import Workload
+from gpufleet.model.gpu_models import UNKNOWN_MODEL
 from gpufleet.model.workload import Status
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import ClusterParams, PageParams
+from gpufleet.server.routes.params import ClusterParams, Model, PageParams
 
 COLORS = {
     Status.RUNNING: "green",
@@ -34,6 +36,7 @@ class WorkloadParams(PageParams, rename="camel"):
         Literal["Running", "Completed", "Failed", "Pending", "Unknown"] | None, Meta(description="Status.")
     ] = None
     source: Annotated[str, Meta(max_length=63, description="Source: k8s, slurm, docker, local.")] = ""
+    model: Model = ""
     order_by: Annotated[
         Literal["start_at", "end_at"] | None,
         Meta(description="Sort field, newest first; start_at if not given."),
@@ -59,6 +62,12 @@ class WorkloadRow(msgspec.Struct, rename="camel"):
     start_at: int
     end_at: int
     source: str
+    gpu_requested: int = 0
+    """GPUs that its existing pods request, whether or not they have them."""
+    gpu_model_requested: str = ""
+    """The GPU model that they request; empty for any."""
+    waiting_reason: str = ""
+    """Why a pending workload waits."""
 
 
 class WorkloadPage(msgspec.Struct):
@@ -92,6 +101,12 @@ class WorkloadDetail(msgspec.Struct, rename="camel"):
     status: str
     labels: dict[str, str]
     annotations: dict[str, str]
+    gpu_requested: int = 0
+    """GPUs that its existing pods request, whether or not they have them."""
+    gpu_model_requested: str = ""
+    """The GPU model that they request; empty for any."""
+    waiting_reason: str = ""
+    """Why a pending workload waits."""
 
 
 class HierarchyItem(msgspec.Struct):
@@ -109,6 +124,8 @@ class WorkloadMetadata(msgspec.Struct):
 
     namespaces: list[str]
     kinds: list[str]
+    models: list[str] = []
+    """GPU models of the nodes and of the workloads."""
 
 
 def workload_routes(clusters: Clusters) -> list[Route]:
@@ -118,7 +135,9 @@ def workload_routes(clusters: Clusters) -> list[Route]:
     async def list_workloads(query: WorkloadParams) -> WorkloadPage:
         """Workloads that request or requested GPUs, newest first."""
         cluster = clusters.synced(query.cluster)
-        filters = Filter(query.name, query.kind, query.namespace, query.status or "", query.source)
+        filters = Filter(
+            query.name, query.kind, query.namespace, query.status or "", query.source, query.model
+        )
         page = cluster.listing.workloads(
             filters,
             query.sort or query.order_by or "",
@@ -138,16 +157,24 @@ def workload_routes(clusters: Clusters) -> list[Route]:
         """The objects that a workload controls, down to its pods."""
         return _item(find_workload(clusters.synced(query.cluster).fleet, uid).tree)
 
-    @get("/api/workloadMetadata", example=WorkloadMetadata(["default", "research"], ["Deployment", "Job"]))
+    @get("/api/workloadMetadata", example=_METADATA)
     async def workload_metadata(query: ClusterParams) -> WorkloadMetadata:
         """Namespaces and kinds of all workloads."""
         fleet = clusters.synced(query.cluster).fleet
         workloads = [*fleet.workloads().values(), *(ended.workload for ended in fleet.ended().values())]
         return WorkloadMetadata(
-            sorted({workload.namespace for workload in workloads}), sorted({w.kind for w in workloads})
+            sorted({workload.namespace for workload in workloads}),
+            sorted({workload.kind for workload in workloads}),
+            _models(fleet),
         )
 
     return [list_workloads, workload, hierarchy, workload_metadata]
+
+
+def _models(fleet: Fleet) -> list[str]:
+    present = (model for view in fleet.views().values() for model in view.models)
+    past = (model for ended in fleet.ended().values() for model in ended.models)
+    return sorted({*present, *past} - {UNKNOWN_MODEL})
 
 
 def _row(cluster: Cluster, workload: Workload) -> WorkloadRow:
@@ -164,6 +191,9 @@ def _row(cluster: Cluster, workload: Workload) -> WorkloadRow:
         start_at=int(workload.started),
         end_at=int(workload.ended),
         source=workload.source,
+        gpu_requested=workload.requested,
+        gpu_model_requested=", ".join(workload.models_requested),
+        waiting_reason=workload.waiting_reason,
     )
 
 
@@ -183,6 +213,9 @@ def _detail(found: WorkloadRecord) -> WorkloadDetail:
         status=workload.status.value,
         labels=workload.labels,
         annotations=workload.annotations,
+        gpu_requested=workload.requested,
+        gpu_model_requested=", ".join(workload.models_requested),
+        waiting_reason=workload.waiting_reason,
     )
 
 
@@ -191,6 +224,7 @@ def _item(branch: ObjectTree) -> HierarchyItem:
     return HierarchyItem(branch.kind, branch.name, branch.namespace, branch.uid, children)
 
 
+_METADATA = WorkloadMetadata(["default", "research"], ["Deployment", "Job"], ["AMD_Instinct_MI300X_OAM"])
 _PAGE = WorkloadPage(
     [
         WorkloadRow(
@@ -205,6 +239,7 @@ _PAGE = WorkloadPage(
             start_at=1609459200,
             end_at=0,
             source="k8s",
+            gpu_requested=8,
         )
     ],
     50,
@@ -223,6 +258,7 @@ _DETAIL = WorkloadDetail(
     status="Running",
     labels={"team": "research"},
     annotations={},
+    gpu_requested=8,
 )
 _HIERARCHY = HierarchyItem(
     "Deployment",

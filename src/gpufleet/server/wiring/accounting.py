@@ -28,7 +28,7 @@ _STORE_ENDED_EVERY = 5.0
 async def open_accounting(components: Components) -> None:
     """Start the accounting of all clusters in the background."""
     store, background = components.store, components.background
-    accounts = [
+    accounts = components.accounts = [
         _account(
             cluster,
             components.settings.clusters[cluster.name][AccountingSettings],
@@ -75,8 +75,13 @@ def rollup_plan(settings: AccountingSettings) -> RollupPlan:
         annotation_keys=tuple(dict.fromkeys(settings.annotation_keys)),
         excluded_namespaces=frozenset(settings.excluded_namespaces),
         missing_value=settings.missing_value,
-        prices={model.replace(" ", "_"): price for model, price in settings.prices.items()},
+        prices=settings.prices,
     )
+
+
+def currency_of(settings: Settings, cluster: str) -> str:
+    """Return the unit of a cluster's costs; of a cluster without settings, that of all clusters."""
+    return settings.clusters.get(cluster, settings)[AccountingSettings].currency
 
 
 def snapshot_step(settings: AccountingSettings) -> int:

@@ -88,7 +88,9 @@ async def open_database(components: Components) -> None:
     store = await components.exit_stack.enter_async_context(open_store(settings))
 
     async def probe() -> str:
-        return f"PostgreSQL {await store.database.fetchval('SHOW server_version')}"
+        version = await store.database.fetchval("SHOW server_version")
+        await store.database.check_writes()
+        return f"PostgreSQL {version}"
 
     components.store, components.probes["store"] = store, probe
     for name, help_text, read in (
@@ -107,7 +109,9 @@ def http_server(components: Components) -> Server:
         routes=components.routes,
         probes=components.probes,
         gate=gate,
-        limits=Limits(server.max_body_bytes, server.request_timeout, server.max_requests),
+        limits=Limits(
+            server.max_body_bytes, server.request_timeout, server.max_requests, server.max_requests_per_caller
+        ),
         metrics=components.metrics,
         lifecycle=components.lifecycle,
         cors_origins=server.cors_origins,
@@ -115,7 +119,12 @@ def http_server(components: Components) -> Server:
         simulated=components.simulated,
         debug_counts=components.debug_counts if server.debug else None,
     )
-    return Server(create_app(api), components.lifecycle, server.shutdown_grace)
+    return Server(
+        create_app(api),
+        components.lifecycle,
+        server.shutdown_grace,
+        trusted_proxies=server.trusted_proxies,
+    )
 
 
 def _gate(components: Components) -> BearerGate | None:

@@ -18,13 +18,13 @@ from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.exporters.prometheus.source import PrometheusSource
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
+from gpufleet.fleet.metric_nodes import MetricNodes
 from gpufleet.fleet.state import Fleet
 from gpufleet.kubernetes import NODES, PODS, KubeClient
 from gpufleet.model.metric_source import MetricSource
 from gpufleet.runtime.background import Background
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import KubernetesSettings, MetricsSettings, Settings
-from gpufleet.server.metrics import ServerMetrics
 from gpufleet.server.wiring.components import Components
 from gpufleet.server.wiring.polled_sources import (
     NAMES,
@@ -62,13 +62,22 @@ async def open_clusters(components: Components) -> None:
         components.up_to_date[each.cluster.name] = partial(_up_to_date, each)
     components.probes["metrics"] = lambda: _probe_metrics(opened)
     if components.kubernetes_sources:
-        components.probes["kubernetes"] = lambda: _probe_kubernetes(
-            components.kubernetes_sources, components.metrics
-        )
+        components.probes["kubernetes"] = lambda: _probe_kubernetes(components.kubernetes_sources)
     for name in NAMES:
         if sources := [(each.cluster.name, s) for each in opened for s in each.polled if s.name == name]:
             components.probes[name] = probe_sources(name, sources)
-    components.debug_counts["background"] = components.background.running
+    components.debug_counts |= {
+        "background": components.background.running,
+        "reflector_caches": lambda: {
+            name: source.cached() for name, source in components.kubernetes_sources.items()
+        },
+        "reading_caches": lambda: {
+            cluster.name: cluster.metrics.cache_counts()
+            for cluster in components.clusters
+            if isinstance(cluster.metrics, PrometheusSource)
+        },
+        "readings": lambda: {each.name: len(each.fleet.gpu_columns.readings) for each in components.clusters},
+    }
     await asyncio.gather(*(_first_sync(each) for each in opened))
 
 
@@ -91,8 +100,18 @@ async def _open(name: str, settings: Settings, components: Components) -> OpenCl
         kubernetes = components.kubernetes_sources[name] = KubernetesSource(
             client, fleet, lease_namespace=kube.lease_namespace, fault_taints=kube.fault_taints
         )
+    only_metrics = bool(metrics_settings.url) and kubernetes is None and not polled
     cluster = Cluster(
-        name, fleet, Listing(fleet), metrics, unsynced_reason=lambda: _unsynced_reason(kubernetes, polled)
+        name,
+        fleet,
+        Listing(fleet),
+        metrics,
+        unsynced_reason=(
+            partial(_unread_reason, metrics)
+            if only_metrics
+            else partial(_unsynced_reason, kubernetes, polled)
+        ),
+        metric_nodes=MetricNodes(fleet) if only_metrics else None,
     )
     return OpenCluster(cluster, kubernetes, polled)
 
@@ -113,6 +132,7 @@ def _start(opened: OpenCluster, components: Components, settings: Settings) -> N
     if kubernetes is not None:
         background.start("kubernetes", kubernetes.run, cluster=name)
         metrics.age("kubernetes", name, lambda: _lag(kubernetes))
+        metrics.failures("kubernetes", name, kubernetes.failures)
     start_sources(cluster, opened.polled, components)
     refreshed, failed = (
         partial(report, "readings", name) for report in (metrics.refreshed, metrics.source_error)
@@ -145,6 +165,8 @@ async def _first_sync(opened: OpenCluster) -> None:
                 await asyncio.wait([synced], timeout=0.05)
             for source in opened.polled:
                 await source.polling.first_attempt()
+            if opened.cluster.metric_nodes is not None:
+                await opened.cluster.readings_tried.wait()
     except TimeoutError:
         _log.warning("cluster_not_synced", cluster=opened.cluster.name, waited_s=SYNC_TIMEOUT)
     finally:
@@ -168,6 +190,14 @@ def _unsynced_reason(kubernetes: KubernetesSource | None, polled: Sequence[Polle
     return "; ".join(reasons)
 
 
+def _unread_reason(metrics: MetricSource) -> str:
+    """Return why the metric source, the only source of the cluster, was never read; empty once it was."""
+    health = metrics.health()
+    if health.last_success is not None:
+        return ""
+    return health.last_error or "the metric source is being read"
+
+
 def _problem(source: KubernetesSource) -> str:
     """Return why nodes or pods can't be watched; empty if they are."""
     states = source.states()
@@ -185,11 +215,10 @@ def _lag(source: KubernetesSource) -> float:
     return max(states[_NODES].lag, states[_PODS].lag)
 
 
-async def _probe_kubernetes(sources: Mapping[str, KubernetesSource], metrics: ServerMetrics) -> str:
+async def _probe_kubernetes(sources: Mapping[str, KubernetesSource]) -> str:
     summaries = {}
     for name, source in sources.items():
         if problem := _problem(source):
-            metrics.source_error("kubernetes", name)
             raise KubernetesUnavailable(f"cluster {name}: {problem}")
         states = source.states()
         summaries[name] = f"{states[_NODES].objects} nodes, {states[_PODS].objects} pods"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
+from gpufleet.accounting.loop import AccountedCluster
 from gpufleet.fleet.clusters import Clusters
 from gpufleet.kubernetes.token_review import TokenReviews
 from gpufleet.runtime.background import Background
@@ -38,6 +39,8 @@ class Components:
     """By cluster: whether its fleet shows what its sources have now."""
     store: Store = field(init=False)
     """Set by `open_database`."""
+    accounts: list[AccountedCluster] = field(default_factory=list)
+    """Set by `open_accounting`."""
     clusters: Clusters = field(init=False)
     """Set by `open_clusters`."""
     background: Background = field(init=False)

@@ -56,6 +56,7 @@ def start_sources(cluster: Cluster, sources: Iterable[PolledSource], components:
     for source in sources:
         components.background.start(source.name, source.run, cluster=cluster.name)
         components.metrics.age(source.name, cluster.name, _age(source))
+        components.metrics.failures(source.name, cluster.name, _failures(source))
 
 
 def probe_sources(name: str, sources: list[tuple[str, PolledSource]]) -> Probe:
@@ -80,3 +81,7 @@ def _age(source: PolledSource) -> Callable[[], float | None]:
         return None if succeeded is None else time.time() - succeeded
 
     return age
+
+
+def _failures(source: PolledSource) -> Callable[[], float]:
+    return lambda: source.polling.failures

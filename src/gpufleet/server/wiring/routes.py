@@ -3,25 +3,33 @@
 import asyncio
 import secrets
 import time
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
+from gpufleet.accounting.current_hour import CurrentHour
 from gpufleet.errors import SettingsError, StoreUnavailable
+from gpufleet.fleet.changes import Change
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import AuthSettings, MetricsSettings, Settings, StoreSettings
 from gpufleet.server.auth.workload_tokens import WorkloadTokens, read_key
 from gpufleet.server.claim_view import ClaimView, WatchedState
 from gpufleet.server.dashboard import dashboard_routes
 from gpufleet.server.fleet_metrics import FleetMetrics
+from gpufleet.server.http.answers import Prepared
 from gpufleet.server.routes.aggregation import aggregation_routes
 from gpufleet.server.routes.claims import claim_routes
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
-from gpufleet.server.routes.gpu_map import gpu_map_routes
-from gpufleet.server.routes.gpus import gpu_routes
+from gpufleet.server.routes.gpu_map import PreparedMaps, gpu_map_routes
+from gpufleet.server.routes.gpus import PreparedMetrics, gpu_routes
 from gpufleet.server.routes.nodes import node_routes
 from gpufleet.server.routes.report import report_routes
 from gpufleet.server.routes.training import training_routes
 from gpufleet.server.routes.workload_metrics import workload_metric_routes
 from gpufleet.server.routes.workloads import workload_routes
+from gpufleet.server.wiring.accounting import currency_of
 from gpufleet.server.wiring.components import Components
 
 KEY_FILE = "workload-tokens.key"
@@ -35,17 +43,33 @@ def add_routes(components: Components) -> None:
     components.workload_tokens = workload_tokens(components.settings)
     sources = components.kubernetes_sources.items()
     claim_views = {name: ClaimView(WatchedState(source).read) for name, source in sources}
+    currency = partial(currency_of, components.settings)
+    metrics_answers: PreparedMetrics = {}
+    map_answers: PreparedMaps = {}
+    queues: list[deque[Change]] = []
+    components.debug_counts |= {
+        "event_queues": lambda: {"clients": len(queues), "changes": sum(map(len, queues))},
+        "prepared_answers": lambda: {
+            "gpu_metrics": _sizes(metrics_answers.values()),
+            "gpu_map": _sizes(map_answers.values()),
+        },
+    }
     components.routes += [
-        *aggregation_routes(store, clusters.default.name),
-        *report_routes(store, clusters.default.name),
+        *aggregation_routes(
+            store,
+            clusters.default.name,
+            currency_of=currency,
+            current={each.recorder.cluster: CurrentHour(each, store) for each in components.accounts},
+        ),
+        *report_routes(store, clusters.default.name, currency_of=currency),
         *cluster_routes(clusters),
         *workload_routes(clusters),
-        *workload_metric_routes(clusters),
+        *workload_metric_routes(clusters, store.allocation_periods),
         *training_routes(clusters, store.training, components.workload_tokens),
-        *gpu_routes(clusters),
-        *gpu_map_routes(clusters),
+        *gpu_routes(clusters, metrics_answers),
+        *gpu_map_routes(clusters, map_answers),
         *node_routes(clusters),
-        *event_routes(clusters, components.lifecycle),
+        *event_routes(clusters, components.lifecycle, queues=queues),
         *claim_routes(clusters, claim_views),
     ]
     components.routes += dashboard_routes()
@@ -77,3 +101,8 @@ async def _prune_training(components: Components) -> None:
             components.metrics.store_error("prune_training")
             _log.warning("training_not_pruned", error=str(error))
         await asyncio.sleep(_PRUNE_EVERY)
+
+
+def _sizes(answers: Iterable[tuple[object, Prepared[Any]]]) -> dict[str, int]:
+    sizes = [len(prepared.encoded) for _, prepared in answers]
+    return {"answers": len(sizes), "bytes": sum(sizes)}

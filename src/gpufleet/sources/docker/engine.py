@@ -14,6 +14,7 @@ import msgspec
 
 from gpufleet.errors import ContainersUnavailable, SettingsError, connection_problem
 from gpufleet.runtime.settings import DockerSettings
+from gpufleet.runtime.urls import without_credentials
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """Maximum size of a response; a list of ten thousand containers takes a third of it."""
@@ -133,7 +134,7 @@ class Engine:
         scheme, separator, rest = settings.url.partition("://")
         if not separator or scheme not in ("unix", "http", "https", "tcp"):
             raise SettingsError(
-                f"setting docker.url: {settings.url!r} is invalid; use unix:///path, https://host:port "
+                f"setting docker.url: {without_credentials(settings.url)!r} is invalid; use unix:///path, https://host:port "
                 "or http://host:port"
             )
         self._socket = rest if scheme == "unix" else ""
@@ -219,7 +220,7 @@ class Engine:
                 f"no permission to use {self._socket}: add this user to the group of the socket"
             )
         return ContainersUnavailable(
-            f"the engine at {self._settings.url} can't be reached: {connection_problem(error)}"
+            f"the engine at {without_credentials(self._settings.url)} can't be reached: {connection_problem(error)}"
         )
 
     def _open_session(self) -> aiohttp.ClientSession:

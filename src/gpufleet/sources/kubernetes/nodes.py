@@ -4,19 +4,11 @@ import re
 from collections.abc import Mapping
 
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus
+from gpufleet.kubernetes.model_labels import model_in
 from gpufleet.kubernetes.objects import Node
 from gpufleet.kubernetes.quantities import parse_count
 from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
 from gpufleet.sources.kubernetes.requests import INTEL, MIG, TIME_SLICED, WHOLE
-
-MODEL_LABELS = (
-    "nvidia.com/gpu.product",
-    "amd.com/gpu.product-name",
-    "beta.amd.com/gpu.product-name",
-    "gpu.intel.com/product",
-    "cloud.google.com/gke-accelerator",
-    "k8s.amazonaws.com/accelerator",
-)
 
 
 def node_from(node: Node, fault_taints: tuple[str, ...] = ()) -> FleetNode:
@@ -42,7 +34,7 @@ def node_from(node: Node, fault_taints: tuple[str, ...] = ()) -> FleetNode:
         fault=fault,
         labels=labels,
         gpu_count=count,
-        gpu_model=next((labels[key] for key in MODEL_LABELS if labels.get(key)), ""),
+        gpu_model=model_in(labels),
         vendor=vendor,
         created=node.metadata.creation_timestamp.timestamp() if node.metadata.creation_timestamp else 0.0,
     )

@@ -6,6 +6,7 @@ from datetime import datetime
 from gpufleet.kubernetes.allocation import allocated_gpus
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import DEFAULT_SHARE, GpuClaim
+from gpufleet.kubernetes.model_labels import model_requested
 from gpufleet.kubernetes.objects import ContainerStatus, ObjectMeta, Pod
 from gpufleet.model.workload import FleetPod, OwnerRef, Status
 from gpufleet.sources.kubernetes.requests import SLICES, GpuRequest, gpu_request
@@ -42,6 +43,10 @@ def pod_from(pod: Pod, claim: GpuClaim | None, slices: int = 1) -> FleetPod:
         gpus=request.gpus,
         share=request.share,
         held=(allocated or _allocated_by_claim(pod, claim))[: request.gpus],
+        model_requested=model_requested(
+            claim.spec.selector.match_labels if claim and claim.spec.selector else {}, pod.spec.node_selector
+        ),
+        waiting_reason=_waiting_reason(pod, claim) if phase is Status.PENDING else "",
         claim=meta.annotations.get(CLAIM, ""),
         created=_seconds(meta.creation_timestamp),
         bound=_bound(pod),
@@ -69,6 +74,28 @@ def _request(pod: Pod, claim: GpuClaim | None, slices: int) -> GpuRequest:
         return GpuRequest(devices.count, 1.0)
     request = gpu_request(pod)
     return GpuRequest(request.gpus, request.share / slices)
+
+
+def _waiting_reason(pod: Pod, claim: GpuClaim | None) -> str:
+    """Return what the claim's status, the scheduler or the kubelet says about a pending pod."""
+    if pod.spec.node_name:
+        waiting = (status.state.waiting for status in _container_statuses(pod))
+        first = next((each for each in waiting if each is not None), None)
+        return ": ".join(filter(None, (first.reason, first.message))) if first else ""
+    if claim is not None and claim.status.phase == "Pending" and claim.status.message:
+        return claim.status.message
+    return next(
+        (
+            condition.message or condition.reason
+            for condition in pod.status.conditions
+            if condition.type == "PodScheduled" and condition.status == "False"
+        ),
+        "",
+    )
+
+
+def _container_statuses(pod: Pod) -> tuple[ContainerStatus, ...]:
+    return (*pod.status.init_container_statuses, *pod.status.container_statuses)
 
 
 def _allocated_by_claim(pod: Pod, claim: GpuClaim | None) -> tuple[int, ...]:

@@ -145,6 +145,15 @@ class KubernetesSource:
             states.setdefault(kind, KindState(0, 0.0, problem))
         return states
 
+    def failures(self) -> int:
+        """Return how many lists and watches have failed since the start, of all kinds."""
+        return sum(reflector.state.failures for reflector in (*self._fixed(), *self._owners.values()))
+
+    def cached(self) -> dict[str, int]:
+        """Return the number of cached objects by kind."""
+        reflectors = (*self._fixed(), *self._owners.values())
+        return {reflector.resource.kind: len(reflector.cache) for reflector in reflectors}
+
     def _fixed(self) -> tuple[Reflector[Any], ...]:
         return (self.nodes, self.pods, self.claims, self.node_statuses, self.leases, self.pod_groups)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from gpufleet.model.device import Device, DeviceProcess, DeviceReading
+from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.reading import GpuIdentity, GpuProcess, GpuRef, Processes, Quantity, Readings
 
 
@@ -32,7 +33,12 @@ _MEASURED: dict[Quantity, Callable[[DeviceReading], float | None]] = {
 def identities(node: str, devices: Iterable[Device]) -> tuple[GpuIdentity, ...]:
     """Return the identity of each device."""
     return tuple(
-        GpuIdentity(GpuRef(node, device.index), device.uuid, device.model or "", device.vendor.upper())
+        GpuIdentity(
+            GpuRef(node, device.index),
+            device.uuid,
+            canonical_model(device.model or ""),
+            device.vendor.upper(),
+        )
         for device in devices
     )
 

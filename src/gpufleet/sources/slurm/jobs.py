@@ -7,7 +7,7 @@ first of these fields that is set: allocated, requested in total, per job, per n
 import msgspec
 
 from gpufleet.model.workload import Status
-from gpufleet.sources.slurm.gres import count_in, indices_in
+from gpufleet.sources.slurm.gres import count_in, indices_in, type_in
 from gpufleet.sources.slurm.hostlist import expand, numbers
 from gpufleet.sources.slurm.wire import AccountingRecord, JobRecord, field, number, text, words
 
@@ -60,6 +60,8 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     comment: str = ""
     gpus: int = 0
     """In total; of one task for a pending array."""
+    type: str = ""
+    """The type of GPU that it requests; empty for any."""
     allocations: tuple[NodeAllocation, ...] = ()
     array: int = 0
     """The id of its job array."""
@@ -129,6 +131,7 @@ def job_from(record: JobRecord, known_gpus: int = 0) -> SlurmJob | None:
         wckey=text(record.wckey),
         comment=text(record.comment),
         gpus=gpus,
+        type=_requested_type(record),
         allocations=(allocations or spread_evenly(gpus, nodes)) if placed else (),
         array=number(record.array_job_id) or 0,
         task=number(record.array_task_id) if number(record.array_job_id) else None,
@@ -210,6 +213,14 @@ def _requested(record: JobRecord, node_count: int) -> int:
         or count_in(text(record.tres_per_task)) * (number(record.tasks) or 1)
         or count_in(text(record.tres_per_socket)) * nodes
     )
+
+
+def _requested_type(record: JobRecord) -> str:
+    texts = (
+        *(record.tres_req_str, record.tres_per_job, record.tres_per_node),
+        *(record.tres_per_task, record.tres_per_socket),
+    )
+    return next((found for each in texts if (found := type_in(text(each)))), "")
 
 
 def _tres_gpus(tres: object) -> int:

@@ -7,6 +7,7 @@ neither, because a job would wake it.
 
 import re
 
+from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.node import FleetNode
 from gpufleet.sources.slurm.gres import count_in, type_in
 from gpufleet.sources.slurm.wire import NodeRecord, number, text, words
@@ -31,7 +32,7 @@ def node_from(record: NodeRecord) -> FleetNode | None:
     if broken == "NOT_RESPONDING" and _ASLEEP & set(state):
         broken = ""
     reason = text(record.reason)
-    model = type_in(gres)
+    model = canonical_model(type_in(gres))
     aliases = dict.fromkeys((text(record.hostname), text(record.address)))
     labels = {
         "slurm/partitions": text(record.partitions),

@@ -10,6 +10,7 @@ gets an error that says the outcome is unknown. Committed data is never lost: `s
 """
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -21,7 +22,13 @@ import asyncpg
 from gpufleet.errors import OperationRefused, SettingsError, StoreUnavailable
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import StoreSettings
-from gpufleet.store.postgres.errors import DATABASE_ERRORS, explain, is_connection_lost, is_retryable
+from gpufleet.store.postgres.errors import (
+    DATABASE_ERRORS,
+    REFUSES_WRITES,
+    explain,
+    is_connection_lost,
+    is_retryable,
+)
 
 SCHEMA = "gpufleet"
 """The schema of all our tables, because the database may be shared."""
@@ -34,6 +41,7 @@ _STATEMENTS_CACHED = 256
 _GRACE = 5.0
 """Seconds to wait for an answer after the server's own timeout: a broken network never answers."""
 _CONNECT_INTERVAL = 0.5
+_CHECK_BYTES = 256 * 1024
 _LOG_INTERVAL = 10.0
 
 _log = get_logger("store")
@@ -70,6 +78,8 @@ class Database:
         self._settings = settings
         self._random = rng
         self.counts = Counts()
+        self.writes_refused = ""
+        """Why the database refused the last write that it refused, until `check_writes` succeeds."""
 
     async def transaction(self, work: Work[T], *, repeatable: bool = True) -> T:
         """Run `work` in a transaction, commit, and return its result."""
@@ -91,6 +101,24 @@ class Database:
         """Run an idempotent statement (see `transaction`)."""
         await self._with_retries(lambda connection: connection.execute(query, *values))
 
+    async def check_writes(self) -> None:
+        """Raise StoreUnavailable if the database does not accept writes.
+
+        A full disk still takes small changes, so a refusal counts until a larger write succeeds.
+        """
+        async with asyncio.timeout(self._settings.query_timeout), self._pool.acquire() as connection:
+            if await connection.fetchval("SELECT current_setting('transaction_read_only')") == "on":
+                raise StoreUnavailable("the database is read-only (transaction_read_only is on)")
+            if not self.writes_refused:
+                return
+            try:
+                await _try_to_write(connection)
+            except REFUSES_WRITES as error:
+                raise StoreUnavailable(self.writes_refused) from error
+            except asyncpg.InsufficientPrivilegeError:
+                pass  # this user can't create tables: assume the best until the next refusal
+        self.writes_refused = ""
+
     async def _with_retries(self, work: Work[T], repeatable: bool = True) -> T:
         clock = asyncio.get_running_loop()
         deadline = clock.time() + self._settings.retry_timeout
@@ -103,6 +131,8 @@ class Database:
                 wait = backoff * self._random.uniform(0.5, 1.5)
                 if (final := _final_error(error, repeatable, clock.time() + wait > deadline)) is not None:
                     self.counts.failures += 1
+                    if isinstance(error, REFUSES_WRITES):
+                        self.writes_refused = str(final)
                     raise final from error
                 _log.warning("store_retry", error=str(error) or type(error).__name__, wait=round(wait, 3))
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
@@ -124,6 +154,18 @@ class Database:
             return await work(connection)
         finally:
             await self._pool.release(connection, timeout=_GRACE)
+
+
+async def _try_to_write(connection: asyncpg.Connection) -> None:
+    """Write to a table that nothing else sees, in a transaction that is rolled back."""
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        await connection.execute(f"CREATE TABLE {SCHEMA}.write_check (data bytea)")
+        await connection.execute(f"INSERT INTO {SCHEMA}.write_check VALUES ($1)", os.urandom(_CHECK_BYTES))  # noqa: S608
+    finally:
+        with suppress(*DATABASE_ERRORS):
+            await transaction.rollback()
 
 
 def _final_error(error: Exception, repeatable: bool, too_late: bool) -> Exception | None:
@@ -193,6 +235,10 @@ async def connect(dsn: str, settings: StoreSettings, *, statement_seconds: float
             break
         except asyncpg.ClientConfigurationError as error:
             raise SettingsError(f"store.url is invalid: {error}") from None
+        except ValueError:  # its message may contain a part of the password
+            raise SettingsError(
+                "store.url is invalid; write special characters of the password as %XX (a slash as %2F)"
+            ) from None
         except DATABASE_ERRORS as error:
             explained = explain(error)
             if explained is None or not (is_retryable(error) or isinstance(error, TimeoutError)):

@@ -31,6 +31,9 @@ _RETRYABLE = (
     asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,
 )
+REFUSES_WRITES = (asyncpg.DiskFullError, asyncpg.ReadOnlySQLTransactionError, asyncpg.PostgresIOError)
+"""Errors of a server that answers queries but can't store anything."""
+
 _SENTENCES: dict[type[Exception], str] = {
     asyncpg.DiskFullError: "the database's disk is full; free some space, no restart is needed",
     asyncpg.OutOfMemoryError: "the database is out of memory",

@@ -27,11 +27,25 @@ def _complete_container(container: Json) -> Json:
         name = image.rpartition("/")[2]
         tagged = ":" in name or "@" in name
         result["imagePullPolicy"] = "IfNotPresent" if tagged and not name.endswith(":latest") else "Always"
+    if result.get("resources"):
+        result["resources"] = _with_text_quantities(result["resources"])
     limits = (result.get("resources") or {}).get("limits")
     if limits:
         resources = result["resources"]
         result["resources"] = {**resources, "requests": {**limits, **(resources.get("requests") or {})}}
     return result
+
+
+def _with_text_quantities(resources: Json) -> Json:
+    """Return the resources with plain numbers as text, the form in which an API server stores quantities."""
+    return {
+        **resources,
+        **{
+            name: {resource: str(amount) for resource, amount in resources[name].items()}
+            for name in ("limits", "requests")
+            if isinstance(resources.get(name), dict)
+        },
+    }
 
 
 def pod_spec(spec: Json, *, running: bool) -> Json:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gpufleet.runtime.settings.field import setting
+from gpufleet.runtime.settings.prices import Price
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,10 @@ class AccountingSettings:
         (), "Namespaces that count for the cluster but get no statistics of their own."
     )
     missing_value: str = setting("(none)", "Value that stands for a missing label.")
-    prices: dict[str, float] = setting({}, "Price of one GPU for one hour, by GPU model.")
+    prices: tuple[Price, ...] = setting((), "Price of one GPU for one hour, by GPU model, source and date.")
+    currency: str = setting(
+        "", "Unit of prices and costs, such as EUR; shown with every cost. None: costs have no unit."
+    )
     snapshot_period: float = setting(
         300.0, "Time between snapshots; must divide an hour.", unit="s", minimum=10, maximum=3600
     )

@@ -37,6 +37,17 @@ class ServerSettings:
         minimum=0.1,
     )
     max_requests: int = setting(512, "Concurrent requests; more get status 503 with Retry-After.", minimum=1)
+    max_requests_per_caller: int = setting(
+        128,
+        "Concurrent requests of one caller, or of one address without a login; more get status 429 with "
+        "Retry-After.",
+        minimum=1,
+    )
+    trusted_proxies: tuple[str, ...] = setting(
+        (),
+        "Addresses and networks of reverse proxies whose X-Forwarded-For names the client; "
+        "from others it is ignored.",
+    )
     shutdown_grace: float = setting(
         20.0, "Time for requests in flight to finish after SIGTERM.", unit="s", minimum=0
     )
