@@ -3,6 +3,7 @@
     GpufleetError
     ├── SettingsError          a setting has a wrong value
     ├── InvalidRequest         a request is not valid (400)
+    │   └── LimitExceeded      it would store more than a setting allows (413)
     ├── NotFound               an object does not exist (404)
     ├── Unavailable            a dependency does not answer; a retry may help (503)
     │   ├── StoreUnavailable
@@ -27,6 +28,10 @@ class SettingsError(GpufleetError):
 
 class InvalidRequest(GpufleetError):
     """A request is not valid; the message names the parameter and what it takes."""
+
+
+class LimitExceeded(InvalidRequest):
+    """A request would store more than a setting allows; the message names the setting."""
 
 
 class NotFound(GpufleetError):

@@ -98,7 +98,12 @@ class Prometheus:
         return []
 
     async def training(
-        self, workload_uid: str, start: float, end: float, controllers: Collection[str] = ()
+        self,
+        workload_uid: str,
+        start: float,
+        end: float,
+        controllers: Collection[str] = (),
+        rank: int | None = None,
     ) -> Sequence[TrainingPoint]:
         return []
 

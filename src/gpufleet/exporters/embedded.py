@@ -189,11 +189,16 @@ class EmbeddedMetrics:
                 yield ExtremeBlock(gpus, edges[:-1], extremes[:, 0], extremes[:, 1])
 
     async def training(
-        self, workload_uid: str, start: float, end: float, controllers: Collection[str] = ()
+        self,
+        workload_uid: str,
+        start: float,
+        end: float,
+        controllers: Collection[str] = (),
+        rank: int | None = None,
     ) -> Sequence[TrainingPoint]:
         """Return the training numbers of a workload; pushed numbers belong to the workload itself."""
         try:
-            return await self._access(self._training.read(workload_uid, start, end))
+            return await self._access(self._training.read(workload_uid, start, end, rank))
         except StoreUnavailable as error:
             raise MetricsUnavailable(str(error)) from error
 

@@ -40,9 +40,11 @@ class RecordingTraining(TrainingStore):
 
     queried: set[str]
 
-    async def read(self, workload_uid: str, start: float, end: float) -> list[TrainingPoint]:
+    async def read(
+        self, workload_uid: str, start: float, end: float, rank: int | None = None
+    ) -> list[TrainingPoint]:
         self.queried.add(workload_uid)
-        return await super().read(workload_uid, start, end)
+        return await super().read(workload_uid, start, end, rank)
 
 
 @dataclass

@@ -12,12 +12,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from gpufleet.errors import GpufleetError, InvalidRequest, NotFound, OperationRefused, Unavailable
+from gpufleet.errors import (
+    GpufleetError,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    OperationRefused,
+    Unavailable,
+)
 from gpufleet.runtime.logs import get_logger
 from gpufleet.server.http.request_context import RequestContext, context_of
 
 _log = get_logger("api")
-_STATUS = {InvalidRequest: 400, NotFound: 404, OperationRefused: 409}
+_STATUS = {LimitExceeded: 413, InvalidRequest: 400, NotFound: 404, OperationRefused: 409}
 
 
 async def answer_error(request: Request, error: Exception) -> Response:

@@ -12,7 +12,7 @@ from gpufleet.accounting.current_hour import CurrentHour
 from gpufleet.errors import SettingsError, StoreUnavailable
 from gpufleet.fleet.changes import Change
 from gpufleet.runtime.logs import get_logger
-from gpufleet.runtime.settings import AuthSettings, MetricsSettings, Settings, StoreSettings
+from gpufleet.runtime.settings import AuthSettings, MetricsSettings, Settings, StoreSettings, TrainingSettings
 from gpufleet.server.auth.workload_tokens import WorkloadTokens, read_key
 from gpufleet.server.claim_view import ClaimView, WatchedState
 from gpufleet.server.dashboard import dashboard_routes
@@ -65,7 +65,9 @@ def add_routes(components: Components) -> None:
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters, store.allocation_periods),
-        *training_routes(clusters, store.training, components.workload_tokens),
+        *training_routes(
+            clusters, store.training, components.workload_tokens, components.settings[TrainingSettings]
+        ),
         *gpu_routes(clusters, metrics_answers),
         *gpu_map_routes(clusters, map_answers),
         *node_routes(clusters),
