@@ -142,6 +142,8 @@ def scheduler_client(scheduler: SchedulerSettings, kubernetes: KubernetesSetting
         burst=scheduler.burst,
         timeout=kubernetes.timeout,
         field_manager="gpufleet-scheduler",
+        max_response_bytes=kubernetes.max_response_bytes,
+        max_objects=kubernetes.max_objects,
     )
 
 
