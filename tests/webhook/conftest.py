@@ -84,7 +84,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         connection = load_connection(str(tmp_path / "kubeconfig"))
         async with (
             KubeClient(connection, requests_per_second=500, burst=500) as client,
-            aiohttp.ClientSession(server.url) as session,
+            aiohttp.ClientSession(server.url, headers=server.headers) as session,
         ):
             for definition in definitions():
                 await client.write_json(
