@@ -124,7 +124,7 @@ async def _routes(store: Store, lifecycle: Lifecycle, queried: set[str]) -> list
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters, store.allocation_periods),
-        *training_routes(clusters, training, TOKENS, lambda: NOW),
+        *training_routes(clusters, training, TOKENS, clock=lambda: NOW),
         *gpu_routes(clusters),
         *node_routes(clusters),
         *event_routes(clusters, lifecycle),
