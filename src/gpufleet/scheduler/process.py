@@ -91,7 +91,8 @@ class Replica:
 
     def extender(self) -> Extender:
         """Return the extender of this replica."""
-        return Extender(self.scheduler, self.unready, self._settings.max_body_bytes)
+        settings = self._settings
+        return Extender(self.scheduler, settings.name, self.unready, settings.max_body_bytes)
 
     async def run(self) -> None:
         """Watch the cluster, take part in the election and lead, until cancelled."""
