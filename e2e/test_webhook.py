@@ -17,7 +17,7 @@ import pytest
 from e2e.cluster import Cluster, RequestFailed
 from e2e.fakenodes import FakeNodes
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
-from gpufleet.webhook.certificates import new_keyring
+from gpufleet.kubernetes.certificates.keyring import new_keyring
 from gpufleet.webhook.configuration import configurations
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
