@@ -41,6 +41,10 @@ class Extender:
         self._ready = ready
         self._max_body = max_body
 
+    def probes(self) -> HttpListener:
+        """Return an HTTP port with probes and metrics only."""
+        return HttpListener(metrics=self._metrics, ready=self._ready)
+
     def listener(self) -> HttpListener:
         """Return the HTTP port with verbs, probes and metrics."""
         verbs = {
