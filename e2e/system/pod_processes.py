@@ -177,7 +177,8 @@ class PodProcesses:
         context = ContainerContext(
             cluster=self.cluster,
             identity=self.identity_of(
-                name, self.cluster.service_account(self.namespace, pod["spec"]["serviceAccountName"])
+                name,
+                self.cluster.service_account(self.namespace, pod["spec"]["serviceAccountName"], pod=pod),
             ),
             variables=self.nodes.environment(self.namespace, name, container["name"]),
             mounts={
