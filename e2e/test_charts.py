@@ -133,9 +133,13 @@ RIGHTS: list[tuple[str, list[str], list[str]]] = [
             "delete leases here",
             "create events.events.k8s.io",
             "watch gpunodestatuses",
+            "get secrets here gpu-scheduler-scheduler-tls",
+            "patch deployments.apps here gpu-scheduler-kube-scheduler",
         ],
         [
             "get secrets",
+            "get secrets here gpu-scheduler-webhook-tls",
+            "patch deployments.apps here gpu-scheduler-webhook",
             "delete pods",
             "create pods",
             "patch nodes",
