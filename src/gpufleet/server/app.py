@@ -31,6 +31,7 @@ from gpufleet.server.http.openapi import openapi
 from gpufleet.server.http.routing import Route
 from gpufleet.server.http.unread_body import UnreadBodyMiddleware
 from gpufleet.server.metrics import ServerMetrics
+from gpufleet.server.routes.auth import auth_routes
 from gpufleet.server.routes.debug import debug_routes
 from gpufleet.server.routes.docs import docs_routes
 from gpufleet.server.routes.health import health_routes
@@ -70,6 +71,7 @@ def create_app(api: Api) -> Starlette:
             public_details=api.gate is None and api.hosts is not None,
             clock=api.clock,
         ),
+        *auth_routes("none" if api.gate is None else "token"),
         *api.routes,
     ]
     routes += docs_routes(openapi(routes, __version__, login=api.gate is not None))

@@ -18,19 +18,21 @@ from collections.abc import Callable
 from starlette.exceptions import HTTPException
 
 from gpufleet.errors import Unavailable
-from gpufleet.server.auth.caller import Caller, Role
+from gpufleet.server.auth.caller import Caller
+from gpufleet.server.auth.permissions import LoginRefused
 from gpufleet.server.auth.token_review import ReviewedTokens
 from gpufleet.server.auth.tokens import TokenFile
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
 
 HEALTH = "/api/healthz"
 """Public; callers with a valid token see the messages of the dependencies too."""
-PUBLIC = frozenset({"/livez", "/readyz", HEALTH, "/docs", "/favicon.ico"})
+ME = "/auth/me"
+"""Public; callers with a valid token see who they are."""
+PUBLIC = frozenset({"/livez", "/readyz", HEALTH, ME, "/docs", "/favicon.ico"})
 PUBLIC_FOLDERS = ("/docs/",)
 _TRAINING_REPORT = re.compile(r"/api/workloads/[^/]+/trainingPerformance")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _MAX_TOKEN_BYTES = 8 * 1024
-_CHALLENGE = 'Bearer realm="gpufleet"'
 
 
 class FailureLimit:
@@ -82,52 +84,54 @@ class BearerGate:
     ) -> Caller | None:
         """Return the caller, None for a public path; raise HTTPException without a valid token."""
         if method in SAFE_METHODS and self._is_public(path):
-            return await self._optional_caller(address, authorization) if path == HEALTH else None
+            return await self._optional_caller(address, authorization) if path in (HEALTH, ME) else None
         token = _token(authorization)
+        reports_training = _is_training_report(method, path)
         caller = None
-        if self._workloads is not None and _is_training_report(method, path):
+        if self._workloads is not None and reports_training:
             caller = self._workloads.caller(token)
         if caller is None:
-            caller = await self._caller(token, address)
+            caller = await self._caller(token, address, reports_training)
         if caller is None:
             self._failures.add(address)
-            raise _rejected(401, "the token is not valid", 'error="invalid_token"')
+            raise LoginRefused(401, "the token is not valid", detail='error="invalid_token"')
         return caller
 
     def authorize(self, caller: Caller, method: str, path: str) -> None:
         """Raise HTTPException unless the caller's role allows the request."""
         if _is_training_report(method, path) and (caller.workload_uid or caller.pod_uid):
             return  # the route checks that they report for their own workload
-        needed: Role = "viewer" if method in SAFE_METHODS and not path.startswith("/debug") else "operator"
-        if needed == "operator" and caller.role != "operator":
-            raise _rejected(
-                403, f"this takes the role operator; {caller.name} is a viewer", 'error="insufficient_scope"'
-            )
+        if method in SAFE_METHODS and not path.startswith("/debug"):
+            return
+        who = f"{caller.name} is a viewer"
+        if caller.role == "operator":
+            if caller.namespaces is None:
+                return
+            who = f"{caller.name} is limited to namespaces"
+        detail = 'error="insufficient_scope"'
+        raise LoginRefused(403, f"this takes the role operator; {who}", who=caller.name, detail=detail)
 
     async def _optional_caller(self, address: str, authorization: bytes | None) -> Caller | None:
         """Return the caller of a public path; None without a valid token."""
         if authorization is None:
             return None
         try:
-            caller = await self._caller(_token(authorization), address)
+            caller = await self._caller(_token(authorization), address, False)
         except (HTTPException, Unavailable):
             return None  # a health check must not fail because of its token
         if caller is None:
             self._failures.add(address)
         return caller
 
-    async def _caller(self, token: str, address: str) -> Caller | None:
+    async def _caller(self, token: str, address: str, reports_training: bool) -> Caller | None:
         if self._tokens is not None and (caller := self._tokens.caller(token)):
             return caller
-        if self._reviews is not None:
-            reviewed, caller = self._reviews.cached(token)
-            if caller is not None:
-                return caller
-        if wait := self._failures.retry_after(address):
+        known = self._reviews.known(token) if self._reviews is not None else None
+        if not known and (wait := self._failures.retry_after(address)):
             seconds = str(int(wait) + 1)
             raise HTTPException(429, "too many wrong tokens from this address", {"retry-after": seconds})
-        if self._reviews is not None and not reviewed:
-            return await self._reviews.caller(token)
+        if self._reviews is not None and known is not False:
+            return await self._reviews.caller(token, reports_training=reports_training)
         return None
 
     def _is_public(self, path: str) -> bool:
@@ -140,15 +144,10 @@ def _is_training_report(method: str, path: str) -> bool:
 
 def _token(authorization: bytes | None) -> str:
     if authorization is None:
-        raise HTTPException(
-            401, "log in with the header `Authorization: Bearer TOKEN`", {"www-authenticate": _CHALLENGE}
-        )
+        raise LoginRefused(401, "log in with the header `Authorization: Bearer TOKEN`")
     scheme, _, rest = authorization.partition(b" ")
     token = rest.strip()
     if scheme.lower() != b"bearer" or not token or len(token) > _MAX_TOKEN_BYTES or not token.isascii():
-        raise _rejected(401, "the Authorization header must be `Bearer TOKEN`", 'error="invalid_request"')
+        sentence = "the Authorization header must be `Bearer TOKEN`"
+        raise LoginRefused(401, sentence, detail='error="invalid_request"')
     return token.decode()
-
-
-def _rejected(status: int, sentence: str, detail: str) -> HTTPException:
-    return HTTPException(status, sentence, {"www-authenticate": f"{_CHALLENGE}, {detail}"})

@@ -183,7 +183,7 @@ class AdmissionMiddleware:
                 return False
             except Unavailable:
                 return True  # Kubernetes does not answer: the last review stays valid
-            return True
+            return caller == context.caller  # with another role or namespaces, the stream must begin again
 
         context.still_allowed = still_allowed
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gpufleet.accounting.loop import AccountedCluster
 from gpufleet.fleet.clusters import Clusters
-from gpufleet.kubernetes.token_review import TokenReviews
+from gpufleet.kubernetes.client.client import KubeClient
 from gpufleet.runtime.background import Background
 from gpufleet.runtime.settings import Settings
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
@@ -31,7 +31,8 @@ class Components:
     probes: dict[str, Probe] = field(default_factory=dict)
     debug_counts: dict[str, Callable[[], object]] = field(default_factory=dict)
     """Sizes of queues and caches, shown on /debug/vars."""
-    token_reviews: TokenReviews | None = None
+    kubernetes: KubeClient | None = None
+    """The server's own client, for TokenReviews and SubjectAccessReviews."""
     workload_tokens: WorkloadTokens | None = None
     kubernetes_sources: dict[str, KubernetesSource] = field(default_factory=dict)
     """By cluster, for the clusters on Kubernetes."""
