@@ -25,6 +25,7 @@ from gpufleet.server.auth.hosts import Hosts
 from gpufleet.server.auth.origins import Origins
 from gpufleet.server.health import Dependencies, Lifecycle, Probe
 from gpufleet.server.http.answers import GZIP_MIN_BYTES
+from gpufleet.server.http.audit import AuditLog
 from gpufleet.server.http.errors import answer_error
 from gpufleet.server.http.middleware import AdmissionMiddleware, Limits, TracingMiddleware
 from gpufleet.server.http.openapi import openapi
@@ -61,6 +62,7 @@ class Api:
 def create_app(api: Api) -> Starlette:
     """Return the application of `api`."""
     dependencies = Dependencies(api.probes)
+    audit = AuditLog()
     api.metrics.dependencies(lambda: {name: state.state for name, state in dependencies.states.items()})
     routes = [
         *health_routes(
@@ -88,10 +90,11 @@ def create_app(api: Api) -> Starlette:
         finally:
             watching.cancel()
             await asyncio.wait([watching])
+            audit.close()
 
     app = Starlette(
         routes=routes,
-        middleware=_middleware(api),
+        middleware=_middleware(api, audit),
         exception_handlers={HTTPException: answer_error, GpufleetError: answer_error},
         lifespan=lifespan,
     )
@@ -99,7 +102,7 @@ def create_app(api: Api) -> Starlette:
     return app
 
 
-def _middleware(api: Api) -> list[Middleware]:
+def _middleware(api: Api, audit: AuditLog) -> list[Middleware]:
     """Return the middleware, outermost first."""
     cors = Middleware(
         CORSMiddleware,
@@ -114,7 +117,7 @@ def _middleware(api: Api) -> list[Middleware]:
     origins = Origins(api.cors_origins, api.hosts or ()) if api.gate is None else None
     return [
         Middleware(UnreadBodyMiddleware),
-        Middleware(TracingMiddleware, api.metrics),
+        Middleware(TracingMiddleware, api.metrics, audit),
         *([cors] if api.cors_origins else []),
         Middleware(
             GZipMiddleware,

@@ -84,9 +84,9 @@ class BearerGate:
     ) -> Caller | None:
         """Return the caller, None for a public path; raise HTTPException without a valid token."""
         if method in SAFE_METHODS and self._is_public(path):
-            return await self._optional_caller(address, authorization) if path in (HEALTH, ME) else None
+            return await self._optional_caller(address, authorization) if self.identifies(path) else None
         token = _token(authorization)
-        reports_training = _is_training_report(method, path)
+        reports_training = is_training_report(method, path)
         caller = None
         if self._workloads is not None and reports_training:
             caller = self._workloads.caller(token)
@@ -97,9 +97,14 @@ class BearerGate:
             raise LoginRefused(401, "the token is not valid", detail='error="invalid_token"')
         return caller
 
+    @staticmethod
+    def identifies(path: str) -> bool:
+        """Return whether a public path tells callers with a valid token more."""
+        return path in (HEALTH, ME)
+
     def authorize(self, caller: Caller, method: str, path: str) -> None:
         """Raise HTTPException unless the caller's role allows the request."""
-        if _is_training_report(method, path) and (caller.workload_uid or caller.pod_uid):
+        if is_training_report(method, path) and (caller.workload_uid or caller.pod_uid):
             return  # the route checks that they report for their own workload
         if method in SAFE_METHODS and not path.startswith("/debug"):
             return
@@ -138,7 +143,8 @@ class BearerGate:
         return path in self._public or (path.startswith(self._folders) and ".." not in path)
 
 
-def _is_training_report(method: str, path: str) -> bool:
+def is_training_report(method: str, path: str) -> bool:
+    """Return whether a request reports the training of a workload."""
     return method == "POST" and _TRAINING_REPORT.fullmatch(path) is not None
 
 
