@@ -10,7 +10,8 @@
     │   ├── KubernetesUnavailable
     │   ├── DevicesUnavailable
     │   ├── SlurmUnavailable
-    │   └── ContainersUnavailable
+    │   ├── ContainersUnavailable
+    │   └── IdentityProviderUnavailable
     └── OperationRefused       an operation would do harm, such as a second server on one data directory
 
 Adapters convert the exceptions of libraries to these.
@@ -63,6 +64,10 @@ class SlurmUnavailable(Unavailable):
 
 class ContainersUnavailable(Unavailable):
     """The container engine (Docker, Podman) fails or does not answer."""
+
+
+class IdentityProviderUnavailable(Unavailable):
+    """The OpenID Connect provider does not answer, or its answer is not valid."""
 
 
 def connection_problem(error: BaseException) -> str:

@@ -145,7 +145,7 @@ def test_an_address_that_others_reach_needs_login_or_insecure(
     host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--host", host, "--port", "0"]) == 2
-    assert "give --tokens-file or --token-review, or --insecure" in capsys.readouterr().err
+    assert "give --tokens-file, --token-review or --oidc-issuer, or --insecure" in capsys.readouterr().err
 
 
 def test_a_missing_tokens_file_is_reported_before_anything_starts(

@@ -1,7 +1,7 @@
 """Run the server: fleet, accounting, REST API and dashboard.
 
 It listens on 127.0.0.1:8080 by default. Any address that other machines can reach needs a login:
-give --tokens-file or --token-review, or --insecure. To create a token:
+give --tokens-file, --token-review or --oidc-issuer, or --insecure. To create a token:
 
   gpufleet serve --new-token grafana >> tokens    # shows the token, adds its hash to the file
 """
@@ -17,6 +17,7 @@ from gpufleet.runtime.settings import (
     KubernetesSettings,
     LocalSettings,
     MetricsSettings,
+    OidcSettings,
     ServerSettings,
     Settings,
     SlurmSettings,
@@ -27,6 +28,7 @@ from gpufleet.runtime.settings import (
 GROUPS: tuple[type, ...] = (
     ServerSettings,
     AuthSettings,
+    OidcSettings,
     StoreSettings,
     MetricsSettings,
     KubernetesSettings,

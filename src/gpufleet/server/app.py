@@ -22,6 +22,7 @@ from gpufleet import __version__
 from gpufleet.errors import GpufleetError
 from gpufleet.server.auth.gate import BearerGate
 from gpufleet.server.auth.hosts import Hosts
+from gpufleet.server.auth.oidc.sign_in import SignIn
 from gpufleet.server.auth.origins import Origins
 from gpufleet.server.health import Dependencies, Lifecycle, Probe
 from gpufleet.server.http.answers import GZIP_MIN_BYTES
@@ -47,6 +48,7 @@ class Api:
     routes: Sequence[Route] = ()
     probes: Mapping[str, Probe] = field(default_factory=dict)
     gate: BearerGate | None = None
+    sign_in: SignIn | None = None
     limits: Limits = field(default_factory=Limits)
     metrics: ServerMetrics = field(default_factory=ServerMetrics)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
@@ -73,7 +75,7 @@ def create_app(api: Api) -> Starlette:
             public_details=api.gate is None and api.hosts is not None,
             clock=api.clock,
         ),
-        *auth_routes("none" if api.gate is None else "token"),
+        *auth_routes(login=api.gate is not None, sign_in=api.sign_in),
         *api.routes,
     ]
     routes += docs_routes(openapi(routes, __version__, login=api.gate is not None))
@@ -113,7 +115,8 @@ def _middleware(api: Api, audit: AuditLog) -> list[Middleware]:
         max_age=3600,
     )
     hosts = Hosts(api.hosts) if api.hosts is not None else None
-    # Requests with tokens need no check of their origin: pages of other sites can't add the header.
+    # Requests with tokens need no check of their origin: pages of other sites can't add the header. The gate
+    # checks that of changes in a session.
     origins = Origins(api.cors_origins, api.hosts or ()) if api.gate is None else None
     return [
         Middleware(UnreadBodyMiddleware),

@@ -171,22 +171,25 @@ class AdmissionMiddleware:
 
     async def _log_in(self, gate: BearerGate, scope: Scope, context: RequestContext) -> None:
         method, path = scope["method"], scope["path"]
-        authorization = context.headers.get(b"authorization")
+        authorization, cookie = context.headers.get(b"authorization"), context.headers.get(b"cookie")
+        has_credentials = gate.has_credentials(authorization, cookie)
         try:
             # Set before the role is checked, so that the log line of a 403 names the caller.
-            context.caller = await gate.authenticate(method, path, context.peer, authorization)
+            context.caller = await gate.authenticate(method, path, context.peer, authorization, cookie)
             if context.caller is not None:
+                origin, host = context.headers.get(b"origin"), context.headers.get(b"host", b"")
+                context.needs_content_type = gate.check_origin(context.caller, method, origin, host)
                 gate.authorize(context.caller, method, path)
         except HTTPException as error:
-            if authorization is not None:
+            if has_credentials:
                 context.login_error = error
             raise
-        if authorization is not None and context.caller is None and gate.identifies(path):
+        if has_credentials and context.caller is None and gate.identifies(path):
             context.login_error = HTTPException(401, "the token is not valid")  # answered all the same
 
         async def still_allowed() -> bool:
             try:
-                caller = await gate.authenticate(method, path, context.peer, authorization)
+                caller = await gate.authenticate(method, path, context.peer, authorization, cookie)
                 if caller is not None:
                     gate.authorize(caller, method, path)
             except HTTPException:

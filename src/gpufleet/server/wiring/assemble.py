@@ -23,7 +23,7 @@ from gpufleet.server.http.server import Server
 from gpufleet.server.wiring.accounting import open_accounting
 from gpufleet.server.wiring.clusters import open_clusters
 from gpufleet.server.wiring.components import Components
-from gpufleet.server.wiring.login import build_gate
+from gpufleet.server.wiring.login import build_login, open_identity_provider
 from gpufleet.server.wiring.routes import add_routes
 from gpufleet.store.store import open_store
 
@@ -44,6 +44,7 @@ async def open_components(
 ) -> Components:
     """Open every component, in order; call `prepare` when the store is open and nothing reads from it yet."""
     components = Components(settings, exit_stack, simulated=simulated)
+    await open_identity_provider(components)
     await open_kubernetes(components)
     await open_database(components)
     if prepare is not None:
@@ -89,11 +90,12 @@ async def open_database(components: Components) -> None:
 def http_server(components: Components) -> Server:
     """Build the HTTP server over the open components."""
     server = components.settings[ServerSettings]
-    gate = build_gate(components)
+    gate, sign_in = build_login(components)
     api = Api(
         routes=components.routes,
         probes=components.probes,
         gate=gate,
+        sign_in=sign_in,
         limits=Limits(
             server.max_body_bytes, server.request_timeout, server.max_requests, server.max_requests_per_caller
         ),

@@ -9,6 +9,7 @@ from gpufleet.fleet.clusters import Clusters
 from gpufleet.kubernetes.client.client import KubeClient
 from gpufleet.runtime.background import Background
 from gpufleet.runtime.settings import Settings
+from gpufleet.server.auth.oidc.provider import Provider
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
 from gpufleet.server.health import Lifecycle, Probe
 from gpufleet.server.http.routing import Route
@@ -33,6 +34,7 @@ class Components:
     """Sizes of queues and caches, shown on /debug/vars."""
     kubernetes: KubeClient | None = None
     """The server's own client, for TokenReviews and SubjectAccessReviews."""
+    identity_provider: Provider | None = None
     workload_tokens: WorkloadTokens | None = None
     kubernetes_sources: dict[str, KubernetesSource] = field(default_factory=dict)
     """By cluster, for the clusters on Kubernetes."""
