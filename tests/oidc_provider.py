@@ -56,6 +56,8 @@ class Provider:
     """Wrong claims of ID tokens."""
     ask: bool = False
     """Whether /authorize shows a page first, as in reality."""
+    public_client: bool = False
+    """Whether the client has no secret."""
     issuer: str = ""
     key_reads: int = 0
     _codes: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -125,10 +127,9 @@ class Provider:
 
     async def _token(self, request: web.Request) -> web.Response:
         form = dict(parse_qsl(await request.text()))
-        client = BasicAuth.decode(request.headers["authorization"])
         begun = self._codes.pop(form["code"], None)  # a code is for one use
         challenge = hashlib.sha256(form["code_verifier"].encode()).digest()
-        if client.login != CLIENT or _unquoted(client.password) != SECRET:
+        if not self._knows_client(request, form):
             return web.json_response({"error": "invalid_client"}, status=401)
         if (
             begun is None
@@ -140,6 +141,12 @@ class Provider:
             )
         token = self.token(nonce=begun["nonce"], **self.changed_claims)
         return web.json_response({"access_token": "opaque", "token_type": "Bearer", "id_token": token})
+
+    def _knows_client(self, request: web.Request, form: dict[str, str]) -> bool:
+        if self.public_client:
+            return form["client_id"] == CLIENT and "authorization" not in request.headers
+        client = BasicAuth.decode(request.headers["authorization"])
+        return client.login == CLIENT and _unquoted(client.password) == SECRET
 
 
 def _unquoted(text: str) -> str:
