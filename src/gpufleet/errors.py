@@ -11,7 +11,8 @@
     │   ├── KubernetesUnavailable
     │   ├── DevicesUnavailable
     │   ├── SlurmUnavailable
-    │   └── ContainersUnavailable
+    │   ├── ContainersUnavailable
+    │   └── IdentityProviderUnavailable
     └── OperationRefused       an operation would do harm, such as a second server on one data directory
 
 Adapters convert the exceptions of libraries to these.
@@ -68,6 +69,10 @@ class SlurmUnavailable(Unavailable):
 
 class ContainersUnavailable(Unavailable):
     """The container engine (Docker, Podman) fails or does not answer."""
+
+
+class IdentityProviderUnavailable(Unavailable):
+    """The OpenID Connect provider does not answer, or its answer is not valid."""
 
 
 def connection_problem(error: BaseException) -> str:

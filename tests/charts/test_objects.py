@@ -10,6 +10,8 @@ from charts.reference import CHARTS, NAMES
 from tests.charts.rendering import Object, everything, objects, one, pod_specs
 
 import gpufleet
+from gpufleet.kubernetes.access_review import RESOURCE
+from gpufleet.kubernetes.crds import GROUP
 from gpufleet.scheduler.certificates import SERVER_NAME
 from gpufleet.webhook.configuration import configurations
 
@@ -207,6 +209,21 @@ def test_with_cert_manager_the_webhook_cannot_access_secrets_or_configurations()
     assert not [each for each in rendered if each["kind"] == "Role" and "webhook" in each["metadata"]["name"]]
     issuer = one(rendered, "Certificate", "gpu-scheduler-webhook")["spec"]["issuerRef"]
     assert one(rendered, issuer["kind"], issuer["name"])["spec"] == {"selfSigned": {}}
+
+
+def test_users_get_roles_for_reading_and_operating_and_prometheus_may_read() -> None:
+    rendered = objects("gpufleet", {"serviceMonitor": {"enabled": True}})
+    for name, verbs in (("gpufleet-viewer", ["get"]), ("gpufleet-operator", ["get", "update"])):
+        [rule] = one(rendered, "ClusterRole", name)["rules"]
+        assert rule == {"apiGroups": [GROUP], "resources": [RESOURCE], "verbs": verbs}
+    binding = one(rendered, "ClusterRoleBinding", "gpufleet-metrics")
+    assert (binding["roleRef"]["name"], binding["subjects"][0]["name"]) == (
+        "gpufleet-viewer",
+        "gpufleet-metrics",
+    )
+    other = objects("gpufleet", namespace="gpus")
+    role = _variables(one(other, "Deployment", "gpufleet"))["GPUFLEET_AUTH_VIEWER_ROLE"]
+    assert one(other, "ClusterRole", role)
 
 
 @pytest.mark.parametrize(("chart", "values"), BOTH)

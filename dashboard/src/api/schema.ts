@@ -13,7 +13,8 @@ export interface paths {
         };
         /**
          * The health of the service and of each dependency
-         * @description The status is 200 while the server can serve: losing a dependency makes it degraded. With a login, callers without a token see the states of the dependencies but not their messages.
+         * @description The status is 200 while the server can serve: losing a dependency makes it degraded. With a login,
+         *     callers without a token see the states of the dependencies but not their messages.
          */
         get: operations["healthz"];
         put?: never;
@@ -67,6 +68,23 @@ export interface paths {
         };
         /** This server's own metrics, for Prometheus to scrape */
         get: operations["own_metrics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/auth/me": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The caller, its role and its namespaces. Answers callers without a login too */
+        get: operations["me"];
         put?: never;
         post?: never;
         delete?: never;
@@ -667,6 +685,18 @@ export interface components {
             /** @enum {unknown} */
             state: "down" | "off" | "ok";
             message: string;
+        };
+        /**
+         * Me
+         * @description The caller; all fields but the last are null without a login.
+         */
+        Me: {
+            user: string | null;
+            role: ("operator" | "viewer") | null;
+            namespaces: string[] | null;
+            login: ("kubernetes" | "oidc" | "session" | "token" | "workload") | null;
+            /** @enum {unknown} */
+            signIn: "none" | "oidc" | "token";
         };
         /**
          * ClusterStatistics
@@ -1742,6 +1772,66 @@ export interface operations {
                 };
                 content: {
                     "text/plain; version=1.0.0; charset=utf-8": string;
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
+        };
+    };
+    me: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": {
+                     *         "user": "alice@example.com",
+                     *         "role": "viewer",
+                     *         "namespaces": [
+                     *           "nlp"
+                     *         ],
+                     *         "login": "session",
+                     *         "signIn": "oidc"
+                     *       },
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["Me"];
+                        message: string | null;
+                        error: null;
+                    };
                 };
             };
             /** @description Not modified. */

@@ -56,10 +56,15 @@ class Session {
   }
 
   logout(): void {
-    this.token = "";
+    this.forgetToken();
     this.loginReason = "";
-    remember("gpufleet.token", "");
     this.notify();
+  }
+
+  /** Forget the token, because it takes precedence over the session of a sign-in. */
+  forgetToken(): void {
+    this.token = "";
+    remember("gpufleet.token", "");
   }
 
   setTheme(theme: Theme): void {

@@ -16,6 +16,7 @@ from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 from gpufleet.runtime.settings import TrainingSettings
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.auth.gate import BearerGate
+from gpufleet.server.auth.permissions import Permission
 from gpufleet.server.auth.token_review import ReviewedTokens
 from gpufleet.server.auth.tokens import TokenFile, new_token
 from gpufleet.server.auth.workload_tokens import WorkloadTokens, read_key
@@ -226,13 +227,21 @@ class Kubernetes:
         return TokenOwner("system:serviceaccount:ml:trainer", pod_uid=pod_uid)
 
 
+class NoPermissions:
+    async def of(self, _owner: TokenOwner) -> Permission | None:
+        return None
+
+    def advice(self, _owner: TokenOwner) -> str:
+        return "it has no permission"
+
+
 @pytest.fixture
 async def guarded(cluster: Cluster, store: Store, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """The API with login; the client sends the operator's token."""
     operator, line = new_token("ci", "operator")
     (tmp_path / "tokens").write_text(line)
     gate = BearerGate(
-        TokenFile(tmp_path / "tokens"), ReviewedTokens(Kubernetes(), (), 60.0), workloads=TOKENS
+        TokenFile(tmp_path / "tokens"), ReviewedTokens(Kubernetes(), NoPermissions(), 60.0), workloads=TOKENS
     )
     clusters = Clusters([cluster])
     routes = [

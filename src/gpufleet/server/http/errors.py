@@ -40,6 +40,7 @@ async def answer_error(request: Request, error: Exception) -> Response:
 def error_response(context: RequestContext, error: BaseException) -> Response:
     """Return the response for `error`, in the envelope of the request's path."""
     problem = http_error(error)
+    context.problem = problem.detail
     return Response(
         context.envelope.error(problem.status_code, problem.detail, context.trace),
         status_code=problem.status_code,

@@ -31,6 +31,7 @@ from gpufleet.server.routes.workload_metrics import workload_metric_routes
 from gpufleet.server.routes.workloads import workload_routes
 from gpufleet.server.wiring.accounting import currency_of
 from gpufleet.server.wiring.components import Components
+from gpufleet.server.wiring.login import has_login
 
 KEY_FILE = "workload-tokens.key"
 _PRUNE_EVERY = 3600.0
@@ -84,7 +85,7 @@ def workload_tokens(settings: Settings) -> WorkloadTokens:
     auth = settings[AuthSettings]
     if auth.workload_key_file is not None:
         return WorkloadTokens(read_key(auth.workload_key_file, make=False))
-    if auth.tokens_file or auth.token_review:
+    if has_login(settings):
         try:
             return WorkloadTokens(read_key(settings[StoreSettings].data / KEY_FILE, make=True))
         except SettingsError as error:
