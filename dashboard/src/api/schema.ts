@@ -13,7 +13,8 @@ export interface paths {
         };
         /**
          * The health of the service and of each dependency
-         * @description The status is 200 while the server can serve: losing a dependency makes it degraded. With a login, callers without a token see the states of the dependencies but not their messages.
+         * @description The status is 200 while the server can serve: losing a dependency makes it degraded. With a login,
+         *     callers without a token see the states of the dependencies but not their messages.
          */
         get: operations["healthz"];
         put?: never;
