@@ -62,12 +62,14 @@ def reference_allocations(
         whole: dict[tuple[str, int], Fraction] = defaultdict(lambda: Fraction(1))
         present = [h for h, s, e in periods if s <= start and end <= e]
         for period in sorted(present, key=lambda h: (h.start, h.pod_uid), reverse=True):
-            named = sorted(set(period.held))[: period.gpus]
+            named = sorted(period.held)[: period.gpus]
             unnamed = period.gpus - len(named)
             claimed: list[tuple[int | None, Fraction]] = []
             if unnamed:
                 claimed.append((None, share_of(period) * unnamed))
-            claimed += [(gpu, share_of(period)) for gpu in named]
+            claimed += [
+                (gpu, min(Fraction(1), named.count(gpu) * share_of(period))) for gpu in sorted({*named})
+            ]
             for gpu, part in claimed:
                 granted = min(part, left.get(period.node, Fraction(0)))
                 if gpu is not None:
