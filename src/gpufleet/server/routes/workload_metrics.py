@@ -131,12 +131,7 @@ def workload_metric_routes(
         points = await asyncio.to_thread(select_reporters, points)
         return [TrainingRow(point.metric, point.value, round(point.time * 1000)) for point in points]
 
-    @get("/api/workloads//{rest:path}", hidden=True)
-    async def without_uid(rest: str) -> None:
-        """Refuse a path whose uid is empty."""
-        raise InvalidRequest("workloadUid is required")
-
-    return [workload_metrics, training_performance, without_uid]
+    return [workload_metrics, training_performance]
 
 
 async def _held(

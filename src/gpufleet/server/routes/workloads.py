@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gpufleet.errors import InvalidRequest
 from gpufleet.fleet.archive import WorkloadRecord
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.hierarchy import ObjectTree
@@ -150,6 +151,9 @@ def workload_routes(clusters: Clusters) -> list[Route]:
     @get("/api/workloads/{uid:str}", example=_DETAIL)
     async def workload(uid: str, query: ClusterParams) -> WorkloadDetail:
         """One workload with its pods."""
+        if uid in _BELOW_A_WORKLOAD:
+            # `/api/workloads//hierarchy`, whose empty segment was removed.
+            raise InvalidRequest("workloadUid is required")
         return _detail(find_workload(clusters.synced(query.cluster).fleet, uid))
 
     @get("/api/workloads/{uid:str}/hierarchy", example=_HIERARCHY)
@@ -169,6 +173,9 @@ def workload_routes(clusters: Clusters) -> list[Route]:
         )
 
     return [list_workloads, workload, hierarchy, workload_metadata]
+
+
+_BELOW_A_WORKLOAD = frozenset({"hierarchy", "metrics", "trainingPerformance"})
 
 
 def _models(fleet: Fleet) -> list[str]:
