@@ -245,6 +245,21 @@ def energy(had: Iterable[ReferenceAllocation], power: Iterable[Sample], step: in
     return total if found else None
 
 
+def mean_power(
+    power: dict[tuple[str, int, int], float], joules: dict[tuple[str, int, int], float], step: int
+) -> dict[tuple[str, int, int], float]:
+    """Return watts by node, GPU and second: from the energy counter where it tells, else as read.
+
+    It does not where it is missing at either end of a step, was reset, or rises faster than a GPU can draw.
+    """
+    found = dict(power)
+    for (node, gpu, at), before in joules.items():
+        after = joules.get((node, gpu, at + step))
+        if after is not None and 0 <= (after - before) / step <= 2500:
+            found[node, gpu, at] = (after - before) / step
+    return found
+
+
 def grouped(
     had: Iterable[ReferenceAllocation], key: Callable[[AllocationPeriod], Any]
 ) -> dict[Any, list[ReferenceAllocation]]:
