@@ -10,7 +10,7 @@ import itertools
 from dataclasses import dataclass, field
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.accounting.expected import expected_hour, stored_hour
 from tests.accounting.histories import HOUR, PLAN, STEP, Prometheus, Server, Time, World, pod
@@ -215,7 +215,12 @@ class History:
             self.known = self.time.now
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(
+    [("start", 0, 1), ("rename", 0, 2), ("start", 3, 1), ("rename", 1, 3), ("kill", 0, 1), ("rename", 0, 7)]
+)
+@example([("start", 1, 1), ("set", 0, 9), ("start", 2, 1), ("stop", 0, 3), ("set", 3, 1), ("open", 0, 2)])
+@example([("start", 1, 1), ("start", 1, 2), ("kill", 0, 5), ("set", 0, 1), ("delete", 0, 1), ("open", 0, 1)])
 @given(events)
 async def test_accounting_is_the_same_whichever_server_leads(store: Store, happened: list[Event]) -> None:
     history = History(store)
