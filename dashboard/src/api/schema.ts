@@ -1010,6 +1010,7 @@ export interface components {
             allocated_gpu_hours: number;
             idle_share: number;
             avg_utilization: number | null;
+            energy_kwh: number | null;
             idle_cost: number;
             currency?: string;
         };
@@ -2852,6 +2853,7 @@ export interface operations {
                      *             "allocated_gpu_hours": 168,
                      *             "idle_share": 95.2381,
                      *             "avg_utilization": 1.3,
+                     *             "energy_kwh": 20.4,
                      *             "idle_cost": 560,
                      *             "currency": "USD"
                      *           }

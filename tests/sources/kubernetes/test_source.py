@@ -257,6 +257,44 @@ async def test_a_claim_determines_the_gpus_of_its_pods_in_any_order(api: Api, fl
     await wait_until(lambda: set(fleet.views()["a"].holders) == {4, 5})
 
 
+async def test_mig_instances_and_shares_outlive_their_claim_in_any_order(api: Api, fleet: Fleet) -> None:
+    await api.node("a")
+    pods, uids = "/api/v1/namespaces/default/pods", {}
+    for name, gpus in (("mig", "0"), ("shared", "1")):
+        meta = {
+            "name": name,
+            "annotations": {"gpu.scheduling/claim": name, "gpu.scheduling/allocated": f"a:{gpus}"},
+        }
+        spec = {"nodeName": "a", "containers": [{"name": "c", "image": "i"}]}
+        uids[name] = (await api.post(pods, {"metadata": meta, "spec": spec}))["metadata"]["uid"]
+    marker = await api.pod("marker", "a", 1)  # the watch delivers it after the others
+    await wait_until(lambda: marker in fleet.workloads())
+    holders = {
+        "mig": LeaseHolder("default", "mig", "mig", 0, ("5", "6")),
+        "shared": LeaseHolder("default", "shared", "shared", 250),
+    }
+    for gpu, (name, holder) in enumerate(holders.items()):
+        lease = new_lease("default", "a", gpu, {uids[name]: holder}, "", datetime.now(UTC))
+        body = msgspec.to_builtins(lease)
+        await api.post("/apis/coordination.k8s.io/v1/namespaces/default/leases", body)
+    found = fleet.ownership.pods
+    await wait_until(lambda: (found[uids["shared"]].gpus, found[uids["shared"]].share) == (1, 0.25))
+    instances = [{"id": at, "profile": "3g.40gb", "uuid": f"MIG-{at}"} for at in (5, 6)]
+    status = {
+        "metadata": {"name": "a"},
+        "spec": {"nodeName": "a"},
+        "apiVersion": "gpu.scheduling/v1",
+        "kind": "GpuNodeStatus",
+    }
+    await api.post("/apis/gpu.scheduling/v1/gpunodestatuses", status)
+    devices = [{"id": 0, "health": "Healthy", "migInstances": instances}, {"id": 1, "health": "Healthy"}]
+    await api.patch(
+        "/apis/gpu.scheduling/v1/gpunodestatuses/a/status", {"status": {"total": 2, "devices": devices}}
+    )
+    await wait_until(lambda: found[uids["mig"]].share == 3 / 7)
+    assert (found[uids["mig"]].gpus, found[uids["mig"]].held) == (2, (0, 0))
+
+
 async def test_leases_and_node_statuses_reach_the_fleet(api: Api, fleet: Fleet) -> None:
     await api.node("a")
     uid = await api.pod("p", "a", 1)
