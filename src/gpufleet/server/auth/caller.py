@@ -18,3 +18,5 @@ class Caller:
     """The calling pod, if Kubernetes names it: it may report the training of its workload."""
     workload_uid: str = ""
     """The workload of a workload token, which may only report the training of that workload."""
+    namespaces: frozenset[str] | None = None
+    """The only namespaces that the caller may see; None for every namespace."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from starlette.types import Scope
 
+from gpufleet.model.namespaces import Namespaces
 from gpufleet.server.auth.caller import Caller
 from gpufleet.server.http.envelopes import Envelope
 
@@ -31,6 +32,8 @@ class RequestContext:
     caller: Caller | None = None
     still_allowed: Callable[[], Awaitable[bool]] = always_allowed
     """Return whether the caller may still call: a stream outlives the check at its start."""
+    scope: Namespaces = None
+    """The namespaces that the response is limited to; set by a filtered route (see `gpufleet.server.auth.scope`)."""
     needs_content_type: bool = False
     """Whether a change must name its content type (see `gpufleet.server.auth.origins`)."""
     response_headers: list[Header] = field(default_factory=list)

@@ -95,24 +95,24 @@ def aggregation_routes(
 
 
 def _name_routes(store: Store, default: str) -> list[Route]:
-    @get(f"{PREFIX}/clusters", example=["prod"])
+    @get(f"{PREFIX}/clusters", scope="public", example=["prod"])
     async def clusters() -> list[str]:
         """Clusters with statistics."""
         return sorted(await store.accounted.names())
 
-    @get(f"{PREFIX}/namespaces", example=["inference", "ml-training"])
+    @get(f"{PREFIX}/namespaces", scope="unscoped", example=["inference", "ml-training"])
     async def namespaces(query: TimeRangeParams) -> list[str]:
         """Namespaces with statistics."""
         cluster = await cluster_name(store, default, query.cluster)
         return await store.statistics.namespaces(cluster, *query.hours)
 
-    @get(f"{PREFIX}/dimension-keys", example=["project", "team"])
+    @get(f"{PREFIX}/dimension-keys", scope="unscoped", example=["project", "team"])
     async def dimension_keys(query: DimensionKeyParams) -> list[str]:
         """Keys of labels or annotations with statistics."""
         cluster = await cluster_name(store, default, query.cluster)
         return await store.statistics.dimension_keys(cluster, *query.hours, query.dimension_type)
 
-    @get(f"{PREFIX}/dimension-values", example=["ai-research", "cv-team"])
+    @get(f"{PREFIX}/dimension-values", scope="unscoped", example=["ai-research", "cv-team"])
     async def dimension_values(query: DimensionValueParams) -> list[str]:
         """Values of one key with statistics."""
         cluster = await cluster_name(store, default, query.cluster)
@@ -140,14 +140,14 @@ def _hour_routes(
             return hours, NO_ROWS
         return msgspec.structs.replace(hours, last=number - 1), await followed.rows(hours)
 
-    @get(f"{PREFIX}/cluster/hourly-stats", example=[CLUSTER])
+    @get(f"{PREFIX}/cluster/hourly-stats", scope="unscoped", example=[CLUSTER])
     async def cluster_hours(query: HourParams) -> list[ClusterStatistics] | Page[ClusterStatistics]:
         """Hours of a cluster; one page of them if `page` or `page_size` is given."""
         hours, new = await running(query, await _hours(store, default, currency_of, query))
         rows = await with_current(hours, statistics.cluster_hours, new.cluster)
         return await _answer(query, rows, lambda: statistics.count_cluster_hours(hours), len(new.cluster))
 
-    @get(f"{PREFIX}/namespaces/hourly-stats", example=[NAMESPACE])
+    @get(f"{PREFIX}/namespaces/hourly-stats", scope="unscoped", example=[NAMESPACE])
     async def namespace_hours(
         query: NamespaceHourParams,
     ) -> list[NamespaceStatistics] | Page[NamespaceStatistics]:
@@ -158,7 +158,7 @@ def _hour_routes(
         count = partial(statistics.count_namespace_hours, hours, query.namespace)
         return await _answer(query, rows, count, len(added))
 
-    @get(f"{PREFIX}/labels/hourly-stats", example=[LABEL])
+    @get(f"{PREFIX}/labels/hourly-stats", scope="unscoped", example=[LABEL])
     async def label_hours(query: LabelHourParams) -> list[LabelStatistics] | Page[LabelStatistics]:
         """Hours of the values of a label or annotation; one page of them if `page` or `page_size` is given."""
         hours, new = await running(query, await _hours(store, default, currency_of, query))
@@ -171,7 +171,7 @@ def _hour_routes(
         rows = await with_current(hours, lambda h: statistics.label_hours(h, *label), added)
         return await _answer(query, rows, partial(statistics.count_label_hours, hours, *label), len(added))
 
-    @get(f"{PREFIX}/workloads/hourly-stats", example=Page(1, 1, 20, 1, [WORKLOAD]))
+    @get(f"{PREFIX}/workloads/hourly-stats", scope="unscoped", example=Page(1, 1, 20, 1, [WORKLOAD]))
     async def workload_hours(query: WorkloadHourParams) -> Page[WorkloadStatistics]:
         """Hours of workloads, always in pages."""
         wanted = WorkloadHoursQuery(
@@ -201,12 +201,12 @@ def _hour_routes(
 
 
 def _snapshot_routes(store: Store, default: str, now: Callable[[], float]) -> list[Route]:
-    @get(f"{PREFIX}/snapshots/latest", example=SNAPSHOT)
+    @get(f"{PREFIX}/snapshots/latest", scope="unscoped", example=SNAPSHOT)
     async def latest_snapshot(query: ClusterParams) -> Snapshot:
         """The newest snapshot, with all workloads."""
         return await store.snapshots.latest(await cluster_name(store, default, query.cluster), now())
 
-    @get(f"{PREFIX}/snapshots", example=[SNAPSHOT])
+    @get(f"{PREFIX}/snapshots", scope="unscoped", example=[SNAPSHOT])
     async def snapshots(query: SnapshotParams) -> list[Snapshot] | Page[Snapshot]:
         """Snapshots of a time range, by default of the last 24 hours."""
         cluster = await cluster_name(store, default, query.cluster)

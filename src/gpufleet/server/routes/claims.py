@@ -119,7 +119,7 @@ def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Rou
     def view_of(name: str) -> ClaimView | None:
         return views.get(clusters.synced(name).name)
 
-    @get("/api/claims", example=ClaimPage([_CLAIM], 1))
+    @get("/api/claims", scope="unscoped", example=ClaimPage([_CLAIM], 1))
     async def list_claims(query: ClaimParams) -> ClaimPage:
         """GpuClaims by namespace and name."""
         view = view_of(query.cluster)
@@ -133,7 +133,7 @@ def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Rou
         first = (query.page_num - 1) * query.page_size
         return ClaimPage([_claim_row(each) for each in claims[first : first + query.page_size]], len(claims))
 
-    @get("/api/leases", example=LeasePage([_LEASE], 1))
+    @get("/api/leases", scope="unscoped", example=LeasePage([_LEASE], 1))
     async def list_leases(query: LeaseParams) -> LeasePage:
         """Leases of GPUs with their holders, by node and GPU."""
         view = view_of(query.cluster)
@@ -141,7 +141,7 @@ def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Rou
         first = (query.page_num - 1) * query.page_size
         return LeasePage([_lease_row(each) for each in leases[first : first + query.page_size]], len(leases))
 
-    @get("/api/claims/{namespace:str}/{name:str}/explain", example=_WHY)
+    @get("/api/claims/{namespace:str}/{name:str}/explain", scope="unscoped", example=_WHY)
     async def explain_claim(namespace: str, name: str, query: ClusterParams) -> WhyWaiting:
         """Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit."""
         view = view_of(query.cluster)

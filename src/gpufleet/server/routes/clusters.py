@@ -135,24 +135,24 @@ class HeatmapParams(ClusterParams, rename="camel"):
 def cluster_routes(clusters: Clusters) -> list[Route]:
     """Return the routes under `/api/clusters`."""
 
-    @get("/api/clusters", example=[ClusterName("prod"), ClusterName("lab")])
+    @get("/api/clusters", scope="public", example=[ClusterName("prod"), ClusterName("lab")])
     async def list_clusters() -> list[ClusterName]:
         """Clusters of this server, the default one first."""
         return [ClusterName(cluster.name) for cluster in clusters]
 
-    @get("/api/clusters/overview", example=_OVERVIEW)
+    @get("/api/clusters/overview", scope="unscoped", example=_OVERVIEW)
     async def cluster_overview(query: ClusterParams) -> ClusterOverview:
         """Nodes by state, allocation, utilization, storage and RDMA of a cluster."""
         return await _overview(clusters.synced(query.cluster))
 
-    @get("/api/clusters/consumers", example=_CONSUMERS)
+    @get("/api/clusters/consumers", scope="unscoped", example=_CONSUMERS)
     async def consumers(query: PageParams) -> ConsumerPage:
         """Workloads that hold GPUs, most GPUs first."""
         cluster = clusters.synced(query.cluster)
         page = cluster.listing.consumers(query.page_num, query.page_size)
         return ConsumerPage([_consumer(cluster, row) for row in page.rows], page.total)
 
-    @get("/api/clusters/gpuHeatmap", example=_HEATMAPS)
+    @get("/api/clusters/gpuHeatmap", scope="unscoped", example=_HEATMAPS)
     async def gpu_heatmap(query: HeatmapParams) -> Heatmaps:
         """The GPUs of the whole cluster with the highest power, temperature and utilization."""
         fleet = clusters.synced(query.cluster).fleet

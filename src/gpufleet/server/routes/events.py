@@ -40,7 +40,7 @@ def event_routes(
     connected = queues if queues is not None else []
     clients: Counter[str] = Counter()
 
-    @get("/api/events", media_type="text/event-stream")
+    @get("/api/events", scope="unscoped", media_type="text/event-stream")
     async def events(query: ClusterParams, context: RequestContext) -> StreamingResponse:
         """Changes of workloads, nodes, GPU health and claims, as they happen (server-sent events)."""
         cluster = clusters.synced(query.cluster)

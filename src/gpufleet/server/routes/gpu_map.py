@@ -74,7 +74,7 @@ def gpu_map_routes(clusters: Clusters, prepared_answers: PreparedMaps | None = N
     answers: PreparedMaps = prepared_answers if prepared_answers is not None else {}
     rows: dict[str, dict[str, _NodeRow]] = {}
 
-    @get("/api/v1/gpu/map", example=_EXAMPLE)
+    @get("/api/v1/gpu/map", scope="unscoped", example=_EXAMPLE)
     async def gpu_map(query: MapParams) -> Prepared[GpuMap]:
         """One quantity of every GPU in columns, with marks for free, held and unhealthy GPUs."""
         cluster = clusters.synced(query.cluster)

@@ -85,7 +85,7 @@ def gpu_routes(clusters: Clusters, prepared_answers: PreparedMetrics | None = No
     cache: PreparedMetrics = prepared_answers if prepared_answers is not None else {}
     encoding = asyncio.Lock()
 
-    @get("/api/v1/gpu/metrics", example=[_GPU])
+    @get("/api/v1/gpu/metrics", scope="unscoped", example=[_GPU])
     async def gpu_metrics(query: GpuParams) -> Prepared[list[GpuMetrics]] | Answer[list[GpuMetrics]]:
         """The latest reading of every GPU."""
         cluster = clusters.synced(query.cluster)
@@ -109,7 +109,7 @@ def gpu_routes(clusters: Clusters, prepared_answers: PreparedMetrics | None = No
                     cached = cache[cluster.name] = (readings, prepared)
         return cached[1]
 
-    @get("/api/v1/gpu/processes", example=[_PROCESS])
+    @get("/api/v1/gpu/processes", scope="unscoped", example=[_PROCESS])
     async def gpu_processes(query: ProcessParams) -> Answer[list[GpuProcessRow]]:
         """Processes on the GPUs."""
         cluster = clusters.synced(query.cluster)

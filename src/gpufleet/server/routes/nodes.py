@@ -122,7 +122,7 @@ class NodeDetail(NodeRow, rename="camel"):
 def node_routes(clusters: Clusters) -> list[Route]:
     """Return the routes under `/api/nodes`."""
 
-    @get("/api/nodes", example=NodePage([_ROW], 1))
+    @get("/api/nodes", scope="unscoped", example=NodePage([_ROW], 1))
     async def list_nodes(query: NodeParams) -> NodePage:
         """GPU nodes, by default sorted by name."""
         cluster = clusters.synced(query.cluster)
@@ -144,13 +144,13 @@ def node_routes(clusters: Clusters) -> list[Route]:
         utilization = _mean_utilization(cluster)
         return NodePage([_row(view, utilization(view)) for view in page], len(views))
 
-    @get("/api/nodes/{name:str}", example=_DETAIL)
+    @get("/api/nodes/{name:str}", scope="unscoped", example=_DETAIL)
     async def node(name: str, query: ClusterParams) -> NodeDetail:
         """One node with the health, readings, holders and processes of its GPUs."""
         cluster = clusters.synced(query.cluster)
         return await _detail(cluster, _view(cluster, name))
 
-    @get("/api/nodes/{name:str}/metrics", example=_METRICS)
+    @get("/api/nodes/{name:str}/metrics", scope="unscoped", example=_METRICS)
     async def node_metrics(name: str, query: MetricsParams) -> dict[str, Graph]:
         """Utilization, memory, power and temperature of a node's GPUs over time."""
         check_span(query.start, query.end, query.step)

@@ -105,7 +105,7 @@ def report_routes(
 ) -> list[Route]:
     """Return the routes for reports and for the list of wasteful workloads."""
 
-    @get(f"{PREFIX}/report", example=_REPORT, extra_media_types=("text/csv", "text/html"))
+    @get(f"{PREFIX}/report", scope="unscoped", example=_REPORT, extra_media_types=("text/csv", "text/html"))
     async def usage_report(query: ReportParams, context: RequestContext) -> Report | Raw:
         """Usage of each group in a month or other days, and the unallocated rest: JSON, CSV or a printable page."""
         period, grouping = period_of(query.period), grouping_of(query.group_by)
@@ -132,7 +132,7 @@ def report_routes(
             return Raw(as_csv(msgspec.json.encode(made.rows)) or b"", "text/csv")
         return made
 
-    @get(f"{PREFIX}/waste", example=Page(1, 1, 20, 1, [_WASTE]))
+    @get(f"{PREFIX}/waste", scope="unscoped", example=Page(1, 1, 20, 1, [_WASTE]))
     async def waste(query: WasteParams) -> Page[WasteRow]:
         """Workloads with idle GPUs, most idle GPU-hours first; counted in whole days."""
         cluster = await cluster_name(store, default_cluster, query.cluster)

@@ -68,6 +68,7 @@ def training_routes(
 
     @post(
         "/api/workloads/{uid:str}/trainingPerformance",
+        scope="unscoped",
         example=Stored("abc123", 2),
         body_example=[ReportedRow("loss", 0.0125, 1609459200000, 0)],
     )
@@ -85,7 +86,11 @@ def training_routes(
         await training.append(fleet.cluster, owner, points)
         return Answer(Stored(owner, len(points)))
 
-    @post("/api/workloads/{uid:str}/reportToken", example=ReportToken("abc123", "gpw_YWJj.c2ln"))
+    @post(
+        "/api/workloads/{uid:str}/reportToken",
+        scope="unscoped",
+        example=ReportToken("abc123", "gpw_YWJj.c2ln"),
+    )
     async def report_token(uid: str, query: ClusterParams) -> Answer[ReportToken]:
         """Issue the token with which a workload may report its training (role operator)."""
         owner = workload_uid(clusters.synced(query.cluster).fleet, uid)

@@ -93,7 +93,7 @@ def workload_metric_routes(
 ) -> list[Route]:
     """Return the routes for the graphs and training numbers of a workload."""
 
-    @get("/api/workloads/{uid:str}/metrics", example=_GRAPHS)
+    @get("/api/workloads/{uid:str}/metrics", scope="unscoped", example=_GRAPHS)
     async def workload_metrics(uid: str, query: MetricsParams) -> dict[str, Graph]:
         """Utilization, memory and power of a workload's GPUs, and its training speed."""
         check_span(query.start, query.end, query.step)
@@ -118,7 +118,11 @@ def workload_metric_routes(
             graphs["MFU"] = Graph(5, speed["MFU"], GraphConfig("%"))
         return graphs
 
-    @get("/api/workloads/{uid:str}/trainingPerformance", example=[TrainingRow("loss", 0.0125, 1609459200000)])
+    @get(
+        "/api/workloads/{uid:str}/trainingPerformance",
+        scope="unscoped",
+        example=[TrainingRow("loss", 0.0125, 1609459200000)],
+    )
     async def training_performance(uid: str, query: TrainingParams) -> list[TrainingRow]:
         """Training numbers of a workload as flat rows: one line per metric, or the numbers of one `rank`."""
         if query.start > query.end:
@@ -131,7 +135,7 @@ def workload_metric_routes(
         points = await asyncio.to_thread(select_reporters, points)
         return [TrainingRow(point.metric, point.value, round(point.time * 1000)) for point in points]
 
-    @get("/api/workloads//{rest:path}", hidden=True)
+    @get("/api/workloads//{rest:path}", scope="public", hidden=True)
     async def without_uid(rest: str) -> None:
         """Refuse a path whose uid is empty."""
         raise InvalidRequest("workloadUid is required")

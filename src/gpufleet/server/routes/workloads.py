@@ -131,7 +131,7 @@ class WorkloadMetadata(msgspec.Struct):
 def workload_routes(clusters: Clusters) -> list[Route]:
     """Return the routes for lists, details and hierarchies of workloads."""
 
-    @get("/api/workloads", example=_PAGE)
+    @get("/api/workloads", scope="unscoped", example=_PAGE)
     async def list_workloads(query: WorkloadParams) -> WorkloadPage:
         """Workloads that request or requested GPUs, newest first."""
         cluster = clusters.synced(query.cluster)
@@ -147,17 +147,17 @@ def workload_routes(clusters: Clusters) -> list[Route]:
         )
         return WorkloadPage([_row(cluster, workload) for workload in page.rows], page.total)
 
-    @get("/api/workloads/{uid:str}", example=_DETAIL)
+    @get("/api/workloads/{uid:str}", scope="unscoped", example=_DETAIL)
     async def workload(uid: str, query: ClusterParams) -> WorkloadDetail:
         """One workload with its pods."""
         return _detail(find_workload(clusters.synced(query.cluster).fleet, uid))
 
-    @get("/api/workloads/{uid:str}/hierarchy", example=_HIERARCHY)
+    @get("/api/workloads/{uid:str}/hierarchy", scope="unscoped", example=_HIERARCHY)
     async def hierarchy(uid: str, query: ClusterParams) -> HierarchyItem:
         """The objects that a workload controls, down to its pods."""
         return _item(find_workload(clusters.synced(query.cluster).fleet, uid).tree)
 
-    @get("/api/workloadMetadata", example=_METADATA)
+    @get("/api/workloadMetadata", scope="unscoped", example=_METADATA)
     async def workload_metadata(query: ClusterParams) -> WorkloadMetadata:
         """Namespaces and kinds of all workloads."""
         fleet = clusters.synced(query.cluster).fleet
