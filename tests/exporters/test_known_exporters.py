@@ -149,7 +149,7 @@ async def test_a_gpu_has_the_identity_that_its_exporter_reports(everything: str)
         assert gpus[GpuRef("127.0.0.1", 6)].model == "NVIDIA_GeForce_RTX_4090"
         assert gpus[GpuRef("amd-1", 4)].vendor == "AMD"
         assert gpus[GpuRef("agent-1", 0)].vendor == "NVIDIA"
-        assert (gpus[GpuRef("allsmi-1", 2)].model, gpus[GpuRef("allsmi-1", 2)].vendor) == ("Apple M9", "")
+        assert (gpus[GpuRef("allsmi-1", 2)].model, gpus[GpuRef("allsmi-1", 2)].vendor) == ("APPLE_M9", "")
 
 
 async def test_holders_come_from_the_exporter_and_its_own_pod_is_excluded(everything: str) -> None:

@@ -114,9 +114,11 @@ async function unwrapped(response: Response): Promise<unknown> {
     if (error instanceof SyntaxError) return null; // not from gpufleet, for example an error page of a proxy
     throw error;
   })) as Envelope | null;
-  if (response.status === 401) session.needLogin(body?.message ?? body?.error ?? "");
+  // One of the envelopes has the status text in `message` and the sentence in `error`.
+  const sentence = body?.error || body?.message || "";
+  if (response.status === 401) session.needLogin(sentence);
   if (!response.ok || body === null) {
-    const words = body?.error || body?.message || `the server answered ${response.status}`;
+    const words = sentence || `the server answered ${response.status}`;
     throw new ApiError(response.status, words, response.headers.get("x-trace-id") ?? "");
   }
   return body.data;

@@ -15,7 +15,7 @@ export const SPANS = [
 export type Span = (typeof SPANS)[number][0];
 const SECONDS: Record<Span, number> = { "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800 };
 const POINTS = 240;
-const TRAINING = "TrainingPerformance";
+const TRAINING = new Set(["TrainingPerformance", "MFU"]);
 
 /** Return start, end and step in seconds of a range that ends now, or at `end` if given. */
 export function spanOf(
@@ -47,7 +47,7 @@ export function useSpan(span: Span, over = 0): { start: number; end: number; ste
 
 export function Graphs(props: { graphs: Record<string, Graph>; from: number; to: number }) {
   const shown = Object.entries(props.graphs)
-    .filter(([title]) => title !== TRAINING) // shown in a card of its own
+    .filter(([title]) => !TRAINING.has(title)) // shown in a card of its own
     .filter(([, graph]) => graph.series.some((series) => series.points.length))
     .sort(([, a], [, b]) => a.serial - b.serial);
   if (!shown.length) return <Empty icon="clock" title="No readings in this span" />;

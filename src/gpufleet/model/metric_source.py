@@ -116,6 +116,8 @@ def check_span(start: float, end: float, step: float) -> None:
     """Raise InvalidRequest for an invalid span, or one with more than `MAX_POINTS` points."""
     if not step > 0:
         raise InvalidRequest(f"step must be more than 0 seconds, not {step:g}")
+    if not (math.isfinite(start) and math.isfinite(end)):
+        raise InvalidRequest("start and end must be finite")
     if not start <= end:
         raise InvalidRequest(f"start ({start:.15g}) must not be after end ({end:.15g})")
     points = (end - start) // step + 1

@@ -88,7 +88,7 @@ async def call(gate: SeenPaths, raw_path: str, method: str = "GET") -> tuple[int
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_no_spelling_opens_an_operator_route_to_a_viewer(gate: SeenPaths, raw_path: str) -> None:
     status, _ = await call(gate, raw_path)
-    if "/../" not in raw_path and "%2f" not in raw_path.lower():
+    if normalized(unquote(raw_path)) in ("/debug/vars", "/debug/pprof/profile"):
         assert status == 403
     assert status in (403, 404)
 
@@ -114,7 +114,8 @@ async def test_the_gate_and_the_router_see_the_same_path(gate: SeenPaths, raw_pa
         ("/./debug/vars", 403),
         ("/debug/../debug/vars/", 403),
         ("/x/%2e%2e/debug/vars", 403),
-        ("//api/clusters//rows/", 200),
+        ("//api/clusters/rows//", 200),
+        ("/api/clusters//rows", 404),
         ("/api/clusters/%2e/rows", 200),
     ],
 )
@@ -129,4 +130,5 @@ def test_a_normalized_path_stays_as_it_is(path: str) -> None:
     once = normalized(path)
     assert normalized(once) == once
     assert once.startswith("/")
-    assert not {"", ".", ".."} & set(once[1:].split("/")) or once == "/"
+    assert not {".", ".."} & set(once.split("/"))
+    assert once == "/" or (once[1] != "/" and once[-1] != "/")

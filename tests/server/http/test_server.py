@@ -211,7 +211,10 @@ async def test_a_client_that_disconnects_while_sending_its_body_is_a_400() -> No
 
     async with running(take) as (host, port, _), httpx.AsyncClient() as http:
         _, writer = await asyncio.open_connection(host, port)
-        writer.write(b"POST /api/clusters/rows HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n[1, ")
+        writer.write(
+            b"POST /api/clusters/rows HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 9\r\n\r\n[1, "
+        )
         await writer.drain()
         writer.close()
 
