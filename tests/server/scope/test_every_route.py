@@ -114,6 +114,7 @@ REQUESTS: dict[str, list[str]] = {
 NO_NAMES = {
     "/api/clusters/overview",
     "/api/clusters/gpuHeatmap",
+    "/api/workloads/{uid}/metrics",
     "/api/v1/gpu/metrics",
     "/api/v1/gpu/map",
     "/api/nodes",
@@ -166,3 +167,15 @@ async def test_nothing_of_another_namespace_is_in_any_response(
                     assert limited.headers["x-gpufleet-scope"] == "mine"
         if rules.get(path) == "filtered" and path not in NO_NAMES:
             assert SECRET in shown, f"{path} shows no name of the other team even to an administrator"
+
+
+async def test_a_caller_without_any_namespace_gets_empty_lists_and_no_error(
+    http: httpx.AsyncClient, routes: list[Route]
+) -> None:
+    rules = {route.path_format: route.scope for route in routes if route.method == "GET"}
+    for path, urls in REQUESTS.items():
+        for url in urls if rules.get(path) == "filtered" else ():
+            answer = await http.get(url, headers=as_caller("none"))
+            assert answer.status_code in (200, 404), (url, answer.text)
+            assert "mine" not in answer.text.replace(url, "") or answer.status_code == 404, (url, answer.text)
+            assert answer.headers["x-gpufleet-scope"] == ""
