@@ -20,7 +20,7 @@ async def data(http: httpx.AsyncClient, path: str, caller: str = "mine") -> Any:
 
 
 async def test_a_response_says_which_namespaces_it_is_limited_to(http: httpx.AsyncClient) -> None:
-    for path in ("/api/workloads", "/api/v1/gpu/metrics"):
+    for path in ("/api/workloads", "/api/v1/gpu/metrics", "/api/v1/gpu-aggregation/namespaces"):
         limited = await http.get(path, headers=as_caller("both"))
         assert limited.json()["scope"] == {"namespaces": ["mine", SECRET]}
         assert limited.headers["x-gpufleet-scope"] == f"mine,{SECRET}"
