@@ -144,8 +144,14 @@ def report(
     groups: Sequence[UsageSum],
     limit: int | None = None,
     currency: str = "",
+    *,
+    limited: bool = False,
 ) -> Report:
-    """Build the report; groups beyond the first `limit` become one row."""
+    """Build the report; groups beyond the first `limit` become one row.
+
+    With `limited`, totals and groups are those of some namespaces, and what is left of the capacity includes the
+    use of the others.
+    """
     rows = [_row("group", group, totals) for group in groups[:limit]]
     if limit is not None and len(groups) > limit:
         rows.append(_row("others", _combined(groups[limit:]), totals))
@@ -159,7 +165,7 @@ def report(
     )
     rows.append(_row("unattributed", rest, totals))
     free = UsageSum(
-        name="unallocated",
+        name="other namespaces and unallocated" if limited else "unallocated",
         allocated=totals.capacity - totals.allocated,
         idle=0,
         cost=Decimal(0),

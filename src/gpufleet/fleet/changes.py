@@ -23,6 +23,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     was: str
     now: str
     reason: str = ""
+    namespace: str | None = None
+    """The namespace that it happened in; None for nodes and GPUs, which have none."""
 
 
 class Changes:
@@ -72,7 +74,15 @@ def workload_changes(before: Workload | None, after: Workload, at: float) -> Ite
     now = "Deleted" if after.gone and not after.status.ended else after.status.value
     if was != now:
         title = f"{after.kind} {after.namespace}/{after.name}"
-        yield Change(at=at, subject="workload", name=after.uid, title=title, was=was, now=now)
+        yield Change(
+            at=at,
+            subject="workload",
+            name=after.uid,
+            title=title,
+            was=was,
+            now=now,
+            namespace=after.namespace,
+        )
 
 
 def _condition(view: NodeView | None) -> str:

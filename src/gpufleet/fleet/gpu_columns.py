@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpufleet.fleet.node_view import NodeView
-from gpufleet.model.reading import Column, GpuIdentity, Quantity, Readings
+from gpufleet.model.reading import Column, GpuIdentity, GpuRef, Quantity, Readings
 
 COLUMN_QUANTITIES = (
     Quantity.UTILIZATION,
@@ -70,6 +70,17 @@ class GpuColumns:
         named = (self.readings.gpus[row] for row in self.readings.rows_of(node))
         return next((gpu.ref.index for gpu in named if gpu.uuid == uuid and not gpu.ref.partition), index)
 
+    def gpu_of(self, gpu: GpuIdentity) -> tuple[str, int] | None:
+        """Return the node and the fleet's index of a GPU in the readings; None if it is not known."""
+        slot = self._slot_of(gpu)
+        return None if slot is None else self.keys[slot]
+
+    def gpu_at(self, ref: GpuRef) -> tuple[str, int] | None:
+        """Return the node and the fleet's index of the GPU that exporters call `ref`; None if it is not known."""
+        named = (self.readings.gpus[row] for row in self.readings.rows_of(ref.node))
+        found = (gpu for gpu in named if gpu.ref.index == ref.index and not gpu.ref.partition)
+        return self.gpu_of(next(found, GpuIdentity(GpuRef(ref.node, ref.index))))
+
     def put_node(self, view: NodeView) -> None:
         """Give the GPUs of a node slots and record which are allocated."""
         name = view.node.name
@@ -124,14 +135,16 @@ class GpuColumns:
                 yield
             if gpu.ref.partition:
                 continue
-            slot = self._slots_by_uuid.get(gpu.uuid) if gpu.uuid else None
-            if slot is None:
-                slot = self._nodes.get(gpu.ref.node, {}).get(gpu.ref.index)
+            slot = self._slot_of(gpu)
             if slot is not None:
                 rows[slot] = row
         self._slots = np.fromiter(rows.keys(), dtype=np.intp, count=len(rows))
         self._rows = np.fromiter(rows.values(), dtype=np.intp, count=len(rows))
         self._mapped = (gpus, layout)
+
+    def _slot_of(self, gpu: GpuIdentity) -> int | None:
+        slot = self._slots_by_uuid.get(gpu.uuid) if gpu.uuid else None
+        return self._nodes.get(gpu.ref.node, {}).get(gpu.ref.index) if slot is None else slot
 
     def _set_uuid(self, slot: int, uuid: str) -> None:
         old = self._uuids[slot]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.gpu_models import accepted_models
+from gpufleet.model.namespaces import Namespaces
 
 MAX_STALENESS = 0.25
 MAX_CACHED = 64
@@ -34,14 +35,18 @@ class Filter(NamedTuple):
     source: str = ""
     model: str = ""
     """A GPU model that it holds, held or waits for, in any spelling."""
+    namespaces: Namespaces = None
+    """The namespaces that the caller may see."""
 
     def predicate(self) -> Callable[[Workload], bool]:
         """Return a fast check whether a workload passes all but the model, for thousands of calls."""
         name, kind, namespace, status, source = self.name.casefold(), *self[1:5]
+        visible = self.namespaces
 
         def accepts(workload: Workload) -> bool:
             return (
-                (not namespace or workload.namespace == namespace)
+                (visible is None or workload.namespace in visible)
+                and (not namespace or workload.namespace == namespace)
                 and (not kind or workload.kind == kind)
                 and (not status or workload.status == status)
                 and (not source or workload.source == source)
@@ -119,10 +124,9 @@ class Listing:
             return Page(shown, len(rows))
         return Page(rows[first:last], len(rows))
 
-    def consumers(self, number: int, size: int) -> Page:
+    def consumers(self, number: int, size: int, namespaces: Namespaces = None) -> Page:
         """Return page `number` of the workloads that hold GPUs, most GPUs first, then by name."""
-        self._update_orders()
-        return self._page(self._orders["consumers"], number, size)
+        return self.workloads(Filter(namespaces=namespaces), "consumers", number, size)
 
     def _page(self, order: Order, number: int, size: int) -> Page:
         keys = order.sorted[(number - 1) * size : number * size]

@@ -3,11 +3,14 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from gpufleet.errors import NotFound
 from gpufleet.fleet.archive import WorkloadRecord
 from gpufleet.fleet.hierarchy import ObjectTree, subtree, uids_below
 from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workload_summary import Workload, summarise
+from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.periods import AllocationPeriod
 from gpufleet.model.reading import GpuRef
 from gpufleet.model.workload import FleetPod, OwnerRef
@@ -21,18 +24,37 @@ class AllocatedGpu(NamedTuple):
     end: float
 
 
-def find_workload(fleet: Fleet, uid: str) -> WorkloadRecord:
+def find_workload(fleet: Fleet, uid: str, namespaces: Namespaces = None) -> WorkloadRecord:
     """Return the workload with that uid, or the object below one as if it were a workload.
 
-    Raise NotFound if the fleet does not know it.
+    Raise NotFound if the fleet does not know it, or if it is not in `namespaces`.
     """
     workload = fleet.workloads().get(uid)
+    found: WorkloadRecord | None
     if workload is not None:
-        return WorkloadRecord(workload, fleet.object_tree(uid), fleet.gpu_models(workload.counted))
-    found = fleet.ended().get(uid) or _object_below(fleet, uid) or _ended_object_below(fleet, uid)
-    if found is None:
+        found = WorkloadRecord(workload, fleet.object_tree(uid), fleet.gpu_models(workload.counted))
+    else:
+        found = fleet.ended().get(uid) or _object_below(fleet, uid) or _ended_object_below(fleet, uid)
+    if found is None or not is_visible(namespaces, found.workload.namespace):
         raise NotFound(f"Workload with UID '{uid[:64]}' not found")
-    return found
+    return found if namespaces is None else _limited(found, namespaces)
+
+
+def _limited(found: WorkloadRecord, namespaces: frozenset[str]) -> WorkloadRecord:
+    """Return a workload without pods and objects of other namespaces: anybody may name it as their owner."""
+    workload = found.workload
+    pods, counted = (
+        tuple(pod for pod in each if pod.namespace in namespaces)
+        for each in (workload.pods, workload.counted)
+    )
+    if len(pods) < len(workload.pods):
+        workload = msgspec.structs.replace(workload, pods=pods, counted=counted)
+    return found._replace(workload=workload, tree=_limited_tree(found.tree, namespaces))
+
+
+def _limited_tree(tree: ObjectTree, namespaces: frozenset[str]) -> ObjectTree:
+    visible = (child for child in tree.children if child.namespace in namespaces)
+    return tree._replace(children=tuple(_limited_tree(child, namespaces) for child in visible))
 
 
 def _object_below(fleet: Fleet, uid: str) -> WorkloadRecord | None:
@@ -69,14 +91,17 @@ def controllers(tree: ObjectTree) -> list[str]:
     return [uid for child in found for uid in (child.uid, *controllers(child))]
 
 
-def workload_uid(fleet: Fleet, name: str) -> str:
-    """Return the uid of the workload that `name` refers to: its own uid, a pod's uid, or `slurm:JOBID`."""
+def workload_uid(fleet: Fleet, name: str, namespaces: Namespaces = None) -> str:
+    """Return the uid of the workload that `name` refers to: its own uid, a pod's uid, or `slurm:JOBID`.
+
+    Raise NotFound if there is none, or if it is not in `namespaces`.
+    """
     uid = name
     if name.startswith("slurm:"):
         uid = _slurm_pod(fleet, name.removeprefix("slurm:")) or name
     if uid in fleet.ownership.pods or uid in fleet.ownership.owners:
         uid = fleet.ownership.root_of(uid)
-    return find_workload(fleet, uid).workload.uid
+    return find_workload(fleet, uid, namespaces).workload.uid
 
 
 def _slurm_pod(fleet: Fleet, job: str) -> str | None:

@@ -8,8 +8,10 @@ import numpy as np
 from gpufleet.fleet.gpu_columns import GpuColumns
 from gpufleet.fleet.node_view import NodeState
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.visibility import held_slots
 from gpufleet.model.hours import IDLE_BELOW
-from gpufleet.model.reading import Quantity
+from gpufleet.model.namespaces import Namespaces
+from gpufleet.model.reading import Column, Quantity
 
 _MAX_CACHED = 64
 
@@ -52,13 +54,17 @@ class HotGpu:
     value: float
 
 
-def overview(fleet: Fleet) -> Overview:
-    """Return the counts and rates of the cluster."""
+def overview(fleet: Fleet, namespaces: Namespaces = None) -> Overview:
+    """Return the counts and rates of the cluster; utilization and idle GPUs are those of `namespaces`."""
     fleet.refresh()
     totals = fleet.totals
     faulty = totals.states[NodeState.FAULTY]
     columns = fleet.gpu_columns
-    utilization = columns.column(Quantity.UTILIZATION)[columns.allocated[: len(columns.keys)]]
+    utilization = columns.column(Quantity.UTILIZATION)
+    if namespaces is None:
+        utilization = utilization[columns.allocated[: len(columns.keys)]]
+    else:
+        utilization = utilization[held_slots(fleet, namespaces)]
     known = utilization[~np.isnan(utilization)]
     allocation_known = not totals.allocation_unknown
     rate = totals.usable_allocated / totals.usable if totals.usable else 0.0
@@ -81,20 +87,26 @@ def overview(fleet: Fleet) -> Overview:
     )
 
 
-def hottest(fleet: Fleet, quantity: Quantity, count: int) -> list[HotGpu]:
-    """Return the `count` GPUs with the highest values of a quantity, highest first, then by name."""
+def hottest(fleet: Fleet, quantity: Quantity, count: int, namespaces: Namespaces = None) -> list[HotGpu]:
+    """Return the `count` GPUs of `namespaces` with the highest values, highest first, then by name."""
     fleet.refresh()
+    if namespaces is not None:
+        column = np.full(len(fleet.gpu_columns.keys), np.nan)
+        slots = held_slots(fleet, namespaces)
+        column[slots] = fleet.gpu_columns.column(quantity)[slots]
+        return _hottest(fleet.gpu_columns, column, count)
     cache = fleet.gpu_columns.cache
     found: list[HotGpu] | None = cache.get((quantity, count))
     if found is None:
         if len(cache) >= _MAX_CACHED:
             cache.clear()
-        found = cache[quantity, count] = _hottest(fleet.gpu_columns, quantity, count)
+        found = cache[quantity, count] = _hottest(
+            fleet.gpu_columns, fleet.gpu_columns.column(quantity), count
+        )
     return found
 
 
-def _hottest(columns: GpuColumns, quantity: Quantity, count: int) -> list[HotGpu]:
-    column = columns.column(quantity)
+def _hottest(columns: GpuColumns, column: Column, count: int) -> list[HotGpu]:
     known = np.flatnonzero(~np.isnan(column))
     if len(known) > count:
         # Keep ties at the threshold until the names decide.

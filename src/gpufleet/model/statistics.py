@@ -8,6 +8,8 @@ from decimal import Decimal
 
 import msgspec
 
+from gpufleet.model.namespaces import Namespaces, is_visible
+
 
 class ClusterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One hour of a cluster."""
@@ -159,6 +161,8 @@ class HoursQuery(msgspec.Struct, frozen=True, kw_only=True):
     descending: bool = False
     currency: str = ""
     """The unit of the costs; empty if none is configured."""
+    namespaces: Namespaces = None
+    """The namespaces that the caller may see."""
 
 
 class WorkloadHoursQuery(HoursQuery, frozen=True, kw_only=True):
@@ -179,7 +183,8 @@ class WorkloadHoursQuery(HoursQuery, frozen=True, kw_only=True):
         """Return whether the filters select a row."""
         labels = row.labels if self.dimension_type == "label" else row.annotations
         return (
-            self.namespace in ("", row.namespace)
+            is_visible(self.namespaces, row.namespace)
+            and self.namespace in ("", row.namespace)
             and self.name in ("", row.workload_name)
             and self.kind in ("", row.workload_type)
             and (not self.dimension_key or self.dimension_key in labels)

@@ -7,6 +7,7 @@ from gpufleet.errors import InvalidRequest
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_SIZE
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import Pod
+from gpufleet.model.namespaces import Namespaces
 from gpufleet.placement.gang import GangFits, place_gang
 from gpufleet.placement.reasons import phrase
 from gpufleet.placement.remedies import remedies
@@ -26,8 +27,10 @@ class Explanation:
     remedies: tuple[str, ...] = ()
 
 
-def explain(ledger: Ledger, namespace: str, claim: str, pod: Pod | None = None) -> Explanation:
-    """Explain a claim, or one pod that uses it."""
+def explain(
+    ledger: Ledger, namespace: str, claim: str, pod: Pod | None = None, namespaces: Namespaces = None
+) -> Explanation:
+    """Explain a claim, or one pod that uses it; name only pods in `namespaces`."""
     found = ledger.claims.get((namespace, claim))
     if found is None:
         return Explanation(
@@ -40,7 +43,7 @@ def explain(ledger: Ledger, namespace: str, claim: str, pod: Pod | None = None) 
     pending = [each for each in pods if not each.spec.node_name and not each.finished]
     if pods and not pending:
         return _allocated(pods)
-    return _pending(ledger, found, pending)
+    return _pending(ledger, found, pending, namespaces)
 
 
 def explain_pod(ledger: Ledger, pod: Pod) -> Explanation:
@@ -67,7 +70,7 @@ def _allocated(pods: list[Pod]) -> Explanation:
     return Explanation(False, f"all {len(pods)} pods that use the claim have finished", {})
 
 
-def _pending(ledger: Ledger, claim: GpuClaim, pods: list[Pod]) -> Explanation:
+def _pending(ledger: Ledger, claim: GpuClaim, pods: list[Pod], namespaces: Namespaces) -> Explanation:
     try:
         request = request_of(claim)
     except InvalidRequest as error:
@@ -90,7 +93,7 @@ def _pending(ledger: Ledger, claim: GpuClaim, pods: list[Pod]) -> Explanation:
             ("see the events of the pod (kubectl describe pod)",),
         )
     reasons = {phrase(reason, request): count for reason, count in verdict.counts.items()}
-    texts = tuple(_name_pods(ledger, way.text, way.holders) for way in ways)
+    texts = tuple(_name_pods(ledger, way.text, way.holders, namespaces) for way in ways)
     return Explanation(True, verdict.summary, reasons, texts)
 
 
@@ -140,10 +143,12 @@ def _whole_gang(ledger: Ledger, name: str, members: list[Pod]) -> Explanation | 
     return Explanation(True, f"gang {name}: {verdict.summary}", reasons)
 
 
-def _name_pods(ledger: Ledger, text: str, holders: tuple[str, ...]) -> str:
+def _name_pods(ledger: Ledger, text: str, holders: tuple[str, ...], namespaces: Namespaces) -> str:
     for holder in holders:
         pod = ledger.pods.get(uid_of(holder))
         name = f"pod {pod.metadata.namespace}/{pod.metadata.name}" if pod else f"holder {uid_of(holder)}"
+        if namespaces is not None and (pod is None or pod.metadata.namespace not in namespaces):
+            name = "a pod of another namespace"
         text = text.replace(holder, name)
     return text
 

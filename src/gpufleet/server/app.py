@@ -111,7 +111,7 @@ def _middleware(api: Api, audit: AuditLog) -> list[Middleware]:
         allow_origins=[origin.rstrip("/") for origin in api.cors_origins],
         allow_methods=("GET", "HEAD", "POST"),
         allow_headers=("authorization", "content-type", "if-none-match", "traceparent"),
-        expose_headers=("etag", "retry-after", "traceresponse", "warning", "x-trace-id"),
+        expose_headers=("etag", "retry-after", "traceresponse", "warning", "x-gpufleet-scope", "x-trace-id"),
         max_age=3600,
     )
     hosts = Hosts(api.hosts) if api.hosts is not None else None

@@ -8,8 +8,8 @@ the objects once (`list_state`).
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpufleet.errors import NotFound, Unavailable
@@ -30,7 +30,8 @@ from gpufleet.kubernetes.cache import key_of
 from gpufleet.kubernetes.client.errors import KubernetesRefused, ObjectNotFound
 from gpufleet.kubernetes.client.resources import T
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
-from gpufleet.kubernetes.leases import GpuLease
+from gpufleet.kubernetes.leases import GpuLease, LeaseHolder
+from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.scheduler.explain import Explanation, explain, explain_pod
 from gpufleet.scheduler.state import Ledger
 from gpufleet.sources.kubernetes import KubernetesSource, kind_of
@@ -59,17 +60,24 @@ class ClaimView:
         claims = (await self._read()).ledger.claims
         return [claims[key] for key in sorted(claims)]
 
-    async def leases(self) -> list[GpuLease]:
-        """Return all GPU leases by node and GPU."""
-        leases = (await self._read()).ledger.leases
-        return sorted(leases.values(), key=lambda lease: (lease.node, lease.gpu))
+    async def leases(self, namespaces: Namespaces = None) -> list[GpuLease]:
+        """Return the GPU leases by node and GPU: all, or those of pods in `namespaces` without other holders."""
+        ledger = (await self._read()).ledger
+        leases: Iterable[GpuLease] = ledger.leases.values()
+        if namespaces is not None:
+            limited = (_limited(ledger, lease, namespaces) for lease in leases)
+            leases = [lease for lease in limited if lease.holders]
+        return sorted(leases, key=lambda lease: (lease.node, lease.gpu))
 
-    async def explain(self, namespace: str, claim: str) -> Explanation:
-        """Explain why a claim waits; raise NotFound if it does not exist."""
+    async def explain(self, namespace: str, claim: str, namespaces: Namespaces = None) -> Explanation:
+        """Explain why a claim waits, without the names of pods in other namespaces than `namespaces`.
+
+        Raise NotFound if the claim does not exist or is not in `namespaces`.
+        """
         ledger = await self._ledger_with_claims()
-        if (namespace, claim) not in ledger.claims:
+        if (namespace, claim) not in ledger.claims or not is_visible(namespaces, namespace):
             raise NotFound(f"there is no GpuClaim {claim} in namespace {namespace}")
-        return explain(ledger, namespace, claim)
+        return explain(ledger, namespace, claim, namespaces=namespaces)
 
     async def explain_pod(self, namespace: str, name: str) -> Explanation:
         """Explain why a pod waits; raise NotFound if it does not exist."""
@@ -84,6 +92,19 @@ class ClaimView:
         if not state.has_claims:
             raise NotFound("this cluster has no GpuClaims: the CRDs of chart gpu-scheduler are not installed")
         return state.ledger
+
+
+def _limited(ledger: Ledger, lease: GpuLease, namespaces: frozenset[str]) -> GpuLease:
+    """Return a lease with its holders in `namespaces`; the pod tells the namespace that a lease lacks."""
+
+    def namespace_of(uid: str, holder: LeaseHolder) -> str:
+        pod = ledger.pods.get(uid)
+        return pod.metadata.namespace if pod is not None else holder.namespace
+
+    holders = {
+        uid: holder for uid, holder in lease.holders.items() if namespace_of(uid, holder) in namespaces
+    }
+    return replace(lease, holders=holders)
 
 
 class WatchedState:

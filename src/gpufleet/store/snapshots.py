@@ -12,6 +12,7 @@ import asyncpg
 import msgspec
 
 from gpufleet.errors import NotFound
+from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.statistics import Snapshot
 from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.partitions import ensure_month
@@ -30,6 +31,22 @@ _LATEST = """
 SELECT taken_at, capacity, allocated, utilization, details, created_at FROM snapshot
 WHERE cluster = $1 AND hour <= $2 AND taken_at <= $3 ORDER BY hour DESC, taken_at DESC LIMIT 1
 """
+# What is in the namespaces that the caller may see. Labels and annotations count all namespaces: they are left out.
+_LIMITED = """
+SELECT taken_at, capacity, created_at, used.* FROM ({rows}) AS found CROSS JOIN LATERAL (
+    SELECT coalesce(sum(gpus), 0) AS allocated,
+        round((sum(gpus * utilization)
+            / nullif(sum(gpus) FILTER (WHERE utilization IS NOT NULL), 0))::numeric, 4)::float8 AS utilization,
+        jsonb_build_object(
+            'namespaces', coalesce(jsonb_object_agg(key, value) FILTER (WHERE {details}), '{{}}'),
+            'labels', '{{}}'::jsonb, 'annotations', '{{}}'::jsonb
+        ) AS details
+    FROM (
+        SELECT key, value, (value ->> 'allocated_gpu')::float8 AS gpus, (value ->> 'utilization')::float8 AS utilization
+        FROM jsonb_each(found.details -> 'namespaces')
+    ) AS namespace WHERE key = ANY({namespaces}::text[])
+) AS used ORDER BY taken_at
+"""
 _FIRST, _LAST = -(2**31), 2**31 - 1
 """The range of an integer column."""
 _NEWEST = """
@@ -41,6 +58,7 @@ _BETWEEN = (
     " CASE WHEN $8 THEN details ELSE '{}'::jsonb END AS details FROM snapshot WHERE cluster = $1 AND hour BETWEEN $2 AND $3 AND taken_at BETWEEN $4 AND $5"
     " ORDER BY hour, taken_at LIMIT $6 OFFSET $7"
 )
+_NONE = msgspec.Raw(b"{}")
 _COUNT = "SELECT count(*) FROM snapshot WHERE cluster = $1 AND hour BETWEEN $2 AND $3 AND taken_at BETWEEN $4 AND $5"
 _READINGS = "SELECT taken_at, readings FROM snapshot WHERE cluster = $1 AND hour = $2 ORDER BY taken_at"
 
@@ -81,14 +99,17 @@ class SnapshotStore:
 
         await self._database.transaction(work)
 
-    async def latest(self, cluster: str, now: float) -> Snapshot:
+    async def latest(self, cluster: str, now: float, namespaces: Namespaces = None) -> Snapshot:
         """Return the newest snapshot; raise NotFound if there is none.
 
         A snapshot with a time in the future, written while the clock was ahead, is only a last resort.
         """
         cluster_id = await self._clusters.id_of(cluster)
+        sql, limit = _LATEST, []
+        if namespaces is not None:
+            sql, limit = _LIMITED.format(rows=_LATEST, namespaces="$4", details="true"), [namespaces]
         for last in (math.floor(now), _LAST):
-            row = await self._database.fetchrow(_LATEST, cluster_id, last // 3600, last)
+            row = await self._database.fetchrow(sql, cluster_id, last // 3600, last, *limit)
             if row is not None:
                 break
         else:
@@ -96,12 +117,28 @@ class SnapshotStore:
         return _snapshot(cluster, cluster_id, row)
 
     async def between(
-        self, cluster: str, start: float, end: float, limit: int, offset: int, *, details: bool
+        self,
+        cluster: str,
+        start: float,
+        end: float,
+        limit: int,
+        offset: int,
+        *,
+        details: bool,
+        namespaces: Namespaces = None,
     ) -> Sequence[Snapshot]:
         """Return the snapshots from `start` to `end`, both inclusive; details are empty without `details`."""
         cluster_id = await self._clusters.id_of(cluster)
-        rows = await self._database.fetch(_BETWEEN, cluster_id, *_span(start, end), limit, offset, details)
-        return [_snapshot(cluster, cluster_id, row) for row in rows]
+        params = (cluster_id, *_span(start, end), limit, offset)
+        if namespaces is None:
+            rows = await self._database.fetch(_BETWEEN, *params, details)
+            return [_snapshot(cluster, cluster_id, row) for row in rows]
+        sql = _LIMITED.format(rows=_BETWEEN, namespaces="$9", details="$10::bool")
+        rows = await self._database.fetch(sql, *params, True, namespaces, details)
+        found = [_snapshot(cluster, cluster_id, row) for row in rows]
+        return (
+            found if details else [msgspec.structs.replace(each, allocation_details=_NONE) for each in found]
+        )
 
     async def count(self, cluster: str, start: float, end: float) -> int:
         """Count the snapshots from `start` to `end`."""

@@ -10,6 +10,7 @@ import asyncpg
 import msgspec
 
 from gpufleet.model.hours import GPU_HOUR, HOUR_MS, KILOWATT_HOUR, PPM
+from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.statistics import (
     ClusterStatistics,
     HoursQuery,
@@ -17,6 +18,13 @@ from gpufleet.model.statistics import (
     NamespaceStatistics,
 )
 from gpufleet.store.accounted_clusters import AccountedClusters
+from gpufleet.store.limited_sql import (
+    CLUSTER_HOURS,
+    LABEL_COUNT,
+    LABEL_HOURS,
+    LABEL_VALUES,
+    NAMESPACE_IDS,
+)
 from gpufleet.store.postgres.database import Database
 
 _CLUSTER = """
@@ -31,11 +39,13 @@ JOIN namespace_name AS n ON n.id = h.namespace
 JOIN cluster_hour AS c ON c.cluster = h.cluster AND c.hour = h.hour
 JOIN accounted_hour AS a ON a.cluster = h.cluster AND a.hour = h.hour
 WHERE h.cluster = $1 AND h.hour BETWEEN $2 AND $3 AND ($6 = '' OR n.name = $6)
+    AND ($7::text[] IS NULL OR n.name = ANY($7))
 ORDER BY h.hour {direction}, n.name {direction} LIMIT $4 OFFSET $5
 """
 _NAMESPACE_COUNT = """
 SELECT count(*) FROM namespace_hour AS h JOIN namespace_name AS n ON n.id = h.namespace
 WHERE h.cluster = $1 AND hour BETWEEN $2 AND $3 AND ($4 = '' OR n.name = $4)
+    AND ($5::text[] IS NULL OR n.name = ANY($5))
 """
 _LABEL = """
 SELECT h.*, type, key, value, created_at, updated_at, observed, with_gpus
@@ -77,8 +87,12 @@ class StatisticsStore:
     async def cluster_hours(self, query: HoursQuery) -> list[ClusterStatistics]:
         """Return one page of the hours of a cluster."""
         cluster_id = await self._clusters.id_of(query.cluster)
-        sql = _CLUSTER.format(direction=_DIRECTION[query.descending])
-        return await _convert(await self._fetch(sql, cluster_id, query), partial(cluster_row, query))
+        sql, members = _CLUSTER, []
+        if query.namespaces is not None:
+            sql, members = CLUSTER_HOURS, [await self._namespace_ids(cluster_id, query.namespaces)]
+        sql = sql.format(direction=_DIRECTION[query.descending])
+        rows = await self._fetch(sql, cluster_id, query, *members)
+        return await _convert(rows, partial(cluster_row, query))
 
     async def count_cluster_hours(self, query: HoursQuery) -> int:
         """Count the rows of all pages."""
@@ -95,27 +109,36 @@ class StatisticsStore:
         """Return one page of the hours of a namespace, or of all with an empty name."""
         cluster_id = await self._clusters.id_of(query.cluster)
         sql = _NAMESPACE.format(direction=_DIRECTION[query.descending])
-        rows = await self._fetch(sql, cluster_id, query, namespace)
+        rows = await self._fetch(sql, cluster_id, query, namespace, query.namespaces)
         return await _convert(rows, partial(namespace_row, query))
 
     async def count_namespace_hours(self, query: HoursQuery, namespace: str) -> int:
         """Count the rows of all pages."""
         cluster_id = await self._clusters.id_of(query.cluster)
-        return int(
-            await self._database.fetchval(_NAMESPACE_COUNT, cluster_id, query.first, query.last, namespace)
-        )
+        span = (cluster_id, query.first, query.last)
+        return int(await self._database.fetchval(_NAMESPACE_COUNT, *span, namespace, query.namespaces))
 
     async def label_hours(self, query: HoursQuery, type_: str, key: str, value: str) -> list[LabelStatistics]:
         """Return one page of the hours of a label or annotation value, or of all values of the key."""
         cluster_id = await self._clusters.id_of(query.cluster)
+        direction = _DIRECTION[query.descending]
+        if query.namespaces is not None:
+            members = await self._namespace_ids(cluster_id, query.namespaces)
+            params = (cluster_id, query.first, query.last, members, type_, key, value)
+            sql = LABEL_HOURS.format(direction=direction)
+            found = await self._database.fetch(sql, *params, query.limit, query.offset)
+            return await _convert(found, partial(label_row, query))
         labels = await self._label_ids(cluster_id, type_, key, value)
-        sql = _LABEL.format(direction=_DIRECTION[query.descending])
-        rows = await self._fetch(sql, cluster_id, query, labels)
+        rows = await self._fetch(_LABEL.format(direction=direction), cluster_id, query, labels)
         return await _convert(rows, partial(label_row, query))
 
     async def count_label_hours(self, query: HoursQuery, type_: str, key: str, value: str) -> int:
         """Count the rows of all pages."""
         cluster_id = await self._clusters.id_of(query.cluster)
+        if query.namespaces is not None:
+            members = await self._namespace_ids(cluster_id, query.namespaces)
+            params = (cluster_id, query.first, query.last, members, type_, key, value)
+            return int(await self._database.fetchval(LABEL_COUNT, *params))
         labels = await self._label_ids(cluster_id, type_, key, value)
         return int(
             await self._database.fetchval(
@@ -139,9 +162,15 @@ class StatisticsStore:
         )
         return sorted(row["name"] for row in rows)
 
-    async def dimension_values(self, cluster: str, first: int, last: int, type_: str, key: str) -> list[str]:
+    async def dimension_values(
+        self, cluster: str, first: int, last: int, type_: str, key: str, namespaces: Namespaces = None
+    ) -> list[str]:
         """Return the values of a key with statistics in a span of hours, sorted."""
         cluster_id = await self._clusters.id_of(cluster)
+        if namespaces is not None:
+            members = await self._namespace_ids(cluster_id, namespaces)
+            rows = await self._database.fetch(LABEL_VALUES, cluster_id, first, last, members, type_, key)
+            return sorted(row["name"] for row in rows)
         rows = await self._database.fetch(
             _LABELS.format(column="value"), *(cluster_id, first, last, type_, key)
         )
@@ -149,6 +178,10 @@ class StatisticsStore:
 
     async def _label_ids(self, cluster_id: int, type_: str, key: str, value: str) -> list[int]:
         return [row["id"] for row in await self._database.fetch(_LABEL_IDS, cluster_id, type_, key, value)]
+
+    async def _namespace_ids(self, cluster_id: int, namespaces: frozenset[str]) -> list[int]:
+        rows = await self._database.fetch(NAMESPACE_IDS, cluster_id, namespaces)
+        return [row["id"] for row in rows]
 
     async def _fetch(
         self, sql: str, cluster_id: int, query: HoursQuery, *params: Any

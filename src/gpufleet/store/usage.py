@@ -1,12 +1,15 @@
 """Sum usage over days, for reports and for the list of idle workloads."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
 
 from gpufleet.model.hours import HOUR_MS, PPM
+from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.statistics import UsageSum, UsageTotals
 from gpufleet.store.accounted_clusters import AccountedClusters
+from gpufleet.store.limited_sql import DAY_TOTALS, DAYS_BY_LABEL, NAMESPACE_IDS
 from gpufleet.store.postgres.database import Database
 
 _SUM = """
@@ -30,6 +33,7 @@ SELECT w.name, n.name AS namespace, k.name AS kind, uid, sum(allocated) AS alloc
 FROM ({_SUM.format(grouping="workload")}) AS s
 JOIN workload AS w ON w.id = member JOIN namespace_name AS n ON n.id = w.namespace
 JOIN kind_name AS k ON k.id = w.kind
+WHERE $4::text[] IS NULL OR n.name = ANY($4)
 GROUP BY n.name, k.name, w.name, uid
 """  # noqa: S608
 _BY_ALLOCATED = f"{_WORKLOADS} ORDER BY sum(allocated) DESC, n.name, k.name, w.name, uid"
@@ -51,37 +55,69 @@ class UsageSums:
         self._database = database
         self._clusters = clusters
 
-    async def totals(self, cluster: str, first: int, after: int) -> UsageTotals:
-        """Return the totals of a cluster from day `first` until before day `after`."""
+    async def totals(
+        self, cluster: str, first: int, after: int, namespaces: Namespaces = None
+    ) -> UsageTotals:
+        """Return the capacity of a cluster from day `first` until before day `after`, and what was used of it.
+
+        With `namespaces`, only their usage counts.
+        """
         row = await self._database.fetchrow(_TOTALS, await self._clusters.id_of(cluster), first, after)
         if row is None:
             return UsageTotals()
         capacity = int(row["capacity"] or 0) * PPM
         hours = int(row["observed"] or 0) / HOUR_MS
+        if namespaces is not None:
+            used = await self._limited(DAY_TOTALS, cluster, first, after, namespaces)
+            row = used[0]
         return UsageTotals(hours=hours, capacity=capacity, **_amounts(row))
 
-    async def by_namespace(self, cluster: str, first: int, after: int) -> list[UsageSum]:
+    async def by_namespace(
+        self, cluster: str, first: int, after: int, namespaces: Namespaces = None
+    ) -> list[UsageSum]:
         """Return the sums of each namespace, the largest first."""
-        return await self._sums(_NAMESPACES, cluster, first, after)
+        sums = await self._sums(_NAMESPACES, cluster, first, after)
+        return [each for each in sums if is_visible(namespaces, each.name)]
 
-    async def by_label(self, cluster: str, first: int, after: int, type_: str, key: str) -> list[UsageSum]:
+    async def by_label(
+        self, cluster: str, first: int, after: int, type_: str, key: str, namespaces: Namespaces = None
+    ) -> list[UsageSum]:
         """Return the sums of each value of a label or annotation, the largest first."""
+        if namespaces is not None:
+            rows = await self._limited(DAYS_BY_LABEL, cluster, first, after, namespaces, type_, key)
+            return [_sum(row) for row in rows]
         return await self._sums(_LABELS, cluster, first, after, type_, key)
 
-    async def by_workload(self, cluster: str, first: int, after: int) -> list[UsageSum]:
+    async def by_workload(
+        self, cluster: str, first: int, after: int, namespaces: Namespaces = None
+    ) -> list[UsageSum]:
         """Return the sums of each workload, the largest first."""
-        return await self._sums(_BY_ALLOCATED, cluster, first, after)
+        return await self._sums(_BY_ALLOCATED, cluster, first, after, namespaces)
 
     async def idle_workloads(
-        self, cluster: str, first: int, after: int, limit: int, offset: int
+        self,
+        cluster: str,
+        first: int,
+        after: int,
+        limit: int,
+        offset: int,
+        namespaces: Namespaces = None,
     ) -> tuple[int, list[UsageSum]]:
         """Return how many workloads held idle GPUs, and one page of them, the most idle first."""
-        query = f"SELECT *, count(*) OVER () AS total FROM ({_BY_IDLE}) AS found LIMIT $4 OFFSET $5"  # noqa: S608
+        query = f"SELECT *, count(*) OVER () AS total FROM ({_BY_IDLE}) AS found LIMIT $5 OFFSET $6"  # noqa: S608
         number = await self._clusters.id_of(cluster)
-        rows = await self._database.fetch(query, number, first, after, limit, offset)
+        rows = await self._database.fetch(query, number, first, after, namespaces, limit, offset)
         if not rows and offset:
-            return (await self.idle_workloads(cluster, first, after, 1, 0))[0], []
+            return (await self.idle_workloads(cluster, first, after, 1, 0, namespaces))[0], []
         return (rows[0]["total"] if rows else 0), [_sum(row) for row in rows]
+
+    async def _limited(
+        self, query: str, cluster: str, first: int, after: int, namespaces: frozenset[str], *params: Any
+    ) -> Sequence[asyncpg.Record]:
+        """Run a query whose $4 are the ids of the namespaces."""
+        number = await self._clusters.id_of(cluster)
+        ids = [row["id"] for row in await self._database.fetch(NAMESPACE_IDS, number, namespaces)]
+        return await self._database.fetch(query, number, first, after, ids, *params)
 
     async def _sums(self, query: str, cluster: str, first: int, after: int, *params: Any) -> list[UsageSum]:
         rows = await self._database.fetch(query, await self._clusters.id_of(cluster), first, after, *params)

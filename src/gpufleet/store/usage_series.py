@@ -7,8 +7,10 @@ of GPU time, so a chart always adds up to its report.
 from collections.abc import Sequence
 from typing import Literal
 
+from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.statistics import UsageSum
 from gpufleet.store.accounted_clusters import AccountedClusters
+from gpufleet.store.limited_sql import CLUSTER_SERIES, LABEL_SERIES, NAMESPACE_IDS
 from gpufleet.store.postgres.database import Database
 
 Step = Literal["hour", "day"]
@@ -46,11 +48,20 @@ class UsageSeries:
         self._database = database
         self._clusters = clusters
 
-    async def of_cluster(self, cluster: str, first: int, after: int, step: Step) -> dict[int, int]:
-        """Return the GPU time allocated in the cluster in each hour or day, by (first) hour."""
+    async def of_cluster(
+        self, cluster: str, first: int, after: int, step: Step, namespaces: Namespaces = None
+    ) -> dict[int, int]:
+        """Return the GPU time allocated in the cluster, or to `namespaces`, in each hour or day, by (first) hour."""
         number = await self._clusters.id_of(cluster)
         rows = await self._database.fetch(_CLUSTER.format(rows=_rows("cluster", step)), number, first, after)
-        return {row["hour"]: int(row["allocated"]) for row in rows}
+        allocated = {row["hour"]: int(row["allocated"]) for row in rows}
+        if namespaces is None:
+            return allocated
+        member = "member" if step == "day" else "namespace"
+        query = CLUSTER_SERIES.format(rows=_rows("namespace", step), member=member)
+        ids = await self._namespace_ids(number, namespaces)
+        found = await self._database.fetch(query, number, first, after, ids)
+        return dict.fromkeys(allocated, 0) | {row["hour"]: int(row["allocated"]) for row in found}
 
     async def of_groups(
         self,
@@ -61,10 +72,11 @@ class UsageSeries:
         by: str,
         key: str,
         groups: Sequence[UsageSum],
+        namespaces: Namespaces = None,
     ) -> dict[GroupKey, dict[int, int]]:
         """Return the same for each of `groups`."""
         names = [group.name for group in groups]
-        params: list[list[str] | str]
+        params: list[list[str] | list[int] | str]
         span = (await self._clusters.id_of(cluster), first, after)
         if by == "namespace":
             query, params = _NAMESPACE, [names]
@@ -73,6 +85,9 @@ class UsageSeries:
         else:
             query, params = _LABEL, [names, by, key]
         table = by if by in ("namespace", "workload") else "label"
+        if table == "label" and namespaces is not None:
+            ids = await self._namespace_ids(span[0], namespaces)
+            table, query, params = "workload", LABEL_SERIES, [ids, by, key, names]
         member = "member" if step == "day" else table
         query = query.format(rows=_rows(table, step), member=member)
         series: dict[GroupKey, dict[int, int]] = {}
@@ -80,6 +95,9 @@ class UsageSeries:
             group = (row["namespace"], row["kind"], row["name"], row["uid"])
             series.setdefault(group, {})[row["hour"]] = int(row["allocated"])
         return series
+
+    async def _namespace_ids(self, number: int, namespaces: frozenset[str]) -> list[int]:
+        return [row["id"] for row in await self._database.fetch(NAMESPACE_IDS, number, namespaces)]
 
 
 def _rows(grouping: str, step: Step) -> str:

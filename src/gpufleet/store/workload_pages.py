@@ -22,6 +22,7 @@ import msgspec
 
 from gpufleet.model.statistics import HoursQuery, WorkloadHoursQuery, WorkloadStatistics
 from gpufleet.store.accounted_clusters import AccountedClusters
+from gpufleet.store.limited_sql import NAMESPACE_IDS
 from gpufleet.store.partitions import first_hour, month_of
 from gpufleet.store.postgres.database import Database
 from gpufleet.store.postgres.jsonb import jsonb
@@ -46,6 +47,7 @@ _IDS = """
 SELECT id FROM workload
 WHERE cluster = $1 AND ($2 = '' OR name = $2) AND ($3 = 0 OR namespace = $3) AND ($4 = 0 OR kind = $4)
     AND ($5::text IS NULL OR {labels} ? $5) AND ($6::jsonb IS NULL OR {labels} @> $6)
+    AND ($7::int[] IS NULL OR namespace = ANY($7))
 """
 _SPAN = "cluster = $1 AND hour BETWEEN $2 AND $3"
 _EARLIEST, _LATEST = first_hour(1970, 1), first_hour(9999, 12) - 1
@@ -87,10 +89,17 @@ class _PageQuery:
         query = self._query
         namespace = await self._namespace_id() if query.namespace else 0
         kind = await self._kind_id() if query.kind else 0
-        if namespace is None or kind is None:
+        visible = await self._visible_ids()
+        if visible is not None and namespace not in (0, *visible):
+            namespace = None  # like one that does not exist
+        if namespace is None or kind is None or visible == []:
             return 0, []
+        if visible is not None and len(visible) == 1:
+            namespace, visible = visible[0], None
         if query.name or query.dimension_key:
-            total, keys = await self._of_workloads(namespace, kind)
+            total, keys = await self._of_workloads(namespace, kind, visible)
+        elif visible and not namespace:
+            total, keys = await self._of_namespaces(visible, kind)
         else:
             total = await self._count(query.first, query.last, namespace, kind)
             if query.offset >= total:
@@ -106,6 +115,13 @@ class _PageQuery:
         found: int | None = await self._connection.fetchval(sql, self._cluster_id, self._query.namespace)
         return found
 
+    async def _visible_ids(self) -> list[int] | None:
+        """Return the namespaces that the caller may see; None for all."""
+        if self._query.namespaces is None:
+            return None
+        rows = await self._connection.fetch(NAMESPACE_IDS, self._cluster_id, self._query.namespaces)
+        return [row["id"] for row in rows]
+
     async def _kind_id(self) -> int | None:
         sql = "SELECT id FROM kind_name WHERE name = $1"
         found: int | None = await self._connection.fetchval(sql, self._query.kind)
@@ -114,14 +130,27 @@ class _PageQuery:
     async def _count(self, first: int, last: int, namespace: int, kind: int) -> int:
         return int(await self._connection.fetchval(_COUNT, self._cluster_id, first, last, namespace, kind))
 
-    async def _of_workloads(self, namespace: int, kind: int) -> tuple[int, Sequence[asyncpg.Record]]:
+    async def _of_namespaces(self, namespaces: list[int], kind: int) -> tuple[int, Sequence[asyncpg.Record]]:
+        """Return the rows of several namespaces."""
+        span = (self._query.first, self._query.last)
+        total = sum([await self._count(*span, namespace, kind) for namespace in namespaces])
+        keys = await self._connection.fetch(
+            f"SELECT hour, workload FROM workload_hour WHERE {_SPAN} AND namespace = ANY($6::int[])"  # noqa: S608
+            f" AND ($7 = 0 OR kind = $7) ORDER BY {_order('utilization + 0', self._query)} LIMIT $4 OFFSET $5",
+            *(*self._span, *self._slice, namespaces, kind),
+        )
+        return total, keys
+
+    async def _of_workloads(
+        self, namespace: int, kind: int, visible: list[int] | None
+    ) -> tuple[int, Sequence[asyncpg.Record]]:
         """Find the workloads by name and label first, then their hours."""
         query = self._query
         key, value = query.dimension_key, query.dimension_value
         rows = await self._connection.fetch(
             _IDS.format(labels="labels" if query.dimension_type == "label" else "annotations"),
             *(self._cluster_id, query.name, namespace, kind),
-            *(key or None, jsonb({key: value}) if value else None),
+            *(key or None, jsonb({key: value}) if value else None, visible),
         )
         ids = [row["id"] for row in rows]
         total = await self._connection.fetchval(

@@ -24,3 +24,4 @@ class Caller:
     workload_uid: str = ""
     """The workload of a workload token, which may only report the training of that workload."""
     namespaces: frozenset[str] | None = None
+    """The only namespaces that the caller may see; None for every namespace."""

@@ -60,12 +60,12 @@ def dashboard_routes(folder: Path = STATIC) -> list[Route]:
         headers = {**_SECURITY, "cache-control": "no-store"}
         page, files = Raw(_NOT_BUILT, "text/html", status=503, headers=headers), {}
 
-    @get("/", hidden=True)
+    @get("/", scope="public", hidden=True)
     async def dashboard() -> Raw:
         """Return the page."""
         return page
 
-    @get("/assets/{name:str}", hidden=True)
+    @get("/assets/{name:str}", scope="public", hidden=True)
     async def asset(name: str) -> Raw:
         """Return a file that the page loads."""
         if name not in files:

@@ -6,6 +6,8 @@ before and after the data, so that data encoded once is reused for every caller.
     clusters      {"code":0,"message":"success","data":…,"traceId":…}
     aggregation   {"code":200,"message":"success","data":…}
     live          {"success":true,"data":…,"message":…,"error":null}
+
+The response to a caller who is limited to namespaces ends in `"scope":{"namespaces":[…]}`.
 """
 
 from collections.abc import Callable
@@ -23,6 +25,12 @@ _TRACE_ID = {"type": "string", "pattern": "^[0-9a-f]{32}$", "description": "The 
 _STATUS = {"type": "integer", "minimum": 400, "maximum": 599, "description": "The HTTP status."}
 _TEXT = {"type": "string"}
 _NULL = {"type": "null"}
+_SCOPE = {
+    "type": "object",
+    "properties": {"namespaces": {"type": "array", "items": {"type": "string"}}},
+    "required": ["namespaces"],
+    "description": "The namespaces that the data is limited to; absent for callers who may see every namespace.",
+}
 
 
 @dataclass(frozen=True)
@@ -50,12 +58,22 @@ def envelope_of(path: str) -> Envelope:
     return LIVE
 
 
+def scoped_tail(tail: bytes, namespaces: frozenset[str]) -> bytes:
+    """Return the bytes after the data with the namespaces that the data is limited to."""
+    return tail[:-1] + b',"scope":' + _encode({"namespaces": sorted(namespaces)}) + b"}"
+
+
 def _reason(status: int) -> str:
     return "Invalid request parameters" if status == HTTPStatus.BAD_REQUEST else HTTPStatus(status).phrase
 
 
 def _object(**properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _success(**properties: Schema) -> Schema:
+    schema = _object(**properties)
+    return {**schema, "properties": {**properties, "scope": _SCOPE}}
 
 
 CLUSTERS = Envelope(
@@ -73,7 +91,7 @@ CLUSTERS = Envelope(
     head=b'{"code":0,"message":"success","data":',
     tail=lambda _message, trace: b',"traceId":"' + trace.encode() + b'"}',
     error=lambda status, message, trace: _encode({"code": status, "message": message, "traceId": trace}),
-    success_schema=lambda data: _object(code={"const": 0}, message=_TEXT, data=data, traceId=_TRACE_ID),
+    success_schema=lambda data: _success(code={"const": 0}, message=_TEXT, data=data, traceId=_TRACE_ID),
     error_schema=_object(code=_STATUS, message=_TEXT, traceId=_TRACE_ID),
 )
 
@@ -86,7 +104,7 @@ AGGREGATION = Envelope(
     error=lambda status, message, _trace: _encode(
         {"code": status, "message": _reason(status), "error": message}
     ),
-    success_schema=lambda data: _object(code={"const": 200}, message=_TEXT, data=data),
+    success_schema=lambda data: _success(code={"const": 200}, message=_TEXT, data=data),
     error_schema=_object(code=_STATUS, message=_TEXT, error=_TEXT),
 )
 
@@ -98,7 +116,7 @@ LIVE = Envelope(
     error=lambda _status, message, _trace: _encode(
         {"success": False, "error": message, "message": None, "data": None}
     ),
-    success_schema=lambda data: _object(
+    success_schema=lambda data: _success(
         success={"const": True}, data=data, message={"type": ["string", "null"]}, error=_NULL
     ),
     error_schema=_object(success={"const": False}, error=_TEXT, message=_NULL, data=_NULL),

@@ -21,9 +21,11 @@ from gpufleet.errors import (
     Unavailable,
 )
 from gpufleet.runtime.logs import get_logger
+from gpufleet.server.auth.scope import namespaces_of
 from gpufleet.server.http.request_context import RequestContext, context_of
 
 _log = get_logger("api")
+_NO_DETAILS = "a dependency of the server failed; the log has the details under this trace id"
 _STATUS = {LimitExceeded: 413, InvalidRequest: 400, NotFound: 404, OperationRefused: 409}
 
 
@@ -40,6 +42,8 @@ async def answer_error(request: Request, error: Exception) -> Response:
 def error_response(context: RequestContext, error: BaseException) -> Response:
     """Return the response for `error`, in the envelope of the request's path."""
     problem = http_error(error)
+    if namespaces_of(context.caller) is not None and _quotes_a_dependency(error):
+        problem = HTTPException(problem.status_code, _NO_DETAILS, problem.headers)
     context.problem = problem.detail
     return Response(
         context.envelope.error(problem.status_code, problem.detail, context.trace),
@@ -47,6 +51,12 @@ def error_response(context: RequestContext, error: BaseException) -> Response:
         headers={"cache-control": "no-store", **(problem.headers or {})},
         media_type="application/json",
     )
+
+
+def _quotes_a_dependency(error: BaseException) -> bool:
+    """Return whether the message may repeat what a dependency answered, such as names in other namespaces."""
+    known = (InvalidRequest, NotFound, OperationRefused)
+    return isinstance(error, GpufleetError) and not isinstance(error, known)
 
 
 def http_error(error: BaseException) -> HTTPException:

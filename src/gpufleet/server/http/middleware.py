@@ -20,6 +20,7 @@ from gpufleet.runtime.logs import get_logger, trace_id
 from gpufleet.server.auth.gate import SAFE_METHODS, BearerGate
 from gpufleet.server.auth.hosts import Hosts
 from gpufleet.server.auth.origins import Origins
+from gpufleet.server.auth.scope import namespaces_of
 from gpufleet.server.http.audit import AuditLog
 from gpufleet.server.http.caller_limit import CallerLimit, Slot
 from gpufleet.server.http.connection import MAX_HEAD_BYTES
@@ -192,6 +193,8 @@ class AdmissionMiddleware:
                 caller = await gate.authenticate(method, path, context.peer, authorization, cookie)
                 if caller is not None:
                     gate.authorize(caller, method, path)
+                if namespaces_of(caller) != namespaces_of(context.caller):
+                    return False  # what the stream may show has changed
             except HTTPException:
                 return False
             except Unavailable:

@@ -33,6 +33,11 @@ _HEADERS = {
         "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
     },
     "Warning": {"description": "Names query parameters that were ignored.", **_TEXT},
+    "X-Gpufleet-Scope": {
+        "description": "The namespaces that the data is limited to, percent-encoded and separated by commas; "
+        "absent for callers who may see every namespace.",
+        **_TEXT,
+    },
     "ETag": {"description": "Send it as If-None-Match to get a 304 while nothing changed.", **_TEXT},
 }
 

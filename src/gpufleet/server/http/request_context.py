@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
+from gpufleet.model.namespaces import Namespaces
 from gpufleet.server.auth.caller import Caller
 from gpufleet.server.http.envelopes import Envelope
 
@@ -32,6 +33,8 @@ class RequestContext:
     caller: Caller | None = None
     still_allowed: Callable[[], Awaitable[bool]] = always_allowed
     """Return whether the caller may still call: a stream outlives the check at its start."""
+    scope: Namespaces = None
+    """The namespaces that the response is limited to; set by a filtered route (see `gpufleet.server.auth.scope`)."""
     needs_content_type: bool = False
     """Whether a change must name its content type (see `gpufleet.server.auth.origins`)."""
     login_error: HTTPException | None = None

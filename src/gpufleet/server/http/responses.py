@@ -19,6 +19,7 @@ from gpufleet.server.http.answers import (
     etag_of,
 )
 from gpufleet.server.http.csv import as_csv, wants_csv
+from gpufleet.server.http.envelopes import scoped_tail
 from gpufleet.server.http.request_context import RequestContext
 
 P = ParamSpec("P")
@@ -41,11 +42,14 @@ async def respond(result: Any, context: RequestContext, *, head: bool = False) -
         rows = await _in_thread_if_large(len(prepared.encoded), as_csv, prepared.encoded)
         if rows is not None:
             return _raw(Raw(rows, "text/csv", headers=extra), context)
-    headers = {**_CACHING, "etag": prepared.etag, **extra}
-    if _is_cached(context, prepared.etag):
+    etag = _scoped(prepared.etag, context)
+    headers = {**_CACHING, "etag": etag, **extra}
+    if _is_cached(context, etag):
         return Response(status_code=304, headers=headers)
     envelope = context.envelope
     tail = envelope.tail(prepared.message, context.trace)
+    if context.scope is not None:
+        tail = scoped_tail(tail, context.scope)
     if prepared is result and _accepts_gzip(context) and len(prepared.encoded) >= GZIP_MIN_BYTES:
         size = 0 if prepared.is_compressed(envelope) else len(prepared.encoded)
         body = (await _in_thread_if_large(size, prepared.gzip, envelope)).close(tail)
@@ -58,11 +62,18 @@ async def respond(result: Any, context: RequestContext, *, head: bool = False) -
 def _raw(raw: Raw, context: RequestContext) -> Response:
     headers = raw.headers
     if raw.status == 200:
-        etag = etag_of(raw.body)
+        etag = _scoped(etag_of(raw.body), context)
         headers = {**_CACHING, "etag": etag, **headers}
         if _is_cached(context, etag):
             return Response(status_code=304, headers=headers)
     return Response(raw.body, raw.status, headers, raw.media_type)
+
+
+def _scoped(etag: str, context: RequestContext) -> str:
+    """Return the entity tag for the caller's scope, which is a part of the response."""
+    if context.scope is None:
+        return etag
+    return etag_of(etag.encode(), ",".join(sorted(context.scope)))
 
 
 def _is_cached(context: RequestContext, etag: str) -> bool:

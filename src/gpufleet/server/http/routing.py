@@ -1,20 +1,20 @@
 """Declare routes: `@get("/api/…")` over a function from typed input to plain data.
 
-    class NodeParams(msgspec.Struct, rename="camel"):
+    class PodParams(msgspec.Struct, rename="camel"):
         page_num: Annotated[int, Meta(ge=1, description="Page number.")] = 1
 
     def cluster_routes(fleet: Fleet) -> list[Route]:
-        @get("/api/clusters/{name:str}/nodes", example=[...])
-        async def nodes(name: str, query: NodeParams) -> list[Node]:
+        @get("/api/clusters/{name:str}/pods", scope="filtered", example=[...])
+        async def pods(name: str, query: PodParams, namespaces: Namespaces) -> list[Pod]:
             \"\"\"The first line becomes the summary in /openapi.json.\"\"\"
-            return fleet.nodes(name, query.page_num)
+            return fleet.pods(name, query.page_num, namespaces)
 
-        return [nodes]
+        return [pods]
 
 Arguments are passed by name: `query` (a struct, see `gpufleet.server.http.query`), `body` (any type that
-msgspec decodes from JSON), `context` (the `RequestContext`), and the path parameters. The result is plain
-data, an `Answer`, a `Prepared`, a `Raw`, or a Starlette response (a stream of events). Raise the errors of
-`gpufleet.errors`.
+msgspec decodes from JSON), `context` (the `RequestContext`), `namespaces` (those that the caller may see, see
+`gpufleet.server.auth.scope`), and the path parameters. The result is plain data, an `Answer`, a `Prepared`, a
+`Raw`, or a Starlette response (a stream of events). Raise the errors of `gpufleet.errors`.
 """
 
 import inspect
@@ -30,6 +30,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from gpufleet.errors import InvalidRequest
+from gpufleet.server.auth.scope import ScopeRule, check_scope, namespaces_of, scope_header
 from gpufleet.server.http.answers import Answer, Prepared, Raw
 from gpufleet.server.http.query import QueryReader, unknown_parameter_warnings
 from gpufleet.server.http.request_context import context_of
@@ -51,6 +52,7 @@ class Route(routing.Route):
         path: str,
         handler: Handler,
         *,
+        scope: ScopeRule | None = None,
         example: Any = None,
         body_example: Any = None,
         media_type: str = "application/json",
@@ -59,6 +61,8 @@ class Route(routing.Route):
     ) -> None:
         hints = typing.get_type_hints(handler, include_extras=True)
         self.method = method
+        self.scope = scope
+        """What a caller who is limited to namespaces may see; None is treated as `unscoped`."""
         self.handler = handler
         self.query: QueryReader[Any] = QueryReader(hints.get("query", NoParams))
         self.body = hints.get("body")
@@ -72,13 +76,16 @@ class Route(routing.Route):
             path, self._answer, methods=[method], name=handler.__name__, include_in_schema=not hidden
         )
         self._arguments = set(inspect.signature(handler).parameters)
-        unknown = self._arguments - {"query", "body", "context", *self.param_convertors}
+        unknown = self._arguments - {"query", "body", "context", "namespaces", *self.param_convertors}
         if unknown:
             raise TypeError(f"{method} {path}: unknown parameters {', '.join(sorted(unknown))}")
+        if (scope == "filtered") != ("namespaces" in self._arguments):
+            raise TypeError(f"{method} {path}: a filtered route, and no other, takes `namespaces`")
         self._decoder = msgspec.json.Decoder(self.body) if self.body is not None else None
 
     async def _answer(self, request: Request) -> Response:
         context = context_of(request.scope)
+        check_scope(self.scope, context.caller)
         arguments: dict[str, Any] = dict(request.path_params)
         query, unknown = self.query.read(request.scope["query_string"])
         if unknown:
@@ -88,6 +95,10 @@ class Route(routing.Route):
             arguments["query"] = query
         if "context" in self._arguments:
             arguments["context"] = context
+        if "namespaces" in self._arguments:
+            arguments["namespaces"] = context.scope = namespaces_of(context.caller)
+            if context.scope is not None:
+                context.response_headers.append(scope_header(context.scope))
         if self.method != "GET":
             _check_content_type(request, needed=context.needs_content_type)
         if self._decoder is not None:
@@ -99,6 +110,7 @@ class Route(routing.Route):
 def get(
     path: str,
     *,
+    scope: ScopeRule | None = None,
     example: Any = None,
     media_type: str = "application/json",
     extra_media_types: tuple[str, ...] = (),
@@ -106,12 +118,13 @@ def get(
 ) -> Callable[[Handler], Route]:
     """Declare the handler of GET and HEAD on `path`. Viewers may call it.
 
-    `extra_media_types` are further media types of the response; a `hidden` route is not in /openapi.json.
+    `scope` is what callers see who are limited to namespaces. `extra_media_types` are further media types of the response; a `hidden` route is not in /openapi.json.
     """
     return lambda handler: Route(
         "GET",
         path,
         handler,
+        scope=scope,
         example=example,
         media_type=media_type,
         extra_media_types=extra_media_types,
@@ -119,9 +132,13 @@ def get(
     )
 
 
-def post(path: str, *, example: Any = None, body_example: Any = None) -> Callable[[Handler], Route]:
+def post(
+    path: str, *, scope: ScopeRule | None = None, example: Any = None, body_example: Any = None
+) -> Callable[[Handler], Route]:
     """Declare the handler of POST on `path`. Operators may call it."""
-    return lambda handler: Route("POST", path, handler, example=example, body_example=body_example)
+    return lambda handler: Route(
+        "POST", path, handler, scope=scope, example=example, body_example=body_example
+    )
 
 
 def _check_content_type(request: Request, *, needed: bool) -> None:

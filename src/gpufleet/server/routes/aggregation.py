@@ -9,6 +9,7 @@ import msgspec
 
 from gpufleet.accounting.current_hour import CurrentHour
 from gpufleet.errors import InvalidRequest, NotFound
+from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.statistics import (
     ClusterStatistics,
     HoursQuery,
@@ -21,6 +22,7 @@ from gpufleet.model.statistics import (
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.aggregation_examples import CLUSTER, LABEL, NAMESPACE, SNAPSHOT, WORKLOAD
 from gpufleet.server.routes.current_rows import Query, with_current
+from gpufleet.server.routes.limited_rows import limited_rows
 from gpufleet.server.routes.params import (
     ClusterParams,
     DimensionKeyParams,
@@ -95,29 +97,30 @@ def aggregation_routes(
 
 
 def _name_routes(store: Store, default: str) -> list[Route]:
-    @get(f"{PREFIX}/clusters", example=["prod"])
+    @get(f"{PREFIX}/clusters", scope="public", example=["prod"])
     async def clusters() -> list[str]:
         """Clusters with statistics."""
         return sorted(await store.accounted.names())
 
-    @get(f"{PREFIX}/namespaces", example=["inference", "ml-training"])
-    async def namespaces(query: TimeRangeParams) -> list[str]:
+    @get(f"{PREFIX}/namespaces", scope="filtered", example=["inference", "ml-training"])
+    async def namespaces(query: TimeRangeParams, namespaces: Namespaces) -> list[str]:
         """Namespaces with statistics."""
         cluster = await cluster_name(store, default, query.cluster)
-        return await store.statistics.namespaces(cluster, *query.hours)
+        found = await store.statistics.namespaces(cluster, *query.hours)
+        return [name for name in found if is_visible(namespaces, name)]
 
-    @get(f"{PREFIX}/dimension-keys", example=["project", "team"])
+    @get(f"{PREFIX}/dimension-keys", scope="public", example=["project", "team"])
     async def dimension_keys(query: DimensionKeyParams) -> list[str]:
-        """Keys of labels or annotations with statistics."""
+        """Keys of labels or annotations with statistics: those in the settings."""
         cluster = await cluster_name(store, default, query.cluster)
         return await store.statistics.dimension_keys(cluster, *query.hours, query.dimension_type)
 
-    @get(f"{PREFIX}/dimension-values", example=["ai-research", "cv-team"])
-    async def dimension_values(query: DimensionValueParams) -> list[str]:
+    @get(f"{PREFIX}/dimension-values", scope="filtered", example=["ai-research", "cv-team"])
+    async def dimension_values(query: DimensionValueParams, namespaces: Namespaces) -> list[str]:
         """Values of one key with statistics."""
         cluster = await cluster_name(store, default, query.cluster)
         return await store.statistics.dimension_values(
-            cluster, *query.hours, query.dimension_type, query.dimension_key
+            cluster, *query.hours, query.dimension_type, query.dimension_key, namespaces
         )
 
     return [clusters, namespaces, dimension_keys, dimension_values]
@@ -138,30 +141,38 @@ def _hour_routes(
         followed = current.get(hours.cluster)
         if not query.include_current or followed is None or not hours.first <= number <= hours.last:
             return hours, NO_ROWS
-        return msgspec.structs.replace(hours, last=number - 1), await followed.rows(hours)
+        rows = limited_rows(await followed.rows(hours), hours.namespaces)
+        return msgspec.structs.replace(hours, last=number - 1), rows
 
-    @get(f"{PREFIX}/cluster/hourly-stats", example=[CLUSTER])
-    async def cluster_hours(query: HourParams) -> list[ClusterStatistics] | Page[ClusterStatistics]:
-        """Hours of a cluster; one page of them if `page` or `page_size` is given."""
-        hours, new = await running(query, await _hours(store, default, currency_of, query))
+    @get(f"{PREFIX}/cluster/hourly-stats", scope="filtered", example=[CLUSTER])
+    async def cluster_hours(
+        query: HourParams, namespaces: Namespaces
+    ) -> list[ClusterStatistics] | Page[ClusterStatistics]:
+        """Hours of a cluster; one page of them if `page` or `page_size` is given.
+
+        For a caller who is limited to namespaces, they count the GPUs that those namespaces held.
+        """
+        hours, new = await running(query, await _hours(store, default, currency_of, query, namespaces))
         rows = await with_current(hours, statistics.cluster_hours, new.cluster)
         return await _answer(query, rows, lambda: statistics.count_cluster_hours(hours), len(new.cluster))
 
-    @get(f"{PREFIX}/namespaces/hourly-stats", example=[NAMESPACE])
+    @get(f"{PREFIX}/namespaces/hourly-stats", scope="filtered", example=[NAMESPACE])
     async def namespace_hours(
-        query: NamespaceHourParams,
+        query: NamespaceHourParams, namespaces: Namespaces
     ) -> list[NamespaceStatistics] | Page[NamespaceStatistics]:
         """Hours of namespaces; one page of them if `page` or `page_size` is given."""
-        hours, new = await running(query, await _hours(store, default, currency_of, query))
+        hours, new = await running(query, await _hours(store, default, currency_of, query, namespaces))
         added = [row for row in new.namespaces if query.namespace in ("", row.namespace)]
         rows = await with_current(hours, lambda h: statistics.namespace_hours(h, query.namespace), added)
         count = partial(statistics.count_namespace_hours, hours, query.namespace)
         return await _answer(query, rows, count, len(added))
 
-    @get(f"{PREFIX}/labels/hourly-stats", example=[LABEL])
-    async def label_hours(query: LabelHourParams) -> list[LabelStatistics] | Page[LabelStatistics]:
+    @get(f"{PREFIX}/labels/hourly-stats", scope="filtered", example=[LABEL])
+    async def label_hours(
+        query: LabelHourParams, namespaces: Namespaces
+    ) -> list[LabelStatistics] | Page[LabelStatistics]:
         """Hours of the values of a label or annotation; one page of them if `page` or `page_size` is given."""
-        hours, new = await running(query, await _hours(store, default, currency_of, query))
+        hours, new = await running(query, await _hours(store, default, currency_of, query, namespaces))
         label = (query.dimension_type, query.dimension_key, query.dimension_value)
         added = [
             row
@@ -171,11 +182,13 @@ def _hour_routes(
         rows = await with_current(hours, lambda h: statistics.label_hours(h, *label), added)
         return await _answer(query, rows, partial(statistics.count_label_hours, hours, *label), len(added))
 
-    @get(f"{PREFIX}/workloads/hourly-stats", example=Page(1, 1, 20, 1, [WORKLOAD]))
-    async def workload_hours(query: WorkloadHourParams) -> Page[WorkloadStatistics]:
+    @get(f"{PREFIX}/workloads/hourly-stats", scope="filtered", example=Page(1, 1, 20, 1, [WORKLOAD]))
+    async def workload_hours(query: WorkloadHourParams, namespaces: Namespaces) -> Page[WorkloadStatistics]:
         """Hours of workloads, always in pages."""
         wanted = WorkloadHoursQuery(
-            **msgspec.structs.asdict(await _hours(store, default, currency_of, query, always_paged=True)),
+            **msgspec.structs.asdict(
+                await _hours(store, default, currency_of, query, namespaces, always_paged=True)
+            ),
             namespace=query.namespace,
             name=query.workload_name,
             kind=query.workload_type,
@@ -201,13 +214,14 @@ def _hour_routes(
 
 
 def _snapshot_routes(store: Store, default: str, now: Callable[[], float]) -> list[Route]:
-    @get(f"{PREFIX}/snapshots/latest", example=SNAPSHOT)
-    async def latest_snapshot(query: ClusterParams) -> Snapshot:
+    @get(f"{PREFIX}/snapshots/latest", scope="filtered", example=SNAPSHOT)
+    async def latest_snapshot(query: ClusterParams, namespaces: Namespaces) -> Snapshot:
         """The newest snapshot, with all workloads."""
-        return await store.snapshots.latest(await cluster_name(store, default, query.cluster), now())
+        cluster = await cluster_name(store, default, query.cluster)
+        return await store.snapshots.latest(cluster, now(), namespaces)
 
-    @get(f"{PREFIX}/snapshots", example=[SNAPSHOT])
-    async def snapshots(query: SnapshotParams) -> list[Snapshot] | Page[Snapshot]:
+    @get(f"{PREFIX}/snapshots", scope="filtered", example=[SNAPSHOT])
+    async def snapshots(query: SnapshotParams, namespaces: Namespaces) -> list[Snapshot] | Page[Snapshot]:
         """Snapshots of a time range, by default of the last 24 hours."""
         cluster = await cluster_name(store, default, query.cluster)
         end = query.end_time.timestamp() if query.end_time else now()
@@ -220,7 +234,10 @@ def _snapshot_routes(store: Store, default: str, now: Callable[[], float]) -> li
         if paged and query.details and size > MAX_DETAILED:
             raise InvalidRequest(f"parameter page_size: with details it takes at most {MAX_DETAILED}")
         limit, offset = (size, (page - 1) * size) if paged else (max_rows + 1, 0)
-        rows = list(await store.snapshots.between(cluster, start, end, limit, offset, details=query.details))
+        found = await store.snapshots.between(
+            cluster, start, end, limit, offset, details=query.details, namespaces=namespaces
+        )
+        rows = list(found)
         if not paged:
             return _bounded(rows, max_rows)
         return page_of(rows, await store.snapshots.count(cluster, start, end), page, size)
@@ -229,7 +246,13 @@ def _snapshot_routes(store: Store, default: str, now: Callable[[], float]) -> li
 
 
 async def _hours(
-    store: Store, default: str, currency_of: CurrencyOf, query: HourParams, *, always_paged: bool = False
+    store: Store,
+    default: str,
+    currency_of: CurrencyOf,
+    query: HourParams,
+    namespaces: Namespaces,
+    *,
+    always_paged: bool = False,
 ) -> HoursQuery:
     size = query.page_size or DEFAULT_PAGE_SIZE
     paged = query.paged or always_paged
@@ -242,6 +265,7 @@ async def _hours(
         offset=((query.page or 1) - 1) * size if paged else 0,
         descending=query.order_direction == "desc",
         currency=currency_of(cluster),
+        namespaces=namespaces,
     )
 
 

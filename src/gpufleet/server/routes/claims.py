@@ -11,6 +11,7 @@ from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Clusters
 from gpufleet.kubernetes.crds.gpu_claim import ClaimPhase, GpuClaim
 from gpufleet.kubernetes.leases import GpuLease
+from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.scheduler.state.claim_requests import gang_size
 from gpufleet.server.claim_view import ClaimView
 from gpufleet.server.http.routing import Route, get
@@ -119,37 +120,44 @@ def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Rou
     def view_of(name: str) -> ClaimView | None:
         return views.get(clusters.synced(name).name)
 
-    @get("/api/claims", example=ClaimPage([_CLAIM], 1))
-    async def list_claims(query: ClaimParams) -> ClaimPage:
+    @get("/api/claims", scope="filtered", example=ClaimPage([_CLAIM], 1))
+    async def list_claims(query: ClaimParams, namespaces: Namespaces) -> ClaimPage:
         """GpuClaims by namespace and name."""
         view = view_of(query.cluster)
         claims = [
             claim
             for claim in (await view.claims() if view else [])
-            if query.namespace in ("", claim.metadata.namespace)
+            if is_visible(namespaces, claim.metadata.namespace)
+            and query.namespace in ("", claim.metadata.namespace)
             and query.phase in (None, claim.status.phase)
             and (query.gang in ("", claim.spec.gang_ref) or (query.gang == "*" and claim.spec.gang_ref))
         ]
         first = (query.page_num - 1) * query.page_size
         return ClaimPage([_claim_row(each) for each in claims[first : first + query.page_size]], len(claims))
 
-    @get("/api/leases", example=LeasePage([_LEASE], 1))
-    async def list_leases(query: LeaseParams) -> LeasePage:
-        """Leases of GPUs with their holders, by node and GPU."""
+    @get("/api/leases", scope="filtered", example=LeasePage([_LEASE], 1))
+    async def list_leases(query: LeaseParams, namespaces: Namespaces) -> LeasePage:
+        """Leases of GPUs with their holders, by node and GPU.
+
+        A caller who is limited to namespaces gets the leases that pods in them hold, without other holders.
+        """
         view = view_of(query.cluster)
-        leases = [lease for lease in (await view.leases() if view else []) if query.node in ("", lease.node)]
+        found = await view.leases(namespaces) if view else []
+        leases = [lease for lease in found if query.node in ("", lease.node)]
         first = (query.page_num - 1) * query.page_size
         return LeasePage([_lease_row(each) for each in leases[first : first + query.page_size]], len(leases))
 
-    @get("/api/claims/{namespace:str}/{name:str}/explain", example=_WHY)
-    async def explain_claim(namespace: str, name: str, query: ClusterParams) -> WhyWaiting:
+    @get("/api/claims/{namespace:str}/{name:str}/explain", scope="filtered", example=_WHY)
+    async def explain_claim(
+        namespace: str, name: str, query: ClusterParams, namespaces: Namespaces
+    ) -> WhyWaiting:
         """Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit."""
         view = view_of(query.cluster)
         if view is None:
             raise NotFound(
                 f"cluster {clusters.get(query.cluster).name} has no GpuClaims: it is not on Kubernetes"
             )
-        why = await view.explain(namespace, name)
+        why = await view.explain(namespace, name, namespaces)
         return WhyWaiting(why.waiting, why.sentence, why.reasons, list(why.remedies))
 
     return [list_claims, list_leases, explain_claim]

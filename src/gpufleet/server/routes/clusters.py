@@ -10,6 +10,7 @@ from msgspec import Meta
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.overview import HotGpu, hottest, overview, utilization_of
 from gpufleet.fleet.workload_summary import Workload
+from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.reading import Quantity, RdmaPorts, StorageUse
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams, PageParams
@@ -136,40 +137,43 @@ class HeatmapParams(ClusterParams, rename="camel"):
 def cluster_routes(clusters: Clusters) -> list[Route]:
     """Return the routes under `/api/clusters`."""
 
-    @get("/api/clusters", example=[ClusterName("prod"), ClusterName("lab")])
+    @get("/api/clusters", scope="public", example=[ClusterName("prod"), ClusterName("lab")])
     async def list_clusters() -> list[ClusterName]:
         """Clusters of this server, the default one first."""
         return [ClusterName(cluster.name) for cluster in clusters]
 
-    @get("/api/clusters/overview", example=_OVERVIEW)
-    async def cluster_overview(query: ClusterParams) -> ClusterOverview:
+    @get("/api/clusters/overview", scope="filtered", example=_OVERVIEW)
+    async def cluster_overview(query: ClusterParams, namespaces: Namespaces) -> ClusterOverview:
         """Nodes by state, allocation, utilization, storage and RDMA of a cluster."""
-        return await _overview(clusters.synced(query.cluster))
+        return await _overview(clusters.synced(query.cluster), namespaces)
 
-    @get("/api/clusters/consumers", example=_CONSUMERS)
-    async def consumers(query: PageParams) -> ConsumerPage:
+    @get("/api/clusters/consumers", scope="filtered", example=_CONSUMERS)
+    async def consumers(query: PageParams, namespaces: Namespaces) -> ConsumerPage:
         """Workloads that hold GPUs, most GPUs first."""
         cluster = clusters.synced(query.cluster)
-        page = cluster.listing.consumers(query.page_num, query.page_size)
+        page = cluster.listing.consumers(query.page_num, query.page_size, namespaces)
         return ConsumerPage([_consumer(cluster, row) for row in page.rows], page.total)
 
-    @get("/api/clusters/gpuHeatmap", example=_HEATMAPS)
-    async def gpu_heatmap(query: HeatmapParams) -> Heatmaps:
+    @get("/api/clusters/gpuHeatmap", scope="filtered", example=_HEATMAPS)
+    async def gpu_heatmap(query: HeatmapParams, namespaces: Namespaces) -> Heatmaps:
         """The GPUs of the whole cluster with the highest power, temperature and utilization."""
         fleet = clusters.synced(query.cluster).fleet
-        power = hottest(fleet, Quantity.POWER, query.top_k)
+        power, temperature, utilization = (
+            hottest(fleet, quantity, query.top_k, namespaces)
+            for quantity in (Quantity.POWER, Quantity.TEMPERATURE, Quantity.UTILIZATION)
+        )
         return Heatmaps(
             power=_heatmap(2, "W", _power_axis(power), 0, power),
-            temperature=_heatmap(3, "℃", 110, 20, hottest(fleet, Quantity.TEMPERATURE, query.top_k)),
-            utilization=_heatmap(1, "%", 100, 0, hottest(fleet, Quantity.UTILIZATION, query.top_k)),
+            temperature=_heatmap(3, "℃", 110, 20, temperature),
+            utilization=_heatmap(1, "%", 100, 0, utilization),
         )
 
     return [list_clusters, cluster_overview, consumers, gpu_heatmap]
 
 
-async def _overview(cluster: Cluster) -> ClusterOverview:
+async def _overview(cluster: Cluster, namespaces: Namespaces) -> ClusterOverview:
     storage, rdma = await asyncio.gather(cluster.metrics.storage(), cluster.metrics.rdma())
-    counts = overview(cluster.fleet)
+    counts = overview(cluster.fleet, namespaces)
     return ClusterOverview(
         total_nodes=counts.nodes,
         healthy_nodes=counts.healthy,

@@ -33,13 +33,13 @@ def debug_routes(metrics: ServerMetrics, counts: Mapping[str, Callable[[], objec
     """Return the routes under /debug; `counts` are sizes of queues and caches to show."""
     profiling = asyncio.Lock()
 
-    @get("/debug/vars", hidden=True)
+    @get("/debug/vars", scope="unscoped", hidden=True)
     async def variables(context: RequestContext) -> Raw:
         """Return memory, tasks, queues and caches of this process, as one JSON object."""
         _require_loopback(context)
         return Raw(msgspec.json.encode(_variables(metrics, counts)), "application/json")
 
-    @get("/debug/pprof/profile", hidden=True)
+    @get("/debug/pprof/profile", scope="unscoped", hidden=True)
     async def pprof_profile(query: ProfileParams, context: RequestContext) -> Raw:
         """Return a profile for `go tool pprof`."""
         _require_loopback(context)

@@ -27,7 +27,7 @@ def docs_routes(document: bytes) -> list[Route]:
 
 
 def _static(path: str, content: Raw) -> Route:
-    @get(path, hidden=True)
+    @get(path, scope="public", hidden=True)
     async def static() -> Raw:
         """Return a file."""
         return content

@@ -2,7 +2,8 @@
 
 Each event is a change of a workload, a node, a GPU's health or a claim. The queue of a client is
 bounded: one that reads too slowly loses the oldest changes and gets an event `lost` with their
-number. A comment every 15 seconds keeps proxies from closing the connection. Streams end when the
+number. A caller who is limited to namespaces gets the changes of workloads in them, and those of nodes and
+GPUs. A comment every 15 seconds keeps proxies from closing the connection. Streams end when the
 server stops, so that they do not delay its shutdown, and when their caller's token is revoked.
 """
 
@@ -17,6 +18,7 @@ from starlette.responses import StreamingResponse
 
 from gpufleet.fleet.changes import Change
 from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.request_context import RequestContext, always_allowed
 from gpufleet.server.http.routing import Route, get
@@ -40,8 +42,10 @@ def event_routes(
     connected = queues if queues is not None else []
     clients: Counter[str] = Counter()
 
-    @get("/api/events", media_type="text/event-stream")
-    async def events(query: ClusterParams, context: RequestContext) -> StreamingResponse:
+    @get("/api/events", scope="filtered", media_type="text/event-stream")
+    async def events(
+        query: ClusterParams, context: RequestContext, namespaces: Namespaces
+    ) -> StreamingResponse:
         """Changes of workloads, nodes, GPU health and claims, as they happen (server-sent events)."""
         cluster = clusters.synced(query.cluster)
         caller = context.caller.name if context.caller else ""
@@ -53,7 +57,9 @@ def event_routes(
             connected.append(queue)
             clients[caller] += 1
             try:
-                async for event in _events(cluster, lifecycle, heartbeat, queue, context.still_allowed):
+                async for event in _events(
+                    cluster, lifecycle, heartbeat, queue, context.still_allowed, namespaces
+                ):
                     yield event
             finally:
                 connected[:] = [each for each in connected if each is not queue]
@@ -74,17 +80,21 @@ async def _events(
     heartbeat: float,
     queue: deque[Change],
     still_allowed: Callable[[], Awaitable[bool]] = always_allowed,
+    namespaces: Namespaces = None,
 ) -> AsyncIterator[bytes]:
     wake = asyncio.Event()
     received = 0
 
     def on_change(change: Change) -> None:
         nonlocal received
+        if not _is_visible(change, namespaces):
+            return
         received += 1
         queue.append(change)
         wake.set()
 
-    replayed = list(cluster.fleet.changes.recent)[-REPLAYED:]
+    recent = [change for change in cluster.fleet.changes.recent if _is_visible(change, namespaces)]
+    replayed = recent[-REPLAYED:]
     unsubscribe = cluster.fleet.changes.subscribe(on_change)
     cancel = lifecycle.when_stopping(wake.set)
     try:
@@ -116,5 +126,11 @@ async def _events(
         unsubscribe()
 
 
+def _is_visible(change: Change, namespaces: Namespaces) -> bool:
+    return change.namespace is None or is_visible(namespaces, change.namespace)
+
+
 def _event(change: Change) -> bytes:
-    return b"event: " + change.subject.encode() + b"\ndata: " + msgspec.json.encode(change) + b"\n\n"
+    data = msgspec.to_builtins(change)
+    del data["namespace"]  # the title has it
+    return b"event: " + change.subject.encode() + b"\ndata: " + msgspec.json.encode(data) + b"\n\n"

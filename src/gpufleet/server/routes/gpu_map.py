@@ -15,6 +15,8 @@ from msgspec import Meta
 
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.node_view import NodeState, NodeView
+from gpufleet.fleet.visibility import held_slots
+from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.node import Health
 from gpufleet.model.reading import Column, Quantity
 from gpufleet.server.http.answers import Prepared
@@ -28,6 +30,8 @@ _QUANTITIES: dict[Name, tuple[Quantity, str]] = {
     "power": (Quantity.POWER, "W"),
     "memory": (Quantity.MEMORY_UTILIZATION, "%"),
 }
+MAX_LIMITED = 32
+"""Maps to keep for callers who are limited to namespaces; one of 100,000 GPUs takes about a megabyte."""
 _ISLAND_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -54,7 +58,7 @@ class GpuMap(msgspec.Struct, rename="camel"):
     indexes: list[int]
     """The index of each GPU on its node."""
     values: list[int | None]
-    """The quantity of each GPU, as a whole number; null without a reading."""
+    """The quantity of each GPU, as a whole number; null without a reading, or if the caller may not see it."""
     marks: str
     """One letter per GPU: f free, h held, x unhealthy or on a node that is not ready, c cordoned and free,
     u of unknown health.
@@ -66,25 +70,31 @@ class GpuMap(msgspec.Struct, rename="camel"):
     """One letter per GPU for its island on the node; - for none."""
 
 
-PreparedMaps = dict[tuple[str, str], tuple[int, Prepared[GpuMap]]]
-"""The map by cluster and quantity, and the version of the fleet that it shows."""
+PreparedMaps = dict[tuple[str, str, Namespaces], tuple[int, Prepared[GpuMap]]]
+"""The map by cluster, quantity and visible namespaces, and the version of the fleet that it shows."""
 
 
 def gpu_map_routes(clusters: Clusters, prepared_answers: PreparedMaps | None = None) -> list[Route]:
     """Return the route of the GPU map; answers for all callers are kept in `prepared_answers`."""
     answers: PreparedMaps = prepared_answers if prepared_answers is not None else {}
+    limited: PreparedMaps = {}
+    """The maps of callers who are limited to namespaces, the oldest first."""
     rows: dict[str, dict[str, _NodeRow]] = {}
 
-    @get("/api/v1/gpu/map", example=_EXAMPLE)
-    async def gpu_map(query: MapParams) -> Prepared[GpuMap]:
+    @get("/api/v1/gpu/map", scope="filtered", example=_EXAMPLE)
+    async def gpu_map(query: MapParams, namespaces: Namespaces) -> Prepared[GpuMap]:
         """One quantity of every GPU in columns, with marks for free, held and unhealthy GPUs."""
         cluster = clusters.synced(query.cluster)
         cluster.fleet.refresh()
-        key, version = (cluster.name, query.quantity), cluster.fleet.version
-        cached = answers.get(key)
+        key, version = (cluster.name, query.quantity, namespaces), cluster.fleet.version
+        prepared = answers if namespaces is None else limited
+        cached = prepared.get(key)
         if cached is None or cached[0] != version:
             nodes = rows[cluster.name] = _node_rows(cluster, rows.get(cluster.name, {}))
-            cached = answers[key] = (version, Prepared.of(_map(cluster, nodes, query.quantity)))
+            prepared.pop(key, None)
+            cached = prepared[key] = (version, Prepared.of(_map(cluster, nodes, query.quantity, namespaces)))
+            if len(limited) > MAX_LIMITED:
+                del limited[next(iter(limited))]
         return cached[1]
 
     return [gpu_map]
@@ -127,9 +137,14 @@ def _node_row(cluster: Cluster, view: NodeView) -> _NodeRow:
     )
 
 
-def _map(cluster: Cluster, nodes: dict[str, _NodeRow], name: Name) -> GpuMap:
+def _map(cluster: Cluster, nodes: dict[str, _NodeRow], name: Name, namespaces: Namespaces) -> GpuMap:
     gpu_columns = cluster.fleet.gpu_columns
     quantity, unit = _QUANTITIES[name]
+    column = gpu_columns.column(quantity)
+    if namespaces is not None:
+        held = held_slots(cluster.fleet, namespaces)
+        all_values, column = column, np.full(len(column), np.nan)
+        column[held] = all_values[held]
     models: dict[str, int] = {}
     model_of = [models.setdefault(node.model, len(models)) for node in nodes.values()]
     slots = [slot for node in nodes.values() for slot in node.slots]
@@ -142,7 +157,7 @@ def _map(cluster: Cluster, nodes: dict[str, _NodeRow], name: Name) -> GpuMap:
         models=list(models),
         model_of=model_of,
         indexes=[index for node in nodes.values() for index in node.indexes],
-        values=_rounded(gpu_columns.column(quantity)[slots]),
+        values=_rounded(column[slots]),
         marks="".join([node.marks for node in nodes.values()]),
         islands="".join([node.islands for node in nodes.values()]),
     )

@@ -15,6 +15,8 @@ import numpy as np
 from msgspec import Meta
 
 from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.visibility import visible_processes, visible_rows
+from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.reading import GpuProcess, Quantity, Readings
 from gpufleet.server.http.answers import Answer, Prepared
 from gpufleet.server.http.routing import Route, get
@@ -85,20 +87,28 @@ def gpu_routes(clusters: Clusters, prepared_answers: PreparedMetrics | None = No
     cache: PreparedMetrics = prepared_answers if prepared_answers is not None else {}
     encoding = asyncio.Lock()
 
-    @get("/api/v1/gpu/metrics", example=[_GPU])
-    async def gpu_metrics(query: GpuParams) -> Prepared[list[GpuMetrics]] | Answer[list[GpuMetrics]]:
-        """The latest reading of every GPU."""
+    @get("/api/v1/gpu/metrics", scope="filtered", example=[_GPU])
+    async def gpu_metrics(
+        query: GpuParams, namespaces: Namespaces
+    ) -> Prepared[list[GpuMetrics]] | Answer[list[GpuMetrics]]:
+        """The latest reading of every GPU.
+
+        A caller who is limited to namespaces gets the readings of the GPUs that pods in them hold, and null for
+        the others.
+        """
         cluster = clusters.synced(query.cluster)
         readings = cluster.fleet.gpu_columns.readings
         success = "GPU metrics retrieved successfully"
         if not readings.gpus:
-            success = f"No GPU metrics: {cluster.metrics.health().empty_reason}"
-        message = _message(success, readings.errors)
-        if query.node or query.namespace or query.workload:
-            rows = _matching_rows(cluster, readings, query)
+            reason = f": {cluster.metrics.health().empty_reason}" if namespaces is None else ""
+            success = f"No GPU metrics{reason}"
+        message = _message(success, readings.errors, namespaces)
+        if namespaces is not None or query.node or query.namespace or query.workload:
+            rows = _matching_rows(cluster, readings, query, namespaces)
+            visible = None if namespaces is None else visible_rows(cluster.fleet, readings, namespaces)
             if len(rows) > FEW_ROWS:
-                return await asyncio.to_thread(_prepared, readings, message, rows)
-            return Answer(_metrics(readings, rows), message)
+                return await asyncio.to_thread(_prepared, readings, message, rows, visible)
+            return Answer(_metrics(readings, rows, visible), message)
         cached = cache.get(cluster.name)
         if cached is None or cached[0] is not readings:
             async with encoding:
@@ -109,42 +119,49 @@ def gpu_routes(clusters: Clusters, prepared_answers: PreparedMetrics | None = No
                     cached = cache[cluster.name] = (readings, prepared)
         return cached[1]
 
-    @get("/api/v1/gpu/processes", example=[_PROCESS])
-    async def gpu_processes(query: ProcessParams) -> Answer[list[GpuProcessRow]]:
+    @get("/api/v1/gpu/processes", scope="filtered", example=[_PROCESS])
+    async def gpu_processes(query: ProcessParams, namespaces: Namespaces) -> Answer[list[GpuProcessRow]]:
         """Processes on the GPUs."""
         cluster = clusters.synced(query.cluster)
         found = await cluster.processes()
-        rows = [_process(row) for row in found.rows if query.node in ("", row.gpu.node)]
+        visible = visible_processes(cluster.fleet, found.rows, namespaces)
+        rows = [_process(row) for row in visible if query.node in ("", row.gpu.node)]
         rows.sort(key=lambda row: (row.node_name, row.gpu_index, row.pid))
-        return Answer(rows, _message("GPU processes retrieved successfully", found.errors))
+        return Answer(rows, _message("GPU processes retrieved successfully", found.errors, namespaces))
 
     return [gpu_metrics, gpu_processes]
 
 
-def _message(success: str, errors: Mapping[str, str]) -> str:
+def _message(success: str, errors: Mapping[str, str], namespaces: Namespaces) -> str:
     if not errors:
         return success
+    if namespaces is not None:  # an error of the metric source may name series of other namespaces
+        return f"{success}, but not everything could be read now ({', '.join(sorted(errors))})"
     details = "; ".join(f"{name}: {error}" for name, error in sorted(errors.items()))
     return f"{success}, but not everything could be read now ({details})"
 
 
-def _prepared(readings: Readings, message: str, rows: Sequence[int]) -> Prepared[list[GpuMetrics]]:
+def _prepared(
+    readings: Readings, message: str, rows: Sequence[int], visible: frozenset[int] | None = None
+) -> Prepared[list[GpuMetrics]]:
     """Encode rows. Safe in a thread, since readings are immutable."""
-    return Prepared.of(_metrics(readings, rows), message)
+    return Prepared.of(_metrics(readings, rows, visible), message)
 
 
-def _matching_rows(cluster: Cluster, readings: Readings, query: GpuParams) -> Sequence[int]:
+def _matching_rows(
+    cluster: Cluster, readings: Readings, query: GpuParams, namespaces: Namespaces
+) -> Sequence[int]:
     if not query.namespace and not query.workload:
-        return readings.rows_of(query.node)
+        return readings.rows_of(query.node) if query.node else range(len(readings))
     return sorted(
         row
-        for node, indices in _held(cluster, query).items()
+        for node, indices in _held(cluster, query, namespaces).items()
         for row in readings.rows_of(node)
         if readings.gpus[row].ref.index in indices
     )
 
 
-def _held(cluster: Cluster, query: GpuParams) -> dict[str, set[int]]:
+def _held(cluster: Cluster, query: GpuParams, namespaces: Namespaces) -> dict[str, set[int]]:
     """Return the GPU indices by node that the namespace or workload of the query holds."""
     fleet = cluster.fleet
     workloads = fleet.workloads()
@@ -154,12 +171,17 @@ def _held(cluster: Cluster, query: GpuParams) -> dict[str, set[int]]:
     held: dict[str, set[int]] = {}
     for workload in workloads.values():
         for pod in workload.counted:
+            if not is_visible(namespaces, pod.namespace):
+                continue
             if query.namespace in ("", pod.namespace) and query.node in ("", pod.node):
                 held.setdefault(pod.node, set()).update(fleet.gpus_of(pod))
     return held
 
 
-def _metrics(readings: Readings, rows: Sequence[int]) -> list[GpuMetrics]:
+def _metrics(
+    readings: Readings, rows: Sequence[int], visible: frozenset[int] | None = None
+) -> list[GpuMetrics]:
+    """Return the rows; only the size of the memory of those that are not `visible`."""
     selected = np.asarray(rows, dtype=np.intp)
     columns = {quantity: values[selected].tolist() for quantity, values in readings.values.items()}
     times = [values[selected].tolist() for values in readings.times.values()]
@@ -188,7 +210,21 @@ def _metrics(readings: Readings, rows: Sequence[int]) -> list[GpuMetrics]:
                 uuid=gpu.uuid,
             )
         )
+        if visible is not None and rows[row] not in visible:
+            metrics[-1] = _without_readings(metrics[-1])
     return metrics
+
+
+def _without_readings(gpu: GpuMetrics) -> GpuMetrics:
+    return msgspec.structs.replace(
+        gpu,
+        utilization=None,
+        memory_used=None,
+        memory_free=None,
+        memory_utilization=None,
+        temperature=None,
+        power=None,
+    )
 
 
 def _value(columns: Mapping[Quantity, list[float]], row: int, quantity: Quantity) -> float | None:

@@ -41,28 +41,31 @@ def health_routes(
     """
     answers = HealthAnswers(dependencies, __version__, simulated, clock)
 
-    @get("/api/healthz", example=_EXAMPLE)
+    @get("/api/healthz", scope="public", example=_EXAMPLE)
     async def healthz(context: RequestContext) -> Prepared[Health]:
         """The health of the service and of each dependency.
 
         The status is 200 while the server can serve: losing a dependency makes it degraded. With a login,
-        callers without a token see the states of the dependencies but not their messages.
+        callers without a token, and those who are limited to namespaces, see the states of the dependencies but
+        not their messages.
         """
-        return answers.current(detailed=public_details or context.caller is not None)
+        caller = context.caller
+        full_login = caller is not None and caller.namespaces is None
+        return answers.current(detailed=public_details or full_login)
 
-    @get("/livez", media_type=_TEXT)
+    @get("/livez", scope="public", media_type=_TEXT)
     async def livez() -> Raw:
         """Liveness: restart the process if this does not answer."""
         return Raw(b"ok\n", _TEXT)
 
-    @get("/readyz", media_type=_TEXT)
+    @get("/readyz", scope="public", media_type=_TEXT)
     async def readyz() -> Raw:
         """Readiness: send traffic while this is 200."""
         if reason := lifecycle.unready:
             raise HTTPException(503, reason, {"retry-after": "1"})
         return Raw(b"ok\n", _TEXT)
 
-    @get("/metrics", media_type=_EXPOSITION)
+    @get("/metrics", scope="unscoped", media_type=_EXPOSITION)
     async def own_metrics() -> Raw:
         """This server's own metrics, for Prometheus to scrape."""
         return Raw(metrics.exposition(), _EXPOSITION)

@@ -9,14 +9,24 @@ from msgspec import Meta
 
 from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.lookup import AllocatedGpu
 from gpufleet.fleet.node_view import NodeView
+from gpufleet.fleet.visibility import held_indices, visible_processes
 from gpufleet.model.gpu_models import accepted_models
 from gpufleet.model.metric_source import check_span
+from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.node import FleetGpu
 from gpufleet.model.reading import GpuRef, Quantity
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams, Model, PageNumber, PageSize
-from gpufleet.server.routes.workload_metrics import Graph, GraphConfig, MetricsParams, Series, encode_points
+from gpufleet.server.routes.workload_metrics import (
+    Graph,
+    GraphConfig,
+    MetricsParams,
+    Series,
+    encode_points,
+    held_series,
+)
 
 _SORT_STATES = ("faulty", "busy", "partial", "idle", "unknown")
 _GRAPHS = (
@@ -70,7 +80,7 @@ class NodePage(msgspec.Struct):
 
 
 class GpuHolder(msgspec.Struct, rename="camel"):
-    """A pod that holds a GPU, and its workload."""
+    """A pod that holds a GPU, and its workload; all names are empty if the caller may not see them."""
 
     pod_namespace: str
     pod_name: str
@@ -122,8 +132,8 @@ class NodeDetail(NodeRow, rename="camel"):
 def node_routes(clusters: Clusters) -> list[Route]:
     """Return the routes under `/api/nodes`."""
 
-    @get("/api/nodes", example=NodePage([_ROW], 1))
-    async def list_nodes(query: NodeParams) -> NodePage:
+    @get("/api/nodes", scope="filtered", example=NodePage([_ROW], 1))
+    async def list_nodes(query: NodeParams, namespaces: Namespaces) -> NodePage:
         """GPU nodes, by default sorted by name."""
         cluster = clusters.synced(query.cluster)
         name, models = query.name.casefold(), accepted_models(query.model)
@@ -135,29 +145,40 @@ def node_routes(clusters: Clusters) -> list[Route]:
             and name in view.node.name.casefold()
             and (not query.model or not models.isdisjoint(view.models))
         ]
+        utilization = _mean_utilization(cluster, namespaces)
         if query.sort != "name":
-            views.sort(key=_sort_key(cluster, query.sort))
+            views.sort(key=_sort_key(utilization, query.sort))
         if query.reverse:
             views.reverse()
         first = (query.page_num - 1) * query.page_size
         page = views[first : first + query.page_size]
-        utilization = _mean_utilization(cluster)
         return NodePage([_row(view, utilization(view)) for view in page], len(views))
 
-    @get("/api/nodes/{name:str}", example=_DETAIL)
-    async def node(name: str, query: ClusterParams) -> NodeDetail:
+    @get("/api/nodes/{name:str}", scope="filtered", example=_DETAIL)
+    async def node(name: str, query: ClusterParams, namespaces: Namespaces) -> NodeDetail:
         """One node with the health, readings, holders and processes of its GPUs."""
         cluster = clusters.synced(query.cluster)
-        return await _detail(cluster, _view(cluster, name))
+        return await _detail(cluster, _view(cluster, name), namespaces)
 
-    @get("/api/nodes/{name:str}/metrics", example=_METRICS)
-    async def node_metrics(name: str, query: MetricsParams) -> dict[str, Graph]:
-        """Utilization, memory, power and temperature of a node's GPUs over time."""
+    @get("/api/nodes/{name:str}/metrics", scope="filtered", example=_METRICS)
+    async def node_metrics(name: str, query: MetricsParams, namespaces: Namespaces) -> dict[str, Graph]:
+        """Utilization, memory, power and temperature of a node's GPUs over time.
+
+        A caller who is limited to namespaces gets the GPUs that pods in them hold, since they hold them.
+        """
         check_span(query.start, query.end, query.step)
         cluster = clusters.synced(query.cluster)
-        gpus = {GpuRef(name, gpu.index) for gpu in _view(cluster, name).gpus}
+        view = _view(cluster, name)
+        gpus = {GpuRef(name, gpu.index) for gpu in view.gpus}
+        held = None if namespaces is None else _held(cluster, view, namespaces)
+
+        async def series(quantity: Quantity, scale: float) -> list[Series]:
+            if held is not None:
+                return await held_series(cluster, held, False, quantity, query, scale)
+            return await _series(cluster, quantity, gpus, query, scale)
+
         return {
-            title: Graph(serial, await _series(cluster, quantity, gpus, query, scale), GraphConfig(unit))
+            title: Graph(serial, await series(quantity, scale), GraphConfig(unit))
             for serial, (title, quantity, scale, unit) in enumerate(_GRAPHS, start=1)
         }
 
@@ -171,22 +192,35 @@ def _view(cluster: Cluster, name: str) -> NodeView:
     return view
 
 
-def _sort_key(cluster: Cluster, order: str) -> Callable[[NodeView], float]:
+def _held(cluster: Cluster, view: NodeView, namespaces: frozenset[str]) -> list[AllocatedGpu]:
+    """Return the GPUs of a node that pods of `namespaces` hold, and since when."""
+    pods = cluster.fleet.ownership.pods
+    return [
+        AllocatedGpu(GpuRef(view.node.name, index), pods[uid].bound, 0.0)
+        for index, uids in view.holders.items()
+        for uid in uids
+        if uid in pods and pods[uid].namespace in namespaces
+    ]
+
+
+def _sort_key(utilization: Callable[[NodeView], float | None], order: str) -> Callable[[NodeView], float]:
     if order == "state":
         return lambda view: _SORT_STATES.index(view.state.value)
     if order == "free":
         return lambda view: view.usable_allocated - view.usable
-    utilization = _mean_utilization(cluster)
     return lambda view: 1.0 if (mean := utilization(view)) is None else -mean
 
 
-def _mean_utilization(cluster: Cluster) -> Callable[[NodeView], float | None]:
-    """Return a function for the mean utilization of a node's GPUs, 0.0 to 1.0."""
+def _mean_utilization(cluster: Cluster, namespaces: Namespaces) -> Callable[[NodeView], float | None]:
+    """Return a function for the mean utilization of a node's visible GPUs, 0.0 to 1.0."""
     gpu_columns = cluster.fleet.gpu_columns
     column = gpu_columns.column(Quantity.UTILIZATION)
 
     def mean(view: NodeView) -> float | None:
-        slots = gpu_columns.slots_of(view.node.name, (gpu.index for gpu in view.gpus))
+        indices = [gpu.index for gpu in view.gpus]
+        if namespaces is not None:
+            indices = held_indices(cluster.fleet, view, namespaces)
+        slots = gpu_columns.slots_of(view.node.name, indices)
         values = [value for value in column[slots].tolist() if value == value]
         return round(sum(values) / len(values) / 100, 4) if values else None
 
@@ -208,25 +242,28 @@ def _row(view: NodeView, utilization: float | None) -> NodeRow:
     )
 
 
-async def _detail(cluster: Cluster, view: NodeView) -> NodeDetail:
-    processes = await cluster.processes()
+async def _detail(cluster: Cluster, view: NodeView, namespaces: Namespaces) -> NodeDetail:
+    processes = visible_processes(cluster.fleet, (await cluster.processes()).rows, namespaces)
     return NodeDetail(
-        **msgspec.structs.asdict(_row(view, _mean_utilization(cluster)(view))),
+        **msgspec.structs.asdict(_row(view, _mean_utilization(cluster, namespaces)(view))),
         labels=view.node.labels,
-        gpus=[_gpu(cluster, view, gpu) for gpu in view.gpus],
+        gpus=[_gpu(cluster, view, gpu, namespaces) for gpu in view.gpus],
         processes=[
             NodeProcess(row.gpu.index, row.pid, row.name, row.user, _scaled(row.gpu_memory_bytes, 1024**2))
-            for row in processes.rows
+            for row in processes
             if row.gpu.node == view.node.name
         ],
     )
 
 
-def _gpu(cluster: Cluster, view: NodeView, gpu: FleetGpu) -> NodeGpu:
-    gpu_columns, ownership = cluster.fleet.gpu_columns, cluster.fleet.ownership
+def _gpu(cluster: Cluster, view: NodeView, gpu: FleetGpu, namespaces: Namespaces) -> NodeGpu:
+    gpu_columns = cluster.fleet.gpu_columns
     slots = gpu_columns.slots_of(view.node.name, [gpu.index])
+    visible = namespaces is None or gpu.index in held_indices(cluster.fleet, view, namespaces)
 
     def reading(quantity: Quantity, unit: float = 1.0) -> float | None:
+        if not visible and quantity is not Quantity.MEMORY_TOTAL:
+            return None
         value = float(gpu_columns.column(quantity)[slots[0]]) if slots else float("nan")
         return _scaled(value if value == value else None, unit)
 
@@ -247,12 +284,21 @@ def _gpu(cluster: Cluster, view: NodeView, gpu: FleetGpu) -> NodeGpu:
         memory_total=reading(Quantity.MEMORY_TOTAL, 1024**3),
         temperature=reading(Quantity.TEMPERATURE),
         power=reading(Quantity.POWER),
-        holders=[
-            GpuHolder(pod.namespace, pod.name, uid, ownership.root_of(uid), pod.share)
-            for uid in view.holders.get(gpu.index, ())
-            if (pod := ownership.pods.get(uid)) is not None
-        ],
+        holders=_holders(cluster, view, gpu, namespaces),
     )
+
+
+def _holders(cluster: Cluster, view: NodeView, gpu: FleetGpu, namespaces: Namespaces) -> list[GpuHolder]:
+    """Return who holds a GPU; pods of other namespaces are one holder without a name."""
+    ownership = cluster.fleet.ownership
+    pods = [ownership.pods[uid] for uid in view.holders.get(gpu.index, ()) if uid in ownership.pods]
+    holders = [
+        GpuHolder(pod.namespace, pod.name, pod.uid, ownership.root_of(pod.uid), pod.share)
+        for pod in pods
+        if is_visible(namespaces, pod.namespace)
+    ]
+    others = [pod.share for pod in pods if not is_visible(namespaces, pod.namespace)]
+    return [*holders, GpuHolder("", "", "", "", sum(others))] if others else holders
 
 
 async def _series(

@@ -23,6 +23,7 @@ from gpufleet.accounting.report import (
 from gpufleet.accounting.report_series import ReportSeries, report_series, step_of
 from gpufleet.errors import InvalidRequest
 from gpufleet.model.hours import GPU_HOUR
+from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.statistics import UsageSum
 from gpufleet.server.http.answers import Raw
 from gpufleet.server.http.csv import as_csv, wants_csv
@@ -108,13 +109,15 @@ def report_routes(
 ) -> list[Route]:
     """Return the routes for reports and for the list of wasteful workloads."""
 
-    @get(f"{PREFIX}/report", example=_REPORT, extra_media_types=("text/csv", "text/html"))
-    async def usage_report(query: ReportParams, context: RequestContext) -> Report | Raw:
+    @get(f"{PREFIX}/report", scope="filtered", example=_REPORT, extra_media_types=("text/csv", "text/html"))
+    async def usage_report(
+        query: ReportParams, context: RequestContext, namespaces: Namespaces
+    ) -> Report | Raw:
         """Usage of each group in a month or other days, and the unallocated rest: JSON, CSV or a printable page."""
         period, grouping = period_of(query.period), grouping_of(query.group_by)
         cluster = await cluster_name(store, default_cluster, query.cluster)
-        totals = await store.usage.totals(cluster, period.first, period.after)
-        groups = await _groups(store, cluster, period.first, period.after, grouping)
+        totals = await store.usage.totals(cluster, period.first, period.after, namespaces)
+        groups = await _groups(store, cluster, period.first, period.after, grouping, namespaces)
         made = report(
             cluster,
             period,
@@ -123,20 +126,22 @@ def report_routes(
             groups,
             query.groups or None,
             currency_of(cluster),
+            limited=namespaces is not None,
         )
         if query.series:
             made = msgspec.structs.replace(
-                made, series=await _series(store, cluster, period, grouping, groups[: query.series])
+                made,
+                series=await _series(store, cluster, period, grouping, groups[: query.series], namespaces),
             )
         format = query.format or _format(context.accept)
         if format == "html":
-            return Raw(render_report(made).encode(), "text/html")
+            return Raw(render_report(made, namespaces).encode(), "text/html")
         if format == "csv":
             return Raw(as_csv(msgspec.json.encode(made.rows)) or b"", "text/csv")
         return made
 
-    @get(f"{PREFIX}/waste", example=Page(1, 1, 20, 1, [_WASTE]))
-    async def waste(query: WasteParams) -> Page[WasteRow]:
+    @get(f"{PREFIX}/waste", scope="filtered", example=Page(1, 1, 20, 1, [_WASTE]))
+    async def waste(query: WasteParams, namespaces: Namespaces) -> Page[WasteRow]:
         """Workloads with idle GPUs, most idle GPU-hours first; counted in whole days."""
         cluster = await cluster_name(store, default_cluster, query.cluster)
         end = query.end_time.timestamp() if query.end_time else now()
@@ -145,28 +150,37 @@ def report_routes(
             raise InvalidRequest(f"start_time must be before end_time, by at most {MAX_DAYS} days")
         first, after = int(start // DAY) * 24, int(end // DAY) * 24 + 24
         offset = (query.page - 1) * query.page_size
-        total, sums = await store.usage.idle_workloads(cluster, first, after, query.page_size, offset)
+        total, sums = await store.usage.idle_workloads(
+            cluster, first, after, query.page_size, offset, namespaces
+        )
         currency = currency_of(cluster) or msgspec.UNSET
         return page_of([_waste_row(each, currency) for each in sums], total, query.page, query.page_size)
 
     return [usage_report, waste]
 
 
-async def _groups(store: Store, cluster: str, first: int, after: int, grouping: Grouping) -> list[UsageSum]:
+async def _groups(
+    store: Store, cluster: str, first: int, after: int, grouping: Grouping, namespaces: Namespaces
+) -> list[UsageSum]:
     if grouping.by == "namespace":
-        return await store.usage.by_namespace(cluster, first, after)
+        return await store.usage.by_namespace(cluster, first, after, namespaces)
     if grouping.by == "workload":
-        return await store.usage.by_workload(cluster, first, after)
-    return await store.usage.by_label(cluster, first, after, grouping.by, grouping.key)
+        return await store.usage.by_workload(cluster, first, after, namespaces)
+    return await store.usage.by_label(cluster, first, after, grouping.by, grouping.key, namespaces)
 
 
 async def _series(
-    store: Store, cluster: str, period: ReportPeriod, grouping: Grouping, groups: list[UsageSum]
+    store: Store,
+    cluster: str,
+    period: ReportPeriod,
+    grouping: Grouping,
+    groups: list[UsageSum],
+    namespaces: Namespaces,
 ) -> ReportSeries:
     step = step_of(period.after - period.first)
     span = (cluster, period.first, period.after, step)
-    total = await store.usage_series.of_cluster(*span)
-    by_group = await store.usage_series.of_groups(*span, grouping.by, grouping.key, groups)
+    total = await store.usage_series.of_cluster(*span, namespaces)
+    by_group = await store.usage_series.of_groups(*span, grouping.by, grouping.key, groups, namespaces)
     return report_series(step, total, groups, by_group)
 
 

@@ -3,6 +3,7 @@
 from html import escape
 
 from gpufleet.accounting.report import Report, ReportRow
+from gpufleet.model.namespaces import Namespaces
 
 _STYLE = """
 body { font: 11pt/1.4 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1a1a1a; }
@@ -16,8 +17,8 @@ thead th { border-bottom: 2px solid #333; } tfoot td { border-top: 2px solid #33
 """
 
 
-def render_report(report: Report) -> str:
-    """Return the report as HTML."""
+def render_report(report: Report, namespaces: Namespaces = None) -> str:
+    """Return the report as HTML; `namespaces` are those that it is limited to."""
     title = f"GPU use of {report.cluster_name}, {report.period}"
     totals = report.totals
     missing = report.hours_in_period - report.hours_accounted
@@ -25,6 +26,8 @@ def render_report(report: Report) -> str:
         f"By {report.group_by}. {report.hours_accounted:.10g} of {report.hours_in_period} hours were observed"
     )
     note += f"; the other {round(missing, 4):.10g} were not." if missing else "."
+    if namespaces is not None:
+        note += f" Limited to namespaces: {', '.join(sorted(namespaces)) or 'none'}."
     cost = f"cost ({report.currency})" if report.currency else "cost"
     rows = "\n".join(_row(row) for row in report.rows)
     return f"""<!doctype html>

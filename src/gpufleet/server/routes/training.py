@@ -19,6 +19,7 @@ from gpufleet.errors import InvalidRequest
 from gpufleet.fleet.clusters import Clusters
 from gpufleet.fleet.lookup import workload_uid
 from gpufleet.fleet.state import Fleet
+from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.reading import TrainingPoint
 from gpufleet.runtime.settings import TrainingSettings
 from gpufleet.server.auth.caller import Caller
@@ -74,11 +75,12 @@ def training_routes(
 
     @post(
         "/api/workloads/{uid:str}/trainingPerformance",
+        scope="filtered",
         example=Stored("abc123", 2),
         body_example=[ReportedRow("loss", 0.0125, 1609459200000, 0)],
     )
     async def report_training(
-        uid: str, query: ClusterParams, body: Rows, context: RequestContext
+        uid: str, query: ClusterParams, body: Rows, context: RequestContext, namespaces: Namespaces
     ) -> Answer[Stored]:
         """Report a batch of training numbers of a workload; the same batch may be sent again.
 
@@ -86,6 +88,8 @@ def training_routes(
         """
         fleet = clusters.synced(query.cluster).fleet
         owner = workload_uid(fleet, uid)
+        if not _is_own(fleet, context.caller, owner):
+            workload_uid(fleet, uid, namespaces)  # NotFound outside the caller's namespaces
         _check_caller(fleet, context.caller, owner)
         points = [_point(number, row, clock() + _DAY) for number, row in enumerate(body)]
         for limit, key, setting in (
@@ -103,10 +107,14 @@ def training_routes(
         await training.append(fleet.cluster, owner, points, limits.max_points)
         return Answer(Stored(owner, len(points)))
 
-    @post("/api/workloads/{uid:str}/reportToken", example=ReportToken("abc123", "gpw_YWJj.c2ln"))
-    async def report_token(uid: str, query: ClusterParams) -> Answer[ReportToken]:
+    @post(
+        "/api/workloads/{uid:str}/reportToken",
+        scope="filtered",
+        example=ReportToken("abc123", "gpw_YWJj.c2ln"),
+    )
+    async def report_token(uid: str, query: ClusterParams, namespaces: Namespaces) -> Answer[ReportToken]:
         """Issue the token with which a workload may report its training (role operator)."""
-        owner = workload_uid(clusters.synced(query.cluster).fleet, uid)
+        owner = workload_uid(clusters.synced(query.cluster).fleet, uid, namespaces)
         return Answer(ReportToken(owner, tokens.issue(owner)), headers={"cache-control": "no-store"})
 
     return [report_training, report_token]
@@ -120,11 +128,17 @@ def _caller_key(context: RequestContext) -> str:
 
 def _check_caller(fleet: Fleet, caller: Caller | None, owner: str) -> None:
     """Raise 403 if a pod or a workload token reports for another workload."""
-    if caller is None or caller.role == "operator" or caller.workload_uid == owner:
-        return
-    if caller.pod_uid and fleet.ownership.root_of(caller.pod_uid) == owner:
+    if caller is None or caller.role == "operator" or _is_own(fleet, caller, owner):
         return
     raise HTTPException(403, f"{caller.name} may report the training of its own workload only")
+
+
+def _is_own(fleet: Fleet, caller: Caller | None, owner: str) -> bool:
+    """Return whether the caller is the workload `owner`, by its token or by that of its pod."""
+    if caller is None:
+        return False
+    own_pod = caller.pod_uid != "" and fleet.ownership.root_of(caller.pod_uid) == owner
+    return own_pod or caller.workload_uid == owner
 
 
 def _point(number: int, row: ReportedRow, latest: float) -> TrainingPoint:

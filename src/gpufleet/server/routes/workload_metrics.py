@@ -24,6 +24,7 @@ from gpufleet.fleet.lookup import (
 )
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.metric_source import check_span
+from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.periods import AllocationPeriod
 from gpufleet.model.reading import Column, GpuRef, GpuSeries, Quantity, TrainingPoint
 from gpufleet.server.http.routing import Route, get
@@ -93,20 +94,20 @@ def workload_metric_routes(
 ) -> list[Route]:
     """Return the routes for the graphs and training numbers of a workload."""
 
-    @get("/api/workloads/{uid:str}/metrics", example=_GRAPHS)
-    async def workload_metrics(uid: str, query: MetricsParams) -> dict[str, Graph]:
+    @get("/api/workloads/{uid:str}/metrics", scope="filtered", example=_GRAPHS)
+    async def workload_metrics(uid: str, query: MetricsParams, namespaces: Namespaces) -> dict[str, Graph]:
         """Utilization, memory and power of a workload's GPUs, and its training speed."""
         check_span(query.start, query.end, query.step)
         cluster = clusters.synced(query.cluster)
-        workload, tree, models = find_workload(cluster.fleet, uid)
+        workload, tree, models = find_workload(cluster.fleet, uid, namespaces)
         held = await _held(cluster, workload, allocation_periods)
         several = len({pod.node for pod in workload.counted}) > 1
         training = await cluster.metrics.training(
             uid, query.start - MODEL_SIZE_LOOKBACK, query.end, controllers(tree)
         )
-        utilization = await _series(cluster, held, several, Quantity.UTILIZATION, query, 100)
-        memory = await _series(cluster, held, several, Quantity.MEMORY_UTILIZATION, query, 100)
-        power = await _series(cluster, held, several, Quantity.POWER, query, 1)
+        utilization = await held_series(cluster, held, several, Quantity.UTILIZATION, query, 100)
+        memory = await held_series(cluster, held, several, Quantity.MEMORY_UTILIZATION, query, 100)
+        power = await held_series(cluster, held, several, Quantity.POWER, query, 1)
         speed = _speed(training, models, query)
         graphs = {
             "GPU Utilization": Graph(1, utilization, GraphConfig("%")),
@@ -118,20 +119,26 @@ def workload_metric_routes(
             graphs["MFU"] = Graph(5, speed["MFU"], GraphConfig("%"))
         return graphs
 
-    @get("/api/workloads/{uid:str}/trainingPerformance", example=[TrainingRow("loss", 0.0125, 1609459200000)])
-    async def training_performance(uid: str, query: TrainingParams) -> list[TrainingRow]:
+    @get(
+        "/api/workloads/{uid:str}/trainingPerformance",
+        scope="filtered",
+        example=[TrainingRow("loss", 0.0125, 1609459200000)],
+    )
+    async def training_performance(
+        uid: str, query: TrainingParams, namespaces: Namespaces
+    ) -> list[TrainingRow]:
         """Training numbers of a workload as flat rows: one line per metric, or the numbers of one `rank`."""
         if query.start > query.end:
             raise InvalidRequest("parameter start: must not be after end")
         cluster = clusters.synced(query.cluster)
-        tree = find_workload(cluster.fleet, uid).tree
+        tree = find_workload(cluster.fleet, uid, namespaces).tree
         points = await cluster.metrics.training(
             uid, query.start / 1000, query.end / 1000, controllers(tree), query.rank
         )
         points = await asyncio.to_thread(select_reporters, points)
         return [TrainingRow(point.metric, point.value, round(point.time * 1000)) for point in points]
 
-    @get("/api/workloads//{rest:path}", hidden=True)
+    @get("/api/workloads//{rest:path}", scope="public", hidden=True)
     async def without_uid(rest: str) -> None:
         """Refuse a path whose uid is empty."""
         raise InvalidRequest("workloadUid is required")
@@ -152,7 +159,7 @@ async def _held(
     return allocated_gpus(cluster.fleet, workload, {**stored, **recent}.values())
 
 
-async def _series(
+async def held_series(
     cluster: Cluster,
     held: Sequence[AllocatedGpu],
     several: bool,
@@ -160,6 +167,7 @@ async def _series(
     query: MetricsParams,
     scale: float,
 ) -> list[Series]:
+    """Return one line per GPU with the points of the time in which it was held."""
     periods: dict[GpuRef, list[AllocatedGpu]] = {}
     for period in held:
         periods.setdefault(period.gpu, []).append(period)

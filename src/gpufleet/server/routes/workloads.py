@@ -13,6 +13,7 @@ from gpufleet.fleet.lookup import find_workload
 from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.gpu_models import UNKNOWN_MODEL
+from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.workload import Status
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams, Model, PageParams
@@ -131,12 +132,12 @@ class WorkloadMetadata(msgspec.Struct):
 def workload_routes(clusters: Clusters) -> list[Route]:
     """Return the routes for lists, details and hierarchies of workloads."""
 
-    @get("/api/workloads", example=_PAGE)
-    async def list_workloads(query: WorkloadParams) -> WorkloadPage:
+    @get("/api/workloads", scope="filtered", example=_PAGE)
+    async def list_workloads(query: WorkloadParams, namespaces: Namespaces) -> WorkloadPage:
         """Workloads that request or requested GPUs, newest first."""
         cluster = clusters.synced(query.cluster)
         filters = Filter(
-            query.name, query.kind, query.namespace, query.status or "", query.source, query.model
+            query.name, query.kind, query.namespace, query.status or "", query.source, query.model, namespaces
         )
         page = cluster.listing.workloads(
             filters,
@@ -147,33 +148,35 @@ def workload_routes(clusters: Clusters) -> list[Route]:
         )
         return WorkloadPage([_row(cluster, workload) for workload in page.rows], page.total)
 
-    @get("/api/workloads/{uid:str}", example=_DETAIL)
-    async def workload(uid: str, query: ClusterParams) -> WorkloadDetail:
+    @get("/api/workloads/{uid:str}", scope="filtered", example=_DETAIL)
+    async def workload(uid: str, query: ClusterParams, namespaces: Namespaces) -> WorkloadDetail:
         """One workload with its pods."""
-        return _detail(find_workload(clusters.synced(query.cluster).fleet, uid))
+        return _detail(find_workload(clusters.synced(query.cluster).fleet, uid, namespaces))
 
-    @get("/api/workloads/{uid:str}/hierarchy", example=_HIERARCHY)
-    async def hierarchy(uid: str, query: ClusterParams) -> HierarchyItem:
+    @get("/api/workloads/{uid:str}/hierarchy", scope="filtered", example=_HIERARCHY)
+    async def hierarchy(uid: str, query: ClusterParams, namespaces: Namespaces) -> HierarchyItem:
         """The objects that a workload controls, down to its pods."""
-        return _item(find_workload(clusters.synced(query.cluster).fleet, uid).tree)
+        return _item(find_workload(clusters.synced(query.cluster).fleet, uid, namespaces).tree)
 
-    @get("/api/workloadMetadata", example=_METADATA)
-    async def workload_metadata(query: ClusterParams) -> WorkloadMetadata:
+    @get("/api/workloadMetadata", scope="filtered", example=_METADATA)
+    async def workload_metadata(query: ClusterParams, namespaces: Namespaces) -> WorkloadMetadata:
         """Namespaces and kinds of all workloads."""
         fleet = clusters.synced(query.cluster).fleet
-        workloads = [*fleet.workloads().values(), *(ended.workload for ended in fleet.ended().values())]
+        ended = [each for each in fleet.ended().values() if is_visible(namespaces, each.workload.namespace)]
+        existing = [each for each in fleet.workloads().values() if is_visible(namespaces, each.namespace)]
+        workloads = [*existing, *(each.workload for each in ended)]
         return WorkloadMetadata(
             sorted({workload.namespace for workload in workloads}),
             sorted({workload.kind for workload in workloads}),
-            _models(fleet),
+            _models(fleet, ended),
         )
 
     return [list_workloads, workload, hierarchy, workload_metadata]
 
 
-def _models(fleet: Fleet) -> list[str]:
+def _models(fleet: Fleet, ended: list[WorkloadRecord]) -> list[str]:
     present = (model for view in fleet.views().values() for model in view.models)
-    past = (model for ended in fleet.ended().values() for model in ended.models)
+    past = (model for each in ended for model in each.models)
     return sorted({*present, *past} - {UNKNOWN_MODEL})
 
 
