@@ -13,6 +13,7 @@ import { WorkloadsPage } from "./pages/workloads";
 import { useResource } from "./state/resource";
 import { hrefOf, link, useRoute, type Route } from "./state/route";
 import { session, useSession } from "./state/session";
+import { limitText } from "./ui/format";
 import { Icon, type IconName } from "./ui/icons";
 import { Empty, Select } from "./ui/components";
 
@@ -159,6 +160,7 @@ function LiveState() {
 }
 
 function Banners() {
+  const { namespaces } = useSession();
   const { data } = useResource<Health>("api/healthz", {}, { every: 15_000 });
   const down = Object.entries(data?.dependencies ?? {}).filter(
     ([, health]) => health.state === "down",
@@ -169,6 +171,12 @@ function Banners() {
         <p class="banner" role="status">
           <Icon name="flask" /> <strong>Simulated fleet.</strong>{" "}
           <span>No real hardware is behind these numbers.</span>
+        </p>
+      )}
+      {namespaces && (
+        <p class="banner" role="status" title={namespaces.join(", ")}>
+          <Icon name="key" /> <strong>{limitText(namespaces)}</strong>{" "}
+          <span>Totals and lists count these only; other GPUs are shown as capacity.</span>
         </p>
       )}
       {down.map(([name, health]) => (

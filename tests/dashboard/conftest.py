@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.server.app import Api, create_app
+from gpufleet.server.auth.caller import Caller
 from gpufleet.server.auth.gate import BearerGate
 from gpufleet.server.auth.tokens import TokenFile, new_token
 from gpufleet.server.dashboard import PUBLIC, PUBLIC_FOLDERS, STATIC, dashboard_routes
@@ -54,13 +55,28 @@ class Site:
         asyncio.run_coroutine_threadsafe(run(), self.loop).result(10)
 
 
+class LimitedGate(BearerGate):
+    """Admits callers with a valid token and limits them to namespaces."""
+
+    namespaces: frozenset[str]
+
+    async def authenticate(
+        self, method: str, path: str, address: str, authorization: bytes | None
+    ) -> Caller | None:
+        caller = await super().authenticate(method, path, address, authorization)
+        return replace(caller, namespaces=self.namespaces) if caller is not None else None
+
+
 class _Thread(threading.Thread):
     """Runs one server until `end`."""
 
-    def __init__(self, url: str, tokens: Path | None = None) -> None:
+    def __init__(
+        self, url: str, tokens: Path | None = None, namespaces: frozenset[str] | None = None
+    ) -> None:
         super().__init__(daemon=True)
         self._url = url
         self._tokens = tokens
+        self._namespaces = namespaces
         self._ready = threading.Event()
         self._site: Site | None = None
         self._error: BaseException | None = None
@@ -80,7 +96,10 @@ class _Thread(threading.Thread):
             lifecycle = Lifecycle()
             gate = None
             if self._tokens:
-                gate = BearerGate(TokenFile(self._tokens), public=PUBLIC, public_folders=PUBLIC_FOLDERS)
+                kind = BearerGate if self._namespaces is None else LimitedGate
+                gate = kind(TokenFile(self._tokens), public=PUBLIC, public_folders=PUBLIC_FOLDERS)
+                if isinstance(gate, LimitedGate):
+                    gate.namespaces = self._namespaces or frozenset()
             routes = live_routes(Clusters([cluster, other]), lifecycle, store)
             api = Api(routes=[*routes, *dashboard_routes()], lifecycle=lifecycle, simulated=True, gate=gate)
             with bind("127.0.0.1", 0) as listening:
@@ -107,10 +126,12 @@ class _Thread(threading.Thread):
         self.join(20)
 
 
-def _site(postgres: Postgres, name: str, tokens: Path | None = None) -> Iterator[Site]:
+def _site(
+    postgres: Postgres, name: str, tokens: Path | None = None, namespaces: frozenset[str] | None = None
+) -> Iterator[Site]:
     template = _in_thread(lambda: _template(postgres))
     _in_thread(lambda: asyncio.run(_execute(postgres, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')))
-    thread = _Thread(postgres.dsn_of(name), tokens)
+    thread = _Thread(postgres.dsn_of(name), tokens, namespaces)
     try:
         yield thread.begin()
     finally:
@@ -156,6 +177,17 @@ def locked_site(browser: Browser, postgres: Postgres, tmp_path: Path) -> Iterato
     token, line = new_token("alice", "viewer")
     (tmp_path / "tokens").write_text(line + "\n")
     for site in _site(postgres, "dashboard_locked", tmp_path / "tokens"):
+        site.token = token
+        yield site
+
+
+@pytest.fixture
+def limited_site(browser: Browser, postgres: Postgres, tmp_path: Path) -> Iterator[Site]:
+    """Run a server that shows two namespaces to the owner of its token."""
+    token, line = new_token("alice", "viewer")
+    (tmp_path / "tokens").write_text(line + "\n")
+    namespaces = frozenset({"research", "vision"})
+    for site in _site(postgres, "dashboard_limited", tmp_path / "tokens", namespaces):
         site.token = token
         yield site
 

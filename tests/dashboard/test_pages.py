@@ -315,6 +315,34 @@ def test_login_with_a_token_and_logout(locked_site: Site, page: Page) -> None:
     assert page.evaluate("localStorage.getItem('gpufleet.token')") is None
 
 
+def test_a_caller_who_is_limited_to_namespaces_sees_their_work_and_all_capacity(
+    limited_site: Site, page: Page
+) -> None:
+    page.goto(limited_site.address)
+    page.get_by_label("Token").fill(limited_site.token)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_text("Limited to namespaces research, vision")).to_be_visible()
+    expect(page.get_by_text("GPUs on")).to_be_visible()
+    fleet = limited_site.cluster.fleet
+    hidden = next(
+        workload
+        for workload in fleet.workloads().values()
+        if workload.counted and workload.namespace not in ("research", "vision")
+    )
+    for path in ("nodes", "workloads", "usage", "scheduling"):
+        page.goto(f"{limited_site.address}#/{path}")
+        expect(page.locator("h1")).to_be_visible()
+        expect(page.get_by_text(hidden.name)).to_have_count(0)
+        expect(page.get_by_text("Limited to namespaces research, vision")).to_be_visible()
+    page.goto(f"{limited_site.address}#/workloads/{hidden.uid}")
+    expect(page.get_by_text("No such workload in this cluster")).to_be_visible()
+    page.goto(f"{limited_site.address}#/nodes/{hidden.counted[0].node}")
+    expect(page.locator(".gpu").first).to_be_visible()
+    expect(page.get_by_text("another namespace").first).to_be_visible()
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_text("Limited to")).to_have_count(0)
+
+
 PATHS = ["", "nodes", f"nodes/{node_name(5)}", "workloads", "workloads/wl-00000", "usage", "scheduling"]
 
 

@@ -23,6 +23,7 @@ interface Envelope {
   data?: unknown;
   message?: string | null;
   error?: string | null;
+  scope?: { namespaces: string[] };
 }
 
 interface Kept {
@@ -121,5 +122,6 @@ async function unwrapped(response: Response): Promise<unknown> {
     const words = sentence || `the server answered ${response.status}`;
     throw new ApiError(response.status, words, response.headers.get("x-trace-id") ?? "");
   }
+  if (body.scope) session.limitTo(body.scope.namespaces);
   return body.data;
 }

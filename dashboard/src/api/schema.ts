@@ -13,7 +13,9 @@ export interface paths {
         };
         /**
          * The health of the service and of each dependency
-         * @description The status is 200 while the server can serve: losing a dependency makes it degraded. With a login, callers without a token see the states of the dependencies but not their messages.
+         * @description The status is 200 while the server can serve: losing a dependency makes it degraded. With a login,
+         *     callers without a token, and those who are limited to namespaces, see the states of the dependencies but
+         *     not their messages.
          */
         get: operations["healthz"];
         put?: never;
@@ -116,7 +118,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Keys of labels or annotations with statistics */
+        /** Keys of labels or annotations with statistics: those in the settings */
         get: operations["dimension_keys"];
         put?: never;
         post?: never;
@@ -150,7 +152,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Hours of a cluster; one page of them if `page` or `page_size` is given */
+        /**
+         * Hours of a cluster; one page of them if `page` or `page_size` is given
+         * @description For a caller who is limited to namespaces, they count the GPUs that those namespaces held.
+         */
         get: operations["cluster_hours"];
         put?: never;
         post?: never;
@@ -477,7 +482,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The latest reading of every GPU */
+        /**
+         * The latest reading of every GPU
+         * @description A caller who is limited to namespaces gets the readings of the GPUs that pods in them hold, and null for
+         *     the others.
+         */
         get: operations["gpu_metrics"];
         put?: never;
         post?: never;
@@ -562,7 +571,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Utilization, memory, power and temperature of a node's GPUs over time */
+        /**
+         * Utilization, memory, power and temperature of a node's GPUs over time
+         * @description A caller who is limited to namespaces gets the GPUs that pods in them hold, since they hold them.
+         */
         get: operations["node_metrics"];
         put?: never;
         post?: never;
@@ -613,7 +625,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Leases of GPUs with their holders, by node and GPU */
+        /**
+         * Leases of GPUs with their holders, by node and GPU
+         * @description A caller who is limited to namespaces gets the leases that pods in them hold, without other holders.
+         */
         get: operations["list_leases"];
         put?: never;
         post?: never;
@@ -1382,7 +1397,7 @@ export interface components {
         };
         /**
          * GpuHolder
-         * @description A pod that holds a GPU, and its workload.
+         * @description A pod that holds a GPU, and its workload; all names are empty if the caller may not see them.
          */
         GpuHolder: {
             podNamespace: string;
@@ -1569,6 +1584,8 @@ export interface components {
         "X-Trace-Id": string;
         /** @description Names query parameters that were ignored. */
         Warning: string;
+        /** @description The namespaces that the data is limited to, percent-encoded and separated by commas; absent for callers who may see every namespace. */
+        "X-Gpufleet-Scope": string;
         /** @description Send it as If-None-Match to get a 304 while nothing changed. */
         ETag: string;
     };
@@ -1590,6 +1607,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1627,6 +1645,10 @@ export interface operations {
                         data: components["schemas"]["Health"];
                         message: string | null;
                         error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -1661,6 +1683,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1699,6 +1722,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1737,6 +1761,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1775,6 +1800,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1793,6 +1819,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: string[];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -1834,6 +1864,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1853,6 +1884,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: string[];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -1896,6 +1931,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1915,6 +1951,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: string[];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -1960,6 +2000,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1979,6 +2020,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: string[];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2028,6 +2073,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2069,6 +2115,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["ClusterStatistics"][] | components["schemas"]["Page_ClusterStatistics_"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2120,6 +2170,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2161,6 +2212,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["NamespaceStatistics"][] | components["schemas"]["Page_NamespaceStatistics_"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2216,6 +2271,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2258,6 +2314,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["LabelStatistics"][] | components["schemas"]["Page_LabelStatistics_"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2321,6 +2381,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2385,6 +2446,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Page_WorkloadStatistics_"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2422,6 +2487,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2470,6 +2536,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Snapshot"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2517,6 +2587,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2567,6 +2638,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Snapshot"][] | components["schemas"]["Page_Snapshot_"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2614,6 +2689,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2692,6 +2768,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Report"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                     "text/csv": string;
                     "text/html": string;
@@ -2739,6 +2819,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2774,6 +2855,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Page_WasteRow_"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2808,6 +2893,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2834,6 +2920,10 @@ export interface operations {
                         data: components["schemas"]["ClusterName"][];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2871,6 +2961,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2916,6 +3007,10 @@ export interface operations {
                         data: components["schemas"]["ClusterOverview"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2957,6 +3052,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2992,6 +3088,10 @@ export interface operations {
                         data: components["schemas"]["ConsumerPage"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3031,6 +3131,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3093,6 +3194,10 @@ export interface operations {
                         data: components["schemas"]["Heatmaps"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3152,6 +3257,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3193,6 +3299,10 @@ export interface operations {
                         data: components["schemas"]["WorkloadPage"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3232,6 +3342,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3278,6 +3389,10 @@ export interface operations {
                         data: components["schemas"]["WorkloadDetail"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3317,6 +3432,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3350,6 +3466,10 @@ export interface operations {
                         data: components["schemas"]["HierarchyItem"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3387,6 +3507,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3418,6 +3539,10 @@ export interface operations {
                         data: components["schemas"]["WorkloadMetadata"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3463,6 +3588,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3570,6 +3696,10 @@ export interface operations {
                         };
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3615,6 +3745,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3640,6 +3771,10 @@ export interface operations {
                         data: components["schemas"]["TrainingRow"][];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3693,6 +3828,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3715,6 +3851,10 @@ export interface operations {
                         data: components["schemas"]["Stored"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3749,6 +3889,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3771,6 +3912,10 @@ export interface operations {
                         data: components["schemas"]["ReportToken"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3807,6 +3952,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3840,6 +3986,10 @@ export interface operations {
                         data: components["schemas"]["GpuMetrics"][];
                         message: string | null;
                         error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3879,6 +4029,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3910,6 +4061,10 @@ export interface operations {
                         data: components["schemas"]["GpuProcessRow"][];
                         message: string | null;
                         error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3949,6 +4104,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3998,6 +4154,10 @@ export interface operations {
                         data: components["schemas"]["GpuMap"];
                         message: string | null;
                         error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -4049,6 +4209,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4084,6 +4245,10 @@ export interface operations {
                         data: components["schemas"]["NodePage"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -4123,6 +4288,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4194,6 +4360,10 @@ export interface operations {
                         data: components["schemas"]["NodeDetail"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -4239,6 +4409,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4278,6 +4449,10 @@ export interface operations {
                         };
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -4315,6 +4490,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4366,6 +4542,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4421,6 +4598,10 @@ export interface operations {
                         data: components["schemas"]["ClaimPage"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -4464,6 +4645,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4504,6 +4686,10 @@ export interface operations {
                         data: components["schemas"]["LeasePage"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -4544,6 +4730,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4572,6 +4759,10 @@ export interface operations {
                         data: components["schemas"]["WhyWaiting"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };

@@ -29,6 +29,8 @@ class Session {
   zone: Zone = remembered("gpufleet.zone") === "UTC" ? "UTC" : "local";
   /** The reason for the login form; null while no login is needed. */
   loginReason: string | null = null;
+  /** The namespaces that the server limits this caller to; null while it shows every namespace. */
+  namespaces: string[] | null = null;
   private listeners = new Set<() => void>();
 
   listen(listener: () => void): () => void {
@@ -48,8 +50,15 @@ class Session {
     }
   }
 
+  limitTo(namespaces: string[]): void {
+    if (this.namespaces?.join("\n") === namespaces.join("\n")) return;
+    this.namespaces = namespaces;
+    this.notify();
+  }
+
   login(token: string): void {
     this.token = token.trim();
+    this.namespaces = null;
     this.loginReason = null;
     remember("gpufleet.token", this.token);
     this.notify();
@@ -57,6 +66,7 @@ class Session {
 
   logout(): void {
     this.token = "";
+    this.namespaces = null;
     this.loginReason = "";
     remember("gpufleet.token", "");
     this.notify();
