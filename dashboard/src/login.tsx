@@ -6,6 +6,7 @@ import type { Me } from "./api/types";
 import icon from "./icon.svg";
 import { useResource } from "./state/resource";
 import { session } from "./state/session";
+import { limitText } from "./ui/format";
 import { Icon } from "./ui/icons";
 
 export function Login(props: { reason: string }) {
@@ -98,9 +99,9 @@ export function LimitedView() {
   const { data } = useResource<Me>("auth/me");
   if (!data?.namespaces) return null;
   return (
-    <p class="banner limited" role="status">
-      <Icon name="key" /> <strong>Limited view.</strong>{" "}
-      <span>You see these namespaces only: {data.namespaces.join(", ")}.</span>
+    <p class="banner limited" role="status" title={data.namespaces.join(", ")}>
+      <Icon name="key" /> <strong>{limitText(data.namespaces)}.</strong>{" "}
+      <span>Totals and lists count these only; other GPUs are shown as capacity.</span>
     </p>
   );
 }

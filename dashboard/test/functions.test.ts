@@ -11,7 +11,7 @@ import { byFree, fittingNodes, capacityOf } from "../src/pages/capacity";
 import { formatDays, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
 import { hrefOf, parseRoute } from "../src/state/route";
 import { parseSort, sorted } from "../src/state/sort";
-import { moment, short, shortModel, span } from "../src/ui/format";
+import { limitText, moment, short, shortModel, span } from "../src/ui/format";
 
 describe("the map", () => {
   test("finds every GPU at its position", () => {
@@ -305,4 +305,11 @@ test("isolated values are found, to be drawn as dots", () => {
   expect(alone([1])).toEqual([0]);
   expect(alone([null, 2, null, 3, 4, null, 5])).toEqual([1, 6]);
   expect(alone([1, 2, 3])).toEqual([]);
+});
+
+test("a limit names the first namespaces and counts the others", () => {
+  expect(limitText([])).toBe("Limited to no namespace");
+  expect(limitText(["a"])).toBe("Limited to namespace a");
+  expect(limitText(["a", "b"])).toBe("Limited to namespaces a, b");
+  expect(limitText(["a", "b", "c"], 2)).toBe("Limited to namespaces a, b and 1 more");
 });

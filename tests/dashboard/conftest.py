@@ -217,6 +217,16 @@ def oidc_site(browser: Browser, postgres: Postgres, _provider: Provider) -> Iter
 
 
 @pytest.fixture
+def limited_site(browser: Browser, postgres: Postgres, tmp_path: Path) -> Iterator[Site]:
+    """Run a server that shows two namespaces to the owner of its token."""
+    token, line = new_token("alice", "viewer", ["research", "vision"])
+    (tmp_path / "tokens").write_text(line + "\n")
+    for site in _site(postgres, "dashboard_limited", tmp_path / "tokens"):
+        site.token = token
+        yield site
+
+
+@pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     opened = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="dark")
     opened.set_default_timeout(15_000)

@@ -327,7 +327,7 @@ def test_sign_in_at_the_identity_provider_and_sign_out(
     expect(page.get_by_role("heading", level=1)).to_have_text("Nodes")
     expect(page.locator(".live")).to_contain_text("Live")
     expect(page.locator(".account")).to_have_text("alice@example.com")
-    expect(page.get_by_text("Limited view.")).to_have_count(0)
+    expect(page.get_by_text("Limited to")).to_have_count(0)
     assert page.evaluate("document.cookie") == "", "scripts can't read the session"
     assert serious_violations(page) == []
     page.reload()
@@ -349,7 +349,7 @@ def test_a_sign_in_replaces_an_old_token_and_a_limited_view_says_so(
     expect(page.get_by_text("the token is not valid")).to_be_visible()
     page.get_by_role("link", name="Sign in").click()
     page.get_by_role("link", name="Sign in as Alice").click()
-    expect(page.get_by_text("You see these namespaces only: nlp, nlp-dev.")).to_be_visible()
+    expect(page.get_by_text("Limited to namespaces nlp, nlp-dev.")).to_be_visible()
 
 
 def test_a_person_without_permission_sees_why(oidc_site: Site, provider: Provider, page: Page) -> None:
@@ -360,6 +360,34 @@ def test_a_person_without_permission_sees_why(oidc_site: Site, provider: Provide
     expect(page.get_by_text("alice@example.com has no permission here")).to_be_visible()
     page.get_by_role("link", name="Back to gpufleet").click()
     expect(page.get_by_role("link", name="Sign in")).to_be_visible()
+
+
+def test_a_caller_who_is_limited_to_namespaces_sees_their_work_and_all_capacity(
+    limited_site: Site, page: Page
+) -> None:
+    page.goto(limited_site.address)
+    page.get_by_label("Token").fill(limited_site.token)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_text("Limited to namespaces research, vision")).to_be_visible()
+    expect(page.get_by_text("GPUs on")).to_be_visible()
+    fleet = limited_site.cluster.fleet
+    hidden = next(
+        workload
+        for workload in fleet.workloads().values()
+        if workload.counted and workload.namespace not in ("research", "vision")
+    )
+    for path in ("nodes", "workloads", "usage", "scheduling"):
+        page.goto(f"{limited_site.address}#/{path}")
+        expect(page.locator("h1")).to_be_visible()
+        expect(page.get_by_text(hidden.name)).to_have_count(0)
+        expect(page.get_by_text("Limited to namespaces research, vision")).to_be_visible()
+    page.goto(f"{limited_site.address}#/workloads/{hidden.uid}")
+    expect(page.get_by_text("No such workload in this cluster")).to_be_visible()
+    page.goto(f"{limited_site.address}#/nodes/{hidden.counted[0].node}")
+    expect(page.locator(".gpu").first).to_be_visible()
+    expect(page.get_by_text("another namespace").first).to_be_visible()
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_text("Limited to")).to_have_count(0)
 
 
 PATHS = ["", "nodes", f"nodes/{node_name(5)}", "workloads", "workloads/wl-00000", "usage", "scheduling"]

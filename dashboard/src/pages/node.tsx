@@ -158,18 +158,27 @@ function Gpu(props: { gpu: NodeGpu; chosen: boolean; unnamed: string }) {
         </p>
       )}
       {(gpu.holders ?? []).map((holder) => (
-        <a
-          class="gpu-holder"
-          key={holder.podUid}
-          href={link(["workloads", holder.workloadUid])}
-          title={`${holder.podNamespace}/${holder.podName}`}
-        >
-          {holder.podName}
-          {holder.share < 1 && <span class="muted"> {percent(holder.share)}</span>}
-        </a>
+        <Holder key={holder.podUid} holder={holder} />
       ))}
       {!gpu.holders?.length && <span class="gpu-holder muted">{props.unnamed}</span>}
     </div>
+  );
+}
+
+/** A pod that holds a GPU. One of a namespace that the caller may not see has no name. */
+function Holder(props: { holder: NonNullable<NodeGpu["holders"]>[number] }) {
+  const { holder } = props;
+  const share = holder.share < 1 && <span class="muted"> {percent(holder.share)}</span>;
+  if (!holder.podUid) return <span class="gpu-holder muted">another namespace{share}</span>;
+  return (
+    <a
+      class="gpu-holder"
+      href={link(["workloads", holder.workloadUid])}
+      title={`${holder.podNamespace}/${holder.podName}`}
+    >
+      {holder.podName}
+      {share}
+    </a>
   );
 }
 

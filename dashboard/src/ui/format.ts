@@ -102,3 +102,11 @@ export function bothZones(at: number): string {
 export function shortModel(model: string): string {
   return model.replace(/[_-]/g, " ").replace(/^(NVIDIA|AMD Instinct|AMD|Intel)\s+/i, "") || NONE;
 }
+
+/** Return which namespaces the data is limited to: "Limited to namespaces a, b". */
+export function limitText(namespaces: string[], shown = 5): string {
+  if (!namespaces.length) return "Limited to no namespace";
+  const more = namespaces.length > shown ? ` and ${namespaces.length - shown} more` : "";
+  const words = namespaces.length === 1 ? "namespace" : "namespaces";
+  return `Limited to ${words} ${namespaces.slice(0, shown).join(", ")}${more}`;
+}

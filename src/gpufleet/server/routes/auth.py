@@ -57,7 +57,7 @@ def auth_routes(*, login: bool, sign_in: SignIn | None) -> list[Route]:
     """Return the routes for the login."""
     way: SignInWay = "oidc" if sign_in is not None else "token" if login else "none"
 
-    @get(ME, example=Me("alice@example.com", "viewer", ["nlp"], "session", "oidc"))
+    @get(ME, scope="public", example=Me("alice@example.com", "viewer", ["nlp"], "session", "oidc"))
     async def me(context: RequestContext) -> Answer[Me]:
         """The caller, its role and its namespaces. Answers callers without a login too."""
         caller = context.caller
@@ -71,7 +71,7 @@ def auth_routes(*, login: bool, sign_in: SignIn | None) -> list[Route]:
 
 
 def _sign_in_routes(sign_in: SignIn) -> list[Route]:
-    @get(LOGIN, hidden=True)
+    @get(LOGIN, scope="public", hidden=True)
     async def begin(query: LoginParams) -> Response:
         """Send the browser to the identity provider."""
         try:
@@ -80,7 +80,7 @@ def _sign_in_routes(sign_in: SignIn) -> list[Route]:
             return _problem(503, f"the identity provider can't be used: {error}", sign_in)
         return _redirect(location, cookie)
 
-    @get(CALLBACK, hidden=True)
+    @get(CALLBACK, scope="public", hidden=True)
     async def callback(query: CallbackParams, context: RequestContext) -> Response:
         """Begin a session with the answer of the identity provider."""
         context.signed_in = True
@@ -100,7 +100,7 @@ def _sign_in_routes(sign_in: SignIn) -> list[Route]:
         context.caller = Caller(done.identity.name, "viewer", "session")  # for the log
         return _redirect(done.page, *done.cookies)
 
-    @post(LOGOUT)
+    @post(LOGOUT, scope="public")
     async def end() -> Response:
         """End the session of the page."""
         return _with_cookies(
