@@ -48,6 +48,7 @@ class Cluster:
     ) -> None:
         self.binaries = binaries
         self.directory = Path(tempfile.mkdtemp(prefix="gpufleet-e2e-")).resolve()
+        self.directory.chmod(0o711)  # PostgreSQL's user must reach the databases of tests in it
         self._guard = Guard(self.directory)
         self._scheduler_configuration = dict(scheduler or {})
         self._node_lifecycle = node_lifecycle

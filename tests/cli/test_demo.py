@@ -118,8 +118,11 @@ class Shared(NamedTuple):
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Shared]:
-    with tempfile.TemporaryDirectory(prefix="gpufleet-data-") as name, playing(Path(name)) as started:
-        yield Shared(*started, Path(name))
+    with tempfile.TemporaryDirectory(prefix="gpufleet-data-") as name:
+        data = Path(name)
+        data.chmod(0o711)  # PostgreSQL's user must reach the database in it
+        with playing(data) as started:
+            yield Shared(*started, data)
 
 
 def test_slurm_jobs_and_containers_are_followed_like_any_others(shared: Shared) -> None:
