@@ -186,7 +186,7 @@ RIGHTS: list[tuple[str, list[str], list[str]]] = [
             "list rayjobs.ray.io",
             "list leases in default",
             "create tokenreviews",
-            "create subjectaccessreviews",
+            "create subjectaccessreviews.authorization.k8s.io",
         ],
         ["get secrets", "patch pods", "delete jobs.batch", "patch gpuclaims", "list leases"],
     ),

@@ -26,8 +26,8 @@ from gpufleet.server.auth.gate import BearerGate
 from gpufleet.server.auth.oidc import provider as provider_module
 from gpufleet.server.auth.oidc.sessions import Sessions, SignedCookies, session_key
 from gpufleet.server.auth.oidc.sign_in import SignIn
-from gpufleet.server.auth.oidc.tokens import IdentityTokens
-from gpufleet.server.auth.permissions import GroupPermissions
+from gpufleet.server.auth.oidc.tokens import Identity, IdentityTokens
+from gpufleet.server.auth.permissions import GroupPermissions, LoginRefused
 from gpufleet.server.wiring.components import Components
 from gpufleet.server.wiring.login import open_identity_provider
 
@@ -296,6 +296,18 @@ async def test_a_session_ends_after_its_lifetime(site: Site) -> None:
     site.time.now += 2
     over = await site.http.get(READ)
     assert (over.status_code, over.json()["message"]) == (401, "the session is over; sign in again")
+
+
+def test_only_groups_with_a_permission_are_in_a_session_and_too_many_are_refused() -> None:
+    names = [f"{number:036}" for number in range(200)]
+    cookies = SignedCookies(b"k" * 32, secure=True)
+    for permissions, is_refused in ((GROUPS, False), (GroupPermissions(viewers=frozenset(names)), True)):
+        sessions = Sessions(cookies, OidcSettings(redirect_url=f"{HOME}auth/callback"), permissions)
+        if is_refused:
+            with pytest.raises(LoginRefused, match="too many for a cookie"):
+                sessions.begin(Identity("alice", (*names, "staff")))
+        else:
+            assert len(sessions.begin(Identity("alice", (*names, "staff")))) < 400
 
 
 async def test_only_this_server_makes_sessions(site: Site) -> None:

@@ -28,6 +28,8 @@ from gpufleet.server.auth.permissions import GroupPermissions, LoginRefused
 SIGN_IN_SECONDS = 600
 _SESSION, SIGN_IN = "gpufleet-session", "gpufleet-sign-in"
 _KEY_BYTES = 32
+_MAX_COOKIE = 4000
+"""Browsers drop larger cookies silently."""
 
 
 class SignedCookies:
@@ -88,7 +90,11 @@ class Sessions:
         """Return the `Set-Cookie` header of a new session."""
         # Only the groups with a permission: people may have hundreds, and a cookie has 4 KiB.
         groups = sorted(self._groups.known_groups.intersection(identity.groups))
-        return self._cookies.set(_SESSION, {"name": identity.name, "groups": groups}, self._lifetime)
+        cookie = self._cookies.set(_SESSION, {"name": identity.name, "groups": groups}, self._lifetime)
+        if len(cookie) > _MAX_COOKIE:
+            sentence = f"{len(groups)} of your groups have a permission here, too many for a cookie; use fewer groups"
+            raise LoginRefused(403, sentence, who=identity.name)
+        return cookie
 
     def end(self) -> str:
         """Return the `Set-Cookie` header that ends a session in the browser."""
