@@ -12,6 +12,8 @@ from gpufleet.server.auth.gate import BearerGate
 from gpufleet.server.auth.permissions import LoginRefused, Permission
 from gpufleet.server.auth.token_review import ReviewedTokens
 from gpufleet.server.auth.tokens import TokenFile, new_token, parse
+from gpufleet.server.http.request_context import RequestContext
+from gpufleet.server.http.routing import get
 
 VIEWER, OPERATOR = "gpf_viewer-token", "gpf_operator-token"
 
@@ -36,7 +38,8 @@ class Kubernetes:
         if self.down:
             raise KubernetesUnavailable("the Kubernetes API does not answer")
         names = ("alice", "bob", "carol", "dave")
-        return TokenOwner(token, pod_uid="p1" if token == "dave" else "") if token in names else None
+        pods = {"dave": "p1", "alice": "p2"}
+        return TokenOwner(token, pod_uid=pods.get(token, "")) if token in names else None
 
 
 class Permissions:
@@ -44,10 +47,14 @@ class Permissions:
 
     def __init__(self) -> None:
         self.requests = 0
+        self.namespaces_of_carol = frozenset({"nlp"})
+
+    async def is_operator(self, owner: TokenOwner) -> bool:
+        return owner.user == "alice"
 
     async def of(self, owner: TokenOwner) -> Permission | None:
         self.requests += 1
-        carol = Permission("viewer", frozenset({"nlp"}))
+        carol = Permission("viewer", self.namespaces_of_carol)
         everywhere = {"alice": Permission("operator"), "bob": Permission("viewer")}
         return {**everywhere, "carol": carol}.get(owner.user)
 
@@ -158,7 +165,10 @@ async def test_a_pod_without_permission_reports_training_and_nothing_else() -> N
     report = "/api/workloads/job/trainingPerformance"
     caller = await gate.authenticate("POST", report, "::1", b"Bearer dave")
     assert caller is not None
-    assert (caller.name, caller.pod_uid, permissions.requests) == ("dave", "p1", 0)
+    assert (caller.name, caller.role, caller.pod_uid, permissions.requests) == ("dave", "viewer", "p1", 0)
+    operator = await gate.authenticate("POST", report, "::1", b"Bearer alice")
+    assert operator is not None
+    assert operator.role == "operator", "it may report for other workloads"
     for method, path in (("GET", report), ("POST", "/api/workloads/job/reportToken")):
         with pytest.raises(LoginRefused, match="bind dave"):
             await gate.authenticate(method, path, "::1", b"Bearer dave")
@@ -266,3 +276,23 @@ async def test_me_says_who_the_caller_is_and_how_to_log_in(client: Client) -> No
     assert {each["signIn"] for each in known} == {"token"}
     async with client() as http:
         assert (await http.get("/auth/me")).json()["data"]["signIn"] == "none"
+
+
+async def test_a_stream_may_not_go_on_with_other_namespaces(client: Client) -> None:
+    clock, permissions = Clock(), Permissions()
+    gate = BearerGate(reviews=ReviewedTokens(Kubernetes(), permissions, 60, clock), clock=clock)
+    contexts: list[RequestContext] = []
+
+    @get("/api/clusters/stream")
+    async def stream(context: RequestContext) -> str:
+        """Keep the context, as a stream does."""
+        contexts.append(context)
+        return ""
+
+    async with client(gate=gate, routes=[stream]) as http:
+        await http.get("/api/clusters/stream", headers=bearer("carol"))
+    assert await contexts[0].still_allowed()
+    permissions.namespaces_of_carol = frozenset({"vision"})
+    assert await contexts[0].still_allowed(), "the permission is cached"
+    clock.now += 61
+    assert not await contexts[0].still_allowed()

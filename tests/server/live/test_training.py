@@ -231,6 +231,9 @@ class NoPermissions:
     async def of(self, _owner: TokenOwner) -> Permission | None:
         return None
 
+    async def is_operator(self, _owner: TokenOwner) -> bool:
+        return False
+
     def advice(self, _owner: TokenOwner) -> str:
         return "it has no permission"
 

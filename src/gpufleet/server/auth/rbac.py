@@ -49,17 +49,22 @@ class KubernetesPermissions:
 
     async def of(self, owner: TokenOwner) -> Permission | None:
         """Return the permission of `owner`, None without any; raise Unavailable if Kubernetes does not answer."""
+        if await self.is_operator(owner):
+            return OPERATOR
         configured = self._groups.of(owner.groups)
-        if not self._operators.isdisjoint((owner.user, *owner.groups)) or configured == OPERATOR:
-            return OPERATOR
-        if await self._reviewer.allowed(owner, "update"):
-            return OPERATOR
         if configured == VIEWER or await self._reviewer.allowed(owner, "get"):
             return VIEWER
         visible = await self._reviewed_namespaces(owner)
         if configured is not None and configured.namespaces is not None:
             visible |= configured.namespaces
         return Permission("viewer", visible) if visible else None
+
+    async def is_operator(self, owner: TokenOwner) -> bool:
+        """Return whether the settings or RBAC make `owner` an operator."""
+        names = (owner.user, *owner.groups)
+        if not self._operators.isdisjoint(names) or self._groups.of(owner.groups) == OPERATOR:
+            return True
+        return await self._reviewer.allowed(owner, "update")
 
     def advice(self, owner: TokenOwner) -> str:
         """Return a sentence that says how an administrator gives `owner` a permission."""

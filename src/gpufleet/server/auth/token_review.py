@@ -14,7 +14,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from gpufleet.kubernetes.token_review import TokenOwner
-from gpufleet.server.auth.caller import Caller
+from gpufleet.server.auth.caller import Caller, Role
 from gpufleet.server.auth.permissions import LoginRefused, Permission
 
 _MAX_CACHED = 4096
@@ -35,6 +35,9 @@ class OwnerPermissions(Protocol):
     async def of(self, owner: TokenOwner) -> Permission | None:
         """Return the permission of `owner`, None without any; raise Unavailable if unknown."""
 
+    async def is_operator(self, owner: TokenOwner) -> bool:
+        """Return whether `owner` is an operator; raise Unavailable if unknown."""
+
     def advice(self, owner: TokenOwner) -> str:
         """Return a sentence that says how `owner` gets a permission."""
 
@@ -47,6 +50,8 @@ class _Reviewed:
     owner: TokenOwner | None
     permission: Permission | None = None
     permission_until: float = float("-inf")
+    is_operator: bool = False
+    is_operator_until: float = float("-inf")
 
 
 class ReviewedTokens:
@@ -76,7 +81,7 @@ class ReviewedTokens:
     async def caller(self, token: str, *, reports_training: bool = False) -> Caller | None:
         """Return the owner of `token`, None if it is not valid.
 
-        A pod needs no permission to report the training of its workload. Raise LoginRefused for an owner
+        A pod needs no permission to report the training of its workload; an operator may report for all. Raise LoginRefused for an owner
         without a permission, Unavailable if Kubernetes does not answer.
         """
         reviewed = self._cached(token)
@@ -85,12 +90,13 @@ class ReviewedTokens:
             async with self._locks.setdefault(_key(token), asyncio.Lock()), self._slots:
                 reviewed = self._cached(token) or await self._review(token)
                 if not self._is_complete(reviewed, reports_training):
-                    await self._review_permission(reviewed)
+                    await self._review_permission(reviewed, reports_training)
         owner = reviewed.owner
         if owner is None:
             return None
         if reports_training and owner.pod_uid:
-            return Caller(owner.user, "viewer", "kubernetes", pod_uid=owner.pod_uid)
+            role: Role = "operator" if reviewed.is_operator else "viewer"
+            return Caller(owner.user, role, "kubernetes", pod_uid=owner.pod_uid)
         if (given := reviewed.permission) is None:
             detail = 'error="insufficient_scope"'
             raise LoginRefused(403, self._permissions.advice(owner), who=owner.user, detail=detail)
@@ -99,10 +105,11 @@ class ReviewedTokens:
         )
 
     def _is_complete(self, reviewed: _Reviewed, reports_training: bool) -> bool:
-        """Return whether the permission is known, or not needed."""
-        if reviewed.owner is None or (reports_training and reviewed.owner.pod_uid):
+        """Return whether the permission is known as far as it is needed."""
+        if reviewed.owner is None:
             return True
-        return reviewed.permission_until > self._clock()
+        only_operator = reports_training and reviewed.owner.pod_uid
+        return (reviewed.is_operator_until if only_operator else reviewed.permission_until) > self._clock()
 
     def _cached(self, token: str) -> _Reviewed | None:
         reviewed = self._cache.get(_key(token))
@@ -117,9 +124,15 @@ class ReviewedTokens:
             del self._cache[next(iter(self._cache))]
         return reviewed
 
-    async def _review_permission(self, reviewed: _Reviewed) -> None:
-        assert reviewed.owner is not None
-        reviewed.permission = await self._permissions.of(reviewed.owner)
+    async def _review_permission(self, reviewed: _Reviewed, reports_training: bool) -> None:
+        owner = reviewed.owner
+        assert owner is not None
+        if reports_training and owner.pod_uid:
+            # Not the whole permission: thousands of pods report, and most have none.
+            reviewed.is_operator = await self._permissions.is_operator(owner)
+            reviewed.is_operator_until = self._clock() + self._cache_seconds
+            return
+        reviewed.permission = await self._permissions.of(owner)
         seconds = self._cache_seconds if reviewed.permission else self._refused_seconds
         reviewed.permission_until = self._clock() + seconds
 
