@@ -126,7 +126,9 @@ def _queries() -> Iterator[tuple[str, WorkloadHoursQuery]]:
             offset=(page - 1) * 20,
             descending=descending,
             by_utilization=by_utilization,
-            **filtered,
+            namespace=filtered.get("namespace", ""),
+            name=filtered.get("name", ""),
+            kind=filtered.get("kind", ""),
         )
         order = "utilization" if by_utilization else "time"
         yield (

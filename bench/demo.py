@@ -24,6 +24,7 @@ CPU_SECONDS = 60.0
 def measure() -> Iterator[Result]:
     for nodes, start_budget, cpu_budget in ((32, 20.0, 0.2), (2000, 90.0, 1.0)):
         folder = Path(tempfile.mkdtemp(prefix="gpufleet-bench-"))
+        folder.chmod(0o711)  # PostgreSQL's user must reach the database in it
         try:
             yield from _measure(folder, nodes, start_budget, cpu_budget)
         finally:

@@ -81,7 +81,7 @@ async def _measure() -> dict[str, float]:
                 with Proxy(port) as proxy:
                     before = len(asyncio.all_tasks())
                     api = f"http://127.0.0.1:{proxy.port}"
-                    figures = await _flap(kubelite.url, api, proxy, url, fault)
+                    figures = await _flap(kubelite, api, proxy, url, fault)
                     await asyncio.sleep(3.0)
                     figures["tasks"] = max(0, len(asyncio.all_tasks()) - before)
     gc.collect()
@@ -89,12 +89,14 @@ async def _measure() -> dict[str, float]:
     return figures
 
 
-async def _flap(direct: str, url: str, proxy: Proxy, prometheus: str, fault: list[str]) -> dict[str, float]:
+async def _flap(
+    kubelite: KubeLite, url: str, proxy: Proxy, prometheus: str, fault: list[str]
+) -> dict[str, float]:
     fleet = Fleet("flapping")
     settings = MetricsSettings(url=prometheus, refresh=1.0, timeout=1.0)
     async with (
-        aiohttp.ClientSession(direct) as session,
-        KubeClient(Connection(server=url), requests_per_second=500, burst=500) as client,
+        aiohttp.ClientSession(kubelite.url, headers=kubelite.headers) as session,
+        KubeClient(Connection(url, token=kubelite.token), requests_per_second=500, burst=500) as client,
         PrometheusSource(settings) as metrics,
     ):
         world = World(session)

@@ -28,9 +28,9 @@ def measure() -> Iterator[Result]:
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(server_pipe,), daemon=True)
     process.start()
     try:
-        url = pipe.recv()
+        url, headers = pipe.recv()
         _pin(1)
-        yield from uvloop.run(_measure(url, _Meter(pipe)))
+        yield from uvloop.run(_measure(url, headers, _Meter(pipe)))
     finally:
         pipe.send("stop")
         process.join(10)
@@ -42,7 +42,7 @@ def _serve(pipe: Connection) -> None:
 
     async def run() -> None:
         async with KubeLite() as server:
-            pipe.send(server.url)
+            pipe.send((server.url, server.headers))
             while await asyncio.to_thread(pipe.recv) != "stop":
                 pipe.send(time.process_time())
 
@@ -80,9 +80,9 @@ def _pod(number: int) -> dict[str, object]:
     return {"metadata": {"name": f"pod-{number:05}", "labels": labels}, "spec": {"containers": [container]}}
 
 
-async def _measure(url: str, meter: _Meter) -> list[Result]:
+async def _measure(url: str, headers: dict[str, str], meter: _Meter) -> list[Result]:
     connector = aiohttp.TCPConnector(limit=_CONCURRENCY)
-    async with aiohttp.ClientSession(url, connector=connector) as session:
+    async with aiohttp.ClientSession(url, connector=connector, headers=headers) as session:
 
         async def create(number: int) -> None:
             async with session.post(_PODS, json=_pod(number)) as response:
@@ -131,7 +131,10 @@ async def _events(url: str, session: aiohttp.ClientSession, watchers: int = 50, 
                 await stream.content.readline()
 
     async with aiohttp.ClientSession(
-        url, connector=aiohttp.TCPConnector(limit=watchers), read_bufsize=2**20
+        url,
+        connector=aiohttp.TCPConnector(limit=watchers),
+        read_bufsize=2**20,
+        headers=session.headers,
     ) as watching:
         tasks = [asyncio.create_task(watch(watching)) for _ in range(watchers)]
         await asyncio.sleep(0.5)

@@ -89,6 +89,7 @@ def observations(request: pytest.FixtureRequest) -> Observations:
 def data() -> Iterator[Path]:
     """Return a data directory; not below `tmp_path`, which a run as root makes unreadable for PostgreSQL's user."""
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-e2e-data-"))
+    folder.chmod(0o711)  # tests also use directories in it
     yield folder
     shutil.rmtree(folder)
 

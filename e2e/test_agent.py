@@ -21,6 +21,7 @@ from e2e.cluster import Cluster
 from e2e.cluster.binaries import Binaries
 from e2e.cluster.cluster import free_ports
 from e2e.cluster.identity import Identity
+from e2e.cluster.rest import Rest
 from e2e.fakenodes import FakeNodes
 from gpufleet.agent.pod_resources import list_plugin_devices
 from gpufleet.errors import KubernetesUnavailable
@@ -168,6 +169,58 @@ def test_two_agents_publish_only_changes_of_their_own_nodes(
         assert writes == [], "a temperature is no reason to write"
     fake_nodes.remove("gpu-b")
     cluster.wait_for("the object to go with its node", lambda: not status_of(cluster, "gpu-b"))
+
+
+@pytest.mark.usefixtures("identity")
+def test_an_agent_writes_only_the_status_of_its_own_node(
+    cluster: Cluster, namespace: str, fake_nodes: FakeNodes
+) -> None:
+    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+    policies = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    account = "gpu-scheduler-agent"
+    chart = [
+        each
+        for each in objects("gpu-scheduler", namespace=namespace)
+        if each["kind"] in (*kinds, *policies) and each["metadata"]["name"].endswith(account)
+    ]
+    manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": chart})
+    fake_nodes.add("own", "other")
+    cluster.kubectl("apply", "-f", "-", stdin=manifest)
+    try:
+        spec = {"serviceAccountName": account, "nodeName": "own", "containers": [{"name": "c", "image": "i"}]}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "agent"}, "spec": spec}
+        pod = cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
+        agents = Rest(cluster.service_account(namespace, account, pod=pod))
+        unbound = Rest(cluster.service_account(namespace, account))
+
+        def write(api: Rest, name: str, node: str, subresource: str = "") -> tuple[int, str]:
+            body = {
+                "apiVersion": "gpu.scheduling/v1",
+                "kind": "GpuNodeStatus",
+                "metadata": {"name": name},
+                **({"status": {"total": 0}} if subresource else {"spec": {"nodeName": node}}),
+            }
+            path = f"{STATUSES}/{name}{subresource}?fieldManager=agent&force=true"
+            return api.raw("PATCH", path, body, "application/apply-patch+yaml")
+
+        # The API server loads a new policy after a moment.
+        cluster.wait_for("the policy", lambda: write(unbound, "probe", "probe")[0] == 403)
+        assert write(agents, "own", "own")[0] in (200, 201)
+        assert write(agents, "own", "own", "/status")[0] == 200
+        assert write(cluster.api, "other", "other")[0] in (200, 201), "other users are not restricted"
+        for api, name, node, subresource in (
+            (agents, "other", "other", ""),
+            (agents, "other", "other", "/status"),
+            (agents, "own", "other", ""),
+            (agents, "new", "own", ""),
+            (unbound, "own", "own", ""),
+            (unbound, "own", "own", "/status"),
+        ):
+            status, text = write(api, name, node, subresource)
+            assert status == 403, (name, node, subresource, text)
+            assert "GpuNodeStatus of its own node" in text
+    finally:
+        cluster.kubectl("delete", "-f", "-", stdin=manifest)
 
 
 def test_the_grpc_client_works_with_grpc_go(control_plane: Binaries, tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def demo() -> Iterator[int]:
         pytest.skip("needs curl and jq: apt-get install curl jq")
     [port] = free_ports(1)
     data = Path(tempfile.mkdtemp(prefix="gpufleet-e2e-demo-"))
+    data.chmod(0o711)  # PostgreSQL's user must reach the database in it
     command = [sys.executable, "-m", "gpufleet", "demo", "--days", "1", "--port", str(port)]
     with (data / "log").open("wb") as log:
         process = subprocess.Popen(

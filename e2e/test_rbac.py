@@ -39,6 +39,8 @@ RARELY_USED: dict[str, dict[Right, str]] = {
         ("patch", "events.k8s.io", "events"): "increases the count of a repeated event",
     },
     "gpu-scheduler-scheduler": {
+        ("update", "", "secrets"): "a certificate is renewed every two months",
+        ("patch", "apps", "deployments"): "kube-scheduler is restarted for a new CA, after more than a year",
         ("patch", "events.k8s.io", "events"): "increases the count of a repeated event",
     },
     "gpu-scheduler-webhook": {

@@ -1,11 +1,15 @@
 """Test gpufleet scheduler with a real kube-scheduler on a real API server."""
 
+import base64
 import contextlib
 import json
 import re
+import ssl
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,31 +24,57 @@ from e2e.cluster.rest import is_healthy
 from e2e.fakenodes import FakeNodes
 from e2e.system import Users
 from gpufleet.kubernetes.annotations import ALLOCATED, VISIBLE
+from gpufleet.scheduler.certificates import SERVER_NAME
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
 DOCS = Path(__file__).parents[1] / "docs" / "scheduling.md"
+TLS_SECRET = "extender-tls"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 
 
 class Scheduler:
     """The scheduler as a separate process that tests can kill."""
 
-    def __init__(self, cluster: Cluster, port: int, *flags: str) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._port = port
-        self._flags = flags
+        self.port, self._metrics_port = free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
         self._log = cluster.logs / "gpufleet-scheduler.log"
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "gpufleet", "scheduler", "--port", str(self._port), *self._flags]
+        ports = ["--port", str(self.port), "--metrics-port", str(self._metrics_port)]
+        command = [sys.executable, "-m", "gpufleet", "scheduler", *ports, "--tls-secret", TLS_SECRET]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--kubeconfig", str(self._cluster.kubeconfig)], stdout=log, stderr=log
             )
         self._cluster.wait_for(
-            "the leading scheduler", lambda: is_healthy(f"http://127.0.0.1:{self._port}/readyz"), timeout=60
+            "the leading scheduler",
+            lambda: is_healthy(f"http://127.0.0.1:{self._metrics_port}/readyz"),
+            timeout=60,
         )
+
+    def certificate(self) -> dict[str, Path]:
+        """Return files with the CA, the certificate and its key, as kube-scheduler's pod mounts them."""
+        data = self._cluster.api.get(f"/api/v1/namespaces/default/secrets/{TLS_SECRET}")["data"]
+        folder = self._cluster.directory / TLS_SECRET
+        folder.mkdir(exist_ok=True)
+        for name in ("ca.crt", "tls.crt", "tls.key"):
+            (folder / name).write_bytes(base64.b64decode(data[name]))
+        return {name: folder / name for name in ("ca.crt", "tls.crt", "tls.key")}
+
+    def post(self, verb: str, body: Any, *, certificate: bool) -> Any:
+        """Call a verb over the network, with or without the certificate."""
+        files = self.certificate()
+        context = ssl.create_default_context(cafile=str(files["ca.crt"]))
+        context.check_hostname = False
+        if certificate:
+            context.load_cert_chain(files["tls.crt"], files["tls.key"])
+        request = urllib.request.Request(
+            f"https://127.0.0.1:{self.port}/{verb}", json.dumps(body).encode(), method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=10, context=context) as response:
+            return json.load(response)
 
     def kill(self) -> None:
         assert self._process is not None
@@ -57,12 +87,18 @@ class Scheduler:
             assert self._process.wait(30) == 0, self._log.read_text()[-3000:]
 
 
-def configuration(port: int) -> dict[str, Any]:
-    """Return the configuration in docs/scheduling.md with the port filled in."""
+def configuration(scheduler: Scheduler) -> dict[str, Any]:
+    """Return the configuration in docs/scheduling.md with the address and the certificate filled in."""
     text = re.search(r"```yaml\n(apiVersion: kubescheduler.*?)```", DOCS.read_text(), re.S)
     assert text is not None
     document: dict[str, Any] = yaml.safe_load(text[1])
-    document["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
+    files = scheduler.certificate()
+    tls = {"caFile": "ca.crt", "certFile": "tls.crt", "keyFile": "tls.key"}
+    document["extenders"][0] |= {
+        "urlPrefix": f"https://127.0.0.1:{scheduler.port}",
+        "enableHTTPS": True,
+        "tlsConfig": {"serverName": SERVER_NAME, **{key: str(files[file]) for key, file in tls.items()}},
+    }
     return {key: document[key] for key in ("profiles", "extenders", "percentageOfNodesToScore")}
 
 
@@ -76,11 +112,10 @@ def scheduler(cluster: Cluster) -> Iterator[Scheduler]:
         "podgroups.scheduling.x-k8s.io",
     ):
         cluster.kubectl("wait", "--for=condition=Established", f"crd/{crd}", "--timeout=30s")
-    [port] = free_ports(1)
-    scheduler = Scheduler(cluster, port)
+    scheduler = Scheduler(cluster)
     scheduler.start()
     try:
-        with cluster.scheduling(configuration(port)):
+        with cluster.scheduling(configuration(scheduler)):
             yield scheduler
     finally:
         scheduler.stop()
@@ -359,3 +394,27 @@ def test_explain_says_why_a_pod_is_pending_and_what_would_help(workspace: Worksp
             "has fewer than 4 GPUs" in workspace.cluster.api.get(path).get("status", {}).get("message", "")
         ),
     )
+
+
+def test_a_forged_call_over_the_network_changes_nothing(workspace: Workspace, scheduler: Scheduler) -> None:
+    workspace.add_nodes("node-a", gpus=1)
+    workspace.claim("one")
+    workspace.pod("victim", "one")
+    workspace.running("victim")
+    workspace.pod("waiting", "one")
+    forged = workspace.read("waiting")
+    forged["spec"]["priority"] = 2_000_000_000
+    filtering = {"Pod": forged, "NodeNames": ["node-a"]}
+    workspace.pod("foreign", "one", schedulerName="somebody-else")
+    foreign = workspace.read("foreign")["metadata"]
+    binding = {"PodName": "foreign", "PodNamespace": workspace.namespace, "PodUID": foreign["uid"]}
+    for verb, body in (("filter", filtering), ("bind", {**binding, "Node": "node-a"})):
+        with pytest.raises((urllib.error.URLError, OSError)):
+            scheduler.post(verb, body, certificate=False)
+    # Even with kube-scheduler's own certificate, only what the API server says counts.
+    assert scheduler.post("filter", filtering, certificate=True)["NodeNames"] == []
+    refusal = scheduler.post("bind", {**binding, "Node": "node-a"}, certificate=True)["Error"]
+    assert "schedulerName somebody-else" in refusal
+    assert "deletionTimestamp" not in workspace.read("victim")["metadata"]
+    assert "nodeName" not in workspace.read("foreign")["spec"]
+    assert len(workspace.leases()) == 1

@@ -55,6 +55,31 @@ def serving(kubeconfig: Path, data: Path, *flags: str) -> Iterator[str]:
         process.communicate()
 
 
+VIEWER = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: gpufleet-viewer}
+rules:
+- {apiGroups: [gpu.scheduling], resources: [fleet], verbs: [get]}
+"""
+"""As the chart creates it; `test_users_get_roles_for_reading_and_operating_and_prometheus_may_read` compares."""
+
+
+@contextmanager
+def viewer(cluster: Cluster, namespace: str, account: str, *, only_namespace: bool = False) -> Iterator[None]:
+    """Bind a service account to the role viewer, in its own namespace or in all."""
+    cluster.kubectl("apply", "-f", "-", stdin=VIEWER)
+    kind = "rolebinding" if only_namespace else "clusterrolebinding"
+    where = {"namespace": namespace} if only_namespace else {}
+    words = ("--clusterrole=gpufleet-viewer", f"--serviceaccount={namespace}:{account}")
+    cluster.kubectl("create", kind, namespace, *words, **where)
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", kind, namespace, **where)
+        cluster.kubectl("delete", "clusterrole", "gpufleet-viewer")
+
+
 def get(address: str, path: str, token: str) -> Any:
     response = httpx.get(address + path, headers={"authorization": f"Bearer {token}"}, timeout=30)
     assert response.status_code == 200, response.text
@@ -80,7 +105,10 @@ def test_the_api_shows_the_nodes_and_workloads_of_the_cluster(
     cluster.kubectl(*running, namespace=namespace)
     token = cluster.service_account(namespace, "default", 600).token
     assert token is not None
-    with serving(cluster.kubeconfig, data, "--token-review") as address:
+    with (
+        viewer(cluster, namespace, "default"),
+        serving(cluster.kubeconfig, data, "--token-review") as address,
+    ):
         overview = get(address, "/api/clusters/overview", token)
         assert (
             overview["totalNodes"],
@@ -114,14 +142,36 @@ def test_the_api_shows_the_nodes_and_workloads_of_the_cluster(
         )
 
 
-def test_only_users_with_a_kubernetes_token_are_admitted(
+def test_a_kubernetes_token_is_admitted_as_far_as_rbac_allows(
     cluster: Cluster, namespace: str, data: Path
 ) -> None:
-    token = cluster.service_account(namespace, "default", 600).token
-    assert token is not None
-    with serving(cluster.kubeconfig, data, "--token-review") as address:
+    token = cluster.kubectl("create", "token", "default", namespace=namespace).strip()
+    flags = ("--token-review", "--auth-review-cache", "100ms")
+    with serving(cluster.kubeconfig, data, *flags) as address:
+
+        def status() -> int:
+            headers = {"authorization": f"Bearer {token}"}
+            return httpx.get(f"{address}/api/clusters/overview", headers=headers, timeout=30).status_code
+
         assert httpx.get(f"{address}/api/healthz").status_code == 200
         unknown = httpx.get(f"{address}/api/clusters/overview", headers={"authorization": "Bearer made-up"})
         assert (unknown.status_code, unknown.json()["code"]) == (401, 401)
         assert httpx.get(f"{address}/api/clusters/overview").status_code == 401
-        assert get(address, "/api/clusters/overview", token)["totalNodes"] == 0
+        refused = httpx.get(
+            f"{address}/api/clusters/overview", headers={"authorization": f"Bearer {token}"}, timeout=30
+        )
+        assert refused.status_code == 403
+        binding = f"--clusterrole=gpufleet-viewer --serviceaccount={namespace}:default"
+        assert f"kubectl create clusterrolebinding NAME {binding}" in refused.json()["message"]
+        with viewer(cluster, namespace, "default"):
+            cluster.wait_for("a viewer", lambda: status() == 200)
+            assert get(address, "/api/clusters/overview", token)["totalNodes"] == 0
+        cluster.wait_for("a refusal", lambda: status() == 403)
+        with viewer(cluster, namespace, "default", only_namespace=True):
+            cluster.wait_for("a viewer of one namespace", lambda: status() == 200)
+            me = get(address, "/auth/me", token)
+            assert (me["role"], me["namespaces"]) == ("viewer", [namespace])
+            changed = httpx.post(
+                f"{address}/api/workloads/x/reportToken", headers={"authorization": f"Bearer {token}"}
+            )
+            assert changed.status_code == 403

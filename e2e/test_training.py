@@ -14,7 +14,7 @@ from tests.pod_environment import in_pod
 
 from e2e.cluster import Cluster
 from e2e.fakenodes import FakeNodes
-from e2e.test_server import get, serving
+from e2e.test_server import get, serving, viewer
 
 JOB = """
 apiVersion: batch/v1
@@ -94,7 +94,10 @@ def test_a_pod_reports_with_its_own_token_for_its_own_workload_only(
     token = token_of(cluster, mine)
     unbound = cluster.service_account(namespace, "default", 600).token
     assert unbound is not None
-    with serving(cluster.kubeconfig, data, "--token-review") as address:
+    with (
+        serving(cluster.kubeconfig, data, "--token-review") as address,
+        viewer(cluster, namespace, "default"),
+    ):
         done = in_pod(
             mine["metadata"]["uid"], token, {"GPUFLEET_URL": address}, [sys.executable, "-c", REPORT]
         )

@@ -95,7 +95,7 @@ def test_an_upgrade_keeps_running_pods_and_an_uninstall_leaves_the_documented_ob
         assert users.read("stays")["status"]["phase"] == "Running"
         observations.add(
             "helm uninstall",
-            "leaves CRDs with claims and node statuses, a Secret, leases; the pod keeps running",
+            "leaves CRDs with claims and node statuses, Secrets, leases; the pod keeps running",
         )
         users.clean_up()
 
@@ -104,12 +104,13 @@ DOCUMENTED = {
     "CustomResourceDefinition/gpuclaims.gpu.scheduling",
     "CustomResourceDefinition/gpunodestatuses.gpu.scheduling",
     "GpuNodeStatus/node-a",
+    "Secret/gpu-scheduler-scheduler-tls",
     "Secret/gpu-scheduler-webhook-tls",
     "Lease/gpufleet-scheduler",
     "Lease/gpu-scheduler-kube-scheduler",
     *(f"Lease/gpu-node-a-{gpu}" for gpu in range(6)),
 }
-"""The objects in docs/install.md: CRDs with claims and node statuses, the webhook's Secret, leases."""
+"""The objects in docs/install.md: CRDs with claims and node statuses, the Secrets with certificates, leases."""
 IN_EVERY_NAMESPACE = {"Namespace/gpu-system", "ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
 
 

@@ -17,7 +17,7 @@ import pytest
 from e2e.cluster import Cluster, RequestFailed
 from e2e.fakenodes import FakeNodes
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
-from gpufleet.webhook.certificates import new_keyring
+from gpufleet.kubernetes.certificates.keyring import new_keyring
 from gpufleet.webhook.configuration import configurations
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
@@ -203,6 +203,49 @@ def test_a_debug_container_gets_the_gpus_too(cluster: Cluster, namespace: str, f
         kind = "application/strategic-merge-patch+json"
         found = cluster.api.patch(f"{path}/train/ephemeralcontainers", debugger, kind)
         assert VISIBLE in json.dumps(found["spec"]["ephemeralContainers"][0]["env"])
+
+
+@pytest.mark.usefixtures("crds")
+def test_an_allocated_pod_keeps_its_annotations_and_variables(
+    cluster: Cluster, namespace: str, fake_nodes: FakeNodes
+) -> None:
+    fake_nodes.add("sealed-node")
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    sealed = {CLAIM: "two", ALLOCATED: "sealed-node:0", VISIBLE: "0"}
+
+    def annotations() -> Json:
+        found: Json = cluster.api.get(f"{path}/train")["metadata"]["annotations"]
+        return found
+
+    with webhook(cluster, namespace) as running, configured(cluster, namespace, running.url):
+        cluster.wait_for("calls of the webhook", lambda: is_called(cluster, namespace))
+        cluster.api.create(path, pod("train"))
+        bind(cluster, namespace, "train", "sealed-node", "0")
+        assert annotations() == sealed
+        for words in (
+            [f"{CLAIM}-"],
+            [f"{CLAIM}=other"],
+            [f"{VISIBLE}=0,1,2"],
+            [f"{ALLOCATED}-", f"{VISIBLE}-"],
+        ):
+            cluster.kubectl("annotate", "pod", "train", "--overwrite", *words, namespace=namespace)
+            assert annotations() == sealed
+        merge = "application/merge-patch+json"
+        for change in ({CLAIM: None}, {VISIBLE: "0,1,2"}, {ALLOCATED: "sealed-node:7"}, None):
+            cluster.api.patch(f"{path}/train/status", {"metadata": {"annotations": change}}, merge)
+            assert annotations() == sealed
+        chosen = [{"name": "CUDA_VISIBLE_DEVICES", "value": "0,1,2"}]
+        debugger = {
+            "metadata": {"annotations": dict.fromkeys(sealed)},
+            "spec": {"ephemeralContainers": [{"name": "debug", "image": "i", "env": chosen}]},
+        }
+        kind = "application/strategic-merge-patch+json"
+        cluster.api.patch(f"{path}/train/ephemeralcontainers", debugger, kind)
+        found = cluster.api.get(f"{path}/train")
+        assert found["metadata"]["annotations"] == sealed
+        [container] = found["spec"]["ephemeralContainers"]
+        variables = {each["name"]: each for each in container["env"]}
+        assert VISIBLE in json.dumps(variables["CUDA_VISIBLE_DEVICES"])
 
 
 @pytest.mark.usefixtures("crds")

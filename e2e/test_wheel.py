@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -116,6 +117,9 @@ def test_the_demo_starts_from_the_wheel_in_an_empty_directory(uv: str, wheels: P
     log = tmp_path / "log"
     empty = tmp_path / "empty"
     empty.mkdir()
+    if os.geteuid() == 0:  # PostgreSQL's user must reach the database in it
+        for folder in (tmp_path, *tmp_path.parents):
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
     with log.open("wb") as output:
         demo = subprocess.Popen(
             [*command, "gpufleet", "demo", "--nodes", "4", "--port", str(port)],

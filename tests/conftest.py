@@ -11,7 +11,9 @@ import asyncio
 import functools
 import itertools
 import logging
+import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -73,6 +75,15 @@ def _prepared_data() -> Iterator[Path]:
 
 
 @pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """Let PostgreSQL's user search pytest's directories, which pytest closes for all others if root runs it."""
+    if os.geteuid() == 0:
+        for folder in (tmp_path, *tmp_path.parents):
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    return tmp_path
+
+
+@pytest.fixture
 def empty_data() -> Iterator[Path]:
     """Return an empty data directory for an embedded server.
 
@@ -80,6 +91,7 @@ def empty_data() -> Iterator[Path]:
     even for other runs in progress.
     """
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-data-"))
+    folder.chmod(0o711)  # tests also use directories in it
     yield folder
     shutil.rmtree(folder)
 

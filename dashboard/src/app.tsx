@@ -1,8 +1,9 @@
-// The application shell: navigation, cluster, theme, connection state, login.
-import { useEffect, useRef, useState } from "preact/hooks";
+// The application shell: navigation, cluster, theme, connection state.
+import { useEffect } from "preact/hooks";
 import { live, useLive } from "./api/events";
 import type { ClusterNames, Health } from "./api/types";
 import icon from "./icon.svg";
+import { Account, LimitedView, Login } from "./login";
 import { NodePage } from "./pages/node";
 import { NodesPage } from "./pages/nodes";
 import { OverviewPage } from "./pages/overview";
@@ -13,7 +14,6 @@ import { WorkloadsPage } from "./pages/workloads";
 import { useResource } from "./state/resource";
 import { hrefOf, link, useRoute, type Route } from "./state/route";
 import { session, useSession } from "./state/session";
-import { limitText } from "./ui/format";
 import { Icon, type IconName } from "./ui/icons";
 import { Empty, Select } from "./ui/components";
 
@@ -41,6 +41,7 @@ export function App() {
       <Sidebar route={route} />
       <main class="main" id="main" tabIndex={-1}>
         <Banners />
+        <LimitedView />
         <Page key={`${route.path.join("/")} ${cluster}`} route={route} />
       </main>
     </div>
@@ -78,7 +79,7 @@ function Page(props: { route: Route }) {
 }
 
 function Sidebar(props: { route: Route }) {
-  const { theme, zone, token } = useSession();
+  const { theme, zone } = useSession();
   const place = props.route.path[0] ?? "";
   return (
     <div class="side">
@@ -99,6 +100,7 @@ function Sidebar(props: { route: Route }) {
       </nav>
       <div class="side-foot">
         <LiveState />
+        <Account />
         <div class="side-row">
           <button
             class="button icon ghost"
@@ -114,11 +116,6 @@ function Sidebar(props: { route: Route }) {
           >
             <Icon name="clock" /> {zone === "UTC" ? "UTC" : "Local"}
           </button>
-          {token && (
-            <button class="button icon ghost" aria-label="Log out" onClick={() => session.logout()}>
-              <Icon name="out" />
-            </button>
-          )}
         </div>
       </div>
     </div>
@@ -160,7 +157,6 @@ function LiveState() {
 }
 
 function Banners() {
-  const { namespaces } = useSession();
   const { data } = useResource<Health>("api/healthz", {}, { every: 15_000 });
   const down = Object.entries(data?.dependencies ?? {}).filter(
     ([, health]) => health.state === "down",
@@ -171,12 +167,6 @@ function Banners() {
         <p class="banner" role="status">
           <Icon name="flask" /> <strong>Simulated fleet.</strong>{" "}
           <span>No real hardware is behind these numbers.</span>
-        </p>
-      )}
-      {namespaces && (
-        <p class="banner" role="status" title={namespaces.join(", ")}>
-          <Icon name="key" /> <strong>{limitText(namespaces)}</strong>{" "}
-          <span>Totals and lists count these only; other GPUs are shown as capacity.</span>
         </p>
       )}
       {down.map(([name, health]) => (
@@ -193,50 +183,8 @@ const WORDS: Record<string, string> = {
   metrics: "The metric source",
   store: "The database",
   kubernetes: "The Kubernetes API",
+  oidc: "The identity provider",
 };
-
-function Login(props: { reason: string }) {
-  const [token, setToken] = useState("");
-  const field = useRef<HTMLInputElement>(null);
-  useEffect(() => field.current?.focus(), []);
-  return (
-    <main class="login">
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          session.login(token);
-          live.again();
-        }}
-      >
-        <div class="brand">
-          <img src={icon} alt="" /> gpufleet
-        </div>
-        <h1>Log in</h1>
-        <label>
-          Token
-          <input
-            ref={field}
-            class="field"
-            type="password"
-            autocomplete="off"
-            required
-            value={token}
-            onInput={(event) => setToken(event.currentTarget.value)}
-          />
-        </label>
-        {props.reason && (
-          <p class="small failed-words" role="alert">
-            {props.reason}
-          </p>
-        )}
-        <button class="button primary">
-          <Icon name="key" /> Log in
-        </button>
-        <p class="muted small">An operator creates tokens with: gpufleet serve --new-token NAME</p>
-      </form>
-    </main>
-  );
-}
 
 /** Keyboard shortcuts: `/` focuses the search field, `g` and a letter open a page. */
 function useKeys(): void {

@@ -5,7 +5,7 @@ import { GAP, gpuAt, layOut, nodeOf, placeOf } from "../src/heatmap/layout";
 import type { Report, ReportRow } from "../src/api/types";
 import { pinchOf } from "../src/heatmap/pinch";
 import { gangsOf } from "../src/pages/gang";
-import { allocatedRows, stackedLines } from "../src/pages/report";
+import { allocatedRows, coverageText, stackedLines } from "../src/pages/report";
 import { durationLabel, gpusOf, modelsOf } from "../src/pages/request";
 import { byFree, fittingNodes, capacityOf } from "../src/pages/capacity";
 import { formatDays, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
@@ -97,6 +97,18 @@ describe("the usage report", () => {
       report.totals.allocated_gpu_hours,
     );
     expect(lines.map((line) => line.name)).toEqual(["a", "y/a", "all others"]);
+  });
+
+  test("hours that were observed in part are neither whole nor complete", () => {
+    const text = (hours: number, of: number) =>
+      coverageText({ ...report, hours_accounted: hours, hours_in_period: of });
+    expect(text(1.9972, 96)).toBe("1.9 of 96 hours observed");
+    expect(text(167.9999, 168)).toBe("167.9 of 168 hours observed");
+    expect(text(0.0003, 24)).toBe("less than 0.1 of 24 hours observed");
+    expect(text(0, 24)).toBe("0 of 24 hours observed");
+    expect(text(9, 24)).toBe("9 of 24 hours observed");
+    expect(text(8.3, 744)).toBe("8.3 of 744 hours observed");
+    expect(text(168, 168)).toBe("");
   });
 
   test("unallocated hours are not a row, hours without a group are", () => {

@@ -15,23 +15,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpufleet.kubernetes.client.connection import load_connection
+
 
 @dataclass(frozen=True)
 class Demo:
-    """The addresses of a running demo's dashboard and of its Kubernetes API."""
+    """The addresses of a running demo's dashboard and of its Kubernetes API, which takes a token."""
 
     address: str
     kube: str
+    token: str
 
     def get(self, path: str) -> Any:
         """Return the `data` of an API response."""
         with urllib.request.urlopen(self.address + path, timeout=30) as response:
             return json.load(response)["data"]
 
+    def get_objects(self, path: str) -> list[dict[str, Any]]:
+        """Return the objects of a list of the Kubernetes API."""
+        request = urllib.request.Request(self.kube + path)
+        request.add_header("authorization", f"Bearer {self.token}")
+        with urllib.request.urlopen(request, timeout=30) as response:
+            items: list[dict[str, Any]] = json.load(response)["items"]
+            return items
+
     def cordon(self, node: str, cordoned: bool) -> None:
         """Send the patch of `kubectl cordon` or `kubectl uncordon`."""
         body = json.dumps({"spec": {"unschedulable": cordoned}}).encode()
         request = urllib.request.Request(f"{self.kube}/api/v1/nodes/{node}", body, method="PATCH")
+        request.add_header("authorization", f"Bearer {self.token}")
         request.add_header("content-type", "application/strategic-merge-patch+json")
         urllib.request.urlopen(request, timeout=30).close()
 
@@ -49,9 +61,8 @@ def running_demo(nodes: int, days: float = 7.0) -> Iterator[Demo]:
                 address = _wait_for_address(process, Path(stderr.name))
                 _wait_for_history(Path(folder))
                 (config,) = Path(folder).glob("demo/*/kubeconfig")
-                kube = re.search(r"server: (\S+)", config.read_text())
-                assert kube
-                yield Demo(address, kube[1])
+                kube = load_connection(str(config))
+                yield Demo(address, kube.server, str(kube.token))
             finally:
                 process.send_signal(signal.SIGINT)
                 process.communicate(timeout=60)

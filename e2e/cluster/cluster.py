@@ -48,6 +48,7 @@ class Cluster:
     ) -> None:
         self.binaries = binaries
         self.directory = Path(tempfile.mkdtemp(prefix="gpufleet-e2e-")).resolve()
+        self.directory.chmod(0o711)  # PostgreSQL's user must reach the databases of tests in it
         self._guard = Guard(self.directory)
         self._scheduler_configuration = dict(scheduler or {})
         self._node_lifecycle = node_lifecycle
@@ -120,15 +121,24 @@ class Cluster:
             )
         return self._identities[file]
 
-    def service_account(self, namespace: str, name: str, seconds: int = 3600) -> Identity:
-        """Return an existing service account with a new token from the API server."""
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": seconds},
-        }
+    def service_account(
+        self, namespace: str, name: str, seconds: int = 3600, pod: Mapping[str, Any] | None = None
+    ) -> Identity:
+        """Return an existing service account with a new token, bound to `pod` as a kubelet's would be."""
+        spec: dict[str, Any] = {"expirationSeconds": seconds}
+        file: tuple[str, ...] = ("sa", namespace, name)
+        if pod is not None:
+            meta = pod["metadata"]
+            spec["boundObjectRef"] = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "name": meta["name"],
+                "uid": meta["uid"],
+            }
+            file = (*file, meta["name"])
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         response = self.api.create(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", body)
-        kubeconfig = self.directory / f"{_file_name('sa', namespace, name)}.kubeconfig"
+        kubeconfig = self.directory / f"{_file_name(*file)}.kubeconfig"
         token = response["status"]["token"]
         return identity.write(Identity(name, self.url, self.ca, kubeconfig, token=token, namespace=namespace))
 

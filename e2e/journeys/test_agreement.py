@@ -3,15 +3,13 @@
 Each view returns some of the same facts; all views with a fact must agree on it.
 """
 
-import csv
-import io
 import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
+from tests import agreement
 
 from e2e.journeys.conftest import MACHINES
 from e2e.system import Observations, System, Users
@@ -28,6 +26,7 @@ EXPECTED: Facts = {
     "busy": 48.0,
     "idle": 0,
     "rate": round(100 * 5 / sum(int(state["count"]) for state in MACHINES.values()), 1),
+    "figures": "alike",
     "reports": "alike",
 }
 USED = {"node-a": dict.fromkeys((0, 1, 2), 60), "node-b": dict.fromkeys((0, 1), 30)}
@@ -57,7 +56,8 @@ def test_all_views_agree_at_the_same_time(system: System, users: Users, observat
         "GET /api/v1/gpu/metrics": lambda: metrics(system, users),
         "GET …/snapshots/latest": lambda: snapshot(system, users),
         "GET …/hourly-stats": lambda: hours(system, users, began),
-        "GET …/report": lambda: reported(system, began),
+        "live views": lambda: live(system, users),
+        "accounts": lambda: accounts(system, began),
     }
     if missing():
         observations.add("the dashboard", f"skipped: this machine lacks {missing()}")
@@ -184,28 +184,21 @@ def hours(system: System, users: Users, began: datetime) -> Facts:
     return {"held": sum(held.values()), "busy": round(busy, 2)}
 
 
-def reported(system: System, began: datetime) -> Facts:
-    """The day's report, its hours, and the report as CSV: the same share, rate, idle hours and cost."""
-    prefix, day = "/api/v1/gpu-aggregation", f"{began:%Y-%m-%d}"
-    made = system.get(f"{prefix}/report?period={day}")
-    span = f"start_time={day}T00:00:00Z&end_time={day}T23:00:00Z"
-    rows = system.get(f"{prefix}/cluster/hourly-stats?{span}")
-    totals = made["totals"]
-    if not totals["allocated_gpu_hours"]:
-        return {}
-    for field in ("capacity_gpu_hours", "allocated_gpu_hours", "idle_gpu_hours", "cost"):
-        assert abs(totals[field] - sum(row[field] for row in rows)) < 1e-6, field
-    rate = 100 * totals["allocated_gpu_hours"] / totals["capacity_gpu_hours"]
-    assert abs(totals["allocation_rate"] - rate) < 1e-3
-    assert abs(sum(row["share"] for row in made["rows"]) - 100) < 1e-2
-    assert abs(sum(row["cost"] for row in made["rows"]) - totals["cost"]) < 1e-6
-    url = f"{system.server.url}{prefix}/report?period={day}&format=csv"
-    answer = httpx.get(url, headers=system.login(), timeout=30)
-    lines = list(csv.DictReader(io.StringIO(answer.text)))
-    for row, line in zip(made["rows"], lines, strict=True):
-        for field in ("gpu_hours", "share", "idle_gpu_hours", "cost"):
-            assert float(line[field]) == row[field], (row["name"], field)
-    return {"reports": "alike"}
+def live(system: System, users: Users) -> Facts:
+    """Compare the live views with each other, as `tests/agreement.py` does for the demo."""
+    found = agreement.check_live(_site(system))
+    return {"GPUs": found["totalGpus"], "held": found["allocatedGpus"], "figures": "alike"}
+
+
+def accounts(system: System, began: datetime) -> Facts:
+    """Compare hours, report, CSV, HTML page and waste of the day, as `tests/agreement.py` does for the demo."""
+    found = agreement.check_accounts(_site(system), f"{began:%Y-%m-%d}")
+    return {"reports": "alike"} if found["allocated_gpu_hours"] else {}
+
+
+def _site(system: System) -> agreement.Site:
+    [cluster] = system.get("/api/clusters")
+    return agreement.Site(system.server.url, system.login(), cluster["name"])
 
 
 def shown(system: System, users: Users) -> Facts:

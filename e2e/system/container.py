@@ -1,7 +1,7 @@
 """Translate a container of the charts into a program that runs on this machine.
 
 Arguments and environment are those of the container. Its volumes are directories, whose paths replace the mount
-paths wherever they occur. Its service account is a kubeconfig. It listens on a free port of 127.0.0.1.
+paths wherever they occur. Its service account is a kubeconfig. It listens on free ports of 127.0.0.1.
 """
 
 import json
@@ -23,18 +23,21 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Program:
-    """A command, its environment, and the address it listens on."""
+    """A command, its environment, and the addresses it listens on."""
 
     command: list[str]
     environment: dict[str, str]
+    ports: Mapping[str, int]
+    """Local ports by the names of the container's ports."""
     port: int
+    """The port of the probes."""
     scheme: str
     live: str
     ready: str
 
     @property
     def url(self) -> str:
-        """The address it listens on."""
+        """The address of the probes."""
         return f"{self.scheme}://127.0.0.1:{self.port}"
 
 
@@ -60,12 +63,14 @@ class ContainerContext:
 
 def program(container: Json, context: ContainerContext) -> Program:
     """Return the program for a container of gpufleet or of kube-scheduler."""
-    [port] = free_ports(1)
+    names = [each["name"] for each in container["ports"]]
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
     probe = container["readinessProbe"]["httpGet"]
     base = Program(
         command=[],
         environment=context.cluster.commands.environment(context.identity),
-        port=port,
+        ports=ports,
+        port=ports[probe["port"]],
         scheme=probe.get("scheme", "HTTP").lower(),
         live=container["livenessProbe"]["httpGet"]["path"],
         ready=probe["path"],
@@ -77,10 +82,12 @@ def program(container: Json, context: ContainerContext) -> Program:
 
 def _gpufleet(base: Program, container: Json, context: ContainerContext) -> Program:
     variables = {name: context.local(value) for name, value in context.variables.items()}
+    local = {str(each["containerPort"]): str(base.ports[each["name"]]) for each in container["ports"]}
     for name, value in variables.items():
         if name.startswith("GPUFLEET_") and name.endswith("_HOST") and value == "0.0.0.0":
             variables[name] = "127.0.0.1"
-            variables[name.removesuffix("HOST") + "PORT"] = str(base.port)
+        if name.startswith("GPUFLEET_") and name.endswith("_PORT"):
+            variables[name] = local[value]
     command = [sys.executable, "-m", "gpufleet", *container["args"]]
     # Settings in the environment of the test runner must not reach the container.
     inherited = {name: value for name, value in base.environment.items() if not name.startswith("GPUFLEET_")}
@@ -92,7 +99,7 @@ def _kube_scheduler(base: Program, container: Json, context: ContainerContext) -
     arguments = [context.local(each) for each in container["args"] if not each.startswith("--secure-port")]
     [config] = [each for each in arguments if each.startswith("--config=")]
     file = Path(config.removeprefix("--config="))
-    configuration = yaml.safe_load(file.read_text())
+    configuration = yaml.safe_load(context.local(file.read_text()))
     configuration["clientConnection"] = {
         **configuration.get("clientConnection", {}),
         "kubeconfig": kubeconfig,
@@ -100,7 +107,7 @@ def _kube_scheduler(base: Program, container: Json, context: ContainerContext) -
     for extender in configuration["extenders"]:
         address = urlsplit(extender["urlPrefix"])
         port = context.service(str(address.hostname), int(address.port or 80))
-        extender["urlPrefix"] = f"http://127.0.0.1:{port}"
+        extender["urlPrefix"] = f"{address.scheme}://127.0.0.1:{port}"
     local = file.with_name(f"local-{base.port}.json")
     local.write_text(json.dumps(configuration))
     command = [

@@ -114,7 +114,12 @@ class PodProcesses:
         pods = {pod["metadata"]["uid"]: pod for pod in self._pods()}
         for uid in self._processes.keys() - pods.keys():
             self._processes.pop(uid).process.stop()
-        for uid in pods.keys() - self._processes.keys():
+        # The scheduler first: it creates the Secret that kube-scheduler mounts.
+        new = sorted(
+            pods.keys() - self._processes.keys(),
+            key=lambda uid: COMPONENTS.index(pods[uid]["metadata"]["labels"][_COMPONENT]),
+        )
+        for uid in new:
             self._processes[uid] = self._create(pods[uid])
             self._processes[uid].process.spawn()
         self._route()
@@ -172,7 +177,8 @@ class PodProcesses:
         context = ContainerContext(
             cluster=self.cluster,
             identity=self.identity_of(
-                name, self.cluster.service_account(self.namespace, pod["spec"]["serviceAccountName"])
+                name,
+                self.cluster.service_account(self.namespace, pod["spec"]["serviceAccountName"], pod=pod),
             ),
             variables=self.nodes.environment(self.namespace, name, container["name"]),
             mounts={
@@ -206,12 +212,21 @@ class PodProcesses:
     def _files(self, volume: Mapping[str, Any]) -> Iterable[tuple[str, bytes]]:
         base = f"/api/v1/namespaces/{self.namespace}"
         if "secret" in volume:
-            found = self.cluster.api.get(f"{base}/secrets/{volume['secret']['secretName']}")
-            return [(key, base64.b64decode(value)) for key, value in found["data"].items()]
+            name, items = volume["secret"]["secretName"], volume["secret"].get("items")
+            kept = {each["key"] for each in items} if items else None
+            data = self.cluster.wait_for(f"Secret {name}", lambda: self._secret(f"{base}/secrets", name))
+            return [
+                (key, base64.b64decode(value)) for key, value in data.items() if kept is None or key in kept
+            ]
         if "configMap" in volume:
             found = self.cluster.api.get(f"{base}/configmaps/{volume['configMap']['name']}")
             return [(key, value.encode()) for key, value in found["data"].items()]
         return []
+
+    def _secret(self, path: str, name: str) -> dict[str, str]:
+        """Return the data of a Secret, or nothing if it does not exist yet."""
+        found = self.cluster.api.get(f"{path}?fieldSelector=metadata.name%3D{name}")["items"]
+        return found[0]["data"] if found else {}
 
     def _folder(self, *parts: str) -> Path:
         folder = self.cluster.directory.joinpath(*parts)
@@ -225,12 +240,17 @@ class PodProcesses:
             "items"
         ]:
             selector = service["spec"]["selector"].items()
-            backends = [
-                Backend(each.program.port, lambda each=each: each.ready)  # type: ignore[misc]
+            selected = [
+                each
                 for each in self._processes.values()
                 if selector <= each.pod["metadata"]["labels"].items()
             ]
             for port in service["spec"]["ports"]:
+                backends = [
+                    Backend(each.program.ports[port["targetPort"]], lambda each=each: each.ready)  # type: ignore[misc]
+                    for each in selected
+                    if port["targetPort"] in each.program.ports
+                ]
                 self.cluster.network.route(f"{service['spec']['clusterIP']}:{port['port']}", backends)
 
     def service_port(self, host: str, port: int) -> int:

@@ -16,7 +16,7 @@ _KINDS = (
 )
 _CLUSTER_KINDS = (
     "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,"
-    "priorityclasses"
+    "validatingadmissionpolicies,validatingadmissionpolicybindings,priorityclasses"
 )
 
 

@@ -75,7 +75,7 @@ class System:
         return merged(self._server_values, local)
 
     def login(self, account: str = "default") -> dict[str, str]:
-        """Return headers with a token of a service account, made by `kubectl create token`."""
+        """Return headers with a token of a service account, made by `kubectl create token`. The default is a viewer."""
         token = self.cluster.kubectl("create", "token", account, namespace=self.namespace).strip()
         return {"Authorization": f"Bearer {token}"}
 
@@ -170,7 +170,16 @@ class System:
         ):
             self._installed.append(release)
             release.install(values, self._charts.get(release.name))
+        self._bind_viewer()
         self.reconcile()
+
+    def _bind_viewer(self) -> None:
+        """Let the default service account read, as docs/install.md describes."""
+        name = "gpufleet" if self.namespace == "default" else f"{self.namespace}-gpufleet"
+        words = ("clusterrolebinding", f"{name}-e2e")
+        account = f"--serviceaccount={self.namespace}:default"
+        self.cluster.kubectl("create", *words, f"--clusterrole={name}-viewer", account)
+        self._closing.callback(self.cluster.kubectl, "delete", *words)
 
     def _headers(self) -> dict[str, str]:
         if not hasattr(self, "_login"):

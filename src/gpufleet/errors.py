@@ -3,6 +3,7 @@
     GpufleetError
     ├── SettingsError          a setting has a wrong value
     ├── InvalidRequest         a request is not valid (400)
+    │   └── LimitExceeded      it would store more than a setting allows (413)
     ├── NotFound               an object does not exist (404)
     ├── Unavailable            a dependency does not answer; a retry may help (503)
     │   ├── StoreUnavailable
@@ -10,7 +11,8 @@
     │   ├── KubernetesUnavailable
     │   ├── DevicesUnavailable
     │   ├── SlurmUnavailable
-    │   └── ContainersUnavailable
+    │   ├── ContainersUnavailable
+    │   └── IdentityProviderUnavailable
     └── OperationRefused       an operation would do harm, such as a second server on one data directory
 
 Adapters convert the exceptions of libraries to these.
@@ -27,6 +29,10 @@ class SettingsError(GpufleetError):
 
 class InvalidRequest(GpufleetError):
     """A request is not valid; the message names the parameter and what it takes."""
+
+
+class LimitExceeded(InvalidRequest):
+    """A request would store more than a setting allows; the message names the setting."""
 
 
 class NotFound(GpufleetError):
@@ -63,6 +69,10 @@ class SlurmUnavailable(Unavailable):
 
 class ContainersUnavailable(Unavailable):
     """The container engine (Docker, Podman) fails or does not answer."""
+
+
+class IdentityProviderUnavailable(Unavailable):
+    """The OpenID Connect provider does not answer, or its answer is not valid."""
 
 
 def connection_problem(error: BaseException) -> str:

@@ -47,15 +47,17 @@ class Time:
 
 
 class Prometheus:
-    """A fake metric source: percents and watts by node, GPU and time; or it is down."""
+    """A fake metric source: percents, watts and joules by node, GPU and time; or it is down."""
 
     def __init__(
         self,
         values: Mapping[tuple[str, int, int], float] | None = None,
         watts: Mapping[tuple[str, int, int], float] | None = None,
+        joules: Mapping[tuple[str, int, int], float] | None = None,
     ) -> None:
         self.values = dict(values or {})
         self.watts = dict(watts or {})
+        self.joules = dict(joules or {})
         self.down = False
 
     async def samples(
@@ -64,7 +66,11 @@ class Prometheus:
         if self.down:
             raise MetricsUnavailable("no answer")
         times = np.arange(start, end, step)
-        known = {Quantity.UTILIZATION: self.values, Quantity.POWER: self.watts}.get(quantity, {})
+        known = {
+            Quantity.UTILIZATION: self.values,
+            Quantity.POWER: self.watts,
+            Quantity.ENERGY: self.joules,
+        }.get(quantity, {})
         gpus = sorted({(node, gpu) for node, gpu, _ in known})
         rows = [[known.get((n, g, int(t)), np.nan) for t in times] for n, g in gpus]
         if rows:
@@ -98,7 +104,12 @@ class Prometheus:
         return []
 
     async def training(
-        self, workload_uid: str, start: float, end: float, controllers: Collection[str] = ()
+        self,
+        workload_uid: str,
+        start: float,
+        end: float,
+        controllers: Collection[str] = (),
+        rank: int | None = None,
     ) -> Sequence[TrainingPoint]:
         return []
 

@@ -62,12 +62,14 @@ def reference_allocations(
         whole: dict[tuple[str, int], Fraction] = defaultdict(lambda: Fraction(1))
         present = [h for h, s, e in periods if s <= start and end <= e]
         for period in sorted(present, key=lambda h: (h.start, h.pod_uid), reverse=True):
-            named = sorted(set(period.held))[: period.gpus]
+            named = sorted(period.held)[: period.gpus]
             unnamed = period.gpus - len(named)
             claimed: list[tuple[int | None, Fraction]] = []
             if unnamed:
                 claimed.append((None, share_of(period) * unnamed))
-            claimed += [(gpu, share_of(period)) for gpu in named]
+            claimed += [
+                (gpu, min(Fraction(1), named.count(gpu) * share_of(period))) for gpu in sorted({*named})
+            ]
             for gpu, part in claimed:
                 granted = min(part, left.get(period.node, Fraction(0)))
                 if gpu is not None:
@@ -241,6 +243,21 @@ def energy(had: Iterable[ReferenceAllocation], power: Iterable[Sample], step: in
             until = min(end, time + step)
             total += half_up(Fraction(round(watts * 1000) * (until - time), 1000) * h.part)
     return total if found else None
+
+
+def mean_power(
+    power: dict[tuple[str, int, int], float], joules: dict[tuple[str, int, int], float], step: int
+) -> dict[tuple[str, int, int], float]:
+    """Return watts by node, GPU and second: from the energy counter where it tells, else as read.
+
+    It does not where it is missing at either end of a step, was reset, or rises faster than a GPU can draw.
+    """
+    found = dict(power)
+    for (node, gpu, at), before in joules.items():
+        after = joules.get((node, gpu, at + step))
+        if after is not None and 0 <= (after - before) / step <= 2500:
+            found[node, gpu, at] = (after - before) / step
+    return found
 
 
 def grouped(

@@ -11,8 +11,10 @@ from tests.accounting.histories import HOUR as STORED_HOUR
 from tests.accounting.histories import STEP, Prometheus, Server, Time, World, pod
 from tests.accounting.test_rollup import HOUR, NODES, PLAN, allocation_periods, as_samples, capacities
 
+from gpufleet.accounting.hour_readings import SampleGrid
 from gpufleet.accounting.report import period_of, report
 from gpufleet.accounting.rollup import roll_up
+from gpufleet.fleet.node_names import NodeNames
 from gpufleet.model.hours import KILOWATT_HOUR
 from gpufleet.model.node import FleetNode
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
@@ -55,6 +57,65 @@ def test_energy_equals_the_reference_and_is_conserved(
     assert sum(row.usage.energy or 0 for row in hour.workloads) + unattributed == (whole or 0)
     teams = [row.usage.energy or 0 for row in hour.labels if row.dimension_key == "team"]
     assert sum(teams) == (whole or 0)
+
+
+def at_seconds(values: dict[tuple[str, int, int], float]) -> dict[tuple[str, int, int], float]:
+    return {(n, i, STORED_HOUR + c * STEP): value for (n, i, c), value in values.items()}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    watts,
+    st.dictionaries(
+        st.tuples(st.sampled_from(NODES), st.integers(0, 1), st.integers(0, 12)),
+        # A step of 300 s at 700 W is 210 kJ; small values are counters that were reset.
+        st.floats(0, 4_000_000) | st.sampled_from([0.0, 1e9, 1e9 + 210_000]),
+        max_size=40,
+    ),
+    st.none() | st.integers(1, 3600),
+)
+async def test_the_energy_counter_wins_over_power_unless_it_was_reset(
+    power: dict[tuple[str, int, int], float],
+    joules: dict[tuple[str, int, int], float],
+    seconds: int | None,
+) -> None:
+    """The running hour has no counter after the present, where Prometheus repeats the last value."""
+    read, counted = at_seconds(power), at_seconds(joules)
+    grid = SampleGrid(STORED_HOUR, STEP, NodeNames())
+    until = None if seconds is None else float(STORED_HOUR + seconds)
+    await grid.read(Prometheus({}, read, counted), until)
+    samples = grid.samples()
+    known = {at: v for at, v in counted.items() if until is None or at[2] <= until}
+    expected = reference.mean_power(read, known, STEP)
+    found = {
+        (node, gpu, int(samples.times[column]) // 1000): float(samples.power[row, column])
+        for (node, gpu), row in samples.gpus.items()
+        for column in range(12)
+        if np.isfinite(samples.power[row, column])
+    }
+    assert found == expected
+
+
+async def test_an_hour_has_the_energy_that_the_counter_rose_by(store: Store) -> None:
+    world = World()
+    world.nodes["a"] = FleetNode(name="a", gpu_count=8, gpu_model="H200", created=STORED_HOUR - 9000.0)
+    world.pods["train"] = pod("train", "a", 1, STORED_HOUR + 0.0, held=(0,))
+    times = [STORED_HOUR + m * STEP for m in range(13)]
+    # 600 W on average, though every reading happens to be of a pause; the counter starts again after 20 minutes
+    joules = {("a", 0, at): 600.0 * ((at - STORED_HOUR) % 1200 or 1200 * (at > STORED_HOUR)) for at in times}
+    joules |= {("a", 0, STORED_HOUR + k * 1200): 0.0 for k in range(1, 3)}
+    power = {("a", 0, at): 100.0 for at in times}
+    time = Time(STORED_HOUR + 10.0)
+    server = Server(world, store, Prometheus({}, power, joules), time)
+    for seconds in (10.0, 3660.0):
+        time.now = STORED_HOUR + seconds
+        await server.round()
+    number = STORED_HOUR // 3600
+    (row,) = await store.statistics.cluster_hours(
+        HoursQuery(cluster="prod", first=number, last=number, limit=10)
+    )
+    # ten steps by the counter, the two steps with a reset by the reading
+    assert row.energy_kwh == (10 * 600 + 2 * 100) * STEP / 3_600_000
 
 
 async def test_hours_and_reports_have_the_energy_in_kilowatt_hours(store: Store) -> None:

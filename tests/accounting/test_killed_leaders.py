@@ -112,7 +112,7 @@ def servers(folder: Path, database: str, prometheus: str) -> Iterator[Servers]:
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[KubeClient]:
     """A cluster with a node and a pod that lives on, so that periods are written as well."""
-    async with KubeLite() as server, KubeClient(Connection(server.url)) as client:
+    async with KubeLite() as server, KubeClient(Connection(server.url, token=server.token)) as client:
         amounts = {GPU: "4"}
         node = {
             "apiVersion": "v1",

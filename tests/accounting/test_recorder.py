@@ -279,3 +279,13 @@ async def test_the_first_snapshot_of_a_new_node_includes_the_holders_of_its_gpus
     await server.round()
     taken = await store.snapshots.latest("prod", HOUR + 3.0)
     assert (taken.total_gpu_capacity, taken.allocated_gpu_count) == (4, 2)
+
+
+async def test_a_leader_accounts_for_hours_whose_records_are_added_later(store: Store) -> None:
+    time = Time(HOUR + 10.0)
+    server = Server(World(), store, Prometheus(), time)
+    await server.round()
+    time.now = HOUR + 3700.0
+    assert await server.recorder.due_hours(time.now) == [HOUR // 3600]
+    await store.accounted.open("prod", HOUR - 7200.0)
+    assert await server.recorder.due_hours(time.now) == [HOUR // 3600 - 2, HOUR // 3600 - 1, HOUR // 3600]

@@ -41,6 +41,12 @@ MODELS = st.sampled_from(["H200", "MI300X", "L4"])
 
 
 @st.composite
+def models_of(draw: st.DrawFn, held: list[int]) -> tuple[str, ...]:
+    by_gpu = {gpu: draw(MODELS) for gpu in held}
+    return tuple(by_gpu[gpu] for gpu in held)
+
+
+@st.composite
 def allocation_periods(draw: st.DrawFn) -> list[AllocationPeriod]:
     found = []
     for number in range(draw(st.integers(0, 8))):
@@ -49,7 +55,11 @@ def allocation_periods(draw: st.DrawFn) -> list[AllocationPeriod]:
         if end and end <= start:
             end = start + draw(st.integers(1, 4000))
         gpus = draw(st.integers(1, 4))
-        held = draw(st.just([]) | st.lists(st.integers(0, 3), min_size=1, max_size=gpus, unique=True))
+        held = draw(
+            st.just([])
+            | st.lists(st.integers(0, 3), min_size=1, max_size=gpus, unique=True)
+            | st.lists(st.integers(0, 1), min_size=1, max_size=gpus)  # MIG instances of few GPUs
+        )
         workload = draw(st.sampled_from(["w0", "w1", "w2"]))
         team = draw(st.sampled_from([{}, {"team": "nlp"}, {"team": "vision"}]))
         found.append(
@@ -66,7 +76,7 @@ def allocation_periods(draw: st.DrawFn) -> list[AllocationPeriod]:
                 share=draw(st.sampled_from([1.0, 1.0, 0.5, 0.1, 1 / 7])),
                 model=draw(MODELS),
                 held=tuple(sorted(held)),
-                models=tuple(draw(st.just([]) | st.lists(MODELS, min_size=len(held), max_size=len(held)))),
+                models=draw(st.just(()) | models_of(sorted(held))),
                 labels=team,
                 annotations={},
                 start=float(start),

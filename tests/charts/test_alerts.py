@@ -10,11 +10,15 @@ import pytest
 import yaml
 from charts.reference import CHARTS, NAMES
 from prometheus_client import CollectorRegistry
+from tests.accounting.histories import Prometheus
 from tests.charts.rendering import Object, everything, objects
 from tests.prometheus_fixture import binaries
 
 from gpufleet.exporters.known_exporters import AGENT
-from gpufleet.fleet.clusters import Clusters
+from gpufleet.fleet.clusters import Cluster, Clusters
+from gpufleet.fleet.listing import Listing
+from gpufleet.fleet.state import Fleet
+from gpufleet.model.node import FleetNode
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.server.fleet_metrics import FleetMetrics
 from gpufleet.server.metrics import ServerMetrics
@@ -149,6 +153,44 @@ def test_alerts_and_dashboards_use_exported_metrics() -> None:
     used = {name for query in _queries() for name in re.findall(r"\b(?:gpufleet|nvidia)_[a-z_]+", query)}
     assert len(used) > 10
     assert used <= exported, used - exported
+
+
+def test_alerts_and_dashboards_select_states_that_are_exported() -> None:
+    fleet = Fleet("prod")
+    fleet.put_node(FleetNode(name="a", gpu_count=8))
+    collected = {
+        (family.name, sample.labels["state"])
+        for family in FleetMetrics(Clusters([Cluster("prod", fleet, Listing(fleet), Prometheus())])).collect()
+        for sample in family.samples
+    }
+    used = {
+        found for query in _queries() for found in re.findall(r'(gpufleet_\w+){[^}]*state="(\w+)"', query)
+    }
+    assert len(used) > 3
+    assert used <= collected, used - collected
+
+
+def test_a_cluster_with_unknown_allocation_does_not_lower_the_allocation_of_others(tmp_path: Path) -> None:
+    dashboard = json.loads((CHARTS / "gpufleet" / "dashboards" / "fleet.json").read_text())
+    [panel] = [each for each in dashboard["panels"] if each["title"].startswith("Allocated (")]
+    query = panel["targets"][0]["expr"].replace("$cluster", ".*")
+    series = {"schedulable_allocated": {"west": 6}, "schedulable": {"west": 8, "unknown": 8}}
+    values = [
+        {"series": f'gpufleet_gpus{{cluster="{cluster}",state="{state}"}}', "values": f"{value}x2"}
+        for state, clusters in series.items()
+        for cluster, value in clusters.items()
+    ]
+    expected = [{"expr": query, "eval_time": "1m", "exp_samples": [{"labels": "{}", "value": 0.75}]}]
+    check = {"tests": [{"interval": "1m", "input_series": values, "promql_expr_test": expected}]}
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(check))
+    done = subprocess.run(
+        [binaries().promtool, "test", "rules", "test.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_dashboards_use_only_data_sources_of_their_variables() -> None:

@@ -10,6 +10,9 @@ from charts.reference import CHARTS, NAMES
 from tests.charts.rendering import Object, everything, objects, one, pod_specs
 
 import gpufleet
+from gpufleet.kubernetes.access_review import RESOURCE
+from gpufleet.kubernetes.crds import GROUP
+from gpufleet.scheduler.certificates import SERVER_NAME
 from gpufleet.webhook.configuration import configurations
 
 BOTH = [(chart, values) for chart in NAMES for values in ({}, everything(chart))]
@@ -144,8 +147,8 @@ def test_kube_scheduler_is_configured_for_the_extender_protocol() -> None:
     configuration = yaml.safe_load(text)
     [extender] = configuration["extenders"]
     service = one(rendered, "Service", "gpu-scheduler-scheduler")
-    port = service["spec"]["ports"][0]["port"]
-    assert extender["urlPrefix"] == f"http://gpu-scheduler-scheduler.gpus.svc:{port}"
+    ports = {each["name"]: each["port"] for each in service["spec"]["ports"]}
+    assert extender["urlPrefix"] == f"https://gpu-scheduler-scheduler.gpus.svc:{ports['extender']}"
     assert [extender[f"{verb}Verb"] for verb in ("filter", "prioritize", "bind", "preempt")] == [
         "filter",
         "prioritize",
@@ -158,6 +161,37 @@ def test_kube_scheduler_is_configured_for_the_extender_protocol() -> None:
     assert configuration["leaderElection"]["resourceName"] != "kube-scheduler"
     permit = _variables(one(rendered, "Deployment", "gpu-scheduler-scheduler"))["GPUFLEET_SCHEDULER_PERMIT"]
     assert _seconds(extender["httpTimeout"]) > _seconds(permit)  # the bind of a gang member waits that long
+
+
+def test_kube_scheduler_and_the_extender_share_a_certificate() -> None:
+    rendered = objects("gpu-scheduler")
+    text = one(rendered, "ConfigMap", "gpu-scheduler-kube-scheduler")["data"]["config.yaml"]
+    [extender] = yaml.safe_load(text)["extenders"]
+    tls = extender["tlsConfig"]
+    assert extender["enableHTTPS"]
+    assert tls.pop("serverName") == SERVER_NAME
+    spec = one(rendered, "Deployment", "gpu-scheduler-kube-scheduler")["spec"]["template"]["spec"]
+    [mount] = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "extender"]
+    [secret] = [each["secret"] for each in spec["volumes"] if each["name"] == "extender"]
+    mounted = {f"{mount['mountPath']}/{each['path']}" for each in secret["items"]}
+    assert mounted == set(tls.values()), "and not the key of the CA"
+    settings = _variables(one(rendered, "Deployment", "gpu-scheduler-scheduler"))
+    assert settings["GPUFLEET_SCHEDULER_TLS_SECRET"] == secret["secretName"]
+    rules = one(rendered, "Role", "gpu-scheduler-scheduler")["rules"]
+    assert [rule["resourceNames"] for rule in rules if "resourceNames" in rule] == [
+        [secret["secretName"]],
+        [settings["GPUFLEET_SCHEDULER_KUBE_SCHEDULER"]],
+    ]
+
+
+def test_without_kube_scheduler_nobody_may_call_the_extender() -> None:
+    rendered = objects("gpu-scheduler", {"kubeScheduler": {"enabled": False}})
+    [port] = _container(one(rendered, "Deployment", "gpu-scheduler-scheduler"))["ports"]
+    assert port["name"] == "http"
+    rules = one(rendered, "Role", "gpu-scheduler-scheduler")["rules"]
+    assert [rule["resources"] for rule in rules] == [["leases"]]
+    [rule] = one(rendered, "NetworkPolicy", "gpu-scheduler-scheduler")["spec"]["ingress"]
+    assert rule["ports"] == [{"port": "http"}]
 
 
 def test_the_webhook_configurations_are_those_of_the_program() -> None:
@@ -175,6 +209,21 @@ def test_with_cert_manager_the_webhook_cannot_access_secrets_or_configurations()
     assert not [each for each in rendered if each["kind"] == "Role" and "webhook" in each["metadata"]["name"]]
     issuer = one(rendered, "Certificate", "gpu-scheduler-webhook")["spec"]["issuerRef"]
     assert one(rendered, issuer["kind"], issuer["name"])["spec"] == {"selfSigned": {}}
+
+
+def test_users_get_roles_for_reading_and_operating_and_prometheus_may_read() -> None:
+    rendered = objects("gpufleet", {"serviceMonitor": {"enabled": True}})
+    for name, verbs in (("gpufleet-viewer", ["get"]), ("gpufleet-operator", ["get", "update"])):
+        [rule] = one(rendered, "ClusterRole", name)["rules"]
+        assert rule == {"apiGroups": [GROUP], "resources": [RESOURCE], "verbs": verbs}
+    binding = one(rendered, "ClusterRoleBinding", "gpufleet-metrics")
+    assert (binding["roleRef"]["name"], binding["subjects"][0]["name"]) == (
+        "gpufleet-viewer",
+        "gpufleet-metrics",
+    )
+    other = objects("gpufleet", namespace="gpus")
+    role = _variables(one(other, "Deployment", "gpufleet"))["GPUFLEET_AUTH_VIEWER_ROLE"]
+    assert one(other, "ClusterRole", role)
 
 
 @pytest.mark.parametrize(("chart", "values"), BOTH)

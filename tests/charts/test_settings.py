@@ -22,6 +22,7 @@ EXAMPLES = [
     for chart in NAMES
     for path, each in leaves(schema(chart))
     if path[0] in ("log", "schedulerName", "accounting", "corsOrigins")
+    or path[-1] in ("operatorGroups", "viewerGroups", "groupNamespaces")
     or path[-1]
     in ("port", "hold", "permit", "preempt", "period", "reader", "identify", "operators", "processes")
 ]

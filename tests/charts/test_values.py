@@ -8,7 +8,11 @@ from charts.reference import CHARTS, NAMES, Leaf, at, defaults, leaves, schema, 
 from tests.charts.rendering import changed, everything, helm, outcome, refusal
 
 LEAVES = [(chart, leaf) for chart in NAMES for leaf in leaves(schema(chart))]
-_FIXED = (("database", "bundled", "password"), ("auth", "workloadKeySecret", "name"))
+_FIXED = (
+    ("database", "bundled", "password"),
+    ("auth", "workloadKeySecret", "name"),
+    ("auth", "oidc", "sessionKeySecret", "name"),
+)
 """Secrets that the chart generates. Without a fixed value, every rendering would differ."""
 
 NEEDS: dict[tuple[str, ...], dict[str, Any]] = {
@@ -92,6 +96,7 @@ def test_a_wrong_value_is_refused_by_name(chart: str, path: tuple[str, ...], wro
     ("values", "sentence"),
     [
         ({"auth": {"tokenReview": False}}, "the API would need no login"),
+        ({"auth": {"oidc": {"issuer": "https://provider.example"}}}, "it would let nobody in"),
         ({"database": {"bundled": {"enabled": False}}}, "set database.existingSecret.name or database.url"),
         ({"ingress": {"enabled": True}}, "set at least one host name"),
     ],

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 import yaml
+from tests import agreement
 from tests.waiting import block_until, wait_until
 
 from gpufleet.cli import main
@@ -117,8 +118,11 @@ class Shared(NamedTuple):
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Shared]:
-    with tempfile.TemporaryDirectory(prefix="gpufleet-data-") as name, playing(Path(name)) as started:
-        yield Shared(*started, Path(name))
+    with tempfile.TemporaryDirectory(prefix="gpufleet-data-") as name:
+        data = Path(name)
+        data.chmod(0o711)  # PostgreSQL's user must reach the database in it
+        with playing(data) as started:
+            yield Shared(*started, data)
 
 
 def test_slurm_jobs_and_containers_are_followed_like_any_others(shared: Shared) -> None:
@@ -210,7 +214,20 @@ def _data(url: str) -> Any:
     return httpx.get(url).json()["data"]
 
 
-def test_all_views_of_one_instant_agree(shared: Shared) -> None:
+def test_the_demo_passes_the_agreement_test_of_a_real_cluster(shared: Shared) -> None:
+    site = agreement.Site(shared.address, {}, "demo")
+    overview = agreement.check_live(site)
+    assert overview["idleGpus"] > 0
+    path = f"{shared.address}/api/v1/gpu-aggregation/cluster/hourly-stats"
+    span = "start_time=2020-01-01T00:00:00Z&end_time=2100-01-01T00:00:00Z"
+    hours = block_until(partial(_data, f"{path}?{span}"), 60)
+    for day in sorted({hour["stat_hour"][:10] for hour in hours}):
+        totals = agreement.check_accounts(site, day)
+        assert totals["energy_kwh"] > 0
+        assert totals["cost"] > 0
+
+
+def test_leases_claims_map_and_snapshot_of_one_instant_agree(shared: Shared) -> None:
     """Read all views until two readings of the overview are equal: the simulation moves every 15 seconds."""
     api = httpx.Client(base_url=shared.address)
 

@@ -1,11 +1,13 @@
 """The server as users start it: a separate process, over real sockets."""
 
+import asyncio
 import os
 import resource
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.oidc_provider import CLIENT, Provider
 from tests.waiting import block_until
 
 from gpufleet.cli import main
@@ -145,7 +148,7 @@ def test_an_address_that_others_reach_needs_login_or_insecure(
     host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--host", host, "--port", "0"]) == 2
-    assert "give --tokens-file or --token-review, or --insecure" in capsys.readouterr().err
+    assert "give --tokens-file, --token-review or --oidc-issuer, or --insecure" in capsys.readouterr().err
 
 
 def test_a_missing_tokens_file_is_reported_before_anything_starts(
@@ -177,6 +180,55 @@ def test_a_token_is_accepted_while_its_line_is_in_the_file(tmp_path: Path, postg
         process.terminate()
         out, log = process.communicate(timeout=30)
     assert token not in out + log
+
+
+@contextmanager
+def identity_provider() -> Iterator[Provider]:
+    """Run an OpenID Connect provider in a thread of its own."""
+    provider, started, stopped = Provider(), threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with provider.serving():
+            started.set()
+            await asyncio.to_thread(stopped.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=[serve()], daemon=True)
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield provider
+    finally:
+        stopped.set()
+        thread.join(10)
+
+
+def test_people_and_programs_log_in_with_openid_connect(tmp_path: Path, postgres_url: str) -> None:
+    (tmp_path / "gpufleet.toml").write_text('[auth.group_namespaces]\nstaff = ["nlp"]\n')
+    callback = "http://127.0.0.1:8080/auth/callback"
+    with identity_provider() as provider:
+        flags = (
+            "--oidc-issuer",
+            provider.issuer,
+            "--oidc-client-id",
+            CLIENT,
+            "--oidc-redirect-url",
+            callback,
+        )
+        with serving(tmp_path, *flags, database=postgres_url) as (address, process):
+            token = {"authorization": f"Bearer {provider.token()}"}
+            assert httpx.get(f"{address}/metrics").status_code == 401
+            me = httpx.get(f"{address}/auth/me", headers=token).json()["data"]
+            assert (me["user"], me["namespaces"], me["login"]) == ("alice@example.com", ["nlp"], "oidc")
+            assert httpx.get(f"{address}/").status_code in (200, 503)  # the page, if it is built
+            assert httpx.get(f"{address}/auth/login").headers["location"].startswith(provider.issuer)
+            health = httpx.get(f"{address}/api/healthz", headers=token).json()["data"]["dependencies"]
+            assert health["oidc"] == {"state": "ok", "message": f"issuer {provider.issuer}"}
+            assert httpx.post(f"{address}/api/workloads/x/reportToken", headers=token).status_code == 403
+            process.terminate()
+            _, log = process.communicate(timeout=30)
+    [line] = [line for line in log.splitlines() if '"event":"audit"' in line]
+    assert '"who":"alice@example.com"' in line
+    assert '"outcome":"refused"' in line
 
 
 def test_go_tool_pprof_opens_a_profile_of_the_server(tmp_path: Path, postgres_url: str) -> None:

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,13 +16,18 @@ from dashboard.tools.demo_process import Demo, running_demo
 from dashboard.tools.sample_cluster import live_routes, open_sample_cluster
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from tests.conftest import _execute, _template
+from tests.oidc_provider import ALICE, CLIENT, Provider
 
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.runtime.listening import address_of, bind
-from gpufleet.runtime.settings import StoreSettings
+from gpufleet.runtime.settings import OidcSettings, StoreSettings
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.auth.caller import Caller
 from gpufleet.server.auth.gate import BearerGate
+from gpufleet.server.auth.oidc.provider import Provider as OidcClient
+from gpufleet.server.auth.oidc.sessions import Sessions, SignedCookies
+from gpufleet.server.auth.oidc.sign_in import SignIn
+from gpufleet.server.auth.oidc.tokens import IdentityTokens
+from gpufleet.server.auth.permissions import GroupPermissions
 from gpufleet.server.auth.tokens import TokenFile, new_token
 from gpufleet.server.dashboard import PUBLIC, PUBLIC_FOLDERS, STATIC, dashboard_routes
 from gpufleet.server.health import Lifecycle
@@ -55,28 +61,14 @@ class Site:
         asyncio.run_coroutine_threadsafe(run(), self.loop).result(10)
 
 
-class LimitedGate(BearerGate):
-    """Admits callers with a valid token and limits them to namespaces."""
-
-    namespaces: frozenset[str]
-
-    async def authenticate(
-        self, method: str, path: str, address: str, authorization: bytes | None
-    ) -> Caller | None:
-        caller = await super().authenticate(method, path, address, authorization)
-        return replace(caller, namespaces=self.namespaces) if caller is not None else None
-
-
 class _Thread(threading.Thread):
     """Runs one server until `end`."""
 
-    def __init__(
-        self, url: str, tokens: Path | None = None, namespaces: frozenset[str] | None = None
-    ) -> None:
+    def __init__(self, url: str, tokens: Path | None = None, provider: Provider | None = None) -> None:
         super().__init__(daemon=True)
         self._url = url
         self._tokens = tokens
-        self._namespaces = namespaces
+        self._provider = provider
         self._ready = threading.Event()
         self._site: Site | None = None
         self._error: BaseException | None = None
@@ -94,19 +86,44 @@ class _Thread(threading.Thread):
             cluster = await open_sample_cluster(store, NODES, time.time(), history=True)
             other = await open_sample_cluster(store, OTHER_NODES, time.time(), history=False, name="lab")
             lifecycle = Lifecycle()
-            gate = None
-            if self._tokens:
-                kind = BearerGate if self._namespaces is None else LimitedGate
-                gate = kind(TokenFile(self._tokens), public=PUBLIC, public_folders=PUBLIC_FOLDERS)
-                if isinstance(gate, LimitedGate):
-                    gate.namespaces = self._namespaces or frozenset()
             routes = live_routes(Clusters([cluster, other]), lifecycle, store)
-            api = Api(routes=[*routes, *dashboard_routes()], lifecycle=lifecycle, simulated=True, gate=gate)
-            with bind("127.0.0.1", 0) as listening:
+            async with AsyncExitStack() as stack:
+                listening = stack.enter_context(bind("127.0.0.1", 0))
+                gate, sign_in = await self._login(address_of(listening), stack)
+                api = Api(
+                    routes=[*routes, *dashboard_routes()],
+                    lifecycle=lifecycle,
+                    simulated=True,
+                    gate=gate,
+                    sign_in=sign_in,
+                )
                 server = Server(create_app(api), lifecycle, shutdown_grace=1.0)
                 site = Site(f"{address_of(listening)}/", cluster, asyncio.get_running_loop(), server)
                 server.on_started = lambda: self._set_ready(site)
                 await server.serve(sockets=[listening])
+
+    async def _login(self, address: str, stack: AsyncExitStack) -> tuple[BearerGate | None, SignIn | None]:
+        if not self._tokens and not self._provider:
+            return None, None
+        identities = sign_in = None
+        if self._provider:
+            await stack.enter_async_context(self._provider.serving())
+            groups = GroupPermissions(viewers=frozenset({"staff"}), namespaces={"nlp": ("nlp", "nlp-dev")})
+            settings = OidcSettings(
+                issuer=self._provider.issuer, client_id=CLIENT, redirect_url=f"{address}/auth/callback"
+            )
+            client = await stack.enter_async_context(OidcClient(settings))
+            identities = IdentityTokens(client, settings, groups)
+            cookies = SignedCookies(b"k" * 32, secure=False)
+            sign_in = SignIn(client, identities, Sessions(cookies, settings, groups), cookies, settings)
+        gate = BearerGate(
+            TokenFile(self._tokens) if self._tokens else None,
+            identities=identities,
+            sessions=sign_in.sessions if sign_in else None,
+            public=PUBLIC,
+            public_folders=PUBLIC_FOLDERS,
+        )
+        return gate, sign_in
 
     def _set_ready(self, site: Site) -> None:
         self._site = site
@@ -127,11 +144,11 @@ class _Thread(threading.Thread):
 
 
 def _site(
-    postgres: Postgres, name: str, tokens: Path | None = None, namespaces: frozenset[str] | None = None
+    postgres: Postgres, name: str, tokens: Path | None = None, provider: Provider | None = None
 ) -> Iterator[Site]:
     template = _in_thread(lambda: _template(postgres))
     _in_thread(lambda: asyncio.run(_execute(postgres, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')))
-    thread = _Thread(postgres.dsn_of(name), tokens, namespaces)
+    thread = _Thread(postgres.dsn_of(name), tokens, provider)
     try:
         yield thread.begin()
     finally:
@@ -181,13 +198,30 @@ def locked_site(browser: Browser, postgres: Postgres, tmp_path: Path) -> Iterato
         yield site
 
 
+@pytest.fixture(scope="module")
+def _provider() -> Provider:
+    return Provider(ask=True, public_client=True)
+
+
+@pytest.fixture
+def provider(_provider: Provider) -> Provider:
+    """Return an identity provider that asks before it signs Alice in, and needs no secret of its client."""
+    _provider.user = dict(ALICE)
+    return _provider
+
+
+@pytest.fixture(scope="module")
+def oidc_site(browser: Browser, postgres: Postgres, _provider: Provider) -> Iterator[Site]:
+    """Run a server with sign-in at an identity provider, which runs in the same thread."""
+    yield from _site(postgres, "dashboard_oidc", provider=_provider)
+
+
 @pytest.fixture
 def limited_site(browser: Browser, postgres: Postgres, tmp_path: Path) -> Iterator[Site]:
     """Run a server that shows two namespaces to the owner of its token."""
-    token, line = new_token("alice", "viewer")
+    token, line = new_token("alice", "viewer", ["research", "vision"])
     (tmp_path / "tokens").write_text(line + "\n")
-    namespaces = frozenset({"research", "vision"})
-    for site in _site(postgres, "dashboard_limited", tmp_path / "tokens", namespaces):
+    for site in _site(postgres, "dashboard_limited", tmp_path / "tokens"):
         site.token = token
         yield site
 

@@ -8,6 +8,7 @@ from dashboard.tools.sample_fleet import HTML_LABEL, node_name
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 from tests.dashboard.accessibility import serious_violations
 from tests.dashboard.conftest import NODES, OTHER_NODES, Site
+from tests.oidc_provider import Provider
 
 from gpufleet.fleet.overview import overview
 from gpufleet.model.workload import FleetPod, Status
@@ -313,6 +314,52 @@ def test_login_with_a_token_and_logout(locked_site: Site, page: Page) -> None:
     page.reload()
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
     assert page.evaluate("localStorage.getItem('gpufleet.token')") is None
+
+
+def test_sign_in_at_the_identity_provider_and_sign_out(
+    oidc_site: Site, provider: Provider, page: Page
+) -> None:
+    page.goto(f"{oidc_site.address}#/nodes?state=faulty")
+    expect(page.get_by_label("Token")).to_be_visible()
+    page.get_by_role("link", name="Sign in").click()
+    page.get_by_role("link", name="Sign in as Alice").click()
+    expect(page).to_have_url(f"{oidc_site.address}#/nodes?state=faulty")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Nodes")
+    expect(page.locator(".live")).to_contain_text("Live")
+    expect(page.locator(".account")).to_have_text("alice@example.com")
+    expect(page.get_by_text("Limited to")).to_have_count(0)
+    assert page.evaluate("document.cookie") == "", "scripts can't read the session"
+    assert serious_violations(page) == []
+    page.reload()
+    expect(page.locator(".account")).to_have_text("alice@example.com")
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("link", name="Sign in")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("link", name="Sign in")).to_be_visible()
+    assert serious_violations(page) == []
+
+
+def test_a_sign_in_replaces_an_old_token_and_a_limited_view_says_so(
+    oidc_site: Site, provider: Provider, page: Page
+) -> None:
+    provider.user["groups"] = ["nlp"]
+    page.goto(oidc_site.address)
+    page.evaluate("localStorage.setItem('gpufleet.token', 'gpf_revoked')")
+    page.reload()
+    expect(page.get_by_text("the token is not valid")).to_be_visible()
+    page.get_by_role("link", name="Sign in").click()
+    page.get_by_role("link", name="Sign in as Alice").click()
+    expect(page.get_by_text("Limited to namespaces nlp, nlp-dev.")).to_be_visible()
+
+
+def test_a_person_without_permission_sees_why(oidc_site: Site, provider: Provider, page: Page) -> None:
+    provider.user["groups"] = []
+    page.goto(oidc_site.address)
+    page.get_by_role("link", name="Sign in").click()
+    page.get_by_role("link", name="Sign in as Alice").click()
+    expect(page.get_by_text("alice@example.com has no permission here")).to_be_visible()
+    page.get_by_role("link", name="Back to gpufleet").click()
+    expect(page.get_by_role("link", name="Sign in")).to_be_visible()
 
 
 def test_a_caller_who_is_limited_to_namespaces_sees_their_work_and_all_capacity(

@@ -1,9 +1,13 @@
 """The history of a simulated fleet, written to a real store and read through the embedded metrics."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from gpufleet.accounting.rollup import RollupPlan
+from gpufleet.cli.demo import demo_settings
+from gpufleet.demo.demo_fleet import DemoFleet
 from gpufleet.demo.history import (
     CHART_QUANTITIES,
     RECENT_SECONDS,
@@ -19,7 +23,7 @@ from gpufleet.demo.simulation.hardware import BUILT, DAY
 from gpufleet.demo.simulation.simulation import Simulation
 from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.model.reading import GpuRef, Quantity
-from gpufleet.runtime.settings import MetricsSettings
+from gpufleet.runtime.settings import MetricsSettings, StoreSettings, load_settings
 from gpufleet.store import Store
 
 NOW = BUILT + 300 * DAY + 12_345.0
@@ -67,6 +71,33 @@ async def test_memory_is_known_in_all_hours_that_have_utilization(store: Store) 
     await write_readings(FLEET, store.readings, "demo", span, REQUIRED_QUANTITIES)
     for quantity in (Quantity.UTILIZATION, Quantity.MEMORY_USED, Quantity.MEMORY_TOTAL):
         assert await store.readings.samples("demo", quantity, *span)
+
+
+async def test_hours_are_accounted_for_only_once_their_readings_are_written(
+    store: Store, tmp_path: Path
+) -> None:
+    size = {"demo.nodes": 2, "demo.gpus": 2, "demo.days": 0.5, "store.data": str(tmp_path)}
+    settings = demo_settings(load_settings(size, {}))
+    settings[StoreSettings].data.mkdir(parents=True)
+    fleet = DemoFleet(settings, "demo", lambda: NOW)
+
+    async def first_reading(quantity: Quantity) -> float:
+        found = await store.readings.samples("demo", quantity, 0.0, NOW)
+        return float(min(series.times[~np.isnan(series.values)][0] for series in found))
+
+    await fleet.write_history(store, lambda what, done, of: None)
+    begins = (NOW - RECENT_SECONDS) // 3600 * 3600
+    span = await store.accounted.span("demo")
+    assert span is not None
+    assert span.since == begins
+    for quantity in REQUIRED_QUANTITIES:
+        assert await first_reading(quantity) == begins
+    await fleet._write_remaining_history(store, fleet._missing_history())
+    span = await store.accounted.span("demo")
+    assert span is not None
+    assert span.since == pytest.approx(NOW - DAY / 2, abs=15)
+    for quantity in REQUIRED_QUANTITIES:
+        assert await first_reading(quantity) <= span.since + 15
 
 
 async def test_past_snapshots_have_the_allocations_of_their_time(store: Store) -> None:

@@ -1,11 +1,9 @@
 """One model has one name in all views of the demo: nodes, GPUs, workloads, map, heat map, prices and filters."""
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
-from urllib.request import urlopen
 
 import pytest
 from dashboard.tools.demo_process import Demo, running_demo
@@ -61,8 +59,7 @@ def test_all_views_of_the_demo_agree_on_model_names(demo: Demo) -> None:
     assert {model for row in workloads for model in row["gpuAllocation"]} == set(
         demo.get("api/workloadMetadata")["models"]
     )
-    with urlopen(f"{demo.kube}/apis/gpu.scheduling/v1/gpunodestatuses", timeout=30) as answer:
-        reports = json.load(answer)["items"]
+    reports = demo.get_objects("/apis/gpu.scheduling/v1/gpunodestatuses")
     devices = [device for report in reports for device in report["status"]["devices"]]
     assert {canonical_model(device["model"]) for device in devices} <= NAMES
 

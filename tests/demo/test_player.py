@@ -44,7 +44,10 @@ async def shown(at: float, keep: float = DAY) -> AsyncIterator[tuple[KubeLite, P
 async def followed(server: KubeLite, at: float) -> AsyncIterator[Fleet]:
     """Return the fleet as the sources read it."""
     fleet = Fleet("demo", clock=lambda: at, simulated=True)
-    async with FakeServers(SIMULATION, lambda: at) as servers, KubeClient(Connection(server.url)) as client:
+    async with (
+        FakeServers(SIMULATION, lambda: at) as servers,
+        KubeClient(Connection(server.url, token=server.token)) as client,
+    ):
         source = KubernetesSource(client, fleet, fault_taints=KubernetesSettings().fault_taints)
         slurm = SlurmSource(SlurmSettings(url=servers.url), fleet, clock=lambda: at)
         docker = DockerSource(DockerSettings(url=servers.url), fleet, clock=lambda: at)
@@ -151,7 +154,10 @@ async def test_an_update_without_changes_writes_nothing() -> None:
 
 
 async def test_changes_by_users_stay() -> None:
-    async with shown(NOW) as (server, player), KubeClient(Connection(server.url)) as client:
+    async with (
+        shown(NOW) as (server, player),
+        KubeClient(Connection(server.url, token=server.token)) as client,
+    ):
         name = SIMULATION.hardware.machines[1].name
         await client.write_json(
             "PATCH",

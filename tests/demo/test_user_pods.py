@@ -116,7 +116,7 @@ class Stage:
 
 @asynccontextmanager
 async def open_stage() -> AsyncIterator[Stage]:
-    async with KubeLite() as server, KubeClient(Connection(server.url)) as client:
+    async with KubeLite() as server, KubeClient(Connection(server.url, token=server.token)) as client:
         storage = DirectStorage(server)
         storage.put(definitions())
         player = Player(SIMULATION, storage, keep=DAY)

@@ -12,7 +12,9 @@ from gpufleet.runtime.settings import MetricsSettings
 class Pushed:
     """The numbers of one workload."""
 
-    async def read(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
+    async def read(
+        self, workload_uid: str, start: float, end: float, rank: int | None = None
+    ) -> Sequence[TrainingPoint]:
         return [TrainingPoint("loss", 1.0, 5.0)] if workload_uid == "job" else []
 
 

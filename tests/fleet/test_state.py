@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from gpufleet.fleet.listing import Filter, Listing
-from gpufleet.fleet.lookup import controllers, find_workload
+from gpufleet.fleet.lookup import allocated_gpus, controllers, find_workload
 from gpufleet.fleet.node_view import NodeState
 from gpufleet.fleet.ownership import KEPT_GONE_PODS
 from gpufleet.fleet.state import Fleet
@@ -100,6 +100,14 @@ def test_shared_pods_on_one_gpu_allocate_it_once(fleet: Fleet) -> None:
         fleet.put_pod(pod(uid, gpus=1, share=0.5, held=(3,)))
     view = fleet.views()["a"]
     assert (view.allocated, view.holders) == (1, {3: ("p", "q")})
+
+
+def test_two_mig_instances_of_a_pod_on_one_gpu_allocate_it_once(fleet: Fleet) -> None:
+    fleet.put_pod(pod("p", gpus=3, share=1 / 7, held=(0, 0, 1)))
+    view = fleet.views()["a"]
+    assert (view.allocated, view.holders) == (2, {0: ("p",), 1: ("p",)})
+    (workload,) = fleet.workloads().values()
+    assert [each.gpu.index for each in allocated_gpus(fleet, workload)] == [0, 1]
 
 
 def test_shared_pods_without_a_named_gpu_are_counted_by_their_shares(fleet: Fleet) -> None:

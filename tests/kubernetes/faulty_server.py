@@ -17,6 +17,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from gpufleet.kubernetes import Backoff, Connection, KubeClient, Retries, WatchTimings
+from gpufleet.kubernetes.client.client import MAX_OBJECTS
+from gpufleet.kubernetes.client.transport import MAX_RESPONSE_BYTES
 
 FAST = WatchTimings(
     backoff=Backoff(initial=0.002, maximum=0.02), duration=30.0, idle_timeout=20.0, healthy_after=0.5
@@ -159,13 +161,21 @@ class FaultyServer:
             await server.close()
 
     @asynccontextmanager
-    async def client(self, within: float = 5.0, **options: Any) -> AsyncIterator[KubeClient]:
+    async def client(
+        self,
+        within: float = 5.0,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        max_objects: int = MAX_OBJECTS,
+        **options: Any,
+    ) -> AsyncIterator[KubeClient]:
         async with KubeClient(
             Connection(self.url, **options),
             timeout=within,
             retries=QUICK,
             requests_per_second=1e6,
             burst=1000,
+            max_response_bytes=max_response_bytes,
+            max_objects=max_objects,
         ) as client:
             yield client
 

@@ -46,6 +46,18 @@ def test_the_current_context_is_used_unless_another_is_named(tmp_path: Path) -> 
     assert from_kubeconfig([file], "other") == Connection("https://main:6443")
 
 
+def test_credentials_in_the_address_are_used_but_not_shown(tmp_path: Path) -> None:
+    server = {"name": "main", "cluster": {"server": "http://ann:pass%2Fword@main:8080/"}}
+    file = write(tmp_path / "config", config(clusters=[server], users=user(token="secret-token")))
+    assert from_kubeconfig([file]) == Connection(
+        "http://main:8080",
+        namespace="team-a",
+        token="secret-token",
+        username="ann",
+        password="pass/word",
+    )
+
+
 def test_files_are_relative_to_the_kubeconfig_and_data_wins_over_files(tmp_path: Path) -> None:
     cluster = {
         "server": "https://main",

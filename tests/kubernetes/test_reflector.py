@@ -233,13 +233,13 @@ async def test_a_server_that_lost_its_history_is_listed_again() -> None:
     path = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
     async with KubeLite() as server:
         port = int(server.url.rpartition(":")[2])
-        client = KubeClient(Connection(server.url))
+        client = KubeClient(Connection(server.url, token=server.token))
         for name in "abcdefgh":
             await client.write_json("POST", path, {**made, "metadata": {"name": name}})
         reflector = Reflector(client, LEASES, Selection(namespace="default"), timings=FAST)
         task = asyncio.create_task(reflector.run())
         await wait_until(lambda: reflector.state.watching)
-    async with KubeLite(port=port), client:
+    async with KubeLite(port=port, tokens=server.tokens), client:
         await client.write_json("POST", path, {**made, "metadata": {"name": "new"}})
         await wait_until(lambda: reflector.cache.keys() == {("default", "new")})
         task.cancel()

@@ -222,7 +222,9 @@ def device(at: int, **more: Any) -> dict[str, Any]:
 @asynccontextmanager
 async def open_stage(server: KubeLite, **settings: Any) -> AsyncIterator[Stage]:
     """Run a scheduler replica on a server."""
-    async with KubeClient(Connection(server.url), requests_per_second=5000, burst=5000) as client:
+    async with KubeClient(
+        Connection(server.url, token=server.token), requests_per_second=5000, burst=5000
+    ) as client:
         chosen = SchedulerSettings(**{"grace": 1.0, "hold": 5.0, "permit": 2.0, **settings})
         timings = ElectionTimings(lease_duration=2.0, renew_deadline=1.5, retry_period=0.1)
         replica = Replica(client, chosen, "default", f"replica-{id(client)}", timings)
@@ -240,7 +242,7 @@ async def open_stage(server: KubeLite, **settings: Any) -> AsyncIterator[Stage]:
 async def open_server() -> AsyncIterator[KubeLite]:
     """Run the embedded API with all kinds that the scheduler reads."""
     async with KubeLite() as server:
-        async with KubeClient(Connection(server.url)) as client:
+        async with KubeClient(Connection(server.url, token=server.token)) as client:
             for definition in (*definitions(), POD_GROUPS_CRD):
                 path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
                 await client.write_json("POST", path, definition)

@@ -214,7 +214,7 @@ async def test_leases_deleted_before_a_restart_are_recreated(server: KubeLite) -
         await stage.claim("two", 2)
         pod = await stage.pod("p", "two")
         await stage.schedule(pod)
-    async with KubeClient(Connection(server.url)) as client:
+    async with KubeClient(Connection(server.url, token=server.token)) as client:
         await client.delete(LEASES, "gpu-a-1", "default")
     async with open_stage(server) as again:
         await again.until(lambda: set(again.scheduler.ledger.leases) == {"gpu-a-0", "gpu-a-1"})

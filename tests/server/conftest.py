@@ -47,7 +47,7 @@ class Seen(msgspec.Struct, rename="camel"):
 def sample_routes() -> list[Route]:
     prepared: Prepared[list[Row]] = Prepared.of([Row(f"gpu-{n}", n) for n in range(500)], "500 GPUs")
 
-    @get("/api/clusters/rows", example=Seen(1, None, []))
+    @get("/api/clusters/rows", scope="public", example=Seen(1, None, []))
     async def rows(query: Paged) -> Seen:
         """Return the parameters."""
         return Seen(query.page_num, query.order_by, query.kind)

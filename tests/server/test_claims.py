@@ -30,7 +30,7 @@ __all__ = ["server", "stage"]
 @asynccontextmanager
 async def watched(server: KubeLite) -> AsyncIterator[KubernetesSource]:
     """The source of a server, in sync with the API."""
-    async with KubeClient(Connection(server.url)) as client:
+    async with KubeClient(Connection(server.url, token=server.token)) as client:
         source = KubernetesSource(client, Fleet("default"))
         running = asyncio.create_task(source.run())
         try:
@@ -128,7 +128,7 @@ async def test_a_cluster_without_kubernetes_has_no_claims(client: httpx.AsyncCli
 
 
 async def test_a_cluster_without_our_kinds_has_no_claims_and_shows_its_leases() -> None:
-    async with KubeLite() as server, KubeClient(Connection(server.url)) as kube:
+    async with KubeLite() as server, KubeClient(Connection(server.url, token=server.token)) as kube:
         lease = new_lease("default", "a", 0, {"uid-of-p": LeaseHolder(pod="p")}, "", datetime.now(UTC))
         await kube.create(LEASES, lease)
         async with watched(server) as source, api(source) as client:

@@ -37,6 +37,27 @@ def test_a_directory_that_holds_something_else_is_refused_and_left_alone(tmp_pat
     assert (tmp_path / "postgres" / "thesis.tex").read_text() == "years of work"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL as another user")
+@pytest.mark.parametrize("private", ["data", "programs"])
+def test_a_private_parent_directory_is_left_alone(
+    postgres: DataDirectory, empty_data: Path, private: str
+) -> None:
+    empty_data.chmod(0o755)
+    closed = empty_data / "closed"
+    closed.mkdir(mode=0o700)
+    folder = postgres.programs
+    if private == "programs":
+        folder = closed / "bin"
+        folder.mkdir()
+        (folder / "postgres").touch()
+    inside = (closed if private == "data" else empty_data) / "data"
+    inside.mkdir()
+    with pytest.raises(OperationRefused, match=rf"may not search {closed}: .*chmod o\+x {closed}"):
+        prepare(inside / "postgres", inside / "run", inside / "log", folder=folder)
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o700
+    assert list(inside.iterdir()) == []
+
+
 def test_a_directory_of_another_version_is_refused_with_its_version(tmp_path: Path) -> None:
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres" / "PG_VERSION").write_text("9\n")

@@ -10,10 +10,11 @@ import aiohttp
 import pytest
 
 from gpufleet.kubernetes import KubeClient, load_connection
+from gpufleet.kubernetes.certificates.store import serving_context
 from gpufleet.kubernetes.crds.generate import definitions
 from gpufleet.runtime.listening import bind
 from gpufleet.runtime.settings import WebhookSettings
-from gpufleet.webhook.certificate_store import SharedCertificates, serving_context
+from gpufleet.webhook.certificate_store import WebhookCertificates
 from gpufleet.webhook.claim_lookup import ClaimLookup
 from gpufleet.webhook.configuration import configurations
 from gpufleet.webhook.pod_admission import PodRules
@@ -47,7 +48,7 @@ class Cluster:
         self, settings: WebhookSettings = SETTINGS, rules: PodRules = RULES, *, clock: Callable[[], float] | None = None
     ) -> AsyncIterator["Running"]:  # fmt: skip
         context = serving_context()
-        keys = SharedCertificates(self.client, settings, context, **({"clock": clock} if clock else {}))
+        keys = WebhookCertificates(self.client, settings, context, **({"clock": clock} if clock else {}))
         async with AsyncExitStack() as closing:
             await keys.refresh()
             webhook = Webhook(ClaimLookup(self.client), rules)
@@ -73,7 +74,7 @@ class Cluster:
 
 @dataclass
 class Running:
-    keys: SharedCertificates
+    keys: WebhookCertificates
     port: int
 
 
@@ -84,7 +85,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         connection = load_connection(str(tmp_path / "kubeconfig"))
         async with (
             KubeClient(connection, requests_per_second=500, burst=500) as client,
-            aiohttp.ClientSession(server.url) as session,
+            aiohttp.ClientSession(server.url, headers=server.headers) as session,
         ):
             for definition in definitions():
                 await client.write_json(

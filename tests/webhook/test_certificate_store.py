@@ -18,16 +18,10 @@ from msgspec import structs
 from tests.webhook.conftest import HOOKS, PODS, SETTINGS, Cluster, pod
 
 from gpufleet.errors import SettingsError
+from gpufleet.kubernetes.certificates.keyring import Keyring, new_keyring, renewed
+from gpufleet.kubernetes.certificates.store import SECRETS, load, serving_context
 from gpufleet.runtime.settings import WebhookSettings
-from gpufleet.webhook.certificate_store import (
-    SECRETS,
-    FileCertificates,
-    SharedCertificates,
-    load,
-    names_of,
-    serving_context,
-)
-from gpufleet.webhook.certificates import Keyring, new_keyring, renewed
+from gpufleet.webhook.certificate_store import FileCertificates, WebhookCertificates, names_of
 from gpufleet.webhook.configuration import configurations
 
 NOW = 1_700_000_000.0
@@ -91,7 +85,7 @@ def test_the_names_are_those_of_the_service() -> None:
 
 
 async def test_replicas_that_start_together_share_one_authority(cluster: Cluster) -> None:
-    replicas = [SharedCertificates(cluster.client, SETTINGS, serving_context()) for _ in range(6)]
+    replicas = [WebhookCertificates(cluster.client, SETTINGS, serving_context()) for _ in range(6)]
     await asyncio.gather(*(replica.refresh() for replica in replicas))
     rings = {replica.ring for replica in replicas}
     assert len(rings) == 1
@@ -102,7 +96,7 @@ async def test_replicas_that_start_together_share_one_authority(cluster: Cluster
 async def test_replicas_that_start_together_all_come_up_and_are_trusted(cluster: Cluster) -> None:
     for manifest in configurations({"url": "https://127.0.0.1:1"}):
         await cluster.client.write_json("POST", f"{HOOKS}/{manifest['kind'].lower()}s", manifest)
-    replicas = [SharedCertificates(cluster.client, SETTINGS, serving_context()) for _ in range(4)]
+    replicas = [WebhookCertificates(cluster.client, SETTINGS, serving_context()) for _ in range(4)]
     await asyncio.gather(*(replica.refresh() for replica in replicas))
     assert replicas[0].ring is not None
     found = await cluster.client.read_json(f"{HOOKS}/mutatingwebhookconfigurations/gpufleet-webhook")
@@ -113,7 +107,7 @@ async def test_replicas_that_start_together_all_come_up_and_are_trusted(cluster:
 async def test_replicas_that_renew_together_agree(cluster: Cluster) -> None:
     now = time.time()
     replicas = [
-        SharedCertificates(cluster.client, SETTINGS, serving_context(), lambda: now) for _ in range(4)
+        WebhookCertificates(cluster.client, SETTINGS, serving_context(), lambda: now) for _ in range(4)
     ]
     await asyncio.gather(*(replica.refresh() for replica in replicas))
     first = replicas[0].ring
@@ -125,7 +119,7 @@ async def test_replicas_that_renew_together_agree(cluster: Cluster) -> None:
 
 
 async def test_a_broken_secret_is_replaced_and_foreign_entries_stay(cluster: Cluster) -> None:
-    keys = SharedCertificates(cluster.client, SETTINGS, serving_context())
+    keys = WebhookCertificates(cluster.client, SETTINGS, serving_context())
     await keys.refresh()
     secret = await cluster.client.get(SECRETS, SETTINGS.secret, "gpufleet")
     bent = {**secret.data, "tls.crt": base64.b64encode(b"nonsense").decode(), "note": "eA=="}

@@ -85,7 +85,7 @@ async def test_the_annotation_of_a_binding_can_not_be_changed(cluster: Cluster) 
         assert found["metadata"]["annotations"] == {CLAIM: "two", **binding}
         whole: Json = {"metadata": {"annotations": None}}
         found = await cluster.send("PATCH", f"{PODS}/train", whole, "application/merge-patch+json")
-        assert found["metadata"]["annotations"] == binding
+        assert found["metadata"]["annotations"] == {CLAIM: "two", **binding}
 
 
 async def test_members_of_a_gang_are_gated_and_get_the_claims_scheduler(cluster: Cluster) -> None:

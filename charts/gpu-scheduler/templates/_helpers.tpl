@@ -115,7 +115,12 @@ capabilities:
   value: {{ .root.Release.Namespace | quote }}
 {{- end }}
 
-{{/* URL of the extender. The Service routes to the leader, because only the leader is Ready. */}}
-{{- define "gpu-scheduler.extenderUrl" -}}
-{{- printf "http://%s-scheduler.%s.svc:%d" (include "gpu-scheduler.fullname" .) .Release.Namespace (int .Values.scheduler.port) }}
+{{/* Host name of the scheduler. The Service routes to the leader, because only the leader is Ready. */}}
+{{- define "gpu-scheduler.schedulerHost" -}}
+{{- printf "%s-scheduler.%s.svc" (include "gpu-scheduler.fullname" .) .Release.Namespace }}
+{{- end }}
+
+{{/* Secret with the certificate of the extender and of kube-scheduler. The scheduler makes and renews it. */}}
+{{- define "gpu-scheduler.extenderSecret" -}}
+{{- printf "%s-scheduler-tls" (include "gpu-scheduler.fullname" .) }}
 {{- end }}

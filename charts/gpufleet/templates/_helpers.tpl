@@ -70,7 +70,11 @@ capabilities:
 
 {{/* Fail here instead of at the start of the server. */}}
 {{- define "gpufleet.checkLogin" -}}
-{{- if not (or .Values.auth.tokenReview .Values.auth.tokensSecret.name .Values.auth.insecure) }}
-{{- fail "auth: the API would need no login; turn on auth.tokenReview, set auth.tokensSecret.name, or turn on auth.insecure" }}
+{{- $auth := .Values.auth }}
+{{- if not (or $auth.tokenReview $auth.oidc.issuer $auth.tokensSecret.name $auth.insecure) }}
+{{- fail "auth: the API would need no login; turn on auth.tokenReview, set auth.oidc.issuer or auth.tokensSecret.name, or turn on auth.insecure" }}
+{{- end }}
+{{- if and $auth.oidc.issuer (not (or $auth.viewerGroups $auth.operatorGroups $auth.groupNamespaces)) }}
+{{- fail "auth.oidc: it would let nobody in; set auth.viewerGroups, auth.operatorGroups or auth.groupNamespaces" }}
 {{- end }}
 {{- end }}

@@ -23,7 +23,6 @@ interface Envelope {
   data?: unknown;
   message?: string | null;
   error?: string | null;
-  scope?: { namespaces: string[] };
 }
 
 interface Kept {
@@ -110,6 +109,13 @@ export async function send<T>(address: string, body: unknown): Promise<T> {
   return (await unwrapped(response)) as T;
 }
 
+/** End the session of a sign-in at the identity provider; does nothing for a login with a token. */
+export async function endSession(): Promise<void> {
+  if (session.token) return;
+  const headers = { "content-type": "application/json" };
+  await fetch("auth/logout", { method: "POST", headers, body: "{}" }).catch(() => undefined);
+}
+
 async function unwrapped(response: Response): Promise<unknown> {
   const body = (await response.json().catch((error: unknown) => {
     if (error instanceof SyntaxError) return null; // not from gpufleet, for example an error page of a proxy
@@ -122,6 +128,5 @@ async function unwrapped(response: Response): Promise<unknown> {
     const words = sentence || `the server answered ${response.status}`;
     throw new ApiError(response.status, words, response.headers.get("x-trace-id") ?? "");
   }
-  if (body.scope) session.limitTo(body.scope.namespaces);
   return body.data;
 }

@@ -14,8 +14,7 @@ export interface paths {
         /**
          * The health of the service and of each dependency
          * @description The status is 200 while the server can serve: losing a dependency makes it degraded. With a login,
-         *     callers without a token, and those who are limited to namespaces, see the states of the dependencies but
-         *     not their messages.
+         *     callers without a token see the states of the dependencies but not their messages.
          */
         get: operations["healthz"];
         put?: never;
@@ -77,6 +76,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/auth/me": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The caller, its role and its namespaces. Answers callers without a login too */
+        get: operations["me"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/gpu-aggregation/clusters": {
         parameters: {
             query?: never;
@@ -118,7 +134,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Keys of labels or annotations with statistics: those in the settings */
+        /** Keys of labels or annotations with statistics */
         get: operations["dimension_keys"];
         put?: never;
         post?: never;
@@ -152,10 +168,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * Hours of a cluster; one page of them if `page` or `page_size` is given
-         * @description For a caller who is limited to namespaces, they count the GPUs that those namespaces held.
-         */
+        /** Hours of a cluster; one page of them if `page` or `page_size` is given */
         get: operations["cluster_hours"];
         put?: never;
         post?: never;
@@ -482,11 +495,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * The latest reading of every GPU
-         * @description A caller who is limited to namespaces gets the readings of the GPUs that pods in them hold, and null for
-         *     the others.
-         */
+        /** The latest reading of every GPU */
         get: operations["gpu_metrics"];
         put?: never;
         post?: never;
@@ -571,10 +580,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * Utilization, memory, power and temperature of a node's GPUs over time
-         * @description A caller who is limited to namespaces gets the GPUs that pods in them hold, since they hold them.
-         */
+        /** Utilization, memory, power and temperature of a node's GPUs over time */
         get: operations["node_metrics"];
         put?: never;
         post?: never;
@@ -625,10 +631,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * Leases of GPUs with their holders, by node and GPU
-         * @description A caller who is limited to namespaces gets the leases that pods in them hold, without other holders.
-         */
+        /** Leases of GPUs with their holders, by node and GPU */
         get: operations["list_leases"];
         put?: never;
         post?: never;
@@ -682,6 +685,18 @@ export interface components {
             /** @enum {unknown} */
             state: "down" | "off" | "ok";
             message: string;
+        };
+        /**
+         * Me
+         * @description The caller; all fields but the last are null without a login.
+         */
+        Me: {
+            user: string | null;
+            role: ("operator" | "viewer") | null;
+            namespaces: string[] | null;
+            login: ("kubernetes" | "oidc" | "session" | "token" | "workload") | null;
+            /** @enum {unknown} */
+            signIn: "none" | "oidc" | "token";
         };
         /**
          * ClusterStatistics
@@ -995,6 +1010,7 @@ export interface components {
             allocated_gpu_hours: number;
             idle_share: number;
             avg_utilization: number | null;
+            energy_kwh: number | null;
             idle_cost: number;
             currency?: string;
         };
@@ -1397,7 +1413,7 @@ export interface components {
         };
         /**
          * GpuHolder
-         * @description A pod that holds a GPU, and its workload; all names are empty if the caller may not see them.
+         * @description A pod that holds a GPU, and its workload.
          */
         GpuHolder: {
             podNamespace: string;
@@ -1584,8 +1600,6 @@ export interface components {
         "X-Trace-Id": string;
         /** @description Names query parameters that were ignored. */
         Warning: string;
-        /** @description The namespaces that the data is limited to, percent-encoded and separated by commas; absent for callers who may see every namespace. */
-        "X-Gpufleet-Scope": string;
         /** @description Send it as If-None-Match to get a 304 while nothing changed. */
         ETag: string;
     };
@@ -1607,7 +1621,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1645,10 +1658,6 @@ export interface operations {
                         data: components["schemas"]["Health"];
                         message: string | null;
                         error: null;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -1683,7 +1692,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1722,7 +1730,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1761,12 +1768,71 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
                 content: {
                     "text/plain; version=1.0.0; charset=utf-8": string;
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
+        };
+    };
+    me: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": {
+                     *         "user": "alice@example.com",
+                     *         "role": "viewer",
+                     *         "namespaces": [
+                     *           "nlp"
+                     *         ],
+                     *         "login": "session",
+                     *         "signIn": "oidc"
+                     *       },
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["Me"];
+                        message: string | null;
+                        error: null;
+                    };
                 };
             };
             /** @description Not modified. */
@@ -1800,7 +1866,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1819,10 +1884,6 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: string[];
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -1864,7 +1925,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1884,10 +1944,6 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: string[];
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -1931,7 +1987,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1951,10 +2006,6 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: string[];
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -2000,7 +2051,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2020,10 +2070,6 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: string[];
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -2073,7 +2119,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2115,10 +2160,6 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["ClusterStatistics"][] | components["schemas"]["Page_ClusterStatistics_"];
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -2170,7 +2211,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2212,10 +2252,6 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["NamespaceStatistics"][] | components["schemas"]["Page_NamespaceStatistics_"];
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -2271,7 +2307,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2314,10 +2349,6 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["LabelStatistics"][] | components["schemas"]["Page_LabelStatistics_"];
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -2381,7 +2412,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2446,10 +2476,6 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Page_WorkloadStatistics_"];
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -2487,7 +2513,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2536,10 +2561,6 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Snapshot"];
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -2587,7 +2608,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2638,10 +2658,6 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Snapshot"][] | components["schemas"]["Page_Snapshot_"];
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -2689,7 +2705,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2768,10 +2783,6 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Report"];
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                     "text/csv": string;
                     "text/html": string;
@@ -2819,7 +2830,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2843,6 +2853,7 @@ export interface operations {
                      *             "allocated_gpu_hours": 168,
                      *             "idle_share": 95.2381,
                      *             "avg_utilization": 1.3,
+                     *             "energy_kwh": 20.4,
                      *             "idle_cost": 560,
                      *             "currency": "USD"
                      *           }
@@ -2855,10 +2866,6 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Page_WasteRow_"];
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -2893,7 +2900,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2920,10 +2926,6 @@ export interface operations {
                         data: components["schemas"]["ClusterName"][];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -2961,7 +2963,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3007,10 +3008,6 @@ export interface operations {
                         data: components["schemas"]["ClusterOverview"];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -3052,7 +3049,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3088,10 +3084,6 @@ export interface operations {
                         data: components["schemas"]["ConsumerPage"];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -3131,7 +3123,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3194,10 +3185,6 @@ export interface operations {
                         data: components["schemas"]["Heatmaps"];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -3257,7 +3244,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3299,10 +3285,6 @@ export interface operations {
                         data: components["schemas"]["WorkloadPage"];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -3342,7 +3324,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3389,10 +3370,6 @@ export interface operations {
                         data: components["schemas"]["WorkloadDetail"];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -3432,7 +3409,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3466,10 +3442,6 @@ export interface operations {
                         data: components["schemas"]["HierarchyItem"];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -3507,7 +3479,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3539,10 +3510,6 @@ export interface operations {
                         data: components["schemas"]["WorkloadMetadata"];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -3588,7 +3555,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3696,10 +3662,6 @@ export interface operations {
                         };
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -3745,7 +3707,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3771,10 +3732,6 @@ export interface operations {
                         data: components["schemas"]["TrainingRow"][];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -3828,7 +3785,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3851,10 +3807,6 @@ export interface operations {
                         data: components["schemas"]["Stored"];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -3889,7 +3841,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3912,10 +3863,6 @@ export interface operations {
                         data: components["schemas"]["ReportToken"];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -3952,7 +3899,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3986,10 +3932,6 @@ export interface operations {
                         data: components["schemas"]["GpuMetrics"][];
                         message: string | null;
                         error: null;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -4029,7 +3971,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4061,10 +4002,6 @@ export interface operations {
                         data: components["schemas"]["GpuProcessRow"][];
                         message: string | null;
                         error: null;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -4104,7 +4041,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4154,10 +4090,6 @@ export interface operations {
                         data: components["schemas"]["GpuMap"];
                         message: string | null;
                         error: null;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -4209,7 +4141,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4245,10 +4176,6 @@ export interface operations {
                         data: components["schemas"]["NodePage"];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -4288,7 +4215,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4360,10 +4286,6 @@ export interface operations {
                         data: components["schemas"]["NodeDetail"];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -4409,7 +4331,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4449,10 +4370,6 @@ export interface operations {
                         };
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -4490,7 +4407,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4542,7 +4458,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4598,10 +4513,6 @@ export interface operations {
                         data: components["schemas"]["ClaimPage"];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -4645,7 +4556,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4686,10 +4596,6 @@ export interface operations {
                         data: components["schemas"]["LeasePage"];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };
@@ -4730,7 +4636,6 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4759,10 +4664,6 @@ export interface operations {
                         data: components["schemas"]["WhyWaiting"];
                         /** @description The request's trace id. */
                         traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
                     };
                 };
             };

@@ -24,6 +24,7 @@ export type ClaimPage = Schemas["ClaimPage"];
 export type LeasePage = Schemas["LeasePage"];
 export type WhyWaiting = Schemas["WhyWaiting"];
 export type Health = Schemas["Health"];
+export type Me = Schemas["Me"];
 /** Rates of the accounting API are 0–100. */
 export type ClusterHour = Schemas["ClusterStatistics"];
 export type Report = Schemas["Report"];

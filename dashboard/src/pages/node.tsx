@@ -7,7 +7,7 @@ import { count, decimal, percent, shortModel } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Ago, Badge, Card, Choice, Empty, KeyValues, PageHead, Loaded } from "../ui/components";
 import { Graphs, SPANS, useSpan, type Span } from "./graphs";
-import { STATE_WORDS } from "./nodes";
+import { STATE_TONES, STATE_WORDS } from "./nodes";
 
 export function NodePage(props: { name: string; query: Record<string, string> }) {
   const { cluster } = props.query;
@@ -39,7 +39,7 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
             {node.name}{" "}
             <Badge
               word={STATE_WORDS[node.state] ?? node.state}
-              tone={node.state === "faulty" ? "bad" : node.state === "busy" ? "info" : "good"}
+              tone={STATE_TONES[node.state] ?? "idle"}
             />
             {node.cordoned && <Badge word="cordoned" />}
           </span>

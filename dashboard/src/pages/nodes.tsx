@@ -35,6 +35,13 @@ export const STATE_WORDS: Record<string, string> = {
   unknown: "allocation unknown",
 };
 
+export const STATE_TONES: Record<string, "good" | "info" | "idle" | "bad"> = {
+  busy: "info",
+  partial: "good",
+  idle: "idle",
+  faulty: "bad",
+};
+
 export function NodesPage(props: { query: Record<string, string> }) {
   const { state = "", name = "", model = "", page = "1", cluster } = props.query;
   const sort = parseSort(props.query["sort"], "name");
@@ -137,7 +144,7 @@ function NodeTable(props: { rows: NodeRow[]; sort: Sort }) {
               <td>
                 <Badge
                   word={STATE_WORDS[node.state] ?? node.state}
-                  tone={TONE[node.state] ?? "idle"}
+                  tone={STATE_TONES[node.state] ?? "idle"}
                 />{" "}
                 {node.cordoned && <Badge word="cordoned" />}
               </td>
@@ -160,13 +167,6 @@ function NodeTable(props: { rows: NodeRow[]; sort: Sort }) {
     </div>
   );
 }
-
-const TONE: Record<string, "good" | "info" | "idle" | "bad"> = {
-  busy: "info",
-  partial: "good",
-  idle: "idle",
-  faulty: "bad",
-};
 
 /** One square per GPU, filled if allocated. */
 export function GpuSquares(props: { total: number; held: number }) {

@@ -126,6 +126,12 @@ function subtitle(overview: ClusterOverview): string {
   return `${count(overview.totalGpus)} GPUs on ${count(overview.totalNodes)} nodes`;
 }
 
+function allocationText(overview: ClusterOverview): string {
+  return overview.schedulableAllocatedGpus == null
+    ? `allocation of ${count(overview.schedulableGpus)} GPUs unknown`
+    : `${count(overview.schedulableAllocatedGpus)} of ${count(overview.schedulableGpus)} schedulable GPUs`;
+}
+
 function Stats(props: { overview: Resource<ClusterOverview>; week: ClusterHour[] }) {
   const { data, error } = props.overview;
   if (!data && error) {
@@ -146,17 +152,13 @@ function Stats(props: { overview: Resource<ClusterOverview>; week: ClusterHour[]
           values={props.week.map((hour) => hour.allocation_rate)}
           label="Allocated share of all GPUs over 7 days"
         />
-        <span class="stat-sub num">
-          {data
-            ? `${count(data.schedulableAllocatedGpus)} of ${count(data.schedulableGpus)} schedulable GPUs`
-            : " "}
-        </span>
+        <span class="stat-sub num">{data ? allocationText(data) : " "}</span>
       </div>
       <div class="card stat">
         <span class="stat-label">Utilization (allocated GPUs)</span>
         <span class="stat-value">{data ? percent(data.utilization) : " "}</span>
         <Spark
-          values={props.week.map((hour) => hour.avg_utilization ?? 0)}
+          values={props.week.flatMap((hour) => hour.avg_utilization ?? [])}
           label="Utilization over 7 days"
         />
         <span class="stat-sub">

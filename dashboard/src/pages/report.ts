@@ -1,12 +1,27 @@
 // Turn a usage report into table rows and chart lines. The server computes both from the same sums.
 import type { Report, ReportRow } from "../api/types";
 import type { Line } from "../charts/align";
+import { count } from "../ui/format";
 
 /** Return the rows with allocated hours: groups, others combined, and unattributed. */
 export function allocatedRows(report: Report): ReportRow[] {
   return report.rows.filter(
     (row) => row.row !== "unallocated" && (row.row !== "unattributed" || row.gpu_hours !== 0),
   );
+}
+
+/** Return how many hours were observed unless all were; rounded down, so that a part never looks like all. */
+export function coverageText(report: Report): string {
+  const { hours_accounted: hours, hours_in_period: all } = report;
+  if (hours >= all) return "";
+  const tenths = Math.floor(hours * 10 + 1e-6);
+  const text =
+    hours > 0 && !tenths ? "less than 0.1" : count(Math.floor(tenths / 10)) + fraction(tenths % 10);
+  return `${text} of ${count(all)} hours observed`;
+}
+
+function fraction(tenths: number): string {
+  return tenths ? `.${tenths}` : "";
 }
 
 /** Return the lines of a stacked chart: the largest groups, and all others as one. */

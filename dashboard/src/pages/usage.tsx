@@ -10,7 +10,7 @@ import { NONE, count, decimal, money, percent, short, withUnit } from "../ui/for
 import { Icon } from "../ui/icons";
 import { Card, Choice, Empty, PageHead, Pager, Select, Loaded } from "../ui/components";
 import { SortHead } from "../ui/sort";
-import { allocatedRows, save, stackedLines } from "./report";
+import { allocatedRows, coverageText, save, stackedLines } from "./report";
 import { formatDays, lastDays, monthOf, periodOf, type Days } from "./period";
 import { Waste } from "./waste";
 
@@ -166,11 +166,9 @@ function daysOf(query: Record<string, string>): Days {
 }
 
 function subtitle(days: Days, report: Report | undefined): string {
-  const coverage =
-    report && report.hours_accounted < report.hours_in_period
-      ? ` · ${count(report.hours_accounted)} of ${count(report.hours_in_period)} hours accounted`
-      : "";
-  return `${formatDays(days)}, UTC${coverage}`;
+  return [`${formatDays(days)}, UTC`, ...(report ? [coverageText(report)] : [])]
+    .filter(Boolean)
+    .join(" · ");
 }
 
 function UsageReport(props: {

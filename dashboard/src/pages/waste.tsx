@@ -52,6 +52,7 @@ export function Waste(props: {
 }
 
 function Table(props: { page: WastePage; priced: boolean; currency: string | undefined }) {
+  const metered = props.page.data.some((row) => row.energy_kwh !== null);
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label="Idle while allocated">
       <table>
@@ -63,6 +64,7 @@ function Table(props: { page: WastePage; priced: boolean; currency: string | und
             <th class="right">Idle GPU hours</th>
             <th class="right">Idle share of allocated</th>
             <th class="right">Utilization</th>
+            {metered && <th class="right">Energy (kWh)</th>}
             {props.priced && <th class="right">{withUnit("Idle cost", props.currency)}</th>}
           </tr>
         </thead>
@@ -83,6 +85,7 @@ function Table(props: { page: WastePage; priced: boolean; currency: string | und
               <td class="right">
                 {percent(row.avg_utilization === null ? null : row.avg_utilization / 100, 1)}
               </td>
+              {metered && <td class="right">{decimal(row.energy_kwh, 2)}</td>}
               {props.priced && <td class="right">{decimal(row.idle_cost, 2)}</td>}
             </tr>
           ))}

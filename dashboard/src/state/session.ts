@@ -29,8 +29,6 @@ class Session {
   zone: Zone = remembered("gpufleet.zone") === "UTC" ? "UTC" : "local";
   /** The reason for the login form; null while no login is needed. */
   loginReason: string | null = null;
-  /** The namespaces that the server limits this caller to; null while it shows every namespace. */
-  namespaces: string[] | null = null;
   private listeners = new Set<() => void>();
 
   listen(listener: () => void): () => void {
@@ -50,26 +48,23 @@ class Session {
     }
   }
 
-  limitTo(namespaces: string[]): void {
-    if (this.namespaces?.join("\n") === namespaces.join("\n")) return;
-    this.namespaces = namespaces;
-    this.notify();
-  }
-
   login(token: string): void {
     this.token = token.trim();
-    this.namespaces = null;
     this.loginReason = null;
     remember("gpufleet.token", this.token);
     this.notify();
   }
 
   logout(): void {
-    this.token = "";
-    this.namespaces = null;
+    this.forgetToken();
     this.loginReason = "";
-    remember("gpufleet.token", "");
     this.notify();
+  }
+
+  /** Forget the token, because it takes precedence over the session of a sign-in. */
+  forgetToken(): void {
+    this.token = "";
+    remember("gpufleet.token", "");
   }
 
   setTheme(theme: Theme): void {

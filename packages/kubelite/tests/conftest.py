@@ -22,7 +22,7 @@ async def api(kubelite: KubeLite, tmp_path: Path) -> AsyncIterator[Api]:
     """Return a client of the contract suite in its own namespace."""
     kubeconfig = tmp_path / "kubeconfig"
     kubelite.write_kubeconfig(kubeconfig)
-    server = Server(kubelite.url, kubeconfig, find_kubectl(), {})
+    server = Server(kubelite.url, kubeconfig, find_kubectl(), kubelite.headers)
     async with aiohttp.ClientSession() as session:
         api = Api(server, "contract", session)
         (await api.post("/api/v1/namespaces", {"metadata": {"name": "contract"}})).ok(201)

@@ -27,7 +27,10 @@ POD = {
 
 async def test_uid_age_and_status_stay_and_defaults_are_added(kubelite: KubeLite) -> None:
     DirectStorage(kubelite).put([POD])
-    async with aiohttp.ClientSession(kubelite.url) as session, session.get(f"{_PODS}/old") as response:
+    async with (
+        aiohttp.ClientSession(kubelite.url, headers=kubelite.headers) as session,
+        session.get(f"{_PODS}/old") as response,
+    ):
         found = await response.json()
     assert found["metadata"]["uid"] == "11111111-2222-4333-8444-555555555555"
     assert found["metadata"]["creationTimestamp"] == "2026-01-02T03:04:05Z"
@@ -39,7 +42,7 @@ async def test_watches_see_direct_writes(kubelite: KubeLite) -> None:
     storage = DirectStorage(kubelite)
     query = {"watch": "true", "resourceVersion": str(kubelite.store.version)}
     async with (
-        aiohttp.ClientSession(kubelite.url) as session,
+        aiohttp.ClientSession(kubelite.url, headers=kubelite.headers) as session,
         session.get(_PODS, params=query, timeout=aiohttp.ClientTimeout(total=10)) as stream,
     ):
         storage.put([POD])
@@ -56,7 +59,10 @@ async def test_a_subscriber_sees_existing_objects_and_every_change(kubelite: Kub
     storage.subscribe("v1", "Pod", lambda item, deleted: seen.append((item["status"]["phase"], deleted)))
     assert seen == [("Running", False)]
     storage.put([{**POD, "status": {"phase": "Succeeded"}}])
-    async with aiohttp.ClientSession(kubelite.url) as session, session.delete(f"{_PODS}/old") as response:
+    async with (
+        aiohttp.ClientSession(kubelite.url, headers=kubelite.headers) as session,
+        session.delete(f"{_PODS}/old") as response,
+    ):
         assert response.status == 200
     assert seen == [("Running", False), ("Succeeded", False), ("Succeeded", True)]
 

@@ -5,6 +5,7 @@ import io
 import json
 import ssl
 import stat
+from base64 import b64encode
 from datetime import timedelta
 from pathlib import Path
 
@@ -32,7 +33,10 @@ async def _create(session: aiohttp.ClientSession, name: str, **data: str) -> dic
 
 
 async def test_a_version_older_than_the_window_is_expired() -> None:
-    async with KubeLite(window=5) as server, aiohttp.ClientSession(server.url) as session:
+    async with (
+        KubeLite(window=5) as server,
+        aiohttp.ClientSession(server.url, headers=server.headers) as session,
+    ):
         first = await _create(session, "a")
         for number in range(8):
             await _create(session, f"b{number}")
@@ -49,7 +53,7 @@ async def test_a_version_older_than_the_window_is_expired() -> None:
 
 
 async def test_an_old_continue_token_is_expired() -> None:
-    async with KubeLite() as server, aiohttp.ClientSession(server.url) as session:
+    async with KubeLite() as server, aiohttp.ClientSession(server.url, headers=server.headers) as session:
         for number in range(4):
             await _create(session, f"a{number}")
         async with session.get(_MAPS, params={"limit": "1"}) as response:
@@ -81,6 +85,87 @@ async def test_a_request_without_a_token_is_refused(tmp_path: Path) -> None:
     assert config["users"][0]["user"] == {"token": "s3cret"}
 
 
+@pytest.mark.parametrize("scheme", ["bearer", "basic"])
+async def test_a_server_without_configured_tokens_makes_one(scheme: str, tmp_path: Path) -> None:
+    async with KubeLite() as server, KubeLite() as other, aiohttp.ClientSession(server.url) as session:
+
+        async def status(token: str) -> int:
+            pair = f"kubelite:{token}".encode()
+            value = f"Bearer {token}" if scheme == "bearer" else f"Basic {b64encode(pair).decode()}"
+            async with session.get("/version", headers={"Authorization": value}) as response:
+                return response.status
+
+        async with session.get("/version") as response:
+            assert response.status == 401
+        assert [await status(token) for token in (server.token, other.token, "")] == [200, 401, 401]
+        async with session.get("/version", headers={"Authorization": "Basic %%%"}) as response:
+            assert response.status == 401
+        path = tmp_path / "config"
+        path.touch(mode=0o644)
+        server.write_kubeconfig(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("localhost:1234", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:80", 200),
+        ("LOCALHOST", 200),
+        ("rebound.example", 403),
+        ("rebound.example:80", 403),
+        ("127.0.0.1.rebound.example", 403),
+        ("192.0.2.1", 403),
+        ("", 403),
+    ],
+)
+async def test_only_host_names_of_the_server_are_accepted(host: str, status: int) -> None:
+    async with (
+        KubeLite() as server,
+        aiohttp.ClientSession(server.url, headers=server.headers) as session,
+        session.get(_MAPS, headers={"Host": host}) as response,
+    ):
+        assert response.status == status
+
+
+async def test_a_server_on_all_addresses_accepts_addresses_and_no_names() -> None:
+    async with KubeLite(host="0.0.0.0") as server, aiohttp.ClientSession(headers=server.headers) as session:
+        url = server.url.replace("0.0.0.0", "127.0.0.1") + _MAPS
+        for host, status in (("192.0.2.1:80", 200), ("rebound.example", 403)):
+            async with session.get(url, headers={"Host": host}) as response:
+                assert response.status == status
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+async def test_requests_of_web_pages_are_refused(method: str) -> None:
+    headers = {"Origin": "http://page.example", "Access-Control-Request-Method": "POST"}
+    async with KubeLite() as server, aiohttp.ClientSession(server.url, headers=server.headers) as session:
+        body = {"metadata": {"name": "a"}} if method == "POST" else None
+        async with session.request(method, _MAPS, json=body, headers=headers) as response:
+            assert response.status == 403
+            assert not [name for name in response.headers if name.lower().startswith("access-control")]
+        assert ("default", "a") not in server.store.collection("configmaps").entries
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
+)
+async def test_a_body_that_a_web_page_could_send_is_refused(method: str, content_type: str) -> None:
+    async with KubeLite() as server, aiohttp.ClientSession(server.url, headers=server.headers) as session:
+        await _create(session, "a")
+        path = _MAPS if method == "POST" else f"{_MAPS}/a"
+        body = json.dumps({"metadata": {"name": "b" if method == "POST" else "a"}, "data": {"k": "v"}})
+        headers = {"Content-Type": content_type}
+        async with session.request(method, path, data=body.encode(), headers=headers) as response:
+            assert response.status == 415
+            assert (await response.json())["reason"] == "UnsupportedMediaType"
+        async with session.get(f"{_MAPS}/a") as response:
+            assert "data" not in await response.json() or not (await response.json())["data"]
+
+
 async def test_the_server_supports_tls(tmp_path: Path) -> None:
     certificate, key = self_signed_certificate()
     chain = tmp_path / "chain.pem"
@@ -88,7 +173,10 @@ async def test_the_server_supports_tls(tmp_path: Path) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(chain)
     trust = ssl.create_default_context(cadata=certificate.decode())
-    async with KubeLite(tls=context) as server, aiohttp.ClientSession(server.url) as session:
+    async with (
+        KubeLite(tls=context) as server,
+        aiohttp.ClientSession(server.url, headers=server.headers) as session,
+    ):
         assert server.url.startswith("https://")
         async with session.get("/version", ssl=trust) as response:
             assert (await response.json())["gitVersion"] == "v1.36.3+kubelite"
@@ -96,11 +184,14 @@ async def test_the_server_supports_tls(tmp_path: Path) -> None:
 
 async def test_a_stopped_server_can_be_started_again_with_its_objects() -> None:
     async with KubeLite() as server:
-        async with aiohttp.ClientSession(server.url) as session:
+        async with aiohttp.ClientSession(server.url, headers=server.headers) as session:
             await _create(session, "a")
         await server.stop()
         await server.start()
-        async with aiohttp.ClientSession(server.url) as session, session.get(f"{_MAPS}/a") as response:
+        async with (
+            aiohttp.ClientSession(server.url, headers=server.headers) as session,
+            session.get(f"{_MAPS}/a") as response,
+        ):
             assert response.status == 200
 
 
@@ -108,7 +199,7 @@ async def test_stopping_ends_watches() -> None:
     server = KubeLite()
     await server.start()
     async with (
-        aiohttp.ClientSession(server.url) as session,
+        aiohttp.ClientSession(server.url, headers=server.headers) as session,
         session.get(_MAPS, params={"watch": "true"}) as stream,
     ):
         assert server.watches == 1
@@ -117,7 +208,7 @@ async def test_stopping_ends_watches() -> None:
 
 
 async def test_a_watch_ends_when_its_client_disconnects() -> None:
-    async with KubeLite() as server, aiohttp.ClientSession(server.url) as session:
+    async with KubeLite() as server, aiohttp.ClientSession(server.url, headers=server.headers) as session:
         async with session.get(_MAPS, params={"watch": "true"}):
             assert server.watches == 1
         async with asyncio.timeout(5):
@@ -126,9 +217,10 @@ async def test_a_watch_ends_when_its_client_disconnects() -> None:
 
 
 async def test_a_body_too_large_is_refused() -> None:
-    async with KubeLite() as server, aiohttp.ClientSession(server.url) as session:
+    async with KubeLite() as server, aiohttp.ClientSession(server.url, headers=server.headers) as session:
         body = {"metadata": {"name": "a"}, "data": {"k": "x" * (3 * 1024 * 1024)}}
-        async with session.post(_MAPS, data=io.BytesIO(json.dumps(body).encode())) as response:
+        data, headers = io.BytesIO(json.dumps(body).encode()), {"Content-Type": "application/json"}
+        async with session.post(_MAPS, data=data, headers=headers) as response:
             assert response.status == 413
             assert (await response.json())["reason"] == "RequestEntityTooLarge"
 
@@ -156,7 +248,10 @@ async def test_a_busy_server_deletes_old_events(kubelite: KubeLite) -> None:
 
 
 async def test_a_watch_shows_more_objects_than_the_window_holds() -> None:
-    async with KubeLite(window=5) as server, aiohttp.ClientSession(server.url) as session:
+    async with (
+        KubeLite(window=5) as server,
+        aiohttp.ClientSession(server.url, headers=server.headers) as session,
+    ):
         for number in range(30):
             await _create(session, f"m{number:02}")
         async with session.get(_MAPS, params={"watch": "true", "resourceVersion": "0"}) as stream:
@@ -173,7 +268,7 @@ async def test_yaml_with_excessive_aliasing_is_refused(body: str) -> None:
     head = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n"
     async with (
         KubeLite() as server,
-        aiohttp.ClientSession(server.url, headers=headers) as session,
+        aiohttp.ClientSession(server.url, headers={**server.headers, **headers}) as session,
         session.patch(f"{_MAPS}/m?fieldManager=me", data=head + body) as response,
     ):
         assert response.status == 400

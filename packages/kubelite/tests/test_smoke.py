@@ -10,7 +10,7 @@ from kubelite import KubeLite
 
 
 async def test_an_object_created_is_watched_and_read() -> None:
-    async with KubeLite() as server, aiohttp.ClientSession(server.url) as session:
+    async with KubeLite() as server, aiohttp.ClientSession(server.url, headers=server.headers) as session:
         path = "/api/v1/namespaces/default/configmaps"
         async with session.post(path, json={"metadata": {"name": "a"}, "data": {"k": "v"}}) as response:
             assert response.status == 201

@@ -10,6 +10,7 @@ corrections keep a bill from exceeding the capacity:
 Allocations within these limits, the usual case, take a fast path and stay as they are.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple, TypeVar
@@ -91,9 +92,9 @@ def _clipped(number: int, period: AllocationPeriod, hour: int) -> list[HourAlloc
     if start >= end or period.gpus <= 0:
         return []
     ppm = max(1, min(PPM, round(period.share * PPM)))
-    known = sorted(set(period.held))[: period.gpus]
-    found = [HourAllocation(number, gpu, ppm, start, end) for gpu in known]
-    unknown = period.gpus - len(found)
+    known = Counter(sorted(period.held)[: period.gpus])
+    found = [HourAllocation(number, gpu, min(PPM, ppm * n), start, end) for gpu, n in known.items()]
+    unknown = period.gpus - known.total()
     return [*found, HourAllocation(number, -1, ppm * unknown, start, end)] if unknown else found
 
 

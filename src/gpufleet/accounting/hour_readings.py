@@ -2,6 +2,9 @@
 
 Both lie on the same grid of times, so gaps are filled cell by cell. Node names of exporters are
 resolved by the aliases that the nodes had in that hour.
+
+The power of a step is the mean that the GPU's energy counter tells, because a reading every few minutes misses
+what happens in between. Without a counter, or where it was reset, it is the reading at the begin of the step.
 """
 
 import zlib
@@ -11,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpufleet.accounting.samples import Floats, Ints, Samples
+from gpufleet.accounting.samples import MAX_WATTS, Floats, Ints, Samples
 from gpufleet.fleet.node_names import NodeNames
 from gpufleet.model.metric_source import MetricSource
 from gpufleet.model.reading import GpuRef, Quantity, Readings
@@ -37,18 +40,22 @@ class SampleGrid:
         self._columns = 3600 // step
         self._gpus: dict[tuple[str, int], int] = {}
         self._cells = {quantity: np.full((_INITIAL_ROWS, self._columns), np.nan) for quantity in SAMPLED}
+        # A counter counts from the begin of a step to its end.
+        self._cells[Quantity.ENERGY] = np.full((_INITIAL_ROWS, self._columns + 1), np.nan)
         self._lowest, self._highest = (np.full((_INITIAL_ROWS, self._columns), np.nan) for _ in range(2))
         self._last: tuple[tuple[GpuRef, ...], NDArray[np.intp]] = ((), np.zeros(0, dtype=np.intp))
 
-    async def read(self, source: MetricSource) -> None:
-        """Read the hour from the metric source. Raise MetricsUnavailable if it does not answer."""
+    async def read(self, source: MetricSource, until: float | None = None) -> None:
+        """Read the hour from the metric source, `until` the present if it is not over yet.
+
+        Raise MetricsUnavailable if the source does not answer.
+        """
         end = self._hour + 3600
         for quantity in SAMPLED:
-            async for block in source.samples(quantity, self._hour, end, self._step):
-                rows = self._rows(block.gpus)
-                columns = np.rint((block.times - self._hour) / self._step).astype(np.intp)
-                whole = np.array([not gpu.partition for gpu in block.gpus], dtype=np.bool_)
-                self._fill(quantity, rows[whole], columns, block.values[whole])
+            await self._read_quantity(source, quantity, end)
+        # After the present, a source repeats the last value: the counter would seem to stand still.
+        last = end if until is None else min(end, until)
+        await self._read_quantity(source, Quantity.ENERGY, last + 1)
         async for extremes in source.extremes(Quantity.UTILIZATION, self._hour, end, self._step):
             rows = self._rows(extremes.gpus)
             columns = np.rint((extremes.times - self._hour) / self._step).astype(np.intp)
@@ -56,6 +63,13 @@ class SampleGrid:
             # A GPU has several rows if its node changed its name within the hour.
             np.fmin.at(self._lowest, np.ix_(rows[whole], columns), extremes.lowest[whole])
             np.fmax.at(self._highest, np.ix_(rows[whole], columns), extremes.highest[whole])
+
+    async def _read_quantity(self, source: MetricSource, quantity: Quantity, end: float) -> None:
+        async for block in source.samples(quantity, self._hour, end, self._step):
+            rows = self._rows(block.gpus)
+            columns = np.rint((block.times - self._hour) / self._step).astype(np.intp)
+            whole = rows >= 0
+            self._fill(quantity, rows[whole], columns, block.values[whole])
 
     def add_snapshots(self, snapshots: Sequence[tuple[int, bytes]]) -> None:
         """Fill gaps from the packed readings of snapshots."""
@@ -76,8 +90,13 @@ class SampleGrid:
             total,
             lowest=self._lowest[:count],
             highest=self._highest[:count],
-            power=power,
+            power=self._mean_power(power),
         )
+
+    def _mean_power(self, read: Floats) -> Floats:
+        """Return the mean power of each step by the energy counter, else the reading of power."""
+        counted = np.diff(self._cells[Quantity.ENERGY][: len(read)], axis=1) / self._step
+        return np.where((counted >= 0) & (counted <= MAX_WATTS), counted, read)
 
     def _add_snapshot(self, taken_at: int, packed: bytes) -> None:
         column, rest = divmod(taken_at - self._hour, self._step)
@@ -108,11 +127,9 @@ class SampleGrid:
     def _grow(self, count: int) -> None:
         have = len(self._cells[SAMPLED[0]])
         if count > have:
-            more = np.full((max(count, 2 * have) - have, self._columns), np.nan)
-            self._cells = {quantity: np.vstack([cells, more]) for quantity, cells in self._cells.items()}
-            self._lowest, self._highest = (
-                np.vstack([cells, more]) for cells in (self._lowest, self._highest)
-            )
+            more = max(count, 2 * have) - have
+            self._cells = {quantity: _with_rows(cells, more) for quantity, cells in self._cells.items()}
+            self._lowest, self._highest = (_with_rows(cells, more) for cells in (self._lowest, self._highest))
 
     def _fill(
         self, quantity: Quantity, rows: NDArray[np.intp], columns: NDArray[np.intp], new: Floats
@@ -124,6 +141,10 @@ class SampleGrid:
             have = self._cells[quantity][place]
             self._cells[quantity][place] = np.where(np.isnan(have), new[first], have)
             rows, new = np.delete(rows, first), np.delete(new, first, axis=0)
+
+
+def _with_rows(cells: Floats, more: int) -> Floats:
+    return np.vstack([cells, np.full((more, cells.shape[1]), np.nan)])
 
 
 def _unpack(packed: bytes) -> PackedReadings | _EarlierReadings:

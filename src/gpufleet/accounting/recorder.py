@@ -162,6 +162,8 @@ class Recorder:
 
     async def due_hours(self, now: float) -> list[int]:
         """Return the numbers of the hours to roll up: missing ones, then those with late information."""
+        if (span := await self._store.accounted.span(self.cluster)) is not None:
+            self.since = min(self.since, span.since)  # earlier records may have been added
         last = int((now - HOUR_DELAY) // 3600) - 1
         first = max(int(self.since // 3600), last - MAX_CATCH_UP)
         states = await self._store.hours.states(self.cluster, first)

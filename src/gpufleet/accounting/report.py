@@ -189,7 +189,7 @@ def report(
             idle_gpu_hours=totals.idle / GPU_HOUR,
             avg_utilization=totals.utilization,
             cost=_money(totals.cost),
-            energy_kwh=_kilowatt_hours(totals.energy),
+            energy_kwh=kilowatt_hours(totals.energy),
             allocation_rate=_percent(totals.allocated, totals.capacity),
         ),
         rows=rows,
@@ -221,7 +221,7 @@ def _row(
         idle_gpu_hours=group.idle / GPU_HOUR,
         avg_utilization=group.utilization,
         cost=_money(group.cost),
-        energy_kwh=_kilowatt_hours(group.energy),
+        energy_kwh=kilowatt_hours(group.energy),
         share=_percent(group.allocated, totals.capacity),
     )
 
@@ -231,7 +231,8 @@ def _energy(groups: Sequence[UsageSum]) -> int | None:
     return sum(known) if known else None
 
 
-def _kilowatt_hours(energy: int | None) -> float | None:
+def kilowatt_hours(energy: int | None) -> float | None:
+    """Convert millijoules."""
     return None if energy is None else energy / KILOWATT_HOUR
 
 

@@ -89,7 +89,7 @@ async def compute_hour(
     grid = SampleGrid(start, step, NodeNames.of_periods(capacity))
     measured = True
     try:
-        await grid.read(metrics)
+        await grid.read(metrics, until)
     except (MetricsUnavailable, InvalidRequest) as error:
         measured = False
         _log.warning("hour_without_metric_source", cluster=cluster, hour=start, error=str(error))

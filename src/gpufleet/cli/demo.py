@@ -105,7 +105,7 @@ def demo_settings(settings: Settings) -> Settings:
 
 async def _run(settings: Settings, stopper: "Stopper") -> None:
     from gpufleet.server.http.server import run_server
-    from gpufleet.server.wiring.assemble import require_login
+    from gpufleet.server.wiring.login import require_login
 
     require_login(settings)
     server, progress, started = settings[ServerSettings], Progress(), time.monotonic()

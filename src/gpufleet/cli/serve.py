@@ -1,7 +1,7 @@
 """Run the server: fleet, accounting, REST API and dashboard.
 
 It listens on 127.0.0.1:8080 by default. Any address that other machines can reach needs a login:
-give --tokens-file or --token-review, or --insecure. To create a token:
+give --tokens-file, --token-review or --oidc-issuer, or --insecure. To create a token:
 
   gpufleet serve --new-token grafana >> tokens    # shows the token, adds its hash to the file
 """
@@ -17,6 +17,7 @@ from gpufleet.runtime.settings import (
     KubernetesSettings,
     LocalSettings,
     MetricsSettings,
+    OidcSettings,
     ServerSettings,
     Settings,
     SlurmSettings,
@@ -27,6 +28,7 @@ from gpufleet.runtime.settings import (
 GROUPS: tuple[type, ...] = (
     ServerSettings,
     AuthSettings,
+    OidcSettings,
     StoreSettings,
     MetricsSettings,
     KubernetesSettings,
@@ -50,17 +52,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="viewer",
         help="Role of the new token (default: viewer).",
     )
+    parser.add_argument(
+        "--namespaces",
+        metavar="NAMES",
+        default="",
+        help="Limit the new token of a viewer to these namespaces, separated by commas.",
+    )
 
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
     """Serve until a signal arrives."""
     if arguments.new_token is not None:
-        return _print_new_token(arguments.new_token, arguments.role)
+        return _print_new_token(arguments.new_token, arguments.role, arguments.namespaces)
     import uvloop
 
     from gpufleet.runtime.process import run_until_stopped
     from gpufleet.server.http.server import run_server
-    from gpufleet.server.wiring.assemble import assemble, require_login
+    from gpufleet.server.wiring.assemble import assemble
+    from gpufleet.server.wiring.login import require_login
     from gpufleet.training.user_patterns import compile_user_patterns
 
     # Only agents use them, but a mistake in the shared file is reported here too.
@@ -79,13 +88,13 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     )
 
 
-def _print_new_token(name: str, role: str) -> int:
+def _print_new_token(name: str, role: str, namespaces: str) -> int:
     from typing import cast
 
     from gpufleet.server.auth.caller import Role
     from gpufleet.server.auth.tokens import new_token
 
-    token, line = new_token(name, cast(Role, role))
+    token, line = new_token(name, cast(Role, role), namespaces.split(",") if namespaces else ())
     print(f"token of {name}, shown only once: {token}", file=sys.stderr)
     print(line)
     return 0

@@ -9,11 +9,12 @@ import asyncio
 from pathlib import Path
 
 from gpufleet.kubernetes import KubeClient
+from gpufleet.kubernetes.certificates.store import serving_context
 from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.settings import KubernetesSettings, SchedulerSettings, StoreSettings, WebhookSettings
 from gpufleet.scheduler.process import Replica, scheduler_client
 from gpufleet.server.wiring.components import Components
-from gpufleet.webhook.certificate_store import SharedCertificates, serving_context
+from gpufleet.webhook.certificate_store import WebhookCertificates
 from gpufleet.webhook.claim_lookup import ClaimLookup
 from gpufleet.webhook.configuration import configurations
 from gpufleet.webhook.pod_admission import PodRules
@@ -74,7 +75,7 @@ async def _start_webhook(
     settings = WebhookSettings(names=(_HOST,))
     client = await components.exit_stack.enter_async_context(KubeClient.from_settings(kubernetes))
     context = serving_context()
-    certificates = SharedCertificates(client, settings, context)
+    certificates = WebhookCertificates(client, settings, context)
     await certificates.refresh()
     claims = ClaimLookup(client)
     webhook = Webhook(claims, PodRules.from_settings(settings))

@@ -19,6 +19,7 @@ from gpufleet.demo.history import (
     REQUIRED_QUANTITIES,
     Progress,
     history_seconds,
+    recent_start,
     snapshot_times,
     write_readings,
     write_snapshots,
@@ -73,6 +74,8 @@ class DemoFleet:
         self._clock = clock
         self._state_file = settings[StoreSettings].data / "demo.json"
         self._now = _tick(clock())
+        self._older = (0.0, 0.0)
+        """The span whose readings are written in the background."""
         self._history_seconds = history_seconds(demo.days, demo.nodes)
         self.simulation = Simulation(demo.seed, demo.nodes, demo.gpus)
         self._server = KubeLite(port=demo.kube_port)
@@ -118,8 +121,13 @@ class DemoFleet:
     async def write_history(self, store: Store, progress: Progress) -> None:
         """Write the missing history that the server needs before it starts."""
         missing = self._missing_history()
-        await self._write_readings(store, missing, REQUIRED_QUANTITIES, progress)
-        await store.accounted.open(self._cluster, missing[0])
+        self._older = missing[0], missing[0]
+        if await store.accounted.span(self._cluster) is None:
+            # Nothing is accounted for yet: an hour is, once its readings are written.
+            self._older = missing[0], recent_start(*missing)
+        recent = self._older[1], missing[1]
+        await self._write_readings(store, recent, REQUIRED_QUANTITIES, progress)
+        await store.accounted.open(self._cluster, recent[0])
         await store.observed.add(self._cluster, *missing)
         await store.allocation_periods.save(
             self._cluster, list(allocation_periods(self.simulation, *missing))
@@ -146,6 +154,8 @@ class DemoFleet:
         return max(self._now - self._history_seconds, self._history_end()), self._now
 
     async def _write_remaining_history(self, store: Store, missing: tuple[float, float]) -> None:
+        await self._write_readings(store, self._older, REQUIRED_QUANTITIES)
+        await store.accounted.open(self._cluster, missing[0])
         await self._write_snapshots(store, self._snapshot_times(missing)[1:])
         await self._write_readings(store, missing, CHART_QUANTITIES)
         await write_training(self.simulation, store.training, self._cluster, *missing)
@@ -158,7 +168,9 @@ class DemoFleet:
         quantities: frozenset[Quantity],
         progress: Progress = lambda what, done, of: None,
     ) -> None:
-        await write_readings(self.simulation, store.readings, self._cluster, span, quantities, progress)
+        await write_readings(
+            self.simulation, store.readings, self._cluster, span, quantities, progress, self._now
+        )
 
     def _snapshot_times(self, missing: tuple[float, float]) -> list[int]:
         return snapshot_times(*missing, snapshot_step(self._accounting))

@@ -23,13 +23,14 @@ from gpufleet.store.snapshots import SnapshotStore
 from gpufleet.store.training import TrainingStore
 
 REQUIRED_QUANTITIES = frozenset(SAMPLED)
-"""Quantities that accounting needs. The demo starts only after they are written."""
+"""Quantities that accounting needs."""
 
 CHART_QUANTITIES = frozenset({Quantity.MEMORY_UTILIZATION, Quantity.POWER}) - REQUIRED_QUANTITIES
 """Additional quantities in the charts of workloads."""
 
 RECENT_SECONDS = 6 * 3600.0
 RECENT_STEP, OLDER_STEP = 60.0, 225.0
+"""The demo starts when the recent readings are written; the others follow in the background."""
 TRAINING_STEP = 600.0
 _CHUNKS_PER_WRITE = 24
 """Chunks per transaction."""
@@ -49,12 +50,14 @@ async def write_readings(
     span: tuple[float, float],
     requested: frozenset[Quantity],
     progress: Progress = lambda what, done, of: None,
+    now: float | None = None,
 ) -> None:
-    """Write the readings of some quantities in a span of time."""
+    """Write the readings of some quantities in a span of time; `now` is its end unless given."""
+    now = span[1] if now is None else now
     chunks = list(_chunks(*span))
     for first in range(0, len(chunks), _CHUNKS_PER_WRITE):
         batch = chunks[first : first + _CHUNKS_PER_WRITE]
-        past = await asyncio.to_thread(_read, simulation, batch, span[1], requested)
+        past = await asyncio.to_thread(_read, simulation, batch, now, requested)
         await store.append_past(cluster, past)
         progress("hours of readings", (first + len(batch)) // 4, len(chunks) // 4)
 
@@ -68,6 +71,11 @@ async def write_training(
         points = list(training_points(run, start, end, TRAINING_STEP))
         if points:
             await store.append(cluster, run.uid, points)
+
+
+def recent_start(start: float, end: float) -> float:
+    """Return the begin of the first hour between `start` and `end` with only recent readings, or `start`."""
+    return max(start, (end - RECENT_SECONDS) // 3600 * 3600)
 
 
 def snapshot_times(start: float, end: float, step: int) -> list[int]:

@@ -1,7 +1,8 @@
 """Readings without Prometheus: record them in the store and query them there.
 
 The newest refresh is answered from memory. A replica that does not record fetches it from the store,
-at most once per refresh for all callers. Ranges behave as in Prometheus: at each step the newest
+at most once per refresh for all callers, and answers with what it has if the store takes longer than a
+moment. Ranges behave as in Prometheus: at each step the newest
 sample of the last five minutes, and nothing after a GPU was seen without a value. Every quarter of an
 hour the store is compacted and old readings are pruned.
 """
@@ -9,8 +10,8 @@ hour the store is compacted and old readings are pruned.
 import asyncio
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -38,6 +39,9 @@ from gpufleet.store.training import TrainingStore
 
 LOOKBACK = 300.0
 """Seconds for which a sample is valid, as in Prometheus."""
+
+_PATIENCE = 0.5
+"""Seconds to wait for the store where memory has an answer."""
 
 _MAX_AHEAD = 60.0
 """Readings from further in the future are ignored: a clock was ahead and has been set back."""
@@ -70,7 +74,8 @@ class EmbeddedMetrics:
         self._clock = clock
         self._latest = Readings(0.0)
         self._fetched_at: dict[str, float] = {}
-        self._fetching = asyncio.Lock()
+        self._fetches: dict[str, tuple[asyncio.Task[None], float]] = {}
+        """The fetch in progress of each kind, and until when callers wait for it."""
         self._processes = Processes()
         self._storage: StorageUse | None = None
         self._rdma: RdmaPorts | None = None
@@ -116,32 +121,25 @@ class EmbeddedMetrics:
 
     async def latest(self) -> Readings:
         """Return the newest readings of all GPUs."""
-        now = self._clock()
-        if abs(now - self._latest.taken_at) >= self._settings.refresh and self._due("latest", now):
-            async with self._fetching:
-                if self._due("latest", now):
-                    self._fetched_at["latest"] = now
-                    stored = await self._or_none(self._readings.latest(self._cluster, now + _MAX_AHEAD))
-                    newest = self._latest.taken_at
-                    if stored is not None and (stored.taken_at > newest or newest > now + _MAX_AHEAD):
-                        self._latest = stored
+        if abs(self._clock() - self._latest.taken_at) >= self._settings.refresh:
+            await self._fetch("latest", self._fetch_latest)
         if self._error:
             return dataclasses.replace(self._latest, errors={**self._latest.errors, "source": self._error})
         return self._latest
 
     async def processes(self) -> Processes:
         """Return the processes on the GPUs."""
-        self._processes = await self._state(_PROCESSES, Processes) or self._processes
+        await self._fetch(_PROCESSES, self._fetch_processes)
         return self._processes
 
     async def storage(self) -> StorageUse | None:
         """Return the usage of the cluster's file systems, if recorded."""
-        self._storage = await self._state(_STORAGE, StorageUse) or self._storage
+        await self._fetch(_STORAGE, self._fetch_storage)
         return self._storage
 
     async def rdma(self) -> RdmaPorts | None:
         """Return the cluster's InfiniBand ports, if recorded."""
-        self._rdma = await self._state(_RDMA, RdmaPorts) or self._rdma
+        await self._fetch(_RDMA, self._fetch_rdma)
         return self._rdma
 
     async def series(
@@ -189,11 +187,16 @@ class EmbeddedMetrics:
                 yield ExtremeBlock(gpus, edges[:-1], extremes[:, 0], extremes[:, 1])
 
     async def training(
-        self, workload_uid: str, start: float, end: float, controllers: Collection[str] = ()
+        self,
+        workload_uid: str,
+        start: float,
+        end: float,
+        controllers: Collection[str] = (),
+        rank: int | None = None,
     ) -> Sequence[TrainingPoint]:
         """Return the training numbers of a workload; pushed numbers belong to the workload itself."""
         try:
-            return await self._access(self._training.read(workload_uid, start, end))
+            return await self._access(self._training.read(workload_uid, start, end, rank))
         except StoreUnavailable as error:
             raise MetricsUnavailable(str(error)) from error
 
@@ -220,11 +223,38 @@ class EmbeddedMetrics:
         packed = msgspec.msgpack.encode(state)
         await self._access(self._readings.put_state(self._cluster, kind, now, packed))
 
-    async def _state(self, kind: str, shape: type[T]) -> T | None:
+    async def _fetch(self, kind: str, fetch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start `fetch` if it is due, and wait a moment for it; it goes on when the callers no longer wait."""
+        loop, now = asyncio.get_running_loop(), self._clock()
+        if kind not in self._fetches:
+            if not self._due(kind, now):
+                return
+            self._fetched_at[kind] = now
+            task = loop.create_task(fetch())
+            task.add_done_callback(lambda _: self._fetches.pop(kind))
+            self._fetches[kind] = task, loop.time() + _PATIENCE
+        task, deadline = self._fetches[kind]
+        done, _ = await asyncio.wait((task,), timeout=max(0.0, deadline - loop.time()))
+        for each in done:
+            each.result()
+
+    async def _fetch_latest(self) -> None:
         now = self._clock()
-        if not self._due(kind, now):
-            return None
-        self._fetched_at[kind] = now
+        stored = await self._or_none(self._readings.latest(self._cluster, now + _MAX_AHEAD))
+        newest = self._latest.taken_at
+        if stored is not None and (stored.taken_at > newest or newest > now + _MAX_AHEAD):
+            self._latest = stored
+
+    async def _fetch_processes(self) -> None:
+        self._processes = await self._state(_PROCESSES, Processes) or self._processes
+
+    async def _fetch_storage(self) -> None:
+        self._storage = await self._state(_STORAGE, StorageUse) or self._storage
+
+    async def _fetch_rdma(self) -> None:
+        self._rdma = await self._state(_RDMA, RdmaPorts) or self._rdma
+
+    async def _state(self, kind: str, shape: type[T]) -> T | None:
         stored = await self._or_none(self._readings.state(self._cluster, kind))
         return msgspec.msgpack.decode(stored[1], type=shape) if stored else None
 

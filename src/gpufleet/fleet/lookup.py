@@ -124,7 +124,9 @@ def allocated_gpus(
     """
     by_pod: dict[str, list[AllocatedGpu]] = {}
     for period in recorded:
-        held = [AllocatedGpu(GpuRef(period.node, index), period.start, period.end) for index in period.held]
+        held = [
+            AllocatedGpu(GpuRef(period.node, index), period.start, period.end) for index in {*period.held}
+        ]
         by_pod.setdefault(period.pod_uid, []).extend(held)
     found: list[AllocatedGpu] = []
     for pod in workload.counted:
@@ -133,7 +135,7 @@ def allocated_gpus(
             found += by_pod[pod.uid]
         else:
             indices = indices or _whole_node(fleet, pod)
-            found += [AllocatedGpu(GpuRef(pod.node, index), pod.bound, pod.ended) for index in indices]
+            found += [AllocatedGpu(GpuRef(pod.node, index), pod.bound, pod.ended) for index in {*indices}]
     return sorted(found)
 
 

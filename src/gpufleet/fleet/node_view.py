@@ -153,7 +153,7 @@ def _holders(pods: Sequence[FleetPod], reports: GpuReports) -> tuple[dict[int, t
             or _named(pod, agent)
             or _named(pod, reports.exporter_holders)
         )
-        for index in indices:
+        for index in dict.fromkeys(indices):
             holders[index] = (*holders.get(index, ()), pod.uid)
         unnamed += max(0, pod.gpus - len(indices)) * pod.share
     return dict(sorted(holders.items())), math.ceil(unnamed - 1e-9)

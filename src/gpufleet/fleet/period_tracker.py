@@ -168,11 +168,13 @@ def affects_periods(before: NodeView | None, after: NodeView) -> bool:
         return True
     if before.gpus == after.gpus:
         return False
-    label = after.node.gpu_model
+    label, renamed = after.node.gpu_model, after.node.gpu_model != before.node.gpu_model
     known = {gpu.index: gpu.model for gpu in before.gpus}
-    # Without its exporter a GPU falls back to the node label's model: that is not a new model.
+    # Without its exporter a GPU falls back to the node label's model: that is not a new model, unless the label is.
     return any(
-        gpu.model and gpu.model != known.get(gpu.index) and not (known.get(gpu.index) and gpu.model == label)
+        gpu.model
+        and gpu.model != known.get(gpu.index)
+        and not (known.get(gpu.index) and gpu.model == label and not renamed)
         for gpu in after.gpus
     )
 

@@ -17,7 +17,7 @@ from typing import Generic
 from gpufleet.errors import KubernetesUnavailable
 from gpufleet.kubernetes.cache import Cache, CacheChange, Key, Listener, key_of
 from gpufleet.kubernetes.client.client import ALL, PAGE_SIZE, KubeClient, Selection
-from gpufleet.kubernetes.client.errors import Forbidden, Gone, KubernetesRefused
+from gpufleet.kubernetes.client.errors import Forbidden, Gone, KubernetesRefused, TooLarge
 from gpufleet.kubernetes.client.resources import Deleted, Resource, T
 from gpufleet.kubernetes.client.timing import Backoff
 from gpufleet.kubernetes.client.watch import WatchBatch
@@ -148,11 +148,17 @@ class Reflector(Generic[T]):
 
     async def _list(self) -> None:
         self._lists += 1
+        before = set(self.cache.keys())
         try:
-            version, seen = await self._store_pages(self._page_size)
-        except Gone:
-            # The continue token expired between two pages. A list in one page has none.
-            version, seen = await self._store_pages(0)
+            try:
+                version, seen = await self._store_pages(self._page_size)
+            except Gone:
+                # The continue token expired between two pages. A list in one page has none.
+                version, seen = await self._store_pages(0)
+        except TooLarge:
+            # Its objects must not accumulate over several attempts.
+            self.cache.notify(self.cache.remove(self.cache.keys() - before))
+            raise
         self.cache.notify(self.cache.remove(self.cache.keys() - seen))
         self._version = version
         self._updated_at = self._timing.monotonic()

@@ -1,6 +1,7 @@
 """Ask Kubernetes which user a bearer token belongs to (`authentication.k8s.io/v1` TokenReview)."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -22,10 +23,13 @@ class TokenOwner:
     groups: tuple[str, ...] = ()
     pod_uid: str = ""
     """The pod that a service account token was issued for; empty for other tokens."""
+    uid: str = ""
+    extra: Mapping[str, list[str]] = field(default_factory=dict)
 
 
 class _User(msgspec.Struct):
     username: str = ""
+    uid: str = ""
     groups: list[str] = []
     extra: dict[str, list[str]] = {}
 
@@ -56,7 +60,10 @@ class TokenReviews:
             raise KubernetesUnavailable(
                 "Kubernetes does not allow this server to review tokens; see the server's log"
             ) from None
-        if not status.authenticated or not status.user.username:
+        user = status.user
+        if not status.authenticated or not user.username:
             return None
-        pod = status.user.extra.get(_POD_UID, [""])
-        return TokenOwner(status.user.username, tuple(status.user.groups), pod[0] if len(pod) == 1 else "")
+        pod = user.extra.get(_POD_UID, [""])
+        return TokenOwner(
+            user.username, tuple(user.groups), pod[0] if len(pod) == 1 else "", user.uid, user.extra
+        )

@@ -90,9 +90,14 @@ class MetricSource(Protocol):
         ...
 
     async def training(
-        self, workload_uid: str, start: float, end: float, controllers: Collection[str] = ()
+        self,
+        workload_uid: str,
+        start: float,
+        end: float,
+        controllers: Collection[str] = (),
+        rank: int | None = None,
     ) -> Sequence[TrainingPoint]:
-        """Return the numbers that a training workload reported, ordered by time.
+        """Return the numbers that a training workload, or one rank of it, reported, ordered by time.
 
         `controllers` are the uids between the workload and its pods: an agent that reads a pod's log
         knows only the pod's own controller, such as the ReplicaSet of a Deployment.

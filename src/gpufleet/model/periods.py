@@ -23,7 +23,7 @@ class AllocationPeriod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     share: float
     model: str
     held: tuple[int, ...]
-    """Indices of the GPUs; empty if unknown."""
+    """Indices of the GPUs, one entry for each MIG instance; empty if unknown."""
     models: tuple[str, ...] = ()
     """The model of each GPU of `held`, if they are not all of `model`."""
     labels: dict[str, str]

@@ -71,7 +71,7 @@ class FleetPod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     share: float = 1.0
     """Share of each GPU: 1 for exclusive, less for Shared and MIG."""
     held: tuple[int, ...] = ()
-    """Indices of its GPUs from annotation or claim; empty if unknown."""
+    """Indices of its GPUs from annotation or claim, one entry for each MIG instance; empty if unknown."""
     model_requested: str = ""
     """The GPU model that it requests; empty if it accepts any."""
     waiting_reason: str = ""

@@ -24,6 +24,14 @@ def get_logger(component: str) -> FilteringBoundLogger:
     return cast(FilteringBoundLogger, structlog.get_logger(component=component))
 
 
+def get_audit_logger() -> FilteringBoundLogger:
+    """Return the logger of the audit log, which writes all its lines whatever the configured level is."""
+    unfiltered = structlog.make_filtering_bound_logger(logging.NOTSET)
+    return cast(
+        FilteringBoundLogger, structlog.wrap_logger(None, wrapper_class=unfiltered, component="audit")
+    )
+
+
 def configure_logs(level: str, style: str) -> None:
     """Write every log line of this process to standard error in one `style` (json or console)."""
     shared: list[Processor] = [

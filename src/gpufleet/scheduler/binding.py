@@ -120,8 +120,7 @@ class Binder:
     async def _attempt(self, pod: Pod, node: str) -> str | None:
         """Try to bind the pod as read; return None if it has changed meanwhile, to try again."""
         meta, fits = pod.metadata, self._place(pod, node)
-        hold = self._ledger.holds.get(meta.uid)
-        version = _newer(meta.resource_version, hold.version if hold else "")
+        version = meta.resource_version
         if isinstance(fits, str):
             return fits
         reserved, annotations = Reserved("", ()), {}
@@ -227,10 +226,3 @@ class Binder:
     def nudge_value(self) -> str:
         """Return a unique value for the nudge annotation."""
         return f"{self._timing.now().isoformat()}-{int(self._timing.random() * 1e9):x}"
-
-
-def _newer(watched: str, filtered: str) -> str:
-    """Return the later version of the pod: kube-scheduler's filter call may be ahead of our watch."""
-    if watched.isdigit() and filtered.isdigit():
-        return watched if int(watched) >= int(filtered) else filtered
-    return watched

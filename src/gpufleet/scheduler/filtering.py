@@ -93,7 +93,7 @@ class Filtering:
         if hold is not None and hold.fits == fits:
             until = max(until, hold.until)
         gang = hold.gang if hold else ""
-        self._ledger.hold(uid, Hold(fits, until, gang, pod.metadata.resource_version))
+        self._ledger.hold(uid, Hold(fits, until, gang))
         return fits
 
     def _current_allocation(self, uid: str, request: Request, candidates: Sequence[str]) -> Fits | None:

@@ -103,7 +103,7 @@ class Preemption:
 
     def _hold(self, pod: Pod, fits: Fits, gang: str) -> None:
         until = self._timing.monotonic() + EVICTION_HOLD_S
-        self._ledger.hold(pod.metadata.uid, Hold(fits, until, gang, pod.metadata.resource_version))
+        self._ledger.hold(pod.metadata.uid, Hold(fits, until, gang))
 
     def _evictions_in_flight(self, uid: str) -> bool:
         """Return whether GPUs are held for the pod and all other pods on them are terminating."""

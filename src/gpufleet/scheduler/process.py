@@ -8,8 +8,11 @@ import asyncio
 import os
 import secrets
 import socket
+import ssl
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
+from gpufleet.errors import SettingsError
 from gpufleet.kubernetes import (
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
@@ -23,10 +26,13 @@ from gpufleet.kubernetes import (
     Reflector,
     Selection,
 )
+from gpufleet.kubernetes.certificates.store import serving_context
 from gpufleet.kubernetes.client.connection import connection_from_settings
-from gpufleet.runtime.listening import address_of, bind
+from gpufleet.runtime.background import Background
+from gpufleet.runtime.listening import address_of, bind, is_loopback
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import KubernetesSettings, SchedulerSettings, Settings
+from gpufleet.scheduler.certificates import ExtenderCertificates
 from gpufleet.scheduler.extender import Extender
 from gpufleet.scheduler.kubernetes_api import KubernetesApi
 from gpufleet.scheduler.scheduler import Scheduler
@@ -91,7 +97,8 @@ class Replica:
 
     def extender(self) -> Extender:
         """Return the extender of this replica."""
-        return Extender(self.scheduler, self.unready, self._settings.max_body_bytes)
+        settings = self._settings
+        return Extender(self.scheduler, settings.name, self.unready, settings.max_body_bytes)
 
     async def run(self) -> None:
         """Watch the cluster, take part in the election and lead, until cancelled."""
@@ -116,22 +123,51 @@ class Replica:
 
 
 async def run_scheduler(settings: Settings, on_started: Callable[[str], None]) -> None:
-    """Run a replica and its HTTP port until cancelled; `on_started` gets the URL."""
+    """Run a replica and its HTTP ports until cancelled; `on_started` gets the URL."""
     scheduler, kubernetes = settings[SchedulerSettings], settings[KubernetesSettings]
-    client = scheduler_client(scheduler, kubernetes)
-    with bind(scheduler.host, scheduler.port) as listening:
-        async with client:
-            replica = Replica(client, scheduler, kubernetes.lease_namespace, _identity())
-            work = asyncio.ensure_future(replica.run())
-            try:
-                async with replica.extender().listener().serving(listening):
-                    on_started(address_of(listening))
-                    # Not `await work`: when stopped, verbs in flight finish before the replica is cancelled.
-                    await asyncio.wait((work,))
-            finally:
-                work.cancel()
+    if not scheduler.standalone and not scheduler.tls_secret and not is_loopback(scheduler.host):
+        raise SettingsError(
+            f"the extender would bind pods for anybody who reaches {scheduler.host}: set scheduler.tls_secret, "
+            "or --host 127.0.0.1 if kube-scheduler runs beside it"
+        )
+    async with AsyncExitStack() as closing:
+        listening = closing.enter_context(bind(scheduler.host, scheduler.port))
+        probes = scheduler.metrics_port and closing.enter_context(
+            bind(scheduler.host, scheduler.metrics_port)
+        )
+        client = await closing.enter_async_context(scheduler_client(scheduler, kubernetes))
+        background = await closing.enter_async_context(Background())
+        tls = None if scheduler.standalone else await _tls(client, settings, background)
+        replica = Replica(client, scheduler, kubernetes.lease_namespace, _identity())
+        work = asyncio.ensure_future(replica.run())
+        extender = replica.extender()
+        try:
+            async with AsyncExitStack() as serving:
+                if probes:
+                    await serving.enter_async_context(extender.probes().serving(probes))
+                # In stand-alone mode there is no kube-scheduler that would call the verbs.
+                port = extender.probes() if scheduler.standalone else extender.listener()
+                await serving.enter_async_context(port.serving(listening, tls=tls))
+                on_started(address_of(listening, "https" if tls else "http"))
+                # Not `await work`: when stopped, verbs in flight finish before the replica is cancelled.
                 await asyncio.wait((work,))
-            await work
+        finally:
+            work.cancel()
+            await asyncio.wait((work,))
+        await work
+
+
+async def _tls(client: KubeClient, settings: Settings, background: Background) -> ssl.SSLContext | None:
+    """Return the TLS context of the verbs, whose certificate is renewed in the background, or None."""
+    scheduler = settings[SchedulerSettings]
+    if not scheduler.tls_secret:
+        return None
+    context = serving_context(client_certificates=True)
+    namespace = settings[KubernetesSettings].lease_namespace
+    certificates = ExtenderCertificates(client, scheduler, namespace, context)
+    await certificates.refresh()
+    background.start("certificates", certificates.run)
+    return context
 
 
 def scheduler_client(scheduler: SchedulerSettings, kubernetes: KubernetesSettings) -> KubeClient:
@@ -142,6 +178,8 @@ def scheduler_client(scheduler: SchedulerSettings, kubernetes: KubernetesSetting
         burst=scheduler.burst,
         timeout=kubernetes.timeout,
         field_manager="gpufleet-scheduler",
+        max_response_bytes=kubernetes.max_response_bytes,
+        max_objects=kubernetes.max_objects,
     )
 
 

@@ -250,7 +250,9 @@ class Scheduler:
         if request is None or not self._settings.preempt:
             return
         name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        self._evict(self.preemption.nominate(pod, request, candidates), name)
+        # The candidates come from a request; an eviction must help the pod for certain.
+        allowed = [node for node in candidates if self.ledger.meets_constraints(node, pod)]
+        self._evict(self.preemption.nominate(pod, request, allowed), name)
 
     def _preempt_for_gang(
         self, gang: Key, pods: Sequence[Pod], requests: Sequence[Request], cluster: Inventory

@@ -137,7 +137,7 @@ def decode(kind: type[T], body: bytes) -> T:
             return found
     except msgspec.ValidationError:
         pass
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
     try:
         return msgspec.convert(_canonical(msgspec.json.decode(body)), kind)

@@ -22,15 +22,18 @@ from gpufleet import __version__
 from gpufleet.errors import GpufleetError
 from gpufleet.server.auth.gate import BearerGate
 from gpufleet.server.auth.hosts import Hosts
+from gpufleet.server.auth.oidc.sign_in import SignIn
 from gpufleet.server.auth.origins import Origins
 from gpufleet.server.health import Dependencies, Lifecycle, Probe
 from gpufleet.server.http.answers import GZIP_MIN_BYTES
+from gpufleet.server.http.audit import AuditLog
 from gpufleet.server.http.errors import answer_error
 from gpufleet.server.http.middleware import AdmissionMiddleware, Limits, TracingMiddleware
 from gpufleet.server.http.openapi import openapi
 from gpufleet.server.http.routing import Route
 from gpufleet.server.http.unread_body import UnreadBodyMiddleware
 from gpufleet.server.metrics import ServerMetrics
+from gpufleet.server.routes.auth import auth_routes
 from gpufleet.server.routes.debug import debug_routes
 from gpufleet.server.routes.docs import docs_routes
 from gpufleet.server.routes.health import health_routes
@@ -45,6 +48,7 @@ class Api:
     routes: Sequence[Route] = ()
     probes: Mapping[str, Probe] = field(default_factory=dict)
     gate: BearerGate | None = None
+    sign_in: SignIn | None = None
     limits: Limits = field(default_factory=Limits)
     metrics: ServerMetrics = field(default_factory=ServerMetrics)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
@@ -60,6 +64,7 @@ class Api:
 def create_app(api: Api) -> Starlette:
     """Return the application of `api`."""
     dependencies = Dependencies(api.probes)
+    audit = AuditLog()
     api.metrics.dependencies(lambda: {name: state.state for name, state in dependencies.states.items()})
     routes = [
         *health_routes(
@@ -70,6 +75,7 @@ def create_app(api: Api) -> Starlette:
             public_details=api.gate is None and api.hosts is not None,
             clock=api.clock,
         ),
+        *auth_routes(login=api.gate is not None, sign_in=api.sign_in),
         *api.routes,
     ]
     routes += docs_routes(openapi(routes, __version__, login=api.gate is not None))
@@ -86,10 +92,11 @@ def create_app(api: Api) -> Starlette:
         finally:
             watching.cancel()
             await asyncio.wait([watching])
+            audit.close()
 
     app = Starlette(
         routes=routes,
-        middleware=_middleware(api),
+        middleware=_middleware(api, audit),
         exception_handlers={HTTPException: answer_error, GpufleetError: answer_error},
         lifespan=lifespan,
     )
@@ -97,7 +104,7 @@ def create_app(api: Api) -> Starlette:
     return app
 
 
-def _middleware(api: Api) -> list[Middleware]:
+def _middleware(api: Api, audit: AuditLog) -> list[Middleware]:
     """Return the middleware, outermost first."""
     cors = Middleware(
         CORSMiddleware,
@@ -108,11 +115,12 @@ def _middleware(api: Api) -> list[Middleware]:
         max_age=3600,
     )
     hosts = Hosts(api.hosts) if api.hosts is not None else None
-    # Requests with tokens need no check of their origin: pages of other sites can't add the header.
+    # Requests with tokens need no check of their origin: pages of other sites can't add the header. The gate
+    # checks that of changes in a session.
     origins = Origins(api.cors_origins, api.hosts or ()) if api.gate is None else None
     return [
         Middleware(UnreadBodyMiddleware),
-        Middleware(TracingMiddleware, api.metrics),
+        Middleware(TracingMiddleware, api.metrics, audit),
         *([cors] if api.cors_origins else []),
         Middleware(
             GZipMiddleware,

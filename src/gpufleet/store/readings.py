@@ -99,8 +99,10 @@ _DELETE_CHUNKS = "DELETE FROM reading_chunk WHERE cluster = $1 AND start < $2"
 class ReadingStore:
     """Store readings of GPUs."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, long_reads: Database | None = None) -> None:
+        """Use `long_reads` for the graphs of some GPUs; accounting, which reads all GPUs, does not wait for them."""
         self._database = database
+        self._long_reads = long_reads or database
         self._layouts: dict[int, tuple[GpuIdentity, ...]] = {}
         self._refs: dict[int, tuple[GpuRef, ...]] = {}
 
@@ -169,13 +171,14 @@ class ReadingStore:
     ) -> Sequence[GpuSeries]:
         """Return the samples of all or some GPUs from `start` to `end` (see `as_series`)."""
         span = (start - _MAX_SAMPLE_AGE, end + _MAX_SAMPLE_AGE)
-        ticks = await self._database.fetch(_TICKS, cluster, quantity, *span)
+        database = self._database if gpus is None else self._long_reads
+        ticks = await database.fetch(_TICKS, cluster, quantity, *span)
         since = (start - _MAX_SAMPLE_AGE - CHUNK_SECONDS, end + _MAX_SAMPLE_AGE)
         if gpus is None:
-            chunks = await self._database.fetch(_CHUNKS, cluster, quantity, *since)
+            chunks = await database.fetch(_CHUNKS, cluster, quantity, *since)
         else:
             nodes = sorted({gpu.node for gpu in gpus})
-            chunks = await self._database.fetch(_CHUNKS_OF_NODES, cluster, quantity, *since, nodes)
+            chunks = await database.fetch(_CHUNKS_OF_NODES, cluster, quantity, *since, nodes)
         refs = await self._refs_of(ticks)
 
         def assemble() -> list[GpuSeries]:

@@ -30,10 +30,14 @@ from gpufleet.store.workload_pages import WorkloadPages
 class Store:
     """PostgreSQL, with one attribute per kind of data."""
 
-    def __init__(self, database: Database, dsn: str, settings: StoreSettings) -> None:
+    def __init__(
+        self, database: Database, dsn: str, settings: StoreSettings, long_reads: Database | None = None
+    ) -> None:
+        """`long_reads` is a second pool for graphs, training numbers and reports; by default they share one."""
         self.database = database
-        self.readings = ReadingStore(database)
-        self.training = TrainingStore(database)
+        long_reads = long_reads or database
+        self.readings = ReadingStore(database, long_reads)
+        self.training = TrainingStore(database, long_reads)
         self.ended = EndedWorkloads(database)
         self.accounted = AccountedClusters(database)
         self.allocation_periods = PeriodStore(
@@ -45,8 +49,8 @@ class Store:
         self.hours = HourStore(database, self.accounted)
         self.statistics = StatisticsStore(database, self.accounted)
         self.workload_pages = WorkloadPages(database, self.accounted)
-        self.usage = UsageSums(database, self.accounted)
-        self.usage_series = UsageSeries(database, self.accounted)
+        self.usage = UsageSums(long_reads, self.accounted)
+        self.usage_series = UsageSeries(long_reads, self.accounted)
         self._dsn = dsn
         self._settings = settings
 
@@ -62,7 +66,8 @@ async def open_store(settings: StoreSettings) -> AsyncIterator[Store]:
         dsn = await stack.enter_async_context(open_server(settings))
         await upgrade(dsn, settings)
         database = await stack.enter_async_context(open_database(dsn, settings))
-        yield Store(database, dsn, settings)
+        long_reads = await stack.enter_async_context(open_database(dsn, settings, long_reads=True))
+        yield Store(database, dsn, settings, long_reads)
 
 
 @asynccontextmanager

@@ -4,7 +4,11 @@ Each series stores the time of its oldest point, so that pruning finds expired p
 all of them. The retention depends on the cluster of the job.
 
 A job may have `MAX_METRICS` metrics and `MAX_SERIES` series. More are a mistake, such as a number in the
-metric name, and would accumulate.
+metric name, and would accumulate. Each series counts its points, so that `append` can limit those of a job.
+
+A read returns all points if they are at most `MAX_READ_POINTS`. Otherwise it divides the time between the
+first and the last point into equal buckets and returns the last point of each bucket and series. Each is
+found by one index lookup, so a read takes the same time however many points are stored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +16,8 @@ from functools import partial
 
 import asyncpg
 
-from gpufleet.errors import InvalidRequest
+from gpufleet.errors import InvalidRequest, LimitExceeded
 from gpufleet.model.reading import TrainingPoint
-from gpufleet.store.postgres.bulk import bulk_upsert
 from gpufleet.store.postgres.database import Database
 from gpufleet.store.retention_requests import record_retention, requested_retention
 
@@ -22,30 +25,80 @@ _WHOLE_JOB = -1
 _RETENTION = "metrics.training_retention"
 MAX_METRICS = 200
 MAX_SERIES = 50_000
+MAX_READ_POINTS = 20_000
+"""Points that a read returns."""
+_MIN_BUCKETS = 100
+"""Buckets of a series that is downsampled; of more series than that allows, the higher ranks are left out."""
 _SERIES = """
 INSERT INTO training_series (cluster, workload_uid, oldest, metric, rank)
 SELECT $1, $2, $3, * FROM unnest($4::text[], $5::int[])
 ON CONFLICT (workload_uid, metric, rank) DO NOTHING RETURNING id
 """
-# locked, so that pruning does not delete the series before its new points are stored
+# Locked, so that pruning does not delete the series before its new points are stored, and in order, so that
+# two batches of one job do not deadlock when they update the series.
 _EXISTING = """
 SELECT id, metric, rank FROM training_series JOIN unnest($2::text[], $3::int[]) AS wanted (metric, rank)
-USING (metric, rank) WHERE workload_uid = $1 ORDER BY id FOR KEY SHARE OF training_series
+USING (metric, rank) WHERE workload_uid = $1 ORDER BY id FOR NO KEY UPDATE OF training_series
 """
-_SET_OLDEST = """
-UPDATE training_series SET oldest = least(oldest, $2), cluster = $3
-WHERE id = ANY($1::bigint[]) AND (oldest > $2 OR cluster = '')
+_PUT_POINTS = """
+WITH stored AS (
+    INSERT INTO training_point SELECT * FROM unnest($1::bigint[], $2::float8[], $3::float8[])
+    ON CONFLICT (series, at) DO UPDATE SET value = excluded.value
+    RETURNING series, xmax = 0 AS is_new -- a row that was updated has the xmax of this transaction
+)
+UPDATE training_series SET points = points + added, oldest = least(oldest, $4), cluster = $5
+FROM (SELECT series, count(*) FILTER (WHERE is_new) AS added FROM stored GROUP BY series) AS counted
+WHERE id = series AND (added > 0 OR oldest > $4 OR cluster = '')
 """
 _SIZE = "SELECT count(DISTINCT metric), count(*) FROM training_series WHERE workload_uid = $1"
-_READ = """
-SELECT metric, rank, at, value FROM training_series JOIN training_point ON series = id
-WHERE workload_uid = $1 AND at BETWEEN $2 AND $3
+_STORED = "SELECT coalesce(sum(points), 0)::bigint FROM training_series WHERE workload_uid = $1"
+_OF_JOB = "training_series WHERE workload_uid = $1 AND ($4::int IS NULL OR rank = $4)"
+_COUNT = f"""
+SELECT count(*) FROM (
+    SELECT FROM (SELECT id FROM {_OF_JOB}) AS s
+    CROSS JOIN LATERAL (
+        SELECT FROM training_point WHERE series = id AND at BETWEEN $2 AND $3
+        ORDER BY at LIMIT {MAX_READ_POINTS + 1}
+    ) AS point LIMIT {MAX_READ_POINTS + 1}
+) AS counted
+"""  # noqa: S608
+_READ = f"""
+SELECT metric, rank, at, value FROM (SELECT * FROM {_OF_JOB}) AS s JOIN training_point ON series = id
+WHERE at BETWEEN $2 AND $3
 ORDER BY at, metric, rank
-"""
+"""  # noqa: S608
+_DOWNSAMPLE = f"""
+WITH chosen AS MATERIALIZED (
+    SELECT id, metric, rank, first, last FROM (SELECT * FROM {_OF_JOB}) AS s
+    CROSS JOIN LATERAL (
+        SELECT min(at) AS first, max(at) AS last FROM training_point WHERE series = id AND at BETWEEN $2 AND $3
+    ) AS extent
+    WHERE first IS NOT NULL ORDER BY rank, metric LIMIT {MAX_READ_POINTS // _MIN_BUCKETS}
+), buckets AS (
+    SELECT min(first) AS start, {MAX_READ_POINTS} / count(*) AS number,
+        greatest((max(last) - min(first)) / ({MAX_READ_POINTS} / count(*)), 0.001) AS width
+    FROM chosen
+)
+SELECT metric, rank, at, value FROM chosen CROSS JOIN buckets
+CROSS JOIN LATERAL generate_series(
+    floor((first - start) / width)::bigint, least(number - 1, floor((last - start) / width)::bigint)
+) AS bucket
+CROSS JOIN LATERAL (
+    SELECT at, value FROM training_point
+    WHERE series = id AND at >= start + bucket * width AND at <= last
+        AND at < start + (bucket + CASE WHEN bucket = number - 1 THEN 2 ELSE 1 END) * width
+    ORDER BY series DESC, at DESC LIMIT 1
+) AS point
+ORDER BY at, metric, rank
+"""  # noqa: S608
 _OTHERS = "SELECT DISTINCT cluster FROM training_series WHERE cluster <> ALL($1::text[])"
 _DELETE_POINTS = """
-DELETE FROM training_point USING training_series
-WHERE series = id AND cluster = $1 AND oldest < $2 AND at < $2
+WITH deleted AS (
+    DELETE FROM training_point USING training_series
+    WHERE series = id AND cluster = $1 AND oldest < $2 AND at < $2 RETURNING series
+)
+UPDATE training_series SET points = points - counted.number
+FROM (SELECT series, count(*) AS number FROM deleted GROUP BY series) AS counted WHERE id = series
 """
 _UPDATE_OLDEST = """
 UPDATE training_series SET oldest = coalesce((SELECT min(at) FROM training_point WHERE series = id), 'infinity')
@@ -62,15 +115,25 @@ _RECHECK = "UPDATE training_series SET oldest = '-infinity' WHERE id = ANY($1::b
 class TrainingStore:
     """Store the metrics of training jobs."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, long_reads: Database | None = None) -> None:
+        """Use `long_reads` for reads, so that they can't keep writes waiting."""
         self._database = database
+        self._long_reads = long_reads or database
 
-    async def append(self, cluster: str, workload_uid: str, points: Sequence[TrainingPoint]) -> None:
-        """Upsert points; raise InvalidRequest if the job has too many metrics."""
+    async def append(
+        self, cluster: str, workload_uid: str, points: Sequence[TrainingPoint], max_points: int | None = None
+    ) -> None:
+        """Upsert points.
+
+        Raise InvalidRequest if the job has too many metrics, LimitExceeded for more than `max_points` points.
+        """
         newest = {(point.metric, _rank(point), point.time): point.value for point in points}
         series = sorted({(metric, rank) for metric, rank, _ in newest})
 
         async def work(connection: asyncpg.Connection) -> None:
+            if max_points is not None:
+                stored = await connection.fetchval(_STORED, workload_uid)
+                _refuse_too_many_points(stored, len(newest), max_points)
             oldest = min(time for _, _, time in newest)
             names, ranks = [metric for metric, _ in series], [rank for _, rank in series]
             found = await connection.fetch(_EXISTING, workload_uid, names, ranks)
@@ -80,19 +143,25 @@ class TrainingStore:
                 found = await connection.fetch(_EXISTING, workload_uid, names, ranks)
             ids = {(row["metric"], row["rank"]): row["id"] for row in found}
             rows = [(ids[metric, rank], time, value) for (metric, rank, time), value in newest.items()]
-            await bulk_upsert(connection, "training_point", ("series", "at", "value"), ("series", "at"), rows)
-            await connection.execute(_SET_OLDEST, list(ids.values()), oldest, cluster)
+            await connection.execute(_PUT_POINTS, *map(list, zip(*rows, strict=True)), oldest, cluster)
 
         if newest:
             await self._database.transaction(work)
 
-    async def read(self, workload_uid: str, start: float, end: float) -> list[TrainingPoint]:
-        """Return the points of a job from `start` to `end`, sorted by time."""
+    async def read(
+        self, workload_uid: str, start: float, end: float, rank: int | None = None
+    ) -> list[TrainingPoint]:
+        """Return the points of a job, or of one rank, from `start` to `end`, sorted by time.
+
+        More than `MAX_READ_POINTS` are downsampled (see the module).
+        """
+        span = (workload_uid, start, end, rank)
+        few = await self._long_reads.fetchval(_COUNT, *span) <= MAX_READ_POINTS
         return [
             TrainingPoint(
                 row["metric"], row["value"], row["at"], None if row["rank"] == _WHOLE_JOB else row["rank"]
             )
-            for row in await self._database.fetch(_READ, workload_uid, start, end)
+            for row in await self._long_reads.fetch(_READ if few else _DOWNSAMPLE, *span)
         ]
 
     async def prune(self, keep: Mapping[str, float], now: float) -> None:
@@ -118,6 +187,15 @@ async def _prune(connection: asyncpg.Connection, cluster: str, before: float) ->
     empty = [row["id"] for row in await connection.fetch(_EMPTY, cluster)]
     await connection.execute(_DELETE_SERIES, empty)
     await connection.execute(_RECHECK, empty)  # series that got points in the meantime
+
+
+def _refuse_too_many_points(stored: int, more: int, limit: int) -> None:
+    if stored + more > limit:
+        raise LimitExceeded(
+            f"the workload has {stored} points and would have {stored + more}; at most {limit} are kept "
+            "(training.max_points). Report less often, or from one rank only; old points are deleted after "
+            "metrics.training_retention"
+        )
 
 
 def _refuse_too_many(metrics: int, series: int) -> None:

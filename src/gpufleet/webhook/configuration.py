@@ -3,7 +3,7 @@
 Objects can't be selected by annotation, so match conditions do that inside the API server. A pod without
 our annotations is never sent, so an outage of the webhook does not affect it. For pods with them the
 failure policy is Fail: a pod with a claim but without its variables could see GPUs of other pods. Updates
-of pods are sent only if they change what the scheduler wrote.
+of pods and of their status are sent only if they change what the scheduler wrote, so a kubelet's never are.
 """
 
 from typing import Any
@@ -14,9 +14,9 @@ from gpufleet.kubernetes.crds import GROUP, VERSION
 NAME = "gpufleet-webhook"
 
 
-def _has_annotation(*keys: str) -> str:
-    any_of = " || ".join(f"{key!r} in object.metadata.annotations" for key in keys)
-    return f"has(object.metadata.annotations) && ({any_of})"
+def _has_annotation(*keys: str, state: str = "object") -> str:
+    any_of = " || ".join(f"{key!r} in {state}.metadata.annotations" for key in keys)
+    return f"has({state}.metadata.annotations) && ({any_of})"
 
 
 def _value(state: str, key: str) -> str:
@@ -27,9 +27,12 @@ def _value(state: str, key: str) -> str:
 CONCERNED = _has_annotation(CLAIM, ALLOCATED, VISIBLE)
 """CEL: a new pod that names a claim or has annotations reserved for the scheduler."""
 TAMPERED = " || ".join(
-    f"{_value('object', key)} != {_value('oldObject', key)}" for key in (ALLOCATED, VISIBLE)
+    (
+        *(f"{_value('object', key)} != {_value('oldObject', key)}" for key in (ALLOCATED, VISIBLE)),
+        f"{_value('oldObject', ALLOCATED)} != '' && {_value('object', CLAIM)} != {_value('oldObject', CLAIM)}",
+    )
 )
-"""CEL: an update of annotations reserved for the scheduler."""
+"""CEL: an update of annotations reserved for the scheduler, or of the claim of a pod that has GPUs."""
 
 
 def configurations(
@@ -54,7 +57,7 @@ def configurations(
             _hook(
                 "bound-pods",
                 _with_path(client, "/mutate"),
-                {**pods, "operations": ["UPDATE"], "resources": ["pods"]},
+                {**pods, "operations": ["UPDATE"], "resources": ["pods", "pods/status"]},
                 ("tampered", TAMPERED),
                 **common,
             ),
@@ -62,7 +65,7 @@ def configurations(
                 "debugged-pods",
                 _with_path(client, "/mutate"),
                 {**pods, "operations": ["UPDATE"], "resources": ["pods/ephemeralcontainers"]},
-                ("claims", _has_annotation(CLAIM)),
+                ("claims", _has_annotation(CLAIM, state="oldObject")),
                 **common,
             ),
         ),

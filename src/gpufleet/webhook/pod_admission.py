@@ -6,14 +6,18 @@ our scheduler never binds, the reference is empty and CUDA sees no GPU.
 
 A user who could write that annotation could take the GPUs of other pods. It is therefore removed from new
 pods and protected on existing ones; bindings do not pass through this webhook. Only users that the settings
-list as schedulers may write it outside of a binding.
+list as schedulers may write it outside of a binding. The claim of a pod that has GPUs is protected too: the
+scheduler finds the pod's leases by it.
 """
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
+import msgspec
+
+from gpufleet.errors import InvalidRequest
 from gpufleet.kubernetes.allocation import parse_allocation
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
@@ -26,6 +30,49 @@ RENUMBERING_VARIABLE = "ROCR_VISIBLE_DEVICES"
 _SCHEDULER_ANNOTATIONS = (ALLOCATED, VISIBLE)
 _PLUGIN_RESOURCES = re.compile(r"(nvidia\.com/(gpu|mig-.+)(\.shared)?|amd\.com/gpu.*|gpu\.intel\.com/.+)")
 _KINDS = ("initContainers", "containers")
+
+
+class _Named(msgspec.Struct):
+    name: str = ""
+
+
+class _Resources(msgspec.Struct):
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+class _Container(_Named):
+    env: list[_Named] | None = None
+    resources: _Resources | None = None
+
+
+class _Metadata(msgspec.Struct):
+    annotations: dict[str, str] | None = None
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+    ephemeral_containers: list[_Container] | None = None
+    scheduling_gates: list[_Named] | None = None
+    node_name: str | None = None
+    scheduler_name: str | None = None
+
+
+class _Pod(msgspec.Struct):
+    """The fields of a pod that a review reads."""
+
+    metadata: _Metadata | None = None
+    spec: _Spec | None = None
+
+
+def check_pod(request: AdmissionRequest) -> None:
+    """Raise InvalidRequest if a state of the pod does not have the shape of a pod; reviews rely on it."""
+    for name, state in (("object", request.object), ("oldObject", request.old_object)):
+        try:
+            msgspec.convert(state, _Pod | None)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"{name} is not a pod: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -44,10 +91,7 @@ class PodRules:
 
 def claim_name(request: AdmissionRequest) -> str | None:
     """Return the name of the claim in the pod's annotation, or None."""
-    if request.object is None:
-        return None
-    name = _annotations(request.object).get(CLAIM)
-    return None if name is None else str(name)
+    return _annotations(request.object or {}).get(CLAIM)
 
 
 def admit_create(request: AdmissionRequest, claim: GpuClaim | None, rules: PodRules) -> AdmissionResponse:
@@ -95,7 +139,7 @@ def admit_update(request: AdmissionRequest, rules: PodRules) -> AdmissionRespons
     patch: list[Json] = []
     warnings: list[str] = []
     before, after = _annotations(old), _annotations(new)
-    for key in _SCHEDULER_ANNOTATIONS:
+    for key in (*_SCHEDULER_ANNOTATIONS, CLAIM) if ALLOCATED in before else _SCHEDULER_ANNOTATIONS:
         if after.get(key) == before.get(key):
             continue
         path = f"/metadata/annotations/{_escaped(key)}"
@@ -105,13 +149,20 @@ def admit_update(request: AdmissionRequest, rules: PodRules) -> AdmissionRespons
             patch.append({"op": "add", "path": path, "value": before[key]})
         else:
             patch.append({"op": "remove", "path": path})
-        warnings.append(f"annotation {key} was not changed: only the scheduler decides which GPUs a pod gets")
+        warnings.append(
+            f"annotation {key} was not changed: the pod holds the GPUs of its claim"
+            if key == CLAIM
+            else f"annotation {key} was not changed: only the scheduler decides which GPUs a pod gets"
+        )
     return AdmissionResponse(patch, warnings)
 
 
 def _admit_ephemeral(new: Json, old: Json, rules: PodRules) -> AdmissionResponse:
-    """Let a debug container see the GPUs of its pod and no others."""
-    if CLAIM not in _annotations(new):
+    """Let a debug container see the GPUs of its pod and no others.
+
+    The annotations are those of the old state: the API server ignores changes of them in such a request.
+    """
+    if CLAIM not in _annotations(old):
         return AdmissionResponse()
     existing = {each.get("name") for each in (old.get("spec") or {}).get("ephemeralContainers") or ()}
     warnings: list[str] = []
@@ -206,7 +257,7 @@ def _device_requests(pod: Json) -> Iterator[str]:
                         yield name
 
 
-def _annotations(pod: Json) -> Mapping[str, Any]:
+def _annotations(pod: Json) -> Mapping[str, str]:
     return (pod.get("metadata") or {}).get("annotations") or {}
 
 

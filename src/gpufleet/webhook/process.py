@@ -5,10 +5,11 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from gpufleet.kubernetes import KubeClient
+from gpufleet.kubernetes.certificates.store import serving_context
 from gpufleet.runtime.background import Background
 from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.settings import KubernetesSettings, Settings, WebhookSettings
-from gpufleet.webhook.certificate_store import FileCertificates, SharedCertificates, serving_context
+from gpufleet.webhook.certificate_store import FileCertificates, WebhookCertificates
 from gpufleet.webhook.claim_lookup import ClaimLookup
 from gpufleet.webhook.pod_admission import PodRules
 from gpufleet.webhook.server import Webhook
@@ -23,7 +24,7 @@ async def run_webhook(settings: Settings, on_started: Callable[[str], None]) -> 
         context = serving_context()
         from_files = own.certificate_file is not None or own.key_file is not None
         certificates = (
-            FileCertificates(own, context) if from_files else SharedCertificates(client, own, context)
+            FileCertificates(own, context) if from_files else WebhookCertificates(client, own, context)
         )
         await certificates.refresh()
         claims = ClaimLookup(client)

@@ -11,7 +11,7 @@ from gpufleet.runtime.http_listener import Handler, HttpListener
 from gpufleet.runtime.logs import get_logger
 from gpufleet.webhook.claim_lookup import ClaimLookup
 from gpufleet.webhook.claim_validation import validate_claim
-from gpufleet.webhook.pod_admission import PodRules, admit_create, admit_update, claim_name
+from gpufleet.webhook.pod_admission import PodRules, admit_create, admit_update, check_pod, claim_name
 from gpufleet.webhook.wire import (
     MAX_REVIEW_BYTES,
     AdmissionRequest,
@@ -53,6 +53,7 @@ class Webhook:
         )
 
     async def _mutate(self, request: AdmissionRequest) -> AdmissionResponse:
+        check_pod(request)
         if request.operation != "CREATE":
             return admit_update(request, self._rules)
         name = claim_name(request)
@@ -67,14 +68,15 @@ class Webhook:
             started = time.perf_counter()
             try:
                 request = decode_review(await http_request.read())
-            except InvalidRequest as error:
+                response = await _reviewed(path, review, request)
+                body = encode_review(request.uid, response)
+            except (InvalidRequest, RecursionError) as error:
                 self._reviews.labels(path, "malformed").inc()
                 return web.Response(status=400, text=f"{error}\n")
-            response = await _reviewed(path, review, request)
             result = "refused" if response.refusal else "patched" if response.patch else "allowed"
             self._reviews.labels(path, result).inc()
             self._seconds.labels(path).observe(time.perf_counter() - started)
-            return web.Response(body=encode_review(request.uid, response), content_type="application/json")
+            return web.Response(body=body, content_type="application/json")
 
         return answer
 
@@ -85,6 +87,8 @@ async def _reviewed(path: str, review: _Review, request: AdmissionRequest) -> Ad
     except KubernetesUnavailable as error:
         _log.warning("review_failed", path=path, error=str(error))
         return AdmissionResponse(refusal=f"try again: {error}", code=503, reason="ServiceUnavailable")
+    except InvalidRequest:
+        raise
     except GpufleetError as error:
         _log.warning("review_failed", path=path, error=str(error))
         return AdmissionResponse(refusal=str(error), code=500, reason="InternalError")

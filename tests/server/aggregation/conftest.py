@@ -32,8 +32,9 @@ async def record_known_hours(store: Store) -> Server:
     world.pods["system"] = pod("system", "a", 1, HOUR + 0.0, held=(5,), namespace="kube-system")
     busy = {("a", gpu, HOUR + m * STEP): 60.0 + gpu for gpu in range(4) for m in range(25)}
     idle = {("a", 4, HOUR + m * STEP): 1.0 for m in range(25)}
+    watts = {("a", gpu, HOUR + m * STEP): 300.0 + gpu for gpu in range(6) for m in range(25)}
     time = Time(HOUR + 10.0)
-    server = Server(world, store, Prometheus({**busy, **idle}), time)
+    server = Server(world, store, Prometheus({**busy, **idle}, watts), time)
     await server.round()
     for seconds in (3610.0, 7250.0):
         server.watch(HOUR + seconds)

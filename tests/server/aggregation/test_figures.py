@@ -24,6 +24,9 @@ async def test_hours_report_csv_and_page_show_the_same(http: httpx.AsyncClient, 
     assert totals["allocated_gpu_hours"] == whole("allocated_gpu_hours")
     assert totals["idle_gpu_hours"] == whole("idle_gpu_hours")
     assert totals["cost"] == pytest.approx(whole("cost"))
+    assert totals["energy_kwh"] == pytest.approx(whole("energy_kwh"))
+    rows = [row["energy_kwh"] for row in made["rows"] if row["row"] != "unallocated"]
+    assert totals["energy_kwh"] == pytest.approx(sum(rows))
     assert totals["allocation_rate"] == 100 * whole("allocated_gpu_hours") / whole("capacity_gpu_hours")
     assert sum(row["share"] for row in made["rows"]) == pytest.approx(100)
 
@@ -35,6 +38,7 @@ async def test_hours_report_csv_and_page_show_the_same(http: httpx.AsyncClient, 
     for row, line, shown in zip(made["rows"], csv.DictReader(io.StringIO(text)), cells, strict=True):
         for field in ("gpu_hours", "share", "idle_gpu_hours", "cost"):
             assert float(line[field]) == row[field]
+        assert line["energy_kwh"] == ("" if row["energy_kwh"] is None else str(row["energy_kwh"]))
         assert row["share"] == round(100 * row["gpu_hours"] / totals["capacity_gpu_hours"], 4)
         assert shown[1:4] == [
             f"{row['gpu_hours']:,.2f}",
@@ -53,5 +57,6 @@ async def test_waste_is_the_idle_part_of_the_report(http: httpx.AsyncClient) -> 
             found = waste.pop(row["name"])
             assert found["idle_gpu_hours"] == row["idle_gpu_hours"]
             assert found["idle_share"] == round(100 * row["idle_gpu_hours"] / row["gpu_hours"], 4)
+            assert found["energy_kwh"] == row["energy_kwh"] > 0
             assert found["idle_cost"] == pytest.approx(row["cost"] * found["idle_share"] / 100)
     assert not waste

@@ -1,3 +1,4 @@
+import asyncio
 import hashlib
 from pathlib import Path
 
@@ -6,7 +7,9 @@ from tests.server.conftest import Client
 
 from gpufleet.errors import KubernetesUnavailable, SettingsError
 from gpufleet.kubernetes.token_review import TokenOwner
+from gpufleet.server.auth.caller import Caller, Role
 from gpufleet.server.auth.gate import BearerGate
+from gpufleet.server.auth.permissions import LoginRefused, Permission
 from gpufleet.server.auth.token_review import ReviewedTokens
 from gpufleet.server.auth.tokens import TokenFile, new_token, parse
 
@@ -32,7 +35,24 @@ class Kubernetes:
         self.requests += 1
         if self.down:
             raise KubernetesUnavailable("the Kubernetes API does not answer")
-        return {"alice": TokenOwner("alice", ("gpu-admins",)), "bob": TokenOwner("bob")}.get(token)
+        names = ("alice", "bob", "carol", "dave")
+        return TokenOwner(token, pod_uid="p1" if token == "dave" else "") if token in names else None
+
+
+class Permissions:
+    """Gives alice the role operator, bob all namespaces, carol one of them, and dave nothing."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    async def of(self, owner: TokenOwner) -> Permission | None:
+        self.requests += 1
+        carol = Permission("viewer", frozenset({"nlp"}))
+        everywhere = {"alice": Permission("operator"), "bob": Permission("viewer")}
+        return {**everywhere, "carol": carol}.get(owner.user)
+
+    def advice(self, owner: TokenOwner) -> str:
+        return f"bind {owner.user}"
 
 
 def line(name: str, role: str, token: str) -> str:
@@ -94,7 +114,7 @@ async def test_a_public_folder_does_not_open_private_paths(client: Client, tmp_p
 
 async def test_after_too_many_invalid_tokens_only_known_ones_pass(client: Client, tmp_path: Path) -> None:
     clock, kubernetes = Clock(), Kubernetes()
-    gate = BearerGate(tokens(tmp_path), ReviewedTokens(kubernetes, (), 60, clock), clock=clock)
+    gate = BearerGate(tokens(tmp_path), ReviewedTokens(kubernetes, Permissions(), 60, clock), clock=clock)
     async with client(gate=gate) as http:
         tried = [await http.get("/api/clusters/rows", headers=bearer(f"guess-{n}")) for n in range(25)]
         right = await http.get("/api/clusters/rows", headers=bearer(VIEWER))
@@ -107,21 +127,54 @@ async def test_after_too_many_invalid_tokens_only_known_ones_pass(client: Client
     assert later.status_code == 401
 
 
-async def test_kubernetes_authenticates_and_the_settings_give_the_role(
-    client: Client,
-) -> None:
-    gate = BearerGate(reviews=ReviewedTokens(Kubernetes(), ("gpu-admins",), 60, Clock()))
+async def test_a_kubernetes_token_alone_is_not_a_permission(client: Client) -> None:
+    gate = BearerGate(reviews=ReviewedTokens(Kubernetes(), Permissions(), 60, Clock()))
+    names = ("alice", "bob", "carol", "dave", "mallory")
     async with client(gate=gate) as http:
-        answers = [
-            await http.post("/api/workloads/a/reports", json=[], headers=bearer(token))
-            for token in ("alice", "bob", "mallory")
+        reads = [await http.get("/api/clusters/rows", headers=bearer(name)) for name in names]
+        writes = [
+            await http.post("/api/workloads/a/reports", json=[], headers=bearer(name)) for name in names
         ]
-    assert [answer.status_code for answer in answers] == [200, 403, 401]
+    assert [answer.status_code for answer in reads] == [200, 200, 200, 403, 401]
+    assert [answer.status_code for answer in writes] == [200, 403, 403, 403, 401]
+    assert reads[3].json()["message"] == "bind dave"
+    assert 'error="insufficient_scope"' in reads[3].headers["www-authenticate"]
+
+
+async def test_a_caller_limited_to_namespaces_is_no_operator() -> None:
+    gate = BearerGate()
+    roles: tuple[Role, ...] = ("viewer", "operator")
+    for role in roles:
+        limited = Caller("carol", role, namespaces=frozenset({"nlp"}))
+        gate.authorize(limited, "GET", "/api/workloads")
+        for method, path in (("POST", "/api/workloads/a/reportToken"), ("GET", "/debug/vars")):
+            with pytest.raises(LoginRefused, match="takes the role operator"):
+                gate.authorize(limited, method, path)
+
+
+async def test_a_pod_without_permission_reports_training_and_nothing_else() -> None:
+    permissions = Permissions()
+    gate = BearerGate(reviews=ReviewedTokens(Kubernetes(), permissions, 60, Clock()))
+    report = "/api/workloads/job/trainingPerformance"
+    caller = await gate.authenticate("POST", report, "::1", b"Bearer dave")
+    assert caller is not None
+    assert (caller.name, caller.pod_uid, permissions.requests) == ("dave", "p1", 0)
+    for method, path in (("GET", report), ("POST", "/api/workloads/job/reportToken")):
+        with pytest.raises(LoginRefused, match="bind dave"):
+            await gate.authenticate(method, path, "::1", b"Bearer dave")
+
+
+async def test_requests_at_once_cause_one_review() -> None:
+    kubernetes, permissions = Kubernetes(), Permissions()
+    reviews = ReviewedTokens(kubernetes, permissions, 60, Clock())
+    callers = await asyncio.gather(*(reviews.caller("carol") for _ in range(20)))
+    assert {caller.namespaces for caller in callers if caller} == {frozenset({"nlp"})}
+    assert (kubernetes.requests, permissions.requests) == (1, 1)
 
 
 async def test_a_review_is_cached_and_a_rejection_for_a_shorter_time() -> None:
     clock, kubernetes = Clock(), Kubernetes()
-    reviews = ReviewedTokens(kubernetes, (), 60, clock)
+    reviews = ReviewedTokens(kubernetes, Permissions(), 60, clock)
     for token, seconds in (("bob", 60), ("mallory", 10)):
         before = kubernetes.requests
         await reviews.caller(token)
@@ -137,7 +190,9 @@ async def test_a_review_is_cached_and_a_rejection_for_a_shorter_time() -> None:
 async def test_a_kubernetes_that_does_not_answer_is_a_503(client: Client) -> None:
     kubernetes = Kubernetes()
     kubernetes.down = True
-    async with client(gate=BearerGate(reviews=ReviewedTokens(kubernetes, (), 60, Clock()))) as http:
+    async with client(
+        gate=BearerGate(reviews=ReviewedTokens(kubernetes, Permissions(), 60, Clock()))
+    ) as http:
         answer = await http.get("/api/clusters/rows", headers=bearer("alice"))
     assert answer.status_code == 503
 
@@ -173,3 +228,41 @@ def test_the_line_of_a_new_token_has_only_its_hash() -> None:
     assert (caller.name, caller.role, wrong) == ("grafana", "viewer", [])
     with pytest.raises(SettingsError, match="takes letters"):
         new_token("a b", "viewer")
+
+
+def test_a_viewers_token_may_be_limited_to_namespaces(tmp_path: Path) -> None:
+    token, made = new_token("nlp", "viewer", ["nlp", "nlp-dev"])
+    (tmp_path / "tokens").write_text(f"{made}   # the team\n" + line("ci", "operator", OPERATOR))
+    file = TokenFile(tmp_path / "tokens")
+    limited, unlimited = file.caller(token), file.caller(OPERATOR)
+    assert limited is not None
+    assert limited.namespaces == frozenset({"nlp", "nlp-dev"})
+    assert unlimited is not None
+    assert unlimited.namespaces is None
+
+
+def test_an_operators_token_can_not_be_limited_to_namespaces() -> None:
+    with pytest.raises(SettingsError, match="operator"):
+        new_token("ci", "operator", ["nlp"])
+    assert parse(line("ci", "operator", "t").strip() + " namespaces=nlp") == ([], [1])
+    for wrong in ("namespaces=", "namespaces=a,", "namespaces=a b", "namespace=a", "nlp"):
+        assert parse(line("x", "viewer", "t").strip() + f" {wrong}") == ([], [1])
+
+
+async def test_me_says_who_the_caller_is_and_how_to_log_in(client: Client) -> None:
+    gate = BearerGate(reviews=ReviewedTokens(Kubernetes(), Permissions(), 60, Clock()))
+    async with client(gate=gate) as http:
+        answers = [
+            await http.get("/auth/me", headers=bearer(name)) for name in ("alice", "carol", "dave", "mallory")
+        ]
+    assert [answer.status_code for answer in answers] == [200] * 4
+    known = [answer.json()["data"] for answer in answers]
+    assert [(each["user"], each["role"], each["namespaces"]) for each in known] == [
+        ("alice", "operator", None),
+        ("carol", "viewer", ["nlp"]),
+        (None, None, None),
+        (None, None, None),
+    ]
+    assert {each["signIn"] for each in known} == {"token"}
+    async with client() as http:
+        assert (await http.get("/auth/me")).json()["data"]["signIn"] == "none"

@@ -40,9 +40,11 @@ class RecordingTraining(TrainingStore):
 
     queried: set[str]
 
-    async def read(self, workload_uid: str, start: float, end: float) -> list[TrainingPoint]:
+    async def read(
+        self, workload_uid: str, start: float, end: float, rank: int | None = None
+    ) -> list[TrainingPoint]:
         self.queried.add(workload_uid)
-        return await super().read(workload_uid, start, end)
+        return await super().read(workload_uid, start, end, rank)
 
 
 @dataclass
@@ -122,7 +124,7 @@ async def _routes(store: Store, lifecycle: Lifecycle, queried: set[str]) -> list
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters, store.allocation_periods),
-        *training_routes(clusters, training, TOKENS, lambda: NOW),
+        *training_routes(clusters, training, TOKENS, clock=lambda: NOW),
         *gpu_routes(clusters),
         *node_routes(clusters),
         *event_routes(clusters, lifecycle),

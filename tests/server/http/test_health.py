@@ -11,7 +11,7 @@ from pathlib import Path
 import asyncpg
 import httpx
 import pytest
-from tests.server.auth.test_gate import VIEWER, Clock, Kubernetes, bearer, tokens
+from tests.server.auth.test_gate import VIEWER, Clock, Kubernetes, Permissions, bearer, tokens
 from tests.server.conftest import Client
 
 from gpufleet.errors import MetricsUnavailable, StoreUnavailable
@@ -62,7 +62,7 @@ async def test_without_login_only_loopback_shows_messages(client: Client) -> Non
 
 async def test_health_is_no_way_to_guess_tokens(client: Client) -> None:
     clock, kubernetes = Clock(), Kubernetes()
-    gate = BearerGate(reviews=ReviewedTokens(kubernetes, (), 60, clock), clock=clock)
+    gate = BearerGate(reviews=ReviewedTokens(kubernetes, Permissions(), 60, clock), clock=clock)
     async with client(gate=gate) as http:
         answers = [await http.get("/api/healthz", headers=bearer(f"guess-{n}")) for n in range(25)]
     assert {answer.status_code for answer in answers} == {200}

@@ -11,9 +11,12 @@ from tests.server.live.conftest import NOW, TOKENS
 from gpufleet.errors import SettingsError
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.kubernetes.token_review import TokenOwner
+from gpufleet.model.training_point import TrainingPoint
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
+from gpufleet.runtime.settings import TrainingSettings
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.auth.gate import BearerGate
+from gpufleet.server.auth.permissions import Permission
 from gpufleet.server.auth.token_review import ReviewedTokens
 from gpufleet.server.auth.tokens import TokenFile, new_token
 from gpufleet.server.auth.workload_tokens import WorkloadTokens, read_key
@@ -145,6 +148,52 @@ async def test_a_workload_has_a_bounded_number_of_metrics(http: httpx.AsyncClien
     assert len(await reported(http)) == MAX_METRICS + 1
 
 
+@pytest.fixture
+async def limited(cluster: Cluster, store: Store) -> AsyncIterator[httpx.AsyncClient]:
+    """The API with the smallest limits."""
+    limits = TrainingSettings(max_points=25_000, points_per_minute=20_000, caller_points_per_minute=30_000)
+    routes = training_routes(Clusters([cluster]), store.training, TOKENS, limits, lambda: NOW)
+    transport = httpx.ASGITransport(create_app(Api(routes=routes)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def many(number: int, first: int = 0) -> list[dict[str, object]]:
+    return [row(at=AT - first - step) for step in range(number)]
+
+
+async def test_a_workload_reports_a_bounded_number_of_points_per_minute(limited: httpx.AsyncClient) -> None:
+    path = "/api/workloads/job/trainingPerformance"
+    for part in range(2):
+        assert (await limited.post(path, json=many(10_000, part * 10_000))).status_code == 200
+    answer = await limited.post(path, json=many(10_000, 20_000))
+    assert (answer.status_code, answer.json()["code"]) == (429, 429)
+    assert "training.points_per_minute" in answer.json()["message"]
+    assert 0 < int(answer.headers["retry-after"]) <= 30
+    other = await limited.post("/api/workloads/dep/trainingPerformance", json=many(5_000))
+    assert other.status_code == 200
+
+
+async def test_a_caller_reports_a_bounded_number_of_points_per_minute(limited: httpx.AsyncClient) -> None:
+    for uid in ("job", "dep", "uid-bare"):
+        path = f"/api/workloads/{uid}/trainingPerformance"
+        assert (await limited.post(path, json=many(10_000))).status_code == 200
+    answer = await limited.post("/api/workloads/uid-done/trainingPerformance", json=many(10_000))
+    assert answer.status_code == 429
+    assert "training.caller_points_per_minute" in answer.json()["message"]
+
+
+async def test_a_workload_has_a_bounded_number_of_points(limited: httpx.AsyncClient, store: Store) -> None:
+    points = [TrainingPoint("loss", 1.0, float(step)) for step in range(20_000)]
+    await store.training.append("prod", "job", points)
+    path = "/api/workloads/job/trainingPerformance"
+    assert (await limited.post(path, json=many(5_000))).status_code == 200
+    answer = await limited.post(path, json=many(1, 5_000))
+    assert (answer.status_code, answer.json()["code"]) == (413, 413)
+    assert "training.max_points" in answer.json()["message"]
+    assert await store.database.fetchval("SELECT count(*) FROM training_point") == 25_000
+
+
 async def test_the_graph_shows_tflops_and_model_flops_utilization(http: httpx.AsyncClient) -> None:
     batch = [
         row("parameters", 1e9, AT - 200_000),
@@ -178,17 +227,25 @@ class Kubernetes:
         return TokenOwner("system:serviceaccount:ml:trainer", pod_uid=pod_uid)
 
 
+class NoPermissions:
+    async def of(self, _owner: TokenOwner) -> Permission | None:
+        return None
+
+    def advice(self, _owner: TokenOwner) -> str:
+        return "it has no permission"
+
+
 @pytest.fixture
 async def guarded(cluster: Cluster, store: Store, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """The API with login; the client sends the operator's token."""
     operator, line = new_token("ci", "operator")
     (tmp_path / "tokens").write_text(line)
     gate = BearerGate(
-        TokenFile(tmp_path / "tokens"), ReviewedTokens(Kubernetes(), (), 60.0), workloads=TOKENS
+        TokenFile(tmp_path / "tokens"), ReviewedTokens(Kubernetes(), NoPermissions(), 60.0), workloads=TOKENS
     )
     clusters = Clusters([cluster])
     routes = [
-        *training_routes(clusters, store.training, TOKENS, lambda: NOW),
+        *training_routes(clusters, store.training, TOKENS, clock=lambda: NOW),
         *workload_metric_routes(clusters, store.allocation_periods),
     ]
     transport = httpx.ASGITransport(create_app(Api(routes=routes, gate=gate)))

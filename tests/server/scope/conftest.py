@@ -72,7 +72,7 @@ class Gate(BearerGate):
     """Admits the callers above by their key as token."""
 
     async def authenticate(
-        self, method: str, path: str, address: str, authorization: bytes | None
+        self, method: str, path: str, address: str, authorization: bytes | None, cookie: bytes | None = None
     ) -> Caller | None:
         return CALLERS[(authorization or b"Bearer all").partition(b" ")[2].decode()]
 

@@ -81,7 +81,12 @@ async def test_a_stream_may_not_go_on_when_its_callers_namespaces_change() -> No
 
     class ChangingGate(Gate):
         async def authenticate(
-            self, method: str, path: str, address: str, authorization: bytes | None
+            self,
+            method: str,
+            path: str,
+            address: str,
+            authorization: bytes | None,
+            cookie: bytes | None = None,
         ) -> Caller | None:
             return caller
 

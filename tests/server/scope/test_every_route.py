@@ -35,6 +35,7 @@ REQUESTS: dict[str, list[str]] = {
     "/docs/docs.js": ["/docs/docs.js"],
     "/openapi.json": ["/openapi.json"],
     "/livez": ["/livez"],
+    "/auth/me": ["/auth/me"],
     "/readyz": ["/readyz"],
     "/metrics": ["/metrics"],
     "/debug/vars": ["/debug/vars"],

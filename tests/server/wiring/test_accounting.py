@@ -28,7 +28,7 @@ GPU = "nvidia.com/gpu"
 
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[KubeClient]:
-    async with KubeLite() as server, KubeClient(Connection(server.url)) as client:
+    async with KubeLite() as server, KubeClient(Connection(server.url, token=server.token)) as client:
         amounts = {GPU: "4", "cpu": "8"}
         node: dict[str, Any] = {
             "apiVersion": "v1",

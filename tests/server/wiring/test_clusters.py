@@ -25,7 +25,7 @@ from gpufleet.runtime.settings import (
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.wiring.assemble import open_components
 from gpufleet.server.wiring.clusters import has_kubernetes
-from kubelite import KubeLite
+from kubelite import KubeLite, User
 
 ROW = {"metric": "loss", "value": 1.5, "timestamp": 1_700_000_000_000}
 
@@ -33,7 +33,7 @@ ROW = {"metric": "loss", "value": 1.5, "timestamp": 1_700_000_000_000}
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[Path]:
     """The kubeconfig of an API with one node."""
-    async with KubeLite() as server, KubeClient(Connection(server.url)) as client:
+    async with KubeLite() as server, KubeClient(Connection(server.url, token=server.token)) as client:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}
         await client.write_json("POST", "/api/v1/nodes", node)
         server.write_kubeconfig(tmp_path / "kubeconfig")
@@ -68,7 +68,7 @@ def unreachable(folder: Path, port: int | None = None) -> Path:
     path.write_text(
         f"clusters: [{{name: n, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\n"
         "contexts: [{name: n, context: {cluster: n, user: n}}]\n"
-        "users: [{name: n, user: {}}]\ncurrent-context: n\n"
+        "users: [{name: n, user: {token: t}}]\ncurrent-context: n\n"
     )
     return path
 
@@ -192,8 +192,8 @@ async def test_a_cluster_that_was_never_reached_is_not_an_empty_one(
         assert reported.status_code == 503, "the workload may exist"
         assert "gpufleet_nodes{" not in (await http.get("/metrics")).text
 
-        server = await exit_stack.enter_async_context(KubeLite(port=port))
-        client = await exit_stack.enter_async_context(KubeClient(Connection(server.url)))
+        server = await exit_stack.enter_async_context(KubeLite(port=port, tokens={"t": User()}))
+        client = await exit_stack.enter_async_context(KubeClient(Connection(server.url, token=server.token)))
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}
         await client.write_json("POST", "/api/v1/nodes", node)
 

@@ -27,8 +27,9 @@ NOT_YET = KindState(0, 0.0, "not followed yet")
 class Api:
     """Write objects like kubectl."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, session: aiohttp.ClientSession, token: str) -> None:
         self.url = url
+        self.token = token
         self._session = session
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -86,8 +87,8 @@ def controller(made: dict[str, Any], kind: str, api_version: str) -> dict[str, A
 
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
-    async with KubeLite() as server, aiohttp.ClientSession() as session:
-        api = Api(server.url, session)
+    async with KubeLite() as server, aiohttp.ClientSession(headers=server.headers) as session:
+        api = Api(server.url, session, server.token)
         for definition in definitions():
             await api.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
         yield api
@@ -96,7 +97,7 @@ async def api() -> AsyncIterator[Api]:
 @pytest.fixture
 async def fleet(api: Api) -> AsyncIterator[Fleet]:
     fleet = Fleet("test")
-    async with KubeClient(Connection(server=api.url)) as client:
+    async with KubeClient(Connection(api.url, token=api.token)) as client:
         source = KubernetesSource(client, fleet)
         task = asyncio.create_task(source.run())
         await asyncio.wait_for(source.synced(), 10)
@@ -166,7 +167,7 @@ async def test_a_pod_without_an_end_time_ended_when_that_was_observed(api: Api) 
     failed = {"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError"}}
     await api.patch("/api/v1/namespaces/default/pods/early/status", failed)
     fleet, now = Fleet("test"), time.time() + 1000
-    async with KubeClient(Connection(server=api.url)) as client:
+    async with KubeClient(Connection(api.url, token=api.token)) as client:
         source = KubernetesSource(client, fleet, clock=lambda: now)
         task = asyncio.create_task(source.run())
         await asyncio.wait_for(source.synced(), 10)
@@ -195,7 +196,7 @@ async def test_a_kind_that_is_defined_after_its_pods_is_discovered(api: Api) -> 
     await api.node("a")
     owner = {"apiVersion": "late.io/v1", "kind": "Late", "name": "l", "uid": "late", "controller": True}
     await api.pod("p", "a", 1, owner)
-    async with KubeClient(Connection(server=api.url)) as client:
+    async with KubeClient(Connection(api.url, token=api.token)) as client:
         source = KubernetesSource(client, fleet, retry_kind=0.05)
         task = asyncio.create_task(source.run())
         late = ("late.io/v1", "Late")
@@ -217,7 +218,7 @@ async def test_kinds_with_the_same_name_in_two_groups_are_distinguished(api: Api
     await api.pod("p", "a", 1, controller(job, "Job", "batch.volcano.sh/v1"))
     owner = {"apiVersion": "nowhere.io/v1", "kind": "Job", "name": "g", "uid": "ghost", "controller": True}
     await api.pod("q", "a", 1, owner)
-    async with KubeClient(Connection(server=api.url)) as client:
+    async with KubeClient(Connection(api.url, token=api.token)) as client:
         source = KubernetesSource(client, Fleet("test"))
         task = asyncio.create_task(source.run())
         await wait_until(lambda: ("nowhere.io/v1", "Job") in source.states())
@@ -254,6 +255,44 @@ async def test_a_claim_determines_the_gpus_of_its_pods_in_any_order(api: Api, fl
     }
     await api.post("/apis/gpu.scheduling/v1/namespaces/default/gpuclaims", claim)
     await wait_until(lambda: set(fleet.views()["a"].holders) == {4, 5})
+
+
+async def test_mig_instances_and_shares_outlive_their_claim_in_any_order(api: Api, fleet: Fleet) -> None:
+    await api.node("a")
+    pods, uids = "/api/v1/namespaces/default/pods", {}
+    for name, gpus in (("mig", "0"), ("shared", "1")):
+        meta = {
+            "name": name,
+            "annotations": {"gpu.scheduling/claim": name, "gpu.scheduling/allocated": f"a:{gpus}"},
+        }
+        spec = {"nodeName": "a", "containers": [{"name": "c", "image": "i"}]}
+        uids[name] = (await api.post(pods, {"metadata": meta, "spec": spec}))["metadata"]["uid"]
+    marker = await api.pod("marker", "a", 1)  # the watch delivers it after the others
+    await wait_until(lambda: marker in fleet.workloads())
+    holders = {
+        "mig": LeaseHolder("default", "mig", "mig", 0, ("5", "6")),
+        "shared": LeaseHolder("default", "shared", "shared", 250),
+    }
+    for gpu, (name, holder) in enumerate(holders.items()):
+        lease = new_lease("default", "a", gpu, {uids[name]: holder}, "", datetime.now(UTC))
+        body = msgspec.to_builtins(lease)
+        await api.post("/apis/coordination.k8s.io/v1/namespaces/default/leases", body)
+    found = fleet.ownership.pods
+    await wait_until(lambda: (found[uids["shared"]].gpus, found[uids["shared"]].share) == (1, 0.25))
+    instances = [{"id": at, "profile": "3g.40gb", "uuid": f"MIG-{at}"} for at in (5, 6)]
+    status = {
+        "metadata": {"name": "a"},
+        "spec": {"nodeName": "a"},
+        "apiVersion": "gpu.scheduling/v1",
+        "kind": "GpuNodeStatus",
+    }
+    await api.post("/apis/gpu.scheduling/v1/gpunodestatuses", status)
+    devices = [{"id": 0, "health": "Healthy", "migInstances": instances}, {"id": 1, "health": "Healthy"}]
+    await api.patch(
+        "/apis/gpu.scheduling/v1/gpunodestatuses/a/status", {"status": {"total": 2, "devices": devices}}
+    )
+    await wait_until(lambda: found[uids["mig"]].share == 3 / 7)
+    assert (found[uids["mig"]].gpus, found[uids["mig"]].held) == (2, (0, 0))
 
 
 async def test_leases_and_node_statuses_reach_the_fleet(api: Api, fleet: Fleet) -> None:

@@ -4,9 +4,12 @@ import msgspec
 import pytest
 
 from gpufleet.kubernetes import GPU_CLAIMS, GPU_NODE_STATUSES, NODES, PODS
+from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Owner as KubeOwner
+from gpufleet.kubernetes.objects import Pod
 from gpufleet.model.node import Health
 from gpufleet.model.workload import Status
+from gpufleet.sources.kubernetes.claimed_gpus import PodLeases
 from gpufleet.sources.kubernetes.nodes import devices_from, node_from
 from gpufleet.sources.kubernetes.owners import owner_from
 from gpufleet.sources.kubernetes.pods import pod_from
@@ -85,6 +88,46 @@ def test_a_pod_whose_claim_was_deleted_keeps_its_gpus() -> None:
     notes = {"gpu.scheduling/claim": "c", "gpu.scheduling/allocated": "a:2,3"}
     found = pod_from(decode(PODS, pod([container(0)], metadata={"annotations": notes})), None)
     assert (found.gpus, found.share, found.held, found.holds) == (2, 1.0, (2, 3), True)
+
+
+MIG_CLAIM = {
+    "metadata": {"name": "c"},
+    "spec": {"devices": {"count": 3, "exclusivity": "MIG", "migProfile": "2g.20gb"}},
+}
+PROFILES = {(0, "3"): "2g.20gb", (0, "4"): "2g.20gb", (1, "1"): "2g.20gb", (1, "2"): "1g.10gb"}
+
+
+def with_claim(allocated: str) -> Pod:
+    notes = {"gpu.scheduling/claim": "c", "gpu.scheduling/allocated": allocated}
+    found: Pod = decode(PODS, pod([container(0)], metadata={"annotations": notes}))
+    return found
+
+
+@pytest.mark.parametrize("claim", [MIG_CLAIM, None])
+def test_mig_instances_of_a_claim_count_on_their_gpus_even_when_it_was_deleted(
+    claim: dict[str, Any] | None,
+) -> None:
+    leases = {0: LeaseHolder(instances=("3", "4")), 1: LeaseHolder(instances=("1",))}
+    made = decode(GPU_CLAIMS, claim) if claim else None
+    found = pod_from(with_claim("a:0,1"), made, leases=PodLeases(leases, PROFILES))
+    assert (found.gpus, found.share, found.held) == (3, 2 / 7, (0, 0, 1))
+
+
+def test_mig_instances_of_one_gpu_need_no_lease() -> None:
+    found = pod_from(with_claim("a:1"), decode(GPU_CLAIMS, MIG_CLAIM))
+    assert (found.gpus, found.share, found.held) == (3, 2 / 7, (1, 1, 1))
+
+
+def test_a_pod_whose_shared_claim_was_deleted_keeps_its_share() -> None:
+    leases = {2: LeaseHolder(milli=300), 3: LeaseHolder(milli=300)}
+    found = pod_from(with_claim("a:2,3"), None, leases=PodLeases(leases))
+    assert (found.gpus, found.share, found.held) == (2, 0.3, (2, 3))
+
+
+def test_leases_do_not_give_a_pod_more_than_its_annotation() -> None:
+    leases = {2: LeaseHolder(milli=300), 7: LeaseHolder(milli=300)}
+    found = pod_from(with_claim("a:2"), None, leases=PodLeases(leases))
+    assert (found.gpus, found.share, found.held) == (1, 0.3, (2,))
 
 
 def test_a_shared_claim_holds_its_share_of_each_gpu() -> None:

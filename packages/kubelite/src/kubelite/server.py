@@ -1,19 +1,21 @@
 """The server: wiring, a loopback socket, and a kubeconfig.
 
     async with KubeLite() as server:
-        print(server.url)
+        print(server.url, server.token)
 
-The server runs in the caller's event loop. Without `tokens` every client is an administrator, so
-the server listens on loopback by default.
+The server runs in the caller's event loop and listens on loopback by default. Every request needs a
+token; without `tokens` the server makes one, whose user is an administrator.
 """
 
 import asyncio
+import secrets
 import socket
 import ssl
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import quote
 
 import yaml
 from aiohttp import web
@@ -57,7 +59,7 @@ class KubeLite:
         event_ttl: timedelta = timedelta(hours=1),
     ) -> None:
         self._host, self._port, self._tls = host, port, tls
-        self.tokens = dict(tokens or {})
+        self.tokens = dict(tokens or {secrets.token_urlsafe(32): User()})
         self.store = Store(window)
         self.registry = Registry(builtin_kinds())
         self._definitions = Definitions(self.store, self.registry, clock)
@@ -66,7 +68,7 @@ class KubeLite:
         self.deletion = Deletion(self.objects)
         self._garbage_collector = GarbageCollector(self.objects, self.deletion, self.registry, event_ttl)
         self._watches = WatchStreams(self.store, clock, backlog=2 * window, bookmark_seconds=bookmark_seconds)
-        self._handler = Handler(self.registry, self.objects, self.deletion, self._watches, self.tokens)
+        self._handler = Handler(self.registry, self.objects, self.deletion, self._watches, self.tokens, host)
         self._runner: web.ServerRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -74,6 +76,16 @@ class KubeLite:
     def url(self) -> str:
         """The base URL of the server."""
         return f"{'https' if self._tls else 'http'}://{self._host}:{self._port}"
+
+    @property
+    def token(self) -> str:
+        """The first token; `write_kubeconfig` writes it."""
+        return next(iter(self.tokens))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of a client with `token`."""
+        return {"Authorization": f"Bearer {self.token}"}
 
     @property
     def watches(self) -> int:
@@ -140,20 +152,24 @@ class KubeLite:
                 await self.objects.create(kind, "", {"metadata": {"name": name}, **fields}, context)
 
     def write_kubeconfig(self, path: Path, *, ca: Path | None = None) -> None:
-        """Write a kubeconfig for this server; `ca` is its CA certificate if it uses TLS."""
-        cluster: dict[str, object] = {"server": self.url}
+        """Write a kubeconfig with `token` that only its owner can read; `ca` is the CA certificate with TLS."""
+        # kubectl sends a token with TLS only, but always the credentials of an address.
+        server = (
+            self.url if self._tls else self.url.replace("://", f"://kubelite:{quote(self.token, safe='')}@")
+        )
+        cluster: dict[str, object] = {"server": server}
         if ca is not None:
             cluster["certificate-authority"] = str(ca)
-        user = {"token": next(iter(self.tokens))} if self.tokens else {}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "kubelite", "cluster": cluster}],
-            "users": [{"name": "kubelite", "user": user}],
+            "users": [{"name": "kubelite", "user": {"token": self.token}}],
             "contexts": [{"name": "kubelite", "context": {"cluster": "kubelite", "user": "kubelite"}}],
             "current-context": "kubelite",
         }
         path.touch(mode=0o600)
+        path.chmod(0o600)
         path.write_text(yaml.safe_dump(config))
 
 

@@ -195,12 +195,19 @@ class PrometheusSource:
             )
 
     async def training(
-        self, workload_uid: str, start: float, end: float, controllers: Collection[str] = ()
+        self,
+        workload_uid: str,
+        start: float,
+        end: float,
+        controllers: Collection[str] = (),
+        rank: int | None = None,
     ) -> Sequence[TrainingPoint]:
-        """Return the training numbers of a workload, pushed or scraped."""
-        pushed = await self._pushed.read(workload_uid, start, end) if self._pushed is not None else ()
+        """Return the training numbers of a workload or of one rank, pushed or scraped."""
+        pushed = await self._pushed.read(workload_uid, start, end, rank) if self._pushed is not None else ()
         try:
             scraped = await self._scraped_training((workload_uid, *controllers), start, end)
+            if rank is not None:
+                scraped = [point for point in scraped if point.rank == rank]
         except MetricsUnavailable as error:
             if not pushed:
                 raise

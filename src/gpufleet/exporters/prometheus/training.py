@@ -30,8 +30,10 @@ _LABELS = ("__name__", "rank", "global_rank", "metric", "pod_uid", "pod", "insta
 class PushedTraining(Protocol):
     """The numbers that jobs pushed to the server. The store implements it, tests fake it."""
 
-    async def read(self, workload_uid: str, start: float, end: float) -> Sequence[TrainingPoint]:
-        """Return the points of a workload ordered by time."""
+    async def read(
+        self, workload_uid: str, start: float, end: float, rank: int | None = None
+    ) -> Sequence[TrainingPoint]:
+        """Return the points of a workload, or of one rank, ordered by time."""
         ...
 
 

@@ -3,7 +3,8 @@
     async with KubeClient(load_connection()) as kube:
         lease = await kube.get(LEASES, "gpu-node-a-0", "gpufleet")
 
-Errors are those of `gpufleet.kubernetes.client.errors`. Lists are fetched in pages. A watch yields
+Errors are those of `gpufleet.kubernetes.client.errors`. Lists are fetched in pages, of which a server
+can't send an endless number: a token that repeats, too many pages and too many objects are errors. A watch yields
 everything received since the last step as one batch, so a burst of events costs one step of the
 event loop per network read, not one per event.
 """
@@ -17,15 +18,18 @@ import msgspec
 
 from gpufleet.kubernetes.client.connection import Connection, connection_from_settings
 from gpufleet.kubernetes.client.decode import accept_header, decode_json, decode_list, decode_object
-from gpufleet.kubernetes.client.errors import Gone
+from gpufleet.kubernetes.client.errors import Gone, TooLarge
 from gpufleet.kubernetes.client.patch import Patch
 from gpufleet.kubernetes.client.resources import PODS, Resource, T
 from gpufleet.kubernetes.client.timing import RateLimiter, Timing
-from gpufleet.kubernetes.client.transport import Request, Retries, Transport
+from gpufleet.kubernetes.client.transport import MAX_RESPONSE_BYTES, Request, Retries, Transport
 from gpufleet.kubernetes.client.watch import WatchBatch, watch_batches
 from gpufleet.runtime.settings import KubernetesSettings
 
 PAGE_SIZE = 500
+MAX_OBJECTS = 500_000
+_MAX_PAGES = 20_000
+"""Pages of one list; the server may send pages without any object."""
 
 FIELD_MANAGER = "gpufleet"
 
@@ -69,18 +73,23 @@ class KubeClient:
         retries: Retries = Retries(),  # noqa: B008  (frozen)
         timing: Timing = Timing(),  # noqa: B008  (frozen)
         field_manager: str = FIELD_MANAGER,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        max_objects: int = MAX_OBJECTS,
     ) -> None:
         self.timing = timing
         self.connection = connection
         self.field_manager = field_manager
         self._timeout = timeout
         self._retries = retries
+        self._max_response_bytes = max_response_bytes
+        self._max_objects = max_objects
         self._transport = Transport(
             connection,
             limiter=RateLimiter(requests_per_second, burst, timing),
             timeout=timeout,
             retries=retries,
             timing=timing,
+            max_response_bytes=max_response_bytes,
         )
 
     @classmethod
@@ -91,6 +100,8 @@ class KubeClient:
             requests_per_second=settings.requests_per_second,
             burst=settings.burst,
             timeout=settings.timeout,
+            max_response_bytes=settings.max_response_bytes,
+            max_objects=settings.max_objects,
         )
 
     def clone(self, *, requests_per_second: float = 10.0, burst: int = 20) -> "KubeClient":
@@ -106,6 +117,8 @@ class KubeClient:
             retries=self._retries,
             timing=self.timing,
             field_manager=self.field_manager,
+            max_response_bytes=self._max_response_bytes,
+            max_objects=self._max_objects,
         )
 
     async def __aenter__(self) -> Self:
@@ -151,12 +164,30 @@ class KubeClient:
     async def pages(
         self, resource: Resource[T], select: Selection = ALL, *, limit: int = PAGE_SIZE
     ) -> AsyncGenerator[Page[T], None]:
-        """Yield the list page by page; raise `Gone` if the continue token expires on the way."""
-        page = await self.page(resource, select, limit=limit)
-        yield page
-        while page.continue_token:
-            page = await self.page(resource, select, limit=limit, continue_token=page.continue_token)
+        """Yield the list page by page; pages that are too large are requested again in smaller ones.
+
+        Raise `Gone` if the continue token expires on the way, `TooLarge` if the list is too long.
+        """
+        token, tokens, objects = "", {""}, 0
+        while True:
+            try:
+                page = await self.page(resource, select, limit=limit, continue_token=token)
+            except TooLarge:
+                if limit <= 1:
+                    raise
+                limit //= 2
+                continue
+            objects += len(page.items)
+            if objects > self._max_objects:
+                problem = f"has more than {self._max_objects} objects (kubernetes.max_objects)"
+                raise TooLarge(f"GET {resource.path(select.namespace)}: the list {problem}")
             yield page
+            token = page.continue_token
+            if not token:
+                return
+            if token in tokens or len(tokens) >= _MAX_PAGES:
+                raise TooLarge(f"GET {resource.path(select.namespace)}: the list does not end")
+            tokens.add(token)
 
     async def list(
         self, resource: Resource[T], select: Selection = ALL, *, limit: int = PAGE_SIZE
@@ -169,7 +200,7 @@ class KubeClient:
                 items += page.items
                 version = page.resource_version
         except Gone:
-            return await self.page(resource, select, limit=0)
+            return await anext(self.pages(resource, select, limit=0))
         return Page(items, version)
 
     def watch(

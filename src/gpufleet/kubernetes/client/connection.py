@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from yarl import URL
 
 from gpufleet.errors import SettingsError
 from gpufleet.runtime.settings import KubernetesSettings
@@ -144,8 +145,9 @@ def _connection(server: str, context: Mapping[str, Any], cluster: _Entry, user: 
     token: Path | str | None = user.text("token") or None
     if token_file := user.text("tokenFile"):
         token = user.folder / token_file
+    url = URL(server)  # may contain credentials, which messages must not show
     return Connection(
-        server=server.rstrip("/"),
+        server=str(url.with_user(None)).rstrip("/") if url.user else server.rstrip("/"),
         namespace=str(context.get("namespace") or "default"),
         ca=cluster.file_or_data("certificate-authority"),
         insecure=bool(cluster.fields.get("insecure-skip-tls-verify")),
@@ -153,8 +155,8 @@ def _connection(server: str, context: Mapping[str, Any], cluster: _Entry, user: 
         client_certificate=user.file_or_data("client-certificate"),
         client_key=user.file_or_data("client-key"),
         token=token,
-        username=user.text("username"),
-        password=user.text("password"),
+        username=user.text("username") or url.user or "",
+        password=user.text("password") or url.password or "",
         exec_plugin=_exec_plugin(user, server, cluster),
         impersonate=user.text("as"),
         impersonate_groups=tuple(user.fields.get("as-groups") or ()),

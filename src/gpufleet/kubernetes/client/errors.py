@@ -5,7 +5,8 @@ KubernetesUnavailable      a retry may help
 ├── Unanswered             no response: a write may have been done
 ├── TooManyRequests        429; `retry_after` in seconds
 ├── ServerFault            5xx
-└── UndecodableResponse    the response is not a Kubernetes object
+├── UndecodableResponse    the response is not a Kubernetes object
+└── TooLarge               a response or a list exceeds a limit of the settings
 KubernetesRefused          the server refused the request; `status` has its reason
 ├── BadRequest 400         ├── ObjectNotFound 404 (also gpufleet.errors.NotFound)
 ├── Unauthorized 401       ├── Conflict 409, and AlreadyExists
@@ -71,6 +72,10 @@ class ServerFault(KubernetesUnavailable):
 
 class UndecodableResponse(KubernetesUnavailable):
     """The response is not a Kubernetes object: perhaps a proxy's page or a truncated stream."""
+
+
+class TooLarge(KubernetesUnavailable):
+    """A response or a list is larger than the settings allow, or a list does not end."""
 
 
 class KubernetesRefused(GpufleetError):

@@ -26,6 +26,7 @@ from gpufleet.kubernetes.client.connection import Connection
 from gpufleet.kubernetes.client.credentials import Credentials, Identity
 from gpufleet.kubernetes.client.errors import (
     ServerFault,
+    TooLarge,
     TooManyRequests,
     Unanswered,
     Unauthorized,
@@ -35,6 +36,8 @@ from gpufleet.kubernetes.client.errors import (
 from gpufleet.kubernetes.client.timing import Backoff, RateLimiter, Timing
 from gpufleet.kubernetes.client.tls import TlsIdentity
 
+MAX_RESPONSE_BYTES = 128 << 20
+_MAX_ERROR_BYTES = 1 << 20
 _BUFFER = 1 << 20
 _BACKOFF = Backoff(initial=0.2, maximum=5.0)
 
@@ -75,12 +78,14 @@ class Transport:
         timeout: float,
         retries: Retries,
         timing: Timing,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
         self.connection = connection
         self.timing = timing
         self._limiter = limiter
         self._timeout = timeout
         self._retries = retries
+        self._max_response_bytes = max_response_bytes
         self._credentials = Credentials(connection, timing)
         self._tls = TlsIdentity(connection, timing)
         self._session: aiohttp.ClientSession | None = None
@@ -112,7 +117,13 @@ class Transport:
 
     async def _send_once(self, request: Request) -> bytes:
         async with self._opened(request, aiohttp.ClientTimeout(total=self._timeout)) as response:
-            return await response.read()
+            body = await _read(response, self._max_response_bytes)
+        if body is None:
+            raise TooLarge(
+                f"{request}: the response is larger than {self._max_response_bytes} bytes "
+                "(kubernetes.max_response_bytes)"
+            )
+        return body
 
     def _wait_before_retry(self, request: Request, error: GpufleetError, failures: int) -> float | None:
         if failures >= self._retries.attempts:
@@ -201,7 +212,7 @@ class Transport:
             if response.status < 300:
                 return response
             async with response:
-                body = await response.read()
+                body = await _read(response, _MAX_ERROR_BYTES) or b""
         raise error_from_response(response.status, body, str(request), _retry_after(response))
 
     def _open_session(self) -> aiohttp.ClientSession:
@@ -216,6 +227,23 @@ class Transport:
             # conflicts with it. There is no public option to turn that off.
             self._session._retry_connection = False
         return self._session
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
+    """Return the body; None, and close the connection, if it has more than `limit` bytes."""
+    chunks: list[bytes] = []
+    size = response.content_length or 0
+    if size <= limit:
+        size = 0
+        async for chunk in response.content.iter_any():
+            size += len(chunk)
+            if size > limit:
+                break
+            chunks.append(chunk)
+    if size > limit:
+        response.close()
+        return None
+    return b"".join(chunks)
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float | None:

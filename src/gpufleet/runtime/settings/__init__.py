@@ -6,6 +6,7 @@ from gpufleet.runtime.settings.groups.demo import DemoSettings
 from gpufleet.runtime.settings.groups.devices import DevicesSettings
 from gpufleet.runtime.settings.groups.log import LogSettings
 from gpufleet.runtime.settings.groups.metrics import MetricsSettings
+from gpufleet.runtime.settings.groups.oidc import OidcSettings
 from gpufleet.runtime.settings.groups.scheduler import SchedulerSettings
 from gpufleet.runtime.settings.groups.server import AuthSettings, ServerSettings
 from gpufleet.runtime.settings.groups.sources import (
@@ -30,6 +31,7 @@ __all__ = [
     "LocalSettings",
     "LogSettings",
     "MetricsSettings",
+    "OidcSettings",
     "SchedulerSettings",
     "ServerSettings",
     "Settings",

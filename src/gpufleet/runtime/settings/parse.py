@@ -5,6 +5,7 @@ A ValueError says what the setting takes; the caller adds the name of the settin
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ def parse(setting: Setting, raw: object) -> Any:
         return _texts(setting, raw)
     if kind == tuple[Price, ...]:
         return parse_prices(raw)
+    if kind == Mapping[str, tuple[str, ...]]:
+        return _lists_by_name(setting, raw)
     if kind == Path | None and raw == "":
         return None
     if kind in (Path | None, Path):
@@ -57,6 +60,8 @@ def takes(setting: Setting) -> str:
         return "a list, separated by commas"
     if kind == tuple[Price, ...]:
         return PRICES_TAKE
+    if kind == Mapping[str, tuple[str, ...]]:
+        return "name=value pairs, separated by commas, one for each value; in the file a table of lists"
     if kind in (Path | None, Path):
         return "a path"
     return "text"
@@ -135,6 +140,20 @@ def _texts(setting: Setting, raw: object) -> tuple[str, ...]:
     if setting.facts.choices and not set(texts) <= set(setting.facts.choices):
         raise ValueError(takes(setting))
     return texts
+
+
+def _lists_by_name(setting: Setting, raw: object) -> dict[str, tuple[str, ...]]:
+    if isinstance(raw, dict):
+        if not all(isinstance(values, list) for values in raw.values()):
+            raise ValueError(takes(setting))
+        return {_text(name): tuple(map(_text, values)) for name, values in raw.items()}
+    lists: dict[str, tuple[str, ...]] = {}
+    for part in filter(str.strip, _text(raw).split(",")):
+        name, is_pair, value = part.rpartition("=")
+        if not is_pair or not name.strip() or not value.strip():
+            raise ValueError(takes(setting))
+        lists[name.strip()] = (*lists.get(name.strip(), ()), value.strip())
+    return lists
 
 
 def _text(raw: object) -> str:

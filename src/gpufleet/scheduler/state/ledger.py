@@ -19,7 +19,7 @@ from gpufleet.placement.allocation import Allocation
 from gpufleet.placement.inventory import Inventory
 from gpufleet.placement.request import WHOLE
 from gpufleet.placement.verdict import Fits
-from gpufleet.scheduler.state.nodes import candidate_node
+from gpufleet.scheduler.state.nodes import candidate_node, meets_constraints
 
 Key = tuple[str, str]
 """Namespace and name."""
@@ -35,8 +35,6 @@ class Hold:
     fits: Fits
     until: float
     gang: str = ""
-    version: str = ""
-    """The pod's resource version at the time of the choice."""
 
 
 def holder_key(uid: str, node: str) -> str:
@@ -84,6 +82,11 @@ class Ledger:
         """Remove a node; the leases of its GPUs stay."""
         self.nodes.pop(name, None)
         self._sync_node(name)
+
+    def meets_constraints(self, name: str, pod: Pod) -> bool:
+        """Return whether the node exists and the pod's own constraints allow it."""
+        node = self.nodes.get(name)
+        return node is not None and meets_constraints(node, pod)
 
     def put_report(self, report: GpuNodeStatus) -> bool:
         """Store an agent's report; return whether it changes what can be allocated."""

@@ -29,9 +29,12 @@ def is_ready(node: Node) -> bool:
 
 def admits(node: Node, pod: Pod) -> bool:
     """Return whether taints, cordon, readiness, node selector and required affinity allow the pod on the node."""
+    return not node.spec.unschedulable and is_ready(node) and meets_constraints(node, pod)
+
+
+def meets_constraints(node: Node, pod: Pod) -> bool:
+    """Return whether the pod's node selector, required affinity and tolerations allow the node."""
     labels = node.metadata.labels
-    if node.spec.unschedulable or not is_ready(node):
-        return False
     if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
         return False
     if pod.spec.affinity is not None and not matches_affinity(node, pod.spec.affinity):

@@ -6,6 +6,10 @@ from typing import Literal
 Role = Literal["viewer", "operator"]
 """A viewer may read, an operator may also change."""
 
+Login = Literal["token", "kubernetes", "oidc", "session", "workload"]
+"""How a caller logged in: a line of the tokens file, TokenReview, a JWT of the OIDC provider, the cookie of a
+sign-in with OIDC, the token of a workload."""
+
 
 @dataclass(frozen=True)
 class Caller:
@@ -14,6 +18,7 @@ class Caller:
     name: str
     """For the log."""
     role: Role
+    login: Login = "token"
     pod_uid: str = ""
     """The calling pod, if Kubernetes names it: it may report the training of its workload."""
     workload_uid: str = ""

@@ -1,22 +1,25 @@
-"""Cache the answers of Kubernetes TokenReviews.
+"""Cache the answers of Kubernetes about tokens: the owner (TokenReview), and its permission.
 
-Answers are cached by the token's hash, never by the token. Rejected tokens are cached too, but
-shorter: a token that was just created becomes valid soon, and a wrong one that is tried repeatedly
-must not cause a request to the API server each time.
+Answers are cached by the token's hash, never by the token. Refusals are cached too, but shorter: a token or a
+binding that was just created becomes valid soon, and a wrong token that is tried repeatedly must not cause a
+request to the API server each time.
 """
 
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from gpufleet.kubernetes.token_review import TokenOwner
-from gpufleet.server.auth.caller import Caller, Role
+from gpufleet.server.auth.caller import Caller
+from gpufleet.server.auth.permissions import LoginRefused, Permission
 
 _MAX_CACHED = 4096
 _MAX_CONCURRENT = 8
-_REJECTED_SECONDS = 10.0
+_REFUSED_SECONDS = 10.0
 
 
 class TokenReviewer(Protocol):
@@ -26,49 +29,99 @@ class TokenReviewer(Protocol):
         """Return the owner of a token, None if it is not valid; raise Unavailable if unknown."""
 
 
+class OwnerPermissions(Protocol):
+    """Finds permissions: `gpufleet.server.auth.rbac.KubernetesPermissions`, or a fake in tests."""
+
+    async def of(self, owner: TokenOwner) -> Permission | None:
+        """Return the permission of `owner`, None without any; raise Unavailable if unknown."""
+
+    def advice(self, owner: TokenOwner) -> str:
+        """Return a sentence that says how `owner` gets a permission."""
+
+
+@dataclass
+class _Reviewed:
+    """What is known about a token."""
+
+    until: float
+    owner: TokenOwner | None
+    permission: Permission | None = None
+    permission_until: float = float("-inf")
+
+
 class ReviewedTokens:
-    """Callers by token, with the role that the settings give to their user or groups."""
+    """Callers by token."""
 
     def __init__(
         self,
         reviewer: TokenReviewer,
-        operators: Sequence[str],
+        permissions: OwnerPermissions,
         cache_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reviewer = reviewer
-        self._operators = frozenset(operators)
+        self._permissions = permissions
         self._cache_seconds = cache_seconds
+        self._refused_seconds = min(cache_seconds, _REFUSED_SECONDS)
         self._clock = clock
-        self._cache: dict[bytes, tuple[float, Caller | None]] = {}
+        self._cache: dict[bytes, _Reviewed] = {}
+        self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
-    def cached(self, token: str) -> tuple[bool, Caller | None]:
-        """Return whether the cache has an answer for `token`, and which."""
-        entry = self._cache.get(_key(token))
-        if entry is None or entry[0] <= self._clock():
-            return False, None
-        return True, entry[1]
+    def known(self, token: str) -> bool | None:
+        """Return whether `token` is valid; None without a cached answer."""
+        reviewed = self._cached(token)
+        return None if reviewed is None else reviewed.owner is not None
 
-    async def caller(self, token: str) -> Caller | None:
-        """Return the owner of `token`; raise Unavailable if Kubernetes does not answer."""
-        async with self._slots:
-            found, caller = self.cached(token)
-            if found:
-                return caller
-            reviewed = await self._reviewer.review(token)
-        caller = self._caller(reviewed) if reviewed is not None else None
-        seconds = self._cache_seconds if caller else min(self._cache_seconds, _REJECTED_SECONDS)
+    async def caller(self, token: str, *, reports_training: bool = False) -> Caller | None:
+        """Return the owner of `token`, None if it is not valid.
+
+        A pod needs no permission to report the training of its workload. Raise LoginRefused for an owner
+        without a permission, Unavailable if Kubernetes does not answer.
+        """
+        reviewed = self._cached(token)
+        if reviewed is None or not self._is_complete(reviewed, reports_training):
+            # A page sends several requests at once: the first one asks Kubernetes for all of them.
+            async with self._locks.setdefault(_key(token), asyncio.Lock()), self._slots:
+                reviewed = self._cached(token) or await self._review(token)
+                if not self._is_complete(reviewed, reports_training):
+                    await self._review_permission(reviewed)
+        owner = reviewed.owner
+        if owner is None:
+            return None
+        if reports_training and owner.pod_uid:
+            return Caller(owner.user, "viewer", "kubernetes", pod_uid=owner.pod_uid)
+        if (given := reviewed.permission) is None:
+            detail = 'error="insufficient_scope"'
+            raise LoginRefused(403, self._permissions.advice(owner), who=owner.user, detail=detail)
+        return Caller(
+            owner.user, given.role, "kubernetes", pod_uid=owner.pod_uid, namespaces=given.namespaces
+        )
+
+    def _is_complete(self, reviewed: _Reviewed, reports_training: bool) -> bool:
+        """Return whether the permission is known, or not needed."""
+        if reviewed.owner is None or (reports_training and reviewed.owner.pod_uid):
+            return True
+        return reviewed.permission_until > self._clock()
+
+    def _cached(self, token: str) -> _Reviewed | None:
+        reviewed = self._cache.get(_key(token))
+        return reviewed if reviewed is not None and reviewed.until > self._clock() else None
+
+    async def _review(self, token: str) -> _Reviewed:
+        owner = await self._reviewer.review(token)
+        seconds = self._cache_seconds if owner else self._refused_seconds
         self._cache.pop(_key(token), None)
-        self._cache[_key(token)] = (self._clock() + seconds, caller)
+        reviewed = self._cache[_key(token)] = _Reviewed(self._clock() + seconds, owner)
         while len(self._cache) > _MAX_CACHED:
             del self._cache[next(iter(self._cache))]
-        return caller
+        return reviewed
 
-    def _caller(self, reviewed: TokenOwner) -> Caller:
-        names = {reviewed.user, *reviewed.groups}
-        role: Role = "operator" if names & self._operators else "viewer"
-        return Caller(reviewed.user, role, pod_uid=reviewed.pod_uid)
+    async def _review_permission(self, reviewed: _Reviewed) -> None:
+        assert reviewed.owner is not None
+        reviewed.permission = await self._permissions.of(reviewed.owner)
+        seconds = self._cache_seconds if reviewed.permission else self._refused_seconds
+        reviewed.permission_until = self._clock() + seconds
 
 
 def _key(token: str) -> bytes:

@@ -1,10 +1,11 @@
 """Static bearer tokens from a file of names, roles and hashes.
 
-    # name    role      hash of the token
+    # name    role      hash of the token  limit
     grafana   viewer    sha256:0a1b…
     ci        operator  sha256:9f8e…
+    nlp       viewer    sha256:77c0…       namespaces=nlp,nlp-dev
 
-A token is 32 random bytes, which can't be guessed, so one SHA-256 is as safe as a slow hash. The
+A viewer's token may be limited to namespaces. A token is 32 random bytes, which can't be guessed, so one SHA-256 is as safe as a slow hash. The
 file is checked once a second and read again when it changed. An invalid line is logged and ignored;
 the other lines stay valid, so that removing a token always takes effect.
 """
@@ -15,7 +16,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -24,20 +25,29 @@ from gpufleet.runtime.logs import get_logger
 from gpufleet.server.auth.caller import Caller, Role
 
 _log = get_logger("auth")
-_LINE = re.compile(r"(?P<name>[\w.@:/-]{1,128})\s+(?P<role>viewer|operator)\s+sha256:(?P<hash>[0-9a-f]{64})")
+_LINE = re.compile(
+    r"(?P<name>[\w.@:/-]{1,128})\s+(?P<role>viewer|operator)\s+sha256:(?P<hash>[0-9a-f]{64})"
+    r"(?:\s+namespaces=(?P<namespaces>[^\s,=]{1,253}(?:,[^\s,=]{1,253})*))?"
+)
 _CHECK_EVERY = 1.0
 
 Entry = tuple[bytes, Caller]
 
 
-def new_token(name: str, role: Role) -> tuple[str, str]:
+def new_token(name: str, role: Role, namespaces: Sequence[str] = ()) -> tuple[str, str]:
     """Return a new token, and the line of the tokens file that admits it."""
+    if namespaces and role == "operator":
+        raise SettingsError("an operator's token can't be limited to namespaces; a viewer's can")
     token = "gpf_" + secrets.token_urlsafe(32)
     line = f"{name} {role} sha256:{hashlib.sha256(token.encode()).hexdigest()}"
     if not _LINE.fullmatch(line):
         raise SettingsError(
             f"a token's name takes letters, digits and . @ : / - _; {name!r} has other characters"
         )
+    if namespaces:
+        line += f" namespaces={','.join(namespaces)}"
+        if not _LINE.fullmatch(line):
+            raise SettingsError("namespaces are names without spaces and `=`, separated by commas")
     return token, line
 
 
@@ -56,7 +66,8 @@ class TokenFile:
         if invalid:
             raise SettingsError(
                 f"setting auth.tokens_file: {path} line {invalid[0]} is invalid; "
-                "it takes NAME viewer|operator sha256:HASH (gpufleet serve --new-token makes one)"
+                "it takes NAME viewer|operator sha256:HASH, for a viewer also namespaces=A,B "
+                "(gpufleet serve --new-token makes one)"
             )
 
     def caller(self, token: str) -> Caller | None:
@@ -96,10 +107,13 @@ def parse(text: str) -> tuple[list[Entry], list[int]]:
         content = line.partition("#")[0].strip()
         if not content:
             continue
-        if match := _LINE.fullmatch(content):
-            entries.append((bytes.fromhex(match["hash"]), Caller(match["name"], cast(Role, match["role"]))))
-        else:
+        match = _LINE.fullmatch(content)
+        if match is None or (match["namespaces"] and match["role"] == "operator"):
             invalid.append(number)
+            continue
+        namespaces = frozenset(match["namespaces"].split(",")) if match["namespaces"] else None
+        caller = Caller(match["name"], cast(Role, match["role"]), namespaces=namespaces)
+        entries.append((bytes.fromhex(match["hash"]), caller))
     return entries, invalid
 
 

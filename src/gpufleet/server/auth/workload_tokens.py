@@ -44,7 +44,7 @@ class WorkloadTokens:
             return None
         if not uid or not hmac.compare_digest(self._signature(uid), given):
             return None
-        return Caller(f"workload {uid}", "viewer", workload_uid=uid)
+        return Caller(f"workload {uid}", "viewer", login="workload", workload_uid=uid)
 
     def _signature(self, uid: str) -> bytes:
         return hmac.new(self._key, b"training of " + uid.encode(), hashlib.sha256).digest()

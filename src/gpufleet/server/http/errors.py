@@ -12,14 +12,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from gpufleet.errors import GpufleetError, InvalidRequest, NotFound, OperationRefused, Unavailable
+from gpufleet.errors import (
+    GpufleetError,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    OperationRefused,
+    Unavailable,
+)
 from gpufleet.runtime.logs import get_logger
 from gpufleet.server.auth.scope import namespaces_of
 from gpufleet.server.http.request_context import RequestContext, context_of
 
 _log = get_logger("api")
 _NO_DETAILS = "a dependency of the server failed; the log has the details under this trace id"
-_STATUS = {InvalidRequest: 400, NotFound: 404, OperationRefused: 409}
+_STATUS = {LimitExceeded: 413, InvalidRequest: 400, NotFound: 404, OperationRefused: 409}
 
 
 async def answer_error(request: Request, error: Exception) -> Response:
@@ -37,6 +44,7 @@ def error_response(context: RequestContext, error: BaseException) -> Response:
     problem = http_error(error)
     if namespaces_of(context.caller) is not None and _quotes_a_dependency(error):
         problem = HTTPException(problem.status_code, _NO_DETAILS, problem.headers)
+    context.problem = problem.detail
     return Response(
         context.envelope.error(problem.status_code, problem.detail, context.trace),
         status_code=problem.status_code,

@@ -1,7 +1,7 @@
 """Two middleware classes around the application.
 
 `TracingMiddleware` is the outermost: it creates the request's context and writes the log line and the
-metrics. `AdmissionMiddleware` is inside Starlette's CORS and gzip middleware: it enforces the limits,
+metrics and the audit log. `AdmissionMiddleware` is inside Starlette's CORS and gzip middleware: it enforces the limits,
 the login and the deadline, and turns the exceptions that reach it into error responses.
 """
 
@@ -21,6 +21,7 @@ from gpufleet.server.auth.gate import SAFE_METHODS, BearerGate
 from gpufleet.server.auth.hosts import Hosts
 from gpufleet.server.auth.origins import Origins
 from gpufleet.server.auth.scope import namespaces_of
+from gpufleet.server.http.audit import AuditLog
 from gpufleet.server.http.caller_limit import CallerLimit, Slot
 from gpufleet.server.http.connection import MAX_HEAD_BYTES
 from gpufleet.server.http.envelopes import envelope_of
@@ -50,9 +51,10 @@ class Limits:
 class TracingMiddleware:
     """Give each request a context with its trace id, count it and log it."""
 
-    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics, audit: AuditLog) -> None:
         self._app = app
         self._metrics = metrics
+        self._audit = audit
         self._log: FilteringBoundLogger = get_logger("api").bind()
         self._log_probes = self._log.is_enabled_for(logging.DEBUG)
 
@@ -96,6 +98,7 @@ class TracingMiddleware:
         # The path template, never the path itself: callers must not be able to create new series.
         route = scope["route"].path_format if "route" in scope else "unmatched"
         self._metrics.observe(scope["method"], route, context.status, seconds)
+        self._audit.request(scope, context, route)
         is_probe = scope["path"] in PROBES
         if is_probe and not self._log_probes:
             return
@@ -169,15 +172,25 @@ class AdmissionMiddleware:
 
     async def _log_in(self, gate: BearerGate, scope: Scope, context: RequestContext) -> None:
         method, path = scope["method"], scope["path"]
-        authorization = context.headers.get(b"authorization")
-        # Set before the role is checked, so that the log line of a 403 names the caller.
-        context.caller = await gate.authenticate(method, path, context.peer, authorization)
-        if context.caller is not None:
-            gate.authorize(context.caller, method, path)
+        authorization, cookie = context.headers.get(b"authorization"), context.headers.get(b"cookie")
+        has_credentials = gate.has_credentials(authorization, cookie)
+        try:
+            # Set before the role is checked, so that the log line of a 403 names the caller.
+            context.caller = await gate.authenticate(method, path, context.peer, authorization, cookie)
+            if context.caller is not None:
+                origin, host = context.headers.get(b"origin"), context.headers.get(b"host", b"")
+                context.needs_content_type = gate.check_origin(context.caller, method, origin, host)
+                gate.authorize(context.caller, method, path)
+        except HTTPException as error:
+            if has_credentials:
+                context.login_error = error
+            raise
+        if has_credentials and context.caller is None and gate.identifies(path):
+            context.login_error = HTTPException(401, "the token is not valid")  # answered all the same
 
         async def still_allowed() -> bool:
             try:
-                caller = await gate.authenticate(method, path, context.peer, authorization)
+                caller = await gate.authenticate(method, path, context.peer, authorization, cookie)
                 if caller is not None:
                     gate.authorize(caller, method, path)
                 if namespaces_of(caller) != namespaces_of(context.caller):
@@ -186,7 +199,7 @@ class AdmissionMiddleware:
                 return False
             except Unavailable:
                 return True  # Kubernetes does not answer: the last review stays valid
-            return True
+            return caller == context.caller  # with another role or namespaces, the stream must begin again
 
         context.still_allowed = still_allowed
 

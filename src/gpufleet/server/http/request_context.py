@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from gpufleet.model.namespaces import Namespaces
@@ -36,6 +37,12 @@ class RequestContext:
     """The namespaces that the response is limited to; set by a filtered route (see `gpufleet.server.auth.scope`)."""
     needs_content_type: bool = False
     """Whether a change must name its content type (see `gpufleet.server.auth.origins`)."""
+    login_error: HTTPException | None = None
+    """Why credentials or a permission were refused, for the audit log."""
+    signed_in: bool = False
+    """Whether this request was a sign-in."""
+    problem: str = ""
+    """The message of an error response."""
     response_headers: list[Header] = field(default_factory=list)
     """Headers to add to the response, whatever its body is."""
 

@@ -1,5 +1,6 @@
 """`/api/clusters*`: the list of clusters; overview, top consumers and hottest GPUs of one."""
 
+import asyncio
 import math
 from typing import Annotated
 
@@ -171,7 +172,7 @@ def cluster_routes(clusters: Clusters) -> list[Route]:
 
 
 async def _overview(cluster: Cluster, namespaces: Namespaces) -> ClusterOverview:
-    storage, rdma = await cluster.metrics.storage(), await cluster.metrics.rdma()
+    storage, rdma = await asyncio.gather(cluster.metrics.storage(), cluster.metrics.rdma())
     counts = overview(cluster.fleet, namespaces)
     return ClusterOverview(
         total_nodes=counts.nodes,

@@ -60,7 +60,8 @@ class GpuMap(msgspec.Struct, rename="camel"):
     values: list[int | None]
     """The quantity of each GPU, as a whole number; null without a reading, or if the caller may not see it."""
     marks: str
-    """One letter per GPU: f free, h held, x unhealthy or on a faulty node, c cordoned, u of unknown health.
+    """One letter per GPU: f free, h held, x unhealthy or on a node that is not ready, c cordoned and free,
+    u of unknown health.
 
     p is perhaps held: a node has one for each GPU that is allocated without a known index, and all
     GPUs of a node are p if its source does not say which are allocated.

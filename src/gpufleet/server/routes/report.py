@@ -16,6 +16,7 @@ from gpufleet.accounting.report import (
     ReportRow,
     ReportTotals,
     grouping_of,
+    kilowatt_hours,
     period_of,
     report,
 )
@@ -93,6 +94,8 @@ class WasteRow(msgspec.Struct, kw_only=True):
     idle_share: float
     """Percent of its allocated GPU-hours."""
     avg_utilization: float | None
+    energy_kwh: float | None
+    """The energy of its allocated GPUs; null without readings."""
     idle_cost: float
     currency: str | msgspec.UnsetType = msgspec.UNSET
     """The unit of the cost, if one is configured."""
@@ -201,6 +204,7 @@ def _waste_row(usage: UsageSum, currency: str | msgspec.UnsetType) -> WasteRow:
         allocated_gpu_hours=usage.allocated / GPU_HOUR,
         idle_share=round(100 * share, 4),
         avg_utilization=usage.utilization,
+        energy_kwh=kilowatt_hours(usage.energy),
         idle_cost=round(float(usage.cost) * share, 6),
         currency=currency,
     )
@@ -269,6 +273,7 @@ _WASTE = WasteRow(
     allocated_gpu_hours=168.0,
     idle_share=95.2381,
     avg_utilization=1.3,
+    energy_kwh=20.4,
     idle_cost=560.0,
     currency="USD",
 )

@@ -2,7 +2,8 @@
 
 The uid is that of the workload, of one of its pods, or `slurm:JOBID`, because a job knows no
 other; the numbers are stored for the top-level owner. The answer means that the whole batch is
-stored. Sending a batch again changes nothing.
+stored. Sending a batch again changes nothing. The points of a workload and of a caller are limited (`training.*`
+settings), so that a job that reports in a loop fills neither the database nor the time of this server.
 """
 
 import math
@@ -20,9 +21,11 @@ from gpufleet.fleet.lookup import workload_uid
 from gpufleet.fleet.state import Fleet
 from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.reading import TrainingPoint
+from gpufleet.runtime.settings import TrainingSettings
 from gpufleet.server.auth.caller import Caller
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
 from gpufleet.server.http.answers import Answer
+from gpufleet.server.http.rate_limit import RateLimit
 from gpufleet.server.http.request_context import RequestContext
 from gpufleet.server.http.routing import Route, post
 from gpufleet.server.routes.params import ClusterParams
@@ -63,9 +66,12 @@ def training_routes(
     clusters: Clusters,
     training: TrainingStore,
     tokens: WorkloadTokens,
+    limits: TrainingSettings = TrainingSettings(),  # noqa: B008  (frozen)
     clock: Callable[[], float] = time.time,
 ) -> list[Route]:
     """Return the routes that receive training numbers and issue tokens for them."""
+    workloads = RateLimit(limits.points_per_minute)
+    callers = RateLimit(limits.caller_points_per_minute)
 
     @post(
         "/api/workloads/{uid:str}/trainingPerformance",
@@ -86,7 +92,19 @@ def training_routes(
             workload_uid(fleet, uid, namespaces)  # NotFound outside the caller's namespaces
         _check_caller(fleet, context.caller, owner)
         points = [_point(number, row, clock() + _DAY) for number, row in enumerate(body)]
-        await training.append(fleet.cluster, owner, points)
+        for limit, key, setting in (
+            (workloads, owner, "points_per_minute"),
+            (callers, _caller_key(context), "caller_points_per_minute"),
+        ):
+            if wait := limit.wait(key, len(points)):
+                raise HTTPException(
+                    429,
+                    f"too many points per minute (training.{setting}); report less often, or from one rank only",
+                    {"retry-after": str(math.ceil(wait))},
+                )
+        workloads.take(owner, len(points))
+        callers.take(_caller_key(context), len(points))
+        await training.append(fleet.cluster, owner, points, limits.max_points)
         return Answer(Stored(owner, len(points)))
 
     @post(
@@ -100,6 +118,12 @@ def training_routes(
         return Answer(ReportToken(owner, tokens.issue(owner)), headers={"cache-control": "no-store"})
 
     return [report_training, report_token]
+
+
+def _caller_key(context: RequestContext) -> str:
+    """Return what identifies the caller: pods of one service account have the same name."""
+    caller = context.caller
+    return caller.pod_uid or caller.name if caller is not None else context.peer
 
 
 def _check_caller(fleet: Fleet, caller: Caller | None, owner: str) -> None:

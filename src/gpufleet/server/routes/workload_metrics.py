@@ -132,9 +132,9 @@ def workload_metric_routes(
             raise InvalidRequest("parameter start: must not be after end")
         cluster = clusters.synced(query.cluster)
         tree = find_workload(cluster.fleet, uid, namespaces).tree
-        points = await cluster.metrics.training(uid, query.start / 1000, query.end / 1000, controllers(tree))
-        if query.rank is not None:
-            points = [point for point in points if point.rank == query.rank]
+        points = await cluster.metrics.training(
+            uid, query.start / 1000, query.end / 1000, controllers(tree), query.rank
+        )
         points = await asyncio.to_thread(select_reporters, points)
         return [TrainingRow(point.metric, point.value, round(point.time * 1000)) for point in points]
 

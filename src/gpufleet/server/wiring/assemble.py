@@ -7,9 +7,7 @@ needs and adds routes, probes or background tasks. `http_server` builds the HTTP
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from gpufleet.errors import SettingsError
 from gpufleet.kubernetes.client.client import KubeClient
-from gpufleet.kubernetes.token_review import TokenReviews
 from gpufleet.runtime.listening import is_loopback
 from gpufleet.runtime.settings import (
     AuthSettings,
@@ -19,28 +17,15 @@ from gpufleet.runtime.settings import (
     StoreSettings,
 )
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.auth.gate import BearerGate
-from gpufleet.server.auth.token_review import ReviewedTokens
 from gpufleet.server.auth.tokens import TokenFile
-from gpufleet.server.dashboard import PUBLIC, PUBLIC_FOLDERS
 from gpufleet.server.http.middleware import Limits
 from gpufleet.server.http.server import Server
 from gpufleet.server.wiring.accounting import open_accounting
 from gpufleet.server.wiring.clusters import open_clusters
 from gpufleet.server.wiring.components import Components
+from gpufleet.server.wiring.login import build_login, open_identity_provider
 from gpufleet.server.wiring.routes import add_routes
 from gpufleet.store.store import open_store
-
-
-def require_login(settings: Settings) -> None:
-    """Raise SettingsError if the server would listen on a public address without login."""
-    server, auth = settings[ServerSettings], settings[AuthSettings]
-    if is_loopback(server.host) or auth.tokens_file or auth.token_review or server.insecure:
-        return
-    raise SettingsError(
-        f"{server.host or 'every address of this machine'} is reachable from other machines without login: "
-        "give --tokens-file or --token-review, or --insecure if something else controls access"
-    )
 
 
 async def assemble(settings: Settings, exit_stack: AsyncExitStack, *, simulated: bool = False) -> Server:
@@ -59,6 +44,7 @@ async def open_components(
 ) -> Components:
     """Open every component, in order; call `prepare` when the store is open and nothing reads from it yet."""
     components = Components(settings, exit_stack, simulated=simulated)
+    await open_identity_provider(components)
     await open_kubernetes(components)
     await open_database(components)
     if prepare is not None:
@@ -70,7 +56,7 @@ async def open_components(
 
 
 async def open_kubernetes(components: Components) -> None:
-    """Open the server's own client of a Kubernetes API, for TokenReviews."""
+    """Open the server's own client of a Kubernetes API, to review tokens and access."""
     settings = components.settings[KubernetesSettings]
     if settings.kubeconfig is None and not components.settings[AuthSettings].token_review:
         return
@@ -79,7 +65,7 @@ async def open_kubernetes(components: Components) -> None:
     async def probe() -> str:
         return f"Kubernetes {(await client.read_json('/version'))['gitVersion']}"
 
-    components.token_reviews, components.probes["kubernetes"] = TokenReviews(client), probe
+    components.kubernetes, components.probes["kubernetes"] = client, probe
 
 
 async def open_database(components: Components) -> None:
@@ -104,11 +90,12 @@ async def open_database(components: Components) -> None:
 def http_server(components: Components) -> Server:
     """Build the HTTP server over the open components."""
     server = components.settings[ServerSettings]
-    gate = _gate(components)
+    gate, sign_in = build_login(components)
     api = Api(
         routes=components.routes,
         probes=components.probes,
         gate=gate,
+        sign_in=sign_in,
         limits=Limits(
             server.max_body_bytes, server.request_timeout, server.max_requests, server.max_requests_per_caller
         ),
@@ -124,23 +111,4 @@ def http_server(components: Components) -> Server:
         components.lifecycle,
         server.shutdown_grace,
         trusted_proxies=server.trusted_proxies,
-    )
-
-
-def _gate(components: Components) -> BearerGate | None:
-    """Return the gate that checks tokens; None for a server without login."""
-    auth = components.settings[AuthSettings]
-    if not auth.tokens_file and not auth.token_review:
-        return None
-    reviews = None
-    if auth.token_review:
-        if components.token_reviews is None:
-            raise SettingsError("setting auth.token_review: needs a Kubernetes API; give --kubeconfig")
-        reviews = ReviewedTokens(components.token_reviews, auth.operators, auth.review_cache)
-    return BearerGate(
-        TokenFile(auth.tokens_file) if auth.tokens_file else None,
-        reviews,
-        workloads=components.workload_tokens,
-        public=PUBLIC,
-        public_folders=PUBLIC_FOLDERS,
     )

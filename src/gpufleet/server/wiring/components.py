@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from gpufleet.accounting.loop import AccountedCluster
 from gpufleet.fleet.clusters import Clusters
-from gpufleet.kubernetes.token_review import TokenReviews
+from gpufleet.kubernetes.client.client import KubeClient
 from gpufleet.runtime.background import Background
 from gpufleet.runtime.settings import Settings
+from gpufleet.server.auth.oidc.provider import Provider
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
 from gpufleet.server.health import Lifecycle, Probe
 from gpufleet.server.http.routing import Route
@@ -31,7 +32,9 @@ class Components:
     probes: dict[str, Probe] = field(default_factory=dict)
     debug_counts: dict[str, Callable[[], object]] = field(default_factory=dict)
     """Sizes of queues and caches, shown on /debug/vars."""
-    token_reviews: TokenReviews | None = None
+    kubernetes: KubeClient | None = None
+    """The server's own client, for TokenReviews and SubjectAccessReviews."""
+    identity_provider: Provider | None = None
     workload_tokens: WorkloadTokens | None = None
     kubernetes_sources: dict[str, KubernetesSource] = field(default_factory=dict)
     """By cluster, for the clusters on Kubernetes."""

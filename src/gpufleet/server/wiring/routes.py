@@ -12,7 +12,7 @@ from gpufleet.accounting.current_hour import CurrentHour
 from gpufleet.errors import SettingsError, StoreUnavailable
 from gpufleet.fleet.changes import Change
 from gpufleet.runtime.logs import get_logger
-from gpufleet.runtime.settings import AuthSettings, MetricsSettings, Settings, StoreSettings
+from gpufleet.runtime.settings import AuthSettings, MetricsSettings, Settings, StoreSettings, TrainingSettings
 from gpufleet.server.auth.workload_tokens import WorkloadTokens, read_key
 from gpufleet.server.claim_view import ClaimView, WatchedState
 from gpufleet.server.dashboard import dashboard_routes
@@ -31,6 +31,7 @@ from gpufleet.server.routes.workload_metrics import workload_metric_routes
 from gpufleet.server.routes.workloads import workload_routes
 from gpufleet.server.wiring.accounting import currency_of
 from gpufleet.server.wiring.components import Components
+from gpufleet.server.wiring.login import has_login
 
 KEY_FILE = "workload-tokens.key"
 _PRUNE_EVERY = 3600.0
@@ -65,7 +66,9 @@ def add_routes(components: Components) -> None:
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters, store.allocation_periods),
-        *training_routes(clusters, store.training, components.workload_tokens),
+        *training_routes(
+            clusters, store.training, components.workload_tokens, components.settings[TrainingSettings]
+        ),
         *gpu_routes(clusters, metrics_answers),
         *gpu_map_routes(clusters, map_answers),
         *node_routes(clusters),
@@ -82,7 +85,7 @@ def workload_tokens(settings: Settings) -> WorkloadTokens:
     auth = settings[AuthSettings]
     if auth.workload_key_file is not None:
         return WorkloadTokens(read_key(auth.workload_key_file, make=False))
-    if auth.tokens_file or auth.token_review:
+    if has_login(settings):
         try:
             return WorkloadTokens(read_key(settings[StoreSettings].data / KEY_FILE, make=True))
         except SettingsError as error:

@@ -49,6 +49,15 @@ def devices_from(status: GpuNodeStatus) -> NodeDevices:
     )
 
 
+def mig_profiles(status: GpuNodeStatus | None) -> dict[tuple[int, str], str]:
+    """Return the profile of each MIG instance of a node by GPU and instance id."""
+    return {
+        (device.id, str(instance.id)): instance.profile
+        for device in (status.status.devices if status else ())
+        for instance in device.mig_instances
+    }
+
+
 def _not_ready_reason(reason: str, message: str) -> str:
     return f"node is not Ready: {message or reason or 'no reason given'}"
 

@@ -1,15 +1,14 @@
 """Convert Kubernetes pods to the types of the fleet: requested and allocated GPUs, node, start and end."""
 
-import re
 from datetime import datetime
 
-from gpufleet.kubernetes.allocation import allocated_gpus
 from gpufleet.kubernetes.annotations import CLAIM
-from gpufleet.kubernetes.crds.gpu_claim import DEFAULT_SHARE, GpuClaim
+from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.model_labels import model_requested
 from gpufleet.kubernetes.objects import ContainerStatus, ObjectMeta, Pod
 from gpufleet.model.workload import FleetPod, OwnerRef, Status
-from gpufleet.sources.kubernetes.requests import SLICES, GpuRequest, gpu_request
+from gpufleet.sources.kubernetes.claimed_gpus import PodLeases, claimed_request, held_gpus, leased_request
+from gpufleet.sources.kubernetes.requests import GpuRequest, gpu_request
 
 _ENDING = {"Ready": "False", "ContainersReady": "False", "DisruptionTarget": "True"}
 """Conditions that change when a pod ends."""
@@ -22,14 +21,17 @@ PHASES = {
 }
 
 
-def pod_from(pod: Pod, claim: GpuClaim | None, slices: int = 1) -> FleetPod:
-    """Convert a pod with its claim and the number of time slices on its node."""
+def pod_from(
+    pod: Pod,
+    claim: GpuClaim | None,
+    slices: int = 1,
+    leases: PodLeases = PodLeases(),  # noqa: B008  (immutable)
+) -> FleetPod:
+    """Convert a pod with its claim, its leases and the number of time slices on its node."""
     meta = pod.metadata
-    allocated = tuple(sorted(set(allocated_gpus(pod))))
     request = _request(pod, claim, slices)
     if claim is None and CLAIM in meta.annotations and not request.gpus:
-        # The claim was deleted or cannot be read, but the pod still has its GPUs.
-        request = GpuRequest(len(allocated), 1.0)
+        request = leased_request(pod, leases)
     phase = PHASES.get(pod.status.phase, Status.UNKNOWN)
     return FleetPod(
         uid=meta.uid,
@@ -42,7 +44,7 @@ def pod_from(pod: Pod, claim: GpuClaim | None, slices: int = 1) -> FleetPod:
         annotations=dict(meta.annotations),
         gpus=request.gpus,
         share=request.share,
-        held=(allocated or _allocated_by_claim(pod, claim))[: request.gpus],
+        held=held_gpus(pod, claim, leases)[: request.gpus],
         model_requested=model_requested(
             claim.spec.selector.match_labels if claim and claim.spec.selector else {}, pod.spec.node_selector
         ),
@@ -65,13 +67,7 @@ def owner_ref(meta: ObjectMeta) -> OwnerRef | None:
 
 def _request(pod: Pod, claim: GpuClaim | None, slices: int) -> GpuRequest:
     if claim is not None:
-        devices = claim.spec.devices
-        if devices.exclusivity == "Shared":
-            return GpuRequest(devices.count, devices.share if devices.share is not None else DEFAULT_SHARE)
-        if devices.exclusivity == "MIG":
-            profile = re.match(r"(\d+)g\.", devices.mig_profile)
-            return GpuRequest(devices.count, min(1.0, int(profile[1]) / SLICES) if profile else 1.0)
-        return GpuRequest(devices.count, 1.0)
+        return claimed_request(claim)
     request = gpu_request(pod)
     return GpuRequest(request.gpus, request.share / slices)
 
@@ -96,14 +92,6 @@ def _waiting_reason(pod: Pod, claim: GpuClaim | None) -> str:
 
 def _container_statuses(pod: Pod) -> tuple[ContainerStatus, ...]:
     return (*pod.status.init_container_statuses, *pod.status.container_statuses)
-
-
-def _allocated_by_claim(pod: Pod, claim: GpuClaim | None) -> tuple[int, ...]:
-    """Return the GPU ids in the status of the claim."""
-    for allocation in claim.status.allocations if claim is not None else ():
-        if allocation.pod_uid == pod.metadata.uid and allocation.node_name == pod.spec.node_name:
-            return tuple(sorted(set(allocation.gpu_ids)))
-    return ()
 
 
 def _bound(pod: Pod) -> float:

@@ -33,12 +33,14 @@ from gpufleet.kubernetes import (
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
-from gpufleet.kubernetes.objects import Node, OwnerReference, Pod
+from gpufleet.kubernetes.leases import LeaseHolder
+from gpufleet.kubernetes.objects import Lease, Node, OwnerReference, Pod
 from gpufleet.kubernetes.objects import Owner as KubeOwner
 from gpufleet.model.workload import FleetPod
 from gpufleet.runtime.logs import get_logger
+from gpufleet.sources.kubernetes.claimed_gpus import PodLeases
 from gpufleet.sources.kubernetes.leases import LeasesByNode
-from gpufleet.sources.kubernetes.nodes import devices_from, node_from, time_slices
+from gpufleet.sources.kubernetes.nodes import devices_from, mig_profiles, node_from, time_slices
 from gpufleet.sources.kubernetes.owners import owner_from
 from gpufleet.sources.kubernetes.pods import pod_from
 
@@ -112,7 +114,7 @@ class KubernetesSource:
         self.nodes.subscribe(self._on_nodes)
         self.node_statuses.subscribe(self._on_statuses)
         self.claims.subscribe(self._on_claims)
-        self.leases.subscribe(self._leases_by_node.on_leases)
+        self.leases.subscribe(self._on_leases)
         self.pods.subscribe(self._on_pods)
         for resource in COMMON_OWNERS:
             self._watch_owners(resource)
@@ -242,6 +244,24 @@ class KubernetesSource:
                 self._fleet.drop_devices(change.object.spec.node_name)
             else:
                 self._fleet.put_devices(devices_from(change.after))
+            node = change.object.spec.node_name
+            if mig_profiles(change.before) != mig_profiles(change.after):
+                # The share of a pod with MIG instances and a deleted claim depends on their profiles.
+                for holder in self._leases_by_node.of_node(node):
+                    self._put_leased_pod(holder)
+
+    def _on_leases(self, changes: Sequence[CacheChange[Lease]]) -> None:
+        for holder in self._leases_by_node.on_leases(changes):
+            self._put_leased_pod(holder)
+
+    def _put_leased_pod(self, holder: LeaseHolder) -> None:
+        """Update a pod whose share depends on its leases: its claim was deleted, or is for MIG instances."""
+        pod = self.pods.cache.get(holder.pod, holder.namespace) if holder.pod else None
+        if pod is None or CLAIM not in pod.metadata.annotations:
+            return
+        claim = self.claims.cache.get(pod.metadata.annotations[CLAIM], holder.namespace)
+        if claim is None or claim.spec.devices.exclusivity == "MIG":
+            self._put_pod(pod)
 
     def _on_claims(self, changes: Sequence[CacheChange[GpuClaim]]) -> None:
         for change in changes:
@@ -267,10 +287,17 @@ class KubernetesSource:
             self._by_claim.setdefault((meta.namespace, name), set()).add(meta.name)
             claim = self.claims.cache.get(name, meta.namespace)
         node = self.nodes.cache.get(pod.spec.node_name) if pod.spec.node_name else None
-        converted = pod_from(pod, claim, _slices(node))
+        leases = self._leases_of(pod) if name else PodLeases()
+        converted = pod_from(pod, claim, _slices(node), leases)
         if converted.phase.ended and not converted.ended:
             converted = msgspec.structs.replace(converted, ended=self._observed_end(converted))
         self._fleet.put_pod(converted)
+
+    def _leases_of(self, pod: Pod) -> PodLeases:
+        holders = self._leases_by_node.of_pod(pod.metadata.uid, pod.spec.node_name)
+        if not any(holder.instances for holder in holders.values()):
+            return PodLeases(holders)
+        return PodLeases(holders, mig_profiles(self.node_statuses.cache.get(pod.spec.node_name)))
 
     def _observed_end(self, pod: FleetPod) -> float:
         """Return when a pod without an end time was first observed as ended; its start if it was never observed before.

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from gpufleet.errors import OperationRefused, StoreUnavailable
 from gpufleet.store.postgres.programs import (
     SystemUser,
-    grant_search,
+    check_search,
     make_readable,
     programs,
     system_user_for,
@@ -106,7 +106,7 @@ def prepare(
     """
     folder = folder or programs()
     account = system_user_for(pgdata)
-    grant_search(account, folder / "postgres", pgdata, sockets)
+    check_search(account, pgdata.parent, folder / "postgres", pgdata, sockets)
     make_readable(account, folder)
     cluster = DataDirectory(pgdata, sockets, log, account, folder)
     sockets.mkdir(mode=0o700, exist_ok=True)

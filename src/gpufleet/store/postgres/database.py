@@ -10,6 +10,7 @@ gets an error that says the outcome is unknown. Committed data is never lost: `s
 """
 
 import asyncio
+import dataclasses
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -73,8 +74,11 @@ _FAILURES = (*DATABASE_ERRORS, _LostAtCommit)
 class Database:
     """A pool of connections to one database; created by `open_database`."""
 
-    def __init__(self, pool: asyncpg.Pool, settings: StoreSettings, rng: random.Random) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool, settings: StoreSettings, rng: random.Random, size_setting: str = "pool_size"
+    ) -> None:
         self._pool = pool
+        self._size_setting = size_setting
         self._settings = settings
         self._random = rng
         self.counts = Counts()
@@ -148,7 +152,7 @@ class Database:
         except TimeoutError as error:
             raise StoreUnavailable(
                 f"no database connection became free within {self._settings.query_timeout:g} s "
-                f"(store.pool_size is {self._settings.pool_size})"
+                f"(store.{self._size_setting} is {self._settings.pool_size})"
             ) from error
         try:
             return await work(connection)
@@ -270,14 +274,19 @@ def check_server_version(major: int) -> None:
 
 @asynccontextmanager
 async def open_database(
-    dsn: str, settings: StoreSettings, *, rng: random.Random | None = None
+    dsn: str, settings: StoreSettings, *, rng: random.Random | None = None, long_reads: bool = False
 ) -> AsyncIterator[Database]:
-    """Open a pool of `store.pool_size` connections and close it at the end."""
+    """Open a pool of connections and close it at the end; `long_reads` selects the limits of long reads."""
+    size_setting = "long_read_pool_size" if long_reads else "pool_size"
+    if long_reads:
+        settings = dataclasses.replace(
+            settings, pool_size=settings.long_read_pool_size, query_timeout=settings.long_read_timeout
+        )
     await (await connect(dsn, settings, statement_seconds=settings.query_timeout)).close()
     try:
         pool = await asyncpg.create_pool(
             dsn,
-            min_size=1,
+            min_size=0 if long_reads else 1,
             max_size=settings.pool_size,
             # our code leaves no session state, so save the round trip of a reset
             reset=_no_reset,
@@ -286,7 +295,7 @@ async def open_database(
     except DATABASE_ERRORS as error:
         raise explain(error) or error from error
     try:
-        yield Database(pool, settings, rng or random.Random())  # noqa: S311
+        yield Database(pool, settings, rng or random.Random(), size_setting)  # noqa: S311
     finally:
         try:
             await asyncio.wait_for(pool.close(), _GRACE)

@@ -206,7 +206,7 @@ def _socket_directory(data: Path) -> Path:
 
 def _options(settings: StoreSettings) -> dict[str, str]:
     return {
-        "max_connections": str(settings.pool_size + 20),
+        "max_connections": str(settings.pool_size + settings.long_read_pool_size + 20),
         "shared_buffers": "64MB",
         "max_wal_size": "256MB",
         "min_wal_size": "64MB",

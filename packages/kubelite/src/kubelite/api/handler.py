@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from kubelite.api import query, responses
+from kubelite.api.access import Access, check_body_type
 from kubelite.api.paths import Target, parse_path
 from kubelite.api.requests import WriteRequest
 from kubelite.api.scale import get_scale
@@ -42,11 +43,12 @@ class Handler:
         deletion: Deletion,
         watches: WatchStreams,
         users: Mapping[str, User],
+        host: str,
     ) -> None:
         self._registry = registry
         self._objects = objects
         self._watches = watches
-        self._users = users
+        self._access = Access(users, host)
         self._documents = Documents(registry)
         self._writes = Writes(objects, deletion, users)
 
@@ -65,7 +67,7 @@ class Handler:
             return _error_response(ApiError(500, f"Internal error occurred: {error!r}"))
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        user = self._authenticate(request.headers.get("Authorization", ""))
+        user = self._access.authenticate(request)
         target = parse_path(request.path)
         if target is None:
             return self._document(request)
@@ -80,20 +82,18 @@ class Handler:
             raise no_such_resource()
         if request.method in ("GET", "HEAD"):
             return await self._read(request, target, kind)
-        write = self._write_request(request, target, kind, await request.read(), user)
+        content_type = check_body_type(request)
+        write = self._write_request(request, target, kind, content_type, await request.read(), user)
         return await self._writes.handle(write)
 
-    def _authenticate(self, header: str) -> User:
-        if not self._users:
-            return User()
-        scheme, _, token = header.partition(" ")
-        user = self._users.get(token.strip()) if scheme.lower() == "bearer" else None
-        if user is None:
-            raise ApiError(401, "Unauthorized")
-        return user
-
     def _write_request(
-        self, request: web.BaseRequest, target: Target, kind: Kind, body: bytes, user: User
+        self,
+        request: web.BaseRequest,
+        target: Target,
+        kind: Kind,
+        content_type: str,
+        body: bytes,
+        user: User,
     ) -> WriteRequest:
         params, headers = request.query, request.headers
         context = WriteContext(
@@ -104,7 +104,6 @@ class Handler:
         )
         if kind.warning:
             context.warnings.append(kind.warning)
-        content_type = headers.get("Content-Type", "application/json").partition(";")[0].strip()
         accept = headers.get("Accept", "")
         return WriteRequest(request.method, target, kind, params, accept, content_type, body, context)
 

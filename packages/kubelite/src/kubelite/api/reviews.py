@@ -1,6 +1,6 @@
 """TokenReview and the access reviews.
 
-kubelite authenticates users if tokens are configured, and authorizes everything. The reviews
+kubelite authenticates users by their tokens, and authorizes everything. The reviews
 report exactly that.
 """
 

@@ -9,12 +9,40 @@ from gpufleet.runtime.settings.field import setting
 class SchedulerSettings:
     """How GPUs are allocated to pods."""
 
-    host: str = setting("127.0.0.1", "Address of the extender, for kube-scheduler.", flag="--host")
+    host: str = setting(
+        "127.0.0.1",
+        "Address to listen on. Beyond loopback, the extender needs `tls_secret`; stand-alone mode does not.",
+        flag="--host",
+    )
     port: int = setting(
         8889, "Port of the extender; 0 picks a free one.", flag="--port", minimum=0, maximum=65535
     )
+    metrics_port: int = setting(
+        0,
+        "Port for probes and metrics alone, without TLS. 0: they are only on `port`.",
+        flag="--metrics-port",
+        minimum=0,
+        maximum=65535,
+    )
+    tls_secret: str = setting(
+        "",
+        "Secret in which the extender makes and renews its certificate, in the namespace of the Leases. "
+        "kube-scheduler must present the same one. Empty: HTTP without TLS.",
+        flag="--tls-secret",
+    )
+    certificate_lifetime: float = setting(
+        90 * 86400.0,
+        "Lifetime of the extender's certificate; a CA lives ten times as long.",
+        unit="s",
+        minimum=10,
+    )
+    kube_scheduler: str = setting(
+        "", "Deployment of kube-scheduler, restarted when the extender has a new CA. Empty: none."
+    )
     name: str = setting(
-        "gpu-scheduler", "schedulerName of the pods that the stand-alone mode binds.", flag="--scheduler-name"
+        "gpu-scheduler",
+        "schedulerName of the pods that are scheduled; all others are refused.",
+        flag="--scheduler-name",
     )
     standalone: bool = setting(False, "Bind pods without a kube-scheduler.", flag="--standalone")
     hold: float = setting(

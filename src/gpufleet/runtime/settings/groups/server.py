@@ -1,5 +1,6 @@
 """Where the API server listens, and who may call it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,9 +67,26 @@ class AuthSettings:
         False, "Authenticate bearer tokens with the Kubernetes API (TokenReview).", flag="--token-review"
     )
     operators: tuple[str, ...] = setting(
-        (), "Kubernetes users and groups with the role operator; all others are viewers."
+        (), "Kubernetes users and groups with the role operator, besides those that RBAC allows."
     )
-    review_cache: float = setting(60.0, "How long a TokenReview result is cached.", unit="s", minimum=0)
+    operator_groups: tuple[str, ...] = setting(
+        (), "Groups of Kubernetes or of the OIDC provider with the role operator."
+    )
+    viewer_groups: tuple[str, ...] = setting(
+        (), "Groups of Kubernetes or of the OIDC provider with the role viewer."
+    )
+    group_namespaces: Mapping[str, tuple[str, ...]] = setting(
+        {}, "Groups whose members are viewers of some namespaces only; in the file GROUP = [NAMESPACES]."
+    )
+    viewer_role: str = setting(
+        "gpufleet-viewer", "ClusterRole that a refusal names to Kubernetes users without a permission."
+    )
+    review_cache: float = setting(
+        60.0,
+        "How long the results of a TokenReview and of SubjectAccessReviews are cached.",
+        unit="s",
+        minimum=0,
+    )
     workload_key_file: Path | None = setting(
         None,
         "Key that signs the tokens of workloads. By default a file in `store.data` is created; "

@@ -34,6 +34,15 @@ class KubernetesSettings:
     requests_per_second: float = setting(50.0, "Sustained rate of requests to the API.", minimum=0.1)
     burst: int = setting(100, "Requests that may exceed the rate in a burst.", minimum=1)
     timeout: float = setting(15.0, "Longest time for one request, except watches.", unit="s", minimum=0.1)
+    max_response_bytes: int = setting(
+        128 * 1024 * 1024,
+        "Largest response accepted from the API; a larger page of a list is requested again in smaller pages.",
+        unit="bytes",
+        minimum=1024 * 1024,
+    )
+    max_objects: int = setting(
+        500_000, "Objects accepted in one list; a longer one is an error.", minimum=1000
+    )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How training numbers are read from the logs of jobs."""
+"""How training numbers are read from logs, and how many jobs may report."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,26 @@ from gpufleet.runtime.settings.field import setting
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How training numbers are read from the logs of jobs."""
+    """How training numbers are read from logs, and how many jobs may report."""
 
     patterns: tuple[str, ...] = setting(
         (),
         "Additional log patterns: regular expressions whose named groups are metrics, "
         "such as `^update (?P<step>\\d+) xent=(?P<loss>[\\d.]+)`.",
+    )
+    max_points: int = setting(
+        10_000_000,
+        "Points stored for one workload (about 110 bytes each); more get status 413.",
+        minimum=10_000,
+    )
+    points_per_minute: int = setting(
+        120_000,
+        "Points that may be reported for one workload per minute; more get status 429 with Retry-After.",
+        minimum=10_000,
+    )
+    caller_points_per_minute: int = setting(
+        600_000,
+        "Points that one caller (a pod, a token, or an address without a login) may report per minute; more get "
+        "status 429 with Retry-After.",
+        minimum=10_000,
     )

@@ -1,15 +1,18 @@
-"""Make and renew the webhook's own CA and serving certificate.
+"""Make and renew a CA of our own and the certificate that it signs.
 
-Replicas share a keyring: the CAs to trust (newest first), the key of the newest CA, and the serving
-certificate with its key. `renewed` takes one step at a time. Each step depends on the certificates alone, so
+Replicas share a keyring: the CAs to trust (newest first), the key of the newest CA, and the certificate with
+its key. `renewed` takes one step at a time. Each step depends on the certificates alone, so
 any replica may take it:
 
-1. The serving certificate has passed two thirds of its lifetime, or lacks a name: make another.
-2. The newest CA has passed two thirds of its lifetime: make another, trust both, keep serving as before.
-3. All API servers have had time to load the new CA: sign the serving certificate with it.
+1. The certificate has passed two thirds of its lifetime, or lacks a name: make another.
+2. The newest CA has passed two thirds of its lifetime: make another, trust both, keep the certificate.
+3. All clients have had time to load the new CA: sign the certificate with it.
 4. A CA has expired: stop trusting it.
 
-The API server trusts old and new CA during the change, so no call fails. Keys are P-256.
+Clients trust old and new CA during the change, so no call fails. Keys are P-256.
+
+The certificate is valid for servers and clients: the webhook serves with it; the scheduler's extender serves
+with it and kube-scheduler identifies itself with it.
 """
 
 import datetime
@@ -26,12 +29,13 @@ Seconds = float
 _SKEW = 300.0
 """Seconds by which certificates are backdated, for clocks that are slow."""
 _CA_LIFETIMES = 10.0
-"""Lifetime of a CA, in lifetimes of a serving certificate."""
+"""Lifetime of a CA, in lifetimes of a certificate."""
+_USAGES = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
 @dataclass(frozen=True)
 class Keyring:
-    """CAs, serving certificate and keys, all in PEM."""
+    """CAs, certificate and keys, all in PEM."""
 
     authorities: tuple[bytes, ...]
     authority_key: bytes
@@ -75,7 +79,7 @@ def renewed(
 
 def _authority(now: Seconds, lifetime: Seconds) -> tuple[bytes, bytes]:
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpufleet webhook authority")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpufleet authority")])
     usage = x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=True,
@@ -105,13 +109,13 @@ def _serving(
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
     # A common name has at most 64 characters; clients only check the alternative names.
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpufleet webhook")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpufleet")])
     identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     made = (
         _builder(name, issuer.subject, key.public_key(), now, lifetime)
         .add_extension(x509.SubjectAlternativeName([_general_name(each) for each in names]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(_USAGES), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False
         )

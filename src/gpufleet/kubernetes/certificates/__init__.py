@@ -1,0 +1,1 @@
+"""Certificates of our own, kept in a Secret and renewed."""

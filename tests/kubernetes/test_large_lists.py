@@ -1,0 +1,133 @@
+"""Lists that are too large, and lists that do not end."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.kubernetes.faulty_server import FAST, FaultyServer, status
+from tests.waiting import wait_until
+
+from gpufleet.kubernetes import LEASES, Reflector
+from gpufleet.kubernetes.client import client as kube_client
+from gpufleet.kubernetes.client.errors import ServerFault, TooLarge
+
+
+def endless(token: Callable[[int], str], items: int = 1) -> Callable[[web.Request], web.Response]:
+    """Return a server whose list goes on after every page."""
+    numbers = itertools.count(1)
+
+    def page(request: web.Request) -> web.Response:
+        if "watch" in request.query:
+            return status(410, "Expired")
+        number = next(numbers)
+        names = [f"gpu-{number}-{item}" for item in range(items)]
+        body: dict[str, Any] = {
+            "metadata": {"resourceVersion": "1", "continue": token(number)},
+            "items": [{"metadata": {"name": name, "namespace": "default"}} for name in names],
+        }
+        return web.json_response(body)
+
+    return page
+
+
+@pytest.mark.parametrize("token", [lambda number: "same", lambda number: f"token-{number % 7}"])
+async def test_a_list_whose_continue_token_repeats_is_an_error(token: Callable[[int], str]) -> None:
+    server = FaultyServer()
+    server.refuse = endless(token)
+    async with server.serving(), server.client() as client:
+        with pytest.raises(TooLarge, match="leases: the list does not end"):
+            await client.list(LEASES)
+    assert len(server.requests) <= 9
+
+
+async def test_a_list_without_objects_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube_client, "_MAX_PAGES", 100)
+    server = FaultyServer()
+    server.refuse = endless(str, items=0)
+    async with server.serving(), server.client() as client:
+        with pytest.raises(TooLarge, match="does not end"):
+            await client.list(LEASES)
+    assert len(server.requests) == 100
+
+
+async def test_a_list_of_too_many_objects_is_an_error() -> None:
+    server = FaultyServer()
+    server.refuse = endless(str, items=100)
+    async with server.serving(), server.client(max_objects=1000) as client:
+        with pytest.raises(TooLarge, match=r"more than 1000 objects \(kubernetes\.max_objects\)"):
+            await client.list(LEASES)
+    assert len(server.requests) == 11
+
+
+async def test_objects_of_an_endless_list_do_not_accumulate() -> None:
+    server = FaultyServer()
+    await server.put("known")
+    async with server.serving(), server.client(max_objects=1000) as client:
+        reflector = Reflector(client, LEASES, timings=FAST)
+        task = asyncio.create_task(reflector.run())
+        try:
+            await reflector.synced()
+            server.refuse = endless(str, items=100)
+            await server.put("new")
+            server.compact()  # the watch ends, and its version is gone
+            await server.put("new")
+            await wait_until(lambda: reflector.state.lists >= 4)
+            assert len(reflector.cache) < 1100
+            assert "more than 1000 objects" in reflector.state.error
+            server.refuse = lambda request: None
+            await wait_until(lambda: reflector.state.watching)
+            assert {item.metadata.name for item in reflector.cache} == {"known", "new"}
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+async def test_a_page_that_is_too_large_is_fetched_in_smaller_pages() -> None:
+    server = FaultyServer()
+    for number in range(40):
+        await server.put(f"gpu-{number:02}", spec={"holderIdentity": "x" * 100_000})
+    async with server.serving(), server.client(max_response_bytes=1 << 20) as client:
+        found = await client.list(LEASES)
+    assert len(found.items) == 40
+    assert len(server.requests) < 15
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_response_that_is_too_large_is_refused_while_it_is_read(chunked: bool) -> None:
+    sent = 0
+
+    async def large(server: FaultyServer, request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse()
+        if not chunked:
+            response.content_length = 1 << 30
+        await response.prepare(request)
+        for _ in range(1024):
+            await response.write(b" " * (1 << 20))
+            sent += 1
+        return response
+
+    server = FaultyServer()
+    server.faults["GET"].append(large)
+    async with server.serving(), server.client(max_response_bytes=4 << 20) as client:
+        with pytest.raises(TooLarge, match=r"kubernetes\.max_response_bytes"):
+            await client.get(LEASES, "one-a", "default")
+    assert sent < 64
+
+
+async def test_the_text_of_an_error_is_read_up_to_a_limit() -> None:
+    async def large(server: FaultyServer, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=500)
+        await response.prepare(request)
+        for _ in range(1024):
+            await response.write(b" " * (1 << 20))
+        return response
+
+    server = FaultyServer()
+    server.faults["GET"].extend([large] * 20)
+    async with server.serving(), server.client() as client:
+        with pytest.raises(ServerFault, match="HTTP 500"):
+            await client.get(LEASES, "one-a", "default")
