@@ -21,11 +21,12 @@ def held_indices(fleet: Fleet, view: NodeView, namespaces: frozenset[str]) -> li
 
 def held_gpus(fleet: Fleet, namespaces: frozenset[str]) -> dict[str, set[int]]:
     """Return the GPUs by node that pods of `namespaces` hold, wholly or a share."""
-    views = fleet.views()
-    pods = fleet.ownership.pods.values()
-    nodes = {pod.node for pod in pods if pod.namespace in namespaces and pod.node in views}
-    held = {name: set(held_indices(fleet, views[name], namespaces)) for name in nodes}
-    return {name: indices for name, indices in held.items() if indices}
+    fleet.refresh()
+    held: dict[str, set[int]] = {}
+    for pod in fleet.ownership.pods.values():
+        if pod.namespace in namespaces and pod.holds and not fleet.ownership.is_gone(pod.uid):
+            held.setdefault(pod.node, set()).update(fleet.gpus_of(pod))
+    return held
 
 
 def held_slots(fleet: Fleet, namespaces: frozenset[str]) -> list[int]:
