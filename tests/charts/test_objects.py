@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 from charts.reference import CHARTS, NAMES
-from tests.charts.rendering import Object, everything, objects, one, pod_specs
+from tests.charts.rendering import Object, everything, objects, one, pod_specs, refusal
 
 import gpufleet
 from gpufleet.kubernetes.access_review import RESOURCE
@@ -36,6 +36,40 @@ def test_setting_the_scheduler_tag_changes_only_the_scheduler() -> None:
     assert differing == {"Deployment gpu-scheduler-scheduler", "Pod gpu-scheduler-test"}
     image = _container(one(after, "Deployment", "gpu-scheduler-scheduler"))["image"]
     assert image == "gpufleet:v0.2.0"
+
+
+def test_a_digest_is_used_instead_of_the_tag() -> None:
+    digest, other = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
+    for chart, values, images in (
+        (
+            "gpufleet",
+            {"image": {"tag": "v9", "digest": digest}, "database": {"bundled": {"image": {"digest": other}}}},
+            {f"gpufleet@{digest}", f"postgres@{other}"},
+        ),
+        (
+            "gpu-scheduler",
+            {
+                "image": {"digest": digest},
+                "kubeScheduler": {"image": {"digest": other}},
+                "agent": {"image": {"repository": "mirror/gpufleet"}},
+            },
+            {f"gpufleet@{digest}", f"registry.k8s.io/kube-scheduler@{other}", f"mirror/gpufleet@{digest}"},
+        ),
+        (
+            "gpu-scheduler",
+            {
+                "image": {"digest": digest},
+                "scheduler": {"image": {"digest": other}},
+                "webhook": {"image": {"tag": "v9"}},
+                "kubeScheduler": {"enabled": False},
+            },
+            {f"gpufleet@{digest}", f"gpufleet@{other}", "gpufleet:v9"},
+        ),
+    ):
+        rendered = objects(chart, values)
+        found = {each["image"] for _, spec in pod_specs(rendered) for each in spec["containers"]}
+        assert found == images
+    assert "image.digest" in refusal("gpufleet", {"image": {"digest": "latest"}})
 
 
 @pytest.mark.parametrize(("chart", "values"), BOTH)

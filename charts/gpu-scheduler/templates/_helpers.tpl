@@ -34,11 +34,18 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | quote }}
 {{- end }}
 
-{{/* Image of a component. Its own repository and tag take precedence over the common ones. */}}
+{{/* Image of a component. Its own repository, tag and digest take precedence over the common ones. */}}
 {{- define "gpu-scheduler.image" -}}
 {{- $own := .values.image }}
 {{- $all := .root.Values.image }}
-{{- printf "%s:%s" (default $all.repository $own.repository) (default (default (printf "v%s" .root.Chart.AppVersion) $all.tag) $own.tag) | quote }}
+{{- $tag := default (default (printf "v%s" .root.Chart.AppVersion) $all.tag) $own.tag }}
+{{- $digest := ternary $own.digest (default $all.digest $own.digest) (ne $own.tag "") }}
+{{- include "gpu-scheduler.imageReference" (list (default $all.repository $own.repository) $tag $digest) }}
+{{- end }}
+
+{{/* Call with a repository, a tag and a digest, which is used instead of the tag if it is set. */}}
+{{- define "gpu-scheduler.imageReference" -}}
+{{- index . 2 | empty | not | ternary (printf "%s@%s" (index . 0) (index . 2)) (printf "%s:%s" (index . 0) (index . 1)) | quote }}
 {{- end }}
 
 {{/* Fields of every pod. Pass the component's values as .values. */}}

@@ -34,7 +34,13 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | quote }}
 {{- end }}
 
 {{- define "gpufleet.image" -}}
-{{- printf "%s:%s" .Values.image.repository (default (printf "v%s" .Chart.AppVersion) .Values.image.tag) | quote }}
+{{- $image := .Values.image }}
+{{- include "gpufleet.imageReference" (list $image.repository (default (printf "v%s" .Chart.AppVersion) $image.tag) $image.digest) }}
+{{- end }}
+
+{{/* Call with a repository, a tag and a digest, which is used instead of the tag if it is set. */}}
+{{- define "gpufleet.imageReference" -}}
+{{- index . 2 | empty | not | ternary (printf "%s@%s" (index . 0) (index . 2)) (printf "%s:%s" (index . 0) (index . 1)) | quote }}
 {{- end }}
 
 {{- define "gpufleet.podSecurity" -}}
