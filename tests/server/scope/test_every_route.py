@@ -3,6 +3,7 @@
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
@@ -11,7 +12,9 @@ from tests.server.scope.conftest import NOW, SECRET, Gate, as_caller
 
 from gpufleet.runtime.settings import StoreSettings, load_settings
 from gpufleet.server.app import Api, create_app
+from gpufleet.server.auth.oidc.sign_in import SignIn
 from gpufleet.server.http.routing import Route
+from gpufleet.server.routes.auth import auth_routes
 from gpufleet.server.wiring.assemble import open_components
 
 HOURS = f"start_time={datetime.fromtimestamp(HOUR, UTC):%Y-%m-%dT%H:%M:%SZ}&end_time=2030-01-01T00:00:00Z"
@@ -143,7 +146,9 @@ async def test_every_route_has_a_scope_rule_and_is_tried_below(
     async with AsyncExitStack() as exit_stack:
         routes = await wired_routes(store_settings, exit_stack)
         described = {path for route in routes if route.include_in_schema for path in [route.path_format]}
-    assert [route.path_format for route in routes if route.scope is None] == []
+    sign_in_routes = auth_routes(login=True, sign_in=cast(SignIn, object()))  # with an identity provider only
+    assert len(sign_in_routes) > 1
+    assert [route.path_format for route in [*routes, *sign_in_routes] if route.scope is None] == []
     assert described <= REQUESTS.keys()
     assert {route.path_format for route in routes} == REQUESTS.keys()
 
