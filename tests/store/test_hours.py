@@ -45,7 +45,7 @@ def hour_of(kinds: list[str]) -> Hour:
     )
     return Hour(
         start=NUMBER * 3600,
-        cluster=ClusterHour(capacity_gpu_hours=8.0, gpus=8, observed=HOUR_MS, with_gpus=HOUR_MS, usage=whole),
+        cluster=ClusterHour(capacity_gpu_hours=8.0, gpus=8, observed=HOUR_MS, usage=whole),
         namespaces=(NamespaceHour(namespace="ml", usage=whole),),
         labels=(),
         workloads=tuple(msgspec.structs.replace(workload, kind=kind) for kind in kinds),

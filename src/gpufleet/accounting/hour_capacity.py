@@ -30,12 +30,6 @@ def observed_ms(spans: Iterable[Span], hour: int) -> int:
     return sum(end - start for start, end in _joined(spans, hour))
 
 
-def with_gpus_ms(periods: Iterable[CapacityPeriod], hour: int) -> int:
-    """Return the milliseconds of the hour in which the cluster is known to have had GPUs."""
-    spans = (clip(each.start, each.end, hour) for each in periods if each.gpus)
-    return sum(end - start for start, end in _joined_ms(spans))
-
-
 def cluster_size(periods: Sequence[CapacityPeriod], spans: Iterable[Span], hour: int) -> int:
     """Return the number of GPUs for most of the observed time; of the whole hour if it had none then."""
     whole = [(hour * 1000, hour * 1000 + HOUR_MS)]

@@ -18,7 +18,6 @@ from gpufleet.accounting.hour_capacity import (
     capacity_gpu_hours,
     cluster_size,
     observed_ms,
-    with_gpus_ms,
 )
 from gpufleet.accounting.percentiles import by_moment, distributions, sums
 from gpufleet.accounting.prices import price_of
@@ -90,7 +89,6 @@ def roll_up(
             capacity_gpu_hours=capacity_gpu_hours(capacity_periods, hour),
             gpus=cluster_size(capacity_periods, spans, hour),
             observed=observed_ms(spans, hour),
-            with_gpus=with_gpus_ms(capacity_periods, hour),
             usage=table.whole(),
         ),
         namespaces=table.namespaces(),

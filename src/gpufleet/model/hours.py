@@ -63,8 +63,6 @@ class ClusterHour(msgspec.Struct, frozen=True, kw_only=True):
     """The number of GPUs for most of the observed time."""
     observed: int
     """Milliseconds in which a server followed the cluster."""
-    with_gpus: int
-    """Milliseconds in which the cluster is known to have had GPUs."""
     usage: Usage
 
 

@@ -42,20 +42,21 @@ def current_rows(
 ) -> CurrentRows:
     """Return the rows of an hour that was computed at `now` and is not stored."""
     moment, total = datetime.fromtimestamp(now, UTC), hour.cluster
+    elapsed = max(1.0, now - hour.start)
     common: dict[str, Any] = {
         "hour": hour.start // 3600,
         "cluster": 0,
         "capacity": total.capacity_gpu_hours,
         "gpus": total.gpus,
         "observed": total.observed,
-        "with_gpus": total.with_gpus,
         "created_at": moment,
         "updated_at": moment,
     }
 
     def row(convert: Callable[[HoursQuery, Any], T], columns: dict[str, Any]) -> T:
         converted = convert(query, {**common, **columns})
-        return msgspec.structs.replace(converted, id=0, partial=True)
+        mean = converted.allocated_gpu_hours * 3600 / elapsed
+        return msgspec.structs.replace(converted, id=0, partial=True, allocated_gpu_count=mean)
 
     return CurrentRows(
         [row(cluster_row, usage_columns(total.usage))],

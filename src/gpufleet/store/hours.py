@@ -47,10 +47,9 @@ _WORKLOAD = (
 )
 _TABLES = ("cluster_hour", "namespace_hour", "label_hour", "workload_hour", "workload_count")
 _SET_ROLLED_UP = """
-INSERT INTO accounted_hour (cluster, hour, measured, observed, with_gpus) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO accounted_hour (cluster, hour, measured, observed) VALUES ($1, $2, $3, $4)
 ON CONFLICT (cluster, hour) DO UPDATE SET
-    measured = excluded.measured, observed = excluded.observed, with_gpus = excluded.with_gpus,
-    stale = false, updated_at = now()
+    measured = excluded.measured, observed = excluded.observed, stale = false, updated_at = now()
 """
 _DAY = """
 INSERT INTO usage_day (cluster, hour, grouping, member, allocated, idle, cost, energy, measured, used)
@@ -177,8 +176,8 @@ class HourStore:
                     "DELETE FROM usage_day WHERE cluster = $1 AND hour = $2", cluster_id, day
                 )
                 await _add_to_day(connection, cluster_id, day, range(day, day + 24))
-            known = (rolled.cluster.observed, rolled.cluster.with_gpus) if rolled is not None else (0, 0)
-            await connection.execute(_SET_ROLLED_UP, cluster_id, hour, measured, *known)
+            observed = rolled.cluster.observed if rolled is not None else 0
+            await connection.execute(_SET_ROLLED_UP, cluster_id, hour, measured, observed)
             return True
 
         try:

@@ -23,7 +23,7 @@ _SUMS = """
     CASE WHEN count(*) = 1 THEN max(p.p95) END AS p95
 """
 CLUSTER_HOURS = f"""
-SELECT h.cluster, h.hour, h.capacity, h.gpus, created_at, updated_at, observed, with_gpus, u.*
+SELECT h.cluster, h.hour, h.capacity, h.gpus, created_at, updated_at, observed, u.*
 FROM cluster_hour AS h JOIN accounted_hour USING (cluster, hour)
 CROSS JOIN LATERAL (
     SELECT {_SUMS} FROM namespace_hour AS p
@@ -44,7 +44,7 @@ WHERE p.cluster = $1 AND p.hour BETWEEN $2 AND $3 AND p.namespace = ANY($4::int[
 GROUP BY 1, 2
 """  # noqa: S608
 LABEL_HOURS = f"""
-SELECT r.*, $5 AS type, $6 AS key, coalesce(n.id, 0) AS label, created_at, updated_at, observed, with_gpus
+SELECT r.*, $5 AS type, $6 AS key, coalesce(n.id, 0) AS label, created_at, updated_at, observed
 FROM ({_LABEL_ROWS}) AS r
 LEFT JOIN label_name AS n ON n.cluster = $1 AND n.type = $5 AND n.key = $6 AND n.value = r.value
 JOIN accounted_hour AS a ON a.cluster = $1 AND a.hour = r.hour

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import asyncpg
 import msgspec
 
-from gpufleet.model.hours import GPU_HOUR, HOUR_MS, KILOWATT_HOUR, PPM
+from gpufleet.model.hours import GPU_HOUR, HOUR_MS, KILOWATT_HOUR
 from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.statistics import (
     ClusterStatistics,
@@ -28,12 +28,12 @@ from gpufleet.store.limited_sql import (
 from gpufleet.store.postgres.database import Database
 
 _CLUSTER = """
-SELECT h.*, created_at, updated_at, observed, with_gpus FROM cluster_hour AS h JOIN accounted_hour USING (cluster, hour)
+SELECT h.*, created_at, updated_at, observed FROM cluster_hour AS h JOIN accounted_hour USING (cluster, hour)
 WHERE cluster = $1 AND hour BETWEEN $2 AND $3
 ORDER BY hour {direction} LIMIT $4 OFFSET $5
 """
 _NAMESPACE = """
-SELECT h.*, name, capacity, gpus, created_at, updated_at, observed, with_gpus
+SELECT h.*, name, capacity, gpus, created_at, updated_at, observed
 FROM namespace_hour AS h
 JOIN namespace_name AS n ON n.id = h.namespace
 JOIN cluster_hour AS c ON c.cluster = h.cluster AND c.hour = h.hour
@@ -48,7 +48,7 @@ WHERE h.cluster = $1 AND hour BETWEEN $2 AND $3 AND ($4 = '' OR n.name = $4)
     AND ($5::text[] IS NULL OR n.name = ANY($5))
 """
 _LABEL = """
-SELECT h.*, type, key, value, created_at, updated_at, observed, with_gpus
+SELECT h.*, type, key, value, created_at, updated_at, observed
 FROM label_hour AS h
 JOIN label_name AS n ON n.id = h.label
 JOIN accounted_hour AS a ON a.cluster = h.cluster AND a.hour = h.hour
@@ -210,8 +210,7 @@ def usage_fields(query: HoursQuery, row: Row) -> dict[str, Any]:
     """Return the fields that rows of all kinds share."""
     return {
         "stat_hour": datetime.fromtimestamp(row["hour"] * 3600, UTC),
-        # The mean over the time in which the cluster is known to have had GPUs.
-        "allocated_gpu_count": row["allocated"] / ((row["with_gpus"] or HOUR_MS) * PPM),
+        "allocated_gpu_count": row["allocated"] / GPU_HOUR,  # the mean over the hour
         "allocated_gpu_hours": row["allocated"] / GPU_HOUR,
         "observed_share": row["observed"] / HOUR_MS,
         "idle_gpu_hours": row["idle"] / GPU_HOUR,

@@ -30,7 +30,7 @@ from gpufleet.store.statistics import Row, row_id, usage_fields
 
 _ROWS = """
 SELECT h.*, w.name, uid, source, labels, annotations, n.name AS namespace_name, k.name AS kind_name,
-    created_at, updated_at, observed, with_gpus
+    created_at, updated_at, observed
 FROM unnest($2::int[], $3::int[]) WITH ORDINALITY AS page (hour, workload, number)
 JOIN workload_hour AS h ON h.cluster = $1 AND h.hour = page.hour AND h.workload = page.workload
 JOIN workload AS w ON w.id = h.workload

@@ -10,8 +10,6 @@ INSERT INTO observed_span SELECT id, since, seen_at FROM accounted_cluster WHERE
 
 ALTER TABLE accounted_hour ADD COLUMN observed int NOT NULL DEFAULT 3600000;
 COMMENT ON COLUMN accounted_hour.observed IS 'milliseconds of the hour in which a server followed the cluster';
-ALTER TABLE accounted_hour ADD COLUMN with_gpus int NOT NULL DEFAULT 3600000;
-COMMENT ON COLUMN accounted_hour.with_gpus IS 'milliseconds of the hour in which the cluster is known to have had GPUs';
 UPDATE accounted_hour SET observed = greatest(0, least(3600, (hour + 1) * 3600.0 - since)) * 1000
 FROM accounted_cluster WHERE accounted_cluster.id = cluster AND hour * 3600.0 <= since;
 
