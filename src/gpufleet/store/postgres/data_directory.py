@@ -5,6 +5,7 @@ incomplete database. An existing directory is used only if it is a database of t
 is ever overwritten.
 """
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -14,14 +15,18 @@ from pathlib import Path
 from urllib.parse import quote
 
 from gpufleet.errors import OperationRefused, StoreUnavailable
+from gpufleet.runtime.logs import get_logger
 from gpufleet.store.postgres.programs import (
     SystemUser,
-    check_search,
-    make_readable,
+    closed_directory,
+    open_data,
     programs,
+    reachable_programs,
+    shared_directory,
     system_user_for,
 )
 
+_log = get_logger("store")
 DATABASE = "gpufleet"
 """The name of the database and of the role that owns it."""
 
@@ -97,6 +102,26 @@ def dsn_at(sockets: Path, database: str) -> str:
     return f"postgresql://{DATABASE}@/{database}?host={quote(str(sockets))}"
 
 
+def database_directory(data: Path) -> Path:
+    """Return the directory of the database in `data`.
+
+    If PostgreSQL's user can't reach `data`, it is in `SHARED`, and a link in `data` leads there.
+    """
+    link = data / "postgres"
+    if link.is_symlink() or link.exists():
+        return link.resolve()
+    account = system_user_for(link)
+    open_data(account, data)
+    if not closed_directory(account, link):
+        return link
+    name = f"{data.name}-{hashlib.sha256(bytes(data)).hexdigest()[:12]}"
+    directory = shared_directory() / name
+    directory.mkdir(exist_ok=True)
+    link.symlink_to(directory / "postgres")
+    _log.info("database_directory_linked", data=str(data), directory=str(directory))
+    return directory / "postgres"
+
+
 def prepare(
     pgdata: Path, sockets: Path, log: Path, *, durable: bool = True, folder: Path | None = None
 ) -> DataDirectory:
@@ -106,8 +131,10 @@ def prepare(
     """
     folder = folder or programs()
     account = system_user_for(pgdata)
-    check_search(account, pgdata.parent, folder / "postgres", pgdata, sockets)
-    make_readable(account, folder)
+    open_data(account, pgdata.parent)
+    if closed := closed_directory(account, pgdata, sockets):
+        raise OperationRefused(f"PostgreSQL does not run as root, and its user may not search {closed}")
+    folder = reachable_programs(account, folder)
     cluster = DataDirectory(pgdata, sockets, log, account, folder)
     sockets.mkdir(mode=0o700, exist_ok=True)
     account.own(sockets)

