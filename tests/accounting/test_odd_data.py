@@ -228,7 +228,7 @@ async def test_an_hour_with_a_changed_capacity_has_a_size_that_existed_and_the_e
     ]
     assert row.capacity_gpu_hours == reference.capacity_hours(HOUR, periods) == 3.75
     assert row.total_gpu_capacity == 8  # each of 4, 8 and 3 for a quarter of an hour: the largest
-    assert (row.allocated_gpu_count, row.observed_share) == (2.0, 1.0)  # while there were any GPUs
+    assert (row.allocated_gpu_count, row.observed_share) == (1.5, 1.0)  # 2 for three quarters
     assert row.allocated_gpu_hours == 1.5  # the node left while its pod was still listed
     assert row.allocation_rate == 40.0
 

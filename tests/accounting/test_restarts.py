@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.accounting import reference
 from tests.accounting.expected import expected_hour, stored_hour
@@ -33,8 +33,9 @@ restarts = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(restarts)
+@example([(False, 0, 0), (False, 0, -400), (False, 1, 0)])
 async def test_restarts_and_clock_steps_change_neither_capacity_nor_bill(
     store: Store, happened: list[Restart]
 ) -> None:
@@ -70,8 +71,9 @@ def store_spans(observed: list[tuple[float, float]], started: float, now: float)
     """Return the spans that a server wrote and no later one with an earlier clock took back."""
     spans: list[tuple[float, float]] = []
     for start, end in [*observed, (started, now)]:
-        kept = [(low, high) for low, high in spans if low <= end]
-        spans = [(low, end if low <= start <= high else high) for low, high in kept] + [(start, end)]
+        spans = [(low, high) for low, high in spans if low <= end]
+        continued = {span for span in spans if span[0] <= start <= span[1]} or {(start, end)}
+        spans = [span for span in spans if span not in continued] + [(low, end) for low, _ in continued]
     return spans
 
 

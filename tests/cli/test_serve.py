@@ -222,7 +222,10 @@ def test_people_and_programs_log_in_with_openid_connect(tmp_path: Path, postgres
             assert httpx.get(f"{address}/").status_code in (200, 503)  # the page, if it is built
             assert httpx.get(f"{address}/auth/login").headers["location"].startswith(provider.issuer)
             health = httpx.get(f"{address}/api/healthz", headers=token).json()["data"]["dependencies"]
-            assert health["oidc"] == {"state": "ok", "message": f"issuer {provider.issuer}"}
+            assert health["oidc"] == {
+                "state": "ok",
+                "message": "available",
+            }  # no details for a limited caller
             assert httpx.post(f"{address}/api/workloads/x/reportToken", headers=token).status_code == 403
             process.terminate()
             _, log = process.communicate(timeout=30)

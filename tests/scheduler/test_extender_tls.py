@@ -58,7 +58,7 @@ async def running(server: KubeLite, folder: Path, **chosen: Any) -> AsyncIterato
 
 @asynccontextmanager
 async def client_of(server: KubeLite) -> AsyncIterator[KubeClient]:
-    async with KubeClient(Connection(server.url)) as client:
+    async with KubeClient(Connection(server.url, token=server.token)) as client:
         yield client
 
 

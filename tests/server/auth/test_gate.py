@@ -283,7 +283,7 @@ async def test_a_stream_may_not_go_on_with_other_namespaces(client: Client) -> N
     gate = BearerGate(reviews=ReviewedTokens(Kubernetes(), permissions, 60, clock), clock=clock)
     contexts: list[RequestContext] = []
 
-    @get("/api/clusters/stream")
+    @get("/api/clusters/stream", scope="public")
     async def stream(context: RequestContext) -> str:
         """Keep the context, as a stream does."""
         contexts.append(context)
