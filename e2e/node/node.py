@@ -10,12 +10,15 @@ have `hostNetwork`, and an image that is imported from a file.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -100,10 +103,11 @@ class Node:
         self.stop()
 
     def restart_kubelet(self) -> None:
-        """Kill the kubelet, start it again and wait until it is healthy; containers keep running."""
+        """Kill the kubelet, start it again and wait until it knows its pods; containers keep running."""
         assert self.kubelet
         _kill(self.kubelet)
         self.kubelet.start(60)
+        self.cluster.wait_for("pods in the kubelet", self._kubelet_knows_its_pods)
 
     def process(
         self, name: str, command: list[str], ready: Callable[[], bool], env: dict[str, str] | None = None
@@ -145,6 +149,18 @@ class Node:
     def logs(self, namespace: str, pod: str, container: str = "main", *flags: str) -> str:
         """Return the log of a container."""
         return self.cluster.kubectl("logs", pod, "--container", container, *flags, namespace=namespace)
+
+    def _kubelet_knows_its_pods(self) -> bool:
+        trust = ssl.create_default_context()
+        trust.check_hostname, trust.verify_mode = (
+            False,
+            ssl.CERT_NONE,
+        )  # the kubelet makes its own certificate
+        with urllib.request.urlopen(
+            f"https://127.0.0.1:{self._port}/pods", timeout=10, context=trust
+        ) as answer:
+            known = [pod["metadata"]["uid"] for pod in json.load(answer)["items"] or ()]
+        return {pod["metadata"]["uid"] for pod in self._pods()} <= set(known)
 
     def _pods(self) -> list[dict[str, Any]]:
         pods = self.cluster.api.get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.name}")
