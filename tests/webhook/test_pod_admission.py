@@ -128,8 +128,25 @@ async def test_members_of_a_gang_are_gated_and_get_the_claims_scheduler(cluster:
         made = await cluster.send("POST", PODS, pod(schedulingGates=[{"name": "mine"}]))
         assert made["spec"]["schedulingGates"] == [{"name": "mine"}, {"name": GANG_GATE}]
         assert made["spec"]["schedulerName"] == "gpu-scheduler"
-        other = await cluster.send("POST", PODS, pod("other", schedulerName="own"))
-        assert other["spec"]["schedulerName"] == "own"
+
+
+async def test_any_pod_that_names_a_claim_is_scheduled_by_gpufleet_unless_it_names_a_scheduler(
+    cluster: Cluster,
+) -> None:
+    await cluster.claim()
+    async with cluster.webhook(rules=PodRules(scheduler_name="gpus")):
+        made = await cluster.send("POST", PODS, pod(schedulerName="default-scheduler"))
+        assert made["spec"]["schedulerName"] == "gpus"
+        assert cluster.warnings == []
+        later = await cluster.send("POST", PODS, pod("later", claim="missing"))
+        assert later["spec"]["schedulerName"] == "gpus", "the claim may come later"
+        own = await cluster.send("POST", PODS, pod("own", schedulerName="volcano"))
+        assert own["spec"]["schedulerName"] == "volcano"
+        assert cluster.warnings == [
+            "the pod keeps its scheduler volcano: it gets no GPU unless gpus schedules it; remove schedulerName"
+        ]
+        plain = await cluster.send("POST", PODS, pod("plain", claim=None))
+        assert plain["spec"].get("schedulerName") in (None, "default-scheduler")
 
 
 async def test_a_missing_claim_is_a_warning(cluster: Cluster) -> None:

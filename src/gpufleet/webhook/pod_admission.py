@@ -42,6 +42,7 @@ class PodRules:
     schedulers: Collection[str] = ()
     refuse_device_requests: bool = True
     runtime_class: str = ""
+    scheduler_name: str = WebhookSettings.scheduler_name
 
     @classmethod
     def from_settings(cls, settings: WebhookSettings) -> Self:
@@ -51,6 +52,7 @@ class PodRules:
             frozenset(settings.schedulers),
             settings.device_requests == "refuse",
             settings.runtime_class,
+            settings.scheduler_name,
         )
 
 
@@ -94,7 +96,7 @@ def admit_create(request: AdmissionRequest, claim: GpuClaim | None, rules: PodRu
     patch += _set_variables(pod, _KINDS, rules, allocated, warnings)
     patch += _set_runtime_class(pod, rules, warnings)
     if allocated is None:
-        patch += _for_scheduler(pod, name or "", claim, warnings)
+        patch += _for_scheduler(pod, name or "", claim, rules, warnings)
     return AdmissionResponse(patch, warnings)
 
 
@@ -133,12 +135,15 @@ def _admit_ephemeral(new: Json, old: Json, rules: PodRules) -> AdmissionResponse
     )
 
 
-def _for_scheduler(pod: Json, name: str, claim: GpuClaim | None, warnings: list[str]) -> Iterator[Json]:
+def _for_scheduler(
+    pod: Json, name: str, claim: GpuClaim | None, rules: PodRules, warnings: list[str]
+) -> Iterator[Json]:
     """Yield patches for what the scheduler needs on the pod."""
     spec = pod.get("spec") or {}
     if spec.get("nodeName"):
         warnings.append("the pod sets nodeName and bypasses the scheduler: it will see no GPU")
         return
+    yield from _set_scheduler(spec, (claim and claim.spec.scheduler_name) or rules.scheduler_name, warnings)
     if claim is None:
         warnings.append(
             f"there is no GpuClaim {name} in this namespace yet: the pod waits until there is one"
@@ -148,9 +153,18 @@ def _for_scheduler(pod: Json, name: str, claim: GpuClaim | None, warnings: list[
         gates = spec.get("schedulingGates") or []
         if not any(gate.get("name") == GANG_GATE for gate in gates):
             yield {"op": "add", "path": "/spec/schedulingGates", "value": [*gates, {"name": GANG_GATE}]}
-    scheduler = claim.spec.scheduler_name
-    if scheduler and spec.get("schedulerName") in (None, "", "default-scheduler"):
+
+
+def _set_scheduler(spec: Json, scheduler: str, warnings: list[str]) -> Iterator[Json]:
+    """Yield a patch with the scheduler of a pod that names none; the API server has filled in its default by now."""
+    own = spec.get("schedulerName")
+    if own in (None, "", "default-scheduler"):
         yield {"op": "add", "path": "/spec/schedulerName", "value": scheduler}
+    elif own != scheduler:
+        warnings.append(
+            f"the pod keeps its scheduler {own}: it gets no GPU unless {scheduler} schedules it; "
+            "remove schedulerName"
+        )
 
 
 def _set_runtime_class(pod: Json, rules: PodRules, warnings: list[str]) -> Iterator[Json]:

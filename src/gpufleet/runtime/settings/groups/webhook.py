@@ -72,6 +72,11 @@ class WebhookSettings:
             "ROCR_VISIBLE_DEVICES",
         ],
     )
+    scheduler_name: str = setting(
+        "gpu-scheduler",
+        "schedulerName of pods with a claim, if neither they nor the claim name one.",
+        flag="--scheduler-name",
+    )
     runtime_class: str = setting(
         "",
         "Runtime class of pods with a claim, such as nvidia, if they name none. Empty: the nodes' default runtime.",
