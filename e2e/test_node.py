@@ -1,7 +1,5 @@
 """Test pods on a real kubelet and containerd: what their containers can and cannot open."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,16 +87,17 @@ def test_nothing_is_left_of_a_node_that_ended(
         second = Pods(cluster, node, namespace)
         second.run(pod("one", nodeName="second"))
         root = node.layout.root
+        container_id = second.get("one")["status"]["containerStatuses"][0]["containerID"].partition("//")[2]
         assert _processes(root)
+        assert _cgroups(container_id)
     assert _processes(root) == []
+    assert _cgroups(container_id) == []
     assert str(root) not in Path("/proc/self/mountinfo").read_text()
     assert not root.exists()
-    cgroups = subprocess.run(
-        ["find", "/sys/fs/cgroup", "-name", f"gpufleet-e2e-node-{os.getpid()}-second"],
-        capture_output=True,
-        text=True,
-    )
-    assert cgroups.stdout == ""
+
+
+def _cgroups(container_id: str) -> list[Path]:
+    return list(Path("/sys/fs/cgroup").rglob(container_id))
 
 
 def _processes(root: Path) -> list[str]:

@@ -110,7 +110,7 @@ def write_containerd(layout: Layout, programs: Programs) -> None:
     layout.containerd_config.write_text("\n".join(_toml(document)))
 
 
-def write_kubelet(layout: Layout, port: int, health_port: int, cgroup: str) -> None:
+def write_kubelet(layout: Layout, port: int, health_port: int) -> None:
     """Write the KubeletConfiguration."""
     document = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -126,7 +126,6 @@ def write_kubelet(layout: Layout, port: int, health_port: int, cgroup: str) -> N
         "volumePluginDir": str(layout.root / "volume-plugins"),
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": False,
-        "cgroupRoot": cgroup,
         "enforceNodeAllocatable": [],
         "failCgroupV1": False,
         "failSwapOn": False,

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,7 +33,6 @@ from e2e.node.configuration import Layout
 from e2e.node.programs import Programs
 
 _CGROUPS = Path("/sys/fs/cgroup")
-_CGROUP_PREFIX = "gpufleet-e2e-node-"
 
 
 class Node:
@@ -44,12 +43,11 @@ class Node:
         self.cluster = cluster
         self.programs = programs
         self.layout = Layout(cluster.directory / name)
-        self._cgroup = f"{_CGROUP_PREFIX}{os.getpid()}-{name}"
         self._port, self._health_port = free_ports(2)
         self.layout.root.mkdir()
         self.gpus = gpus.create(self.layout.devices, gpu_count)
         configuration.write_containerd(self.layout, programs)
-        configuration.write_kubelet(self.layout, self._port, self._health_port, f"/{self._cgroup}")
+        configuration.write_kubelet(self.layout, self._port, self._health_port)
         gpus.write_cdi_spec(self.layout.gpus_spec, self.layout.devices, self.gpus)
         self.namespaces = self._namespaces()
         self.containerd: Component | None = None
@@ -79,6 +77,7 @@ class Node:
         """Delete the node and its pods, kill every process, and remove the cgroups."""
         with contextlib.suppress(RequestFailed):
             self.cluster.api.delete(f"/api/v1/nodes/{self.name}")
+        containers = self._containers()
         for component in [*self._others, self.kubelet, self.containerd, self.namespaces]:
             if component:
                 _kill(component)
@@ -86,7 +85,7 @@ class Node:
             for pod in self._pods():
                 path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
                 self.cluster.api.delete(f"{path}?gracePeriodSeconds=0")
-        _remove_cgroups()
+        _remove_cgroups(containers)
         shutil.rmtree(self.layout.root)
 
     def __enter__(self) -> Self:
@@ -207,9 +206,17 @@ class Node:
     def _import_image(self) -> None:
         archive = self.layout.root / "image.tar"
         image.write(archive, self.programs.busybox)
+        self._ctr("images", "import", "--local", "--snapshotter", "native", str(archive))
+
+    def _containers(self) -> list[str]:
+        """Return the ids of all containers and sandboxes."""
+        running = self.containerd and self.containerd.running
+        return self._ctr("containers", "list", "--quiet").split() if running else []
+
+    def _ctr(self, *arguments: str) -> str:
         command = [str(self.programs.ctr), "--address", str(self.layout.containerd_socket), "-n", "k8s.io"]
-        command += ["images", "import", "--local", "--snapshotter", "native", str(archive)]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True, timeout=60)
+        return done.stdout
 
 
 def _accepts(path: Path) -> bool:
@@ -241,9 +248,11 @@ def _kill(component: Component) -> None:
         time.sleep(0.02)
 
 
-def _remove_cgroups() -> None:
-    """Remove the empty cgroups of this node and of nodes whose test run was killed."""
-    for root in [*_CGROUPS.glob(f"{_CGROUP_PREFIX}*"), *_CGROUPS.glob(f"*/{_CGROUP_PREFIX}*")]:
-        for directory, _, _ in os.walk(root, topdown=False):
-            with contextlib.suppress(OSError):  # in use by another run
+def _remove_cgroups(containers: Sequence[str]) -> None:
+    """Remove the cgroups of killed containers; runc would have done so."""
+    for name in containers:
+        for root in [*_CGROUPS.glob(f"k8s.io/{name}"), *_CGROUPS.glob(f"*/k8s.io/{name}")]:
+            for directory, _, _ in os.walk(root, topdown=False):
                 os.rmdir(directory)
+            with contextlib.suppress(OSError):  # there are other containers
+                os.rmdir(root.parent)
