@@ -36,7 +36,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Node:
-    """A context manager that starts and stops the node. One cluster can have one."""
+    """A context manager that starts and stops the node. Each node of a cluster needs its own name."""
 
     def __init__(self, cluster: Cluster, programs: Programs, name: str = "real", gpu_count: int = 8) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class Node:
         self.namespaces = self._namespaces()
         self.containerd: Component | None = None
         self.kubelet: Component | None = None
-        self._others: list[Component] = []
+        self.components: list[Component] = []
 
     # Start and stop
 
@@ -78,9 +78,8 @@ class Node:
         with contextlib.suppress(RequestFailed):
             self.cluster.api.delete(f"/api/v1/nodes/{self.name}")
         containers = self._containers()
-        for component in [*self._others, self.kubelet, self.containerd, self.namespaces]:
-            if component:
-                _kill(component)
+        for component in [*reversed(self.components), self.namespaces]:
+            _kill(component)
         with contextlib.suppress(RequestFailed):
             for pod in self._pods():
                 path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
@@ -113,15 +112,10 @@ class Node:
     ) -> Component:
         """Return another program in the node's namespaces, which ends with the node at the latest."""
         enter = ["nsenter", f"--target={self._first_pid()}", "--mount", "--pid", "--"]
-        component = self.cluster.process(name, [*enter, *command], {**os.environ, **(env or {})}, ready)
-        if name not in ("containerd", "kubelet"):
-            self._others.append(component)
+        environment = {**os.environ, **(env or {})}
+        component = self.cluster.process(f"{self.name}-{name}", [*enter, *command], environment, ready)
+        self.components.append(component)
         return component
-
-    @property
-    def components(self) -> list[Component]:
-        """All processes, for their logs."""
-        return [each for each in (self.containerd, self.kubelet, *self._others) if each]
 
     # The node in the cluster
 
@@ -181,7 +175,7 @@ class Node:
             "--propagation=private",
         ]
         command += [sys.executable, "-I", "-S", str(script), str(directory)]
-        return self.cluster.process("node", command, os.environ, (directory / "ready").exists)
+        return self.cluster.process(self.name, command, os.environ, (directory / "ready").exists)
 
     def _first_pid(self) -> int:
         """Return the id of the first process in the namespaces, as the machine counts."""

@@ -61,8 +61,8 @@ def find(progress: Progress) -> Programs:
         raise Unavailable(f"this machine can't run a node: {', '.join(lacks)}")
     return Programs(
         _from_cache() or _obtain(progress),
-        runc=_packaged("runc", "usr/sbin/runc", "runc"),
-        busybox=_packaged("busybox-static", "bin/busybox", "busybox"),
+        runc=_packaged("runc", "runc"),
+        busybox=_packaged("busybox-static", "busybox"),
     )
 
 
@@ -104,12 +104,12 @@ def _build(target: Path, progress: Progress) -> None:
     build.module(target, "the example DRA driver", _HERE / "dra", [driver], progress)
 
 
-def _packaged(package: str, path: str, name: str) -> Path:
-    """Return a program of a Debian package, or one on PATH."""
-    if shutil.which("apt-get") is None and (found := shutil.which(name)):
+def _packaged(package: str, name: str) -> Path:
+    """Return a program of a Debian package, or one on PATH where Debian's tools are missing."""
+    path = None
+    if shutil.which("apt-get"):
+        root = unpacked(package)
+        path = os.pathsep.join(str(root / each) for each in ("usr/sbin", "usr/bin", "sbin", "bin"))
+    if found := shutil.which(name, path=path):
         return Path(found)
-    root = unpacked(package)
-    for candidate in (root / path, root / "usr" / path):
-        if candidate.exists():
-            return candidate
-    raise Unavailable(f"package {package} has no {path}")
+    raise Unavailable(f"no {name}: neither in the package {package} nor on PATH")
