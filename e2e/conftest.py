@@ -18,9 +18,11 @@ import pytest
 
 from e2e.cluster import Cluster, Unavailable, binaries
 from e2e.fakenodes import FakeNodes
+from e2e.node import Node, programs
 from e2e.system.observations import Observations
 
 _KEPT_LOGS = Path(".gpufleet") / "e2e-logs"
+_NODE = pytest.StashKey[Node]()
 _CLUSTER = pytest.StashKey[Cluster]()
 _UNAVAILABLE = pytest.StashKey[str]()
 _STARTUP_SECONDS = pytest.StashKey[float]()
@@ -49,6 +51,26 @@ def cluster(control_plane: binaries.Binaries, request: pytest.FixtureRequest) ->
         if request.session.testsfailed:
             shutil.rmtree(_KEPT_LOGS, ignore_errors=True)
             shutil.copytree(cluster.logs, _KEPT_LOGS)
+
+
+@pytest.fixture(scope="session")
+def node_programs(pytestconfig: pytest.Config) -> programs.Programs:
+    """Return the programs of a real node, found or built. Skip the test without them."""
+    try:
+        return programs.find(_progress_printer(pytestconfig))
+    except Unavailable as reason:
+        pytest.skip(f"no real node: {reason}")
+
+
+@pytest.fixture(scope="module")
+def real_node(
+    cluster: Cluster, node_programs: programs.Programs, request: pytest.FixtureRequest
+) -> Iterator[Node]:
+    """Run a real node for the tests of one module."""
+    with Node(cluster, node_programs) as node:
+        request.config.stash[_NODE] = node
+        yield node
+        del request.config.stash[_NODE]
 
 
 @pytest.fixture
@@ -99,11 +121,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Add the logs of the components during the test to a failure."""
     report = yield
     cluster = item.config.stash.get(_CLUSTER, None)
+    node = item.config.stash.get(_NODE, None)
+    components = [*(cluster.components if cluster else ()), *(node.components if node else ())]
     if report.when == "setup" and cluster:
-        item.stash[_LOG_SIZES] = {each.name: each.log_size for each in cluster.components}
+        item.stash[_LOG_SIZES] = {each.name: each.log_size for each in components}
     if report.failed and cluster and "cluster" in getattr(item, "fixturenames", ()):
         sizes = item.stash.get(_LOG_SIZES, {})
-        for component in cluster.components:
+        for component in components:
             if tail := component.tail(start=sizes.get(component.name, 0)):
                 report.sections.append((f"log of {component.name}", tail))
     return report

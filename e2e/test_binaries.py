@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import Unavailable, binaries, build, download
+from e2e.node import programs
 
 _MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
@@ -151,3 +152,13 @@ def test_without_a_control_plane_the_summary_reports_the_skipped_tests(tmp_path:
     assert "NO CONTROL PLANE" in done.stdout
     assert "tests that need it were SKIPPED and prove nothing: can't store Kubernetes in" in done.stdout
     assert "1 skipped" in done.stdout
+
+
+def test_the_reason_for_no_real_node_says_what_the_machine_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unavailable) as reason:
+        programs.find(lambda line: None)
+    assert "needs root, needs unshare of util-linux, needs nsenter of util-linux" in str(reason.value)

@@ -205,7 +205,7 @@ def test_claims_of_each_policy_get_the_requested_gpus(workspace: Workspace) -> N
     workspace.claim("spread", 2, policy="spread")
     workspace.pod("spread", "spread")
     assert workspace.running("spread") == ["node-a:0,2"]
-    assert workspace.nodes.environment(workspace.namespace, "spread")["CUDA_VISIBLE_DEVICES"] == "0,2"
+    assert workspace.nodes.environment(workspace.namespace, "spread")["CUDA_VISIBLE_DEVICES"] == "GPU-0,GPU-2"
     workspace.delete("spread")
     workspace.cluster.wait_for("free GPUs", lambda: not workspace.leases())
     workspace.claim("contiguous", 2)

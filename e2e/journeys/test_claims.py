@@ -23,7 +23,7 @@ def test_claims_of_each_policy_are_bound_and_containers_get_their_gpus(
         assert visible == users.visible_devices(name, "fetch"), "init containers get the same GPUs"
         observations.add(f"pod {name} with the claim {claim}", f"{allocated}, CUDA_VISIBLE_DEVICES={visible}")
         if claim != "slice":
-            assert visible == allocated.partition(":")[2]
+            assert visible == users.uuids(allocated)
         return allocated
 
     users.claim("contiguous", 3, spec=on("node-a"))

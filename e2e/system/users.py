@@ -94,6 +94,13 @@ class Users:
         """Return CUDA_VISIBLE_DEVICES of a container when it started."""
         return self.nodes.environment(self.namespace, name, container)["CUDA_VISIBLE_DEVICES"]
 
+    def uuids(self, allocated: str) -> str:
+        """Return the UUIDs of GPUs such as `node-a:0,1`, as their node reports them."""
+        node, _, ids = allocated.partition(":")
+        status = self.cluster.api.get(f"/apis/gpu.scheduling/v1/gpunodestatuses/{node}")["status"]
+        uuids = {str(device["id"]): device["uuid"] for device in status["devices"]}
+        return ",".join(uuids[each] for each in ids.split(","))
+
     def status(self, claim: str) -> Json:
         """Return the status of a claim."""
         found: Json = self.cluster.api.get(f"{self._claims}/{claim}").get("status", {})

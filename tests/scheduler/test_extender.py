@@ -19,7 +19,7 @@ async def test_a_pod_gets_its_gpus_with_lease_annotations_and_status(stage: Stag
     bound = await stage.read(pod)
     assert bound.spec.node_name == "a"
     assert bound.metadata.annotations["gpu.scheduling/allocated"] == "a:0,1"
-    assert bound.metadata.annotations["gpu.scheduling/visible-devices"] == "0,1"
+    assert bound.metadata.annotations["gpu.scheduling/visible-devices"] == "GPU-0,GPU-1"
     leases = await stage.leases()
     assert {name: lease.spec.holder_identity for name, lease in leases.items()} == {
         "gpu-a-0": pod.metadata.uid,
@@ -185,6 +185,16 @@ async def test_shared_pods_fill_a_gpu_and_no_more(stage: Stage) -> None:
     assert await stage.schedule(pods[2]) == "a"
 
 
+async def test_gpus_without_an_nvidia_uuid_are_visible_by_id(stage: Stage) -> None:
+    uuids = ("GPU-0", "", "9cff74a1-0000-1000-80a4-d21e5ec1a3f7", "unknown-3")
+    await stage.node("a", devices=[device(at, uuid=uuid) for at, uuid in enumerate(uuids)])
+    await stage.claim("two", 2)
+    pods = [await stage.pod(f"p{at}", "two") for at in range(2)]
+    assert [await stage.schedule(pod) for pod in pods] == ["a", "a"]
+    seen = [(await stage.read(pod)).metadata.annotations for pod in pods]
+    assert [notes["gpu.scheduling/visible-devices"] for notes in seen] == ["0,1", "2,3"]
+
+
 async def test_mig_instances_are_allocated_by_uuid(stage: Stage) -> None:
     instances = [{"id": at, "profile": "1g.10gb", "uuid": f"MIG-{at}"} for at in range(2)]
     await stage.node("a", devices=[device(0, migInstances=instances)])
@@ -221,7 +231,7 @@ async def test_selector_prefer_ids_and_topology_are_respected(stage: Stage) -> N
     await stage.claim("three", policy="preferIds", preferIds=[3])
     pod = await stage.pod("q", "three")
     assert await stage.schedule(pod, "a") == "a"
-    assert (await stage.read(pod)).metadata.annotations["gpu.scheduling/visible-devices"] == "3"
+    assert (await stage.read(pod)).metadata.annotations["gpu.scheduling/visible-devices"] == "GPU-3"
     await stage.claim("wide", 3, spec={"topology": {"mode": "Required"}})
     refused = await stage.filter(await stage.pod("r", "wide"))
     assert refused["FailedNodes"]["b"] == "node(s) had fewer than 3 free GPUs"

@@ -15,7 +15,9 @@ from kubelite.patch.json_patch import json_patch
 REFERENCE = {
     "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.annotations['gpu.scheduling/visible-devices']"}
 }
-NAMES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+NAMES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+OURS = {**dict.fromkeys(NAMES, REFERENCE), **ORDER}
 TRUSTED = "system:serviceaccount:gpufleet:scheduler"
 
 
@@ -30,8 +32,8 @@ async def test_every_container_gets_a_reference_to_the_annotation_of_the_binding
     await cluster.claim()
     async with cluster.webhook():
         made = await cluster.send("POST", PODS, pod())
-        assert variables(made) == [dict.fromkeys(NAMES, REFERENCE)] * 2
-        assert variables(made, "initContainers") == [dict.fromkeys(NAMES, REFERENCE)]
+        assert variables(made) == [OURS] * 2
+        assert variables(made, "initContainers") == [OURS]
         assert cluster.warnings == []
 
 
@@ -50,11 +52,43 @@ async def test_a_users_own_value_is_replaced_with_a_warning(cluster: Cluster) ->
     ]
     async with cluster.webhook():
         made = await cluster.send("POST", PODS, pod(containers=[{"name": "main", "image": "i", "env": env}]))
-        assert variables(made) == [{**dict.fromkeys(NAMES, REFERENCE), "A": "1"}]
+        assert variables(made) == [{**OURS, "A": "1"}]
         assert cluster.warnings == [
             "CUDA_VISIBLE_DEVICES of container main was replaced: the claim decides which GPUs it sees",
             "ROCR_VISIBLE_DEVICES of container main was removed: it would renumber the GPUs of the claim",
         ]
+
+
+async def test_an_image_or_a_user_can_not_choose_the_devices_of_the_container_runtime(
+    cluster: Cluster,
+) -> None:
+    await cluster.claim()
+    env = [
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+        {"name": "CUDA_DEVICE_ORDER", "value": "FASTEST_FIRST"},
+    ]
+    async with cluster.webhook():
+        made = await cluster.send("POST", PODS, pod(containers=[{"name": "main", "image": "i", "env": env}]))
+        assert variables(made) == [OURS]
+        assert cluster.warnings == [
+            "NVIDIA_VISIBLE_DEVICES of container main was replaced: the claim decides which GPUs it sees",
+            "CUDA_DEVICE_ORDER of container main was replaced: the claim decides which GPUs it sees",
+        ]
+
+
+async def test_a_pod_gets_the_runtime_class_of_the_settings_unless_it_names_one(cluster: Cluster) -> None:
+    await cluster.claim()
+    async with cluster.webhook(rules=PodRules(runtime_class="nvidia")):
+        made = await cluster.send("POST", PODS, pod())
+        assert made["spec"]["runtimeClassName"] == "nvidia"
+        assert cluster.warnings == []
+        own = await cluster.send("POST", PODS, pod("own", runtimeClassName="kata"))
+        assert own["spec"]["runtimeClassName"] == "kata"
+        assert cluster.warnings == [
+            "the pod keeps its runtime class kata: it gets its GPUs only if that runtime delivers them as nvidia does"
+        ]
+        plain = await cluster.send("POST", PODS, pod("plain", claim=None))
+        assert "runtimeClassName" not in plain["spec"]
 
 
 async def test_forged_annotations_do_not_survive(cluster: Cluster) -> None:
@@ -94,14 +128,31 @@ async def test_members_of_a_gang_are_gated_and_get_the_claims_scheduler(cluster:
         made = await cluster.send("POST", PODS, pod(schedulingGates=[{"name": "mine"}]))
         assert made["spec"]["schedulingGates"] == [{"name": "mine"}, {"name": GANG_GATE}]
         assert made["spec"]["schedulerName"] == "gpu-scheduler"
-        other = await cluster.send("POST", PODS, pod("other", schedulerName="own"))
-        assert other["spec"]["schedulerName"] == "own"
+
+
+async def test_any_pod_that_names_a_claim_is_scheduled_by_gpufleet_unless_it_names_a_scheduler(
+    cluster: Cluster,
+) -> None:
+    await cluster.claim()
+    async with cluster.webhook(rules=PodRules(scheduler_name="gpus")):
+        made = await cluster.send("POST", PODS, pod(schedulerName="default-scheduler"))
+        assert made["spec"]["schedulerName"] == "gpus"
+        assert cluster.warnings == []
+        later = await cluster.send("POST", PODS, pod("later", claim="missing"))
+        assert later["spec"]["schedulerName"] == "gpus", "the claim may come later"
+        own = await cluster.send("POST", PODS, pod("own", schedulerName="volcano"))
+        assert own["spec"]["schedulerName"] == "volcano"
+        assert cluster.warnings == [
+            "the pod keeps its scheduler volcano: it gets no GPU unless gpus schedules it; remove schedulerName"
+        ]
+        plain = await cluster.send("POST", PODS, pod("plain", claim=None))
+        assert plain["spec"].get("schedulerName") in (None, "default-scheduler")
 
 
 async def test_a_missing_claim_is_a_warning(cluster: Cluster) -> None:
     async with cluster.webhook():
         made = await cluster.send("POST", PODS, pod(claim="later"))
-        assert variables(made)[0] == dict.fromkeys(NAMES, REFERENCE)
+        assert variables(made)[0] == OURS
         assert cluster.warnings == [
             "there is no GpuClaim later in this namespace yet: the pod waits until there is one"
         ]
@@ -117,7 +168,7 @@ async def test_a_pod_must_not_take_gpus_in_two_ways(cluster: Cluster) -> None:
         assert refused["refused"] == 422
         assert "also requests nvidia.com/gpu: it would hold GPUs twice" in refused["message"]
     async with cluster.webhook(rules=PodRules(refuse_device_requests=False)):
-        assert variables(await cluster.send("POST", PODS, greedy)) == [dict.fromkeys(NAMES, REFERENCE)]
+        assert variables(await cluster.send("POST", PODS, greedy)) == [OURS]
         assert "it would hold GPUs twice" in cluster.warnings[0]
 
 
@@ -150,11 +201,11 @@ BOUND = pod(annotations={ALLOCATED: "node-a:0,1"}, nodeName="node-a")
 def test_a_pod_that_a_scheduler_has_bound_gets_the_literal_value() -> None:
     rules = PodRules(schedulers={TRUSTED})
     found = after(BOUND, admit_create(review(BOUND, TRUSTED), None, rules))
-    assert variables(found) == [dict.fromkeys(NAMES, "0,1")] * 2
+    assert variables(found) == [{**dict.fromkeys(NAMES, "0,1"), **ORDER}] * 2
     assert found["metadata"]["annotations"][ALLOCATED] == "node-a:0,1"
     forged = after(BOUND, admit_create(review(BOUND, "ann"), None, rules))
     assert ALLOCATED not in forged["metadata"]["annotations"]
-    assert variables(forged)[0] == dict.fromkeys(NAMES, REFERENCE)
+    assert variables(forged)[0] == OURS
     elsewhere = pod(annotations={ALLOCATED: "node-b:0,1"}, nodeName="node-a")
     assert (
         ALLOCATED
@@ -169,7 +220,7 @@ def test_a_container_for_debugging_sees_the_gpus_of_its_pod() -> None:
     new = pod(ephemeralContainers=[{"name": "first", "image": "i"}, {"name": "second", "image": "i"}])
     request = review(new, operation="UPDATE", sub_resource="ephemeralcontainers", old_object=old)
     found = after(new, admit_update(request, PodRules()))
-    assert variables(found, "ephemeralContainers") == [{}, dict.fromkeys(NAMES, REFERENCE)]
+    assert variables(found, "ephemeralContainers") == [{}, OURS]
 
 
 def test_a_second_call_changes_nothing_more() -> None:

@@ -7,7 +7,8 @@ ALLOCATED = "gpu.scheduling/allocated"
 """On a pod, set by the scheduler with the Binding: node and GPU ids (see `allocation`)."""
 
 VISIBLE = "gpu.scheduling/visible-devices"
-"""On a pod, set with the Binding: GPU ids or MIG UUIDs, read by CUDA_VISIBLE_DEVICES through the downward API."""
+"""On a pod, set with the Binding: UUIDs of its GPUs or MIG instances, or else GPU ids. NVIDIA_VISIBLE_DEVICES,
+CUDA_VISIBLE_DEVICES and their counterparts of AMD read it through the downward API."""
 
 NUDGE = "gpu.scheduling/nudge"
 """On a pending pod: changed to make kube-scheduler retry the pod and to invalidate Bindings in flight."""

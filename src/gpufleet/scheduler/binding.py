@@ -171,13 +171,23 @@ class Binder:
         return verdict
 
     def _annotations(self, fits: Fits) -> dict[str, str]:
-        uuids = [self._uuid(fits.node, gpu, each) for gpu, each in fits.instances]
+        instances = [self._instance_uuid(fits.node, gpu, each) for gpu, each in fits.instances]
         return {
             ALLOCATED: format_allocation(fits.node, fits.gpus),
-            VISIBLE: ",".join(uuids or map(str, fits.gpus)),
+            VISIBLE: ",".join(instances or self._visible(fits)),
         }
 
-    def _uuid(self, node: str, gpu: int, instance: str) -> str:
+    def _visible(self, fits: Fits) -> list[str]:
+        """Return the names of the GPUs for CUDA and the container runtime.
+
+        They are the UUIDs of NVIDIA's GPUs: ids change inside a container that has only some of the GPUs. HIP is
+        documented to take ids only.
+        """
+        devices = [self._ledger.device(fits.node, gpu) for gpu in fits.gpus]
+        uuids = [device.uuid for device in devices if device and device.uuid.startswith("GPU-")]
+        return uuids if len(uuids) == len(fits.gpus) else [str(gpu) for gpu in fits.gpus]
+
+    def _instance_uuid(self, node: str, gpu: int, instance: str) -> str:
         device = self._ledger.device(node, gpu)
         instances = device.mig_instances if device else ()
         return next((each.uuid for each in instances if str(each.id) == instance), "") or f"{gpu}:{instance}"

@@ -4,6 +4,9 @@ The GPUs of a pod are known when it is bound, but its environment is fixed at cr
 gets its variables as a reference to an annotation that the binding brings. Before that, and on pods that
 our scheduler never binds, the reference is empty and CUDA sees no GPU.
 
+The vendor's container runtime reads NVIDIA_VISIBLE_DEVICES (AMD_VISIBLE_DEVICES) and gives the container these
+devices and no others; CUDA and HIP read their own variables. docs/delivery.md tells which cluster needs what.
+
 A user who could write that annotation could take the GPUs of other pods. It is therefore removed from new
 pods and protected on existing ones; bindings do not pass through this webhook. Only users that the settings
 list as schedulers may write it outside of a binding. The claim of a pod that has GPUs is protected too: the
@@ -26,6 +29,9 @@ from gpufleet.webhook.wire import AdmissionRequest, AdmissionResponse, Json
 
 RENUMBERING_VARIABLE = "ROCR_VISIBLE_DEVICES"
 """Hides and renumbers GPUs before HIP counts them, so its ids and those of HIP_VISIBLE_DEVICES would both apply."""
+
+_DEVICE_ORDER = {"name": "CUDA_DEVICE_ORDER", "value": "PCI_BUS_ID"}
+"""Number GPUs as the driver and the agent do; CUDA's default is by speed."""
 
 _SCHEDULER_ANNOTATIONS = (ALLOCATED, VISIBLE)
 _PLUGIN_RESOURCES = re.compile(r"(nvidia\.com/(gpu|mig-.+)(\.shared)?|amd\.com/gpu.*|gpu\.intel\.com/.+)")
@@ -82,11 +88,19 @@ class PodRules:
     variables: Sequence[str] = WebhookSettings.variables
     schedulers: Collection[str] = ()
     refuse_device_requests: bool = True
+    runtime_class: str = ""
+    scheduler_name: str = WebhookSettings.scheduler_name
 
     @classmethod
     def from_settings(cls, settings: WebhookSettings) -> Self:
         """Return the rules that the settings describe."""
-        return cls(settings.variables, frozenset(settings.schedulers), settings.device_requests == "refuse")
+        return cls(
+            settings.variables,
+            frozenset(settings.schedulers),
+            settings.device_requests == "refuse",
+            settings.runtime_class,
+            settings.scheduler_name,
+        )
 
 
 def claim_name(request: AdmissionRequest) -> str | None:
@@ -124,8 +138,9 @@ def admit_create(request: AdmissionRequest, claim: GpuClaim | None, rules: PodRu
             return AdmissionResponse(refusal=problem)
         warnings.append(problem)
     patch += _set_variables(pod, _KINDS, rules, allocated, warnings)
+    patch += _set_runtime_class(pod, rules, warnings)
     if allocated is None:
-        patch += _for_scheduler(pod, name or "", claim, warnings)
+        patch += _for_scheduler(pod, name or "", claim, rules, warnings)
     return AdmissionResponse(patch, warnings)
 
 
@@ -171,12 +186,15 @@ def _admit_ephemeral(new: Json, old: Json, rules: PodRules) -> AdmissionResponse
     )
 
 
-def _for_scheduler(pod: Json, name: str, claim: GpuClaim | None, warnings: list[str]) -> Iterator[Json]:
+def _for_scheduler(
+    pod: Json, name: str, claim: GpuClaim | None, rules: PodRules, warnings: list[str]
+) -> Iterator[Json]:
     """Yield patches for what the scheduler needs on the pod."""
     spec = pod.get("spec") or {}
     if spec.get("nodeName"):
         warnings.append("the pod sets nodeName and bypasses the scheduler: it will see no GPU")
         return
+    yield from _set_scheduler(spec, (claim and claim.spec.scheduler_name) or rules.scheduler_name, warnings)
     if claim is None:
         warnings.append(
             f"there is no GpuClaim {name} in this namespace yet: the pod waits until there is one"
@@ -186,9 +204,32 @@ def _for_scheduler(pod: Json, name: str, claim: GpuClaim | None, warnings: list[
         gates = spec.get("schedulingGates") or []
         if not any(gate.get("name") == GANG_GATE for gate in gates):
             yield {"op": "add", "path": "/spec/schedulingGates", "value": [*gates, {"name": GANG_GATE}]}
-    scheduler = claim.spec.scheduler_name
-    if scheduler and spec.get("schedulerName") in (None, "", "default-scheduler"):
+
+
+def _set_scheduler(spec: Json, scheduler: str, warnings: list[str]) -> Iterator[Json]:
+    """Yield a patch with the scheduler of a pod that names none; the API server has filled in its default by now."""
+    own = spec.get("schedulerName")
+    if own in (None, "", "default-scheduler"):
         yield {"op": "add", "path": "/spec/schedulerName", "value": scheduler}
+    elif own != scheduler:
+        warnings.append(
+            f"the pod keeps its scheduler {own}: it gets no GPU unless {scheduler} schedules it; "
+            "remove schedulerName"
+        )
+
+
+def _set_runtime_class(pod: Json, rules: PodRules, warnings: list[str]) -> Iterator[Json]:
+    """Yield a patch that runs the pod under the runtime that delivers GPUs."""
+    own = (pod.get("spec") or {}).get("runtimeClassName")
+    if not rules.runtime_class or own == rules.runtime_class:
+        return
+    if own:
+        warnings.append(
+            f"the pod keeps its runtime class {own}: it gets its GPUs only if that runtime delivers them as "
+            f"{rules.runtime_class} does"
+        )
+        return
+    yield {"op": "add", "path": "/spec/runtimeClassName", "value": rules.runtime_class}
 
 
 def _set_variables(
@@ -207,25 +248,26 @@ def _set_variables(
             if container.get("name") in skip:
                 continue
             before = container.get("env") or []
-            ours = [_variable(name, value) for name in rules.variables]
-            env = [*ours, *_other_variables(before, rules, ours, container.get("name", ""), warnings)]
+            ours = [*(_variable(name, value) for name in rules.variables), _DEVICE_ORDER]
+            env = [*ours, *_other_variables(before, ours, container.get("name", ""), warnings)]
             if env != before:
                 patch.append({"op": "add", "path": f"/spec/{kind}/{number}/env", "value": env})
     return patch
 
 
 def _other_variables(
-    env: Sequence[Json], rules: PodRules, ours: Sequence[Json], container: str, warnings: list[str]
+    env: Sequence[Json], ours: Sequence[Json], container: str, warnings: list[str]
 ) -> Iterator[Json]:
     """Yield the user's variables, without those that select GPUs."""
+    names = {entry["name"] for entry in ours}
     for entry in env:
         name = entry.get("name")
-        if name not in rules.variables and name != RENUMBERING_VARIABLE:
+        if name not in names and name != RENUMBERING_VARIABLE:
             yield entry
         elif entry not in ours:
             warnings.append(
                 f"{name} of container {container} was replaced: the claim decides which GPUs it sees"
-                if name in rules.variables
+                if name in names
                 else f"{name} of container {container} was removed: it would renumber the GPUs of the claim"
             )
 

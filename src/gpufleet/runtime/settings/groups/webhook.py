@@ -60,9 +60,27 @@ class WebhookSettings:
         flag="--schedulers",
     )
     variables: tuple[str, ...] = setting(
-        ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
-        "Environment variables with the GPUs of a container. Use ROCR_VISIBLE_DEVICES only alone: it renumbers GPUs.",
-        choices=["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"],
+        ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+        "Environment variables with the GPUs of a container: NVIDIA_VISIBLE_DEVICES and AMD_VISIBLE_DEVICES for the "
+        "vendor's container runtime, the others for programs. Of those for programs, use ROCR_VISIBLE_DEVICES only "
+        "alone: it renumbers GPUs.",
+        choices=[
+            "NVIDIA_VISIBLE_DEVICES",
+            "CUDA_VISIBLE_DEVICES",
+            "AMD_VISIBLE_DEVICES",
+            "HIP_VISIBLE_DEVICES",
+            "ROCR_VISIBLE_DEVICES",
+        ],
+    )
+    scheduler_name: str = setting(
+        "gpu-scheduler",
+        "schedulerName of pods with a claim, if neither they nor the claim name one.",
+        flag="--scheduler-name",
+    )
+    runtime_class: str = setting(
+        "",
+        "Runtime class of pods with a claim, such as nvidia, if they name none. Empty: the nodes' default runtime.",
+        flag="--runtime-class",
     )
     device_requests: str = setting(
         "refuse",
