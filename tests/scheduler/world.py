@@ -414,13 +414,14 @@ class Process:
         self.rounds.clear()
         self.world.calls = [call for call in self.world.calls if not call.answer.cancelled()]
 
-    def reconcile_with(self, part: Literal["lease_gc", "gangs", "statuses"]) -> None:
+    def reconcile_with(self, part: Literal["lease_gc", "plan", "statuses"]) -> None:
         """Run one step of a component, unless one is running."""
         task = self.rounds.get(part)
         if task is None or task.done():
             if task is not None:
                 task.result()
-            self.rounds[part] = self._start(getattr(self.scheduler, part).step())
+            step = self.scheduler.plan_step if part == "plan" else getattr(self.scheduler, part).step
+            self.rounds[part] = self._start(step())
             self.world.settle()
 
     def schedule(self, pod: Pod) -> bool:

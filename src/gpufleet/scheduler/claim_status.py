@@ -1,11 +1,11 @@
 """Write claim statuses and events.
 
-A status is always computed from the current pods, leases and refusals. So the next write repairs a
+A status is always computed from the current pods, leases and decisions of the planner. So the next write repairs a
 lost one, and many pods that change one claim together cost one write.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -17,9 +17,9 @@ from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import ObjectReference, Pod
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
-from gpufleet.scheduler.filtering import complete_allocation
-from gpufleet.scheduler.pending_pods import PendingPods
+from gpufleet.scheduler.plan import NOT_TRIED, PENDING
 from gpufleet.scheduler.state import Ledger, valid_request
+from gpufleet.scheduler.state.allocations import leased_places
 from gpufleet.scheduler.state.claim_requests import invalid_reason
 from gpufleet.scheduler.state.ledger import Key
 
@@ -31,17 +31,21 @@ BATCH_WINDOW = 0.2
 _CONCURRENCY = 4
 """Few, so that binding pods has precedence over status writes when the API server is slow."""
 _MAX_EVENTS = 10_000
-_NOT_TRIED = "Pending: not tried yet"
+_ALLOCATED = "Successfully allocated"
+_NOT_TRIED = f"{PENDING}{NOT_TRIED}"
 """Not written to new claims: the scheduler tries the pod in a moment."""
 
 
 class ClaimStatuses:
     """Writes the statuses of changed claims; `run` it while leading."""
 
-    def __init__(self, api: SchedulerApi, ledger: Ledger, pending: PendingPods, timing: Timing) -> None:
+    def __init__(
+        self, api: SchedulerApi, ledger: Ledger, reason_of: Callable[[Pod], str], timing: Timing
+    ) -> None:
+        """`reason_of` returns why an unbound pod waits."""
         self._api = api
         self._ledger = ledger
-        self._pending = pending
+        self._reason_of = reason_of
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self._dirty: set[Key] = set()
         self._events: dict[
@@ -106,7 +110,7 @@ class ClaimStatuses:
         claim = self._ledger.claims.get(key)
         if claim is None:
             return None
-        status = status_of(self._ledger, self._pending, claim)
+        status = status_of(self._ledger, self._reason_of, claim)
         if _written_status(claim) == status or (
             status["message"] == _NOT_TRIED and not claim.status.allocations
         ):
@@ -121,16 +125,19 @@ class ClaimStatuses:
         return None
 
 
-def status_of(ledger: Ledger, pending: PendingPods, claim: GpuClaim) -> dict[str, Any]:
+def status_of(ledger: Ledger, reason_of: Callable[[Pod], str], claim: GpuClaim) -> dict[str, Any]:
     """Return the whole status; fields that must be absent are None."""
     meta = claim.metadata
     pods = [pod for pod in ledger.pods_of(meta.namespace, meta.name) if not pod.finished]
     entries = [entry for pod in pods if (entry := _entry(ledger, claim, pod))]
-    notes = [pending.pods[pod.metadata.uid].note for pod in pods if pod.metadata.uid in pending.pods]
-    status = compose_status(_phase(claim), len(pods), entries, notes[0] if notes else "")
+    served = {entry["podUid"] for entry in entries}
+    notes = (reason_of(pod) for pod in pods if pod.metadata.uid not in served)
+    status = compose_status(_phase(claim), len(pods), entries, next(filter(None, notes), ""))
     if not entries and (reason := invalid_reason(claim)):
         # An API server accepts such a claim only if the CRD had no rules when it was created.
         status["message"] = f"The claim is invalid, no pod can use it: {reason}"
+    elif status["message"].startswith(_ALLOCATED) and (note := _not_adjacent(claim, entries)):
+        status["message"] += f"; {note}"
     return status
 
 
@@ -140,12 +147,13 @@ def compose_status(phase: str, pods: int, entries: list[dict[str, Any]], note: s
     `phase` applies while there is no allocation.
     """
     first = entries[0] if entries else {}
+    reserved = sum(entry.get("phase") == "Reserved" for entry in entries)
     return {
         "phase": first.get("phase", phase),
         "nodeName": first.get("nodeName"),
         "gpuIds": first.get("gpuIds"),
         "allocated": format_allocation(first["nodeName"], first["gpuIds"]) if first else None,
-        "message": _message(pods, len(entries), note),
+        "message": _message(pods, len(entries) - reserved, reserved, note),
         "allocations": entries or None,
     }
 
@@ -154,15 +162,32 @@ def _phase(claim: GpuClaim) -> str:
     return "Pending" if valid_request(claim) else "Failed"
 
 
-def _message(pods: int, allocated: int, note: str) -> str:
-    pending = f"Pending: {note}" if note else _NOT_TRIED
+def _message(pods: int, allocated: int, reserved: int, note: str) -> str:
     if not pods:
         return "No running or pending pod uses the claim"
-    if not allocated:
-        return pending
-    if allocated < pods:
-        return f"Allocated for {allocated} of {pods} pods. {pending}"
-    return "Successfully allocated" if pods == 1 else f"Successfully allocated for {pods} pods"
+    if allocated == pods:
+        return _ALLOCATED if pods == 1 else f"{_ALLOCATED} for {pods} pods"
+    sentences = []
+    if allocated:
+        sentences.append(f"Allocated for {allocated} of {pods} pods")
+    if reserved:
+        some = "" if reserved == pods == 1 else f" for {reserved} of {pods} pods"
+        sentences.append(f"Reserved{some}, not bound yet")
+    if allocated + reserved < pods:
+        sentences.append(f"{PENDING}{note}" if note else _NOT_TRIED)
+    return ". ".join(sentences)
+
+
+def _not_adjacent(claim: GpuClaim, entries: Sequence[dict[str, Any]]) -> str:
+    """Return a note about GPUs that are not adjacent although the claim prefers it."""
+    devices = claim.spec.devices
+    if devices.policy != "contiguous" or devices.exclusivity != "Exclusive":
+        return ""
+    for entry in entries:
+        ids = entry["gpuIds"]
+        if ids[-1] - ids[0] >= len(ids):
+            return f"GPU ids {','.join(map(str, ids))} of {entry['nodeName']} are not adjacent"
+    return ""
 
 
 def _entry(ledger: Ledger, claim: GpuClaim, pod: Pod) -> dict[str, Any] | None:
@@ -195,10 +220,8 @@ def _reserved(ledger: Ledger, claim: GpuClaim, uid: str) -> tuple[str, list[int]
     request = valid_request(claim)
     if request is None:
         return None
-    for node, leased in ledger.leases_of(uid).items():
-        if (fits := complete_allocation(request, node, leased)) is not None:
-            return node, list(fits.gpus)
-    return None
+    found = leased_places(ledger, uid, request)
+    return (found[0].node, list(found[0].gpus)) if found else None
 
 
 def _uuids(ledger: Ledger, uid: str, node: str, gpus: list[int]) -> list[str]:

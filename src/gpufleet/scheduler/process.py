@@ -15,6 +15,7 @@ from gpufleet.kubernetes import (
     GPU_NODE_STATUSES,
     LEASES,
     NODES,
+    POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
     PODS,
     ElectionTimings,
@@ -66,6 +67,7 @@ class Replica:
         self._leases = Reflector(client, LEASES, Selection(namespace=namespace))
         self._claims = Reflector(client, GPU_CLAIMS)
         self._groups = Reflector(client, POD_GROUPS)
+        self._budgets = Reflector(client, POD_DISRUPTION_BUDGETS)
         self._pods = Reflector(client, PODS)
         self._required = (self._nodes, self._reports, self._leases, self._claims, self._pods)
         self._synced = False
@@ -77,6 +79,7 @@ class Replica:
         self._reports.subscribe(scheduler.on_reports)
         self._claims.subscribe(scheduler.on_claims)
         self._groups.subscribe(scheduler.on_groups)
+        self._budgets.subscribe(scheduler.on_budgets)
         self._pods.subscribe(scheduler.on_pods)
 
     def unready(self) -> str:
@@ -96,7 +99,7 @@ class Replica:
     async def run(self) -> None:
         """Watch the cluster, take part in the election and lead, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for reflector in (*self._required, self._groups):
+            for reflector in (*self._required, self._groups, self._budgets):
                 group.create_task(reflector.run())
             for reflector in self._required:
                 await reflector.synced()

@@ -90,12 +90,12 @@ def test_a_gpu_left_by_a_pod_without_a_lease_counts_as_freed() -> None:
         return ledger.cluster.nodes["a"].gpus[0].taken
 
     assert taken()
-    calls: list[str] = []
-    ledger.on_freed = lambda: calls.append("gpus_freed")
+    freed = ledger.freed
     ledger.put_pod(pod(2, claim="", node="a"))
-    assert calls == []
+    assert ledger.freed == freed
     ledger.drop_pod("u")
-    assert (taken(), calls) == (False, ["gpus_freed"])
+    assert not taken()
+    assert ledger.freed > freed
 
 
 def test_the_gpus_of_a_gang_are_available_to_it() -> None:
@@ -104,10 +104,10 @@ def test_the_gpus_of_a_gang_are_available_to_it() -> None:
     ledger.put_report(report())
     spec = ClaimSpec(ClaimDevices(1), gang_ref="g")
     claim = GpuClaim(metadata=ObjectMeta(name="one", namespace="ns"), spec=spec)
-    ledger.claims["ns", "one"] = claim
-    ledger.groups["ns", "g"] = PodGroup(spec=PodGroupSpec(1))
+    ledger.put_claim(claim)
+    ledger.put_group(PodGroup(ObjectMeta(name="g", namespace="ns"), PodGroupSpec(1)))
     ledger.put_pod(pod(1))
     holder = {"u": LeaseHolder("ns", "p", "one", 1000, (), "stamp")}
     ledger.put_lease(new_lease("default", "a", 0, holder, "", datetime.now(UTC)))
     why = explain(ledger, "ns", "one")
-    assert "GPUs 0 of a are free" in why.sentence
+    assert "gang g fits" in why.sentence

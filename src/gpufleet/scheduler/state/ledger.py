@@ -2,12 +2,17 @@
 
 Leases are authoritative. Holds are choices of this process that have no lease yet. A pod's
 allocation in the inventory is the union of both and is recomputed whenever one of them changes.
+Reservations keep GPUs, free or still in use, from units that are behind in the queue; in the
+inventory they are allocations beyond a GPU's capacity, so a GPU that becomes free stays taken.
 Objects may arrive twice, late or out of order. A state older than the known one is ignored, so a
 lagging watch does not undo the result of our own write.
 """
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
@@ -19,10 +24,16 @@ from gpufleet.placement.allocation import Allocation
 from gpufleet.placement.inventory import Inventory
 from gpufleet.placement.request import WHOLE
 from gpufleet.placement.verdict import Fits
+from gpufleet.scheduler.state.disruption_budgets import DisruptionBudgets
+from gpufleet.scheduler.state.eligible_nodes import EligibleNodes
+from gpufleet.scheduler.state.gang_identity import Gang, GangRequirements, gang_of, group_label, requirements
+from gpufleet.scheduler.state.node_resources import NodeResources
 from gpufleet.scheduler.state.nodes import candidate_node
 
 Key = tuple[str, str]
 """Namespace and name."""
+
+_Index = TypeVar("_Index")
 
 _MAX_TOMBSTONES = 65536
 """Number of deleted objects remembered: a response about one may arrive after its deletion."""
@@ -52,8 +63,9 @@ def uid_of(holder: str) -> str:
 class Ledger:
     """Nodes, leases, claims and pods, and the inventory derived from them."""
 
-    def __init__(self, cluster: Inventory | None = None) -> None:
-        self.cluster = Inventory() if cluster is None else cluster
+    def __init__(self, changed: asyncio.Event | None = None) -> None:
+        """Create an empty ledger; `changed` is set whenever GPUs may have become free."""
+        self.cluster = Inventory()
         self.nodes: dict[str, KubeNode] = {}
         self.reports: dict[str, GpuNodeStatus] = {}
         self.claims: dict[Key, GpuClaim] = {}
@@ -63,13 +75,31 @@ class Ledger:
         self.holds: dict[str, Hold] = {}
         self.foreign: set[str] = set()
         """Names of the leases made by hand or by another program."""
-        self.on_freed: Callable[[], None] = lambda: None
-        """Called when GPUs that a pod had, or that were held for it, become free."""
+        self.reservations: dict[str, tuple[Fits, ...]] = {}
+        """GPUs kept for a unit of the queue, by a name of the unit."""
+        self.freed = 0
+        """Grows whenever GPUs, or other resources of a node, may have become free."""
+        self.allocations = 0
+        """Grows whenever a pod gets or loses GPUs."""
+        self.resources = NodeResources(self.nodes, self._pods_on)
+        self.eligible = EligibleNodes(self.nodes)
+        self.budgets = DisruptionBudgets()
+        self._changed = changed
         self._deleted_leases: dict[str, str] = {}
         self._deleted_pods: dict[str, str] = {}
         self._leased: dict[str, dict[str, dict[int, LeaseHolder]]] = {}
         self._by_claim: dict[Key, set[str]] = {}
         self._used_on: dict[str, set[str]] = {}
+        self._bound_to: dict[str, set[str]] = {}
+        self._gpus_on: dict[str, set[str]] = {}
+        self._claims_of_gang: dict[Key, set[str]] = {}
+        self._by_group: dict[Key, set[str]] = {}
+
+    def note_freed(self) -> None:
+        """Record that waiting pods may fit now."""
+        self.freed += 1
+        if self._changed is not None:
+            self._changed.set()
 
     # -- nodes -----------------------------------------------------------------------------
 
@@ -78,11 +108,20 @@ class Ledger:
         name = node.metadata.name
         before = self.nodes.get(name)
         self.nodes[name] = node
-        return self._sync_node(name) or before is None or before.spec != node.spec
+        changed = self._sync_node(name) or before is None or before.spec != node.spec
+        if before is None or before.status.allocatable != node.status.allocatable:
+            self.resources.changed(name)
+            changed = True
+        if changed:
+            self.eligible.changed()
+            self.note_freed()
+        return changed
 
     def drop_node(self, name: str) -> None:
         """Remove a node; the leases of its GPUs stay."""
         self.nodes.pop(name, None)
+        self.resources.changed(name)
+        self.eligible.changed()
         self._sync_node(name)
 
     def put_report(self, report: GpuNodeStatus) -> bool:
@@ -93,7 +132,10 @@ class Ledger:
         for device in report.status.devices:
             for uid in device.in_use_by:
                 self._used_on.setdefault(uid, set()).add(name)
-        return self._sync_node(name)
+        changed = self._sync_node(name)
+        if changed:
+            self.note_freed()
+        return changed
 
     def drop_report(self, name: str) -> None:
         """Remove the report of a node."""
@@ -195,11 +237,16 @@ class Ledger:
         known = self.pods.get(uid)
         if uid in self._deleted_pods or (known is not None and _is_stale(pod, known)):
             return
-        self._remove_from_claim(known)
+        self._remove_from_indexes(known)
         self.pods[uid] = pod
         if pod.metadata.annotations.get(CLAIM):
             self._by_claim.setdefault(_claim_key(pod), set()).add(uid)
-        if known is None or known.finished != pod.finished:
+            if name := group_label(pod):
+                self._by_group.setdefault((pod.metadata.namespace, name), set()).add(uid)
+        if pod.spec.node_name and not pod.finished:
+            self._bound_to.setdefault(pod.spec.node_name, set()).add(uid)
+        if known is None or known.finished != pod.finished or known.spec.node_name != pod.spec.node_name:
+            self._resources_changed(known, pod)
             self._sync_nodes_of(uid)
 
     def drop_pod(self, uid: str) -> None:
@@ -207,8 +254,30 @@ class Ledger:
         _remember_deleted(self._deleted_pods, uid, uid)
         pod = self.pods.pop(uid, None)
         if pod is not None:
-            self._remove_from_claim(pod)
+            self._remove_from_indexes(pod)
+            self._resources_changed(pod, None)
             self._sync_nodes_of(uid)
+
+    def put_claim(self, claim: GpuClaim) -> None:
+        """Store a claim."""
+        key = (claim.metadata.namespace, claim.metadata.name)
+        self._remove_from_gang(key)
+        self.claims[key] = claim
+        if claim.spec.gang_ref:
+            self._claims_of_gang.setdefault((key[0], claim.spec.gang_ref), set()).add(key[1])
+
+    def drop_claim(self, key: Key) -> None:
+        """Remove a claim."""
+        self._remove_from_gang(key)
+        self.claims.pop(key, None)
+
+    def put_group(self, group: PodGroup) -> None:
+        """Store a PodGroup."""
+        self.groups[group.metadata.namespace, group.metadata.name] = group
+
+    def drop_group(self, key: Key) -> None:
+        """Remove a PodGroup."""
+        self.groups.pop(key, None)
 
     def claim_of(self, pod: Pod) -> GpuClaim | None:
         """Return the claim that the pod uses, if it exists."""
@@ -219,22 +288,82 @@ class Ledger:
         pods = [self.pods[uid] for uid in self._by_claim.get((namespace, claim), ())]
         return sorted(pods, key=_age)
 
-    def gang_members(self, namespace: str, gang: str) -> list[Pod]:
-        """Return the running and pending pods whose claims name the gang, oldest first."""
-        pods = [
+    def gang_of(self, pod: Pod) -> Gang | None:
+        """Return the gang of a pod, if any."""
+        return gang_of(pod, self.claim_of(pod), self.groups)
+
+    def gangs_named(self, key: Key) -> set[Gang]:
+        """Return the gangs whose members name them so."""
+        return {gang for pod in self._pods_naming(key) if (gang := self.gang_of(pod)) is not None}
+
+    def gang_pods(self, gang: Gang) -> list[Pod]:
+        """Return all known pods of the gang, finished and terminating ones too, oldest first."""
+        pods = [pod for pod in self._pods_naming((gang.namespace, gang.name)) if self.gang_of(pod) == gang]
+        return sorted(pods, key=_age)
+
+    def gang_members(self, gang: Gang) -> list[Pod]:
+        """Return the running and pending pods of the gang, oldest first."""
+        return [
             pod
-            for (space, name), claim in self.claims.items()
-            if space == namespace and claim.spec.gang_ref == gang
-            for pod in self.pods_of(space, name)
+            for pod in self.gang_pods(gang)
             if not pod.finished and pod.metadata.deletion_timestamp is None
         ]
-        return sorted(pods, key=_age)
+
+    def gang_requirements(self, gang: Gang) -> GangRequirements | None:
+        """Return the size of a gang; None if nothing defines it."""
+        pods = self.gang_pods(gang)
+        claims = {id(claim): claim for pod in pods if (claim := self.claim_of(pod)) is not None}
+        group = None if gang.scope else self.groups.get((gang.namespace, gang.name))
+        return requirements(group, pods, claims.values())
+
+    def _pods_naming(self, key: Key) -> list[Pod]:
+        uids = set(self._by_group.get(key, ()))
+        for claim in self._claims_of_gang.get(key, ()):
+            uids |= self._by_claim.get((key[0], claim), set())
+        return [self.pods[uid] for uid in uids]
 
     # -- inventory -------------------------------------------------------------------------
 
     def excluding(self, uid: str) -> "_Excluded":
         """Return a context in which the inventory is as if the pod had no GPUs."""
         return _Excluded(self, uid)
+
+    def reserve(self, unit: str, places: Sequence[Fits]) -> None:
+        """Keep GPUs, free or not, for a unit; replaces its earlier reservation."""
+        if self.reservations.get(unit) == tuple(places):
+            return
+        self.unreserve(unit)
+        self.reservations[unit] = tuple(places)
+        self._apply_reservation(unit)
+
+    def unreserve(self, unit: str) -> None:
+        """Remove the reservation of a unit."""
+        if unit in self.reservations:
+            self._lift_reservation(unit)
+            del self.reservations[unit]
+            self.note_freed()
+
+    @contextmanager
+    def ignoring(self, units: Iterable[str]) -> Iterator[None]:
+        """Return a context in which these units have no reservations."""
+        units = [unit for unit in units if unit in self.reservations]
+        for unit in units:
+            self._lift_reservation(unit)
+        try:
+            yield
+        finally:
+            for unit in units:
+                self._apply_reservation(unit)
+
+    def _apply_reservation(self, unit: str) -> None:
+        for at, fits in enumerate(self.reservations[unit]):
+            self.cluster.allocate(
+                _reservation_key(unit, at), Allocation.of(_reservation_key(unit, at), fits), observed=True
+            )
+
+    def _lift_reservation(self, unit: str) -> None:
+        for at in range(len(self.reservations[unit])):
+            self.cluster.free(_reservation_key(unit, at))
 
     def device_used(self, node: str, gpu: int) -> bool:
         """Return whether the agent has reported pods on a GPU."""
@@ -264,8 +393,13 @@ class Ledger:
         self.cluster.free(key)
         if after is not None:
             self.cluster.allocate(key, after, observed=True)
+            self._gpus_on.setdefault(node, set()).add(uid)
+        else:
+            _discard(self._gpus_on, node, uid)
+        self.allocations += 1
+        self.resources.changed(node)
         if before is not None and not (after is not None and _includes(after, before)):
-            self.on_freed()
+            self.note_freed()
 
     def _allocation(self, key: str, uid: str, node: str) -> Allocation | None:
         leased = self._leased.get(uid, {}).get(node, {})
@@ -295,13 +429,36 @@ class Ledger:
         self.cluster.put_node(now)
         return True
 
-    def _remove_from_claim(self, pod: Pod | None) -> None:
-        """Remove a pod from its claim's index: users may change the annotation of a pending pod."""
-        named = self._by_claim.get(_claim_key(pod)) if pod is not None else None
-        if pod is not None and named is not None:
-            named.discard(pod.metadata.uid)
-            if not named:
-                del self._by_claim[_claim_key(pod)]
+    def _remove_from_indexes(self, pod: Pod | None) -> None:
+        """Remove a pod from all indexes: users may change labels and annotations of a pending pod."""
+        if pod is None:
+            return
+        meta = pod.metadata
+        _discard(self._by_claim, _claim_key(pod), meta.uid)
+        _discard(self._by_group, (meta.namespace, group_label(pod)), meta.uid)
+        _discard(self._bound_to, pod.spec.node_name, meta.uid)
+
+    def _remove_from_gang(self, key: Key) -> None:
+        known = self.claims.get(key)
+        if known is not None:
+            _discard(self._claims_of_gang, (key[0], known.spec.gang_ref), key[1])
+
+    def _pods_on(self, node: str) -> list[Pod]:
+        """Return the pods that are bound to a node or have GPUs there."""
+        uids = self._bound_to.get(node, set()) | self._gpus_on.get(node, set())
+        pods = (self.pods.get(uid) for uid in uids)
+        return [
+            pod for pod in pods if pod is not None and not pod.finished and pod.spec.node_name in ("", node)
+        ]
+
+    def _resources_changed(self, before: Pod | None, after: Pod | None) -> None:
+        """Recount the nodes of a pod; one that leaves its node frees CPU and memory."""
+        for pod in (before, after):
+            if pod is not None and pod.spec.node_name:
+                self.resources.changed(pod.spec.node_name)
+        left = before.spec.node_name if before is not None and not before.finished else ""
+        if left in self.cluster.nodes:
+            self.note_freed()
 
     def _forget_reported_pods(self, name: str) -> None:
         """Forget the pods in the node's last report."""
@@ -316,7 +473,7 @@ class Ledger:
     def _sync_nodes_of(self, uid: str) -> None:
         for name in self._used_on.get(uid, ()):
             if self._sync_node(name):
-                self.on_freed()
+                self.note_freed()
 
     def _used_without_lease(self, node: str, device: DeviceStatus) -> bool:
         """Return whether the agent reports a running pod on the GPU that has no lease of it."""
@@ -346,6 +503,20 @@ class _Excluded:
     def __exit__(self, *_error: object) -> None:
         for held in self._held:
             self._ledger.cluster.allocate(held.holder, held, observed=True)
+
+
+def _discard(index: dict[_Index, set[str]], key: _Index, name: str) -> None:
+    """Remove a name from one set of an index, and the set if it is empty."""
+    names = index.get(key)
+    if names is not None:
+        names.discard(name)
+        if not names:
+            del index[key]
+
+
+def _reservation_key(unit: str, at: int) -> str:
+    """Return the inventory key of one place of a reservation; no pod has an empty UID."""
+    return f"{unit}#{at}@"
 
 
 def _includes(larger: Allocation, smaller: Allocation) -> bool:

@@ -7,6 +7,7 @@ from gpufleet.kubernetes.model_labels import with_canonical_models
 from gpufleet.kubernetes.objects import Node, Pod, Taint, Toleration
 from gpufleet.model.gpu_models import canonical_model
 from gpufleet.placement.node import CandidateGpu, CandidateMigInstance, CandidateNode
+from gpufleet.placement.reasons import Reason
 from gpufleet.scheduler.state.affinity import matches_affinity
 
 
@@ -29,17 +30,26 @@ def is_ready(node: Node) -> bool:
 
 def admits(node: Node, pod: Pod) -> bool:
     """Return whether taints, cordon, readiness, node selector and required affinity allow the pod on the node."""
+    return exclusion(node, pod) is Reason.NONE
+
+
+def exclusion(node: Node, pod: Pod) -> Reason:
+    """Return why the node admits no such pod, whatever is free on it."""
     labels = node.metadata.labels
-    if node.spec.unschedulable or not is_ready(node):
-        return False
     if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
-        return False
+        return Reason.POD_LABELS
     if pod.spec.affinity is not None and not matches_affinity(node, pod.spec.affinity):
-        return False
-    return all(
+        return Reason.POD_LABELS
+    if node.spec.unschedulable:
+        return Reason.CORDONED
+    if not is_ready(node):
+        return Reason.NOT_READY
+    if all(
         taint.effect == "PreferNoSchedule" or any(_tolerates(each, taint) for each in pod.spec.tolerations)
         for taint in node.spec.taints
-    )
+    ):
+        return Reason.NONE
+    return Reason.TAINTED
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

@@ -14,7 +14,7 @@ class SchedulerSettings:
         8889, "Port of the extender; 0 picks a free one.", flag="--port", minimum=0, maximum=65535
     )
     name: str = setting(
-        "gpu-scheduler", "schedulerName of the pods that the stand-alone mode binds.", flag="--scheduler-name"
+        "gpu-scheduler", "schedulerName of the pods that get GPUs by claims.", flag="--scheduler-name"
     )
     standalone: bool = setting(False, "Bind pods without a kube-scheduler.", flag="--standalone")
     hold: float = setting(
@@ -29,6 +29,17 @@ class SchedulerSettings:
     )
     burst: int = setting(2000, "Requests that may exceed the rate in a burst.", minimum=1)
     preempt: bool = setting(True, "Evict pods of lower priority for GPUs where kube-scheduler can't.")
+    reservations: int = setting(
+        4,
+        "Units at the head of the queue for which GPUs are kept until all of them are free; 0 keeps none.",
+        minimum=0,
+    )
+    gang_grace: float = setting(
+        300.0,
+        "How long a gang may run with fewer members than it needs before it is ended as a whole.",
+        unit="s",
+        minimum=0,
+    )
     max_body_bytes: int = setting(
         64 * 1024 * 1024, "Largest request accepted from kube-scheduler.", unit="bytes", minimum=1024
     )

@@ -1,0 +1,131 @@
+"""Place the members of a gang together, or say why they don't fit.
+
+A gang starts with its minimum of members; if more exist and fit, they start with it. Every member is
+placed only on nodes that admit it and have the CPU, memory and other resources that it requests.
+Members behind scheduling gates of others are not placed.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from gpufleet.kubernetes.annotations import GANG_SIZE
+from gpufleet.kubernetes.objects import Pod
+from gpufleet.placement import GangFits, GangRefused, Inventory, Request, place_gang
+from gpufleet.scheduler.queue import foreign_gates
+from gpufleet.scheduler.state import Ledger
+from gpufleet.scheduler.state.allocations import has_started
+from gpufleet.scheduler.state.gang_identity import Gang
+from gpufleet.scheduler.state.ledger import holder_key
+from gpufleet.scheduler.state.node_resources import Room
+
+
+@dataclass(frozen=True)
+class Members:
+    """The members of a gang: those that have started and those to place, of which `least` must start."""
+
+    started: tuple[Pod, ...] = ()
+    waiting: tuple[Pod, ...] = ()
+    least: int = 0
+    timeout: float = 0.0
+    problem: str = ""
+    """Why the gang can't be placed at all."""
+
+    @property
+    def runs(self) -> bool:
+        """Return whether enough members have started, so that others follow one by one."""
+        return not self.problem and self.least <= 0
+
+
+def members_of(ledger: Ledger, gang: Gang, schedulers: Collection[str]) -> Members:
+    """Return the members to place; `schedulers` are the names of the schedulers that ask here."""
+    needs, members = ledger.gang_requirements(gang), ledger.gang_members(gang)
+    started = tuple(pod for pod in members if has_started(ledger, pod))
+    rest = tuple(pod for pod in members if pod not in started)
+    if needs is None:
+        problem = f"gang {gang.name}: no PodGroup exists and no claim has the annotation {GANG_SIZE}"
+        return Members(started, rest, problem=problem)
+    least = needs.min_members - len(started)
+    if len(members) < needs.min_members:
+        problem = f"gang {gang.name}: {len(members)} of {needs.min_members} members exist"
+        return Members(started, rest, least, problem=problem)
+    foreign = next((pod for pod in rest if pod.spec.scheduler_name not in schedulers), None)
+    if foreign is not None and least > 0:
+        problem = f"gang {gang.name}: {other_scheduler(foreign)}"
+        return Members(started, rest, least, problem=problem)
+    free = tuple(pod for pod in rest if not foreign_gates(pod))
+    if len(free) < least:
+        gates = sorted({gate for pod in rest for gate in foreign_gates(pod)})
+        problem = (
+            f"gang {gang.name}: {len(rest) - len(free)} of {len(members)} members wait for "
+            f"scheduling gate {', '.join(gates)}"
+        )
+        return Members(started, rest, least, problem=problem)
+    most = None if needs.max_members is None else max(needs.max_members - len(started), 0)
+    return Members(started, free[:most], least, needs.timeout)
+
+
+def other_scheduler(pod: Pod) -> str:
+    """Return the sentence about a pod that names a claim but another scheduler."""
+    return (
+        f"pod {pod.metadata.name} has schedulerName {pod.spec.scheduler_name or 'default-scheduler'}, "
+        "which does not allocate the GPUs of claims"
+    )
+
+
+def place_members(
+    ledger: Ledger,
+    pods: Sequence[Pod],
+    requests: Sequence[Request],
+    nodes: Sequence[frozenset[str]],
+) -> GangFits | GangRefused:
+    """Place these members together on nodes with room for them; nothing is allocated."""
+    room = Room(ledger.resources, own_places(ledger, pods))
+    open_nodes: dict[object, frozenset[str]] = {}
+    eligible = []
+    for pod, admitted in zip(pods, nodes, strict=True):
+        key = (admitted, tuple(sorted(room.request(pod).items())))
+        if key not in open_nodes:
+            open_nodes[key] = frozenset(node for node in admitted if not room.shortage(node, pod))
+        eligible.append(open_nodes[key])
+    return place_gang(
+        without_holds(ledger, pods), requests, eligible_nodes=eligible, room=_MemberRoom(room, pods)
+    )
+
+
+def without_holds(ledger: Ledger, pods: Sequence[Pod]) -> Inventory:
+    """Return a copy of the inventory without what these pods have or what is held for them."""
+    trial = ledger.cluster.copy()
+    for node, pod in own_places(ledger, pods):
+        trial.free(holder_key(pod.metadata.uid, node))
+    return trial
+
+
+def own_places(ledger: Ledger, pods: Sequence[Pod]) -> list[tuple[str, Pod]]:
+    """Return the nodes on which these unbound pods have GPUs, or on which GPUs are held for them."""
+    found = []
+    for pod in pods:
+        nodes = set(ledger.leases_of(pod.metadata.uid))
+        if (hold := ledger.holds.get(pod.metadata.uid)) is not None:
+            nodes.add(hold.fits.node)
+        found += [(node, pod) for node in nodes]
+    return found
+
+
+class _MemberRoom:
+    """The free resources of nodes, for members by their number."""
+
+    def __init__(self, room: Room, pods: Sequence[Pod]) -> None:
+        self._room = room
+        self._pods = pods
+
+    def has(self, node: str, member: int) -> bool:
+        """Return whether the node has room for the member."""
+        return not self._room.shortage(node, self._pods[member])
+
+    def take(self, node: str, member: int) -> None:
+        """Count the member as placed on the node."""
+        self._room.take(node, self._pods[member])
+
+    def copy(self) -> "_MemberRoom":
+        """Return an independent copy."""
+        return _MemberRoom(self._room.copy(), self._pods)
