@@ -349,12 +349,16 @@ class Schedulers(RuleBasedStateMachine):
         assert there == needed
 
     def no_pending_pod_fits(self) -> None:
-        ledger = self.fresh_ledger()
-        for pod in self.unbound():
+        """A pod may wait although it fits only if GPUs are reserved for a unit ahead of it."""
+        ledger, unit_ahead = self.fresh_ledger(), False
+        for pod in sorted(self.unbound(), key=queue_order):
             claim = pod.metadata.annotations[CLAIM]
             if claim in CLAIMS:
                 verdict = ledger.cluster.place(request_of(self.claim(claim)))
-                assert isinstance(verdict, Refused), f"{pod.metadata.name} would fit"
+                assert unit_ahead or isinstance(verdict, Refused), f"{pod.metadata.name} would fit"
+                unit_ahead = True
+            elif len(self.members(claim.removeprefix("of-"))) >= GANG:
+                unit_ahead = True
 
     def gangs_run_as_a_whole_or_not_at_all(self) -> None:
         for gang in set(GANGS) - self.broken_gangs:
@@ -444,6 +448,11 @@ class Schedulers(RuleBasedStateMachine):
         for pod in self.world.all("pods"):
             ledger.put_pod(pod)
         return ledger
+
+
+def queue_order(pod: Pod) -> tuple[int, str]:
+    """Return the sort key of the scheduler's queue."""
+    return -(pod.spec.priority or 0), str(pod.metadata.creation_timestamp)
 
 
 def allocation(pod: Pod) -> AllocatedGpus:

@@ -9,8 +9,7 @@ to be planned. A unit that does not fit preempts others, or gets a reservation (
 waits. The verbs of kube-scheduler, the stand-alone loop, claim statuses and events read the decision.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from time import perf_counter
+from collections.abc import Collection, Generator, Iterable, Sequence
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.kubernetes import Timing
@@ -63,7 +62,6 @@ class Planner:
         *,
         scheduler_name: str,
         hold_s: float,
-        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._ledger = ledger
         self._queue = queue
@@ -72,7 +70,6 @@ class Planner:
         self._gang_plans = gang_plans
         self._timing = timing
         self._hold_s = hold_s
-        self._clock = clock
         self.schedulers = {"", scheduler_name}
         """The names of the schedulers that ask here."""
         self.decided: list[Decided] = []
@@ -88,7 +85,7 @@ class Planner:
     def plan_pod(self, pod: Pod, candidates: Sequence[str]) -> Decision:
         """Decide for a pod that is scheduled alone, among the nodes that its scheduler offers."""
         self.schedulers.add(pod.spec.scheduler_name)
-        self._deadline = self._clock() + CATCH_UP_S
+        self._deadline = self._timing.monotonic() + CATCH_UP_S
         uid, offered = pod.metadata.uid, frozenset(candidates)
         entry = self._queue.put_pod(pod)
         request = self._request(pod)
@@ -138,7 +135,7 @@ class Planner:
 
     def advance(self, seconds: float) -> bool:
         """Plan units that are due, in order, for so long; return whether none is left."""
-        self._deadline = self._clock() + seconds
+        self._deadline = self._timing.monotonic() + seconds
         for entry in list(self._queue):
             if entry.order >= self._cursor and self._plan_if_due(entry):
                 self._cursor = max(self._cursor, entry.order)
@@ -155,7 +152,7 @@ class Planner:
         return not self._due_ahead(entry)
 
     def _out_of_time(self) -> bool:
-        return self._clock() > self._deadline
+        return self._timing.monotonic() > self._deadline
 
     def _due_ahead(self, entry: Entry) -> bool:
         return any(map(self._queue.due, self._queue.ahead(entry)))
@@ -299,7 +296,7 @@ class Planner:
             victims = self._not_leaving(uid, hold)
             return self._wait(entry, [pod], Waiting(why, preempting=True), victims)
         self._ledger.release_hold(uid)
-        self._deadline = max(self._deadline, self._clock() + SEARCH_S)
+        self._deadline = max(self._deadline, self._timing.monotonic() + SEARCH_S)
         found = self._preemption.for_pod(pod, request, nodes, self._out_of_time)
         if found is not None:
             self._queue.unreserve(entry)

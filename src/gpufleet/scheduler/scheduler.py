@@ -7,7 +7,6 @@ The verbs are called by kube-scheduler (`extender.py`) or by the stand-alone loo
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from time import perf_counter
 from typing import Any
 
 from gpufleet.kubernetes import CacheChange, Timing
@@ -294,8 +293,8 @@ class Scheduler:
         """Plan what has changed, in slices; acquire the leases of planned gangs; nudge pods that fit."""
         self._changed.clear()
         self.gangs.drop_interrupted()
-        until = perf_counter() + PLAN_INTERVAL
-        while not self.planner.advance(SLICE) and perf_counter() < until:
+        until = self._timing.monotonic() + PLAN_INTERVAL
+        while not self.planner.advance(SLICE) and self._timing.monotonic() < until:
             self.act()
             await asyncio.sleep(0)
         self.act()
