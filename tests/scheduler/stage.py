@@ -209,9 +209,7 @@ class Stage:
 
     def note(self, gang: str) -> str:
         """Return why a gang waits, or an empty string."""
-        reasons = (
-            entry.reason for entry in self.scheduler.queue if entry.gang and entry.gang.name == gang
-        )
+        reasons = (entry.reason for entry in self.scheduler.queue if entry.gang and entry.gang.name == gang)
         return next(reasons, "")
 
     @staticmethod

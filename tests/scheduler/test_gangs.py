@@ -66,9 +66,7 @@ async def test_two_gangs_that_need_the_same_gpus_run_one_after_the_other(stage: 
         await stage.group(name, 2)
         await gang_claim(stage, name)
     pods = {name: [await stage.pod(f"{name}{at}", f"of-{name}") for at in range(2)] for name in ("g", "h")}
-    await stage.until(
-        lambda: stage.scheduler.gangs.plans and (stage.note("g") or stage.note("h"))
-    )
+    await stage.until(lambda: stage.scheduler.gangs.plans and (stage.note("g") or stage.note("h")))
     assert len(await stage.leases()) == 2, "the other gang holds nothing"
     first = next(iter(stage.scheduler.gangs.plans))[1]
     other = "h" if first == "g" else "g"

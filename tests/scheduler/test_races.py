@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 from tests.scheduler.world import Outcome, Process, World
 
-from gpufleet.scheduler.state.gang_identity import Gang
 from gpufleet.kubernetes.annotations import ALLOCATED
+from gpufleet.scheduler.state.gang_identity import Gang
 
 
 @pytest.fixture

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpufleet.placement.allocation import Allocation
 from gpufleet.placement.inventory import Inventory
+from gpufleet.placement.lone_node import LoneNode
 from gpufleet.placement.request import Request
 from gpufleet.placement.verdict import Fits
 
@@ -96,28 +98,22 @@ class _DrainedNode:
     """A copy of one node whose holders leave one after the other."""
 
     def __init__(self, inventory: Inventory, name: str, ends: Ends) -> None:
-        self._alone = Inventory([inventory.nodes[name]], score=inventory.states.score)
+        self._node = LoneNode(inventory, name)
         self._name = name
         self._left: list[str] = []
         self.ready_at = 0.0
-        leaving = []
-        for holder in inventory.holders_on(name):
-            self._alone.allocate(holder, inventory.allocations[holder], observed=True)
-            end = ends(holder)
-            if end is not None:
-                leaving.append((end, holder))
-        self._leaving = sorted(leaving, reverse=True)
+        known = ((ends(holder), holder) for holder in self._node.held)
+        self._leaving = sorted(((end, holder) for end, holder in known if end is not None), reverse=True)
 
     def take(self, request: Request, member: int, has_room: HasRoom) -> Fits | None:
         """Let holders leave until the request fits, and take its GPUs; None if it never fits."""
         while True:
-            verdict = self._alone.place(request)
-            if isinstance(verdict, Fits) and has_room(self._name, member, self._left):
-                self._alone.allocate(f"member {member}", verdict)
-                return verdict
+            fits = self._node.place(request)
+            if fits is not None and has_room(self._name, member, self._left):
+                self._node.held[f"member {member}"] = Allocation.of(f"member {member}", fits)
+                return fits
             if not self._leaving:
                 return None
-            end, holder = self._leaving.pop()
-            self._alone.free(holder)
+            self.ready_at, holder = self._leaving.pop()
+            del self._node.held[holder]
             self._left.append(holder)
-            self.ready_at = end

@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from gpufleet.placement.inventory import Inventory
+from gpufleet.placement.lone_node import LoneNode
 from gpufleet.placement.request import Request
 from gpufleet.placement.verdict import Fits
 
 MOST_TRIES = 1_000
 """Sets compared on one node. Beyond it victims are reprieved in order of priority, as in kube-scheduler."""
+
+FEWEST_OPTIONS = 8
+"""Evictions that are compared even if time is short."""
 
 MOST_CANDIDATES = 400
 """Stop after this many candidates on all nodes once one eviction is found: a pod is waiting."""
@@ -94,7 +98,9 @@ def least_harmful(
         if eviction is not None and eviction.victims:
             found.append(eviction)
         looked_at += len(victims)
-        if len(found) == most or (found and looked_at >= MOST_CANDIDATES) or stop():
+        if len(found) == most or (found and looked_at >= MOST_CANDIDATES):
+            break
+        if len(found) >= FEWEST_OPTIONS and stop():
             break
     return min(found, key=lambda eviction: eviction.rank, default=None)
 
@@ -142,14 +148,11 @@ def _reprieve(trial: "_Trial", victims: list[Victim]) -> tuple[Victim, ...]:
 
 
 class _Trial:
-    """A copy of one node on which evictions are tried."""
+    """One node on which evictions are tried."""
 
     def __init__(self, inventory: Inventory, request: Request, node: str) -> None:
         self._request = request
-        self._node = node
-        self._alone = Inventory([inventory.nodes[node]], score=inventory.states.score)
-        for holder in inventory.holders_on(node):
-            self._alone.allocate(holder, inventory.allocations[holder], observed=True)
+        self._node = LoneNode(inventory, node)
 
     def fits_without(self, victims: Iterable[Victim]) -> bool:
         """Return whether the request fits after the victims are evicted."""
@@ -157,9 +160,7 @@ class _Trial:
 
     def fewest(self, victims: Iterable[Victim]) -> int:
         """Return a lower bound of the number of victims, from the GPU capacity that is missing."""
-        missing = self._request.gpu_milli - sum(
-            max(left, 0) for left in self._alone.free_milli(self._node).values()
-        )
+        missing = self._request.gpu_milli - self._node.free_milli()
         number = 1
         for gives in sorted(map(self._gives, victims), reverse=True):
             missing -= gives
@@ -169,7 +170,7 @@ class _Trial:
         return number
 
     def _gives(self, victim: Victim) -> int:
-        held = (self._alone.allocations.get(holder) for holder in victim.holders)
+        held = (self._node.held.get(holder) for holder in victim.holders)
         return sum(len(each.gpus) * each.milli for each in held if each is not None)
 
     def placement_without(self, victims: Iterable[Victim]) -> Fits:
@@ -179,9 +180,4 @@ class _Trial:
         return fits
 
     def _try(self, victims: Iterable[Victim]) -> Fits | None:
-        leaving = (holder for victim in victims for holder in victim.holders)
-        gone = [allocation for holder in leaving if (allocation := self._alone.free(holder))]
-        verdict = self._alone.place(self._request)
-        for allocation in gone:
-            self._alone.allocate(allocation.holder, allocation, observed=True)
-        return verdict if isinstance(verdict, Fits) else None
+        return self._node.place(self._request, (holder for victim in victims for holder in victim.holders))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpufleet.kubernetes.annotations import GANG_SIZE
 from gpufleet.kubernetes.objects import Pod
-from gpufleet.placement import GangFits, GangRefused, Inventory, Request, place_gang
+from gpufleet.placement import GangFits, GangRefused, Inventory, Refused, Request, place_gang
 from gpufleet.scheduler.queue import foreign_gates
 from gpufleet.scheduler.state import Ledger
 from gpufleet.scheduler.state.allocations import has_started
@@ -87,6 +87,13 @@ def place_members(
         if key not in open_nodes:
             open_nodes[key] = frozenset(node for node in admitted if not room.shortage(node, pod))
         eligible.append(open_nodes[key])
+    if not own_places(ledger, pods):
+        # Most gangs that wait don't even fit one member: no copy of the inventory is needed to see that.
+        for at, (request, where) in enumerate(zip(requests, eligible, strict=True)):
+            if (request, where) not in zip(requests[:at], eligible[:at], strict=True) and isinstance(
+                why := ledger.cluster.place(request, where), Refused
+            ):
+                return GangRefused(len(pods), 0, why, len(ledger.cluster.nodes) - len(why.names), at)
     return place_gang(
         without_holds(ledger, pods), requests, eligible_nodes=eligible, room=_MemberRoom(room, pods)
     )

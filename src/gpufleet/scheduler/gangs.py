@@ -201,8 +201,8 @@ class Gangs:
             await self._check_plan(gang, plan, members, needs)
             return
         if plan is not None:
-            pods, placed = self._placed.pop(gang)
-            await self._lease(gang, pods, placed.members)
+            chosen, placed = self._placed.pop(gang)
+            await self._lease(gang, chosen, placed.members)
             return
         if needs is None:
             return

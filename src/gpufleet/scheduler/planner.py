@@ -76,7 +76,9 @@ class Planner:
         self._requests: dict[Key, tuple[GpuClaim, Request]] = {}
         self._refused: dict[object, Refused] = {}
         self._refused_at = -1
-        self._searches: dict[str, tuple[Sequence[Pod], Generator[None, None, Nomination | None]]] = {}
+        self._searches: dict[str, tuple[tuple[Pod, ...], Generator[None, None, Nomination | None]]] = {}
+        self._sentences: dict[str, str] = {}
+        """Why gangs do not fit for which a search is running."""
         self._cursor = _FIRST
         self._deadline = 0.0
 
@@ -145,8 +147,10 @@ class Planner:
         return not any(map(self._queue.due, self._queue))
 
     def _catch_up(self, entry: Entry) -> bool:
-        """Plan the units ahead that are due; return whether none is left."""
+        """Plan the pods ahead that are due; return whether no unit is left. Gangs take too long for a filter call."""
         for other in self._queue.ahead(entry):
+            if other.gang is not None and self._queue.due(other):
+                return False
             if self._plan_if_due(other) and self._out_of_time():
                 return False
         return not self._due_ahead(entry)
@@ -345,6 +349,11 @@ class Planner:
     def _place_gang(self, entry: Entry, members: Members, requests: list[Request]) -> None:
         assert entry.gang is not None
         nodes = [self._nodes_of(entry, pod) for pod in members.waiting]
+        if (searching := self._searches.get(entry.key)) is not None:
+            size = len(searching[0])
+            if searching[0] == members.waiting[:size]:
+                self._continue_search(entry, members, requests[:size], nodes[:size])
+                return
         for size in sorted({len(members.waiting), members.least}, reverse=True):
             pods = members.waiting[:size]
             with self._ledger.ignoring(self._reserver.ignored(entry, pods)):
@@ -359,11 +368,19 @@ class Planner:
                 return
         assert isinstance(found, GangRefused)
         requests, nodes = requests[:size], nodes[:size]
-        sentence = gang_sentence(self._ledger, entry.gang.name, pods, found)
+        self._sentences[entry.key] = gang_sentence(self._ledger, entry.gang.name, pods, found)
+        self._continue_search(entry, members, requests, nodes)
+
+    def _continue_search(
+        self, entry: Entry, members: Members, requests: Sequence[Request], nodes: Sequence[frozenset[str]]
+    ) -> None:
+        """Preempt, reserve or wait for a gang that does not fit."""
+        pods = members.waiting[: len(requests)]
         if not self._preempts_for_gang(entry, pods, requests, nodes):
             self._release_holds(members.waiting)
             reserved = self._reserver.reserve(entry, pods, requests, nodes)
-            self._wait(entry, members.waiting, Waiting(sentence + _reserved(reserved), reserved=reserved))
+            reason = self._sentences.pop(entry.key, "") + _reserved(reserved)
+            self._wait(entry, members.waiting, Waiting(reason, reserved=reserved))
 
     def _preempts_for_gang(
         self, entry: Entry, pods: Sequence[Pod], requests: Sequence[Request], nodes: Sequence[frozenset[str]]
@@ -385,7 +402,7 @@ class Planner:
             self._wait(entry, pods, Waiting(why, preempting=True), list(victims.values()))
             return True
         known, search = self._searches.pop(entry.key, ((), None))
-        if search is None or known != pods:
+        if search is None or known != tuple(pods):
             cluster = without_holds(self._ledger, pods)
             search = self._preemption.for_gang(pods, requests, nodes, cluster, self._out_of_time)
         try:
@@ -393,7 +410,7 @@ class Planner:
         except StopIteration as end:
             found: Nomination | None = end.value
         else:
-            self._searches[entry.key] = (pods, search)
+            self._searches[entry.key] = (tuple(pods), search)
             entry.planned = -1
             return True
         if found is None:

@@ -37,9 +37,6 @@ _TERMINATING = -(2**31)
 RETRY_S = 1.0
 """Seconds after which a search that found nothing is repeated for the same request."""
 
-Victims = dict[str, list[Victim]]
-"""The possible victims by node."""
-
 
 @dataclass(frozen=True)
 class Nomination:
@@ -71,17 +68,17 @@ class Preemption:
         found: dict[str, list[str]] = {}
         for node, uids in proposed.items():
             theirs = list(uids)
+            options = _Options(self._ledger, self._timing, self._ledger.cluster, priority_of(pod))
             alone = [
                 victim
-                for victim in self._victims(self._ledger.cluster, [node], priority_of(pod)).get(node, ())
+                for victim in options.on(node)
                 if all(holder.rpartition("@")[2] == node for holder in victim.also)
             ]
             if node not in self._ledger.nodes or self._breaks_gang(node, theirs):
                 continue
             candidates = {node: [*alone, *_terminating(node, theirs)]}
-            options = evictions(self._ledger.cluster, request, candidates)
-            if options:
-                more = [uid_of(holder) for victim in options[0].victims for holder in victim.holders]
+            if found_here := evictions(self._ledger.cluster, request, candidates):
+                more = [uid_of(holder) for victim in found_here[0].victims for holder in victim.holders]
                 if together := [*theirs, *(uid for uid in more if uid not in theirs)]:
                     found[node] = together
         return found
@@ -95,8 +92,8 @@ class Preemption:
             return None
         with self._ledger.excluding(pod.metadata.uid):
             cluster = self._ledger.cluster
-            options = self._victims(cluster, names, priority_of(pod))
-            best = least_harmful(cluster, request, self._lowest_first(options, pod), MAX_NODES, stop)
+            options = _Options(self._ledger, self._timing, cluster, priority_of(pod))
+            best = least_harmful(cluster, request, options.lowest_first(names, pod), MAX_NODES, stop)
         if best is None:
             self._note_in_vain(key)
             return None
@@ -120,17 +117,17 @@ class Preemption:
         if not self._may_preempt(pods) or self._was_in_vain(key):
             return None
         trial, places, victims = cluster.copy(), dict[int, Fits](), list[Victim]()
-        options = self._victims(trial, frozenset[str]().union(*nodes), priority)
-        for at in order_of(requests, nodes) if any(options.values()) else ():
+        options = _Options(self._ledger, self._timing, trial, priority)
+        for at in order_of(requests, nodes) if options.exist() else ():
             if stop():
                 yield
             verdict = trial.place(requests[at], nodes[at])
             if not isinstance(verdict, Fits):
-                here = {node: some for node, some in options.items() if node in nodes[at]}
-                best = least_harmful(trial, requests[at], self._lowest_first(here, pods[at]), _MEMBER_OPTIONS)
+                candidates = options.lowest_first(nodes[at], pods[at])
+                best = least_harmful(trial, requests[at], candidates, _MEMBER_OPTIONS)
                 if best is None:
                     break
-                self._evict(trial, best, options)
+                options.evict(best)
                 victims += best.victims
                 verdict = best.fits
             trial.allocate(holder_key(pods[at].metadata.uid, verdict.node), verdict)
@@ -168,76 +165,6 @@ class Preemption:
             self._in_vain.clear()
         self._in_vain[key] = (self._ledger.allocations, self._timing.monotonic())
 
-    def _victims(self, cluster: Inventory, nodes: Iterable[str], priority: int) -> Victims:
-        """Return the pods and gangs of lower priority on these nodes."""
-        gangs: dict[Gang, Victim | None] = {}
-        found: Victims = {}
-        for node in nodes:
-            if node not in cluster.nodes:
-                continue
-            seen: set[Gang] = set()
-            for holder in cluster.holders_on(node):
-                pod = self._ledger.pods.get(uid_of(holder))
-                if pod is None or pod.spec.node_name != node or priority_of(pod) >= priority:
-                    continue
-                gang = self._ledger.gang_of(pod)
-                if gang is None:
-                    victim = self._victim(holder, [(holder, pod)], priority)
-                elif gang in seen:
-                    continue
-                else:
-                    seen.add(gang)
-                    if gang not in gangs:
-                        gangs[gang] = self._victim(holder, self._members(gang), priority)
-                    victim = _leading(gangs[gang], holder)
-                if victim is not None:
-                    found.setdefault(node, []).append(victim)
-        return found
-
-    def _victim(self, holder: str, pods: Sequence[tuple[str, Pod]], priority: int) -> Victim | None:
-        """Return these pods as a victim; None if one is as important or protected by a disruption budget."""
-        if any(priority_of(pod) >= priority for _, pod in pods):
-            return None
-        now = self._timing.now()
-        staying = [(key, pod) for key, pod in pods if pod.metadata.deletion_timestamp is None]
-        if not self._ledger.budgets.allow([pod for _, pod in staying]):
-            return None
-        highest = max((priority_of(pod) for _, pod in staying), default=_TERMINATING)
-        lost = sum(lost_work(pod, self._gpus(key), now) for key, pod in staying)
-        return Victim(holder, highest, tuple(key for key, _ in pods if key != holder), lost)
-
-    def _members(self, gang: Gang) -> list[tuple[str, Pod]]:
-        """Return the running members of a gang by their inventory key."""
-        return [
-            (holder_key(pod.metadata.uid, pod.spec.node_name), pod)
-            for pod in self._ledger.gang_pods(gang)
-            if pod.spec.node_name and not pod.finished
-        ]
-
-    def _gpus(self, holder: str) -> float:
-        held = self._ledger.cluster.allocations.get(holder)
-        return len(held.gpus) * max(held.milli, 1) / WHOLE if held is not None else 0.0
-
-    def _lowest_first(self, options: Victims, pod: Pod) -> Iterator[tuple[str, list[Victim]]]:
-        """Return the nodes with victims and room for the pod, those with the lowest priority first."""
-        usable = [(min(each.priority for each in some), node) for node, some in options.items() if some]
-        for _, node in sorted(usable)[:MAX_NODES]:
-            leaving = [(node, other) for victim in options[node] for other in self._pods(victim, node)]
-            if not Room(self._ledger.resources, leaving).shortage(node, pod):
-                yield node, options[node]
-
-    def _pods(self, victim: Victim, node: str) -> list[Pod]:
-        """Return the pods of a victim that run on a node."""
-        return [pod for pod in self._leaving(victim) if pod.spec.node_name == node]
-
-    def _evict(self, trial: Inventory, eviction: Eviction, options: Victims) -> None:
-        """Free the victims' GPUs in a trial and remove them from the options."""
-        gone = {holder for victim in eviction.victims for holder in victim.holders}
-        for holder in gone:
-            trial.free(holder)
-        for node in {holder.rpartition("@")[2] for holder in gone}:
-            options[node] = [victim for victim in options.get(node, ()) if victim.holder not in gone]
-
     def _nomination(self, places: Sequence[Fits], victims: Iterable[Victim]) -> Nomination:
         uids = dict.fromkeys(uid_of(holder) for victim in victims for holder in victim.holders)
         pods = [pod for uid in uids if (pod := self._ledger.pods.get(uid)) is not None]
@@ -272,7 +199,105 @@ class Preemption:
         """Return whether one of the pods is a member of a gang that also runs on other nodes."""
         pods = (self._ledger.pods.get(uid) for uid in uids)
         gangs = {gang for pod in pods if pod is not None and (gang := self._ledger.gang_of(pod))}
-        return any(pod.spec.node_name != node for gang in gangs for _, pod in self._members(gang))
+        return any(
+            pod.spec.node_name != node for gang in gangs for _, pod in running_members(self._ledger, gang)
+        )
+
+
+class _Options:
+    """The pods and gangs of lower priority in a cluster, by node, found as they are needed."""
+
+    def __init__(self, ledger: Ledger, timing: Timing, cluster: Inventory, priority: int) -> None:
+        self._ledger = ledger
+        self._cluster = cluster
+        self._priority = priority
+        self._now = timing.now()
+        self._on: dict[str, list[Victim]] = {}
+        self._lowest_on: dict[str, int | None] = {}
+        self._gangs: dict[Gang, Victim | None] = {}
+
+    def exist(self) -> bool:
+        """Return whether there is any pod of lower priority."""
+        return any(self._lowest(node) is not None for node in self._cluster.nodes)
+
+    def lowest_first(self, nodes: Iterable[str], pod: Pod) -> Iterator[tuple[str, list[Victim]]]:
+        """Yield the nodes with victims and room for the pod, those with the lowest priority first."""
+        ranked = [(lowest, node) for node in nodes if (lowest := self._lowest(node)) is not None]
+        for _, node in sorted(ranked)[:MAX_NODES]:
+            victims = self.on(node)
+            leaving = [(node, other) for victim in victims for other in self._leaving(victim, node)]
+            if victims and not Room(self._ledger.resources, leaving).shortage(node, pod):
+                yield node, victims
+
+    def on(self, node: str) -> list[Victim]:
+        """Return the victims on a node."""
+        found = self._on.get(node)
+        if found is None:
+            found = self._on[node] = list(self._find(node)) if node in self._cluster.nodes else []
+        return found
+
+    def evict(self, eviction: Eviction) -> None:
+        """Free the GPUs of victims; they are no options any more."""
+        gone = {holder for victim in eviction.victims for holder in victim.holders}
+        for holder in gone:
+            self._cluster.free(holder)
+            self._on.pop(holder.rpartition("@")[2], None)
+            self._lowest_on.pop(holder.rpartition("@")[2], None)
+
+    def _lowest(self, node: str) -> int | None:
+        """Return the lowest priority on a node, if it is low enough."""
+        if node not in self._lowest_on:
+            pods = (self._ledger.pods.get(uid_of(holder)) for holder in self._cluster.holders_on(node))
+            lowest = min((priority_of(pod) for pod in pods if pod is not None), default=self._priority)
+            self._lowest_on[node] = lowest if lowest < self._priority else None
+        return self._lowest_on[node]
+
+    def _find(self, node: str) -> Iterator[Victim]:
+        seen: set[Gang] = set()
+        for holder in self._cluster.holders_on(node):
+            pod = self._ledger.pods.get(uid_of(holder))
+            if pod is None or pod.spec.node_name != node or priority_of(pod) >= self._priority:
+                continue
+            gang = self._ledger.gang_of(pod)
+            if gang is None:
+                victim = self._victim(holder, [(holder, pod)])
+            elif gang in seen:
+                continue
+            else:
+                seen.add(gang)
+                if gang not in self._gangs:
+                    self._gangs[gang] = self._victim(holder, running_members(self._ledger, gang))
+                victim = _leading(self._gangs[gang], holder)
+            if victim is not None:
+                yield victim
+
+    def _victim(self, holder: str, pods: Sequence[tuple[str, Pod]]) -> Victim | None:
+        """Return these pods as a victim; None if one is as important or protected by a disruption budget."""
+        if any(priority_of(pod) >= self._priority for _, pod in pods):
+            return None
+        staying = [(key, pod) for key, pod in pods if pod.metadata.deletion_timestamp is None]
+        if not self._ledger.budgets.allow([pod for _, pod in staying]):
+            return None
+        highest = max((priority_of(pod) for _, pod in staying), default=_TERMINATING)
+        lost = sum(lost_work(pod, self._gpus(key), self._now) for key, pod in staying)
+        return Victim(holder, highest, tuple(key for key, _ in pods if key != holder), lost)
+
+    def _gpus(self, holder: str) -> float:
+        held = self._cluster.allocations.get(holder)
+        return len(held.gpus) * max(held.milli, 1) / WHOLE if held is not None else 0.0
+
+    def _leaving(self, victim: Victim, node: str) -> list[Pod]:
+        pods = (self._ledger.pods.get(uid_of(holder)) for holder in victim.holders)
+        return [pod for pod in pods if pod is not None and pod.spec.node_name == node]
+
+
+def running_members(ledger: Ledger, gang: Gang) -> list[tuple[str, Pod]]:
+    """Return the running members of a gang by their inventory key."""
+    return [
+        (holder_key(pod.metadata.uid, pod.spec.node_name), pod)
+        for pod in ledger.gang_pods(gang)
+        if pod.spec.node_name and not pod.finished
+    ]
 
 
 def _leading(victim: Victim | None, holder: str) -> Victim | None:

@@ -294,9 +294,12 @@ class Scheduler:
         self._changed.clear()
         self.gangs.drop_interrupted()
         until = self._timing.monotonic() + PLAN_INTERVAL
-        while not self.planner.advance(SLICE) and self._timing.monotonic() < until:
+        while not self.planner.advance(SLICE):
             self.act()
             await asyncio.sleep(0)
+            if self._timing.monotonic() > until:
+                self._changed.set()
+                break
         self.act()
         await self.gangs.step()
         await self.nudger.step()

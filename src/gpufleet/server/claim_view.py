@@ -182,4 +182,3 @@ async def _list_ours(client: KubeClient, resource: Resource[T]) -> Sequence[T] |
         return (await client.list(resource)).items
     except ObjectNotFound:
         return None
-
