@@ -11,6 +11,7 @@ from tests.scheduler.stage import POD_GROUPS_CRD
 from e2e.cluster import Cluster
 from e2e.cluster.cluster import free_ports
 from e2e.fakenodes import FakeNodes
+from e2e.system.users import pod
 from e2e.test_scheduler import CRDS, Scheduler, Workspace, configuration
 from gpufleet.kubernetes.annotations import GANG_GATE
 
@@ -41,6 +42,11 @@ def scheduler(cluster: Cluster) -> Iterator[Scheduler]:
 
 class Gangs(Workspace):
     """Users with gangs and priorities."""
+
+    @property
+    def pool(self) -> dict[str, str]:
+        """Return the node selector of this test's nodes."""
+        return self._pool
 
     def group(self, name: str, least: int, seconds: int = 30) -> None:
         body = {
@@ -85,7 +91,7 @@ class Gangs(Workspace):
 
     def leaves(self, name: str) -> bool:
         """Return whether a pod is gone or terminating."""
-        pods = {pod["metadata"]["name"]: pod["metadata"] for pod in self.pods()}
+        pods = {each["metadata"]["name"]: each["metadata"] for each in self.pods()}
         return name not in pods or "deletionTimestamp" in pods[name]
 
 
@@ -210,8 +216,34 @@ def test_two_runs_of_one_template_are_two_gangs(users: Gangs) -> None:
     users.apply(body)
     users.job("first", "of-run", pods=2)
     users.cluster.wait_for(
-        "the first run", lambda: sum(pod["status"].get("phase") == "Running" for pod in users.pods()) == 2
+        "the first run", lambda: sum(each["status"].get("phase") == "Running" for each in users.pods()) == 2
     )
     users.job("second", "of-run", pods=2)
     users.waits("of-run", "0 of 2 members fit")
-    assert sum(bool(pod["spec"].get("nodeName")) for pod in users.pods()) == 2
+    assert sum(bool(each["spec"].get("nodeName")) for each in users.pods()) == 2
+
+
+def test_a_gang_of_64_nodes_starts_in_bounded_time_against_a_stream_of_small_pods(users: Gangs) -> None:
+    """Pods of 10 s arrive faster than they end, so without a reservation no node would ever be empty."""
+    users.add_nodes(*(f"s{at:02d}" for at in range(64)), gpus=2)
+    users.claim("one")
+    number = 0
+
+    def stream(pods: int) -> None:
+        nonlocal number
+        for _ in range(pods):
+            body = pod(f"stream-{number:04d}", "one", nodeSelector=users.pool)
+            body["metadata"]["annotations"]["e2e.gpufleet/runs-for"] = "10"
+            users.cluster.api.create(f"/api/v1/namespaces/{users.namespace}/pods", body)
+            number += 1
+
+    stream(140)
+    users.cluster.wait_for("a full cluster", lambda: len(users.leases()) >= 120, timeout=60)
+    members = users.gang("g", 64, 2)
+    started = time.monotonic()
+    while any(not users.allocated(name) for name in (members[0], members[-1])):
+        assert time.monotonic() - started < 60, "what ran when it arrived has ended after 10 s"
+        stream(10)
+        time.sleep(0.5)
+    users.running(*members)
+    print(f"the gang of 64 ran {time.monotonic() - started:.1f} s after it was created, {number} small pods")

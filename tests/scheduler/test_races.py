@@ -1,6 +1,7 @@
 """The races that stamps and resource versions protect against, one test each."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from structlog.testing import capture_logs
@@ -392,7 +393,7 @@ def test_a_unit_that_is_not_claimed_in_time_holds_nothing_and_waits_longer_each_
                     nudged.append(second)
                 world.resolve(world.calls[0], "done")
         world.now += 1.0
-    waits = [later - earlier for earlier, later in zip(nudged, nudged[1:], strict=False)]
+    waits = [later - earlier for earlier, later in pairwise(nudged)]
     assert 4 <= len(nudged) <= 8
     assert waits == sorted(waits)
     process.kill()
