@@ -65,6 +65,8 @@ class GangRefused:
     why: Refused
     closed: int = 0
     stuck: int = 0
+    label: str = ""
+    """The label of which all members need the same value; only one group of nodes was looked at."""
 
     @property
     def summary(self) -> str:
@@ -90,8 +92,13 @@ def place_gang(
     prefer_label: str | None = None,
     eligible_nodes: Sequence[frozenset[str]] | None = None,
     room: Room | None = None,
+    *,
+    label_required: bool = False,
 ) -> GangFits | GangRefused:
-    """Place all requests together, each on its eligible nodes and with room if given. Nothing is allocated."""
+    """Place all requests together, each on its eligible nodes and with room if given. Nothing is allocated.
+
+    With `label_required` all of them must be on nodes with the same value of the label.
+    """
     total, choice = len(inventory.nodes), list[Places | None]([None] * len(requests))
     if eligible_nodes:
         inventory, choice = _narrowed(inventory, eligible_nodes)
@@ -105,6 +112,14 @@ def place_gang(
             attempt = _place_all(inventory, requests, choice, order, [places], room)
             if attempt.why is None:
                 return GangFits(_in_order(attempt.members), group)
+        if label_required:
+            # Explain the refusal by the group with the most free GPUs.
+            most = groups[-1][2] if groups else np.empty(0, np.intp)
+            attempt = _place_all(inventory, requests, choice, order, [most], room)
+            assert attempt.why is not None
+            return GangRefused(
+                len(requests), len(attempt.members), attempt.why, 0, attempt.stuck[0], prefer_label
+            )
         areas = [places for _, _, places in reversed(groups)]
         attempt = _place_all(inventory, requests, choice, order, [*areas, None], room)
         if attempt.why is None:

@@ -11,7 +11,7 @@ from gpufleet.placement.reasons import phrase
 from gpufleet.placement.remedies import remedies
 from gpufleet.placement.request import Request
 from gpufleet.placement.verdict import Fits
-from gpufleet.scheduler.gang_planner import members_of, place_members
+from gpufleet.scheduler.gang_planner import Level, level_of, members_of, place_members
 from gpufleet.scheduler.plan import NOT_TRIED, PENDING
 from gpufleet.scheduler.refusals import gang_sentence, with_all_nodes
 from gpufleet.scheduler.state.claim_requests import request_of
@@ -125,7 +125,10 @@ def _gang(ledger: Ledger, gang: Gang) -> Explanation:
         return Explanation(
             True, f"gang {gang.name}: the claim is invalid: {error}", {}, ("correct the claim",)
         )
-    found = place_members(ledger, pods, requests, [ledger.eligible.of(pod) for pod in pods])
+    topology = claims[0].spec.topology if claims and claims[0] is not None else None
+    level = level_of(claims[0], (topology.level,)) if claims and topology is not None else None
+    nodes = [ledger.eligible.of(pod) for pod in pods]
+    found = place_members(ledger, pods, requests, nodes, level if isinstance(level, Level) else None)
     if isinstance(found, GangFits):
         return Explanation(True, f"gang {gang.name} fits; the scheduler has not started it yet", {})
     why = with_all_nodes(ledger, pods[found.stuck], found.why)

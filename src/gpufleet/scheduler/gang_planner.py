@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpufleet.kubernetes.annotations import GANG_SIZE
+from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import GangFits, GangRefused, Inventory, Refused, Request, place_gang
 from gpufleet.scheduler.queue import foreign_gates
@@ -17,6 +18,38 @@ from gpufleet.scheduler.state.allocations import has_started
 from gpufleet.scheduler.state.gang_identity import Gang
 from gpufleet.scheduler.state.ledger import holder_key
 from gpufleet.scheduler.state.node_resources import Room
+
+
+@dataclass(frozen=True)
+class Level:
+    """Node labels of which all members of a gang get the same value, the narrowest first."""
+
+    labels: tuple[str, ...]
+    required: bool
+
+    def within(self, ledger: Ledger, nodes: frozenset[str]) -> list[frozenset[str]]:
+        """Return the groups of these nodes that may take the whole gang, the largest first."""
+        if not self.required:
+            return [nodes]
+        groups: dict[str, set[str]] = {}
+        for name in nodes:
+            known = ledger.nodes.get(name)
+            if known is not None and (value := known.metadata.labels.get(self.labels[-1])) is not None:
+                groups.setdefault(value, set()).add(name)
+        return [
+            frozenset(group) for _, group in sorted(groups.items(), key=lambda each: (-len(each[1]), each[0]))
+        ]
+
+
+def level_of(claim: GpuClaim | None, levels: Sequence[str]) -> Level | str | None:
+    """Return the level that a claim asks for, None if it asks for none, or why it can't have it."""
+    topology = claim.spec.topology if claim is not None else None
+    if topology is None or not topology.level:
+        return None
+    if topology.level not in levels:
+        return f"{topology.level} is none of the topology levels ({', '.join(levels) or 'none are set'})"
+    narrower = tuple(reversed(levels[levels.index(topology.level) :]))
+    return Level(narrower, topology.level_mode == "Required")
 
 
 @dataclass(frozen=True)
@@ -77,6 +110,7 @@ def place_members(
     pods: Sequence[Pod],
     requests: Sequence[Request],
     nodes: Sequence[frozenset[str]],
+    level: Level | None = None,
 ) -> GangFits | GangRefused:
     """Place these members together on nodes with room for them; nothing is allocated."""
     room = Room(ledger.resources, own_places(ledger, pods))
@@ -94,9 +128,14 @@ def place_members(
                 why := ledger.cluster.place(request, where), Refused
             ):
                 return GangRefused(len(pods), 0, why, len(ledger.cluster.nodes) - len(why.names), at)
-    return place_gang(
-        without_holds(ledger, pods), requests, eligible_nodes=eligible, room=_MemberRoom(room, pods)
-    )
+    trial, members = without_holds(ledger, pods), _MemberRoom(room, pods)
+    for label in level.labels if level is not None else ():
+        found = place_gang(trial, requests, label, eligible, members, label_required=True)
+        if isinstance(found, GangFits):
+            return found
+    if level is not None and level.required:
+        return found
+    return place_gang(trial, requests, level.labels[-1] if level is not None else None, eligible, members)
 
 
 def without_holds(ledger: Ledger, pods: Sequence[Pod]) -> Inventory:

@@ -18,7 +18,9 @@ from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits, GangFits, GangRefused, Refused, Request, Verdict
 from gpufleet.scheduler.gang_planner import (
+    Level,
     Members,
+    level_of,
     members_of,
     other_scheduler,
     place_members,
@@ -44,6 +46,9 @@ SEARCH_S = 0.02
 TELL_S = 10.0
 """Seconds after which a change of numbers in a reason is worth an event and a status update."""
 
+_MOST_GROUPS = 8
+"""Groups of nodes in which GPUs are sought for a reservation."""
+
 _FIRST = (-(2**63), "", "", "")
 _BEING_PLANNED = "pods ahead of it in the queue are being planned"
 
@@ -62,6 +67,7 @@ class Planner:
         *,
         scheduler_name: str,
         hold_s: float,
+        levels: Sequence[str] = (),
     ) -> None:
         self._ledger = ledger
         self._queue = queue
@@ -70,6 +76,7 @@ class Planner:
         self._gang_plans = gang_plans
         self._timing = timing
         self._hold_s = hold_s
+        self._levels = tuple(levels)
         self.schedulers = {"", scheduler_name}
         """The names of the schedulers that ask here."""
         self.decided: list[Decided] = []
@@ -338,26 +345,32 @@ class Planner:
             self._queue.drop(entry.key)
             return
         requests = [self._request(pod) for pod in members.waiting]
-        problem = members.problem or next((each for each in requests if isinstance(each, str)), "")
+        level = level_of(self._ledger.claim_of(entry.pod), self._levels)
+        problem = members.problem or next((each for each in (*requests, level) if isinstance(each, str)), "")
         if problem:
             self._release_holds(members.waiting)
             self._queue.unreserve(entry)
             self._wait(entry, members.waiting, Waiting(problem))
             return
-        self._place_gang(entry, members, [each for each in requests if isinstance(each, Request)])
+        asked = [each for each in requests if isinstance(each, Request)]
+        self._place_gang(entry, members, asked, level if isinstance(level, Level) else None)
 
-    def _place_gang(self, entry: Entry, members: Members, requests: list[Request]) -> None:
+    def _place_gang(
+        self, entry: Entry, members: Members, requests: list[Request], level: Level | None
+    ) -> None:
         assert entry.gang is not None
         nodes = [self._nodes_of(entry, pod) for pod in members.waiting]
+        if level is not None and level.required and members.started:
+            nodes = self._beside(members.started[0], nodes, level.labels[-1])
         if (searching := self._searches.get(entry.key)) is not None:
             size = len(searching[0])
             if searching[0] == members.waiting[:size]:
-                self._continue_search(entry, members, requests[:size], nodes[:size])
+                self._continue_search(entry, members, requests[:size], nodes[:size], level)
                 return
         for size in sorted({len(members.waiting), members.least}, reverse=True):
             pods = members.waiting[:size]
             with self._ledger.ignoring(self._reserver.ignored(entry, pods)):
-                found = place_members(self._ledger, pods, requests[:size], nodes[:size])
+                found = place_members(self._ledger, pods, requests[:size], nodes[:size], level)
             if isinstance(found, GangFits):
                 places = dict(zip((pod.metadata.uid for pod in pods), found.members, strict=True))
                 if self._starts(entry, [*members.started, *pods], places):
@@ -369,16 +382,42 @@ class Planner:
         assert isinstance(found, GangRefused)
         requests, nodes = requests[:size], nodes[:size]
         self._sentences[entry.key] = gang_sentence(self._ledger, entry.gang.name, pods, found)
-        self._continue_search(entry, members, requests, nodes)
+        self._continue_search(entry, members, requests, nodes, level)
+
+    def _beside(self, pod: Pod, nodes: Sequence[frozenset[str]], label: str) -> list[frozenset[str]]:
+        """Return only the nodes in the group of a member that has started."""
+        places = [pod.spec.node_name, *self._ledger.leases_of(pod.metadata.uid)]
+        known = next((self._ledger.nodes[name] for name in places if name in self._ledger.nodes), None)
+        value = known.metadata.labels.get(label) if known is not None else None
+        group = frozenset(
+            name for name, node in self._ledger.nodes.items() if node.metadata.labels.get(label) == value
+        )
+        return [some & group for some in nodes]
 
     def _continue_search(
-        self, entry: Entry, members: Members, requests: Sequence[Request], nodes: Sequence[frozenset[str]]
+        self,
+        entry: Entry,
+        members: Members,
+        requests: Sequence[Request],
+        nodes: Sequence[frozenset[str]],
+        level: Level | None,
     ) -> None:
-        """Preempt, reserve or wait for a gang that does not fit."""
+        """Preempt, reserve or wait for a gang that does not fit.
+
+        If one group of nodes is required, pods are preempted in the largest group only, and GPUs are
+        reserved in the group of the last reservation or in the first one that will fit.
+        """
         pods = members.waiting[: len(requests)]
-        if not self._preempts_for_gang(entry, pods, requests, nodes):
+        groups = [nodes]
+        if level is not None and level.required:
+            last = {fits.node for fits in entry.reservation.places} if entry.reservation else set[str]()
+            within = level.within(self._ledger, frozenset[str]().union(*nodes))
+            within.sort(key=lambda group: group.isdisjoint(last))
+            groups = [[some & group for some in nodes] for group in within[:_MOST_GROUPS]]
+        if not groups or not self._preempts_for_gang(entry, pods, requests, groups[0]):
             self._release_holds(members.waiting)
-            reserved = self._reserver.reserve(entry, pods, requests, nodes)
+            tries = (self._reserver.reserve(entry, pods, requests, group) for group in groups)
+            reserved = next(filter(None, tries), ())
             reason = self._sentences.pop(entry.key, "") + _reserved(reserved)
             self._wait(entry, members.waiting, Waiting(reason, reserved=reserved))
 

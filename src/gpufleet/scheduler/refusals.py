@@ -51,8 +51,12 @@ def with_reserved(ledger: Ledger, verdict: Refused) -> Refused:
 
 def gang_sentence(ledger: Ledger, name: str, pods: Sequence[Pod], verdict: GangRefused) -> str:
     """Return why a gang does not start."""
-    why = with_all_nodes(ledger, pods[verdict.stuck], verdict.why)
-    return f"gang {name}: {verdict.placed} of {verdict.size} members fit; next member: {why.summary}"
+    if verdict.label:
+        # Only one group of nodes was looked at.
+        why, where = with_reserved(ledger, verdict.why), f" on nodes with the same {verdict.label}"
+    else:
+        why, where = with_all_nodes(ledger, pods[verdict.stuck], verdict.why), ""
+    return f"gang {name}: {verdict.placed} of {verdict.size} members fit{where}; next member: {why.summary}"
 
 
 def _exclusion(ledger: Ledger, room: Room, pod: Pod, request: Request, name: str) -> Reason:

@@ -104,6 +104,7 @@ class Scheduler:
             timing,
             scheduler_name=settings.name,
             hold_s=settings.hold,
+            levels=settings.topology_levels,
         )
         self.gangs = Gangs(
             api,

@@ -34,6 +34,16 @@ class SchedulerSettings:
         "Units at the head of the queue for which GPUs are kept until all of them are free; 0 keeps none.",
         minimum=0,
     )
+    topology_levels: tuple[str, ...] = setting(
+        (
+            "topology.kubernetes.io/zone",
+            "topology.kubernetes.io/block",
+            "topology.kubernetes.io/rack",
+            "nvidia.com/gpu.clique",
+            "kubernetes.io/hostname",
+        ),
+        "Node labels that group nodes by their network, the widest first. Claims name one of them.",
+    )
     gang_grace: float = setting(
         300.0,
         "How long a gang may run with fewer members than it needs before it is ended as a whole.",
