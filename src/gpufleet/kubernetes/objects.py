@@ -352,6 +352,30 @@ class PodGroup(KubeObject, frozen=True):
     spec: PodGroupSpec = field(default_factory=PodGroupSpec)
 
 
+class GangPolicy(Fields, frozen=True):
+    """The size of a native gang."""
+
+    min_count: int = 1
+
+
+class SchedulingPolicy(Fields, frozen=True):
+    """How the pods of a native PodGroup are scheduled; without `gang`, one by one."""
+
+    gang: GangPolicy | None = None
+
+
+class NativePodGroupSpec(Fields, frozen=True):
+    """The spec of a native PodGroup."""
+
+    scheduling_policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
+
+
+class NativePodGroup(KubeObject, frozen=True):
+    """A group of pods (scheduling.k8s.io), which pods name in `spec.schedulingGroup`."""
+
+    spec: NativePodGroupSpec = field(default_factory=NativePodGroupSpec)
+
+
 class LabelSelector(Fields, frozen=True):
     """A selector of labels; all of its requirements must be met."""
 

@@ -25,6 +25,8 @@ from gpufleet.scheduler.state.ledger import Key
 
 _log = get_logger("scheduler")
 
+EventType = Literal["Normal", "Warning"]
+
 BATCH_WINDOW = 0.2
 """Seconds in which changes of a claim are collected: its pods are often created and deleted together."""
 
@@ -48,9 +50,7 @@ class ClaimStatuses:
         self._reason_of = reason_of
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self._dirty: set[Key] = set()
-        self._events: dict[
-            tuple[str, str], tuple[ObjectReference, str, str, Literal["Normal", "Warning"]]
-        ] = {}
+        self._events: dict[tuple[str, str], tuple[ObjectReference, str, str, EventType]] = {}
         self._wake = asyncio.Event()
 
     def enqueue(self, namespace: str, claim: str) -> None:
@@ -68,18 +68,22 @@ class ClaimStatuses:
         self._dirty.update(self._ledger.claims)
         self._wake.set()
 
-    def record_event(self, pod: Pod, reason: str, note: str, type: Literal["Normal", "Warning"]) -> None:
+    def record_event(self, pod: Pod, reason: str, note: str, type: EventType) -> None:
         """Record an event on a pod and its claim; only the last one per object and reason is written."""
         meta = pod.metadata
-        objects = [ObjectReference("v1", "Pod", meta.namespace, meta.name, meta.uid)]
+        self._record(ObjectReference("v1", "Pod", meta.namespace, meta.name, meta.uid), reason, note, type)
+        self.record_claim_event(pod, reason, note, type)
+
+    def record_claim_event(self, pod: Pod, reason: str, note: str, type: EventType) -> None:
+        """Record an event on the claim of a pod."""
         if claim := self._ledger.claim_of(pod):
-            name = claim.metadata
-            objects.append(
-                ObjectReference(GPU_CLAIMS.api_version, "GpuClaim", name.namespace, name.name, name.uid)
-            )
+            meta = claim.metadata
+            object = ObjectReference(GPU_CLAIMS.api_version, "GpuClaim", meta.namespace, meta.name, meta.uid)
+            self._record(object, reason, note, type)
+
+    def _record(self, object: ObjectReference, reason: str, note: str, type: EventType) -> None:
         if len(self._events) < _MAX_EVENTS:
-            for each in objects:
-                self._events[each.uid, reason] = (each, reason, note, type)
+            self._events[object.uid, reason] = (object, reason, note, type)
         self._wake.set()
 
     async def run(self) -> None:

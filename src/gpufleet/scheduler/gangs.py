@@ -96,6 +96,10 @@ class Gangs:
                 return Waiting(f"gang {gang.name} is being planned")
             return self._planned_place(pod, gang, plan, candidates)
         if self._is_running(gang):
+            needs, members = self._ledger.gang_requirements(gang), self._ledger.gang_members(gang)
+            most = needs.max_members if needs is not None else None
+            if most is not None and pod.metadata.uid not in {each.metadata.uid for each in members[:most]}:
+                return Waiting(f"gang {gang.name} has its maximum of {most} members")
             return self._planner.plan_pod(pod, candidates)
         entry = self._queue.get(gang_key(gang)) or self._queue.put_gang(gang)
         if entry is None or not isinstance(entry.decision, Waiting):
@@ -230,7 +234,7 @@ class Gangs:
         if plan.members and bound == len(plan.members):
             del self.plans[gang]
             self._queue.put_gang(gang)
-            await self._remove_gates(members)
+            await self._remove_gates(members[: needs.max_members if needs is not None else None])
             return
         overdue = self._timing.monotonic() - plan.deadline
         # Some members are running already: the others keep their GPUs for the grace period.

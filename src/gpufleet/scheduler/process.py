@@ -14,6 +14,7 @@ from gpufleet.kubernetes import (
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
     LEASES,
+    NATIVE_POD_GROUPS,
     NODES,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
@@ -67,6 +68,7 @@ class Replica:
         self._leases = Reflector(client, LEASES, Selection(namespace=namespace))
         self._claims = Reflector(client, GPU_CLAIMS)
         self._groups = Reflector(client, POD_GROUPS)
+        self._native_groups = Reflector(client, NATIVE_POD_GROUPS)
         self._budgets = Reflector(client, POD_DISRUPTION_BUDGETS)
         self._pods = Reflector(client, PODS)
         self._required = (self._nodes, self._reports, self._leases, self._claims, self._pods)
@@ -79,6 +81,7 @@ class Replica:
         self._reports.subscribe(scheduler.on_reports)
         self._claims.subscribe(scheduler.on_claims)
         self._groups.subscribe(scheduler.on_groups)
+        self._native_groups.subscribe(scheduler.on_groups)
         self._budgets.subscribe(scheduler.on_budgets)
         self._pods.subscribe(scheduler.on_pods)
 
@@ -99,7 +102,7 @@ class Replica:
     async def run(self) -> None:
         """Watch the cluster, take part in the election and lead, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for reflector in (*self._required, self._groups, self._budgets):
+            for reflector in (*self._required, self._groups, self._native_groups, self._budgets):
                 group.create_task(reflector.run())
             for reflector in self._required:
                 await reflector.synced()

@@ -14,7 +14,7 @@ from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.leases import read_lease
-from gpufleet.kubernetes.objects import Lease, Node, Pod, PodDisruptionBudget, PodGroup
+from gpufleet.kubernetes.objects import Lease, NativePodGroup, Node, Pod, PodDisruptionBudget, PodGroup
 from gpufleet.placement import DemandMemory, fragmentation
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import SchedulerSettings
@@ -143,6 +143,11 @@ class Scheduler:
         error = await self.binder.bind(namespace, name, uid, node)
         if pod is not None:
             self.statuses.enqueue(namespace, pod.metadata.annotations.get(CLAIM, ""))
+        if pod is not None and not error:
+            for at, gpus in self.ledger.leases_of(uid).items():
+                ids = ",".join(map(str, sorted(gpus)))
+                note = f"Allocated GPU{'s' if len(gpus) > 1 else ''} {ids} of {at} to pod {name}"
+                self.statuses.record_claim_event(pod, "GpusAllocated", note, "Normal")
         return error
 
     def victims(self, pod: Pod, proposed: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -204,14 +209,18 @@ class Scheduler:
             if len(specs) < 2 or specs[0] != specs[1]:
                 self._replan_pods_of(key)
 
-    def on_groups(self, changes: Sequence[CacheChange[PodGroup]]) -> None:
-        """Handle PodGroup changes: a gang may get its size, or be another one."""
+    def on_groups(self, changes: Sequence[CacheChange[PodGroup] | CacheChange[NativePodGroup]]) -> None:
+        """Handle PodGroup changes, native or not: a gang may get its size, or be another one."""
         for change in changes:
             key = (change.object.metadata.namespace, change.object.metadata.name)
             before = self.ledger.gangs_named(key)
-            if change.after is None:
+            if isinstance(change.object, NativePodGroup):
+                self.ledger.native_groups.pop(key, None)
+            elif change.after is None:
                 self.ledger.drop_group(key)
-            else:
+            if isinstance(change.after, NativePodGroup):
+                self.ledger.put_native_group(change.after)
+            elif change.after is not None:
                 self.ledger.put_group(change.after)
             for gang in before | self.ledger.gangs_named(key):
                 self._enqueue_gang(gang)

@@ -58,9 +58,9 @@ def gang_of(pod: Pod, claim: GpuClaim | None, groups: Mapping[tuple[str, str], P
     """Return the gang of a pod that uses `claim`, if it is a member of one."""
     if claim is None:
         return None
-    meta = pod.metadata
-    if pod.spec.scheduling_group is not None and pod.spec.scheduling_group.pod_group_name:
-        return Gang(meta.namespace, pod.spec.scheduling_group.pod_group_name, NATIVE)
+    meta, native = pod.metadata, pod.spec.scheduling_group
+    if native is not None and native.pod_group_name:
+        return Gang(meta.namespace, native.pod_group_name, NATIVE)
     name = meta.labels.get(POD_GROUP_LABEL) or claim.spec.gang_ref
     if not name:
         return None

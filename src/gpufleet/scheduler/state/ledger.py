@@ -18,7 +18,7 @@ from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus
 from gpufleet.kubernetes.leases import GpuLease, LeaseHolder, lease_name, read_lease
-from gpufleet.kubernetes.objects import KubeObject, Lease, Pod, PodGroup
+from gpufleet.kubernetes.objects import KubeObject, Lease, NativePodGroup, Pod, PodGroup, PodGroupSpec
 from gpufleet.kubernetes.objects import Node as KubeNode
 from gpufleet.placement.allocation import Allocation
 from gpufleet.placement.inventory import Inventory
@@ -26,7 +26,14 @@ from gpufleet.placement.request import WHOLE
 from gpufleet.placement.verdict import Fits
 from gpufleet.scheduler.state.disruption_budgets import DisruptionBudgets
 from gpufleet.scheduler.state.eligible_nodes import EligibleNodes
-from gpufleet.scheduler.state.gang_identity import Gang, GangRequirements, gang_of, group_label, requirements
+from gpufleet.scheduler.state.gang_identity import (
+    NATIVE,
+    Gang,
+    GangRequirements,
+    gang_of,
+    group_label,
+    requirements,
+)
 from gpufleet.scheduler.state.node_resources import NodeResources
 from gpufleet.scheduler.state.nodes import candidate_node
 
@@ -70,6 +77,8 @@ class Ledger:
         self.reports: dict[str, GpuNodeStatus] = {}
         self.claims: dict[Key, GpuClaim] = {}
         self.groups: dict[Key, PodGroup] = {}
+        self.native_groups: dict[Key, PodGroup] = {}
+        """Native PodGroups with a gang policy, as PodGroups."""
         self.pods: dict[str, Pod] = {}
         self.leases: dict[str, GpuLease] = {}
         self.holds: dict[str, Hold] = {}
@@ -275,6 +284,12 @@ class Ledger:
         """Store a PodGroup."""
         self.groups[group.metadata.namespace, group.metadata.name] = group
 
+    def put_native_group(self, group: NativePodGroup) -> None:
+        """Store a native PodGroup; one without a gang policy needs one member."""
+        gang = group.spec.scheduling_policy.gang
+        size = PodGroupSpec(gang.min_count if gang is not None else 1)
+        self.native_groups[group.metadata.namespace, group.metadata.name] = PodGroup(group.metadata, size)
+
     def drop_group(self, key: Key) -> None:
         """Remove a PodGroup."""
         self.groups.pop(key, None)
@@ -313,7 +328,10 @@ class Ledger:
         """Return the size of a gang; None if nothing defines it."""
         pods = self.gang_pods(gang)
         claims = {id(claim): claim for pod in pods if (claim := self.claim_of(pod)) is not None}
-        group = None if gang.scope else self.groups.get((gang.namespace, gang.name))
+        key = (gang.namespace, gang.name)
+        group = self.native_groups.get(key) if gang.scope == NATIVE else None
+        if not gang.scope:
+            group = self.groups.get(key)
         return requirements(group, pods, claims.values())
 
     def _pods_naming(self, key: Key) -> list[Pod]:
