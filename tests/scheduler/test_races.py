@@ -214,6 +214,9 @@ def test_a_failed_eviction_is_retried(world: World) -> None:
     assert not process.schedule(high)
     answer(world, "evict low", "failed")
     assert not process.schedule(high)
+    assert world.calls == [], "not at once"
+    world.now += 6
+    assert not process.schedule(high)
     answer(world, "evict low")
     process.watch()
     assert not process.schedule(high)

@@ -43,6 +43,9 @@ CATCH_UP_S = 0.004
 SEARCH_S = 0.02
 """Seconds that a search for victims may take for one pod."""
 
+EVICT_AGAIN_S = 5.0
+"""Seconds after which pods are evicted again that are not terminating: the eviction failed or was refused."""
+
 TELL_S = 10.0
 """Seconds after which a change of numbers in a reason is worth an event and a status update."""
 
@@ -83,10 +86,14 @@ class Planner:
         self._requests: dict[Key, tuple[GpuClaim, Request]] = {}
         self._refused: dict[object, Refused] = {}
         self._refused_at = -1
+        self._explained: dict[int, tuple[Refused, Refused, str]] = {}
+        """Refusals with their sentence, by the identity of the refusal: many pods share one."""
         self._searches: dict[str, tuple[tuple[Pod, ...], Generator[None, None, Nomination | None]]] = {}
         self._sentences: dict[str, str] = {}
         """Why gangs do not fit for which a search is running."""
         self._cursor = _FIRST
+        self._from_start = False
+        """Whether the walk must begin again: a unit fits, but units ahead of it are due."""
         self._deadline = 0.0
 
     # -- one pod, for its filter call ------------------------------------------------------
@@ -95,12 +102,12 @@ class Planner:
         """Decide for a pod that is scheduled alone, among the nodes that its scheduler offers."""
         self.schedulers.add(pod.spec.scheduler_name)
         self._deadline = self._timing.monotonic() + CATCH_UP_S
-        uid, offered = pod.metadata.uid, frozenset(candidates)
+        uid = pod.metadata.uid
         entry = self._queue.put_pod(pod)
         request = self._request(pod)
         if isinstance(request, str):
             return self._wait(entry, [pod], Waiting(request))
-        verdict: Verdict | None = self._current(uid, request, offered)
+        verdict: Verdict | None = self._current(uid, request, candidates)
         if verdict is None:
             verdict = self._place(entry, pod, request, candidates)
             if isinstance(verdict, Fits) and self._due_ahead(entry):
@@ -109,6 +116,7 @@ class Planner:
                 verdict = self._place(entry, pod, request, candidates)
         entry.planned = self._ledger.freed
         if isinstance(verdict, Refused):
+            offered = frozenset(candidates)
             admitted = self._ledger.eligible.of(pod).intersection(self._ledger.cluster.nodes)
             entry.excluded[uid] = admitted - offered
             return self._block(entry, pod, request, verdict, offered)
@@ -148,9 +156,12 @@ class Planner:
         for entry in list(self._queue):
             if entry.order >= self._cursor and self._plan_if_due(entry):
                 self._cursor = max(self._cursor, entry.order)
-                if self._out_of_time():
-                    return False
-        self._cursor = _FIRST
+                if self._from_start or self._out_of_time():
+                    break
+        else:
+            self._from_start = True
+        if self._from_start:
+            self._cursor, self._from_start = _FIRST, False
         return not any(map(self._queue.due, self._queue))
 
     def _catch_up(self, entry: Entry) -> bool:
@@ -181,7 +192,7 @@ class Planner:
     def _starts(self, entry: Entry, pods: Sequence[Pod], places: dict[str, Fits]) -> bool:
         """Let a unit that fits start, unless units ahead of it must be planned first."""
         if self._due_ahead(entry):
-            entry.planned, self._cursor = -1, _FIRST
+            entry.planned, self._from_start = -1, True
             return False
         self._searches.pop(entry.key, None)
         self._queue.unreserve(entry)
@@ -192,6 +203,10 @@ class Planner:
 
     def _wait(self, entry: Entry, pods: Sequence[Pod], why: Waiting, victims: Sequence[Pod] = ()) -> Waiting:
         now, before = self._timing.monotonic(), entry.decision
+        if victims and now - entry.evicted_at < EVICT_AGAIN_S:
+            victims = ()
+        elif victims:
+            entry.evicted_at = now
         new = not isinstance(before, Waiting) or (before.reserved, before.preempting) != (
             why.reserved,
             why.preempting,
@@ -280,6 +295,7 @@ class Planner:
             entry.asks = tuple(sorted(requested(pod).items()))
         if self._refused_at != self._ledger.freed:
             self._refused.clear()
+            self._explained.clear()
             self._refused_at = self._ledger.freed
         ignored = self._reserver.ignored(entry, [pod])
         uid = pod.metadata.uid
@@ -307,16 +323,20 @@ class Planner:
             victims = self._not_leaving(uid, hold)
             return self._wait(entry, [pod], Waiting(why, preempting=True), victims)
         self._ledger.release_hold(uid)
-        self._deadline = max(self._deadline, self._timing.monotonic() + SEARCH_S)
-        found = self._preemption.for_pod(pod, request, nodes, self._out_of_time)
+        until = self._timing.monotonic() + SEARCH_S
+        found = self._preemption.for_pod(pod, request, nodes, lambda: self._timing.monotonic() > until)
         if found is not None:
             self._queue.unreserve(entry)
             self._preemption.hold([pod], found, "")
             why = f"GPUs of {found.places[0].node} are held for the pod until the preempted pods have terminated"
             return self._wait(entry, [pod], Waiting(why, preempting=True), found.evict)
         reserved = self._reserver.reserve(entry, [pod], [request], [self._nodes_of(entry, pod)])
-        refused = with_reserved(self._ledger, verdict) if not reserved else verdict
-        reason = with_all_nodes(self._ledger, pod, refused).summary
+        known = self._explained.get(id(verdict))
+        if known is None or known[0] is not verdict:
+            refused = with_reserved(self._ledger, verdict)
+            known = verdict, refused, with_all_nodes(self._ledger, pod, refused).summary
+            self._explained[id(verdict)] = known
+        _, refused, reason = known
         return self._wait(entry, [pod], Waiting(reason + _reserved(reserved), refused, reserved))
 
     def _not_leaving(self, uid: str, hold: Hold) -> list[Pod]:

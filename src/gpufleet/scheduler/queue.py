@@ -45,6 +45,8 @@ class Entry:
     """What a pod requests besides GPUs, once it was needed."""
     told_at: float = float("-inf")
     """When the last decision was reported."""
+    evicted_at: float = float("-inf")
+    """When pods were last evicted for the unit."""
     failures: int = 0
     retry_at: float = float("-inf")
     excluded: dict[str, frozenset[str]] = field(default_factory=dict)

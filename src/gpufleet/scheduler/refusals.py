@@ -20,7 +20,6 @@ _RESOURCES = {"cpu": Reason.CPU, "memory": Reason.MEMORY, PODS: Reason.PODS}
 
 def with_all_nodes(ledger: Ledger, pod: Pod, verdict: Refused) -> Refused:
     """Return the refusal with the reasons of the nodes that were not considered, too."""
-    verdict = with_reserved(ledger, verdict)
     considered = set(verdict.names)
     others = [name for name in ledger.cluster.nodes if name not in considered]
     if not others:
@@ -55,7 +54,7 @@ def gang_sentence(ledger: Ledger, name: str, pods: Sequence[Pod], verdict: GangR
         # Only one group of nodes was looked at.
         why, where = with_reserved(ledger, verdict.why), f" on nodes with the same {verdict.label}"
     else:
-        why, where = with_all_nodes(ledger, pods[verdict.stuck], verdict.why), ""
+        why, where = with_all_nodes(ledger, pods[verdict.stuck], with_reserved(ledger, verdict.why)), ""
     return f"gang {name}: {verdict.placed} of {verdict.size} members fit{where}; next member: {why.summary}"
 
 

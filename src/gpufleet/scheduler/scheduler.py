@@ -47,6 +47,9 @@ DEMAND_INTERVAL = 600.0
 PLAN_INTERVAL = 1.0
 """Seconds between checks for units whose backoff has ended."""
 
+MOST_REPORTS = 200
+"""Decisions for which events and statuses are prepared at once."""
+
 SLICE = 0.005
 """Seconds of planning after which requests get their turn."""
 
@@ -311,13 +314,19 @@ class Scheduler:
                 self._changed.set()
                 break
         self.act()
+        while self.planner.decided:
+            await asyncio.sleep(0)
+            self.act()
         await self.gangs.step()
         await self.nudger.step()
 
     def act(self) -> None:
-        """Act on the planner's new decisions."""
+        """Act on the planner's new decisions; reports of more than a few wait for the next call."""
         decided, self.planner.decided = self.planner.decided, []
-        for each in decided:
+        for at, each in enumerate(decided):
+            if at >= MOST_REPORTS and isinstance(each.decision, Waiting) and not each.victims:
+                self.planner.decided.append(each)
+                continue
             for pod in each.pods:
                 self.statuses.enqueue(pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, ""))
             if isinstance(each.decision, Waiting):
