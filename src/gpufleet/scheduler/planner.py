@@ -30,7 +30,7 @@ from gpufleet.scheduler.gang_plans import GangPlans
 from gpufleet.scheduler.plan import Decided, Decision, Placed, Waiting
 from gpufleet.scheduler.preemption import Nomination, Preemption
 from gpufleet.scheduler.queue import Entry, Queue, foreign_gates
-from gpufleet.scheduler.refusals import gang_sentence, with_all_nodes, with_reserved
+from gpufleet.scheduler.refusals import gang_sentence, sentence, with_reserved
 from gpufleet.scheduler.reserving import Reserver
 from gpufleet.scheduler.state import Hold, Ledger, request_of
 from gpufleet.scheduler.state.allocations import leased_places
@@ -334,7 +334,7 @@ class Planner:
         known = self._explained.get(id(verdict))
         if known is None or known[0] is not verdict:
             refused = with_reserved(self._ledger, verdict)
-            known = verdict, refused, with_all_nodes(self._ledger, pod, refused).summary
+            known = verdict, refused, sentence(self._ledger, pod, refused)
             self._explained[id(verdict)] = known
         _, refused, reason = known
         return self._wait(entry, [pod], Waiting(reason + _reserved(reserved), refused, reserved))

@@ -48,6 +48,13 @@ def with_reserved(ledger: Ledger, verdict: Refused) -> Refused:
     return refused(verdict.request, verdict.names, np.array(codes, np.uint8))
 
 
+def sentence(ledger: Ledger, pod: Pod, verdict: Refused) -> str:
+    """Return why no node can take a pod, with all nodes, and which GPUs are draining."""
+    draining = ledger.draining()
+    some = ", ".join(draining[:4]) + (" …" if len(draining) > 4 else "")
+    return with_all_nodes(ledger, pod, verdict).summary + (f"; draining: {some}" if draining else "")
+
+
 def gang_sentence(ledger: Ledger, name: str, pods: Sequence[Pod], verdict: GangRefused) -> str:
     """Return why a gang does not start."""
     if verdict.label:

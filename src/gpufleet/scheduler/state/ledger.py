@@ -99,6 +99,9 @@ class Ledger:
         self._leased: dict[str, dict[str, dict[int, LeaseHolder]]] = {}
         self._by_claim: dict[Key, set[str]] = {}
         self._used_on: dict[str, set[str]] = {}
+        self._vanished: set[str] = set()
+        """Pods that were deleted while they ran and that a report still names."""
+        self._draining: set[str] = set()
         self._bound_to: dict[str, set[str]] = {}
         self._gpus_on: dict[str, set[str]] = {}
         self._claims_of_gang: dict[Key, set[str]] = {}
@@ -141,6 +144,7 @@ class Ledger:
         for device in report.status.devices:
             for uid in device.in_use_by:
                 self._used_on.setdefault(uid, set()).add(name)
+        self._vanished &= self._used_on.keys()
         changed = self._sync_node(name)
         if changed:
             self.note_freed()
@@ -150,6 +154,7 @@ class Ledger:
         """Remove the report of a node."""
         self._forget_reported_pods(name)
         self.reports.pop(name, None)
+        self._vanished &= self._used_on.keys()
         self._sync_node(name)
 
     def device(self, node: str, gpu: int) -> DeviceStatus | None:
@@ -263,6 +268,8 @@ class Ledger:
         _remember_deleted(self._deleted_pods, uid, uid)
         pod = self.pods.pop(uid, None)
         if pod is not None:
+            if uid in self._used_on and not pod.finished:
+                self._vanished.add(uid)
             self._remove_from_indexes(pod)
             self._resources_changed(pod, None)
             self._sync_nodes_of(uid)
@@ -438,6 +445,9 @@ class Ledger:
         """Update the inventory to the state of a node; return whether it changed."""
         node, report = self.nodes.get(name), self.reports.get(name)
         before = self.cluster.nodes.get(name)
+        self._draining.discard(name)
+        if report is not None and any(map(self._is_draining, report.status.devices)):
+            self._draining.add(name)
         if node is None or report is None:
             self.cluster.remove_node(name)
             return before is not None
@@ -494,13 +504,32 @@ class Ledger:
                 self.note_freed()
 
     def _used_without_lease(self, node: str, device: DeviceStatus) -> bool:
-        """Return whether the agent reports a running pod on the GPU that has no lease of it."""
+        """Return whether the agent reports a running pod on the GPU that has no lease of it.
+
+        A pod that vanished while it ran, such as one that was deleted by force, counts as running until
+        the agent has looked at the GPU again and found no process of it.
+        """
         return any(
-            (pod := self.pods.get(uid)) is not None
-            and not pod.finished
-            and device.id not in self._leased.get(uid, {}).get(node, {})
+            uid in self._vanished
+            or (
+                (pod := self.pods.get(uid)) is not None
+                and not pod.finished
+                and device.id not in self._leased.get(uid, {}).get(node, {})
+            )
             for uid in device.in_use_by
         )
+
+    def draining(self) -> list[str]:
+        """Return the GPUs that deleted pods still use, as `node-a:3`."""
+        return [
+            f"{node}:{device.id}"
+            for node in sorted(self._draining)
+            for device in self.reports[node].status.devices
+            if self._is_draining(device)
+        ]
+
+    def _is_draining(self, device: DeviceStatus) -> bool:
+        return bool(device.draining_pods) or not self._vanished.isdisjoint(device.in_use_by)
 
 
 class _Excluded:

@@ -68,6 +68,6 @@ def _gpu(device: DeviceStatus, taken: Callable[[DeviceStatus], bool]) -> Candida
         bandwidth_gbps=device.bandwidth_gbps,
         model=canonical_model(device.model),
         cordoned=device.cordoned,
-        taken=bool(device.in_use_by) and taken(device),
+        taken=bool(device.draining_pods) or (bool(device.in_use_by) and taken(device)),
         mig=tuple(CandidateMigInstance(str(each.id), each.profile) for each in device.mig_instances),
     )
