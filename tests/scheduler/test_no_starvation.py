@@ -59,7 +59,7 @@ class Simulation:
                     world.write("pods", structs.replace(pod, status=PodStatus(phase="Succeeded")))
         for part in ("lease_gc", "plan"):
             process.watch()
-            process.reconcile_with(part)  # type: ignore[arg-type]
+            process.reconcile_with(part)
             self._answer()
         process.watch()
         for pod in sorted(world.all("pods"), key=lambda pod: str(pod.metadata.creation_timestamp)):

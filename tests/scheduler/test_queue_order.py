@@ -67,7 +67,7 @@ async def test_a_gang_behind_a_foreign_gate_holds_no_gpus(stage: Stage) -> None:
     await stage.node("a", gpus=2)
     await stage.group("g", 2)
     await gang_claim(stage, "g")
-    gates = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}, {"name": GANG_GATE}]}
+    gates: dict[str, Any] = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}, {"name": GANG_GATE}]}
     for at in range(2):
         await stage.pod(f"m{at}", "of-g", **gates)
     await stage.reconciled()

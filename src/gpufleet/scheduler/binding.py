@@ -66,6 +66,10 @@ class Binder:
         self._timing = timing
         self._busy: dict[str, _Attempts] = {}
 
+    def is_binding(self) -> bool:
+        """Return whether any attempt is running."""
+        return bool(self._busy)
+
     def busy(self, uid: str) -> bool:
         """Return whether an attempt for the pod is running."""
         return uid in self._busy

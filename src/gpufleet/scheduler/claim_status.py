@@ -32,6 +32,8 @@ BATCH_WINDOW = 0.2
 
 _CONCURRENCY = 4
 """Few, so that binding pods has precedence over status writes when the API server is slow."""
+_MOST_DELAYS = 10
+"""Batch windows that statuses and events wait for pods that are being bound."""
 _MAX_EVENTS = 10_000
 _ALLOCATED = "Successfully allocated"
 _NOT_TRIED = f"{PENDING}{NOT_TRIED}"
@@ -42,12 +44,18 @@ class ClaimStatuses:
     """Writes the statuses of changed claims; `run` it while leading."""
 
     def __init__(
-        self, api: SchedulerApi, ledger: Ledger, reason_of: Callable[[Pod], str], timing: Timing
+        self,
+        api: SchedulerApi,
+        ledger: Ledger,
+        reason_of: Callable[[Pod], str],
+        binding: Callable[[], bool],
+        timing: Timing,
     ) -> None:
-        """`reason_of` returns why an unbound pod waits."""
+        """`reason_of` returns why an unbound pod waits, `binding` whether pods are being bound."""
         self._api = api
         self._ledger = ledger
         self._reason_of = reason_of
+        self._binding = binding
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self._dirty: set[Key] = set()
         self._events: dict[tuple[str, str], tuple[ObjectReference, str, str, EventType]] = {}
@@ -91,6 +99,10 @@ class ClaimStatuses:
         while True:
             await self._wake.wait()
             await asyncio.sleep(BATCH_WINDOW)
+            for _ in range(_MOST_DELAYS):
+                if not self._binding():
+                    break
+                await asyncio.sleep(BATCH_WINDOW)
             self._wake.clear()
             if not await self.step():
                 await asyncio.sleep(1.0)

@@ -37,6 +37,8 @@ class Entry:
     gang: Gang | None = None
     decision: Decision | None = None
     reservation: Reservation | None = None
+    unreservable: int = -1
+    """The value of `Ledger.freed` when no GPUs could be reserved for the unit."""
     planned: int = -1
     """The value of `Ledger.freed` when the unit was planned."""
     members: frozenset[str] = frozenset()

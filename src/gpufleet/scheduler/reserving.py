@@ -58,6 +58,8 @@ class Reserver:
             remaining = self._expected(entry, known.places) - now
         else:
             known, remaining = None, float("inf")
+        if known is None and entry.unreservable == self._ledger.freed:
+            return ()
         behind = [other for other in reserving if other.order > entry.order]
         room = _DrainedRoom(self._ledger, pods)
         with self._ledger.ignoring([entry.key, *(other.key for other in behind)]):
@@ -68,6 +70,7 @@ class Reserver:
             places = found.places
         if not places:
             self._queue.unreserve(entry)
+            entry.unreservable = self._ledger.freed
             return ()
         if known is None or known.places != places:
             self._drop(behind, places)

@@ -123,7 +123,7 @@ class Scheduler:
             timing,
         )
         self.filtering = Filtering(ledger, self.planner, self.gangs, self.metrics)
-        self.statuses = ClaimStatuses(api, ledger, self.planner.reason, timing)
+        self.statuses = ClaimStatuses(api, ledger, self.planner.reason, self.binder.is_binding, timing)
 
     # -- verbs -----------------------------------------------------------------------------
 

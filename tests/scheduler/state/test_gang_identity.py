@@ -26,13 +26,18 @@ def ledger(gang_ref: str = "run", annotations: dict[str, str] | None = None) -> 
     return made
 
 
-def pod(name: str = "p", owner: str = "", spec: dict[str, Any] | None = None, **labels: str) -> Pod:
+def pod(
+    name: str = "p",
+    owner: str = "",
+    labels: dict[str, str] | None = None,
+    spec: dict[str, Any] | None = None,
+) -> Pod:
     owners = [{"kind": "Job", "name": "j", "uid": owner, "controller": True}] if owner else []
     meta = {
         "name": name,
         "namespace": "ns",
         "uid": f"uid-{name}",
-        "labels": labels,
+        "labels": labels or {},
         "annotations": {"gpu.scheduling/claim": "c"},
         "ownerReferences": owners,
     }
@@ -46,10 +51,10 @@ def group(name: str, least: int) -> PodGroup:
 @pytest.mark.parametrize(
     ("member", "gang"),
     [
-        (pod(spec={"schedulingGroup": {"podGroupName": "n"}}, **JOBSET), Gang("ns", "n", NATIVE)),
-        (pod(**{"scheduling.x-k8s.io/pod-group": "x"}, **LWS), Gang("ns", "x")),
-        (pod(owner="u", **LWS), Gang("ns", "run", "key-0")),
-        (pod(owner="u", **JOBSET), Gang("ns", "run", "uid-of-jobset")),
+        (pod(labels=JOBSET, spec={"schedulingGroup": {"podGroupName": "n"}}), Gang("ns", "n", NATIVE)),
+        (pod(labels={"scheduling.x-k8s.io/pod-group": "x", **LWS}), Gang("ns", "x")),
+        (pod(owner="u", labels=LWS), Gang("ns", "run", "key-0")),
+        (pod(owner="u", labels=JOBSET), Gang("ns", "run", "uid-of-jobset")),
         (pod(owner="u"), Gang("ns", "run", "u")),
         (pod(), Gang("ns", "run")),
     ],
@@ -60,7 +65,7 @@ def test_the_most_specific_identity_wins(member: Pod, gang: Gang) -> None:
 
 
 def test_a_pod_without_any_reference_has_no_gang() -> None:
-    assert ledger(gang_ref="").gang_of(pod(owner="u", **LWS)) is None
+    assert ledger(gang_ref="").gang_of(pod(owner="u", labels=LWS)) is None
 
 
 def test_a_pod_group_joins_the_pods_of_several_owners() -> None:
@@ -92,7 +97,7 @@ def test_the_size_comes_from_the_native_group_the_pod_group_or_the_leader_worker
     assert needs is not None
     assert needs.min_members == 4
     known = ledger()
-    member = pod(**LWS)
+    member = pod(labels=LWS)
     member.metadata.annotations["leaderworkerset.sigs.k8s.io/size"] = "5"  # type: ignore[index]
     known.put_pod(member)
     needs = known.gang_requirements(Gang("ns", "run", "key-0"))

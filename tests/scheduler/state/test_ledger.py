@@ -107,17 +107,21 @@ def test_a_gpu_of_a_pod_that_vanished_while_it_ran_is_draining_until_the_agent_s
     ledger.put_node(Node(ObjectMeta(name="a")))
     ledger.put_pod(pod(1, claim="", node="a"))
     ledger.put_report(report("u"))
+
+    def taken() -> bool:
+        return ledger.cluster.nodes["a"].gpus[0].taken
+
     ledger.drop_pod("u")
-    assert ledger.cluster.nodes["a"].gpus[0].taken
+    assert taken()
     assert ledger.draining() == ["a:0"]
     ledger.put_report(report("u"))
-    assert ledger.cluster.nodes["a"].gpus[0].taken
+    assert taken()
     used = DeviceStatus(0, health="Healthy", draining_pods=("u",))
     ledger.put_report(structs.replace(report(), status=NodeGpus((used,), 1)))
     assert ledger.draining() == ["a:0"]
     freed = ledger.freed
     assert ledger.put_report(report())
-    assert not ledger.cluster.nodes["a"].gpus[0].taken
+    assert not taken()
     assert (ledger.draining(), ledger.freed > freed) == ([], True)
 
 
