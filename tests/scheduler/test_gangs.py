@@ -230,3 +230,22 @@ async def test_a_gang_with_a_member_that_fits_nowhere_is_explained(stage: Stage)
         "PATCH", "/api/v1/nodes/b", {"metadata": {"labels": {"disk": "fast"}}}, "application/merge-patch+json"
     )
     await stage.planned()
+
+
+async def test_a_gang_is_planned_again_without_a_node_that_kube_scheduler_does_not_offer(stage: Stage) -> None:
+    """For example because of a volume or an affinity between pods, which only kube-scheduler knows."""
+    for name in ("a", "b", "c"):
+        await stage.node(name, gpus=1)
+    await stage.group("g", 2)
+    await gang_claim(stage, "g")
+    pods = [await stage.pod(f"p{at}", "of-g") for at in range(2)]
+    await stage.planned()
+    uid = pods[0].metadata.uid
+    [first] = stage.scheduler.ledger.leases_of(uid)
+    others = sorted({"a", "b", "c"} - {first})
+    assert (await stage.filter(pods[0], *others))["NodeNames"] == []
+    await stage.until(lambda: first not in stage.scheduler.ledger.leases_of(uid))
+    await stage.planned()
+    [second] = stage.scheduler.ledger.leases_of(uid)
+    assert second in others
+    assert (await stage.filter(pods[0], *others))["NodeNames"] == [second]

@@ -107,14 +107,12 @@ class Gangs:
         return entry.decision
 
     def _planned_place(self, pod: Pod, gang: Gang, plan: GangPlan, candidates: Sequence[str]) -> Decision:
-        decision = self._planner.plan_pod(pod, candidates)
+        if self._planner.has_place(pod, candidates):
+            return self._planner.plan_pod(pod, candidates)
         nodes = set(self._ledger.leases_of(pod.metadata.uid))
-        if isinstance(decision, Placed) and decision.members[pod.metadata.uid].node in nodes:
-            return decision
         entry = self._queue.put_gang(gang)
         if entry is not None:
             entry.excluded[pod.metadata.uid] = frozenset(nodes)
-        self._queue.drop(pod.metadata.uid)
         plan.refused = True
         self.enqueue(gang)
         name = ", ".join(sorted(nodes))

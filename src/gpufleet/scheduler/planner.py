@@ -125,6 +125,13 @@ class Planner:
         self._queue.drop(entry.key)
         return Placed({uid: verdict})
 
+    def has_place(self, pod: Pod, candidates: Collection[str]) -> bool:
+        """Return whether the pod already has GPUs on one of these nodes."""
+        request = self._request(pod)
+        return (
+            not isinstance(request, str) and self._current(pod.metadata.uid, request, candidates) is not None
+        )
+
     def _current(self, uid: str, request: Request, nodes: Collection[str]) -> Fits | None:
         """Return the GPUs that the pod already has, if they still fit the request."""
         for fits in leased_places(self._ledger, uid, request):
