@@ -122,7 +122,7 @@ class Stage:
         }
         path = f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{namespace}/podgroups"
         await self.client.write_json("POST", path, body)
-        await self.until(lambda: (namespace, name) in self.scheduler.ledger.groups)
+        await self.until(lambda: (namespace, name) in self.scheduler.ledger.gangs.groups)
 
     async def phase(self, pod: Pod, phase: str) -> None:
         meta = pod.metadata

@@ -232,7 +232,9 @@ async def test_a_gang_with_a_member_that_fits_nowhere_is_explained(stage: Stage)
     await stage.planned()
 
 
-async def test_a_gang_is_planned_again_without_a_node_that_kube_scheduler_does_not_offer(stage: Stage) -> None:
+async def test_a_gang_is_planned_again_without_a_node_that_kube_scheduler_does_not_offer(
+    stage: Stage,
+) -> None:
     """For example because of a volume or an affinity between pods, which only kube-scheduler knows."""
     for name in ("a", "b", "c"):
         await stage.node(name, gpus=1)

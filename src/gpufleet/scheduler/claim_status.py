@@ -21,7 +21,7 @@ from gpufleet.scheduler.plan import NOT_TRIED, PENDING
 from gpufleet.scheduler.state import Ledger, valid_request
 from gpufleet.scheduler.state.allocations import leased_places
 from gpufleet.scheduler.state.claim_requests import invalid_reason
-from gpufleet.scheduler.state.ledger import Key
+from gpufleet.scheduler.state.indexes import Key
 
 _log = get_logger("scheduler")
 

@@ -76,7 +76,7 @@ def _pending(ledger: Ledger, claim: GpuClaim, pods: list[Pod]) -> Explanation:
         request = request_of(claim)
     except InvalidRequest as error:
         return Explanation(True, f"the claim is invalid: {error}", {}, ("correct the claim",))
-    gang = ledger.gang_of(pods[0]) if pods else None
+    gang = ledger.gangs.of(pods[0]) if pods else None
     found = _gang(ledger, gang) if gang else _single(ledger, request, pods[0] if pods else None)
     # What the scheduler has decided is in the claim's status: it also knows the queue.
     decided = claim.status.message.partition(PENDING)[2]
@@ -113,7 +113,7 @@ def _single(ledger: Ledger, request: Request, pod: Pod | None) -> Explanation:
 
 
 def _gang(ledger: Ledger, gang: Gang) -> Explanation:
-    pending = {pod.spec.scheduler_name for pod in ledger.gang_members(gang)}
+    pending = {pod.spec.scheduler_name for pod in ledger.gangs.members(gang)}
     members = members_of(ledger, gang, pending)
     if members.problem:
         return Explanation(True, members.problem, {}, _gang_remedies(ledger, gang))
@@ -137,10 +137,10 @@ def _gang(ledger: Ledger, gang: Gang) -> Explanation:
 
 
 def _gang_remedies(ledger: Ledger, gang: Gang) -> tuple[str, ...]:
-    needs = ledger.gang_requirements(gang)
+    needs = ledger.gangs.requirements(gang)
     if needs is None:
         return (f"create PodGroup {gang.name}, or set {GANG_SIZE} on the claim",)
-    missing = needs.min_members - len(ledger.gang_members(gang))
+    missing = needs.min_members - len(ledger.gangs.members(gang))
     return (f"create {missing} more",) if missing > 0 else ()
 
 

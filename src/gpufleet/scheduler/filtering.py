@@ -66,7 +66,7 @@ class Filtering:
     def _choose(self, pod: Pod, candidates: Sequence[str]) -> Choice:
         if not pod.metadata.annotations.get(CLAIM):
             return AnyNode()
-        gang = self._ledger.gang_of(pod)
+        gang = self._ledger.gangs.of(pod)
         if gang is None:
             decision = self._planner.plan_pod(pod, candidates)
         else:

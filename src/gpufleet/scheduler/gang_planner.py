@@ -71,7 +71,7 @@ class Members:
 
 def members_of(ledger: Ledger, gang: Gang, schedulers: Collection[str]) -> Members:
     """Return the members to place; `schedulers` are the names of the schedulers that ask here."""
-    needs, members = ledger.gang_requirements(gang), ledger.gang_members(gang)
+    needs, members = ledger.gangs.requirements(gang), ledger.gangs.members(gang)
     started = tuple(pod for pod in members if has_started(ledger, pod))
     rest = tuple(pod for pod in members if pod not in started)
     if needs is None:

@@ -96,7 +96,7 @@ class Gangs:
                 return Waiting(f"gang {gang.name} is being planned")
             return self._planned_place(pod, gang, plan, candidates)
         if self._is_running(gang):
-            needs, members = self._ledger.gang_requirements(gang), self._ledger.gang_members(gang)
+            needs, members = self._ledger.gangs.requirements(gang), self._ledger.gangs.members(gang)
             most = needs.max_members if needs is not None else None
             if most is not None and pod.metadata.uid not in {each.metadata.uid for each in members[:most]}:
                 return Waiting(f"gang {gang.name} has its maximum of {most} members")
@@ -139,8 +139,8 @@ class Gangs:
 
     def _is_running(self, gang: Gang) -> bool:
         """Return whether enough members are bound."""
-        needs = self._ledger.gang_requirements(gang)
-        bound = sum(bool(pod.spec.node_name) for pod in self._ledger.gang_members(gang))
+        needs = self._ledger.gangs.requirements(gang)
+        bound = sum(bool(pod.spec.node_name) for pod in self._ledger.gangs.members(gang))
         return needs is not None and bound >= needs.min_members
 
     def _check_complete(self, plan: GangPlan) -> None:
@@ -154,7 +154,7 @@ class Gangs:
         """Reconcile a gang in the next step."""
         self._known.add(gang)
         self._dirty.add(gang)
-        if self._queue.put_gang(gang) is None and not self._ledger.gang_pods(gang):
+        if self._queue.put_gang(gang) is None and not self._ledger.gangs.pods(gang):
             # A replica that does not lead would keep it forever.
             self._known.discard(gang)
             if gang not in self.plans:
@@ -191,9 +191,9 @@ class Gangs:
             self._dirty.add(gang)
 
     async def _reconcile(self, gang: Gang) -> None:
-        plan, members = self.plans.get(gang), self._ledger.gang_members(gang)
-        needs = self._ledger.gang_requirements(gang)
-        pods = self._ledger.gang_pods(gang)
+        plan, members = self.plans.get(gang), self._ledger.gangs.members(gang)
+        needs = self._ledger.gangs.requirements(gang)
+        pods = self._ledger.gangs.pods(gang)
         succeeded = sum(pod.status.phase == "Succeeded" for pod in pods)
         self._succeeded[gang] = max(succeeded, self._succeeded.get(gang, 0))
         if not pods:
@@ -270,7 +270,7 @@ class Gangs:
 
     async def _check_incomplete(self, gang: Gang, needs: GangRequirements) -> None:
         """End a gang whose members have failed or vanished, after its grace period."""
-        running = [pod for pod in self._ledger.gang_members(gang) if pod.spec.node_name]
+        running = [pod for pod in self._ledger.gangs.members(gang) if pod.spec.node_name]
         if not running or len(running) + self._succeeded.get(gang, 0) >= needs.min_members:
             self._incomplete.pop(gang, None)
             return
@@ -285,7 +285,7 @@ class Gangs:
 
     async def _end(self, gang: Gang) -> None:
         """Evict the running members of a gang that can't run as a whole."""
-        for pod in self._ledger.gang_members(gang):
+        for pod in self._ledger.gangs.members(gang):
             if pod.spec.node_name:
                 await self._api.evict(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
 
@@ -328,7 +328,7 @@ class Gangs:
         await asyncio.gather(*(self._api.remove_gate(pod, GANG_GATE) for pod in gated))
 
     def _deadline(self, gang: Gang) -> float:
-        needs = self._ledger.gang_requirements(gang)
+        needs = self._ledger.gangs.requirements(gang)
         return self._timing.monotonic() + (needs.timeout if needs is not None else 0.0)
 
     def _ref(self, pod: Pod) -> PodRef:

@@ -34,7 +34,7 @@ from gpufleet.scheduler.refusals import gang_sentence, sentence, with_reserved
 from gpufleet.scheduler.reserving import Reserver
 from gpufleet.scheduler.state import Hold, Ledger, request_of
 from gpufleet.scheduler.state.allocations import leased_places
-from gpufleet.scheduler.state.ledger import Key
+from gpufleet.scheduler.state.indexes import Key
 from gpufleet.scheduler.state.node_resources import Room, requested
 
 CATCH_UP_S = 0.004
@@ -352,8 +352,8 @@ class Planner:
         for other in self._ledger.blocking_pods(uid, hold.fits):
             pod = self._ledger.pods.get(other)
             if pod is not None and not pod.finished:
-                gang = self._ledger.gang_of(pod)
-                members = self._ledger.gang_members(gang) if gang is not None else [pod]
+                gang = self._ledger.gangs.of(pod)
+                members = self._ledger.gangs.members(gang) if gang is not None else [pod]
                 pods.update((member.metadata.uid, member) for member in members if member.spec.node_name)
         return [pod for pod in pods.values() if pod.metadata.deletion_timestamp is None]
 

@@ -198,7 +198,7 @@ class Preemption:
     def _breaks_gang(self, node: str, uids: Iterable[str]) -> bool:
         """Return whether one of the pods is a member of a gang that also runs on other nodes."""
         pods = (self._ledger.pods.get(uid) for uid in uids)
-        gangs = {gang for pod in pods if pod is not None and (gang := self._ledger.gang_of(pod))}
+        gangs = {gang for pod in pods if pod is not None and (gang := self._ledger.gangs.of(pod))}
         return any(
             pod.spec.node_name != node for gang in gangs for _, pod in running_members(self._ledger, gang)
         )
@@ -258,7 +258,7 @@ class _Options:
             pod = self._ledger.pods.get(uid_of(holder))
             if pod is None or pod.spec.node_name != node or priority_of(pod) >= self._priority:
                 continue
-            gang = self._ledger.gang_of(pod)
+            gang = self._ledger.gangs.of(pod)
             if gang is None:
                 victim = self._victim(holder, [(holder, pod)])
             elif gang in seen:
@@ -295,7 +295,7 @@ def running_members(ledger: Ledger, gang: Gang) -> list[tuple[str, Pod]]:
     """Return the running members of a gang by their inventory key."""
     return [
         (holder_key(pod.metadata.uid, pod.spec.node_name), pod)
-        for pod in ledger.gang_pods(gang)
+        for pod in ledger.gangs.pods(gang)
         if pod.spec.node_name and not pod.finished
     ]
 

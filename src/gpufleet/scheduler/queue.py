@@ -83,7 +83,7 @@ class Queue:
         """Return the entry of a pod: its own, or its gang's."""
         if (entry := self._entries.get(pod.metadata.uid)) is not None:
             return entry
-        gang = self._ledger.gang_of(pod)
+        gang = self._ledger.gangs.of(pod)
         return self._entries.get(gang_key(gang)) if gang is not None else None
 
     def put_pod(self, pod: Pod) -> Entry:
@@ -95,7 +95,7 @@ class Queue:
     def put_gang(self, gang: Gang) -> Entry | None:
         """Return the entry of a gang, added if it is new; None if it has no members that wait."""
         key = gang_key(gang)
-        members = self._ledger.gang_members(gang)
+        members = self._ledger.gangs.members(gang)
         if not any(not pod.spec.node_name for pod in members):
             self.drop(key)
             return None

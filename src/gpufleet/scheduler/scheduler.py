@@ -36,7 +36,7 @@ from gpufleet.scheduler.reservation import Reservations, new_stamp
 from gpufleet.scheduler.reserving import Reserver
 from gpufleet.scheduler.state import Ledger, valid_request
 from gpufleet.scheduler.state.gang_identity import Gang
-from gpufleet.scheduler.state.ledger import Key
+from gpufleet.scheduler.state.indexes import Key
 
 _log = get_logger("scheduler")
 
@@ -140,7 +140,7 @@ class Scheduler:
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> str:
         """Bind the pod; return an error message, or an empty string if it is bound."""
         pod = self.ledger.pods.get(uid)
-        gang = self.ledger.gang_of(pod) if pod else None
+        gang = self.ledger.gangs.of(pod) if pod else None
         if gang is not None and not await self.gangs.permit(uid, gang, self._settings.permit):
             return f"the other members of gang {gang.name} are not ready to be bound yet"
         error = await self.binder.bind(namespace, name, uid, node)
@@ -216,16 +216,16 @@ class Scheduler:
         """Handle PodGroup changes, native or not: a gang may get its size, or be another one."""
         for change in changes:
             key = (change.object.metadata.namespace, change.object.metadata.name)
-            before = self.ledger.gangs_named(key)
+            before = self.ledger.gangs.named(key)
             if isinstance(change.object, NativePodGroup):
-                self.ledger.native_groups.pop(key, None)
+                self.ledger.gangs.drop_native_group(key)
             elif change.after is None:
-                self.ledger.drop_group(key)
+                self.ledger.gangs.drop_group(key)
             if isinstance(change.after, NativePodGroup):
-                self.ledger.put_native_group(change.after)
+                self.ledger.gangs.put_native_group(change.after)
             elif change.after is not None:
-                self.ledger.put_group(change.after)
-            for gang in before | self.ledger.gangs_named(key):
+                self.ledger.gangs.put_group(change.after)
+            for gang in before | self.ledger.gangs.named(key):
                 self._enqueue_gang(gang)
 
     def on_budgets(self, changes: Sequence[CacheChange[PodDisruptionBudget]]) -> None:
@@ -240,7 +240,7 @@ class Scheduler:
         """Handle pod changes."""
         for change in changes:
             pod, uid = change.object, change.object.metadata.uid
-            gangs = {self.ledger.gang_of(state) for state in (change.before, change.after) if state}
+            gangs = {self.ledger.gangs.of(state) for state in (change.before, change.after) if state}
             if change.after is None:
                 self.ledger.drop_pod(uid)
                 self.ledger.release_hold(uid)
@@ -279,7 +279,7 @@ class Scheduler:
             if (entry := self.queue.get(pod.metadata.uid)) is not None:
                 entry.planned = -1
                 self._changed.set()
-            if (gang := self.ledger.gang_of(pod)) is not None:
+            if (gang := self.ledger.gangs.of(pod)) is not None:
                 self._enqueue_gang(gang)
 
     # -- running ---------------------------------------------------------------------------

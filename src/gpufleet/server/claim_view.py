@@ -120,7 +120,9 @@ class WatchedState:
             source.node_statuses, ledger.put_report, lambda status: ledger.drop_report(status.spec.node_name)
         )
         self._follow(source.claims, ledger.put_claim, lambda claim: ledger.drop_claim(key_of(claim)))
-        self._follow(source.pod_groups, ledger.put_group, lambda group: ledger.drop_group(key_of(group)))
+        self._follow(
+            source.pod_groups, ledger.gangs.put_group, lambda group: ledger.gangs.drop_group(key_of(group))
+        )
         while self._backlog:
             apply, changes = self._backlog.popleft()
             for start in range(0, len(changes), STEP):
@@ -170,7 +172,7 @@ async def list_state(client: KubeClient, lease_namespace: str) -> ClaimState:
         ledger.put_claim(claim)
     try:
         for group in (await client.list(POD_GROUPS)).items:
-            ledger.put_group(group)
+            ledger.gangs.put_group(group)
     except KubernetesRefused:
         pass  # The PodGroup CRD is optional: an annotation of the claim can give the gang's size.
     return ClaimState(ledger, claims is not None)

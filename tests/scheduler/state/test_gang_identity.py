@@ -61,26 +61,26 @@ def group(name: str, least: int) -> PodGroup:
     ids=("native", "label", "leader worker set", "job set", "owner", "no owner"),
 )
 def test_the_most_specific_identity_wins(member: Pod, gang: Gang) -> None:
-    assert ledger().gang_of(member) == gang
+    assert ledger().gangs.of(member) == gang
 
 
 def test_a_pod_without_any_reference_has_no_gang() -> None:
-    assert ledger(gang_ref="").gang_of(pod(owner="u", labels=LWS)) is None
+    assert ledger(gang_ref="").gangs.of(pod(owner="u", labels=LWS)) is None
 
 
 def test_a_pod_group_joins_the_pods_of_several_owners() -> None:
     known = ledger()
-    known.put_group(group("run", 2))
-    assert known.gang_of(pod(owner="u")) == known.gang_of(pod(owner="v")) == Gang("ns", "run")
+    known.gangs.put_group(group("run", 2))
+    assert known.gangs.of(pod(owner="u")) == known.gangs.of(pod(owner="v")) == Gang("ns", "run")
 
 
 def test_two_runs_of_a_cron_job_are_two_gangs() -> None:
     known = ledger(annotations={GANG_SIZE: "2", GANG_MAX_SIZE: "3"})
     for name, owner in (("a", "u"), ("b", "u"), ("c", "v")):
         known.put_pod(pod(name, owner))
-    assert known.gangs_named(("ns", "run")) == {Gang("ns", "run", "u"), Gang("ns", "run", "v")}
-    assert [each.metadata.name for each in known.gang_members(Gang("ns", "run", "u"))] == ["a", "b"]
-    needs = known.gang_requirements(Gang("ns", "run", "u"))
+    assert known.gangs.named(("ns", "run")) == {Gang("ns", "run", "u"), Gang("ns", "run", "v")}
+    assert [each.metadata.name for each in known.gangs.members(Gang("ns", "run", "u"))] == ["a", "b"]
+    needs = known.gangs.requirements(Gang("ns", "run", "u"))
     assert needs is not None
     assert (needs.min_members, needs.max_members) == (2, 3)
 
@@ -88,18 +88,18 @@ def test_two_runs_of_a_cron_job_are_two_gangs() -> None:
 def test_the_size_comes_from_the_native_group_the_pod_group_or_the_leader_worker_set() -> None:
     known = ledger(gang_ref="")
     native = {"schedulingPolicy": {"gang": {"minCount": 4}}}
-    known.put_native_group(
+    known.gangs.put_native_group(
         convert({"metadata": {"name": "n", "namespace": "ns"}, "spec": native}, NativePodGroup)
     )
-    known.put_group(group("n", 7))
+    known.gangs.put_group(group("n", 7))
     known.put_pod(pod(spec={"schedulingGroup": {"podGroupName": "n"}}))
-    needs = known.gang_requirements(Gang("ns", "n", NATIVE))
+    needs = known.gangs.requirements(Gang("ns", "n", NATIVE))
     assert needs is not None
     assert needs.min_members == 4
     known = ledger()
     member = pod(labels=LWS)
     member.metadata.annotations["leaderworkerset.sigs.k8s.io/size"] = "5"  # type: ignore[index]
     known.put_pod(member)
-    needs = known.gang_requirements(Gang("ns", "run", "key-0"))
+    needs = known.gangs.requirements(Gang("ns", "run", "key-0"))
     assert needs is not None
     assert needs.min_members == 5

@@ -132,7 +132,7 @@ def test_the_gpus_of_a_gang_are_available_to_it() -> None:
     spec = ClaimSpec(ClaimDevices(1), gang_ref="g")
     claim = GpuClaim(metadata=ObjectMeta(name="one", namespace="ns"), spec=spec)
     ledger.put_claim(claim)
-    ledger.put_group(PodGroup(ObjectMeta(name="g", namespace="ns"), PodGroupSpec(1)))
+    ledger.gangs.put_group(PodGroup(ObjectMeta(name="g", namespace="ns"), PodGroupSpec(1)))
     ledger.put_pod(pod(1))
     holder = {"u": LeaseHolder("ns", "p", "one", 1000, (), "stamp")}
     ledger.put_lease(new_lease("default", "a", 0, holder, "", datetime.now(UTC)))

@@ -12,13 +12,12 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus
 from gpufleet.kubernetes.leases import GpuLease, LeaseHolder, lease_name, read_lease
-from gpufleet.kubernetes.objects import KubeObject, Lease, NativePodGroup, Pod, PodGroup, PodGroupSpec
+from gpufleet.kubernetes.objects import KubeObject, Lease, Pod
 from gpufleet.kubernetes.objects import Node as KubeNode
 from gpufleet.placement.allocation import Allocation
 from gpufleet.placement.inventory import Inventory
@@ -26,21 +25,10 @@ from gpufleet.placement.request import WHOLE
 from gpufleet.placement.verdict import Fits
 from gpufleet.scheduler.state.disruption_budgets import DisruptionBudgets
 from gpufleet.scheduler.state.eligible_nodes import EligibleNodes
-from gpufleet.scheduler.state.gang_identity import (
-    NATIVE,
-    Gang,
-    GangRequirements,
-    gang_of,
-    group_label,
-    requirements,
-)
+from gpufleet.scheduler.state.gang_index import GangIndex
+from gpufleet.scheduler.state.indexes import Key, by_age, discard
 from gpufleet.scheduler.state.node_resources import NodeResources
 from gpufleet.scheduler.state.nodes import candidate_node
-
-Key = tuple[str, str]
-"""Namespace and name."""
-
-_Index = TypeVar("_Index")
 
 _MAX_TOMBSTONES = 65536
 """Number of deleted objects remembered: a response about one may arrive after its deletion."""
@@ -76,10 +64,8 @@ class Ledger:
         self.nodes: dict[str, KubeNode] = {}
         self.reports: dict[str, GpuNodeStatus] = {}
         self.claims: dict[Key, GpuClaim] = {}
-        self.groups: dict[Key, PodGroup] = {}
-        self.native_groups: dict[Key, PodGroup] = {}
-        """Native PodGroups with a gang policy, as PodGroups."""
         self.pods: dict[str, Pod] = {}
+        self._by_claim: dict[Key, set[str]] = {}
         self.leases: dict[str, GpuLease] = {}
         self.holds: dict[str, Hold] = {}
         self.foreign: set[str] = set()
@@ -93,19 +79,17 @@ class Ledger:
         self.resources = NodeResources(self.nodes, self._pods_on)
         self.eligible = EligibleNodes(self.nodes)
         self.budgets = DisruptionBudgets()
+        self.gangs = GangIndex(self.claims, self.pods, self._by_claim)
         self._changed = changed
         self._deleted_leases: dict[str, str] = {}
         self._deleted_pods: dict[str, str] = {}
         self._leased: dict[str, dict[str, dict[int, LeaseHolder]]] = {}
-        self._by_claim: dict[Key, set[str]] = {}
         self._used_on: dict[str, set[str]] = {}
         self._vanished: set[str] = set()
         """Pods that were deleted while they ran and that a report still names."""
         self._draining: set[str] = set()
         self._bound_to: dict[str, set[str]] = {}
         self._gpus_on: dict[str, set[str]] = {}
-        self._claims_of_gang: dict[Key, set[str]] = {}
-        self._by_group: dict[Key, set[str]] = {}
 
     def note_freed(self) -> None:
         """Record that waiting pods may fit now."""
@@ -255,8 +239,7 @@ class Ledger:
         self.pods[uid] = pod
         if pod.metadata.annotations.get(CLAIM):
             self._by_claim.setdefault(_claim_key(pod), set()).add(uid)
-            if name := group_label(pod):
-                self._by_group.setdefault((pod.metadata.namespace, name), set()).add(uid)
+            self.gangs.put_pod(pod)
         if pod.spec.node_name and not pod.finished:
             self._bound_to.setdefault(pod.spec.node_name, set()).add(uid)
         if known is None or known.finished != pod.finished or known.spec.node_name != pod.spec.node_name:
@@ -276,30 +259,13 @@ class Ledger:
 
     def put_claim(self, claim: GpuClaim) -> None:
         """Store a claim."""
-        key = (claim.metadata.namespace, claim.metadata.name)
-        self._remove_from_gang(key)
-        self.claims[key] = claim
-        if claim.spec.gang_ref:
-            self._claims_of_gang.setdefault((key[0], claim.spec.gang_ref), set()).add(key[1])
+        self.claims[claim.metadata.namespace, claim.metadata.name] = claim
+        self.gangs.put_claim(claim)
 
     def drop_claim(self, key: Key) -> None:
         """Remove a claim."""
-        self._remove_from_gang(key)
         self.claims.pop(key, None)
-
-    def put_group(self, group: PodGroup) -> None:
-        """Store a PodGroup."""
-        self.groups[group.metadata.namespace, group.metadata.name] = group
-
-    def put_native_group(self, group: NativePodGroup) -> None:
-        """Store a native PodGroup; one without a gang policy needs one member."""
-        gang = group.spec.scheduling_policy.gang
-        size = PodGroupSpec(gang.min_count if gang is not None else 1)
-        self.native_groups[group.metadata.namespace, group.metadata.name] = PodGroup(group.metadata, size)
-
-    def drop_group(self, key: Key) -> None:
-        """Remove a PodGroup."""
-        self.groups.pop(key, None)
+        self.gangs.drop_claim(key)
 
     def claim_of(self, pod: Pod) -> GpuClaim | None:
         """Return the claim that the pod uses, if it exists."""
@@ -308,44 +274,7 @@ class Ledger:
     def pods_of(self, namespace: str, claim: str) -> list[Pod]:
         """Return the pods that use a claim, oldest first."""
         pods = [self.pods[uid] for uid in self._by_claim.get((namespace, claim), ())]
-        return sorted(pods, key=_age)
-
-    def gang_of(self, pod: Pod) -> Gang | None:
-        """Return the gang of a pod, if any."""
-        return gang_of(pod, self.claim_of(pod), self.groups)
-
-    def gangs_named(self, key: Key) -> set[Gang]:
-        """Return the gangs whose members name them so."""
-        return {gang for pod in self._pods_naming(key) if (gang := self.gang_of(pod)) is not None}
-
-    def gang_pods(self, gang: Gang) -> list[Pod]:
-        """Return all known pods of the gang, finished and terminating ones too, oldest first."""
-        pods = [pod for pod in self._pods_naming((gang.namespace, gang.name)) if self.gang_of(pod) == gang]
-        return sorted(pods, key=_age)
-
-    def gang_members(self, gang: Gang) -> list[Pod]:
-        """Return the running and pending pods of the gang, oldest first."""
-        return [
-            pod
-            for pod in self.gang_pods(gang)
-            if not pod.finished and pod.metadata.deletion_timestamp is None
-        ]
-
-    def gang_requirements(self, gang: Gang) -> GangRequirements | None:
-        """Return the size of a gang; None if nothing defines it."""
-        pods = self.gang_pods(gang)
-        claims = {id(claim): claim for pod in pods if (claim := self.claim_of(pod)) is not None}
-        key = (gang.namespace, gang.name)
-        group = self.native_groups.get(key) if gang.scope == NATIVE else None
-        if not gang.scope:
-            group = self.groups.get(key)
-        return requirements(group, pods, claims.values())
-
-    def _pods_naming(self, key: Key) -> list[Pod]:
-        uids = set(self._by_group.get(key, ()))
-        for claim in self._claims_of_gang.get(key, ()):
-            uids |= self._by_claim.get((key[0], claim), set())
-        return [self.pods[uid] for uid in uids]
+        return sorted(pods, key=by_age)
 
     # -- inventory -------------------------------------------------------------------------
 
@@ -420,7 +349,7 @@ class Ledger:
             self.cluster.allocate(key, after, observed=True)
             self._gpus_on.setdefault(node, set()).add(uid)
         else:
-            _discard(self._gpus_on, node, uid)
+            discard(self._gpus_on, node, uid)
         self.allocations += 1
         self.resources.changed(node)
         if before is not None and not (after is not None and _includes(after, before)):
@@ -462,14 +391,9 @@ class Ledger:
         if pod is None:
             return
         meta = pod.metadata
-        _discard(self._by_claim, _claim_key(pod), meta.uid)
-        _discard(self._by_group, (meta.namespace, group_label(pod)), meta.uid)
-        _discard(self._bound_to, pod.spec.node_name, meta.uid)
-
-    def _remove_from_gang(self, key: Key) -> None:
-        known = self.claims.get(key)
-        if known is not None:
-            _discard(self._claims_of_gang, (key[0], known.spec.gang_ref), key[1])
+        discard(self._by_claim, _claim_key(pod), meta.uid)
+        self.gangs.drop_pod(pod)
+        discard(self._bound_to, pod.spec.node_name, meta.uid)
 
     def _pods_on(self, node: str) -> list[Pod]:
         """Return the pods that are bound to a node or have GPUs there."""
@@ -552,15 +476,6 @@ class _Excluded:
             self._ledger.cluster.allocate(held.holder, held, observed=True)
 
 
-def _discard(index: dict[_Index, set[str]], key: _Index, name: str) -> None:
-    """Remove a name from one set of an index, and the set if it is empty."""
-    names = index.get(key)
-    if names is not None:
-        names.discard(name)
-        if not names:
-            del index[key]
-
-
 def _reservation_key(unit: str, at: int) -> str:
     """Return the inventory key of one place of a reservation; no pod has an empty UID."""
     return f"{unit}#{at}@"
@@ -572,10 +487,6 @@ def _includes(larger: Allocation, smaller: Allocation) -> bool:
         and set(larger.gpus) >= set(smaller.gpus)
         and set(larger.instances) >= set(smaller.instances)
     )
-
-
-def _age(pod: Pod) -> tuple[str, str]:
-    return str(pod.metadata.creation_timestamp), pod.metadata.name
 
 
 def _claim_key(pod: Pod) -> Key:
