@@ -40,6 +40,8 @@ RARELY_USED: dict[str, dict[Right, str]] = {
     },
     "gpu-scheduler-scheduler": {
         ("patch", "events.k8s.io", "events"): "increases the count of a repeated event",
+        ("list", "scheduling.k8s.io", "podgroups"): "native PodGroups are served from 1.37",
+        ("watch", "scheduling.k8s.io", "podgroups"): "native PodGroups are served from 1.37",
     },
     "gpu-scheduler-webhook": {
         ("get", "gpu.scheduling", "gpuclaims"): "a claim that the watch has not delivered yet",
