@@ -353,6 +353,7 @@ class Scheduler:
         leased = sum(1 for _ in self.ledger.lease_holders())
         self.metrics.held.labels("memory").set(len(self.ledger.holds))
         self.metrics.held.labels("lease").set(leased)
+        self.metrics.held.labels("reservation").set(len(self.ledger.reservations))
         self.metrics.waiting.set(len(self.queue))
         self.metrics.leading.set(self.leading())
         now = fragmentation(self.ledger.cluster, self._demand.demand(self._timing.monotonic()))
