@@ -6,6 +6,7 @@ stall is the longest CPU time that the loop's thread spent in one callback.
 """
 
 import asyncio
+import gc
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -90,6 +91,7 @@ def measure() -> Iterable[Result]:
 async def _measure() -> dict[str, float]:
     scheduler = Scheduler(IdleApi(), SchedulerSettings(), "default")
     _fill(scheduler)
+    gc.freeze()  # as the scheduler does when it has listed the cluster
     names, waiting = (
         sorted(scheduler.ledger.nodes),
         [_pod(f"w{at:04d}", "one", at + 1000) for at in range(PODS)],
