@@ -35,8 +35,9 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 class Scheduler:
     """The scheduler as a separate process that tests can kill."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *flags: str) -> None:
         self._cluster = cluster
+        self._flags = flags
         self.port, self._metrics_port = free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
         self._log = cluster.logs / "gpufleet-scheduler.log"
@@ -46,7 +47,9 @@ class Scheduler:
         command = [sys.executable, "-m", "gpufleet", "scheduler", *ports, "--tls-secret", TLS_SECRET]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--kubeconfig", str(self._cluster.kubeconfig)], stdout=log, stderr=log
+                [*command, "--kubeconfig", str(self._cluster.kubeconfig), *self._flags],
+                stdout=log,
+                stderr=log,
             )
         self._cluster.wait_for(
             "the leading scheduler",

@@ -2,6 +2,8 @@
 
 make e2e-load
 make e2e-load ARGS="--nodes 100 --pods 200"
+make e2e-load ARGS="--pods 1000 --gpus 8"
+make e2e-load ARGS="--pods 1000 --gpus 8 --gang 8"
 
 All pods exist before the scheduler starts, in both runs. The rate counts Bindings between the first and the last, by
 the times in the API server's audit log. Every claim pod must be bound or explained, and the rate with claims must be
@@ -24,8 +26,10 @@ LEAST_RATIO = 0.5
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.load", description=__doc__)
     parser.add_argument("--nodes", type=int, default=1000, help="fake nodes of 8 GPUs (default %(default)s)")
-    parser.add_argument("--pods", type=int, default=2000, help="pods of one GPU each (default %(default)s)")
+    parser.add_argument("--pods", type=int, default=2000, help="pods (default %(default)s)")
     parser.add_argument("--unfit", type=int, default=10, help="pods that fit nowhere (default %(default)s)")
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs of each pod (default %(default)s)")
+    parser.add_argument("--gang", type=int, default=1, help="pods that start together (default %(default)s)")
     arguments = parser.parse_args()
     try:
         programs = binaries.find(lambda line: print(f"==> {line}", flush=True))
@@ -33,7 +37,7 @@ def main() -> int:
         print(f"no control plane: {reason}", file=sys.stderr)
         return 1
     with Cluster(programs, audit_bodies=False) as cluster:
-        load = Load(cluster, arguments.nodes, arguments.pods, arguments.unfit)
+        load = Load(cluster, arguments.nodes, arguments.pods, arguments.unfit, arguments.gpus, arguments.gang)
         load.prepare()
         plain = load.without_claims()
         claims = load.with_claims()

@@ -19,7 +19,7 @@ from e2e.cluster.rest import is_healthy
 from e2e.fakenodes import status
 from e2e.load.measures import Requests, cpu_seconds, requests_since, seconds_by_phase
 from gpufleet.kubernetes import KubeClient
-from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_SIZE
 from gpufleet.kubernetes.client.connection import load_connection
 
 CHART = Path(__file__).parents[2] / "charts" / "gpu-scheduler"
@@ -57,8 +57,12 @@ class Outcome:
 class Load:
     """Creates nodes and pods and measures both runs."""
 
-    def __init__(self, cluster: Cluster, nodes: int, pods: int, unfit: int) -> None:
+    def __init__(
+        self, cluster: Cluster, nodes: int, pods: int, unfit: int, gpus: int = 1, gang: int = 1
+    ) -> None:
+        """`gpus` is the number of GPUs of a pod, `gang` the number of pods that must start together."""
         self.cluster, self.nodes, self.pods, self.unfit = cluster, nodes, pods, unfit
+        self.gpus, self.gang = gpus, gang
 
     def prepare(self) -> None:
         """Create the CRDs, the nodes and their GpuNodeStatus objects."""
@@ -82,7 +86,7 @@ class Load:
     def with_claims(self) -> Outcome:
         """Measure kube-scheduler as the chart configures it, with gpufleet scheduler."""
         outcome = Outcome("with claims")
-        self._create(self.pods, "claims", "gpu-scheduler", claims=True)
+        self._create(self.pods, "claims", "gpu-scheduler", claims=True, count=self.gpus, gang=self.gang)
         self._create(self.unfit, "unfit", "gpu-scheduler", claims=True, count=2 * GPUS)
         rendered = self._rendered()
         [port] = free_ports(1)
@@ -154,15 +158,20 @@ class Load:
 
     # Objects
 
-    def _create(self, number: int, name: str, scheduler: str, *, claims: bool, count: int = 1) -> None:
+    def _create(
+        self, number: int, name: str, scheduler: str, *, claims: bool, count: int = 1, gang: int = 1
+    ) -> None:
         async def one(client: KubeClient, at: int) -> None:
             pod = f"{name}-{at}"
             if claims:
                 body = {
                     "apiVersion": "gpu.scheduling/v1",
                     "kind": "GpuClaim",
-                    "metadata": {"name": pod},
-                    "spec": {"devices": {"count": count}},
+                    "metadata": {"name": pod, "annotations": {GANG_SIZE: str(gang)}},
+                    "spec": {
+                        "devices": {"count": count},
+                        **({"gangRef": f"gang-{at // gang}"} if gang > 1 else {}),
+                    },
                 }
                 await client.write_json("POST", CLAIMS, body)
             await client.write_json("POST", PODS, _pod(pod, scheduler, pod if claims else ""))

@@ -97,6 +97,7 @@ class System:
         self.processes.stop()
         while self._installed:
             self._installed.pop().uninstall()
+        self.cluster.kubectl("delete", "clusterrolebinding", self._viewer_binding, "--ignore-not-found")
 
     def __enter__(self) -> Self:
         try:
@@ -175,11 +176,15 @@ class System:
 
     def _bind_viewer(self) -> None:
         """Let the default service account read, as docs/install.md describes."""
-        name = "gpufleet" if self.namespace == "default" else f"{self.namespace}-gpufleet"
-        words = ("clusterrolebinding", f"{name}-e2e")
+        role = self._viewer_binding.removesuffix("-e2e") + "-viewer"
         account = f"--serviceaccount={self.namespace}:default"
-        self.cluster.kubectl("create", *words, f"--clusterrole={name}-viewer", account)
-        self._closing.callback(self.cluster.kubectl, "delete", *words)
+        self.cluster.kubectl(
+            "create", "clusterrolebinding", self._viewer_binding, f"--clusterrole={role}", account
+        )
+
+    @property
+    def _viewer_binding(self) -> str:
+        return "gpufleet-e2e" if self.namespace == "default" else f"{self.namespace}-gpufleet-e2e"
 
     def _headers(self) -> dict[str, str]:
         if not hasattr(self, "_login"):

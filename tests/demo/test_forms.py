@@ -15,8 +15,7 @@ from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.leases import read_lease
 from gpufleet.kubernetes.objects import Lease, Node, Pod
 from gpufleet.scheduler.claim_status import status_of
-from gpufleet.scheduler.pending_pods import PendingPods
-from gpufleet.scheduler.state import Ledger, request_of
+from gpufleet.scheduler.state import Ledger
 from gpufleet.webhook.claim_validation import validate_claim
 from gpufleet.webhook.pod_admission import PodRules, admit_create, admit_update
 from gpufleet.webhook.wire import AdmissionRequest
@@ -101,15 +100,16 @@ async def test_the_webhook_accepts_every_claim() -> None:
 @pytest.mark.parametrize("at", [NOW, LATER])
 async def test_claim_statuses_equal_those_of_the_scheduler(at: float) -> None:
     async with shown(at) as (server, _):
-        ledger, pending = filled_ledger(server), PendingPods()
+        ledger, notes = filled_ledger(server), dict[str, str]()
         seen = set()
         for key, claim in ledger.claims.items():
             written = msgspec.json.decode(msgspec.json.encode(claim.status))
             note = claim.status.message.removeprefix("Pending: ")
             if claim.status.message.startswith("Pending: "):
                 for pod in ledger.pods_of(*key):
-                    pending.put(pod, request_of(claim), (), note)
-            expected = {k: v for k, v in status_of(ledger, pending, claim).items() if v is not None}
+                    notes[pod.metadata.uid] = note
+            status = status_of(ledger, lambda pod: notes.get(pod.metadata.uid, ""), claim)
+            expected = {name: value for name, value in status.items() if value is not None}
             if expected["message"] == "Pending: not tried yet":
                 assert written.get("phase", "Pending") == "Pending"
                 assert "message" not in written

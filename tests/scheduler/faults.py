@@ -197,7 +197,7 @@ def forgets_what_it_could_not_release(scheduler: Scheduler) -> None:
 
 def counts_a_pods_own_leases_against_it(scheduler: Scheduler) -> None:
     """A pod's own leases count against it."""
-    _set(scheduler.filtering, "_current_allocation", lambda uid, request, among: None)
+    _set(scheduler.planner, "_current", lambda uid, request, nodes: None)
 
     class Nothing:
         def __enter__(self) -> None: ...

@@ -28,7 +28,6 @@ from gpufleet.kubernetes.leases import LeaseHolder, lease_name, read_lease
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Refused
 from gpufleet.scheduler.claim_status import status_of
-from gpufleet.scheduler.pending_pods import PendingPods
 from gpufleet.scheduler.scheduler import Scheduler
 from gpufleet.scheduler.state import Ledger, request_of
 
@@ -133,7 +132,7 @@ class Schedulers(RuleBasedStateMachine):
                 case "schedule" if pods := self.unbound():
                     process.schedule(pods[0] if chance.random() < 0.5 else chance.choice(pods))
                 case "look":
-                    process.reconcile_with(chance.choice(("lease_gc", "gangs")))
+                    process.reconcile_with(chance.choice(("lease_gc", "plan")))
                 case "watch":
                     process.watch(chance.choice((1, 3, 100, 100)))
                 case "answer":
@@ -176,7 +175,7 @@ class Schedulers(RuleBasedStateMachine):
             self.processes[which].schedule(pods[at % len(pods)])
             self.no_process_chooses_a_gpu_twice()
 
-    @rule(which=either, part=st.sampled_from(("lease_gc", "gangs", "statuses")))
+    @rule(which=either, part=st.sampled_from(("lease_gc", "plan", "statuses")))
     def reconcile(self, which: int, part: Any) -> None:
         self.processes[which].reconcile_with(part)
 
@@ -274,7 +273,7 @@ class Schedulers(RuleBasedStateMachine):
             for uid, holder in read_lease(lease).holders.items():  # type: ignore[union-attr]
                 name, _, number = holder.stamp.partition("-")
                 process = idle.get(name)
-                if process is None or uid not in unbound or process.scheduler.gangs.is_planned(uid):
+                if process is None or uid not in unbound or process.scheduler.gangs.plans.has(uid):
                     continue
                 if (lease.metadata.name, uid) in self.world.renewed:
                     continue
@@ -350,12 +349,16 @@ class Schedulers(RuleBasedStateMachine):
         assert there == needed
 
     def no_pending_pod_fits(self) -> None:
-        ledger = self.fresh_ledger()
-        for pod in self.unbound():
+        """A pod may wait although it fits only if GPUs are reserved for a unit ahead of it."""
+        ledger, unit_ahead = self.fresh_ledger(), False
+        for pod in sorted(self.unbound(), key=queue_order):
             claim = pod.metadata.annotations[CLAIM]
             if claim in CLAIMS:
                 verdict = ledger.cluster.place(request_of(self.claim(claim)))
-                assert isinstance(verdict, Refused), f"{pod.metadata.name} would fit"
+                assert unit_ahead or isinstance(verdict, Refused), f"{pod.metadata.name} would fit"
+                unit_ahead = True
+            elif len(self.members(claim.removeprefix("of-"))) >= GANG:
+                unit_ahead = True
 
     def gangs_run_as_a_whole_or_not_at_all(self) -> None:
         for gang in set(GANGS) - self.broken_gangs:
@@ -365,7 +368,7 @@ class Schedulers(RuleBasedStateMachine):
     def statuses_are_correct(self) -> None:
         ledger = self.fresh_ledger()
         for claim in self.world.all("claims"):
-            truth = status_of(ledger, PendingPods(), claim)
+            truth = status_of(ledger, lambda pod: "", claim)
             entries = {each["podUid"]: tuple(each["gpuIds"]) for each in truth["allocations"] or ()}
             assert {each.pod_uid: each.gpu_ids for each in claim.status.allocations} == entries
 
@@ -373,7 +376,7 @@ class Schedulers(RuleBasedStateMachine):
 
     def work_of(self, process: Process) -> Iterator[Callable[[], Any]]:
         """Yield the steps of one round of a scheduler."""
-        for part in ("gangs", "lease_gc", "statuses"):
+        for part in ("plan", "lease_gc", "statuses"):
             yield process.watch
             yield lambda part=part: process.reconcile_with(part)  # type: ignore[misc]
         yield process.watch
@@ -441,10 +444,15 @@ class Schedulers(RuleBasedStateMachine):
         for lease in self.world.all("leases"):
             ledger.put_lease(lease)
         for claim in self.world.all("claims"):
-            ledger.claims["ns", claim.metadata.name] = claim
+            ledger.put_claim(claim)
         for pod in self.world.all("pods"):
             ledger.put_pod(pod)
         return ledger
+
+
+def queue_order(pod: Pod) -> tuple[int, str]:
+    """Return the sort key of the scheduler's queue."""
+    return -(pod.spec.priority or 0), str(pod.metadata.creation_timestamp)
 
 
 def allocation(pod: Pod) -> AllocatedGpus:

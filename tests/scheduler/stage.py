@@ -16,8 +16,6 @@ from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import Lease, Pod
 from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.settings import SchedulerSettings
-from gpufleet.scheduler.gangs import Gangs
-from gpufleet.scheduler.lease_gc import LeaseGc
 from gpufleet.scheduler.process import Replica
 from kubelite import KubeLite
 
@@ -51,9 +49,9 @@ class Stage:
         self.client = client
         self.replica = replica
         self.scheduler = replica.scheduler
-        self._steps: dict[LeaseGc | Gangs, int] = {self.scheduler.lease_gc: 0, self.scheduler.gangs: 0}
-        for component in self._steps:
-            self._count_steps(component)
+        self._steps: dict[str, int] = {}
+        self._count_steps(self.scheduler.lease_gc, "step")
+        self._count_steps(self.scheduler, "plan_step")
 
     async def node(
         self,
@@ -124,7 +122,7 @@ class Stage:
         }
         path = f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{namespace}/podgroups"
         await self.client.write_json("POST", path, body)
-        await self.until(lambda: (namespace, name) in self.scheduler.ledger.groups)
+        await self.until(lambda: (namespace, name) in self.scheduler.ledger.gangs.groups)
 
     async def phase(self, pod: Pod, phase: str) -> None:
         meta = pod.metadata
@@ -189,23 +187,30 @@ class Stage:
 
     async def reconciled(self) -> None:
         """Wait until lease GC and gang planning have completed a step that started after this call."""
-        for component in self._steps:
-            await self._step_ends(component)  # one that may be running
-            await self._step_ends(component)
+        for name in self._steps:
+            await self._step_ends(name)  # one that may be running
+            await self._step_ends(name)
 
-    async def _step_ends(self, component: LeaseGc | Gangs) -> None:
-        steps = self._steps[component]
-        component._wake.set()
-        await self.until(lambda: self._steps[component] > steps)
+    async def _step_ends(self, name: str) -> None:
+        steps = self._steps[name]
+        self.scheduler.dirty.changed.set()
+        self.scheduler._changed.set()
+        await self.until(lambda: self._steps[name] > steps)
 
-    def _count_steps(self, component: LeaseGc | Gangs) -> None:
-        step = component.step
+    def _count_steps(self, component: Any, name: str) -> None:
+        step = getattr(component, name)
+        self._steps[name] = 0
 
         async def counted() -> None:
             await step()
-            self._steps[component] += 1
+            self._steps[name] += 1
 
-        component.step = counted  # type: ignore[method-assign]
+        setattr(component, name, counted)
+
+    def note(self, gang: str) -> str:
+        """Return why a gang waits, or an empty string."""
+        reasons = (entry.reason for entry in self.scheduler.queue if entry.gang and entry.gang.name == gang)
+        return next(reasons, "")
 
     @staticmethod
     async def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:

@@ -80,7 +80,7 @@ async def test_a_pod_that_does_not_exist_is_refused(stage: Stage) -> None:
     assert "has not reached the scheduler yet" in (await stage.call("/bind", args))["Error"]
     for verb in ("/prioritize", "/preempt"):
         assert (await stage.raw("POST", verb, msgspec.json.encode(body)))[0] == 503
-    assert stage.scheduler.pending.pods == {}
+    assert stage.scheduler.queue.get("forged") is None
     await check_nothing_changed(stage)
 
 
@@ -88,7 +88,10 @@ async def test_a_pod_that_the_watch_delivers_a_moment_later_is_served(stage: Sta
     await stage.node("a")
     await stage.claim("one")
     pod = await stage.pod("p", "one")
-    late = stage.scheduler.ledger.pods.pop(pod.metadata.uid)
+    late = stage.scheduler.ledger.pods[pod.metadata.uid]
+    stage.scheduler.queue.drop(pod.metadata.uid)
+    stage.scheduler.ledger.drop_pod(pod.metadata.uid)
+    stage.scheduler.ledger._deleted_pods.clear()  # as if it had never arrived
     body = await body_of(stage, pod, "a")
     call = asyncio.ensure_future(stage.call("/filter", body))
     await asyncio.sleep(0.05)

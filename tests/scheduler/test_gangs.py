@@ -10,6 +10,7 @@ from gpufleet.kubernetes.annotations import GANG_GATE, GANG_SIZE, NUDGE
 from gpufleet.kubernetes.client.resources import GPU_CLAIMS
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.scheduler.explain import explain
+from gpufleet.scheduler.state.gang_identity import Gang
 from kubelite import KubeLite
 
 GATED: dict[str, Any] = {"schedulingGates": [{"name": GANG_GATE}]}
@@ -65,7 +66,7 @@ async def test_two_gangs_that_need_the_same_gpus_run_one_after_the_other(stage: 
         await stage.group(name, 2)
         await gang_claim(stage, name)
     pods = {name: [await stage.pod(f"{name}{at}", f"of-{name}") for at in range(2)] for name in ("g", "h")}
-    await stage.until(lambda: stage.scheduler.gangs.plans and stage.scheduler.gangs.notes)
+    await stage.until(lambda: stage.scheduler.gangs.plans and (stage.note("g") or stage.note("h")))
     assert len(await stage.leases()) == 2, "the other gang holds nothing"
     first = next(iter(stage.scheduler.gangs.plans))[1]
     other = "h" if first == "g" else "g"
@@ -74,7 +75,7 @@ async def test_two_gangs_that_need_the_same_gpus_run_one_after_the_other(stage: 
     assert refused["NodeNames"] == []
     for pod in pods[first]:
         await stage.delete(pod)
-    await stage.until(lambda: ("default", other) in stage.scheduler.gangs.plans)
+    await stage.until(lambda: Gang("default", other) in stage.scheduler.gangs.plans)
     await stage.until(
         lambda: NUDGE in stage.scheduler.ledger.pods[pods[other][0].metadata.uid].metadata.annotations
     )
@@ -172,8 +173,7 @@ async def test_a_malformed_gang_size_does_not_affect_other_pods(stage: Stage, si
     odd = await stage.pod("p", "of-x")
     refused = await stage.filter(odd)
     assert refused["NodeNames"] == []
-    await stage.until(lambda: odd.metadata.uid in stage.scheduler.pending.pods)
-    assert "no claim has the annotation" in stage.scheduler.pending.pods[odd.metadata.uid].note
+    await stage.until(lambda: "no claim has the annotation" in stage.scheduler.planner.reason(odd))
     await stage.claim("one")
     assert await stage.schedule(await stage.pod("q", "one")) == "a"
 
@@ -220,14 +220,34 @@ async def test_a_gang_with_a_member_that_fits_nowhere_is_explained(stage: Stage)
     await gang_claim(stage, "g")
     await stage.pod("p0", "of-g")
     await stage.pod("p1", "of-g", nodeSelector={"disk": "fast"})
-    await stage.until(lambda: stage.scheduler.gangs.notes)
-    assert stage.scheduler.gangs.notes["default", "g"] == (
+    reason = (
         "gang g: 0 of 2 members fit; next member: "
-        "2 nodes are excluded by its node selector, affinity or taints"
+        "0/2 nodes fit: 2 have other labels than the pod's node selector or affinity"
     )
-    why = explain(stage.scheduler.ledger, "default", "of-g")
-    assert "2 nodes are excluded" in why.sentence
+    await stage.until(lambda: stage.note("g") == reason)
+    assert explain(stage.scheduler.ledger, "default", "of-g").sentence == reason
     await stage.client.write_json(
         "PATCH", "/api/v1/nodes/b", {"metadata": {"labels": {"disk": "fast"}}}, "application/merge-patch+json"
     )
     await stage.planned()
+
+
+async def test_a_gang_is_planned_again_without_a_node_that_kube_scheduler_does_not_offer(
+    stage: Stage,
+) -> None:
+    """For example because of a volume or an affinity between pods, which only kube-scheduler knows."""
+    for name in ("a", "b", "c"):
+        await stage.node(name, gpus=1)
+    await stage.group("g", 2)
+    await gang_claim(stage, "g")
+    pods = [await stage.pod(f"p{at}", "of-g") for at in range(2)]
+    await stage.planned()
+    uid = pods[0].metadata.uid
+    [first] = stage.scheduler.ledger.leases_of(uid)
+    others = sorted({"a", "b", "c"} - {first})
+    assert (await stage.filter(pods[0], *others))["NodeNames"] == []
+    await stage.until(lambda: first not in stage.scheduler.ledger.leases_of(uid))
+    await stage.planned()
+    [second] = stage.scheduler.ledger.leases_of(uid)
+    assert second in others
+    assert (await stage.filter(pods[0], *others))["NodeNames"] == [second]

@@ -139,7 +139,7 @@ async def test_a_claim_created_later_wakes_its_pod(stage: Stage) -> None:
     await stage.node("a")
     pod = await stage.pod("p", "late")
     refused = await stage.filter(pod)
-    assert "GpuClaim late does not exist" in refused["FailedAndUnresolvableNodes"]["a"]
+    assert "GpuClaim default/late does not exist" in refused["FailedAndUnresolvableNodes"]["a"]
     await stage.claim("late")
     await stage.until(lambda: NUDGE in stage.scheduler.ledger.pods[pod.metadata.uid].metadata.annotations)
 

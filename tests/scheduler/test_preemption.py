@@ -92,7 +92,7 @@ async def test_a_gang_of_high_priority_preempts_for_all_of_its_members(stage: St
     )
     refused = await stage.filter(high[0])
     assert not refused["NodeNames"]
-    assert "until the preempted pods have terminated" in stage.scheduler.gangs.notes["default", "g"]
+    assert "until the preempted pods have terminated" in stage.note("g")
     for pod in low.values():
         await stage.delete(pod)
     await stage.planned()
@@ -115,7 +115,7 @@ async def test_no_pod_is_preempted_for_half_a_gang(stage: Stage) -> None:
         assert await stage.schedule(pod) == "a"
     for at in range(2):
         await stage.pod(f"high{at}", "of-g", priorityClassName="high")
-    await stage.until(lambda: ("default", "g") in stage.scheduler.gangs.notes)
-    assert "0 of 2 members fit" in stage.scheduler.gangs.notes["default", "g"]
+    await stage.until(lambda: stage.note("g"))
+    assert "0 of 2 members fit" in stage.note("g")
     assert stage.scheduler.ledger.pods[low.metadata.uid].metadata.deletion_timestamp is None
     assert not stage.scheduler.ledger.holds

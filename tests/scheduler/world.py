@@ -353,7 +353,12 @@ class Process:
 
     _names = 0
 
-    def __init__(self, world: World, plant: Callable[[Scheduler], None] = lambda scheduler: None) -> None:
+    def __init__(
+        self,
+        world: World,
+        plant: Callable[[Scheduler], None] = lambda scheduler: None,
+        **settings: Any,
+    ) -> None:
         Process._names += 1
         self.world = world
         self.name = f"s{Process._names}"
@@ -367,9 +372,9 @@ class Process:
             monotonic=lambda: world.now,
             random=lambda: 0.5,
         )
-        settings = SchedulerSettings(hold=5.0, grace=10.0, permit=0.0)
+        chosen = SchedulerSettings(**{"hold": 5.0, "grace": 10.0, "permit": 0.0, **settings})
         self.scheduler = Scheduler(
-            ModelApi(world, self), settings, "gpufleet", timing=timing, new_stamp=self._stamp
+            ModelApi(world, self), chosen, "gpufleet", timing=timing, new_stamp=self._stamp
         )
         plant(self.scheduler)
         self.tasks: dict[asyncio.Task[Any], str] = {}
@@ -414,13 +419,14 @@ class Process:
         self.rounds.clear()
         self.world.calls = [call for call in self.world.calls if not call.answer.cancelled()]
 
-    def reconcile_with(self, part: Literal["lease_gc", "gangs", "statuses"]) -> None:
+    def reconcile_with(self, part: Literal["lease_gc", "plan", "statuses"]) -> None:
         """Run one step of a component, unless one is running."""
         task = self.rounds.get(part)
         if task is None or task.done():
             if task is not None:
                 task.result()
-            self.rounds[part] = self._start(getattr(self.scheduler, part).step())
+            step = self.scheduler.plan_step if part == "plan" else getattr(self.scheduler, part).step
+            self.rounds[part] = self._start(step())
             self.world.settle()
 
     def schedule(self, pod: Pod) -> bool:

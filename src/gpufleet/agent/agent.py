@@ -20,6 +20,7 @@ from gpufleet.agent.memory import trim
 from gpufleet.agent.monitor import Monitor
 from gpufleet.agent.node_status import node_gpus, previous_state
 from gpufleet.agent.pod_logs import PodLogs
+from gpufleet.agent.pod_processes import orphans
 from gpufleet.agent.pod_resources import list_plugin_devices
 from gpufleet.agent.status_publisher import StatusPublisher
 from gpufleet.errors import DevicesUnavailable
@@ -191,7 +192,9 @@ class Agent:
             return node_gpus(observation, {}, cordoned)
         if not self.holders.ready and time.monotonic() - self._started_at < START_TIMEOUT:
             return None
-        return node_gpus(observation, self.holders.holders(), cordoned)
+        pods = {pod.metadata.uid for pod in self.holders.pods.cache}
+        draining = orphans(observation.processes, pods) if self.holders.ready else {}
+        return node_gpus(observation, self.holders.holders(), cordoned, draining)
 
     def _open_kernel_log(self) -> None:
         try:

@@ -6,6 +6,7 @@ statuses differ only if something happened, and only then one is written.
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from gpufleet.agent.monitor import Observation, PreviousState
 from gpufleet.gpus.health import HealthVerdict
@@ -23,29 +24,47 @@ _UNKNOWN = HealthVerdict(Health.UNKNOWN, "", 0.0)
 _MAX_REASON_LENGTH = 1024
 
 
-def node_gpus(observation: Observation, holders: Holders, cordoned: Collection[int] = ()) -> NodeGpus:
-    """Return the status of the node. Cordoned GPUs are not free; the field `cordoned` itself is the operator's."""
+def node_gpus(
+    observation: Observation,
+    holders: Holders,
+    cordoned: Collection[int] = (),
+    draining: Holders = MappingProxyType({}),
+) -> NodeGpus:
+    """Return the status of the node. Cordoned GPUs are not free; the field `cordoned` itself is the operator's.
+
+    `draining` are the pods that are gone but still have processes on a GPU.
+    """
     devices = tuple(
         _device(
             device,
             observation.positions.get(device.uuid),
             observation.verdicts.get(device.uuid, _UNKNOWN),
             holders.get(device.index, ()),
+            draining.get(device.index, ()),
         )
         for device in observation.devices[:MOST_GPUS]
         if device.index < MOST_GPUS
     )
     healthy = [device for device in devices if device.health == "Healthy"]
-    free = [device for device in healthy if not device.in_use_by and device.id not in cordoned]
+    free = [
+        device
+        for device in healthy
+        if not device.in_use_by and not device.draining_pods and device.id not in cordoned
+    ]
     return NodeGpus(devices, len(devices), len(free), len(devices) - len(healthy))
 
 
 def _device(
-    device: driver.Device, position: GpuPosition | None, verdict: HealthVerdict, holders: Collection[str]
+    device: driver.Device,
+    position: GpuPosition | None,
+    verdict: HealthVerdict,
+    holders: Collection[str],
+    draining: Collection[str],
 ) -> DeviceStatus:
     return DeviceStatus(
         id=device.index,
         in_use_by=tuple(sorted(holders)),
+        draining_pods=tuple(sorted(draining)),
         health=verdict.health.value,
         bandwidth_gbps=position.bandwidth_gbps if position else 0,
         island=position.island if position else "",

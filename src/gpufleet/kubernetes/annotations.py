@@ -20,6 +20,18 @@ GANG_SIZE = "gpu.scheduling/gang-size"
 GANG_TIMEOUT = "gpu.scheduling/gang-timeout-seconds"
 """On a claim with gangRef, where the PodGroup CRD is not installed: `minMember` and `scheduleTimeoutSeconds`."""
 
+GANG_MAX_SIZE = "gpu.scheduling/gang-max-size"
+"""On a claim with gangRef: members beyond this number are not scheduled."""
+
+MAX_RUNTIME = "gpu.scheduling/max-runtime-seconds"
+"""On a pod: its longest run time, for backfill, where the pod has no activeDeadlineSeconds."""
+
+POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+LWS_GROUP_LABEL = "leaderworkerset.sigs.k8s.io/group-key"
+LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
+JOBSET_UID_LABEL = "jobset.sigs.k8s.io/jobset-uid"
+"""On pods, set by users or other controllers: what tells one gang from another."""
+
 HOLDERS = "gpu.scheduling/holders"
 """On a lease, as JSON: the pods that hold the GPU and how much of it each has."""
 

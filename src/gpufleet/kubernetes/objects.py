@@ -185,6 +185,12 @@ class SchedulingGate(Fields, frozen=True):
     name: str = ""
 
 
+class SchedulingGroup(Fields, frozen=True):
+    """The native PodGroup (scheduling.k8s.io) that a pod belongs to."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(Fields, frozen=True):
     """The spec of a pod."""
 
@@ -199,6 +205,9 @@ class PodSpec(Fields, frozen=True):
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     priority: int | None = None
     preemption_policy: str = ""
+    active_deadline_seconds: int | None = None
+    termination_grace_period_seconds: int | None = None
+    scheduling_group: SchedulingGroup | None = None
 
     def __post_init__(self) -> None:
         if self.node_name and self.affinity is not None:
@@ -341,3 +350,53 @@ class PodGroup(KubeObject, frozen=True):
     """A gang (scheduling.x-k8s.io/v1alpha1)."""
 
     spec: PodGroupSpec = field(default_factory=PodGroupSpec)
+
+
+class GangPolicy(Fields, frozen=True):
+    """The size of a native gang."""
+
+    min_count: int = 1
+
+
+class SchedulingPolicy(Fields, frozen=True):
+    """How the pods of a native PodGroup are scheduled; without `gang`, one by one."""
+
+    gang: GangPolicy | None = None
+
+
+class NativePodGroupSpec(Fields, frozen=True):
+    """The spec of a native PodGroup."""
+
+    scheduling_policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
+
+
+class NativePodGroup(KubeObject, frozen=True):
+    """A group of pods (scheduling.k8s.io), which pods name in `spec.schedulingGroup`."""
+
+    spec: NativePodGroupSpec = field(default_factory=NativePodGroupSpec)
+
+
+class LabelSelector(Fields, frozen=True):
+    """A selector of labels; all of its requirements must be met."""
+
+    match_labels: Mapping[str, str] = EMPTY
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class PodDisruptionBudgetSpec(Fields, frozen=True):
+    """The pods of a disruption budget."""
+
+    selector: LabelSelector | None = None
+
+
+class PodDisruptionBudgetStatus(Fields, frozen=True):
+    """The number of pods that may be evicted now."""
+
+    disruptions_allowed: int = 0
+
+
+class PodDisruptionBudget(KubeObject, frozen=True):
+    """A disruption budget (policy/v1)."""
+
+    spec: PodDisruptionBudgetSpec = field(default_factory=PodDisruptionBudgetSpec)
+    status: PodDisruptionBudgetStatus = field(default_factory=PodDisruptionBudgetStatus)

@@ -7,6 +7,7 @@ describes the orders and the score.
 
 from gpufleet.placement.allocation import Allocation
 from gpufleet.placement.demand import PRIOR, Demand, DemandMemory, Kind
+from gpufleet.placement.earliest import Earliest, earliest
 from gpufleet.placement.fragmentation import Fragmentation, fragmentation
 from gpufleet.placement.gang import GangFits, GangRefused, place_gang
 from gpufleet.placement.inventory import Inventory
@@ -25,6 +26,7 @@ __all__ = [
     "CandidateNode",
     "Demand",
     "DemandMemory",
+    "Earliest",
     "Eviction",
     "Exclusivity",
     "Fits",
@@ -41,6 +43,7 @@ __all__ = [
     "Topology",
     "Verdict",
     "Victim",
+    "earliest",
     "evict_from",
     "evictions",
     "fragmentation",

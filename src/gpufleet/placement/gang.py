@@ -14,6 +14,7 @@ that is solved by this heuristic: a gang that fits only in another order may hav
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,19 @@ Places = NDArray[np.intp]
 
 _MOST_ORDERS = 16
 """Orders that are tried for members with different eligible nodes."""
+
+
+class Room(Protocol):
+    """What else nodes must have for a member, such as CPU; members are numbers."""
+
+    def has(self, node: str, member: int) -> bool:
+        """Return whether the node has room for the member."""
+
+    def take(self, node: str, member: int) -> None:
+        """Count the member as placed on the node."""
+
+    def copy(self) -> "Room":
+        """Return an independent copy."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +57,16 @@ class GangFits:
 class GangRefused:
     """The number of members that would fit, and why the next one does not.
 
-    `closed` counts the nodes that are not eligible for that member.
+    `closed` counts the nodes that are not eligible for that member, which is number `stuck`.
     """
 
     size: int
     placed: int
     why: Refused
     closed: int = 0
+    stuck: int = 0
+    label: str = ""
+    """The label of which all members need the same value; only one group of nodes was looked at."""
 
     @property
     def summary(self) -> str:
@@ -74,8 +91,14 @@ def place_gang(
     requests: Sequence[Request],
     prefer_label: str | None = None,
     eligible_nodes: Sequence[frozenset[str]] | None = None,
+    room: Room | None = None,
+    *,
+    label_required: bool = False,
 ) -> GangFits | GangRefused:
-    """Place all requests together, each on its eligible nodes if given. Nothing is allocated."""
+    """Place all requests together, each on its eligible nodes and with room if given. Nothing is allocated.
+
+    With `label_required` all of them must be on nodes with the same value of the label.
+    """
     total, choice = len(inventory.nodes), list[Places | None]([None] * len(requests))
     if eligible_nodes:
         inventory, choice = _narrowed(inventory, eligible_nodes)
@@ -86,16 +109,24 @@ def place_gang(
         for free, group, places in groups:
             if free < need:
                 continue
-            attempt = _place_all(inventory, requests, choice, order, [places])
+            attempt = _place_all(inventory, requests, choice, order, [places], room)
             if attempt.why is None:
                 return GangFits(_in_order(attempt.members), group)
+        if label_required:
+            # Explain the refusal by the group with the most free GPUs.
+            most = groups[-1][2] if groups else np.empty(0, np.intp)
+            attempt = _place_all(inventory, requests, choice, order, [most], room)
+            assert attempt.why is not None
+            return GangRefused(
+                len(requests), len(attempt.members), attempt.why, 0, attempt.stuck[0], prefer_label
+            )
         areas = [places for _, _, places in reversed(groups)]
-        attempt = _place_all(inventory, requests, choice, order, [*areas, None])
+        attempt = _place_all(inventory, requests, choice, order, [*areas, None], room)
         if attempt.why is None:
             return GangFits(_in_order(attempt.members))
-    attempt = _place_in_any_order(inventory, requests, choice, order)
+    attempt = _place_in_any_order(inventory, requests, choice, order, room)
     if attempt.why is not None and (easier := _emptiest_gpus_first(requests)) is not None:
-        retried = _place_in_any_order(inventory, easier, choice, order)
+        retried = _place_in_any_order(inventory, easier, choice, order, room)
         if retried.why is None:
             members = {at: replace(fits, request=requests[at]) for at, fits in retried.members.items()}
             attempt = _Attempt(members)
@@ -105,7 +136,7 @@ def place_gang(
             if eligible_nodes
             else 0
         )
-        return GangRefused(len(requests), len(attempt.members), attempt.why, closed)
+        return GangRefused(len(requests), len(attempt.members), attempt.why, closed, attempt.stuck[0])
     return GangFits(_in_order(attempt.members))
 
 
@@ -140,16 +171,20 @@ def _narrowed(
 
 
 def _place_in_any_order(
-    inventory: Inventory, requests: Sequence[Request], choice: Sequence[Places | None], order: Sequence[int]
+    inventory: Inventory,
+    requests: Sequence[Request],
+    choice: Sequence[Places | None],
+    order: Sequence[int],
+    room: Room | None,
 ) -> _Attempt:
     """Place all members; if their eligible nodes differ, try several orders."""
-    attempt = best = _place_all(inventory, requests, choice, order, [None])
-    for _ in range(_MOST_ORDERS if any(places is not None for places in choice) else 0):
+    attempt = best = _place_all(inventory, requests, choice, order, [None], room)
+    for _ in range(_MOST_ORDERS if len(set(map(id, choice))) > 1 else 0):
         if attempt.why is None:
             return attempt
         stuck = set(attempt.stuck)
         order = [*attempt.stuck, *(at for at in order if at not in stuck)]
-        attempt = _place_all(inventory, requests, choice, order, [None])
+        attempt = _place_all(inventory, requests, choice, order, [None], room)
         best = max(best, attempt, key=lambda one: len(one.members))
     return best
 
@@ -160,16 +195,21 @@ def _place_all(
     choice: Sequence[Places | None],
     order: Sequence[int],
     areas: Sequence[Places | None],
+    room: Room | None,
 ) -> _Attempt:
     """Place on a copy, one area after the other. Stop at the first member that fits in none."""
-    trial = inventory.copy()
+    trial, room = inventory.copy(), room.copy() if room is not None else None
     members: dict[int, Fits] = {}
     for (request, _), alike in groupby(order, key=lambda at: (requests[at], id(choice[at]))):
         group = list(alike)
         waiting, own = group, choice[group[0]]
         why: Refused | None = None
         for area in areas:
-            found, why = _take_alike(trial, request, len(waiting), _intersection(own, area))
+            there = _intersection(own, area)
+            if room is None:
+                found, why = _take_alike(trial, request, len(waiting), there)
+            else:
+                found, why = _take_with_room(trial, request, waiting, there, room)
             members.update(zip(waiting, found, strict=False))
             waiting = waiting[len(found) :]
         if why is not None:
@@ -193,6 +233,26 @@ def _take_alike(
         verdict = trial.take(request, area)
         if isinstance(verdict, Refused):
             return found, verdict
+        found.append(verdict)
+    return found, None
+
+
+def _take_with_room(
+    trial: Inventory, request: Request, members: Sequence[int], area: Places | None, room: Room
+) -> tuple[list[Fits], Refused | None]:
+    index = trial.index()
+    places = np.arange(len(index.names)) if area is None else area
+    found: list[Fits] = []
+    for member in members:
+        while isinstance(verdict := trial.place(request, places), Fits):
+            place = index.place_of(verdict.node)
+            if room.has(verdict.node, member):
+                break
+            places = places[places != place]
+        else:
+            return found, verdict
+        room.take(verdict.node, member)
+        trial.take(request, np.array([place]))
         found.append(verdict)
     return found, None
 

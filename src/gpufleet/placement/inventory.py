@@ -246,7 +246,7 @@ class Inventory:
         total = row.cost[:size] + self._empty[:size]
         if not size or (best := total[state := int(total.argmin())]) >= NEVER // 2:
             index = self.index()
-            return _refused(request, index.names, row.reason[index.state])
+            return refused(request, index.names, row.reason[index.state])
         if best <= UNSEEN // 2:
             self._states.fill(row, request, np.flatnonzero(total <= UNSEEN // 2))
             return self._place_anywhere(request, row)
@@ -276,7 +276,7 @@ class Inventory:
             return self._fits(request, row, index.names[place], int(index.state[place]), int(best))
         codes = np.where(matching, row.reason[index.state[places]], np.uint8(Reason.SELECTOR))
         names = tuple(map(index.names.__getitem__, places.tolist())) + unknown
-        return _refused(
+        return refused(
             request, names, np.concatenate([codes, np.full(len(unknown), Reason.UNKNOWN_NODE, np.uint8)])
         )
 
@@ -370,6 +370,7 @@ class Inventory:
         self.__dict__.update(fresh.__dict__)
 
 
-def _refused(request: Request, names: tuple[str, ...], codes: NDArray[np.uint8]) -> Refused:
+def refused(request: Request, names: tuple[str, ...], codes: NDArray[np.uint8]) -> Refused:
+    """Return the refusal with the reason of each node."""
     numbers = np.bincount(codes, minlength=len(Reason)).tolist()
     return Refused(request, {reason: numbers[reason] for reason in Reason if numbers[reason]}, names, codes)

@@ -39,6 +39,10 @@ class NodeIndex:
         if at is not None:
             self.state[at] = state
 
+    def place_of(self, name: str) -> int:
+        """Return the position of a known node."""
+        return self._place[name]
+
     def places(self, among: Iterable[str]) -> tuple[NDArray[np.intp], tuple[str, ...]]:
         """Return the positions of these names in ascending order, and the names that are unknown."""
         names = among if isinstance(among, (list, tuple, set, frozenset)) else list(among)

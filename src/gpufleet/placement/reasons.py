@@ -26,6 +26,12 @@ class Reason(IntEnum):
     ISLAND = 9
     CPU = 10
     MEMORY = 11
+    POD_LABELS = 12
+    TAINTED = 13
+    PODS = 14
+    OTHER_RESOURCE = 15
+    OTHER = 16
+    RESERVED = 17
 
 
 UNRESOLVABLE = frozenset(
@@ -37,6 +43,8 @@ UNRESOLVABLE = frozenset(
         Reason.TOO_FEW_GPUS,
         Reason.MODEL,
         Reason.UNHEALTHY,
+        Reason.POD_LABELS,
+        Reason.TAINTED,
     }
 )
 """Reasons that preempting pods can't remove."""
@@ -74,6 +82,18 @@ def phrase(reason: Reason, request: Request, count: int = 0) -> str:
             return f"{have} too little free CPU"
         case Reason.MEMORY:
             return f"{have} too little free memory"
+        case Reason.POD_LABELS:
+            return f"{have} other labels than the pod's node selector or affinity"
+        case Reason.TAINTED:
+            return f"{have} a taint that the pod does not tolerate"
+        case Reason.PODS:
+            return f"{have} no room for another pod"
+        case Reason.OTHER_RESOURCE:
+            return f"{have} too little of another resource that the pod requests"
+        case Reason.OTHER:
+            return f"{'were' if not count else 'is' if count == 1 else 'are'} excluded by kube-scheduler"
+        case Reason.RESERVED:
+            return f"{have} free GPUs that are reserved for pods ahead in the queue"
         case _:
             return "fit"
 

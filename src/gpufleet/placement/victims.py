@@ -1,20 +1,25 @@
-"""Choose the victims of preemption: per node the fewest pods whose eviction makes a request fit.
+"""Choose the victims of preemption: per node the pods whose eviction makes a request fit and costs least.
 
-The caller passes the candidates and their priorities. Among the sets that free enough GPUs, the
-one with the lowest highest priority wins, then the smallest, then the one with the lowest sum of
-priorities, then the first by name.
+The caller passes the candidates, their priorities and what evicting each costs. A victim may take
+others along: the members of a gang leave together. Among the sets that free enough GPUs, the one
+with the lowest highest priority wins, then the one that loses the least work, then the smallest,
+then the one with the lowest sum of priorities, then the first by name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import combinations
 
 from gpufleet.placement.inventory import Inventory
+from gpufleet.placement.lone_node import LoneNode
 from gpufleet.placement.request import Request
 from gpufleet.placement.verdict import Fits
 
 MOST_TRIES = 1_000
-"""Sets tried on one node. Beyond it victims are reprieved in order of priority, as in kube-scheduler."""
+"""Sets compared on one node. Beyond it victims are reprieved in order of priority, as in kube-scheduler."""
+
+FEWEST_OPTIONS = 8
+"""Evictions that are compared even if time is short."""
 
 MOST_CANDIDATES = 400
 """Stop after this many candidates on all nodes once one eviction is found: a pod is waiting."""
@@ -22,10 +27,23 @@ MOST_CANDIDATES = 400
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A holder that may be preempted."""
+    """A holder that may be preempted.
+
+    `also` are the holders, on any node, that leave with it. `lost` is the work that all of them lose.
+    """
 
     holder: str
     priority: int = 0
+    also: tuple[str, ...] = ()
+    lost: float = 0.0
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Return all holders that leave."""
+        return (self.holder, *self.also)
+
+
+Cost = tuple[float, int, int, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +55,21 @@ class Eviction:
     fits: Fits
 
     @property
-    def rank(self) -> tuple[int, int, int, str]:
+    def rank(self) -> tuple[int, Cost, str]:
         """Return a sort key; the lowest is the least harmful eviction."""
-        priorities = [victim.priority for victim in self.victims]
-        return max(priorities, default=-(2**31)), len(priorities), sum(priorities), self.node
+        highest = max((victim.priority for victim in self.victims), default=-(2**31))
+        return highest, _cost(self.victims), self.node
+
+
+def _cost(victims: Iterable[Victim]) -> Cost:
+    """Return what evicting these costs, apart from the highest priority."""
+    victims = tuple(victims)
+    return (
+        sum(victim.lost for victim in victims),
+        sum(len(victim.holders) for victim in victims),
+        sum(victim.priority for victim in victims),
+        [victim.holder for victim in victims],
+    )
 
 
 def evictions(
@@ -55,9 +84,13 @@ def evictions(
 
 
 def least_harmful(
-    inventory: Inventory, request: Request, candidates: Iterable[tuple[str, Sequence[Victim]]], most: int
+    inventory: Inventory,
+    request: Request,
+    candidates: Iterable[tuple[str, Sequence[Victim]]],
+    most: int,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Eviction | None:
-    """Return the least harmful eviction of the first `most` nodes on which one helps."""
+    """Return the least harmful eviction of the first `most` nodes on which one helps, found before `stop`."""
     found: list[Eviction] = []
     looked_at = 0
     for node, victims in candidates:
@@ -66,6 +99,8 @@ def least_harmful(
             found.append(eviction)
         looked_at += len(victims)
         if len(found) == most or (found and looked_at >= MOST_CANDIDATES):
+            break
+        if len(found) >= FEWEST_OPTIONS and stop():
             break
     return min(found, key=lambda eviction: eviction.rank, default=None)
 
@@ -82,7 +117,7 @@ def evict_from(
     if not trial.fits_without(victims):
         return None
     enough = _least_important(trial, victims)
-    chosen = _smallest(trial, enough)
+    chosen = _cheapest(trial, enough)
     return Eviction(node, chosen, trial.placement_without(chosen))
 
 
@@ -95,23 +130,17 @@ def _least_important(trial: "_Trial", victims: list[Victim]) -> list[Victim]:
     return victims
 
 
-def _smallest(trial: "_Trial", victims: list[Victim]) -> tuple[Victim, ...]:
-    tries = 0
-    for size in range(trial.fewest(victims), len(victims) + 1):
-        sets = list(islice(combinations(victims, size), MOST_TRIES - tries + 1))
-        tries += len(sets)
-        if tries > MOST_TRIES:
-            break
-        sets.sort(key=lambda chosen: (sum(v.priority for v in chosen), [v.holder for v in chosen]))
-        for chosen in sets:
-            if trial.fits_without(chosen):
-                return chosen
-    return _reprieve(trial, victims)
+def _cheapest(trial: "_Trial", victims: list[Victim]) -> tuple[Victim, ...]:
+    if 1 << len(victims) > MOST_TRIES:
+        return _reprieve(trial, victims)
+    fewest = trial.fewest(victims)
+    sets = [some for size in range(fewest, len(victims) + 1) for some in combinations(victims, size)]
+    return next(some for some in sorted(sets, key=_cost) if trial.fits_without(some))
 
 
 def _reprieve(trial: "_Trial", victims: list[Victim]) -> tuple[Victim, ...]:
     leaving = list(victims)
-    for victim in sorted(victims, key=lambda v: (-v.priority, v.holder)):
+    for victim in sorted(victims, key=lambda each: (each.priority, _cost((each,))), reverse=True):
         rest = [other for other in leaving if other != victim]
         if trial.fits_without(rest):
             leaving = rest
@@ -119,14 +148,11 @@ def _reprieve(trial: "_Trial", victims: list[Victim]) -> tuple[Victim, ...]:
 
 
 class _Trial:
-    """A copy of one node on which evictions are tried."""
+    """One node on which evictions are tried."""
 
     def __init__(self, inventory: Inventory, request: Request, node: str) -> None:
         self._request = request
-        self._node = node
-        self._alone = Inventory([inventory.nodes[node]], score=inventory.states.score)
-        for holder in inventory.holders_on(node):
-            self._alone.allocate(holder, inventory.allocations[holder], observed=True)
+        self._node = LoneNode(inventory, node)
 
     def fits_without(self, victims: Iterable[Victim]) -> bool:
         """Return whether the request fits after the victims are evicted."""
@@ -134,17 +160,18 @@ class _Trial:
 
     def fewest(self, victims: Iterable[Victim]) -> int:
         """Return a lower bound of the number of victims, from the GPU capacity that is missing."""
-        missing = self._request.gpu_milli - sum(
-            max(left, 0) for left in self._alone.free_milli(self._node).values()
-        )
-        held = (self._alone.allocations[victim.holder] for victim in victims)
+        missing = self._request.gpu_milli - self._node.free_milli()
         number = 1
-        for gives in sorted((len(each.gpus) * each.milli for each in held), reverse=True):
+        for gives in sorted(map(self._gives, victims), reverse=True):
             missing -= gives
             if missing <= 0:
                 break
             number += 1
         return number
+
+    def _gives(self, victim: Victim) -> int:
+        held = (self._node.held.get(holder) for holder in victim.holders)
+        return sum(len(each.gpus) * each.milli for each in held if each is not None)
 
     def placement_without(self, victims: Iterable[Victim]) -> Fits:
         """Return what the request gets after the victims are evicted."""
@@ -153,8 +180,4 @@ class _Trial:
         return fits
 
     def _try(self, victims: Iterable[Victim]) -> Fits | None:
-        gone = [allocation for victim in victims if (allocation := self._alone.free(victim.holder))]
-        verdict = self._alone.place(self._request)
-        for allocation in gone:
-            self._alone.allocate(allocation.holder, allocation, observed=True)
-        return verdict if isinstance(verdict, Fits) else None
+        return self._node.place(self._request, (holder for victim in victims for holder in victim.holders))

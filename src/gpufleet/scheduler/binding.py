@@ -9,7 +9,7 @@ Binding is idempotent: a pod that is already bound to the node is a success.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -22,10 +22,12 @@ from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits
 from gpufleet.runtime.logs import get_logger
 from gpufleet.scheduler.api import SchedulerApi
-from gpufleet.scheduler.filtering import complete_allocation
+from gpufleet.scheduler.dirty_pods import DirtyPods
+from gpufleet.scheduler.gang_plans import GangPlans
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.scheduler.reservation import PodRef, Reservations, Reserved
 from gpufleet.scheduler.state import Hold, Ledger, request_of
+from gpufleet.scheduler.state.allocations import complete_allocation
 
 _log = get_logger("scheduler")
 
@@ -48,6 +50,8 @@ class Binder:
         api: SchedulerApi,
         ledger: Ledger,
         reservations: Reservations,
+        dirty: DirtyPods,
+        gang_plans: GangPlans,
         metrics: SchedulerMetrics,
         hold_s: float,
         timing: Timing,
@@ -55,14 +59,16 @@ class Binder:
         self._api = api
         self._ledger = ledger
         self._reservations = reservations
+        self._dirty = dirty
+        self._gang_plans = gang_plans
         self._metrics = metrics
         self._hold_s = hold_s
         self._timing = timing
         self._busy: dict[str, _Attempts] = {}
-        self.on_attempt_ended: Callable[[str], None] = lambda uid: None
-        """Called when an attempt ends: leases may be left, and the pod may be finished or deleted by now."""
-        self.is_planned: Callable[[str], bool] = lambda uid: False
-        """Whether a gang's plan keeps the pod's leases after a failed attempt: a gang releases all or none."""
+
+    def is_binding(self) -> bool:
+        """Return whether any attempt is running."""
+        return bool(self._busy)
 
     def busy(self, uid: str) -> bool:
         """Return whether an attempt for the pod is running."""
@@ -78,8 +84,9 @@ class Binder:
             error = str(failure)
         self._metrics.decisions.labels("bind_failed" if error else "bound").inc()
         if error:
-            _log.warning("bind_failed", pod=f"{namespace}/{name}", node=node, error=error)
-        self.on_attempt_ended(uid)
+            _log.warning("bind_failed", phase="Bind", pod=f"{namespace}/{name}", node=node, error=error)
+        # Leases may be left, and the pod may be finished or deleted by now.
+        self._dirty.add(uid)
         return error
 
     @asynccontextmanager
@@ -231,7 +238,8 @@ class Binder:
         """Return whether the leases of this attempt are still needed."""
         if pod.spec.node_name:
             return pod.spec.node_name == node
-        return self.is_planned(pod.metadata.uid)
+        # A gang releases all of its leases or none.
+        return self._gang_plans.has(pod.metadata.uid)
 
     def nudge_value(self) -> str:
         """Return a unique value for the nudge annotation."""

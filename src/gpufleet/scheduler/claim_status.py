@@ -1,11 +1,11 @@
 """Write claim statuses and events.
 
-A status is always computed from the current pods, leases and refusals. So the next write repairs a
+A status is always computed from the current pods, leases and decisions of the planner. So the next write repairs a
 lost one, and many pods that change one claim together cost one write.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -17,36 +17,48 @@ from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import ObjectReference, Pod
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
-from gpufleet.scheduler.filtering import complete_allocation
-from gpufleet.scheduler.pending_pods import PendingPods
+from gpufleet.scheduler.plan import NOT_TRIED, PENDING
 from gpufleet.scheduler.state import Ledger, valid_request
+from gpufleet.scheduler.state.allocations import leased_places
 from gpufleet.scheduler.state.claim_requests import invalid_reason
-from gpufleet.scheduler.state.ledger import Key
+from gpufleet.scheduler.state.indexes import Key
 
 _log = get_logger("scheduler")
+
+EventType = Literal["Normal", "Warning"]
 
 BATCH_WINDOW = 0.2
 """Seconds in which changes of a claim are collected: its pods are often created and deleted together."""
 
 _CONCURRENCY = 4
 """Few, so that binding pods has precedence over status writes when the API server is slow."""
+_MOST_DELAYS = 10
+"""Batch windows that statuses and events wait for pods that are being bound."""
 _MAX_EVENTS = 10_000
-_NOT_TRIED = "Pending: not tried yet"
+_ALLOCATED = "Successfully allocated"
+_NOT_TRIED = f"{PENDING}{NOT_TRIED}"
 """Not written to new claims: the scheduler tries the pod in a moment."""
 
 
 class ClaimStatuses:
     """Writes the statuses of changed claims; `run` it while leading."""
 
-    def __init__(self, api: SchedulerApi, ledger: Ledger, pending: PendingPods, timing: Timing) -> None:
+    def __init__(
+        self,
+        api: SchedulerApi,
+        ledger: Ledger,
+        reason_of: Callable[[Pod], str],
+        binding: Callable[[], bool],
+        timing: Timing,
+    ) -> None:
+        """`reason_of` returns why an unbound pod waits, `binding` whether pods are being bound."""
         self._api = api
         self._ledger = ledger
-        self._pending = pending
+        self._reason_of = reason_of
+        self._binding = binding
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self._dirty: set[Key] = set()
-        self._events: dict[
-            tuple[str, str], tuple[ObjectReference, str, str, Literal["Normal", "Warning"]]
-        ] = {}
+        self._events: dict[tuple[str, str], tuple[ObjectReference, str, str, EventType]] = {}
         self._wake = asyncio.Event()
 
     def enqueue(self, namespace: str, claim: str) -> None:
@@ -64,18 +76,22 @@ class ClaimStatuses:
         self._dirty.update(self._ledger.claims)
         self._wake.set()
 
-    def record_event(self, pod: Pod, reason: str, note: str, type: Literal["Normal", "Warning"]) -> None:
+    def record_event(self, pod: Pod, reason: str, note: str, type: EventType) -> None:
         """Record an event on a pod and its claim; only the last one per object and reason is written."""
         meta = pod.metadata
-        objects = [ObjectReference("v1", "Pod", meta.namespace, meta.name, meta.uid)]
+        self._record(ObjectReference("v1", "Pod", meta.namespace, meta.name, meta.uid), reason, note, type)
+        self.record_claim_event(pod, reason, note, type)
+
+    def record_claim_event(self, pod: Pod, reason: str, note: str, type: EventType) -> None:
+        """Record an event on the claim of a pod."""
         if claim := self._ledger.claim_of(pod):
-            name = claim.metadata
-            objects.append(
-                ObjectReference(GPU_CLAIMS.api_version, "GpuClaim", name.namespace, name.name, name.uid)
-            )
+            meta = claim.metadata
+            object = ObjectReference(GPU_CLAIMS.api_version, "GpuClaim", meta.namespace, meta.name, meta.uid)
+            self._record(object, reason, note, type)
+
+    def _record(self, object: ObjectReference, reason: str, note: str, type: EventType) -> None:
         if len(self._events) < _MAX_EVENTS:
-            for each in objects:
-                self._events[each.uid, reason] = (each, reason, note, type)
+            self._events[object.uid, reason] = (object, reason, note, type)
         self._wake.set()
 
     async def run(self) -> None:
@@ -83,6 +99,10 @@ class ClaimStatuses:
         while True:
             await self._wake.wait()
             await asyncio.sleep(BATCH_WINDOW)
+            for _ in range(_MOST_DELAYS):
+                if not self._binding():
+                    break
+                await asyncio.sleep(BATCH_WINDOW)
             self._wake.clear()
             if not await self.step():
                 await asyncio.sleep(1.0)
@@ -106,7 +126,7 @@ class ClaimStatuses:
         claim = self._ledger.claims.get(key)
         if claim is None:
             return None
-        status = status_of(self._ledger, self._pending, claim)
+        status = status_of(self._ledger, self._reason_of, claim)
         if _written_status(claim) == status or (
             status["message"] == _NOT_TRIED and not claim.status.allocations
         ):
@@ -121,16 +141,19 @@ class ClaimStatuses:
         return None
 
 
-def status_of(ledger: Ledger, pending: PendingPods, claim: GpuClaim) -> dict[str, Any]:
+def status_of(ledger: Ledger, reason_of: Callable[[Pod], str], claim: GpuClaim) -> dict[str, Any]:
     """Return the whole status; fields that must be absent are None."""
     meta = claim.metadata
     pods = [pod for pod in ledger.pods_of(meta.namespace, meta.name) if not pod.finished]
     entries = [entry for pod in pods if (entry := _entry(ledger, claim, pod))]
-    notes = [pending.pods[pod.metadata.uid].note for pod in pods if pod.metadata.uid in pending.pods]
-    status = compose_status(_phase(claim), len(pods), entries, notes[0] if notes else "")
+    served = {entry["podUid"] for entry in entries}
+    notes = (reason_of(pod) for pod in pods if pod.metadata.uid not in served)
+    status = compose_status(_phase(claim), len(pods), entries, next(filter(None, notes), ""))
     if not entries and (reason := invalid_reason(claim)):
         # An API server accepts such a claim only if the CRD had no rules when it was created.
         status["message"] = f"The claim is invalid, no pod can use it: {reason}"
+    elif status["message"].startswith(_ALLOCATED) and (note := _not_adjacent(claim, entries)):
+        status["message"] += f"; {note}"
     return status
 
 
@@ -140,12 +163,13 @@ def compose_status(phase: str, pods: int, entries: list[dict[str, Any]], note: s
     `phase` applies while there is no allocation.
     """
     first = entries[0] if entries else {}
+    reserved = sum(entry.get("phase") == "Reserved" for entry in entries)
     return {
         "phase": first.get("phase", phase),
         "nodeName": first.get("nodeName"),
         "gpuIds": first.get("gpuIds"),
         "allocated": format_allocation(first["nodeName"], first["gpuIds"]) if first else None,
-        "message": _message(pods, len(entries), note),
+        "message": _message(pods, len(entries) - reserved, reserved, note),
         "allocations": entries or None,
     }
 
@@ -154,15 +178,32 @@ def _phase(claim: GpuClaim) -> str:
     return "Pending" if valid_request(claim) else "Failed"
 
 
-def _message(pods: int, allocated: int, note: str) -> str:
-    pending = f"Pending: {note}" if note else _NOT_TRIED
+def _message(pods: int, allocated: int, reserved: int, note: str) -> str:
     if not pods:
         return "No running or pending pod uses the claim"
-    if not allocated:
-        return pending
-    if allocated < pods:
-        return f"Allocated for {allocated} of {pods} pods. {pending}"
-    return "Successfully allocated" if pods == 1 else f"Successfully allocated for {pods} pods"
+    if allocated == pods:
+        return _ALLOCATED if pods == 1 else f"{_ALLOCATED} for {pods} pods"
+    sentences = []
+    if allocated:
+        sentences.append(f"Allocated for {allocated} of {pods} pods")
+    if reserved:
+        some = "" if reserved == pods == 1 else f" for {reserved} of {pods} pods"
+        sentences.append(f"Reserved{some}, not bound yet")
+    if allocated + reserved < pods:
+        sentences.append(f"{PENDING}{note}" if note else _NOT_TRIED)
+    return ". ".join(sentences)
+
+
+def _not_adjacent(claim: GpuClaim, entries: Sequence[dict[str, Any]]) -> str:
+    """Return a note about GPUs that are not adjacent although the claim prefers it."""
+    devices = claim.spec.devices
+    if devices.policy != "contiguous" or devices.exclusivity != "Exclusive":
+        return ""
+    for entry in entries:
+        ids = entry["gpuIds"]
+        if ids[-1] - ids[0] >= len(ids):
+            return f"GPU ids {','.join(map(str, ids))} of {entry['nodeName']} are not adjacent"
+    return ""
 
 
 def _entry(ledger: Ledger, claim: GpuClaim, pod: Pod) -> dict[str, Any] | None:
@@ -195,10 +236,8 @@ def _reserved(ledger: Ledger, claim: GpuClaim, uid: str) -> tuple[str, list[int]
     request = valid_request(claim)
     if request is None:
         return None
-    for node, leased in ledger.leases_of(uid).items():
-        if (fits := complete_allocation(request, node, leased)) is not None:
-            return node, list(fits.gpus)
-    return None
+    found = leased_places(ledger, uid, request)
+    return (found[0].node, list(found[0].gpus)) if found else None
 
 
 def _uuids(ledger: Ledger, uid: str, node: str, gpus: list[int]) -> list[str]:

@@ -1,20 +1,24 @@
 """Explain why a claim or pod is pending, and what would make it fit."""
 
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_SIZE
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.model.namespaces import Namespaces
-from gpufleet.placement.gang import GangFits, place_gang
+from gpufleet.placement.gang import GangFits
 from gpufleet.placement.reasons import phrase
 from gpufleet.placement.remedies import remedies
+from gpufleet.placement.request import Request
 from gpufleet.placement.verdict import Fits
-from gpufleet.scheduler.state.claim_requests import gang_requirements, request_of
-from gpufleet.scheduler.state.eligible_nodes import eligible_nodes
+from gpufleet.scheduler.gang_planner import Level, level_of, members_of, place_members
+from gpufleet.scheduler.plan import NOT_TRIED, PENDING
+from gpufleet.scheduler.refusals import gang_sentence, with_all_nodes
+from gpufleet.scheduler.state.claim_requests import request_of
+from gpufleet.scheduler.state.gang_identity import Gang
 from gpufleet.scheduler.state.ledger import Ledger, uid_of
+from gpufleet.scheduler.state.node_resources import Room
 
 
 @dataclass(frozen=True)
@@ -75,72 +79,72 @@ def _pending(ledger: Ledger, claim: GpuClaim, pods: list[Pod], namespaces: Names
         request = request_of(claim)
     except InvalidRequest as error:
         return Explanation(True, f"the claim is invalid: {error}", {}, ("correct the claim",))
-    if (gang := _gang(ledger, claim, pods)) is not None:
-        return gang
-    with ledger.excluding(pods[0].metadata.uid if pods else ""):
-        verdict = ledger.cluster.place(request)
-        ways = remedies(ledger.cluster, request) if not isinstance(verdict, Fits) else []
+    gang = ledger.gangs.of(pods[0]) if pods else None
+    found = _gang(ledger, gang) if gang else _single(ledger, request, pods[0] if pods else None, namespaces)
+    # What the scheduler has decided is in the claim's status: it also knows the queue.
+    decided = claim.status.message.partition(PENDING)[2]
+    if found.waiting and decided not in ("", NOT_TRIED):
+        return replace(found, sentence=decided)
+    return found
+
+
+def _single(ledger: Ledger, request: Request, pod: Pod | None, namespaces: Namespaces) -> Explanation:
+    room = Room(ledger.resources)
+    nodes = None
+    if pod is not None:
+        nodes = [name for name in ledger.eligible.of(pod) if not room.shortage(name, pod)]
+    with ledger.excluding(pod.metadata.uid if pod is not None else ""):
+        verdict = ledger.cluster.place(request, nodes)
+        ways = remedies(ledger.cluster, request, nodes) if not isinstance(verdict, Fits) else []
+    if isinstance(verdict, Fits) and pod is None:
+        return Explanation(
+            False, f"no pod uses the claim yet; it fits on GPUs {_ids(verdict)} of {verdict.node}", {}
+        )
     if isinstance(verdict, Fits):
-        if not pods:
-            return Explanation(
-                False, f"no pod uses the claim yet; it fits on GPUs {_ids(verdict)} of {verdict.node}", {}
-            )
         return Explanation(
             True,
             f"GPUs {_ids(verdict)} of {verdict.node} are free: either the scheduler has not tried the pod yet, "
-            "or taints, affinity, CPU or memory exclude the node",
+            "or kube-scheduler excludes the node",
             {},
             ("see the events of the pod (kubectl describe pod)",),
         )
+    if pod is not None:
+        verdict = with_all_nodes(ledger, pod, verdict)
     reasons = {phrase(reason, request): count for reason, count in verdict.counts.items()}
     texts = tuple(_name_pods(ledger, way.text, way.holders, namespaces) for way in ways)
     return Explanation(True, verdict.summary, reasons, texts)
 
 
-def _gang(ledger: Ledger, claim: GpuClaim, pods: list[Pod]) -> Explanation | None:
-    name = claim.spec.gang_ref
-    if not name or not pods:
-        return None
-    namespace = claim.metadata.namespace
-    needs = gang_requirements(ledger.groups.get((namespace, name)), claim)
-    if needs is None:
-        return Explanation(
-            True,
-            f"gang {name}: PodGroup {namespace}/{name} does not exist and the claim has no annotation {GANG_SIZE}",
-            {},
-            (f"create the PodGroup, or set {GANG_SIZE} on claim {claim.metadata.name}",),
-        )
-    members = ledger.gang_members(namespace, name)
-    if len(members) >= needs.min_members:
-        return _whole_gang(ledger, name, members[: needs.min_members])
-    return Explanation(
-        True,
-        f"gang {name}: {len(members)} of {needs.min_members} members exist",
-        {},
-        (f"create {needs.min_members - len(members)} more",),
-    )
-
-
-def _whole_gang(ledger: Ledger, name: str, members: list[Pod]) -> Explanation | None:
-    """Explain why the gang does not fit as a whole; None if it fits, or if some members are bound."""
-    claims = [ledger.claim_of(pod) for pod in members if not pod.spec.node_name]
+def _gang(ledger: Ledger, gang: Gang) -> Explanation:
+    pending = {pod.spec.scheduler_name for pod in ledger.gangs.members(gang)}
+    members = members_of(ledger, gang, pending)
+    if members.problem:
+        return Explanation(True, members.problem, {}, _gang_remedies(ledger, gang))
+    pods = members.waiting[: max(members.least, 1)]
+    claims = [ledger.claim_of(pod) for pod in pods]
     try:
         requests = [request_of(claim) for claim in claims if claim is not None]
-    except InvalidRequest:
-        return None
-    if len(requests) < len(members):
-        return None
-    with ExitStack() as excluded:
-        # The GPUs that its members already have are available to the gang.
-        for pod in members:
-            excluded.enter_context(ledger.excluding(pod.metadata.uid))
-        verdict = place_gang(
-            ledger.cluster, requests, eligible_nodes=eligible_nodes(ledger.nodes.values(), members)
+    except InvalidRequest as error:
+        return Explanation(
+            True, f"gang {gang.name}: the claim is invalid: {error}", {}, ("correct the claim",)
         )
-    if isinstance(verdict, GangFits):
-        return None
-    reasons = {phrase(reason, requests[0]): count for reason, count in verdict.why.counts.items()}
-    return Explanation(True, f"gang {name}: {verdict.summary}", reasons)
+    topology = claims[0].spec.topology if claims and claims[0] is not None else None
+    level = level_of(claims[0], (topology.level,)) if claims and topology is not None else None
+    nodes = [ledger.eligible.of(pod) for pod in pods]
+    found = place_members(ledger, pods, requests, nodes, level if isinstance(level, Level) else None)
+    if isinstance(found, GangFits):
+        return Explanation(True, f"gang {gang.name} fits; the scheduler has not started it yet", {})
+    why = with_all_nodes(ledger, pods[found.stuck], found.why)
+    reasons = {phrase(reason, why.request): count for reason, count in why.counts.items()}
+    return Explanation(True, gang_sentence(ledger, gang.name, pods, found), reasons)
+
+
+def _gang_remedies(ledger: Ledger, gang: Gang) -> tuple[str, ...]:
+    needs = ledger.gangs.requirements(gang)
+    if needs is None:
+        return (f"create PodGroup {gang.name}, or set {GANG_SIZE} on the claim",)
+    missing = needs.min_members - len(ledger.gangs.members(gang))
+    return (f"create {missing} more",) if missing > 0 else ()
 
 
 def _name_pods(ledger: Ledger, text: str, holders: tuple[str, ...], namespaces: Namespaces) -> str:

@@ -1,22 +1,24 @@
-"""PreFilter, Filter and Score: choose a node and GPUs for a pod and hold them.
+"""PreFilter, Filter and Score: answer kube-scheduler from the plan.
 
-kube-scheduler filters one pod at a time and has no reserve call for extenders. So the choice is
-held here immediately, and the next pod sees it. A pod that already has GPUs (its bind failed, or
+kube-scheduler filters one pod at a time and has no reserve call for extenders. So the planner holds
+its choice immediately, and the next pod sees it. A pod that already has GPUs (its bind failed, or
 this process was restarted after its leases were written) gets the same node again.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpufleet.errors import InvalidRequest
-from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.annotations import CLAIM
-from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Pod
-from gpufleet.placement import Exclusivity, Fits, Refused, Request
+from gpufleet.placement import Fits
+from gpufleet.runtime.logs import get_logger
+from gpufleet.scheduler.gangs import Gangs
 from gpufleet.scheduler.metrics import SchedulerMetrics
-from gpufleet.scheduler.pending_pods import PendingPods
-from gpufleet.scheduler.state import Hold, Ledger, request_of, valid_request
+from gpufleet.scheduler.plan import Placed, Waiting
+from gpufleet.scheduler.planner import Planner
+from gpufleet.scheduler.state import Ledger, valid_request
+
+_log = get_logger("scheduler")
 
 MAX_SCORE = 10
 """The highest score that an extender may return."""
@@ -40,95 +42,47 @@ Choice = Fits | AnyNode | Unschedulable
 
 
 class Filtering:
-    """Answers filter and prioritize from the ledger."""
+    """Answers filter and prioritize."""
 
-    def __init__(
-        self, ledger: Ledger, pending: PendingPods, metrics: SchedulerMetrics, hold_s: float, timing: Timing
-    ) -> None:
+    def __init__(self, ledger: Ledger, planner: Planner, gangs: Gangs, metrics: SchedulerMetrics) -> None:
         self._ledger = ledger
-        self._pending = pending
+        self._planner = planner
+        self._gangs = gangs
         self._metrics = metrics
-        self._hold_s = hold_s
-        self._timing = timing
 
     def choose(self, pod: Pod, candidates: Sequence[str]) -> Choice:
-        """Choose a node and hold its GPUs, for a pod without a gang or whose gang is planned."""
+        """Return the node and GPUs of a pod, which are held for it, or why it has none."""
         with self._metrics.phase("Filter"):
             choice = self._choose(pod, candidates)
         outcome = "refused" if isinstance(choice, Unschedulable) else "chosen"
         self._metrics.decisions.labels(outcome).inc()
+        name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        if isinstance(choice, Fits):
+            _log.debug("gpus_chosen", phase="Filter", pod=name, node=choice.node, gpus=choice.gpus)
+        elif isinstance(choice, Unschedulable):
+            _log.debug("pod_refused", phase="Filter", pod=name, reason=choice.note)
         return choice
 
-    def refuse(self, pod: Pod, candidates: Sequence[str], note: str, reason: str) -> Unschedulable:
-        """Refuse all nodes for a reason that does not depend on the node."""
-        self._pending.put(pod, None, candidates, note)
-        return Unschedulable(note, dict.fromkeys(candidates, f"node(s) {reason}"), frozenset(candidates))
-
     def _choose(self, pod: Pod, candidates: Sequence[str]) -> Choice:
-        uid, claim_name = pod.metadata.uid, pod.metadata.annotations.get(CLAIM, "")
-        if not claim_name:
+        if not pod.metadata.annotations.get(CLAIM):
             return AnyNode()
-        claim = self._ledger.claim_of(pod)
-        if claim is None:
-            note = f"GpuClaim {pod.metadata.namespace}/{claim_name} does not exist"
-            reason = f"can't serve a pod whose GpuClaim {claim_name} does not exist"
-            return self.refuse(pod, candidates, note, reason)
-        try:
-            request = request_of(claim)
-        except InvalidRequest as error:
-            return self.refuse(
-                pod, candidates, f"the claim is invalid: {error}", f"can't serve an invalid claim: {error}"
-            )
-        fits = self._current_allocation(uid, request, candidates)
-        if fits is None:
-            with self._ledger.excluding(uid):
-                verdict = self._ledger.cluster.place(request, candidates)
-            if isinstance(verdict, Refused):
-                waiting = self._awaiting_preemption(pod, request, candidates)
-                return waiting or self._refused(pod, verdict, candidates)
-            fits = verdict
-        self._pending.drop(uid)
-        hold = self._ledger.holds.get(uid)
-        until = self._timing.monotonic() + self._hold_s
-        if hold is not None and hold.fits == fits:
-            until = max(until, hold.until)
-        gang = hold.gang if hold else ""
-        self._ledger.hold(uid, Hold(fits, until, gang))
-        return fits
+        gang = self._ledger.gangs.of(pod)
+        if gang is None:
+            decision = self._planner.plan_pod(pod, candidates)
+        else:
+            decision = self._gangs.decide(pod, gang, candidates)
+        if isinstance(decision, Placed):
+            return decision.members[pod.metadata.uid]
+        return self._refused(decision, candidates)
 
-    def _current_allocation(self, uid: str, request: Request, candidates: Sequence[str]) -> Fits | None:
-        """Return the GPUs that the pod already has, if they still fit the request."""
-        for node, leased in self._ledger.leases_of(uid).items():
-            fits = complete_allocation(request, node, leased)
-            if fits is not None and node in candidates and self._ledger.cluster.offers(fits):
-                return fits
-        hold = self._usable_hold(uid, request, candidates)
-        return hold.fits if hold and self._ledger.unblocked(uid, hold.fits) else None
-
-    def _awaiting_preemption(
-        self, pod: Pod, request: Request, candidates: Sequence[str]
-    ) -> Unschedulable | None:
-        """Refuse a pod whose held GPUs are still in use by preempted pods."""
-        hold = self._usable_hold(pod.metadata.uid, request, candidates)
-        if hold is None:
-            return None
-        note = f"GPUs of {hold.fits.node} are held for the pod until the preempted pods have terminated"
-        self._pending.put(pod, request, candidates, note)
-        reason = "node(s) had GPUs of preempted pods that are still terminating"
-        return Unschedulable(note, dict.fromkeys(candidates, reason), frozenset(candidates))
-
-    def _usable_hold(self, uid: str, request: Request, candidates: Sequence[str]) -> Hold | None:
-        hold = self._ledger.holds.get(uid)
-        if hold is None or hold.fits.request != request or hold.fits.node not in candidates:
-            return None
-        return hold if self._ledger.cluster.offers(hold.fits) else None
-
-    def _refused(self, pod: Pod, verdict: Refused, candidates: Sequence[str]) -> Unschedulable:
-        self._ledger.release_hold(pod.metadata.uid)
-        self._pending.put(pod, verdict.request, candidates, verdict.summary)
-        for reason, count in verdict.counts.items():
+    def _refused(self, why: Waiting, candidates: Sequence[str]) -> Unschedulable:
+        refused = why.refused
+        if refused is None:
+            reasons = dict.fromkeys(candidates, f"node(s) can't serve the pod: {why.reason}")
+            return Unschedulable(why.reason, reasons, frozenset(candidates))
+        for reason, count in refused.counts.items():
             self._metrics.refusals.labels(reason.name.lower()).inc(count)
-        return Unschedulable(verdict.summary, verdict.reasons, verdict.unresolvable)
+        return Unschedulable(why.reason, refused.reasons, refused.unresolvable)
 
     def score(self, pod: Pod, candidates: Sequence[str]) -> dict[str, int]:
         """Return scores from 0 to 10, for kube-schedulers with several extenders; the held node is the best."""
@@ -147,15 +101,3 @@ class Filtering:
             name: max(1, round(verdict.score * MAX_SCORE)) if isinstance(verdict, Fits) else 0
             for name, verdict in verdicts.items()
         }
-
-
-def complete_allocation(request: Request, node: str, leased: Mapping[int, LeaseHolder]) -> Fits | None:
-    """Return a pod's leases on a node as a placement, if they are exactly what the request needs."""
-    instances = tuple((gpu, each) for gpu, holder in sorted(leased.items()) for each in holder.instances)
-    if request.exclusivity is Exclusivity.MIG:
-        enough = len(instances) == request.count
-    else:
-        enough = len(leased) == request.count and not instances
-    if not enough or any(holder.milli != request.milli_per_gpu for holder in leased.values()):
-        return None
-    return Fits(request, node, tuple(sorted(leased)), instances)

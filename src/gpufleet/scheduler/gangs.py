@@ -1,114 +1,124 @@
 """Gangs: all members get their GPUs, or none does.
 
-When enough members exist, all of them are placed in one step and their leases are acquired
-together; if one fails, all are released. Then the members' scheduling gates are removed. Binds
-wait for each other, so no member runs before all are ready to be bound. A gang that is not bound
-before its deadline releases everything and may be planned again. Two gangs can't each hold half
-of what both need, because planning is one step and leases are never kept for half a gang. A gang
-of higher priority may preempt other pods, if that makes room for all of its members.
+The planner places all members of a gang in one step. Here their leases are acquired together; if one
+fails, all are released. Then the members' scheduling gates are removed. Binds wait for each other, so
+no member runs before all are ready to be bound. A gang that is not bound before its deadline releases
+everything and is planned again later. Two gangs can't each hold half of what both need, because
+planning is one step and leases are never kept for half a gang.
+
+A gang of which fewer members run than it needs, because some failed, vanished or could not be bound,
+has a grace period to become complete. Then its running members are evicted, so that its controller
+starts all of them again or none.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 
-from gpufleet.errors import GpufleetError, InvalidRequest
+from gpufleet.errors import GpufleetError
 from gpufleet.kubernetes import Timing
-from gpufleet.kubernetes.annotations import GANG_GATE, GANG_SIZE
+from gpufleet.kubernetes.annotations import GANG_GATE
 from gpufleet.kubernetes.objects import Pod
-from gpufleet.placement import Fits, GangFits, Inventory, Request, place_gang
+from gpufleet.placement import Fits
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
-from gpufleet.scheduler.filtering import complete_allocation
+from gpufleet.scheduler.dirty_pods import DirtyPods
+from gpufleet.scheduler.gang_plans import GangPlan, GangPlans
 from gpufleet.scheduler.lease_gc import LeaseGc
+from gpufleet.scheduler.nudger import Nudger
+from gpufleet.scheduler.plan import Decision, Placed, Waiting
+from gpufleet.scheduler.planner import Planner
+from gpufleet.scheduler.queue import Queue, gang_key
 from gpufleet.scheduler.reservation import PodRef, Reservations, Reserved
-from gpufleet.scheduler.state import Hold, Ledger, request_of, valid_request
-from gpufleet.scheduler.state.claim_requests import GangRequirements, gang_requirements
-from gpufleet.scheduler.state.eligible_nodes import eligible_nodes
-from gpufleet.scheduler.state.ledger import Key, holder_key
+from gpufleet.scheduler.state import Ledger
+from gpufleet.scheduler.state.allocations import has_started
+from gpufleet.scheduler.state.gang_identity import Gang, GangRequirements
 
 _log = get_logger("scheduler")
 
 
-@dataclass
-class GangPlan:
-    """A gang that is placed; its members are being leased and bound."""
-
-    deadline: float
-    members: set[str]
-    leased: bool = False
-    """Whether all members have their leases."""
-    arrived: set[str] = field(default_factory=set)
-    """The members whose bind has been called."""
-    complete: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class Gangs:
-    """Plans gangs; `step` reconciles those that have changed."""
+    """Leases and binds planned gangs; `step` reconciles those that have changed."""
 
     def __init__(
-        self, api: SchedulerApi, ledger: Ledger, reservations: Reservations, lease_gc: LeaseGc, timing: Timing
+        self,
+        api: SchedulerApi,
+        ledger: Ledger,
+        queue: Queue,
+        planner: Planner,
+        plans: GangPlans,
+        reservations: Reservations,
+        lease_gc: LeaseGc,
+        dirty: DirtyPods,
+        nudger: Nudger,
+        grace_s: float,
+        timing: Timing,
     ) -> None:
         self._api = api
         self._ledger = ledger
+        self._queue = queue
+        self._planner = planner
         self._reservations = reservations
         self._lease_gc = lease_gc
+        self._dirty_pods = dirty
+        self._nudger = nudger
+        self._grace_s = grace_s
         self._timing = timing
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
-        self.plans: dict[Key, GangPlan] = {}
-        self.notes: dict[Key, str] = {}
-        self._dirty: set[Key] = set()
-        self._known: set[Key] = set()
-        self._wake = asyncio.Event()
-        self.on_planned: Callable[[list[Pod]], None] = lambda pods: None
-        self.on_refused: Callable[[list[Pod], str], None] = lambda pods, note: None
-        self.is_own_pod: Callable[[Pod], bool] = lambda pod: True
-        """Whether this scheduler binds the pod; no GPUs are reserved for other pods."""
-        self.preempt_for_gang: Callable[[Key, Sequence[Pod], Sequence[Request], Inventory], str] = (
-            lambda gang, pods, requests, cluster: ""
-        )
-        """Preempts pods for a gang that does not fit; returns what the gang waits for, or an empty string."""
+        self.plans = plans
+        self._placed: dict[Gang, tuple[Sequence[Pod], Placed]] = {}
+        self._dirty: set[Gang] = set()
+        self._known: set[Gang] = set()
+        self._refused: set[str] = set()
+        """Members that kube-scheduler has tried in vain and must be made to try again."""
+        self._incomplete: dict[Gang, float] = {}
+        """Since when fewer members run than the gang needs."""
+        self._succeeded: dict[Gang, int] = {}
+        """How many members have succeeded: they may be deleted while others still run."""
 
-    def gang_of(self, pod: Pod) -> Key | None:
-        """Return the gang of the pod's claim, if any."""
-        claim = self._ledger.claim_of(pod)
-        if claim is None or not claim.spec.gang_ref:
-            return None
-        return claim.metadata.namespace, claim.spec.gang_ref
+    # -- for the verbs ---------------------------------------------------------------------
 
-    def enqueue(self, gang: Key) -> None:
-        """Reconcile a gang in the next step."""
-        self._known.add(gang)
-        self._dirty.add(gang)
-        self._wake.set()
+    def decide(self, pod: Pod, gang: Gang, candidates: Sequence[str]) -> Decision:
+        """Return the decision for a member."""
+        decision = self._decide(pod, gang, candidates)
+        if isinstance(decision, Waiting):
+            self._refused.add(pod.metadata.uid)
+        return decision
 
-    def enqueue_all(self) -> None:
-        """Reconcile all gangs: GPUs became free, or this replica starts to lead."""
-        for gang in self._known:
-            self.enqueue(gang)
+    def forget(self, uid: str) -> None:
+        """Forget a deleted pod."""
+        self._refused.discard(uid)
 
-    def is_planned(self, uid: str) -> bool:
-        """Return whether the pod is a member of a planned gang."""
-        return any(uid in plan.members for plan in self.plans.values())
-
-    def wait_reason(self, pod: Pod, gang: Key) -> str:
-        """Return what the member waits for, or an empty string if it may be scheduled."""
+    def _decide(self, pod: Pod, gang: Gang, candidates: Sequence[str]) -> Decision:
         plan = self.plans.get(gang)
         if plan is not None and pod.metadata.uid in plan.members:
-            # If one lease can't be acquired, no member may run.
-            return "" if plan.leased else f"gang {gang[1]} is being planned"
-        needs = self._requirements(gang)
-        if needs is None:
-            return f"gang {gang[1]}: no PodGroup exists and no claim has the annotation {GANG_SIZE}"
+            if not plan.leased:
+                # If one lease can't be acquired, no member may run.
+                return Waiting(f"gang {gang.name} is being planned")
+            return self._planned_place(pod, gang, plan, candidates)
         if self._is_running(gang):
-            return ""
-        self.enqueue(gang)
-        members = self._ledger.gang_members(*gang)
-        if len(members) < needs.min_members:
-            return f"gang {gang[1]}: {len(members)} of {needs.min_members} members exist"
-        return self.notes.get(gang) or f"gang {gang[1]} is being planned"
+            needs, members = self._ledger.gangs.requirements(gang), self._ledger.gangs.members(gang)
+            most = needs.max_members if needs is not None else None
+            if most is not None and pod.metadata.uid not in {each.metadata.uid for each in members[:most]}:
+                return Waiting(f"gang {gang.name} has its maximum of {most} members")
+            return self._planner.plan_pod(pod, candidates)
+        entry = self._queue.get(gang_key(gang)) or self._queue.put_gang(gang)
+        if entry is None or not isinstance(entry.decision, Waiting):
+            return Waiting(f"gang {gang.name} is being planned")
+        return entry.decision
 
-    async def permit(self, uid: str, gang: Key, timeout_s: float) -> bool:
+    def _planned_place(self, pod: Pod, gang: Gang, plan: GangPlan, candidates: Sequence[str]) -> Decision:
+        if self._planner.has_place(pod, candidates):
+            return self._planner.plan_pod(pod, candidates)
+        nodes = set(self._ledger.leases_of(pod.metadata.uid))
+        entry = self._queue.put_gang(gang)
+        if entry is not None:
+            entry.excluded[pod.metadata.uid] = frozenset(nodes)
+        plan.refused = True
+        self.enqueue(gang)
+        name = ", ".join(sorted(nodes))
+        return Waiting(f"gang {gang.name}: {name} can't take pod {pod.metadata.name}; it is planned again")
+
+    async def permit(self, uid: str, gang: Gang, timeout_s: float) -> bool:
         """Wait until all planned members are ready to be bound; return whether that happened in time.
 
         A member whose plan was dropped must not run alone. A member that joins a running gang does
@@ -127,10 +137,10 @@ class Gangs:
             return False
         return True
 
-    def _is_running(self, gang: Key) -> bool:
+    def _is_running(self, gang: Gang) -> bool:
         """Return whether enough members are bound."""
-        needs = self._requirements(gang)
-        bound = sum(bool(pod.spec.node_name) for pod in self._ledger.gang_members(*gang))
+        needs = self._ledger.gangs.requirements(gang)
+        bound = sum(bool(pod.spec.node_name) for pod in self._ledger.gangs.members(gang))
         return needs is not None and bound >= needs.min_members
 
     def _check_complete(self, plan: GangPlan) -> None:
@@ -138,99 +148,117 @@ class Gangs:
         if plan.members <= plan.arrived | bound:
             plan.complete.set()
 
-    async def run(self) -> None:
-        """Plan until cancelled."""
-        while True:
-            await self.step()
-            try:
-                async with asyncio.timeout(1.0):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+    # -- reconciling -----------------------------------------------------------------------
+
+    def enqueue(self, gang: Gang) -> None:
+        """Reconcile a gang in the next step."""
+        self._known.add(gang)
+        self._dirty.add(gang)
+        if self._queue.put_gang(gang) is None and not self._ledger.gangs.pods(gang):
+            # A replica that does not lead would keep it forever.
+            self._known.discard(gang)
+            if gang not in self.plans:
+                self._dirty.discard(gang)
+
+    def enqueue_all(self) -> None:
+        """Reconcile all gangs: this replica starts to lead."""
+        for gang in list(self._known):
+            self.enqueue(gang)
+
+    def placed(self, gang: Gang, pods: Sequence[Pod], decision: Placed) -> None:
+        """Acquire the leases of a gang that the planner has placed in the next step."""
+        self._placed[gang] = (pods, decision)
+        self.plans[gang] = GangPlan(self._deadline(gang), {pod.metadata.uid for pod in pods})
+
+    def drop_interrupted(self) -> None:
+        """Drop plans whose leases were being written when leadership was lost or a step failed."""
+        for gang, plan in list(self.plans.items()):
+            if not plan.leased and gang not in self._placed:
+                self._drop_plan(gang)
 
     async def step(self) -> None:
-        """Reconcile the gangs that have changed or have a plan."""
-        self._wake.clear()
-        due, self._dirty = self._dirty | set(self.plans), set()
-        for gang in sorted(due, key=self._queue_order):
-            name = "/".join(gang)
-            try:
-                await self._reconcile(gang)
-                self._warnings.clear(name)
-            except GpufleetError as error:
-                self._warnings.warn(name, "gang_not_planned", gang=name, error=str(error))
-                self._dirty.add(gang)
-            # Planning is slow: let requests be answered between two gangs.
-            await asyncio.sleep(0)
+        """Reconcile the gangs that have changed, are planned or are incomplete."""
+        due, self._dirty = self._dirty | set(self.plans) | set(self._incomplete), set()
+        await asyncio.gather(*(self._reconcile_safely(gang) for gang in sorted(due)))
 
-    def _queue_order(self, gang: Key) -> tuple[int, str, Key]:
-        """Return the sort key: the lowest priority of the members, then age, then name."""
-        members = self._ledger.gang_members(*gang)
-        priority = min((pod.spec.priority or 0 for pod in members), default=0)
-        oldest = min((str(pod.metadata.creation_timestamp) for pod in members), default="")
-        return -priority, oldest, gang
+    async def _reconcile_safely(self, gang: Gang) -> None:
+        name = str(gang)
+        try:
+            await self._reconcile(gang)
+            self._warnings.clear(name)
+        except GpufleetError as error:
+            self._warnings.warn(name, "gang_not_reconciled", gang=name, error=str(error))
+            self._dirty.add(gang)
 
-    async def _reconcile(self, gang: Key) -> None:
-        plan = self.plans.get(gang)
-        members = self._ledger.gang_members(*gang)
+    async def _reconcile(self, gang: Gang) -> None:
+        plan, members = self.plans.get(gang), self._ledger.gangs.members(gang)
+        needs = self._ledger.gangs.requirements(gang)
+        pods = self._ledger.gangs.pods(gang)
+        succeeded = sum(pod.status.phase == "Succeeded" for pod in pods)
+        self._succeeded[gang] = max(succeeded, self._succeeded.get(gang, 0))
+        if not pods:
+            self._known.discard(gang)
+            del self._succeeded[gang]
         if plan is not None and plan.leased:
-            await self._check_plan(gang, plan, members)
+            await self._check_plan(gang, plan, members, needs)
             return
         if plan is not None:
-            # Leadership was lost, or the step failed, while the leases were being written.
-            self._drop_plan(gang)
-        needs = self._requirements(gang)
+            chosen, placed = self._placed.pop(gang)
+            await self._lease(gang, chosen, placed.members)
+            return
         if needs is None:
-            self._known.discard(gang)
-        if needs is None or len(members) < needs.min_members:
-            self._release_holds(gang, members)
             return
-        reserved_pods = [pod for pod in members if self._is_reserved(pod)]
-        waiting = [pod for pod in members if not self._is_reserved(pod)]
-        if sum(bool(pod.spec.node_name) for pod in reserved_pods) >= needs.min_members:
-            await self._remove_gates(members)
-            return
-        if len(reserved_pods) >= needs.min_members:
+        started = [pod for pod in members if has_started(self._ledger, pod)]
+        if sum(bool(pod.spec.node_name) for pod in started) >= needs.min_members:
+            self._incomplete.pop(gang, None)
+            await self._remove_gates(members[: needs.max_members])
+        elif len(started) >= needs.min_members:
             # Reserved before a restart: resume the plan.
-            await self._start_plan(gang, reserved_pods, needs.timeout)
-            return
-        if waiting and all(map(self.is_own_pod, waiting)):
-            await self._plan(gang, reserved_pods, waiting, *needs)
+            await self._start_plan(gang, started)
+        else:
+            await self._check_incomplete(gang, needs)
 
-    async def _check_plan(self, gang: Key, plan: GangPlan, members: list[Pod]) -> None:
+    async def _check_plan(
+        self, gang: Gang, plan: GangPlan, members: list[Pod], needs: GangRequirements | None
+    ) -> None:
         existing = {pod.metadata.uid for pod in members}
         # Their pod or claim was deleted, or the claim names another gang.
         self._release_members(plan.members - existing)
         plan.members &= existing
-        needs = self._requirements(gang)
         enough = needs is not None and len(plan.members) >= needs.min_members
         if enough:
             self._check_complete(plan)
         bound = sum(bool(pod.spec.node_name) for pod in members if pod.metadata.uid in plan.members)
         if plan.members and bound == len(plan.members):
             del self.plans[gang]
-            await self._remove_gates(members)
+            self._queue.put_gang(gang)
+            await self._remove_gates(members[: needs.max_members if needs is not None else None])
             return
-        # Some members are running already: the others keep their GPUs.
-        if bound or (enough and self._timing.monotonic() < plan.deadline):
+        overdue = self._timing.monotonic() - plan.deadline
+        # Some members are running already: the others keep their GPUs for the grace period.
+        if (bound and overdue < self._grace_s) or (enough and not plan.refused and overdue < 0 and not bound):
             await self._remove_gates([pod for pod in members if pod.metadata.uid in plan.members])
             return
+        reason = "refused" if plan.refused else "timeout" if enough else "too_few_members"
+        _log.warning("gang_plan_dropped", gang=str(gang), reason=reason, members=len(plan.members))
         self._drop_plan(gang)
-        reason = "timeout" if enough else "too_few_members"
-        _log.warning("gang_plan_dropped", gang="/".join(gang), reason=reason, members=len(plan.members))
         await self._reclaim_members(plan, members)
-        self._lease_gc.gpus_freed()
-        self._dirty.add(gang)
+        if bound:
+            await self._end(gang)
+        entry = self._queue.put_gang(gang)
+        if entry is not None and enough:
+            self._queue.failed(entry)
 
-    def _drop_plan(self, gang: Key) -> None:
+    def _drop_plan(self, gang: Gang) -> None:
         """Drop the plan of a gang."""
         self._release_members(self.plans.pop(gang).members)
+        self._queue.put_gang(gang)
 
     def _release_members(self, members: Iterable[str]) -> None:
         """Release the holds of pods without a plan; lease_gc reclaims their leases."""
         for uid in members:
             self._ledger.release_hold(uid)
-            self._lease_gc.enqueue(uid)
+            self._dirty_pods.add(uid)
 
     async def _reclaim_members(self, plan: GangPlan, members: list[Pod]) -> None:
         for pod in members:
@@ -238,39 +266,37 @@ class Gangs:
             if uid in plan.members and not pod.spec.node_name:
                 leased = {node: dict(gpus) for node, gpus in self._ledger.leases_of(uid).items()}
                 if not await self._lease_gc.reclaim(pod, leased):
-                    self._lease_gc.enqueue(uid)
+                    self._dirty_pods.add(uid)
 
-    async def _plan(
-        self, gang: Key, reserved_pods: list[Pod], waiting: list[Pod], min_members: int, seconds: float
-    ) -> None:
-        requests = self._requests(waiting)
-        if isinstance(requests, str):
-            self._refuse(gang, waiting, requests)
+    async def _check_incomplete(self, gang: Gang, needs: GangRequirements) -> None:
+        """End a gang whose members have failed or vanished, after its grace period."""
+        running = [pod for pod in self._ledger.gangs.members(gang) if pod.spec.node_name]
+        if not running or len(running) + self._succeeded.get(gang, 0) >= needs.min_members:
+            self._incomplete.pop(gang, None)
             return
-        cluster = self._without_holds(waiting)
-        nodes = eligible_nodes(self._ledger.nodes.values(), waiting)
-        found = place_gang(cluster, requests, eligible_nodes=nodes)
-        if not isinstance(found, GangFits) and len(waiting) > min_members - len(reserved_pods):
-            waiting = waiting[: min_members - len(reserved_pods)]
-            requests, nodes = requests[: len(waiting)], nodes[: len(waiting)]
-            found = place_gang(cluster, requests, eligible_nodes=nodes)
-        if not isinstance(found, GangFits):
-            preempting = self.preempt_for_gang(gang, waiting, requests, cluster)
-            self._refuse(gang, waiting, preempting or f"gang {gang[1]}: {found.summary}")
-            return
-        self._release_holds(gang, self._ledger.gang_members(*gang))
-        until = self._timing.monotonic() + seconds
-        for pod, fits in zip(waiting, found.members, strict=True):
-            self._ledger.hold(pod.metadata.uid, Hold(fits, until, gang[1]))
-        self.plans[gang] = GangPlan(until, {pod.metadata.uid for pod in (*reserved_pods, *waiting)})
-        if await self._reserve_all(gang, waiting, found.members):
-            self.notes.pop(gang, None)
-            await self._start_plan(gang, [*reserved_pods, *waiting], seconds)
+        now = self._timing.monotonic()
+        since = self._incomplete.setdefault(gang, now)
+        if now - since >= self._grace_s:
+            del self._incomplete[gang]
+            _log.warning(
+                "incomplete_gang_ended", gang=str(gang), running=len(running), needs=needs.min_members
+            )
+            await self._end(gang)
+
+    async def _end(self, gang: Gang) -> None:
+        """Evict the running members of a gang that can't run as a whole."""
+        for pod in self._ledger.gangs.members(gang):
+            if pod.spec.node_name:
+                await self._api.evict(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+
+    async def _lease(self, gang: Gang, pods: Sequence[Pod], places: Mapping[str, Fits]) -> None:
+        waiting = [pod for pod in pods if pod.metadata.uid in places]
+        if await self._reserve_all(gang, waiting, [places[pod.metadata.uid] for pod in waiting]):
+            await self._start_plan(gang, pods)
         else:
             self._drop_plan(gang)
-            self._dirty.add(gang)
 
-    async def _reserve_all(self, gang: Key, pods: list[Pod], places: tuple[Fits, ...]) -> bool:
+    async def _reserve_all(self, gang: Gang, pods: list[Pod], places: Sequence[Fits]) -> bool:
         names = [self._ref(pod) for pod in pods]
         attempts = [self._reservations.reserve(name, fits) for name, fits in zip(names, places, strict=True)]
         outcomes = await asyncio.gather(*attempts, return_exceptions=True)
@@ -281,77 +307,29 @@ class Gangs:
             self._ledger.release_hold(name.uid)
             if isinstance(reserved, Reserved):
                 await self._reservations.unreserve(name.uid, fits.node, reserved.new, reserved.stamp)
-            self._lease_gc.enqueue(name.uid)
+            self._dirty_pods.add(name.uid)
         if unexpected := [each for each in failures if not isinstance(each, GpufleetError)]:
             raise unexpected[0]
-        _log.info("gang_not_reserved", gang="/".join(gang), error=str(failures[0]))
+        _log.info("gang_not_reserved", phase="Reserve", gang=str(gang), error=str(failures[0]))
         return False
 
-    async def _start_plan(self, gang: Key, members: list[Pod], seconds: float) -> None:
-        plan = GangPlan(
-            self._timing.monotonic() + seconds, {pod.metadata.uid for pod in members}, leased=True
-        )
-        self.plans[gang] = plan
-        _log.info("gang_planned", gang="/".join(gang), members=len(members))
-        self.on_planned(members)
+    async def _start_plan(self, gang: Gang, members: Sequence[Pod]) -> None:
+        self.plans[gang] = GangPlan(self._deadline(gang), {pod.metadata.uid for pod in members}, leased=True)
+        self._queue.drop(gang_key(gang))
+        _log.info("gang_planned", phase="Reserve", gang=str(gang), members=len(members))
+        for pod in members:
+            if pod.metadata.uid in self._refused:
+                self._nudger.add(pod)
+        self._refused.difference_update(pod.metadata.uid for pod in members)
         await self._remove_gates(members)
 
-    async def _remove_gates(self, members: list[Pod]) -> None:
+    async def _remove_gates(self, members: Sequence[Pod]) -> None:
         gated = [pod for pod in members if any(g.name == GANG_GATE for g in pod.spec.scheduling_gates)]
         await asyncio.gather(*(self._api.remove_gate(pod, GANG_GATE) for pod in gated))
 
-    def _refuse(self, gang: Key, pods: list[Pod], note: str) -> None:
-        self.notes[gang] = note
-        self.on_refused(pods, note)
-
-    def _release_holds(self, gang: Key, members: list[Pod]) -> None:
-        """Release the gang's holds of members without a plan."""
-        for pod in members:
-            hold = self._ledger.holds.get(pod.metadata.uid)
-            if hold is not None and hold.gang == gang[1]:
-                self._ledger.release_hold(pod.metadata.uid)
-                self._lease_gc.gpus_freed()
-
-    def _without_holds(self, pods: list[Pod]) -> Inventory:
-        """Return a copy of the inventory without the holds of these pods."""
-        trial = self._ledger.cluster.copy()
-        for pod in pods:
-            if hold := self._ledger.holds.get(pod.metadata.uid):
-                trial.free(holder_key(pod.metadata.uid, hold.fits.node))
-        return trial
-
-    def _requests(self, pods: list[Pod]) -> list[Request] | str:
-        requests = []
-        for pod in pods:
-            claim = self._ledger.claim_of(pod)
-            if claim is None:
-                return f"the claim of pod {pod.metadata.name} no longer exists"
-            try:
-                requests.append(request_of(claim))
-            except InvalidRequest as error:
-                return str(error)
-        return requests
-
-    def _is_reserved(self, pod: Pod) -> bool:
-        """Return whether a member is bound or has all of its leases."""
-        if pod.spec.node_name:
-            return True
-        claim = self._ledger.claim_of(pod)
-        request = valid_request(claim) if claim is not None else None
-        return request is not None and any(
-            complete_allocation(request, node, leased)
-            for node, leased in self._ledger.leases_of(pod.metadata.uid).items()
-        )
-
-    def _requirements(self, gang: Key) -> GangRequirements | None:
-        group = self._ledger.groups.get(gang)
-        claims = [
-            claim
-            for (namespace, _), claim in self._ledger.claims.items()
-            if namespace == gang[0] and claim.spec.gang_ref == gang[1]
-        ]
-        found = [needs for claim in claims if (needs := gang_requirements(group, claim))]
-        return max(found, default=None)
+    def _deadline(self, gang: Gang) -> float:
+        needs = self._ledger.gangs.requirements(gang)
+        return self._timing.monotonic() + (needs.timeout if needs is not None else 0.0)
 
     def _ref(self, pod: Pod) -> PodRef:
         claim = self._ledger.claim_of(pod)

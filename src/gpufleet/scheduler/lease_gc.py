@@ -1,4 +1,4 @@
-"""Garbage-collect GPU leases: release those that are not needed and wake pods that now fit.
+"""Garbage-collect GPU leases: release those that are not needed.
 
 A deleted or finished pod needs no leases. A bound pod has exactly the leases of its annotation;
 one that is deleted while the pod runs is recreated. An unbound pod keeps its leases while it is
@@ -9,7 +9,6 @@ be running.
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -25,8 +24,9 @@ from gpufleet.placement.request import WHOLE
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.binding import Binder
+from gpufleet.scheduler.dirty_pods import DirtyPods
+from gpufleet.scheduler.gang_plans import GangPlans
 from gpufleet.scheduler.metrics import SchedulerMetrics
-from gpufleet.scheduler.pending_pods import PendingPods
 from gpufleet.scheduler.reservation import LeaseTaken, PodRef, Reservations
 from gpufleet.scheduler.state import Ledger, valid_request
 
@@ -54,7 +54,7 @@ class _UnboundLeases:
 
 
 class LeaseGc:
-    """Reconciles leases, holds and pending pods; `run` it while leading."""
+    """Reconciles leases and holds; `run` it while leading."""
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class LeaseGc:
         ledger: Ledger,
         reservations: Reservations,
         binder: Binder,
-        pending: PendingPods,
+        dirty: DirtyPods,
+        gang_plans: GangPlans,
         metrics: SchedulerMetrics,
         grace_s: float,
         timing: Timing,
@@ -71,43 +72,21 @@ class LeaseGc:
         self._ledger = ledger
         self._reservations = reservations
         self._binder = binder
-        self._pending = pending
+        self._dirty = dirty
+        self._gang_plans = gang_plans
         self._metrics = metrics
         self._grace_s = grace_s
         self._timing = timing
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
-        self._dirty: set[str] = set()
-        self._deleted: set[str] = set()
         self._unbound: dict[str, _UnboundLeases] = {}
         self._foreign: set[str] = set()
-        self._freed = True
-        self._wake = asyncio.Event()
-        self.is_planned: Callable[[str], bool] = lambda uid: False
-        """Whether a gang's plan keeps the pod's leases."""
-        self.on_freed: Callable[[], None] = lambda: None
 
     # -- watch events ----------------------------------------------------------------------
 
-    def enqueue(self, uid: str) -> None:
-        """Reconcile a pod in the next step."""
-        if uid not in self._ledger.pods and not self._ledger.leases_of(uid):
-            # Nothing left to reconcile. A replica that does not lead would keep the UID forever.
-            self._dirty.discard(uid)
-            self._deleted.discard(uid)
-            return
-        self._dirty.add(uid)
-        self._wake.set()
-
     def pod_deleted(self, uid: str) -> None:
         """Release the leases of a deleted pod in the next step."""
-        if self._ledger.leases_of(uid):
-            self._deleted.add(uid)
-            self.enqueue(uid)
-
-    def gpus_freed(self) -> None:
-        """Check in the next step which pending pods fit."""
-        self._freed = True
-        self._wake.set()
+        self._dirty.deleted.add(uid)
+        self._dirty.add(uid)
 
     # -- reconciling -----------------------------------------------------------------------
 
@@ -117,50 +96,25 @@ class LeaseGc:
             await self.step()
             with suppress(TimeoutError):
                 async with asyncio.timeout(PERIOD):
-                    await self._wake.wait()
+                    await self._dirty.changed.wait()
             await asyncio.sleep(BATCH_WINDOW)
 
     async def step(self) -> None:
-        """Reconcile the enqueued pods, then wake pending pods if GPUs became free."""
-        self._wake.clear()
+        """Reconcile the pods that have changed."""
+        self._dirty.changed.clear()
         self._expire_holds()
         self._report_foreign_leases()
-        due, self._dirty = self._dirty | set(self._unbound), set()
-        for chunk in _chunks(sorted(due)):
+        for chunk in _chunks(sorted(self._dirty.take() | set(self._unbound))):
             done = await asyncio.gather(*(self._reconcile_safely(uid) for uid in chunk))
-            self._dirty.update(uid for uid, ok in zip(chunk, done, strict=True) if not ok)
-        if self._freed:
-            self._freed = False
-            self.on_freed()
-            await self.wake_pending()
+            self._dirty.put_back({uid for uid, ok in zip(chunk, done, strict=True) if not ok})
 
     def enqueue_all(self) -> None:
         """Enqueue every pod that has leases or an allocation; used when this replica starts to lead."""
-        self._dirty.update(self._ledger.lease_holders())
-        self._dirty.update(
-            uid for uid, pod in self._ledger.pods.items() if ALLOCATED in pod.metadata.annotations
-        )
-        self.gpus_freed()
-
-    async def wake_pending(self) -> None:
-        """Nudge the pending pods that fit now."""
-        fitting = self._pending.schedulable(self._ledger, self._timing.monotonic())
-        self._freed |= self._pending.retry
-        for chunk in _chunks(fitting):
-            await asyncio.gather(*(self._nudge(each.pod) for each in chunk))
-
-    async def _nudge(self, pod: Pod) -> None:
-        meta = pod.metadata
-        try:
-            now = await self._api.nudge(meta.namespace, meta.name, meta.uid, self._binder.nudge_value())
-        except GpufleetError as error:
-            name = f"{meta.namespace}/{meta.name}"
-            self._warnings.warn(f"nudge {meta.uid}", "pod_not_nudged", pod=name, error=str(error))
-            self._freed = True
-            return
-        self._warnings.clear(f"nudge {meta.uid}")
-        if now is None:
-            self._pending.drop(meta.uid)
+        for uid in self._ledger.lease_holders():
+            self._dirty.add(uid)
+        for uid, pod in self._ledger.pods.items():
+            if ALLOCATED in pod.metadata.annotations:
+                self._dirty.add(uid)
 
     def _expire_holds(self) -> None:
         now = self._timing.monotonic()
@@ -169,7 +123,6 @@ class LeaseGc:
             over = pod is not None and (pod.finished or pod.spec.node_name)
             if (hold.until <= now or over) and not self._binder.busy(uid):
                 self._ledger.release_hold(uid)
-                self._freed = True
 
     def _report_foreign_leases(self) -> None:
         foreign = set(self._ledger.foreign)
@@ -196,7 +149,7 @@ class LeaseGc:
         missing = _missing(pod, leased) if pod is not None else ()
         if not (leased or missing) or self._binder.busy(uid):
             self._unbound.pop(uid, None)
-            self._deleted.discard(uid)
+            self._dirty.deleted.discard(uid)
             return True
         if pod is None:
             return await self._reconcile_missing_pod(uid, leased)
@@ -205,7 +158,7 @@ class LeaseGc:
         if pod.spec.node_name:
             restored = await self._restore(pod, missing)
             return await self._release(uid, _surplus(pod, leased), "surplus") and restored
-        if self.is_planned(uid):
+        if self._gang_plans.has(uid):
             self._unbound.pop(uid, None)
             return True
         return await self._reconcile_unbound(pod, leased)
@@ -249,7 +202,7 @@ class LeaseGc:
         """Ask the server for the pod by name, because the watch may lag; release its leases if it is gone."""
         holder = next(iter(next(iter(leased.values())).values()))
         if not holder.pod:
-            if uid in self._deleted:
+            if uid in self._dirty.deleted:
                 return await self._release(uid, leased, "pod_deleted")
             # A foreign lease: it does not name its pod, so we can't tell whether the pod exists.
             return True
@@ -298,11 +251,11 @@ class LeaseGc:
                 if not await self._reservations.unreserve(uid, node, ids, stamp):
                     ok = False
                     continue
-                _log.info("leases_released", node=node, gpus=ids, pod_uid=uid, reason=reason)
+                _log.info(
+                    "leases_released", phase="Unreserve", node=node, gpus=ids, pod_uid=uid, reason=reason
+                )
                 if reason != "finished":
                     self._metrics.recovered.labels(reason).inc(len(ids))
-        if leased:
-            self._freed = True
         return ok
 
 

@@ -32,9 +32,12 @@ class SchedulerMetrics:
             f"{prefix}_refusals_total", "Nodes refused, by reason.", ["reason"], registry=self.registry
         )
         self.held = Gauge(
-            f"{prefix}_held", "Pods with GPUs held in memory or by leases.", ["how"], registry=self.registry
+            f"{prefix}_held",
+            "Pods with GPUs held in memory or by leases, and units with a reservation.",
+            ["how"],
+            registry=self.registry,
         )
-        self.waiting = Gauge(f"{prefix}_waiting", "Pending pods that were refused.", registry=self.registry)
+        self.waiting = Gauge(f"{prefix}_waiting", "Pods and gangs in the queue.", registry=self.registry)
         self.recovered = Counter(
             f"{prefix}_leases_recovered_total",
             "Leases that did not match their pod and were released or recreated, by reason: "

@@ -2,110 +2,143 @@
 
 The extender's preempt verb takes part in kube-scheduler's own preemption. kube-scheduler calls it
 only for nodes where pods must leave for a reason that it knows (CPU, memory, ports). Where only
-GPUs are missing, it finds no victims and never calls. So a refused pod also starts preemption
-here: the least harmful victims are evicted, and their GPUs are held for the pod meanwhile. An
-eviction that failed, or that a disruption budget blocked, is retried when the pod is filtered again.
+GPUs are missing, it finds no victims and never calls. So a unit that does not fit also starts
+preemption here: the least harmful victims are evicted, and their GPUs are held for the unit until
+they have had their grace period. The members of a gang are evicted all together or not at all. Pods
+that a disruption budget protects now are no victims, because the API would refuse to evict them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from gpufleet.errors import OperationRefused
 from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Eviction, Fits, Inventory, Request, Victim, evictions
 from gpufleet.placement.gang import order_of
+from gpufleet.placement.request import WHOLE
 from gpufleet.placement.victims import least_harmful
+from gpufleet.scheduler.queue import priority_of
 from gpufleet.scheduler.state import Hold, Ledger
-from gpufleet.scheduler.state.eligible_nodes import eligible_nodes
+from gpufleet.scheduler.state.gang_identity import Gang
 from gpufleet.scheduler.state.ledger import holder_key, uid_of
+from gpufleet.scheduler.state.node_resources import Room
+from gpufleet.scheduler.state.run_times import grace_left, lost_work
 
 MAX_NODES = 200
 """Maximum number of nodes that are considered, those with the lowest priorities first."""
 
-_MEMBER_OPTIONS = 8
+_MEMBER_OPTIONS = 4
 """Number of evictions compared for each member of a gang; few, because a gang may have many members."""
 
 _TERMINATING = -(2**31)
 """The priority of pods that terminate anyway: evicting them costs nothing."""
 
-EVICTION_HOLD_S = 120.0
-"""Seconds that GPUs are held while the victims terminate."""
+RETRY_S = 1.0
+"""Seconds after which a search that found nothing is repeated for the same request."""
+
+
+@dataclass(frozen=True)
+class Nomination:
+    """The GPUs that each pod gets, in order, and the pods to evict for them."""
+
+    places: tuple[Fits, ...]
+    evict: tuple[Pod, ...]
+    seconds: float
+    """How long the victims may take to terminate."""
 
 
 class Preemption:
     """Finds victims among the pods with leases."""
 
-    def __init__(self, ledger: Ledger, timing: Timing) -> None:
+    def __init__(self, ledger: Ledger, timing: Timing, hold_s: float, *, enabled: bool = True) -> None:
         self._ledger = ledger
         self._timing = timing
+        self._hold_s = hold_s
+        self._enabled = enabled
+        self._in_vain: dict[object, tuple[int, float]] = {}
 
     def victims_per_node(
         self, pod: Pod, request: Request, proposed: Mapping[str, Iterable[str]]
     ) -> dict[str, list[str]]:
-        """Return the full victim list per proposed node; leave out nodes where no eviction helps."""
+        """Return the full victim list per proposed node; leave out nodes where no eviction helps.
+
+        kube-scheduler accepts victims on that node only, so no gang with members elsewhere is among them.
+        """
         found: dict[str, list[str]] = {}
         for node, uids in proposed.items():
-            victims = list(uids)
-            candidates = {
-                node: [*self._victims_on(self._ledger.cluster, pod, node), *_terminating(node, victims)]
-            }
-            options = (
-                evictions(self._ledger.cluster, request, candidates) if node in self._ledger.nodes else []
-            )
-            if options:
-                more = [uid_of(victim.holder) for victim in options[0].victims]
-                if together := [*victims, *(uid for uid in more if uid not in victims)]:
+            theirs = list(uids)
+            options = _Options(self._ledger, self._timing, self._ledger.cluster, priority_of(pod))
+            alone = [
+                victim
+                for victim in options.on(node)
+                if all(holder.rpartition("@")[2] == node for holder in victim.also)
+            ]
+            if node not in self._ledger.nodes or self._breaks_gang(node, theirs):
+                continue
+            candidates = {node: [*alone, *_terminating(node, theirs)]}
+            if found_here := evictions(self._ledger.cluster, request, candidates):
+                more = [uid_of(holder) for victim in found_here[0].victims for holder in victim.holders]
+                if together := [*theirs, *(uid for uid in more if uid not in theirs)]:
                     found[node] = together
         return found
 
-    def nominate(self, pod: Pod, request: Request, candidates: Sequence[str]) -> list[Pod]:
-        """Hold GPUs for a refused pod and return the pods to evict; none if preemption can't help."""
-        uid = pod.metadata.uid
-        if pod.spec.preemption_policy == "Never" or self._evictions_in_flight(uid):
-            return []
-        with self._ledger.excluding(uid):
-            best = self._best(self._ledger.cluster, pod, request, candidates, MAX_NODES)
-        if best is None:
-            self._ledger.release_hold(uid)
-            return []
-        self._hold(pod, best.fits, "")
-        return self._to_evict(best.victims)
-
-    def nominate_gang(
-        self, gang: str, pods: Sequence[Pod], requests: Sequence[Request], cluster: Inventory
-    ) -> list[Pod] | None:
-        """Hold GPUs for all members of a gang and return the pods to evict; None if preemption can't help.
-
-        No pod is evicted for half a gang. `cluster` is the inventory without the members' holds.
-        """
-        if any(pod.spec.preemption_policy == "Never" for pod in pods):
+    def for_pod(
+        self, pod: Pod, request: Request, nodes: Iterable[str], stop: Callable[[], bool]
+    ) -> Nomination | None:
+        """Return whom to evict for a pod that does not fit; None if preemption can't help."""
+        names = frozenset(nodes)
+        if not self._may_preempt([pod]) or self._was_in_vain(key := (request, priority_of(pod), names)):
             return None
-        if all(self._evictions_in_flight(pod.metadata.uid) for pod in pods):
-            return []
-        lowest = min(pods, key=priority_of)
+        with self._ledger.excluding(pod.metadata.uid):
+            cluster = self._ledger.cluster
+            options = _Options(self._ledger, self._timing, cluster, priority_of(pod))
+            best = least_harmful(cluster, request, options.lowest_first(names, pod), MAX_NODES, stop)
+        if best is None:
+            self._note_in_vain(key)
+            return None
+        return self._nomination([best.fits], best.victims)
+
+    def for_gang(
+        self,
+        pods: Sequence[Pod],
+        requests: Sequence[Request],
+        nodes: Sequence[frozenset[str]],
+        cluster: Inventory,
+        stop: Callable[[], bool],
+    ) -> Generator[None, None, Nomination | None]:
+        """Search victims for all members of a gang and return them; None if preemption can't help.
+
+        It yields when `stop` says so, to be continued later. `cluster` is the inventory without the
+        members' holds. No pod is evicted for half a gang.
+        """
+        priority = min(map(priority_of, pods))
+        key = (tuple(requests), priority, tuple(nodes))
+        if not self._may_preempt(pods) or self._was_in_vain(key):
+            return None
         trial, places, victims = cluster.copy(), dict[int, Fits](), list[Victim]()
-        nodes = eligible_nodes(self._ledger.nodes.values(), pods)
-        areas = {some: trial.index().places(some)[0] for some in set(nodes)}
-        for at in order_of(requests, nodes):
-            verdict = trial.place(requests[at], areas[nodes[at]])
+        options = _Options(self._ledger, self._timing, trial, priority)
+        for at in order_of(requests, nodes) if options.exist() else ():
+            if stop():
+                yield
+            verdict = trial.place(requests[at], nodes[at])
             if not isinstance(verdict, Fits):
-                best = self._best(trial, lowest, requests[at], tuple(nodes[at]), _MEMBER_OPTIONS)
+                candidates = options.lowest_first(nodes[at], pods[at])
+                best = least_harmful(trial, requests[at], candidates, _MEMBER_OPTIONS)
                 if best is None:
-                    return None
-                for victim in best.victims:
-                    trial.free(victim.holder)
+                    break
+                options.evict(best)
                 victims += best.victims
                 verdict = best.fits
             trial.allocate(holder_key(pods[at].metadata.uid, verdict.node), verdict)
             places[at] = verdict
-        for at, fits in places.items():
-            self._hold(pods[at], fits, gang)
-        return self._to_evict(victims)
+        if len(places) < len(pods):
+            self._note_in_vain(key)
+            return None
+        found = self._nomination([places[at] for at in range(len(pods))], victims)
+        return found if self._still_right(found, victims, pods) else None
 
-    def _hold(self, pod: Pod, fits: Fits, gang: str) -> None:
-        until = self._timing.monotonic() + EVICTION_HOLD_S
-        self._ledger.hold(pod.metadata.uid, Hold(fits, until, gang))
-
-    def _evictions_in_flight(self, uid: str) -> bool:
+    def in_flight(self, uid: str) -> bool:
         """Return whether GPUs are held for the pod and all other pods on them are terminating."""
         hold = self._ledger.holds.get(uid)
         if hold is None:
@@ -113,41 +146,166 @@ class Preemption:
         others = (self._ledger.pods.get(other) for other in self._ledger.blocking_pods(uid, hold.fits))
         return all(pod is None or pod.finished or pod.metadata.deletion_timestamp for pod in others)
 
-    def _best(
-        self, cluster: Inventory, pod: Pod, request: Request, candidates: Sequence[str], limit: int
-    ) -> Eviction | None:
-        """Return the least harmful of the first `limit` evictions that help."""
-        return least_harmful(cluster, request, self._nodes_with_victims(cluster, pod, candidates), limit)
+    def hold(self, pods: Sequence[Pod], found: Nomination, gang: str) -> None:
+        """Hold the GPUs for the pods until the victims must have terminated."""
+        until = self._timing.monotonic() + found.seconds + self._hold_s
+        for pod, fits in zip(pods, found.places, strict=True):
+            self._ledger.hold(pod.metadata.uid, Hold(fits, until, gang))
 
-    def _nodes_with_victims(
-        self, cluster: Inventory, pod: Pod, candidates: Sequence[str]
-    ) -> list[tuple[str, list[Victim]]]:
-        nodes = {holder.rpartition("@")[2] for holder in cluster.allocations}.intersection(candidates)
-        found = [(node, self._victims_on(cluster, pod, node)) for node in sorted(nodes)]
-        usable = [pair for pair in found if pair[1] and pair[0] in cluster.nodes]
-        usable.sort(key=lambda pair: (min(victim.priority for victim in pair[1]), pair[0]))
-        return usable[:MAX_NODES]
+    def _may_preempt(self, pods: Sequence[Pod]) -> bool:
+        return self._enabled and not any(pod.spec.preemption_policy == "Never" for pod in pods)
 
-    def _victims_on(self, cluster: Inventory, pod: Pod, node: str) -> list[Victim]:
-        """Return the pods of lower priority on a node."""
-        victims = []
-        for holder in cluster.holders_on(node):
-            other = self._ledger.pods.get(uid_of(holder))
-            if other is None or other.spec.node_name != node or priority_of(other) >= priority_of(pod):
+    def _was_in_vain(self, key: object) -> bool:
+        """Return whether the same search has found nothing, and nothing or little time has passed since."""
+        allocations, at = self._in_vain.get(key, (-1, float("-inf")))
+        return allocations == self._ledger.allocations or self._timing.monotonic() - at < RETRY_S
+
+    def _note_in_vain(self, key: object) -> None:
+        if len(self._in_vain) > 1_000:
+            self._in_vain.clear()
+        self._in_vain[key] = (self._ledger.allocations, self._timing.monotonic())
+
+    def _nomination(self, places: Sequence[Fits], victims: Iterable[Victim]) -> Nomination:
+        uids = dict.fromkeys(uid_of(holder) for victim in victims for holder in victim.holders)
+        pods = [pod for uid in uids if (pod := self._ledger.pods.get(uid)) is not None]
+        now = self._timing.now()
+        seconds = max((grace_left(pod, now) for pod in pods), default=0.0)
+        evict = tuple(pod for pod in pods if pod.metadata.deletion_timestamp is None)
+        return Nomination(tuple(places), evict, seconds)
+
+    def _still_right(self, found: Nomination, victims: Iterable[Victim], pods: Sequence[Pod]) -> bool:
+        """Return whether all members fit after the evictions: the search may have taken several turns."""
+        trial = self._ledger.cluster.copy()
+        for holder in (holder for victim in victims for holder in victim.holders):
+            trial.free(holder)
+        leaving = [(pod.spec.node_name, pod) for victim in victims for pod in self._leaving(victim)]
+        room = Room(self._ledger.resources, leaving)
+        try:
+            for pod, fits in zip(pods, found.places, strict=True):
+                if room.shortage(fits.node, pod):
+                    return False
+                room.take(fits.node, pod)
+                trial.free(holder_key(pod.metadata.uid, fits.node))
+                trial.allocate(holder_key(pod.metadata.uid, fits.node), fits)
+        except OperationRefused:
+            return False
+        return True
+
+    def _leaving(self, victim: Victim) -> list[Pod]:
+        pods = (self._ledger.pods.get(uid_of(holder)) for holder in victim.holders)
+        return [pod for pod in pods if pod is not None]
+
+    def _breaks_gang(self, node: str, uids: Iterable[str]) -> bool:
+        """Return whether one of the pods is a member of a gang that also runs on other nodes."""
+        pods = (self._ledger.pods.get(uid) for uid in uids)
+        gangs = {gang for pod in pods if pod is not None and (gang := self._ledger.gangs.of(pod))}
+        return any(
+            pod.spec.node_name != node for gang in gangs for _, pod in running_members(self._ledger, gang)
+        )
+
+
+class _Options:
+    """The pods and gangs of lower priority in a cluster, by node, found as they are needed."""
+
+    def __init__(self, ledger: Ledger, timing: Timing, cluster: Inventory, priority: int) -> None:
+        self._ledger = ledger
+        self._cluster = cluster
+        self._priority = priority
+        self._now = timing.now()
+        self._on: dict[str, list[Victim]] = {}
+        self._lowest_on: dict[str, int | None] = {}
+        self._gangs: dict[Gang, Victim | None] = {}
+
+    def exist(self) -> bool:
+        """Return whether there is any pod of lower priority."""
+        return any(self._lowest(node) is not None for node in self._cluster.nodes)
+
+    def lowest_first(self, nodes: Iterable[str], pod: Pod) -> Iterator[tuple[str, list[Victim]]]:
+        """Yield the nodes with victims and room for the pod, those with the lowest priority first."""
+        ranked = [(lowest, node) for node in nodes if (lowest := self._lowest(node)) is not None]
+        for _, node in sorted(ranked)[:MAX_NODES]:
+            victims = self.on(node)
+            leaving = [(node, other) for victim in victims for other in self._leaving(victim, node)]
+            if victims and not Room(self._ledger.resources, leaving).shortage(node, pod):
+                yield node, victims
+
+    def on(self, node: str) -> list[Victim]:
+        """Return the victims on a node."""
+        found = self._on.get(node)
+        if found is None:
+            found = self._on[node] = list(self._find(node)) if node in self._cluster.nodes else []
+        return found
+
+    def evict(self, eviction: Eviction) -> None:
+        """Free the GPUs of victims; they are no options any more."""
+        gone = {holder for victim in eviction.victims for holder in victim.holders}
+        for holder in gone:
+            self._cluster.free(holder)
+            self._on.pop(holder.rpartition("@")[2], None)
+            self._lowest_on.pop(holder.rpartition("@")[2], None)
+
+    def _lowest(self, node: str) -> int | None:
+        """Return the lowest priority on a node, if it is low enough."""
+        if node not in self._lowest_on:
+            pods = (self._ledger.pods.get(uid_of(holder)) for holder in self._cluster.holders_on(node))
+            lowest = min((priority_of(pod) for pod in pods if pod is not None), default=self._priority)
+            self._lowest_on[node] = lowest if lowest < self._priority else None
+        return self._lowest_on[node]
+
+    def _find(self, node: str) -> Iterator[Victim]:
+        seen: set[Gang] = set()
+        for holder in self._cluster.holders_on(node):
+            pod = self._ledger.pods.get(uid_of(holder))
+            if pod is None or pod.spec.node_name != node or priority_of(pod) >= self._priority:
                 continue
-            terminating = other.metadata.deletion_timestamp is not None
-            victims.append(Victim(holder, _TERMINATING if terminating else priority_of(other)))
-        return victims
+            gang = self._ledger.gangs.of(pod)
+            if gang is None:
+                victim = self._victim(holder, [(holder, pod)])
+            elif gang in seen:
+                continue
+            else:
+                seen.add(gang)
+                if gang not in self._gangs:
+                    self._gangs[gang] = self._victim(holder, running_members(self._ledger, gang))
+                victim = _leading(self._gangs[gang], holder)
+            if victim is not None:
+                yield victim
 
-    def _to_evict(self, victims: Iterable[Victim]) -> list[Pod]:
-        """Return the victims that are not terminating yet."""
-        pods = (self._ledger.pods.get(uid_of(victim.holder)) for victim in victims)
-        return [pod for pod in pods if pod is not None and pod.metadata.deletion_timestamp is None]
+    def _victim(self, holder: str, pods: Sequence[tuple[str, Pod]]) -> Victim | None:
+        """Return these pods as a victim; None if one is as important or protected by a disruption budget."""
+        if any(priority_of(pod) >= self._priority for _, pod in pods):
+            return None
+        staying = [(key, pod) for key, pod in pods if pod.metadata.deletion_timestamp is None]
+        if not self._ledger.budgets.allow([pod for _, pod in staying]):
+            return None
+        highest = max((priority_of(pod) for _, pod in staying), default=_TERMINATING)
+        lost = sum(lost_work(pod, self._gpus(key), self._now) for key, pod in staying)
+        return Victim(holder, highest, tuple(key for key, _ in pods if key != holder), lost)
+
+    def _gpus(self, holder: str) -> float:
+        held = self._cluster.allocations.get(holder)
+        return len(held.gpus) * max(held.milli, 1) / WHOLE if held is not None else 0.0
+
+    def _leaving(self, victim: Victim, node: str) -> list[Pod]:
+        pods = (self._ledger.pods.get(uid_of(holder)) for holder in victim.holders)
+        return [pod for pod in pods if pod is not None and pod.spec.node_name == node]
 
 
-def priority_of(pod: Pod) -> int:
-    """Return the pod's priority, 0 by default."""
-    return pod.spec.priority or 0
+def running_members(ledger: Ledger, gang: Gang) -> list[tuple[str, Pod]]:
+    """Return the running members of a gang by their inventory key."""
+    return [
+        (holder_key(pod.metadata.uid, pod.spec.node_name), pod)
+        for pod in ledger.gangs.pods(gang)
+        if pod.spec.node_name and not pod.finished
+    ]
+
+
+def _leading(victim: Victim | None, holder: str) -> Victim | None:
+    """Return a gang as a victim on the node of this member."""
+    if victim is None or victim.holder == holder:
+        return victim
+    also = tuple(other for other in victim.holders if other != holder)
+    return Victim(holder, victim.priority, also, victim.lost)
 
 
 def _terminating(node: str, uids: Iterable[str]) -> list[Victim]:

@@ -6,6 +6,7 @@ The verbs are called by kube-scheduler (`extender.py`) or by the stand-alone loo
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gpufleet.kubernetes import CacheChange, Timing
@@ -13,27 +14,44 @@ from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.leases import read_lease
-from gpufleet.kubernetes.objects import Lease, Node, Pod, PodGroup
-from gpufleet.placement import DemandMemory, Inventory, Request, fragmentation
+from gpufleet.kubernetes.objects import Lease, NativePodGroup, Node, Pod, PodDisruptionBudget, PodGroup
+from gpufleet.placement import DemandMemory, fragmentation
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import SchedulerSettings
 from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.binding import Binder
 from gpufleet.scheduler.claim_status import ClaimStatuses
-from gpufleet.scheduler.filtering import Choice, Filtering, Unschedulable
+from gpufleet.scheduler.dirty_pods import DirtyPods
+from gpufleet.scheduler.filtering import Choice, Filtering
+from gpufleet.scheduler.gang_plans import GangPlans
 from gpufleet.scheduler.gangs import Gangs
 from gpufleet.scheduler.lease_gc import LeaseGc
 from gpufleet.scheduler.metrics import SchedulerMetrics
-from gpufleet.scheduler.pending_pods import PendingPods
+from gpufleet.scheduler.nudger import Nudger
+from gpufleet.scheduler.plan import Waiting
+from gpufleet.scheduler.planner import Planner
 from gpufleet.scheduler.preemption import Preemption
+from gpufleet.scheduler.queue import Queue
 from gpufleet.scheduler.reservation import Reservations, new_stamp
+from gpufleet.scheduler.reserving import Reserver
 from gpufleet.scheduler.state import Ledger, valid_request
-from gpufleet.scheduler.state.ledger import Key
+from gpufleet.scheduler.state.gang_identity import Gang
+from gpufleet.scheduler.state.indexes import Key
 
 _log = get_logger("scheduler")
 
 DEMAND_INTERVAL = 600.0
 """Seconds between updates of the demand, after which the scores of all nodes are recomputed."""
+
+
+PLAN_INTERVAL = 1.0
+"""Seconds between checks for units whose backoff has ended."""
+
+MOST_REPORTS = 200
+"""Decisions for which events and statuses are prepared at once."""
+
+SLICE = 0.005
+"""Seconds of planning after which requests get their turn."""
 
 
 class Scheduler:
@@ -49,48 +67,70 @@ class Scheduler:
         timing: Timing = Timing(),  # noqa: B008  (frozen)
         new_stamp: Callable[[], str] = new_stamp,
     ) -> None:
-        self.ledger = Ledger()
-        self.metrics = SchedulerMetrics()
-        self.pending = PendingPods()
         self.leading = leading
+        self.metrics = SchedulerMetrics()
+        self._changed = asyncio.Event()
+        """Set when units may fit that did not fit before."""
+        ledger = self.ledger = Ledger(self._changed)
         self._api = api
         self._settings = settings
         self._namespace = namespace
         self._timing = timing
         self._demand = DemandMemory()
         self._tasks: set[asyncio.Task[None]] = set()
-        ledger = self.ledger
+        self.dirty = DirtyPods(ledger)
+        self.nudger = Nudger(api, timing)
+        self.queue = Queue(ledger, timing)
+        gang_plans = GangPlans()
         self.reservations = Reservations(api, ledger, namespace, timing, new_stamp)
-        self.filtering = Filtering(ledger, self.pending, self.metrics, settings.hold, timing)
-        self.binder = Binder(api, ledger, self.reservations, self.metrics, settings.hold, timing)
-        self.lease_gc = LeaseGc(
-            api, ledger, self.reservations, self.binder, self.pending, self.metrics, settings.grace, timing
+        self.binder = Binder(
+            api, ledger, self.reservations, self.dirty, gang_plans, self.metrics, settings.hold, timing
         )
-        self.statuses = ClaimStatuses(api, ledger, self.pending, timing)
-        self.gangs = Gangs(api, ledger, self.reservations, self.lease_gc, timing)
-        self.preemption = Preemption(ledger, timing)
-        ledger.on_freed = self.lease_gc.gpus_freed
-        self.binder.on_attempt_ended = self.lease_gc.enqueue
-        self.lease_gc.is_planned = self.binder.is_planned = self.gangs.is_planned
-        self.lease_gc.on_freed = self.gangs.enqueue_all
-        self.gangs.on_planned = self._gang_planned
-        self.gangs.on_refused = self._gang_refused
-        self.gangs.preempt_for_gang = self._preempt_for_gang
+        self.lease_gc = LeaseGc(
+            api,
+            ledger,
+            self.reservations,
+            self.binder,
+            self.dirty,
+            gang_plans,
+            self.metrics,
+            settings.grace,
+            timing,
+        )
+        self.preemption = Preemption(ledger, timing, settings.hold, enabled=settings.preempt)
+        self.planner = Planner(
+            ledger,
+            self.queue,
+            self.preemption,
+            Reserver(ledger, self.queue, timing, settings.reservations),
+            gang_plans,
+            timing,
+            scheduler_name=settings.name,
+            hold_s=settings.hold,
+            levels=settings.topology_levels,
+        )
+        self.gangs = Gangs(
+            api,
+            ledger,
+            self.queue,
+            self.planner,
+            gang_plans,
+            self.reservations,
+            self.lease_gc,
+            self.dirty,
+            self.nudger,
+            settings.gang_grace,
+            timing,
+        )
+        self.filtering = Filtering(ledger, self.planner, self.gangs, self.metrics)
+        self.statuses = ClaimStatuses(api, ledger, self.planner.reason, self.binder.is_binding, timing)
 
     # -- verbs -----------------------------------------------------------------------------
 
     def filter(self, pod: Pod, candidates: Sequence[str]) -> Choice:
-        """Choose a node and hold its GPUs (PreFilter, Filter and Score)."""
-        gang = self.gangs.gang_of(pod)
-        if gang is not None and (note := self.gangs.wait_reason(pod, gang)):
-            self._refused(pod, note)
-            return self.filtering.refuse(
-                pod, candidates, note, "can't serve the pod before its whole gang fits"
-            )
+        """Return the node and GPUs of a pod (PreFilter, Filter and Score), or why it has none."""
         choice = self.filtering.choose(pod, candidates)
-        if isinstance(choice, Unschedulable):
-            self._refused(pod, choice.note)
-            self._preempt(pod, candidates)
+        self.act()
         return choice
 
     def prioritize(self, pod: Pod, candidates: Sequence[str]) -> dict[str, int]:
@@ -100,12 +140,17 @@ class Scheduler:
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> str:
         """Bind the pod; return an error message, or an empty string if it is bound."""
         pod = self.ledger.pods.get(uid)
-        gang = self.gangs.gang_of(pod) if pod else None
+        gang = self.ledger.gangs.of(pod) if pod else None
         if gang is not None and not await self.gangs.permit(uid, gang, self._settings.permit):
-            return f"the other members of gang {gang[1]} are not ready to be bound yet"
+            return f"the other members of gang {gang.name} are not ready to be bound yet"
         error = await self.binder.bind(namespace, name, uid, node)
         if pod is not None:
             self.statuses.enqueue(namespace, pod.metadata.annotations.get(CLAIM, ""))
+        if pod is not None and not error:
+            for at, gpus in self.ledger.leases_of(uid).items():
+                ids = ",".join(map(str, sorted(gpus)))
+                note = f"Allocated GPU{'s' if len(gpus) > 1 else ''} {ids} of {at} to pod {name}"
+                self.statuses.record_claim_event(pod, "GpusAllocated", note, "Normal")
         return error
 
     def victims(self, pod: Pod, proposed: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -123,16 +168,16 @@ class Scheduler:
         for change in changes:
             if change.after is None:
                 self.ledger.drop_node(change.object.metadata.name)
-            elif self.ledger.put_node(change.after):
-                self.lease_gc.gpus_freed()
+            else:
+                self.ledger.put_node(change.after)
 
     def on_reports(self, changes: Sequence[CacheChange[GpuNodeStatus]]) -> None:
         """Handle changes of GpuNodeStatus."""
         for change in changes:
             if change.after is None:
                 self.ledger.drop_report(change.object.spec.node_name)
-            elif self.ledger.put_report(change.after):
-                self.lease_gc.gpus_freed()
+            else:
+                self.ledger.put_report(change.after)
 
     def on_leases(self, changes: Sequence[CacheChange[Lease]]) -> None:
         """Handle lease changes, by this scheduler or others."""
@@ -142,13 +187,12 @@ class Scheduler:
                 continue
             if change.after is None:
                 self.ledger.drop_lease(meta.name, meta.uid)
-                self.lease_gc.gpus_freed()
             else:
                 self.ledger.put_lease(change.after)
                 lease = self.ledger.leases.get(meta.name)
             # Also after a deletion: a user may have deleted the lease of a running pod.
             for uid in lease.holders if lease else ():
-                self.lease_gc.enqueue(uid)
+                self.dirty.add(uid)
 
     def on_claims(self, changes: Sequence[CacheChange[GpuClaim]]) -> None:
         """Handle claim changes."""
@@ -156,54 +200,87 @@ class Scheduler:
             meta = change.object.metadata
             key = (meta.namespace, meta.name)
             if change.after is None:
-                self.ledger.claims.pop(key, None)
+                self.ledger.drop_claim(key)
                 self.statuses.forget(*key)
-                continue
-            self.ledger.claims[key] = change.after
-            # Even after our own write: a request that timed out may be executed after later ones.
-            self.statuses.enqueue(*key)
-            if change.before is None:
-                self._record_demand(change.after, len(self.ledger.pods_of(*key)))
-            if change.before is None or change.before.spec != change.after.spec:
-                self._wake_pods_of(key)
-            if change.after.spec.gang_ref:
-                self.gangs.enqueue((meta.namespace, change.after.spec.gang_ref))
+            else:
+                self.ledger.put_claim(change.after)
+                # Even after our own write: a request that timed out may be executed after later ones.
+                self.statuses.enqueue(*key)
+                if change.before is None:
+                    self._record_demand(change.after, len(self.ledger.pods_of(*key)))
+            specs = [state.spec for state in (change.before, change.after) if state is not None]
+            if len(specs) < 2 or specs[0] != specs[1]:
+                self._replan_pods_of(key)
 
-    def on_groups(self, changes: Sequence[CacheChange[PodGroup]]) -> None:
-        """Handle PodGroup changes."""
+    def on_groups(self, changes: Sequence[CacheChange[PodGroup] | CacheChange[NativePodGroup]]) -> None:
+        """Handle PodGroup changes, native or not: a gang may get its size, or be another one."""
         for change in changes:
             key = (change.object.metadata.namespace, change.object.metadata.name)
+            before = self.ledger.gangs.named(key)
+            if isinstance(change.object, NativePodGroup):
+                self.ledger.gangs.drop_native_group(key)
+            elif change.after is None:
+                self.ledger.gangs.drop_group(key)
+            if isinstance(change.after, NativePodGroup):
+                self.ledger.gangs.put_native_group(change.after)
+            elif change.after is not None:
+                self.ledger.gangs.put_group(change.after)
+            for gang in before | self.ledger.gangs.named(key):
+                self._enqueue_gang(gang)
+
+    def on_budgets(self, changes: Sequence[CacheChange[PodDisruptionBudget]]) -> None:
+        """Handle changes of PodDisruptionBudgets."""
+        for change in changes:
             if change.after is None:
-                self.ledger.groups.pop(key, None)
+                self.ledger.budgets.drop(change.object)
             else:
-                self.ledger.groups[key] = change.after
-            self.gangs.enqueue(key)
+                self.ledger.budgets.put(change.after)
 
     def on_pods(self, changes: Sequence[CacheChange[Pod]]) -> None:
         """Handle pod changes."""
         for change in changes:
             pod, uid = change.object, change.object.metadata.uid
+            gangs = {self.ledger.gangs.of(state) for state in (change.before, change.after) if state}
             if change.after is None:
                 self.ledger.drop_pod(uid)
                 self.ledger.release_hold(uid)
                 self.lease_gc.pod_deleted(uid)
-                self.pending.drop(uid)
+                self.gangs.forget(uid)
+                self._leave_queue(uid)
             else:
                 if uid not in self.ledger.pods and (claim := self.ledger.claim_of(pod)):
                     self._record_demand(claim, 1)
                 self.ledger.put_pod(change.after)
                 if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp:
-                    self.pending.drop(uid)
+                    self._leave_queue(uid)
             names = {
                 state.metadata.annotations.get(CLAIM) for state in (change.before, change.after) if state
             }
             if not any(names) and not self.ledger.leases_of(uid):
                 continue
-            self.lease_gc.enqueue(uid)
+            self.dirty.add(uid)
             for name in names:
                 self.statuses.enqueue(pod.metadata.namespace, name or "")
-            if gang := self.gangs.gang_of(pod):
-                self.gangs.enqueue(gang)
+            for gang in gangs:
+                if gang is not None:
+                    self._enqueue_gang(gang)
+
+    def _leave_queue(self, uid: str) -> None:
+        self.queue.drop(uid)
+        self.nudger.drop(uid)
+
+    def _enqueue_gang(self, gang: Gang) -> None:
+        self.gangs.enqueue(gang)
+        self._changed.set()
+
+    def _replan_pods_of(self, key: Key) -> None:
+        """Plan the waiting pods of a new or changed claim again."""
+        for pod in self.ledger.pods_of(*key):
+            if (entry := self.queue.get(pod.metadata.uid)) is not None:
+                entry.planned = -1
+                self._changed.set()
+            if (gang := self.ledger.gangs.of(pod)) is not None:
+                self._enqueue_gang(gang)
 
     # -- running ---------------------------------------------------------------------------
 
@@ -215,8 +292,52 @@ class Scheduler:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.lease_gc.run())
             group.create_task(self.statuses.run())
-            group.create_task(self.gangs.run())
+            group.create_task(self._plan())
             group.create_task(self._update_demand())
+
+    async def _plan(self) -> None:
+        while True:
+            await self.plan_step()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PLAN_INTERVAL):
+                    await self._changed.wait()
+
+    async def plan_step(self) -> None:
+        """Plan what has changed, in slices; acquire the leases of planned gangs; nudge pods that fit."""
+        self._changed.clear()
+        self.gangs.drop_interrupted()
+        until = self._timing.monotonic() + PLAN_INTERVAL
+        while not self.planner.advance(SLICE):
+            self.act()
+            await asyncio.sleep(0)
+            if self._timing.monotonic() > until:
+                self._changed.set()
+                break
+        self.act()
+        while self.planner.decided:
+            await asyncio.sleep(0)
+            self.act()
+        await self.gangs.step()
+        await self.nudger.step()
+
+    def act(self) -> None:
+        """Act on the planner's new decisions; reports of more than a few wait for the next call."""
+        decided, self.planner.decided = self.planner.decided, []
+        for at, each in enumerate(decided):
+            if at >= MOST_REPORTS and isinstance(each.decision, Waiting) and not each.victims:
+                self.planner.decided.append(each)
+                continue
+            for pod in each.pods:
+                self.statuses.enqueue(pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, ""))
+            if isinstance(each.decision, Waiting):
+                for pod in each.pods:
+                    self.statuses.record_event(pod, "GpusUnavailable", each.decision.reason, "Warning")
+                self._evict(each.victims, each.name)
+            elif each.gang is not None:
+                self.gangs.placed(each.gang, each.pods, each.decision)
+            else:
+                for pod in each.pods:
+                    self.nudger.add(pod)
 
     def learn(self) -> None:
         """Update placement with the demand of the last days."""
@@ -232,7 +353,8 @@ class Scheduler:
         leased = sum(1 for _ in self.ledger.lease_holders())
         self.metrics.held.labels("memory").set(len(self.ledger.holds))
         self.metrics.held.labels("lease").set(leased)
-        self.metrics.waiting.set(len(self.pending.pods))
+        self.metrics.held.labels("reservation").set(len(self.ledger.reservations))
+        self.metrics.waiting.set(len(self.queue))
         self.metrics.leading.set(self.leading())
         now = fragmentation(self.ledger.cluster, self._demand.demand(self._timing.monotonic()))
         self.metrics.fragmentation.set(now.percent)
@@ -240,36 +362,10 @@ class Scheduler:
 
     # -- between the components ------------------------------------------------------------
 
-    def _refused(self, pod: Pod, note: str) -> None:
-        self.statuses.enqueue(pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, ""))
-        self.statuses.record_event(pod, "GpusUnavailable", note, "Warning")
-
-    def _preempt(self, pod: Pod, candidates: Sequence[str]) -> None:
-        claim = self.ledger.claim_of(pod)
-        request = valid_request(claim) if claim is not None else None
-        if request is None or not self._settings.preempt:
-            return
-        name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        # The candidates come from a request; an eviction must help the pod for certain.
-        allowed = [node for node in candidates if self.ledger.meets_constraints(node, pod)]
-        self._evict(self.preemption.nominate(pod, request, allowed), name)
-
-    def _preempt_for_gang(
-        self, gang: Key, pods: Sequence[Pod], requests: Sequence[Request], cluster: Inventory
-    ) -> str:
-        """Preempt pods for a gang; return what it waits for, or an empty string if preemption can't help."""
-        if not self._settings.preempt:
-            return ""
-        victims = self.preemption.nominate_gang(gang[1], pods, requests, cluster)
-        if victims is None:
-            return ""
-        self._evict(victims, f"gang {gang[0]}/{gang[1]}")
-        return f"gang {gang[1]}: GPUs are held for it until the preempted pods have terminated"
-
     def _evict(self, victims: Sequence[Pod], by: str) -> None:
         for victim in victims:
             meta = victim.metadata
-            _log.info("preempting", victim=f"{meta.namespace}/{meta.name}", by=by)
+            _log.info("preempting", phase="PostFilter", victim=f"{meta.namespace}/{meta.name}", by=by)
             note = f"Preempted by {by}, which has a higher priority"
             self.statuses.record_event(victim, "Preempted", note, "Warning")
             self.start_task(self._api.evict(meta.namespace, meta.name, meta.uid))
@@ -281,27 +377,6 @@ class Scheduler:
             return
         for _ in range(pods):
             self._demand.observe(request, self._timing.monotonic())
-
-    def _wake_pods_of(self, key: tuple[str, str]) -> None:
-        """Nudge the refused pods of a new or changed claim."""
-        for pod in self.ledger.pods_of(*key):
-            if pod.metadata.uid in self.pending.pods:
-                self.start_task(self._nudge(pod))
-
-    def _gang_planned(self, pods: list[Pod]) -> None:
-        for pod in pods:
-            self.statuses.enqueue(pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, ""))
-            if self.pending.drop(pod.metadata.uid):
-                self.start_task(self._nudge(pod))
-
-    def _gang_refused(self, pods: list[Pod], note: str) -> None:
-        for pod in pods:
-            self.pending.put(pod, None, (), note)
-            self._refused(pod, note)
-
-    async def _nudge(self, pod: Pod) -> None:
-        meta = pod.metadata
-        await self._api.nudge(meta.namespace, meta.name, meta.uid, self.binder.nudge_value())
 
     def start_task(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run `work` in a background task; log its failure."""

@@ -2,8 +2,8 @@
 
 For clusters without a kube-scheduler to extend: the embedded API of the demo, virtual clusters, or
 a scheduler that can't be reconfigured. It respects taints, cordons, readiness, node selectors,
-required node affinity, CPU and memory, but no other affinity, spread constraints or volumes: pods
-that need those need kube-scheduler.
+required node affinity, and all resources that nodes report, but no other affinity, spread
+constraints or volumes: pods that need those need kube-scheduler.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ import asyncio
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits
 from gpufleet.scheduler.filtering import AnyNode
+from gpufleet.scheduler.queue import priority_of
 from gpufleet.scheduler.scheduler import Scheduler
-from gpufleet.scheduler.state.node_resources import free_resources
-from gpufleet.scheduler.state.nodes import admits
+from gpufleet.scheduler.state.node_resources import Room
 
 PERIOD = 0.25
 """Seconds between two passes over the pending pods."""
@@ -31,7 +31,6 @@ class Standalone:
         self._tried: dict[str, tuple[str, float]] = {}
         self._binding: dict[str, str] = {}
         """Node by pod UID: chosen but not bound yet; their CPU and memory count as used."""
-        scheduler.gangs.is_own_pod = self._is_own_pod
 
     async def run(self) -> None:
         """Schedule until cancelled."""
@@ -51,31 +50,32 @@ class Standalone:
         pods = [pod for pod in ledger.pods.values() if self._due(pod, now)]
         if not pods:
             return
-        free = free_resources(ledger)
+        room = Room(ledger.resources)
         for uid, node in self._binding.items():
-            free.take(node, ledger.pods[uid])
-        for pod in sorted(pods, key=lambda pod: (-(pod.spec.priority or 0), _age(pod))):
+            if uid not in ledger.holds and not ledger.leases_of(uid):
+                room.take(node, ledger.pods[uid])
+        for pod in sorted(pods, key=lambda pod: (-priority_of(pod), _age(pod))):
             meta = pod.metadata
             self._tried[meta.uid] = (meta.resource_version, now + RETRY)
+            own = set(ledger.leases_of(meta.uid))
+            if (hold := ledger.holds.get(meta.uid)) is not None:
+                own.add(hold.fits.node)
             candidates = [
-                name for name, node in ledger.nodes.items() if admits(node, pod) and free.fits(name, pod)
+                name for name in ledger.eligible.of(pod) if name in own or not room.shortage(name, pod)
             ]
             choice = self._scheduler.filter(pod, candidates)
             node = choice.node if isinstance(choice, Fits) else ""
             if isinstance(choice, AnyNode) and candidates:
-                node = max(candidates, key=free.free_cpu)
+                node = max(candidates, key=lambda name: (room.free_cpu(name), name))
             if node:
-                free.take(node, pod)
+                room.take(node, pod)
                 self._binding[meta.uid] = node
                 self._scheduler.start_task(self._bind(pod, node))
         self._tried = {uid: tried for uid, tried in self._tried.items() if uid in ledger.pods}
 
-    def _is_own_pod(self, pod: Pod) -> bool:
-        return pod.spec.scheduler_name == self._name
-
     def _due(self, pod: Pod, now: float) -> bool:
         meta, spec = pod.metadata, pod.spec
-        if spec.node_name or not self._is_own_pod(pod) or spec.scheduling_gates or pod.finished:
+        if spec.node_name or spec.scheduler_name != self._name or spec.scheduling_gates or pod.finished:
             return False
         if meta.uid in self._binding or meta.deletion_timestamp is not None:
             return False

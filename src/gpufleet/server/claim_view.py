@@ -140,8 +140,10 @@ class WatchedState:
         self._follow(
             source.node_statuses, ledger.put_report, lambda status: ledger.drop_report(status.spec.node_name)
         )
-        self._follow(source.claims, *_entries(ledger.claims))
-        self._follow(source.pod_groups, *_entries(ledger.groups))
+        self._follow(source.claims, ledger.put_claim, lambda claim: ledger.drop_claim(key_of(claim)))
+        self._follow(
+            source.pod_groups, ledger.gangs.put_group, lambda group: ledger.gangs.drop_group(key_of(group))
+        )
         while self._backlog:
             apply, changes = self._backlog.popleft()
             for start in range(0, len(changes), STEP):
@@ -187,9 +189,11 @@ async def list_state(client: KubeClient, lease_namespace: str) -> ClaimState:
         ledger.put_pod(pod)
     for status in statuses or ():
         ledger.put_report(status)
-    ledger.claims.update((key_of(claim), claim) for claim in claims or ())
+    for claim in claims or ():
+        ledger.put_claim(claim)
     try:
-        ledger.groups.update((key_of(group), group) for group in (await client.list(POD_GROUPS)).items)
+        for group in (await client.list(POD_GROUPS)).items:
+            ledger.gangs.put_group(group)
     except KubernetesRefused:
         pass  # The PodGroup CRD is optional: an annotation of the claim can give the gang's size.
     return ClaimState(ledger, claims is not None)
@@ -201,8 +205,3 @@ async def _list_ours(client: KubeClient, resource: Resource[T]) -> Sequence[T] |
         return (await client.list(resource)).items
     except ObjectNotFound:
         return None
-
-
-def _entries(items: dict[tuple[str, str], T]) -> tuple[Callable[[T], object], Callable[[T], object]]:
-    """Return how to put an object into a dictionary by its key, and how to drop it."""
-    return lambda item: items.update({key_of(item): item}), lambda item: items.pop(key_of(item), None)

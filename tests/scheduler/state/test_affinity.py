@@ -9,11 +9,16 @@ from msgspec import convert
 
 from gpufleet.kubernetes.objects import Affinity, Node, Pod
 from gpufleet.scheduler.state.affinity import matches_affinity
-from gpufleet.scheduler.state.eligible_nodes import eligible_nodes
+from gpufleet.scheduler.state.eligible_nodes import EligibleNodes
 from gpufleet.scheduler.state.nodes import admits
 
 LABELS = {"zone": "east", "cores": "64", "odd": "64k", "empty": ""}
 NODE = convert({"metadata": {"name": "n1", "labels": LABELS}}, Node)
+
+
+def eligible(nodes: list[Node], pods: list[Pod]) -> list[frozenset[str]]:
+    known = EligibleNodes({node.metadata.name: node for node in nodes})
+    return [known.of(pod) for pod in pods]
 
 
 def wants(*terms: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +102,7 @@ def test_every_pod_is_checked_with_its_own_affinity_selector_and_tolerations() -
         {"affinity": wants(label("zone", "NotIn", "west"))},
         {},
     ]
-    found = eligible_nodes(nodes, [convert({"spec": spec}, Pod) for spec in specs])
+    found = eligible(nodes, [convert({"spec": spec}, Pod) for spec in specs])
     assert [sorted(names) for names in found] == [["n1", "n3"], ["n3"], ["n2", "n3"], ["n1"], ["n1", "n3"]]
     assert found[4] is found[0]
 
@@ -133,7 +138,7 @@ def test_the_index_finds_the_same_nodes_as_checking_every_node(
     ]
     pods = [convert({"spec": spec}, Pod) for spec in specs]
     asked = [{node.metadata.name for node in nodes if admits(node, pod)} for pod in pods]
-    assert eligible_nodes(nodes, pods) == asked
+    assert eligible(nodes, pods) == asked
 
 
 def test_the_affinity_of_a_bound_pod_takes_no_memory() -> None:

@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+from msgspec import structs
+
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus, NodeGpus, NodeGpusSpec
@@ -16,6 +18,7 @@ from gpufleet.kubernetes.objects import (
     PodGroup,
     PodGroupSpec,
     PodSpec,
+    PodStatus,
     Taint,
 )
 from gpufleet.scheduler.explain import explain
@@ -90,12 +93,36 @@ def test_a_gpu_left_by_a_pod_without_a_lease_counts_as_freed() -> None:
         return ledger.cluster.nodes["a"].gpus[0].taken
 
     assert taken()
-    calls: list[str] = []
-    ledger.on_freed = lambda: calls.append("gpus_freed")
+    freed = ledger.freed
     ledger.put_pod(pod(2, claim="", node="a"))
-    assert calls == []
+    assert ledger.freed == freed
+    ledger.put_pod(structs.replace(pod(3, claim="", node="a"), status=PodStatus(phase="Succeeded")))
+    assert not taken()
+    assert ledger.freed > freed
+
+
+def test_a_gpu_of_a_pod_that_vanished_while_it_ran_is_draining_until_the_agent_sees_it_idle() -> None:
+    """Such as a pod that was deleted by force."""
+    ledger = Ledger()
+    ledger.put_node(Node(ObjectMeta(name="a")))
+    ledger.put_pod(pod(1, claim="", node="a"))
+    ledger.put_report(report("u"))
+
+    def taken() -> bool:
+        return ledger.cluster.nodes["a"].gpus[0].taken
+
     ledger.drop_pod("u")
-    assert (taken(), calls) == (False, ["gpus_freed"])
+    assert taken()
+    assert ledger.draining() == ["a:0"]
+    ledger.put_report(report("u"))
+    assert taken()
+    used = DeviceStatus(0, health="Healthy", draining_pods=("u",))
+    ledger.put_report(structs.replace(report(), status=NodeGpus((used,), 1)))
+    assert ledger.draining() == ["a:0"]
+    freed = ledger.freed
+    assert ledger.put_report(report())
+    assert not taken()
+    assert (ledger.draining(), ledger.freed > freed) == ([], True)
 
 
 def test_the_gpus_of_a_gang_are_available_to_it() -> None:
@@ -104,10 +131,10 @@ def test_the_gpus_of_a_gang_are_available_to_it() -> None:
     ledger.put_report(report())
     spec = ClaimSpec(ClaimDevices(1), gang_ref="g")
     claim = GpuClaim(metadata=ObjectMeta(name="one", namespace="ns"), spec=spec)
-    ledger.claims["ns", "one"] = claim
-    ledger.groups["ns", "g"] = PodGroup(spec=PodGroupSpec(1))
+    ledger.put_claim(claim)
+    ledger.gangs.put_group(PodGroup(ObjectMeta(name="g", namespace="ns"), PodGroupSpec(1)))
     ledger.put_pod(pod(1))
     holder = {"u": LeaseHolder("ns", "p", "one", 1000, (), "stamp")}
     ledger.put_lease(new_lease("default", "a", 0, holder, "", datetime.now(UTC)))
     why = explain(ledger, "ns", "one")
-    assert "GPUs 0 of a are free" in why.sentence
+    assert "gang g fits" in why.sentence

@@ -15,7 +15,16 @@ from gpufleet.kubernetes.client.errors import Status
 from gpufleet.kubernetes.crds import GROUP, VERSION
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
-from gpufleet.kubernetes.objects import Event, KubeObject, Lease, Node, Pod, PodGroup
+from gpufleet.kubernetes.objects import (
+    Event,
+    KubeObject,
+    Lease,
+    NativePodGroup,
+    Node,
+    Pod,
+    PodDisruptionBudget,
+    PodGroup,
+)
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -141,6 +150,10 @@ PODS = Resource("", "v1", "pods", "Pod", Pod)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease, complete=True)
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event", Event)
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", PodGroup)
+NATIVE_POD_GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", NativePodGroup)
+POD_DISRUPTION_BUDGETS = Resource(
+    "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", PodDisruptionBudget
+)
 GPU_CLAIMS = Resource(GROUP, VERSION, "gpuclaims", "GpuClaim", GpuClaim, complete=True)
 GPU_NODE_STATUSES = Resource(
     GROUP, VERSION, "gpunodestatuses", "GpuNodeStatus", GpuNodeStatus, namespaced=False, complete=True

@@ -21,6 +21,7 @@ DEFAULT_SHARE = 0.1
 Policy = Literal["contiguous", "spread", "preferIds"]
 Exclusivity = Literal["Exclusive", "Shared", "MIG"]
 TopologyMode = Literal["Required", "Preferred", "Ignore"]
+LevelMode = Literal["Required", "Preferred"]
 ClaimPhase = Literal["Pending", "Reserved", "Bound", "Failed"]
 
 GpuId = Annotated[int, Meta(ge=0, lt=MOST_GPUS)]
@@ -111,7 +112,7 @@ class ClaimSelector(Fields, frozen=True):
 
 
 class ClaimTopology(Fields, frozen=True):
-    """Requirements on the links between the GPUs."""
+    """Requirements on the links between the GPUs of a pod and between the nodes of a gang."""
 
     mode: Annotated[
         TopologyMode,
@@ -123,6 +124,21 @@ class ClaimTopology(Fields, frozen=True):
     min_bandwidth_gbps: Annotated[
         int, Meta(ge=0, description="Minimum bandwidth of each GPU to the other GPUs, in GB/s.")
     ] = field(default=0, name="minBandwidthGBps")
+    level: Annotated[
+        str,
+        Meta(
+            description="Node label of which all members of the gang get nodes with the same value, such as "
+            "nvidia.com/gpu.clique. It must be one of the scheduler's topology levels.",
+            max_length=317,
+        ),
+    ] = ""
+    level_mode: Annotated[
+        LevelMode,
+        Meta(
+            description="Required keeps the gang pending until all members fit into one group of such nodes, "
+            "Preferred uses as few groups as possible."
+        ),
+    ] = "Required"
 
 
 class ClaimSpec(Fields, frozen=True):

@@ -71,6 +71,13 @@ class DeviceStatus(Fields, frozen=True):
             extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
         ),
     ] = ()
+    draining_pods: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="UIDs of deleted pods whose processes still use this GPU. It is allocated to no pod until they end.",
+            extra_json_schema={"x-kubernetes-list-type": "set"},
+        ),
+    ] = ()
 
 
 class NodeGpusSpec(Fields, frozen=True):

@@ -1,25 +1,11 @@
 """Convert a GpuClaim to a placement request."""
 
-import re
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from gpufleet.errors import InvalidRequest
-from gpufleet.kubernetes.annotations import GANG_SIZE, GANG_TIMEOUT
+from gpufleet.kubernetes.annotations import GANG_SIZE
 from gpufleet.kubernetes.crds.gpu_claim import DEFAULT_SHARE, GpuClaim
 from gpufleet.kubernetes.model_labels import with_canonical_models
-from gpufleet.kubernetes.objects import PodGroup
 from gpufleet.placement.request import WHOLE, Exclusivity, Policy, Request, Topology
-
-GANG_TIMEOUT_S = 60.0
-"""Seconds that a planned gang may take to be bound, by default."""
-
-
-class GangRequirements(NamedTuple):
-    """The size of a gang and the seconds it may take to be bound."""
-
-    min_members: int
-    timeout: float
+from gpufleet.scheduler.state.gang_identity import number
 
 
 def request_of(claim: GpuClaim) -> Request:
@@ -58,23 +44,6 @@ def invalid_reason(claim: GpuClaim) -> str:
     return ""
 
 
-def gang_requirements(group: PodGroup | None, claim: GpuClaim) -> GangRequirements | None:
-    """Read the requirements from the PodGroup, else from the claim's annotations; None if neither has them."""
-    if group is not None:
-        timeout = group.spec.schedule_timeout_seconds or 0
-        return GangRequirements(group.spec.min_member, float(timeout) if timeout > 0 else GANG_TIMEOUT_S)
-    size = gang_size(claim)
-    if size is None:
-        return None
-    return GangRequirements(size, float(_number(claim.metadata.annotations, GANG_TIMEOUT) or GANG_TIMEOUT_S))
-
-
 def gang_size(claim: GpuClaim) -> int | None:
     """Return the gang size in the claim's annotation, if any."""
-    return _number(claim.metadata.annotations, GANG_SIZE)
-
-
-def _number(annotations: Mapping[str, str], key: str) -> int | None:
-    """Parse a positive number; return None for anything else, since users write these annotations."""
-    text = annotations.get(key, "")
-    return int(text) or None if re.fullmatch(r"[0-9]{1,9}", text) else None
+    return number(claim.metadata.annotations, GANG_SIZE)

@@ -1,10 +1,10 @@
-"""Find the nodes that admit each of many pods, such as the members of a gang.
+"""Find the nodes that admit a pod, such as each member of a gang.
 
-Pods with the same requirements share one result. If every member is pinned to its own node, an
+Pods with the same requirements share one result until a node changes. If every member is pinned to its own node, an
 index by label and by name finds the few candidates, so not every node is checked for every member.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
 from gpufleet.kubernetes.objects import Node, NodeSelectorTerm, Pod, PodSpec
 from gpufleet.scheduler.state.nodes import admits
@@ -13,19 +13,31 @@ _NAME = ""
 """The index key for node names; no label has an empty key."""
 
 
-def eligible_nodes(nodes: Iterable[Node], pods: Sequence[Pod]) -> list[frozenset[str]]:
-    """Return the names of the nodes that admit each pod; equal pods share one set."""
-    index = _LabelIndex(nodes)
-    known: dict[object, frozenset[str]] = {}
-    found = []
-    for pod in pods:
+class EligibleNodes:
+    """The names of the nodes that admit a pod, kept until a node changes."""
+
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
+        self._nodes = nodes
+        self._index: _LabelIndex | None = None
+        self._known: dict[object, frozenset[str]] = {}
+
+    def changed(self) -> None:
+        """Forget all results: a node has changed."""
+        self._index = None
+        self._known.clear()
+
+    def of(self, pod: Pod) -> frozenset[str]:
+        """Return the names of the nodes that admit the pod; equal pods share one set."""
         spec = pod.spec
         kind = frozenset(spec.node_selector.items()), spec.affinity, spec.tolerations
-        if kind not in known:
-            candidates = index.candidates(spec)
-            known[kind] = frozenset(node.metadata.name for node in candidates if admits(node, pod))
-        found.append(known[kind])
-    return found
+        found = self._known.get(kind)
+        if found is None:
+            if self._index is None:
+                self._index = _LabelIndex(self._nodes.values())
+            candidates = self._index.candidates(spec)
+            found = frozenset(node.metadata.name for node in candidates if admits(node, pod))
+            self._known[kind] = found
+        return found
 
 
 class _LabelIndex:

@@ -2,27 +2,33 @@
 
 Leases are authoritative. Holds are choices of this process that have no lease yet. A pod's
 allocation in the inventory is the union of both and is recomputed whenever one of them changes.
+Reservations keep GPUs, free or still in use, from units that are behind in the queue; in the
+inventory they are allocations beyond a GPU's capacity, so a GPU that becomes free stays taken.
 Objects may arrive twice, late or out of order. A state older than the known one is ignored, so a
 lagging watch does not undo the result of our own write.
 """
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus
 from gpufleet.kubernetes.leases import GpuLease, LeaseHolder, lease_name, read_lease
-from gpufleet.kubernetes.objects import KubeObject, Lease, Pod, PodGroup
+from gpufleet.kubernetes.objects import KubeObject, Lease, Pod
 from gpufleet.kubernetes.objects import Node as KubeNode
 from gpufleet.placement.allocation import Allocation
 from gpufleet.placement.inventory import Inventory
 from gpufleet.placement.request import WHOLE
 from gpufleet.placement.verdict import Fits
+from gpufleet.scheduler.state.disruption_budgets import DisruptionBudgets
+from gpufleet.scheduler.state.eligible_nodes import EligibleNodes
+from gpufleet.scheduler.state.gang_index import GangIndex
+from gpufleet.scheduler.state.indexes import Key, by_age, discard
+from gpufleet.scheduler.state.node_resources import NodeResources
 from gpufleet.scheduler.state.nodes import candidate_node, meets_constraints
-
-Key = tuple[str, str]
-"""Namespace and name."""
 
 _MAX_TOMBSTONES = 65536
 """Number of deleted objects remembered: a response about one may arrive after its deletion."""
@@ -50,24 +56,44 @@ def uid_of(holder: str) -> str:
 class Ledger:
     """Nodes, leases, claims and pods, and the inventory derived from them."""
 
-    def __init__(self, cluster: Inventory | None = None) -> None:
-        self.cluster = Inventory() if cluster is None else cluster
+    def __init__(self, changed: asyncio.Event | None = None) -> None:
+        """Create an empty ledger; `changed` is set whenever GPUs may have become free."""
+        self.cluster = Inventory()
         self.nodes: dict[str, KubeNode] = {}
         self.reports: dict[str, GpuNodeStatus] = {}
         self.claims: dict[Key, GpuClaim] = {}
-        self.groups: dict[Key, PodGroup] = {}
         self.pods: dict[str, Pod] = {}
+        self._by_claim: dict[Key, set[str]] = {}
         self.leases: dict[str, GpuLease] = {}
         self.holds: dict[str, Hold] = {}
         self.foreign: set[str] = set()
         """Names of the leases made by hand or by another program."""
-        self.on_freed: Callable[[], None] = lambda: None
-        """Called when GPUs that a pod had, or that were held for it, become free."""
+        self.reservations: dict[str, tuple[Fits, ...]] = {}
+        """GPUs kept for a unit of the queue, by a name of the unit."""
+        self.freed = 0
+        """Grows whenever GPUs, or other resources of a node, may have become free."""
+        self.allocations = 0
+        """Grows whenever a pod gets or loses GPUs."""
+        self.resources = NodeResources(self.nodes, self._pods_on)
+        self.eligible = EligibleNodes(self.nodes)
+        self.budgets = DisruptionBudgets()
+        self.gangs = GangIndex(self.claims, self.pods, self._by_claim)
+        self._changed = changed
         self._deleted_leases: dict[str, str] = {}
         self._deleted_pods: dict[str, str] = {}
         self._leased: dict[str, dict[str, dict[int, LeaseHolder]]] = {}
-        self._by_claim: dict[Key, set[str]] = {}
         self._used_on: dict[str, set[str]] = {}
+        self._vanished: set[str] = set()
+        """Pods that were deleted while they ran and that a report still names."""
+        self._draining: set[str] = set()
+        self._bound_to: dict[str, set[str]] = {}
+        self._gpus_on: dict[str, set[str]] = {}
+
+    def note_freed(self) -> None:
+        """Record that waiting pods may fit now."""
+        self.freed += 1
+        if self._changed is not None:
+            self._changed.set()
 
     # -- nodes -----------------------------------------------------------------------------
 
@@ -76,11 +102,20 @@ class Ledger:
         name = node.metadata.name
         before = self.nodes.get(name)
         self.nodes[name] = node
-        return self._sync_node(name) or before is None or before.spec != node.spec
+        changed = self._sync_node(name) or before is None or before.spec != node.spec
+        if before is None or before.status.allocatable != node.status.allocatable:
+            self.resources.changed(name)
+            changed = True
+        if changed:
+            self.eligible.changed()
+            self.note_freed()
+        return changed
 
     def drop_node(self, name: str) -> None:
         """Remove a node; the leases of its GPUs stay."""
         self.nodes.pop(name, None)
+        self.resources.changed(name)
+        self.eligible.changed()
         self._sync_node(name)
 
     def meets_constraints(self, name: str, pod: Pod) -> bool:
@@ -96,12 +131,17 @@ class Ledger:
         for device in report.status.devices:
             for uid in device.in_use_by:
                 self._used_on.setdefault(uid, set()).add(name)
-        return self._sync_node(name)
+        self._vanished &= self._used_on.keys()
+        changed = self._sync_node(name)
+        if changed:
+            self.note_freed()
+        return changed
 
     def drop_report(self, name: str) -> None:
         """Remove the report of a node."""
         self._forget_reported_pods(name)
         self.reports.pop(name, None)
+        self._vanished &= self._used_on.keys()
         self._sync_node(name)
 
     def device(self, node: str, gpu: int) -> DeviceStatus | None:
@@ -198,11 +238,15 @@ class Ledger:
         known = self.pods.get(uid)
         if uid in self._deleted_pods or (known is not None and _is_stale(pod, known)):
             return
-        self._remove_from_claim(known)
+        self._remove_from_indexes(known)
         self.pods[uid] = pod
         if pod.metadata.annotations.get(CLAIM):
             self._by_claim.setdefault(_claim_key(pod), set()).add(uid)
-        if known is None or known.finished != pod.finished:
+            self.gangs.put_pod(pod)
+        if pod.spec.node_name and not pod.finished:
+            self._bound_to.setdefault(pod.spec.node_name, set()).add(uid)
+        if known is None or known.finished != pod.finished or known.spec.node_name != pod.spec.node_name:
+            self._resources_changed(known, pod)
             self._sync_nodes_of(uid)
 
     def drop_pod(self, uid: str) -> None:
@@ -210,8 +254,21 @@ class Ledger:
         _remember_deleted(self._deleted_pods, uid, uid)
         pod = self.pods.pop(uid, None)
         if pod is not None:
-            self._remove_from_claim(pod)
+            if uid in self._used_on and not pod.finished:
+                self._vanished.add(uid)
+            self._remove_from_indexes(pod)
+            self._resources_changed(pod, None)
             self._sync_nodes_of(uid)
+
+    def put_claim(self, claim: GpuClaim) -> None:
+        """Store a claim."""
+        self.claims[claim.metadata.namespace, claim.metadata.name] = claim
+        self.gangs.put_claim(claim)
+
+    def drop_claim(self, key: Key) -> None:
+        """Remove a claim."""
+        self.claims.pop(key, None)
+        self.gangs.drop_claim(key)
 
     def claim_of(self, pod: Pod) -> GpuClaim | None:
         """Return the claim that the pod uses, if it exists."""
@@ -220,24 +277,50 @@ class Ledger:
     def pods_of(self, namespace: str, claim: str) -> list[Pod]:
         """Return the pods that use a claim, oldest first."""
         pods = [self.pods[uid] for uid in self._by_claim.get((namespace, claim), ())]
-        return sorted(pods, key=_age)
-
-    def gang_members(self, namespace: str, gang: str) -> list[Pod]:
-        """Return the running and pending pods whose claims name the gang, oldest first."""
-        pods = [
-            pod
-            for (space, name), claim in self.claims.items()
-            if space == namespace and claim.spec.gang_ref == gang
-            for pod in self.pods_of(space, name)
-            if not pod.finished and pod.metadata.deletion_timestamp is None
-        ]
-        return sorted(pods, key=_age)
+        return sorted(pods, key=by_age)
 
     # -- inventory -------------------------------------------------------------------------
 
     def excluding(self, uid: str) -> "_Excluded":
         """Return a context in which the inventory is as if the pod had no GPUs."""
         return _Excluded(self, uid)
+
+    def reserve(self, unit: str, places: Sequence[Fits]) -> None:
+        """Keep GPUs, free or not, for a unit; replaces its earlier reservation."""
+        if self.reservations.get(unit) == tuple(places):
+            return
+        self.unreserve(unit)
+        self.reservations[unit] = tuple(places)
+        self._apply_reservation(unit)
+
+    def unreserve(self, unit: str) -> None:
+        """Remove the reservation of a unit."""
+        if unit in self.reservations:
+            self._lift_reservation(unit)
+            del self.reservations[unit]
+            self.note_freed()
+
+    @contextmanager
+    def ignoring(self, units: Iterable[str]) -> Iterator[None]:
+        """Return a context in which these units have no reservations."""
+        units = [unit for unit in units if unit in self.reservations]
+        for unit in units:
+            self._lift_reservation(unit)
+        try:
+            yield
+        finally:
+            for unit in units:
+                self._apply_reservation(unit)
+
+    def _apply_reservation(self, unit: str) -> None:
+        for at, fits in enumerate(self.reservations[unit]):
+            self.cluster.allocate(
+                _reservation_key(unit, at), Allocation.of(_reservation_key(unit, at), fits), observed=True
+            )
+
+    def _lift_reservation(self, unit: str) -> None:
+        for at in range(len(self.reservations[unit])):
+            self.cluster.free(_reservation_key(unit, at))
 
     def device_used(self, node: str, gpu: int) -> bool:
         """Return whether the agent has reported pods on a GPU."""
@@ -267,8 +350,13 @@ class Ledger:
         self.cluster.free(key)
         if after is not None:
             self.cluster.allocate(key, after, observed=True)
+            self._gpus_on.setdefault(node, set()).add(uid)
+        else:
+            discard(self._gpus_on, node, uid)
+        self.allocations += 1
+        self.resources.changed(node)
         if before is not None and not (after is not None and _includes(after, before)):
-            self.on_freed()
+            self.note_freed()
 
     def _allocation(self, key: str, uid: str, node: str) -> Allocation | None:
         leased = self._leased.get(uid, {}).get(node, {})
@@ -289,6 +377,9 @@ class Ledger:
         """Update the inventory to the state of a node; return whether it changed."""
         node, report = self.nodes.get(name), self.reports.get(name)
         before = self.cluster.nodes.get(name)
+        self._draining.discard(name)
+        if report is not None and any(map(self._is_draining, report.status.devices)):
+            self._draining.add(name)
         if node is None or report is None:
             self.cluster.remove_node(name)
             return before is not None
@@ -298,13 +389,31 @@ class Ledger:
         self.cluster.put_node(now)
         return True
 
-    def _remove_from_claim(self, pod: Pod | None) -> None:
-        """Remove a pod from its claim's index: users may change the annotation of a pending pod."""
-        named = self._by_claim.get(_claim_key(pod)) if pod is not None else None
-        if pod is not None and named is not None:
-            named.discard(pod.metadata.uid)
-            if not named:
-                del self._by_claim[_claim_key(pod)]
+    def _remove_from_indexes(self, pod: Pod | None) -> None:
+        """Remove a pod from all indexes: users may change labels and annotations of a pending pod."""
+        if pod is None:
+            return
+        meta = pod.metadata
+        discard(self._by_claim, _claim_key(pod), meta.uid)
+        self.gangs.drop_pod(pod)
+        discard(self._bound_to, pod.spec.node_name, meta.uid)
+
+    def _pods_on(self, node: str) -> list[Pod]:
+        """Return the pods that are bound to a node or have GPUs there."""
+        uids = self._bound_to.get(node, set()) | self._gpus_on.get(node, set())
+        pods = (self.pods.get(uid) for uid in uids)
+        return [
+            pod for pod in pods if pod is not None and not pod.finished and pod.spec.node_name in ("", node)
+        ]
+
+    def _resources_changed(self, before: Pod | None, after: Pod | None) -> None:
+        """Recount the nodes of a pod; one that leaves its node frees CPU and memory."""
+        for pod in (before, after):
+            if pod is not None and pod.spec.node_name:
+                self.resources.changed(pod.spec.node_name)
+        left = before.spec.node_name if before is not None and not before.finished else ""
+        if left in self.cluster.nodes:
+            self.note_freed()
 
     def _forget_reported_pods(self, name: str) -> None:
         """Forget the pods in the node's last report."""
@@ -319,16 +428,35 @@ class Ledger:
     def _sync_nodes_of(self, uid: str) -> None:
         for name in self._used_on.get(uid, ()):
             if self._sync_node(name):
-                self.on_freed()
+                self.note_freed()
 
     def _used_without_lease(self, node: str, device: DeviceStatus) -> bool:
-        """Return whether the agent reports a running pod on the GPU that has no lease of it."""
+        """Return whether the agent reports a running pod on the GPU that has no lease of it.
+
+        A pod that vanished while it ran, such as one that was deleted by force, counts as running until
+        the agent has looked at the GPU again and found no process of it.
+        """
         return any(
-            (pod := self.pods.get(uid)) is not None
-            and not pod.finished
-            and device.id not in self._leased.get(uid, {}).get(node, {})
+            uid in self._vanished
+            or (
+                (pod := self.pods.get(uid)) is not None
+                and not pod.finished
+                and device.id not in self._leased.get(uid, {}).get(node, {})
+            )
             for uid in device.in_use_by
         )
+
+    def draining(self) -> list[str]:
+        """Return the GPUs that deleted pods still use, as `node-a:3`."""
+        return [
+            f"{node}:{device.id}"
+            for node in sorted(self._draining)
+            for device in self.reports[node].status.devices
+            if self._is_draining(device)
+        ]
+
+    def _is_draining(self, device: DeviceStatus) -> bool:
+        return bool(device.draining_pods) or not self._vanished.isdisjoint(device.in_use_by)
 
 
 class _Excluded:
@@ -351,16 +479,17 @@ class _Excluded:
             self._ledger.cluster.allocate(held.holder, held, observed=True)
 
 
+def _reservation_key(unit: str, at: int) -> str:
+    """Return the inventory key of one place of a reservation; no pod has an empty UID."""
+    return f"{unit}#{at}@"
+
+
 def _includes(larger: Allocation, smaller: Allocation) -> bool:
     return (
         larger.milli >= smaller.milli
         and set(larger.gpus) >= set(smaller.gpus)
         and set(larger.instances) >= set(smaller.instances)
     )
-
-
-def _age(pod: Pod) -> tuple[str, str]:
-    return str(pod.metadata.creation_timestamp), pod.metadata.name
 
 
 def _claim_key(pod: Pod) -> Key:

@@ -7,6 +7,7 @@ from gpufleet.kubernetes.model_labels import with_canonical_models
 from gpufleet.kubernetes.objects import Node, Pod, Taint, Toleration
 from gpufleet.model.gpu_models import canonical_model
 from gpufleet.placement.node import CandidateGpu, CandidateMigInstance, CandidateNode
+from gpufleet.placement.reasons import Reason
 from gpufleet.scheduler.state.affinity import matches_affinity
 
 
@@ -29,16 +30,33 @@ def is_ready(node: Node) -> bool:
 
 def admits(node: Node, pod: Pod) -> bool:
     """Return whether taints, cordon, readiness, node selector and required affinity allow the pod on the node."""
-    return not node.spec.unschedulable and is_ready(node) and meets_constraints(node, pod)
+    return exclusion(node, pod) is Reason.NONE
+
+
+def exclusion(node: Node, pod: Pod) -> Reason:
+    """Return why the node admits no such pod, whatever is free on it."""
+    if not _selects(pod, node):
+        return Reason.POD_LABELS
+    if node.spec.unschedulable:
+        return Reason.CORDONED
+    if not is_ready(node):
+        return Reason.NOT_READY
+    return Reason.NONE if _tolerates_all(pod, node) else Reason.TAINTED
 
 
 def meets_constraints(node: Node, pod: Pod) -> bool:
     """Return whether the pod's node selector, required affinity and tolerations allow the node."""
+    return _selects(pod, node) and _tolerates_all(pod, node)
+
+
+def _selects(pod: Pod, node: Node) -> bool:
     labels = node.metadata.labels
     if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
         return False
-    if pod.spec.affinity is not None and not matches_affinity(node, pod.spec.affinity):
-        return False
+    return pod.spec.affinity is None or matches_affinity(node, pod.spec.affinity)
+
+
+def _tolerates_all(pod: Pod, node: Node) -> bool:
     return all(
         taint.effect == "PreferNoSchedule" or any(_tolerates(each, taint) for each in pod.spec.tolerations)
         for taint in node.spec.taints
@@ -61,6 +79,6 @@ def _gpu(device: DeviceStatus, taken: Callable[[DeviceStatus], bool]) -> Candida
         bandwidth_gbps=device.bandwidth_gbps,
         model=canonical_model(device.model),
         cordoned=device.cordoned,
-        taken=bool(device.in_use_by) and taken(device),
+        taken=bool(device.draining_pods) or (bool(device.in_use_by) and taken(device)),
         mig=tuple(CandidateMigInstance(str(each.id), each.profile) for each in device.mig_instances),
     )

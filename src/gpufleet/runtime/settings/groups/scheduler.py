@@ -57,6 +57,27 @@ class SchedulerSettings:
     )
     burst: int = setting(2000, "Requests that may exceed the rate in a burst.", minimum=1)
     preempt: bool = setting(True, "Evict pods of lower priority for GPUs where kube-scheduler can't.")
+    reservations: int = setting(
+        4,
+        "Units at the head of the queue for which GPUs are kept until all of them are free; 0 keeps none.",
+        minimum=0,
+    )
+    topology_levels: tuple[str, ...] = setting(
+        (
+            "topology.kubernetes.io/zone",
+            "topology.kubernetes.io/block",
+            "topology.kubernetes.io/rack",
+            "nvidia.com/gpu.clique",
+            "kubernetes.io/hostname",
+        ),
+        "Node labels that group nodes by their network, the widest first. Claims name one of them.",
+    )
+    gang_grace: float = setting(
+        300.0,
+        "How long a gang may run with fewer members than it needs before it is ended as a whole.",
+        unit="s",
+        minimum=0,
+    )
     max_body_bytes: int = setting(
         64 * 1024 * 1024, "Largest request accepted from kube-scheduler.", unit="bytes", minimum=1024
     )

@@ -1,0 +1,36 @@
+"""Find processes on GPUs whose pod no longer exists.
+
+A pod that is deleted by force disappears at once, but its processes may live on, for example in an
+uninterruptible system call. The kernel names the pod in the cgroup of each process.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from gpufleet.model.device import DeviceProcess
+
+_POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
+
+
+def orphans(
+    processes: Iterable[DeviceProcess], pods: Collection[str], proc: Path = Path("/proc")
+) -> dict[int, frozenset[str]]:
+    """Return by GPU the UIDs of pods that are not in `pods` but still have processes on it."""
+    found: dict[int, set[str]] = {}
+    for process in processes:
+        # A process without a name is in another pid namespace: the pid may be that of another process.
+        uid = _pod_of(process.pid, proc) if process.name is not None else ""
+        if uid and uid not in pods:
+            found.setdefault(process.index, set()).add(uid)
+    return {gpu: frozenset(uids) for gpu, uids in found.items()}
+
+
+def _pod_of(pid: int, proc: Path) -> str:
+    try:
+        cgroup = (proc / str(pid) / "cgroup").read_text()
+    except OSError:
+        return ""
+    found = _POD.search(cgroup)
+    # The systemd driver writes underscores.
+    return found[1].replace("_", "-") if found else ""

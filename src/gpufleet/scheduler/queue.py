@@ -1,0 +1,183 @@
+"""The queue of units that wait for GPUs: pods and whole gangs, by priority, then by age.
+
+A pod without a gang enters the queue when its scheduler asks for it, a gang when its first member
+exists. A unit whose plan failed (its pods were not bound in time) waits exponentially longer before
+it is planned again, and holds nothing meanwhile. Pods behind scheduling gates of others, such as
+Kueue's, are not planned.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from gpufleet.kubernetes import Timing
+from gpufleet.kubernetes.annotations import GANG_GATE
+from gpufleet.kubernetes.client.timing import Backoff
+from gpufleet.kubernetes.objects import Pod
+from gpufleet.scheduler.plan import Decision, Reservation, Waiting
+from gpufleet.scheduler.state.gang_identity import Gang
+from gpufleet.scheduler.state.ledger import Ledger
+
+BACKOFF = Backoff(initial=2.0, maximum=300.0)
+"""How long a unit waits after its plan has failed."""
+
+Order = tuple[int, str, str, str]
+
+
+@dataclass(eq=False)
+class Entry:
+    """A unit in the queue and what is known about it."""
+
+    key: str
+    name: str
+    order: Order
+    pod: Pod
+    """The pod, or the oldest member of the gang."""
+    gang: Gang | None = None
+    decision: Decision | None = None
+    reservation: Reservation | None = None
+    unreservable: int = -1
+    """The value of `Ledger.freed` when no GPUs could be reserved for the unit."""
+    planned: int = -1
+    """The value of `Ledger.freed` when the unit was planned."""
+    members: frozenset[str] = frozenset()
+    """The members that were planned, as far as they exist."""
+    asks: tuple[tuple[str, float], ...] | None = None
+    """What a pod requests besides GPUs, once it was needed."""
+    told_at: float = float("-inf")
+    """When the last decision was reported."""
+    evicted_at: float = float("-inf")
+    """When pods were last evicted for the unit."""
+    failures: int = 0
+    retry_at: float = float("-inf")
+    excluded: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Nodes that kube-scheduler did not offer for a pod although nothing known here excludes them, by UID."""
+
+    @property
+    def reason(self) -> str:
+        """Return why the unit waits, or an empty string."""
+        return self.decision.reason if isinstance(self.decision, Waiting) else ""
+
+
+class Queue:
+    """The waiting units; iterate in order."""
+
+    def __init__(self, ledger: Ledger, timing: Timing) -> None:
+        self._ledger = ledger
+        self._timing = timing
+        self._entries: dict[str, Entry] = {}
+        self._sorted: list[Entry] = []
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._sorted)
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def get(self, key: str) -> Entry | None:
+        """Return an entry by its key."""
+        return self._entries.get(key)
+
+    def of_pod(self, pod: Pod) -> Entry | None:
+        """Return the entry of a pod: its own, or its gang's."""
+        if (entry := self._entries.get(pod.metadata.uid)) is not None:
+            return entry
+        gang = self._ledger.gangs.of(pod)
+        return self._entries.get(gang_key(gang)) if gang is not None else None
+
+    def put_pod(self, pod: Pod) -> Entry:
+        """Return the entry of a pod that is scheduled alone, added if it is new."""
+        meta = pod.metadata
+        order = (-priority_of(pod), str(meta.creation_timestamp), meta.namespace, meta.name)
+        return self._put(meta.uid, f"{meta.namespace}/{meta.name}", order, pod, None)
+
+    def put_gang(self, gang: Gang) -> Entry | None:
+        """Return the entry of a gang, added if it is new; None if it has no members that wait."""
+        key = gang_key(gang)
+        members = self._ledger.gangs.members(gang)
+        if not any(not pod.spec.node_name for pod in members):
+            self.drop(key)
+            return None
+        first = members[0]
+        age = str(first.metadata.creation_timestamp)
+        order = (-min(map(priority_of, members)), age, gang.namespace, gang.name)
+        entry = self._put(key, f"gang {gang}", order, first, gang)
+        uids = frozenset(pod.metadata.uid for pod in members)
+        if uids != entry.members:
+            # Other members, such as those of a restarted job: earlier failures say nothing about them.
+            entry.members, entry.failures, entry.retry_at = uids, 0, float("-inf")
+        entry.planned = -1
+        return entry
+
+    def drop(self, key: str) -> Entry | None:
+        """Remove an entry with its reservation."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._remove_sorted(entry)
+            self._ledger.unreserve(key)
+        return entry
+
+    def failed(self, entry: Entry) -> None:
+        """Let a unit wait longer after its plan has failed."""
+        entry.failures += 1
+        entry.retry_at = self._timing.monotonic() + BACKOFF.delay(entry.failures, 1.0)
+        entry.decision, entry.planned = None, -1
+        self.unreserve(entry)
+
+    def unreserve(self, entry: Entry) -> None:
+        """Give up the reservation of a unit."""
+        entry.reservation = None
+        self._ledger.unreserve(entry.key)
+
+    def due(self, entry: Entry) -> bool:
+        """Return whether the unit must be planned: something has changed since it was planned."""
+        return entry.planned < self._ledger.freed and entry.retry_at <= self._timing.monotonic()
+
+    def ahead(self, entry: Entry) -> Sequence[Entry]:
+        """Return the entries ahead of this one."""
+        return self._sorted[: self._position(entry)]
+
+    def reserving(self) -> list[Entry]:
+        """Return the entries with reservations, in order."""
+        found = (self._entries.get(key) for key in self._ledger.reservations)
+        return sorted((entry for entry in found if entry is not None), key=_ORDER)
+
+    def _put(self, key: str, name: str, order: Order, pod: Pod, gang: Gang | None) -> Entry:
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = Entry(key, name, order, pod, gang)
+            insort(self._sorted, entry, key=_ORDER)
+        elif entry.order != order:
+            self._remove_sorted(entry)
+            entry.order = order
+            insort(self._sorted, entry, key=_ORDER)
+        entry.pod = pod
+        return entry
+
+    def _position(self, entry: Entry) -> int:
+        at = bisect_left(self._sorted, entry.order, key=_ORDER)
+        while self._sorted[at] is not entry:
+            at += 1
+        return at
+
+    def _remove_sorted(self, entry: Entry) -> None:
+        del self._sorted[self._position(entry)]
+
+
+_ORDER = attrgetter("order")
+
+
+def gang_key(gang: Gang) -> str:
+    """Return the key of a gang's entry; it differs from every UID."""
+    return f"gang/{'/'.join(gang)}"
+
+
+def priority_of(pod: Pod) -> int:
+    """Return the pod's priority, 0 by default."""
+    return pod.spec.priority or 0
+
+
+def foreign_gates(pod: Pod) -> list[str]:
+    """Return the scheduling gates of the pod that others must remove."""
+    return [gate.name for gate in pod.spec.scheduling_gates if gate.name != GANG_GATE]
