@@ -24,7 +24,7 @@ HAVE_NODE := node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)
 ACTIONLINT_VERSION := v1.7.7
 ACTIONLINT := $(CACHE)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 
-.PHONY: help run test test-wheel check e2e e2e-load chaos bench build charts image sbom lock docs clean dashboard \
+.PHONY: help run test test-long test-wheel check e2e e2e-load chaos bench build charts image sbom lock docs clean dashboard \
 	page-if-node browser-if-root check-dashboard check-workflows test-dashboard
 
 help: ## List the targets
@@ -34,7 +34,10 @@ run: $(VENV)/.run page-if-node ## Set everything up and start the demo on 127.0.
 	@PORT=$(PORT) $(BIN)/gpufleet demo $(ARGS)
 
 test: $(VENV)/.dev page-if-node browser-if-root test-dashboard ## Run the tests (some of them: ARGS="-k lease")
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not long" $(ARGS)
+
+test-long: $(VENV)/.dev ## Run the tests that search longest for faults (2 minutes)
+	@$(BIN)/pytest -n 2 -m long tests $(ARGS)
 
 test-wheel: $(VENV)/.dev page-if-node ## Install the wheels into fresh environments and start the demo (part of e2e)
 	@$(BIN)/pytest e2e/test_wheel.py $(ARGS)

@@ -134,6 +134,7 @@ async def api(tmp_path: Path) -> AsyncIterator[KubeClient]:
         yield client
 
 
+@pytest.mark.long
 async def test_hours_are_neither_lost_nor_doubled_wherever_a_leader_is_killed(
     store: Store, store_settings: StoreSettings, api: KubeClient, tmp_path: Path
 ) -> None:

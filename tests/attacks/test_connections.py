@@ -18,7 +18,8 @@ async def test_endless_trailers_end_the_connection(target: Target) -> None:
     async with target.watched():
         sent = repeat(b"X1: y\r\n" * 9000, 60 * MB // 63000)
         answer = await target.exchange(target.head(CHUNKED), b"0\r\n", *sent)
-    assert answer == b"" or answer.startswith((*BAD_REQUEST, b"HTTP/1.1 401 "))
+    # 408 where the body's deadline comes first
+    assert answer == b"" or answer.startswith((*BAD_REQUEST, b"HTTP/1.1 401 ", b"HTTP/1.1 408 "))
 
 
 async def test_an_endless_head_ends_the_connection(target: Target) -> None:

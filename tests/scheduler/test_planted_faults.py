@@ -23,6 +23,7 @@ MANY_EXAMPLES = settings(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "plant", FAULTS if EXAMPLES < 500 else (*FAULTS, *RARE), ids=lambda plant: plant.__name__
 )

@@ -225,11 +225,18 @@ class Planner:
         entry.decision = why
         return why
 
+    def is_foreign(self, pod: Pod) -> bool:
+        """Return whether pod and claim both name another scheduler: then it also writes the claim's status."""
+        name, claim = pod.spec.scheduler_name, self._ledger.claim_of(pod)
+        return name not in self.schedulers and claim is not None and claim.spec.scheduler_name == name
+
     def reason(self, pod: Pod) -> str:
         """Return why an unbound pod waits; an empty string if its scheduler has not asked for it yet."""
         entry = self._queue.of_pod(pod)
         if entry is not None and entry.reason:
             return entry.reason
+        if self.is_foreign(pod):
+            return ""
         if pod.spec.scheduler_name not in self.schedulers:
             return other_scheduler(pod)
         gates = foreign_gates(pod)

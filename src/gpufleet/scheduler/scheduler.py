@@ -270,6 +270,9 @@ class Scheduler:
         self.nudger.drop(uid)
 
     def _enqueue_gang(self, gang: Gang) -> None:
+        members = self.ledger.gangs.members(gang)
+        if members and all(map(self.planner.is_foreign, members)):
+            return
         self.gangs.enqueue(gang)
         self._changed.set()
 
