@@ -23,8 +23,8 @@ from gpufleet.placement import Fits
 from gpufleet.runtime.logs import get_logger
 from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.dirty_pods import DirtyPods
-from gpufleet.scheduler.gang_plans import GangPlans
 from gpufleet.scheduler.metrics import SchedulerMetrics
+from gpufleet.scheduler.planning.gang_plans import GangPlans
 from gpufleet.scheduler.reservation import PodRef, Reservations, Reserved
 from gpufleet.scheduler.state import Hold, Ledger, request_of
 from gpufleet.scheduler.state.allocations import complete_allocation

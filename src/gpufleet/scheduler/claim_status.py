@@ -17,7 +17,7 @@ from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import ObjectReference, Pod
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
-from gpufleet.scheduler.plan import NOT_TRIED, PENDING
+from gpufleet.scheduler.planning.plan import NOT_TRIED, PENDING
 from gpufleet.scheduler.state import Ledger, valid_request
 from gpufleet.scheduler.state.allocations import leased_places
 from gpufleet.scheduler.state.claim_requests import invalid_reason

@@ -12,9 +12,9 @@ from gpufleet.placement.reasons import phrase
 from gpufleet.placement.remedies import remedies
 from gpufleet.placement.request import Request
 from gpufleet.placement.verdict import Fits
-from gpufleet.scheduler.gang_planner import Level, level_of, members_of, place_members
-from gpufleet.scheduler.plan import NOT_TRIED, PENDING
-from gpufleet.scheduler.refusals import gang_sentence, with_all_nodes
+from gpufleet.scheduler.planning.gang_planner import Level, level_of, members_of, place_members
+from gpufleet.scheduler.planning.plan import NOT_TRIED, PENDING
+from gpufleet.scheduler.planning.refusals import gang_sentence, with_all_nodes
 from gpufleet.scheduler.state.claim_requests import request_of
 from gpufleet.scheduler.state.gang_identity import Gang
 from gpufleet.scheduler.state.ledger import Ledger, uid_of

@@ -12,10 +12,10 @@ from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits
 from gpufleet.runtime.logs import get_logger
-from gpufleet.scheduler.gangs import Gangs
 from gpufleet.scheduler.metrics import SchedulerMetrics
-from gpufleet.scheduler.plan import Placed, Waiting
-from gpufleet.scheduler.planner import Planner
+from gpufleet.scheduler.planning.gangs import Gangs
+from gpufleet.scheduler.planning.plan import Placed, Waiting
+from gpufleet.scheduler.planning.planner import Planner
 from gpufleet.scheduler.state import Ledger, valid_request
 
 _log = get_logger("scheduler")

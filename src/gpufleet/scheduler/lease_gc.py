@@ -25,8 +25,8 @@ from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.binding import Binder
 from gpufleet.scheduler.dirty_pods import DirtyPods
-from gpufleet.scheduler.gang_plans import GangPlans
 from gpufleet.scheduler.metrics import SchedulerMetrics
+from gpufleet.scheduler.planning.gang_plans import GangPlans
 from gpufleet.scheduler.reservation import LeaseTaken, PodRef, Reservations
 from gpufleet.scheduler.state import Ledger, valid_request
 

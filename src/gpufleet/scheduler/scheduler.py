@@ -23,17 +23,17 @@ from gpufleet.scheduler.binding import Binder
 from gpufleet.scheduler.claim_status import ClaimStatuses
 from gpufleet.scheduler.dirty_pods import DirtyPods
 from gpufleet.scheduler.filtering import Choice, Filtering
-from gpufleet.scheduler.gang_plans import GangPlans
-from gpufleet.scheduler.gangs import Gangs
 from gpufleet.scheduler.lease_gc import LeaseGc
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.scheduler.nudger import Nudger
-from gpufleet.scheduler.plan import Waiting
-from gpufleet.scheduler.planner import Planner
-from gpufleet.scheduler.preemption import Preemption
-from gpufleet.scheduler.queue import Queue
+from gpufleet.scheduler.planning.gang_plans import GangPlans
+from gpufleet.scheduler.planning.gangs import Gangs
+from gpufleet.scheduler.planning.plan import Waiting
+from gpufleet.scheduler.planning.planner import Planner
+from gpufleet.scheduler.planning.preemption import Preemption
+from gpufleet.scheduler.planning.queue import Queue
+from gpufleet.scheduler.planning.reserving import Reserver
 from gpufleet.scheduler.reservation import Reservations, new_stamp
-from gpufleet.scheduler.reserving import Reserver
 from gpufleet.scheduler.state import Ledger, valid_request
 from gpufleet.scheduler.state.gang_identity import Gang
 from gpufleet.scheduler.state.indexes import Key

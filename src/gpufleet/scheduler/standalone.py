@@ -11,7 +11,7 @@ import asyncio
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits
 from gpufleet.scheduler.filtering import AnyNode
-from gpufleet.scheduler.queue import priority_of
+from gpufleet.scheduler.planning.queue import priority_of
 from gpufleet.scheduler.scheduler import Scheduler
 from gpufleet.scheduler.state.node_resources import Room
 

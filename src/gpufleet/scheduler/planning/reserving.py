@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits, Request, earliest
-from gpufleet.scheduler.plan import Reservation
-from gpufleet.scheduler.queue import Entry, Queue
+from gpufleet.scheduler.planning.plan import Reservation
+from gpufleet.scheduler.planning.queue import Entry, Queue
 from gpufleet.scheduler.state.ledger import Ledger, uid_of
 from gpufleet.scheduler.state.node_resources import Room
 from gpufleet.scheduler.state.run_times import declared_end, expected_end, max_runtime

@@ -15,7 +15,7 @@ from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.annotations import GANG_GATE
 from gpufleet.kubernetes.client.timing import Backoff
 from gpufleet.kubernetes.objects import Pod
-from gpufleet.scheduler.plan import Decision, Reservation, Waiting
+from gpufleet.scheduler.planning.plan import Decision, Reservation, Waiting
 from gpufleet.scheduler.state.gang_identity import Gang
 from gpufleet.scheduler.state.ledger import Ledger
 

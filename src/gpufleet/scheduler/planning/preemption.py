@@ -18,7 +18,7 @@ from gpufleet.placement import Eviction, Fits, Inventory, Request, Victim, evict
 from gpufleet.placement.gang import order_of
 from gpufleet.placement.request import WHOLE
 from gpufleet.placement.victims import least_harmful
-from gpufleet.scheduler.queue import priority_of
+from gpufleet.scheduler.planning.queue import priority_of
 from gpufleet.scheduler.state import Hold, Ledger
 from gpufleet.scheduler.state.gang_identity import Gang
 from gpufleet.scheduler.state.ledger import holder_key, uid_of

@@ -22,12 +22,12 @@ from gpufleet.placement import Fits
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.dirty_pods import DirtyPods
-from gpufleet.scheduler.gang_plans import GangPlan, GangPlans
 from gpufleet.scheduler.lease_gc import LeaseGc
 from gpufleet.scheduler.nudger import Nudger
-from gpufleet.scheduler.plan import Decision, Placed, Waiting
-from gpufleet.scheduler.planner import Planner
-from gpufleet.scheduler.queue import Queue, gang_key
+from gpufleet.scheduler.planning.gang_plans import GangPlan, GangPlans
+from gpufleet.scheduler.planning.plan import Decision, Placed, Waiting
+from gpufleet.scheduler.planning.planner import Planner
+from gpufleet.scheduler.planning.queue import Queue, gang_key
 from gpufleet.scheduler.reservation import PodRef, Reservations, Reserved
 from gpufleet.scheduler.state import Ledger
 from gpufleet.scheduler.state.allocations import has_started

@@ -12,7 +12,7 @@ from gpufleet.kubernetes.annotations import GANG_SIZE
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import GangFits, GangRefused, Inventory, Refused, Request, place_gang
-from gpufleet.scheduler.queue import foreign_gates
+from gpufleet.scheduler.planning.queue import foreign_gates
 from gpufleet.scheduler.state import Ledger
 from gpufleet.scheduler.state.allocations import has_started
 from gpufleet.scheduler.state.gang_identity import Gang

@@ -17,7 +17,7 @@ from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits, GangFits, GangRefused, Refused, Request, Verdict
-from gpufleet.scheduler.gang_planner import (
+from gpufleet.scheduler.planning.gang_planner import (
     Level,
     Members,
     level_of,
@@ -26,12 +26,12 @@ from gpufleet.scheduler.gang_planner import (
     place_members,
     without_holds,
 )
-from gpufleet.scheduler.gang_plans import GangPlans
-from gpufleet.scheduler.plan import Decided, Decision, Placed, Waiting
-from gpufleet.scheduler.preemption import Nomination, Preemption
-from gpufleet.scheduler.queue import Entry, Queue, foreign_gates
-from gpufleet.scheduler.refusals import gang_sentence, sentence, with_reserved
-from gpufleet.scheduler.reserving import Reserver
+from gpufleet.scheduler.planning.gang_plans import GangPlans
+from gpufleet.scheduler.planning.plan import Decided, Decision, Placed, Waiting
+from gpufleet.scheduler.planning.preemption import Nomination, Preemption
+from gpufleet.scheduler.planning.queue import Entry, Queue, foreign_gates
+from gpufleet.scheduler.planning.refusals import gang_sentence, sentence, with_reserved
+from gpufleet.scheduler.planning.reserving import Reserver
 from gpufleet.scheduler.state import Hold, Ledger, request_of
 from gpufleet.scheduler.state.allocations import leased_places
 from gpufleet.scheduler.state.indexes import Key

@@ -1,0 +1,1 @@
+"""Plan which unit gets which GPUs: the queue, gangs, reservations and preemption."""
