@@ -40,4 +40,4 @@ def users(system: System, namespace: str) -> Iterator[Users]:
     users = Users(system.cluster, system.nodes, namespace)
     yield users
     users.clean_up()
-    system.cluster.wait_for("free GPUs", lambda: not system.leases())
+    system.cluster.wait_for("free GPUs", lambda: not system.leases() and not system.gpus_in_use())

@@ -124,6 +124,15 @@ class System:
             if _GPU_LEASE.fullmatch(each["metadata"]["name"])
         }
 
+    def gpus_in_use(self) -> list[str]:
+        """Return the GPUs that an agent reports in use, or draining: those of a deleted pod, until its next report."""
+        return [
+            f"{status['metadata']['name']}:{device['id']}"
+            for status in self.cluster.api.get("/apis/gpu.scheduling/v1/gpunodestatuses")["items"]
+            for device in status.get("status", {}).get("devices", ())
+            if device.get("inUseBy") or device.get("drainingPods")
+        ]
+
     def gpufleet(self, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         """Run `gpufleet` with the settings of the server."""
         environment = {**self.server.program.environment, **variables}
