@@ -3,8 +3,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 PORT ?= 8080
-# Test processes. Twice as many as the smallest machine has cores, because many tests mostly wait.
-WORKERS ?= 4
+# Test processes. One more than the smallest machine has cores, because some tests mostly wait.
+WORKERS ?= 3
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/gpufleet/__init__.py)
 IMAGE ?= gpufleet:v$(VERSION)
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpufleet
