@@ -1,7 +1,7 @@
 """Measure planning with a full cluster: 500 nodes, 50 waiting gangs of 8 and 2,000 waiting pods.
 
 Half of the gangs have a higher priority than the running pods and search for victims. kube-scheduler tries the
-pods while the gangs are planned, and pods end one after the other. The API answers at once and evicts nobody. A
+pods while the gangs are planned, and pods end one after the other. The API answers at once and evicts no pod. A
 stall is the longest CPU time that the loop's thread spent in one callback.
 """
 

@@ -96,7 +96,7 @@ def test_a_wrong_value_is_refused_by_name(chart: str, path: tuple[str, ...], wro
     ("values", "sentence"),
     [
         ({"auth": {"tokenReview": False}}, "the API would need no login"),
-        ({"auth": {"oidc": {"issuer": "https://provider.example"}}}, "it would let nobody in"),
+        ({"auth": {"oidc": {"issuer": "https://provider.example"}}}, "it would admit no user"),
         ({"database": {"bundled": {"enabled": False}}}, "set database.existingSecret.name or database.url"),
         ({"ingress": {"enabled": True}}, "set at least one host name"),
     ],

@@ -81,6 +81,6 @@ capabilities:
 {{- fail "auth: the API would need no login; turn on auth.tokenReview, set auth.oidc.issuer or auth.tokensSecret.name, or turn on auth.insecure" }}
 {{- end }}
 {{- if and $auth.oidc.issuer (not (or $auth.viewerGroups $auth.operatorGroups $auth.groupNamespaces)) }}
-{{- fail "auth.oidc: it would let nobody in; set auth.viewerGroups, auth.operatorGroups or auth.groupNamespaces" }}
+{{- fail "auth.oidc: it would admit no user; set auth.viewerGroups, auth.operatorGroups or auth.groupNamespaces" }}
 {{- end }}
 {{- end }}

@@ -450,7 +450,7 @@ def test_mistakes_in_the_settings_stop_the_server(changes: dict[str, Any], sente
 async def test_a_provider_without_groups_or_without_issuer_is_a_mistake() -> None:
     base = load_settings({}, {})
     cases: list[tuple[object, object, str]] = [
-        (OidcSettings(issuer="https://p.example", client_id="x"), AuthSettings(), "would let nobody in"),
+        (OidcSettings(issuer="https://p.example", client_id="x"), AuthSettings(), "would admit no user"),
         (OidcSettings(client_id="x"), AuthSettings(), "give the URL of the provider"),
     ]
     for oidc, auth, sentence in cases:

@@ -86,7 +86,7 @@ class Preemption:
     def for_pod(
         self, pod: Pod, request: Request, nodes: Iterable[str], stop: Callable[[], bool]
     ) -> Nomination | None:
-        """Return whom to evict for a pod that does not fit; None if preemption can't help."""
+        """Return the victims for a pod that does not fit; None if preemption can't help."""
         names = frozenset(nodes)
         if not self._may_preempt([pod]) or self._was_in_vain(key := (request, priority_of(pod), names)):
             return None

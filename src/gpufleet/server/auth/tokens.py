@@ -5,8 +5,8 @@
     ci        operator  sha256:9f8e…
     nlp       viewer    sha256:77c0…       namespaces=nlp,nlp-dev
 
-A viewer's token may be limited to namespaces. A token is 32 random bytes, which can't be guessed, so one SHA-256 is as safe as a slow hash. The
-file is checked once a second and read again when it changed. An invalid line is logged and ignored;
+A viewer's token may be limited to namespaces. A token is 32 random bytes, which can't be guessed, so one
+SHA-256 is as safe as a slow hash. The file is checked once a second and read again when it changed. An invalid line is logged and ignored;
 the other lines stay valid, so that removing a token always takes effect.
 """
 

@@ -50,7 +50,7 @@ async def open_identity_provider(components: Components) -> None:
     if not GroupPermissions.from_settings(components.settings[AuthSettings]).known_groups:
         raise SettingsError(
             "setting oidc.issuer: without auth.viewer_groups, auth.operator_groups or auth.group_namespaces "
-            "it would let nobody in"
+            "it would admit no user"
         )
     session_key(settings)  # report mistakes before a database starts
     provider = await components.exit_stack.enter_async_context(Provider(settings))
