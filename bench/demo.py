@@ -8,11 +8,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from bench.result import Result
@@ -34,7 +37,7 @@ def measure() -> Iterator[Result]:
 def _measure(folder: Path, nodes: int, start_budget: float, cpu_budget: float) -> Iterator[Result]:
     with _demo(folder, nodes) as (seconds, address, process):
         yield Result(f"first start at {nodes} nodes", seconds, "s", at_most=start_budget)
-        _wait_for_history(folder)
+        _wait_for_history(folder, address)
         before, began = _cpu(process), time.monotonic()
         time.sleep(CPU_SECONDS)
         share = (_cpu(process) - before) / (time.monotonic() - began)
@@ -73,11 +76,24 @@ def _demo(folder: Path, nodes: int) -> Iterator[tuple[float, str, psutil.Process
         process.wait(120)
 
 
-def _wait_for_history(folder: Path) -> None:
-    """Wait until the remaining history is written."""
-    deadline = time.monotonic() + 300
+def _wait_for_history(folder: Path, address: str) -> None:
+    """Wait until the remaining history is written and accounted for: both are work of the first minutes only."""
+    deadline = time.monotonic() + 600
     while not list(folder.glob("demo/*/demo.json")) and time.monotonic() < deadline:
         time.sleep(0.5)
+    hours = -1
+    while (counted := _accounted_hours(address)) != hours and time.monotonic() < deadline:
+        hours = counted
+        time.sleep(10)
+
+
+def _accounted_hours(address: str) -> int:
+    now = datetime.now(UTC)
+    span = {"start_time": (now - timedelta(days=30)).isoformat(), "end_time": now.isoformat()}
+    query = urllib.parse.urlencode({**span, "page": 1, "page_size": 1})
+    url = f"{address}/api/v1/gpu-aggregation/cluster/hourly-stats?{query}"
+    with urllib.request.urlopen(url, timeout=30) as response:
+        return int(msgspec.json.decode(response.read())["data"]["total"])
 
 
 def _cpu(process: psutil.Process) -> float:

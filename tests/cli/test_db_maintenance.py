@@ -14,7 +14,7 @@ from gpufleet.model.reading import GpuRef, Quantity
 from gpufleet.model.statistics import HoursQuery
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import open_store
-from gpufleet.store.chunks import ReadingGrid
+from gpufleet.store.readings.chunks import ReadingGrid
 
 
 async def _history(settings: StoreSettings) -> None:

@@ -13,7 +13,7 @@ from gpufleet.accounting.roll_hour import compute_hour, statuses
 from gpufleet.model.hours import Hour, WorkloadHour
 from gpufleet.model.statistics import HoursQuery
 from gpufleet.store import Store
-from gpufleet.store.current_rows import NO_ROWS, CurrentRows, current_rows
+from gpufleet.store.hours.current_rows import NO_ROWS, CurrentRows, current_rows
 
 MAX_AGE = 30.0
 """Seconds for which a computed hour is returned again."""

@@ -17,8 +17,8 @@ from gpufleet.demo.simulation.hardware import DAY
 from gpufleet.demo.simulation.simulation import TICK, Simulation
 from gpufleet.demo.simulation.training import training_points
 from gpufleet.model.reading import Column, Quantity, Readings
-from gpufleet.store.chunks import ReadingGrid
-from gpufleet.store.readings import CHUNK_SECONDS, ReadingStore
+from gpufleet.store.readings.chunks import ReadingGrid
+from gpufleet.store.readings.readings import CHUNK_SECONDS, ReadingStore
 from gpufleet.store.snapshots import SnapshotStore
 from gpufleet.store.training import TrainingStore
 

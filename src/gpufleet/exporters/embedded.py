@@ -34,7 +34,7 @@ from gpufleet.model.reading import (
 )
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import MetricsSettings
-from gpufleet.store.readings import ReadingStore
+from gpufleet.store.readings.readings import ReadingStore
 from gpufleet.store.training import TrainingStore
 
 LOOKBACK = 300.0

@@ -22,7 +22,7 @@ from gpufleet.fleet.hierarchy import ObjectTree, object_tree
 from gpufleet.fleet.node_names import NodeNames
 from gpufleet.fleet.node_view import GpuReports, NodeView, node_view
 from gpufleet.fleet.ownership import Ownership
-from gpufleet.fleet.period_tracker import (
+from gpufleet.fleet.periods.tracker import (
     PeriodTracker,
     affects_periods,
     gpus_of,

@@ -11,20 +11,20 @@ from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.ended_workloads import EndedWorkloads
-from gpufleet.store.hours import HourStore
+from gpufleet.store.hours.statistics import StatisticsStore
+from gpufleet.store.hours.usage import UsageSums
+from gpufleet.store.hours.usage_series import UsageSeries
+from gpufleet.store.hours.workload_pages import WorkloadPages
+from gpufleet.store.hours.writer import HourStore
 from gpufleet.store.observed_spans import ObservedSpans
 from gpufleet.store.periods import PeriodStore
 from gpufleet.store.postgres.database import Database, open_database
 from gpufleet.store.postgres.embedded import embedded_server, running_server
 from gpufleet.store.postgres.leadership import Leadership
 from gpufleet.store.postgres.migrate import upgrade
-from gpufleet.store.readings import ReadingStore
+from gpufleet.store.readings.readings import ReadingStore
 from gpufleet.store.snapshots import SnapshotStore
-from gpufleet.store.statistics import StatisticsStore
 from gpufleet.store.training import TrainingStore
-from gpufleet.store.usage import UsageSums
-from gpufleet.store.usage_series import UsageSeries
-from gpufleet.store.workload_pages import WorkloadPages
 
 
 class Store:

@@ -37,7 +37,7 @@ from gpufleet.server.routes.params import (
     last_hour,
 )
 from gpufleet.store import Store
-from gpufleet.store.current_rows import NO_ROWS, CurrentRows
+from gpufleet.store.hours.current_rows import NO_ROWS, CurrentRows
 
 T = TypeVar("T")
 CurrencyOf = Callable[[str], str]

@@ -1,6 +1,6 @@
 """The rows of the running hour for a caller who is limited to namespaces.
 
-The rows of stored hours come from the database like this (`gpufleet.store.limited_sql`). Here those of the cluster
+The rows of stored hours come from the database like this (`gpufleet.store.hours.limited_sql`). Here those of the cluster
 are summed from its namespaces, and those of labels from its workloads.
 """
 
@@ -11,8 +11,8 @@ import msgspec
 
 from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.statistics import LabelStatistics, NamespaceStatistics, WorkloadStatistics
-from gpufleet.store.current_rows import CurrentRows
-from gpufleet.store.limited_sql import MISSING_VALUE
+from gpufleet.store.hours.current_rows import CurrentRows
+from gpufleet.store.hours.limited_sql import MISSING_VALUE
 
 Part = NamespaceStatistics | WorkloadStatistics
 

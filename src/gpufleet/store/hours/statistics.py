@@ -18,7 +18,7 @@ from gpufleet.model.statistics import (
     NamespaceStatistics,
 )
 from gpufleet.store.accounted_clusters import AccountedClusters
-from gpufleet.store.limited_sql import (
+from gpufleet.store.hours.limited_sql import (
     CLUSTER_HOURS,
     LABEL_COUNT,
     LABEL_HOURS,

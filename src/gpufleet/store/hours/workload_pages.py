@@ -22,11 +22,11 @@ import msgspec
 
 from gpufleet.model.statistics import HoursQuery, WorkloadHoursQuery, WorkloadStatistics
 from gpufleet.store.accounted_clusters import AccountedClusters
-from gpufleet.store.limited_sql import NAMESPACE_IDS
+from gpufleet.store.hours.limited_sql import NAMESPACE_IDS
+from gpufleet.store.hours.statistics import Row, row_id, usage_fields
 from gpufleet.store.partitions import first_hour, month_of
 from gpufleet.store.postgres.database import Database
 from gpufleet.store.postgres.jsonb import jsonb
-from gpufleet.store.statistics import Row, row_id, usage_fields
 
 _ROWS = """
 SELECT h.*, w.name, uid, source, labels, annotations, n.name AS namespace_name, k.name AS kind_name,

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gpufleet.store.column_codec import Matrix, pack, unpack
+from gpufleet.store.readings.column_codec import Matrix, pack, unpack
 
 SHAPES = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=12)
 

@@ -17,10 +17,10 @@ from gpufleet.model.statistics import (
     NamespaceStatistics,
     WorkloadStatistics,
 )
-from gpufleet.store.hours import usage_columns, workload_columns
+from gpufleet.store.hours.statistics import cluster_row, label_row, namespace_row
+from gpufleet.store.hours.workload_pages import workload_row
+from gpufleet.store.hours.writer import usage_columns, workload_columns
 from gpufleet.store.postgres.jsonb import jsonb
-from gpufleet.store.statistics import cluster_row, label_row, namespace_row
-from gpufleet.store.workload_pages import workload_row
 
 T = TypeVar("T", ClusterStatistics, NamespaceStatistics, LabelStatistics, WorkloadStatistics)
 

@@ -9,7 +9,7 @@ from gpufleet.model.hours import HOUR_MS, PPM
 from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.statistics import UsageSum, UsageTotals
 from gpufleet.store.accounted_clusters import AccountedClusters
-from gpufleet.store.limited_sql import DAY_TOTALS, DAYS_BY_LABEL, NAMESPACE_IDS
+from gpufleet.store.hours.limited_sql import DAY_TOTALS, DAYS_BY_LABEL, NAMESPACE_IDS
 from gpufleet.store.postgres.database import Database
 
 _SUM = """

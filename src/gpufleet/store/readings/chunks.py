@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from gpufleet.model.reading import Column, GpuRef, GpuSeries
-from gpufleet.store.column_codec import Matrix, pack, unpack
+from gpufleet.store.readings.column_codec import Matrix, pack, unpack
 
 
 class _Packed(msgspec.Struct, array_like=True, frozen=True):

@@ -26,7 +26,9 @@ from gpufleet.model.reading import (
     Readings,
 )
 from gpufleet.runtime.logs import get_logger
-from gpufleet.store.chunks import (
+from gpufleet.store.postgres.database import Database
+from gpufleet.store.postgres.leadership import advisory_lock
+from gpufleet.store.readings.chunks import (
     Packed,
     ReadingGrid,
     as_series,
@@ -36,8 +38,6 @@ from gpufleet.store.chunks import (
     unpack_chunk,
     unpack_tick,
 )
-from gpufleet.store.postgres.database import Database
-from gpufleet.store.postgres.leadership import advisory_lock
 from gpufleet.store.retention_requests import delete_outdated, record_retention, requested_retention
 
 CHUNK_SECONDS = 900.0

@@ -7,10 +7,10 @@ yet must not look ended. From then on every change is recorded at the moment at 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from gpufleet.fleet.allocation_periods import AllocationPeriods
-from gpufleet.fleet.capacity_periods import CapacityPeriods
 from gpufleet.fleet.node_view import NodeView
 from gpufleet.fleet.ownership import Ownership
+from gpufleet.fleet.periods.allocation_periods import AllocationPeriods
+from gpufleet.fleet.periods.capacity_periods import CapacityPeriods
 from gpufleet.model.gpu_models import UNKNOWN_MODEL, single_model
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.model.workload import FleetOwner, FleetPod

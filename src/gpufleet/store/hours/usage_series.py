@@ -10,7 +10,7 @@ from typing import Literal
 from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.statistics import UsageSum
 from gpufleet.store.accounted_clusters import AccountedClusters
-from gpufleet.store.limited_sql import CLUSTER_SERIES, LABEL_SERIES, NAMESPACE_IDS
+from gpufleet.store.hours.limited_sql import CLUSTER_SERIES, LABEL_SERIES, NAMESPACE_IDS
 from gpufleet.store.postgres.database import Database
 
 Step = Literal["hour", "day"]

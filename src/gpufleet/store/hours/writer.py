@@ -13,7 +13,7 @@ import asyncpg
 
 from gpufleet.model.hours import Hour, Usage, WorkloadHour
 from gpufleet.store.accounted_clusters import AccountedClusters
-from gpufleet.store.name_ids import NameIds
+from gpufleet.store.hours.name_ids import NameIds
 from gpufleet.store.partitions import ensure_month
 from gpufleet.store.postgres.database import Database
 from gpufleet.store.postgres.leadership import advisory_lock

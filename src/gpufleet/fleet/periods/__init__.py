@@ -1,0 +1,1 @@
+"""Allocation and capacity periods, followed from the live state."""

@@ -1,0 +1,1 @@
+"""Hourly statistics: stored, paged, and summed for reports."""

@@ -1,0 +1,1 @@
+"""Recent readings of all GPUs: how they are stored, compressed and read."""
