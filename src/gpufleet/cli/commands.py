@@ -15,6 +15,7 @@ COMMANDS: dict[str, CommandInfo] = {
     "demo": CommandInfo("Everything in one process over a simulated fleet, to try gpufleet", "demo"),
     "serve": CommandInfo("The server: fleet, accounting, REST API and dashboard", "server"),
     "agent": CommandInfo("On each node: GPU inventory, health, metrics and training logs", "agent"),
+    "diag": CommandInfo("Test the GPUs of this machine under load", "agent"),
     "scheduler": CommandInfo("Allocate GPUs, as an extender of kube-scheduler or stand-alone", "scheduler"),
     "webhook": CommandInfo("Admission: set the GPU variables of pods, validate claims", "scheduler"),
     "simulate": CommandInfo("Replay a trace of GPU tasks and compare placement policies", "scheduler"),

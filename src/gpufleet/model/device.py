@@ -81,6 +81,9 @@ class Device:
     mig: tuple[MigInstance, ...] = ()
     partition: Partition | None = None
     links: tuple[Link, ...] = ()
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    """The most that GPU and slot can do, in lanes."""
     fault: str | None = None
     """Why the driver can't access it: it is lost, or no longer listed."""
 

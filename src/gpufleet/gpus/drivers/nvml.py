@@ -144,6 +144,8 @@ class NvmlReader:
                 mig_enabled=bool(mode[0]) if mode else None,
                 mig=read_mig(nvml, query, handle) if mode and mode[0] else (),
                 links=read_links(nvml, query, handle),
+                pcie_generation=query(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+                pcie_width=query(nvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
             )
         except _GpuFault as fault:
             uuid = self._uuids.get(index, placeholder_uuid(index))
