@@ -18,6 +18,8 @@ from gpufleet.gpus.drivers.deadline_reader import DeadlineReader
 from gpufleet.gpus.drivers.nvml import NvmlReader
 from gpufleet.runtime.settings import AgentSettings, DevicesSettings
 
+pytestmark = pytest.mark.long
+
 
 @contextmanager
 def agent(shim: NvmlShim, *flags: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:

@@ -27,6 +27,8 @@ from gpufleet.cli.demo import demo_settings
 from gpufleet.kubernetes import KubeClient, load_connection
 from gpufleet.runtime.settings import KubernetesSettings, MetricsSettings, StoreSettings, load_settings
 
+pytestmark = pytest.mark.long
+
 
 def command(data: Path, *flags: str) -> list[str]:
     small = ("--nodes", "16", "--gpus", "4", "--days", "0.1")

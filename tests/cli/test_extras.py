@@ -28,6 +28,8 @@ HIDE = """
 import sys
 from importlib.machinery import PathFinder
 
+pytestmark = pytest.mark.long
+
 find_spec = PathFinder.find_spec
 PathFinder.find_spec = staticmethod(
     lambda name, *rest: None if name.partition(".")[0] in {names} else find_spec(name, *rest)

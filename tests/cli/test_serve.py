@@ -20,6 +20,8 @@ from tests.waiting import block_until
 
 from gpufleet.cli import main
 
+pytestmark = pytest.mark.long
+
 
 def command(tmp_path: Path, *flags: str) -> list[str]:
     return [

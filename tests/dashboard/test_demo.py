@@ -14,7 +14,7 @@ from dashboard.tools.demo_process import Demo
 from playwright.sync_api import Page, expect
 from tests.dashboard.accessibility import serious_violations
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 AGGREGATION = "api/v1/gpu-aggregation"
 
 

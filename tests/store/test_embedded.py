@@ -12,6 +12,8 @@ from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import open_store
 from gpufleet.store.postgres.embedded import embedded_server, running_server
 
+pytestmark = pytest.mark.long
+
 
 def settings_for(data: Path) -> StoreSettings:
     return StoreSettings(data=data, pool_size=2, start_timeout=30.0, retry_timeout=20.0)
