@@ -1,6 +1,7 @@
 """The two runs of the load test: the same pods without and with claims."""
 
 import asyncio
+import base64
 import json
 import sys
 import time
@@ -24,6 +25,7 @@ from gpufleet.kubernetes.client.connection import load_connection
 
 CHART = Path(__file__).parents[2] / "charts" / "gpu-scheduler"
 PODS = "/api/v1/namespaces/default/pods"
+TLS_SECRET = "gpu-scheduler-scheduler-tls"
 CLAIMS = "/apis/gpu.scheduling/v1/namespaces/default/gpuclaims"
 REPORTS = "/apis/gpu.scheduling/v1/gpunodestatuses"
 GPUS = 8
@@ -89,16 +91,18 @@ class Load:
         self._create(self.pods, "claims", "gpu-scheduler", claims=True, count=self.gpus, gang=self.gang)
         self._create(self.unfit, "unfit", "gpu-scheduler", claims=True, count=2 * GPUS)
         rendered = self._rendered()
-        [port] = free_ports(1)
-        command = [sys.executable, "-m", "gpufleet", "scheduler", "--port", str(port)]
-        ready = f"http://127.0.0.1:{port}/readyz"
+        port, metrics_port = free_ports(2)
+        ports = ["--port", str(port), "--metrics-port", str(metrics_port)]
+        command = [sys.executable, "-m", "gpufleet", "scheduler", *ports, "--tls-secret", TLS_SECRET]
+        ready = f"http://127.0.0.1:{metrics_port}/readyz"
         environment = {**self.cluster.commands.environment(), "KUBECONFIG": str(self._account(rendered))}
         extender = self.cluster.process("gpufleet scheduler", command, environment, lambda: is_healthy(ready))
         extender.start()
         try:
             components = {"kube-scheduler": self.cluster.scheduler, "gpufleet scheduler": extender}
-            self._measure(outcome, components, lambda: self._start_scheduler(_configuration(rendered, port)))
-            outcome.phases = seconds_by_phase(f"http://127.0.0.1:{port}/metrics")
+            configuration = _configuration(rendered, port, self._certificate())
+            self._measure(outcome, components, lambda: self._start_scheduler(configuration))
+            outcome.phases = seconds_by_phase(f"http://127.0.0.1:{metrics_port}/metrics")
             self.cluster.wait_for(
                 "explanations", lambda: self._explained() >= self.unfit, timeout=60, period=0.5
             )
@@ -155,6 +159,15 @@ class Load:
             if each["kind"] in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
                 self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(each))
         return self.cluster.service_account("default", "gpu-scheduler-scheduler").kubeconfig
+
+    def _certificate(self) -> Path:
+        """Return a folder with the extender's certificate, as kube-scheduler's pod mounts it."""
+        data = self.cluster.api.get(f"/api/v1/namespaces/default/secrets/{TLS_SECRET}")["data"]
+        folder = self.cluster.directory / TLS_SECRET
+        folder.mkdir(exist_ok=True)
+        for name, value in data.items():
+            (folder / name).write_bytes(base64.b64decode(value))
+        return folder
 
     # Objects
 
@@ -263,13 +276,14 @@ def _print_step(line: str) -> None:
     print(f"==> {line}", flush=True)
 
 
-def _configuration(rendered: list[dict[str, Any]], port: int) -> dict[str, Any]:
-    """Return the kube-scheduler configuration of the chart."""
+def _configuration(rendered: list[dict[str, Any]], port: int, certificate: Path) -> dict[str, Any]:
+    """Return the kube-scheduler configuration of the chart, with the extender's address and certificate."""
     [found] = [
         each["data"]["config.yaml"]
         for each in rendered
         if each["kind"] == "ConfigMap" and "config.yaml" in each["data"]
     ]
-    configuration: dict[str, Any] = yaml.safe_load(found)
-    configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
+    local = found.replace("/etc/kubernetes/extender", str(certificate))
+    configuration: dict[str, Any] = yaml.safe_load(local)
+    configuration["extenders"][0]["urlPrefix"] = f"https://127.0.0.1:{port}"
     return {key: value for key, value in configuration.items() if key not in ("leaderElection",)}

@@ -33,6 +33,9 @@ _log = get_logger("scheduler")
 
 _ATTEMPTS = 3
 
+_QUIET = 0.2
+"""Seconds without an attempt after which no pods are being bound: kube-scheduler takes one pod after the other."""
+
 
 @dataclass
 class _Attempts:
@@ -65,10 +68,11 @@ class Binder:
         self._hold_s = hold_s
         self._timing = timing
         self._busy: dict[str, _Attempts] = {}
+        self._ended_at = float("-inf")
 
     def is_binding(self) -> bool:
-        """Return whether any attempt is running."""
-        return bool(self._busy)
+        """Return whether pods are being bound: an attempt is running, or one has just ended."""
+        return bool(self._busy) or self._timing.monotonic() - self._ended_at < _QUIET
 
     def busy(self, uid: str) -> bool:
         """Return whether an attempt for the pod is running."""
@@ -101,6 +105,7 @@ class Binder:
             attempts.count -= 1
             if not attempts.count:
                 del self._busy[uid]
+                self._ended_at = self._timing.monotonic()
 
     async def _bind(self, namespace: str, name: str, uid: str, node: str) -> str:
         pod = self._ledger.pods.get(uid)

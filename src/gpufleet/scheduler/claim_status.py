@@ -1,11 +1,13 @@
 """Write claim statuses and events.
 
 A status is always computed from the current pods, leases and decisions of the planner. So the next write repairs a
-lost one, and many pods that change one claim together cost one write.
+lost one, and many pods that change one claim together cost one write. Pods that are being bound go first: as long as
+there are any, statuses and events wait, but not forever.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
@@ -30,10 +32,11 @@ EventType = Literal["Normal", "Warning"]
 BATCH_WINDOW = 0.2
 """Seconds in which changes of a claim are collected: its pods are often created and deleted together."""
 
+MAX_DELAY = 30.0
+"""Seconds that statuses and events wait for pods that are being bound. Then they are written one at a time."""
+
 _CONCURRENCY = 4
 """Few, so that binding pods has precedence over status writes when the API server is slow."""
-_MOST_DELAYS = 10
-"""Batch windows that statuses and events wait for pods that are being bound."""
 _MAX_EVENTS = 10_000
 _ALLOCATED = "Successfully allocated"
 _NOT_TRIED = f"{PENDING}{NOT_TRIED}"
@@ -56,24 +59,26 @@ class ClaimStatuses:
         self._ledger = ledger
         self._reason_of = reason_of
         self._binding = binding
+        self._timing = timing
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
-        self._dirty: set[Key] = set()
+        self._dirty: dict[Key, None] = {}
+        """The claims to write, the first changed first."""
         self._events: dict[tuple[str, str], tuple[ObjectReference, str, str, EventType]] = {}
         self._wake = asyncio.Event()
 
     def enqueue(self, namespace: str, claim: str) -> None:
         """Write the status of a claim in the next step."""
         if (namespace, claim) in self._ledger.claims:
-            self._dirty.add((namespace, claim))
+            self._dirty[namespace, claim] = None
             self._wake.set()
 
     def forget(self, namespace: str, claim: str) -> None:
         """Forget a deleted claim."""
-        self._dirty.discard((namespace, claim))
+        self._dirty.pop((namespace, claim), None)
 
     def enqueue_all(self) -> None:
         """Write the statuses of all claims; used when this replica starts to lead."""
-        self._dirty.update(self._ledger.claims)
+        self._dirty.update(dict.fromkeys(self._ledger.claims))
         self._wake.set()
 
     def record_event(self, pod: Pod, reason: str, note: str, type: EventType) -> None:
@@ -98,22 +103,24 @@ class ClaimStatuses:
         """Write until cancelled."""
         while True:
             await self._wake.wait()
+            overdue = self._timing.monotonic() + MAX_DELAY
             await asyncio.sleep(BATCH_WINDOW)
-            for _ in range(_MOST_DELAYS):
-                if not self._binding():
-                    break
-                await asyncio.sleep(BATCH_WINDOW)
             self._wake.clear()
-            if not await self.step():
-                await asyncio.sleep(1.0)
-                self._wake.set()
+            while self._dirty or self._events:
+                binding = self._binding()
+                if binding and self._timing.monotonic() < overdue:
+                    await asyncio.sleep(BATCH_WINDOW)
+                elif not await self.step(1 if binding else _CONCURRENCY):
+                    await asyncio.sleep(1.0)
 
-    async def step(self) -> bool:
-        """Write all changed statuses and events; return whether all statuses were written."""
-        due, self._dirty = sorted(self._dirty), set()
+    async def step(self, most: int | None = None) -> bool:
+        """Write changed statuses and events, or `most` of each; return whether all statuses were written."""
+        due = list(islice(self._dirty, most))
+        for key in due:
+            del self._dirty[key]
         failed = [key for chunk in _chunks(due) for key in await self._write_some(chunk)]
-        self._dirty.update(failed)
-        events, self._events = list(self._events.values()), {}
+        self._dirty.update(dict.fromkeys(failed))
+        events = [self._events.pop(key) for key in list(islice(self._events, most))]
         for some in _chunks(events):
             await asyncio.gather(*(self._api.record_event(*event) for event in some))
         return not failed
