@@ -66,6 +66,7 @@ class PublishedDevices:
     def __init__(self) -> None:
         self._slices: dict[tuple[str, str], dict[str, ResourceSlice]] = {}
         self._devices: dict[tuple[str, str], dict[str, PublishedDevice]] = {}
+        self._pools_of: dict[str, set[tuple[str, str]]] = {}
 
     def put(self, item: ResourceSlice) -> set[str]:
         """Store a slice; return the nodes whose devices may have changed."""
@@ -85,6 +86,15 @@ class PublishedDevices:
     def get(self, name: DeviceName) -> PublishedDevice | None:
         """Return a device, if it is published."""
         return self._devices.get((name.driver, name.pool), {}).get(name.device)
+
+    def nodes(self) -> set[str]:
+        """Return the nodes that have devices."""
+        return set(self._pools_of)
+
+    def on_node(self, node: str) -> Iterator[PublishedDevice]:
+        """Return the devices of one node."""
+        for pool in sorted(self._pools_of.get(node, ())):
+            yield from (each for each in self._devices[pool].values() if each.node == node)
 
     def drivers(self) -> set[str]:
         """Return the names of the drivers that publish devices."""
@@ -108,6 +118,12 @@ class PublishedDevices:
         }
         if devices:
             self._devices[pool] = devices
+        for node in {each.node for each in before.values()}:
+            self._pools_of[node].discard(pool)
+            if not self._pools_of[node]:
+                del self._pools_of[node]
+        for node in {each.node for each in devices.values()}:
+            self._pools_of.setdefault(node, set()).add(pool)
         return {each.node for each in (*before.values(), *devices.values())} - {""}
 
 

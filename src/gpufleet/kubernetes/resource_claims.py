@@ -19,6 +19,15 @@ AMD_DRIVER = "gpu.amd.com"
 GPU_DRIVERS = frozenset({NVIDIA_DRIVER, AMD_DRIVER, "gpu.intel.com", "gpu.example.com"})
 """Drivers whose devices are GPUs: those of the vendors, and the example driver of Kubernetes."""
 
+DEVICE_CLASS = "claims.gpu.scheduling"
+"""Our DeviceClass. It matches no device, so that kube-scheduler allocates none: gpufleet's planner does."""
+
+POD_CLAIM = "gpu-claim"
+"""The name that a pod has for the ResourceClaim of its GpuClaim."""
+
+OWNER_TAINT = "gpu.scheduling/claims"
+"""Key of the taint on devices that belong to GpuClaims; kube-scheduler does not allocate them to other claims."""
+
 EXTENDED_RESOURCE_CLAIM = "resource.kubernetes.io/extended-resource-claim"
 """On a claim that kube-scheduler makes for a pod that requests an extended resource of a DeviceClass."""
 
@@ -41,6 +50,13 @@ _NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
 _NO_CAPACITY: Mapping[str, Capacity] = MappingProxyType({})
 
 
+class DeviceTaint(Fields, frozen=True):
+    """A taint of a device."""
+
+    key: str = ""
+    effect: str = ""
+
+
 class Device(Fields, frozen=True):
     """A device of a ResourceSlice."""
 
@@ -49,6 +65,7 @@ class Device(Fields, frozen=True):
     capacity: Mapping[str, Capacity] = _NO_CAPACITY
     node_name: str = ""
     allow_multiple_allocations: bool = False
+    taints: tuple[DeviceTaint, ...] = ()
 
 
 class Pool(Fields, frozen=True):
@@ -182,6 +199,24 @@ class ResourceClaimTemplate(KubeObject, frozen=True):
 
 class DeviceClass(KubeObject, frozen=True):
     """A class of devices; only its metadata is read."""
+
+
+def template_name(count: int) -> str:
+    """Return the name of the template for so many GPUs."""
+    return f"{POD_CLAIM}-{count}"
+
+
+def template_of_claim(claim: str) -> str:
+    """Return the name of the template for pods that were created before their GpuClaim, whose count is not known."""
+    return f"{POD_CLAIM}-of-{claim}"
+
+
+def is_delivered_by_claim(pod: Pod) -> bool:
+    """Return whether a ResourceClaim brings the pod the GPUs of its GpuClaim (mode `dra`)."""
+    return any(
+        each.name == POD_CLAIM and each.resource_claim_template_name.startswith(POD_CLAIM)
+        for each in pod.spec.resource_claims
+    )
 
 
 def claim_names(pod: Pod) -> tuple[str, ...]:
