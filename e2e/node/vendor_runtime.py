@@ -4,11 +4,15 @@ containerd calls it for pods with the runtime class `nvidia`. It reads `NVIDIA_V
 the device nodes of the CDI devices with these names to the OCI spec, and runs runc. As with NVIDIA's runtime, `all`
 means every GPU, and an empty value, `void` or none means no GPU.
 
+The example DRA driver only sets variables in the containers that it prepares. This runtime adds the device nodes of the
+devices in these variables, which NVIDIA's driver lists in its CDI spec.
+
     vendor_runtime.py RUNC CDI_SPEC create --bundle DIRECTORY ...
 """
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,12 +30,19 @@ def add_devices(config: Path, cdi_spec: Path) -> None:
     oci = json.loads(config.read_text())
     environment = dict(entry.split("=", 1) for entry in oci["process"].get("env", ()))
     linux = oci.setdefault("linux", {})
-    for node in nodes(environment.get("NVIDIA_VISIBLE_DEVICES", ""), json.loads(cdi_spec.read_text())):
+    visible, cdi = environment.get("NVIDIA_VISIBLE_DEVICES", ""), json.loads(cdi_spec.read_text())
+    for node in [*nodes(visible, cdi), *nodes(",".join(prepared(environment)), cdi)]:
         number = {"type": "c", "major": node["major"], "minor": node["minor"]}
         linux.setdefault("devices", []).append({**number, "path": node["path"], "fileMode": 0o666})
         rules = linux.setdefault("resources", {}).setdefault("devices", [])
         rules.append({**number, "allow": True, "access": "rwm"})
     config.write_text(json.dumps(oci))
+
+
+def prepared(environment: dict[str, str]) -> list[str]:
+    """Return the numbers of the devices that the example DRA driver has prepared for the container."""
+    found = (re.fullmatch(r"GPU_DEVICE_GPU_(\d+)_RESOURCE_CLAIM", name) for name in environment)
+    return [match[1] for match in found if match]
 
 
 def nodes(visible: str, cdi: dict[str, Any]) -> list[dict[str, Any]]:

@@ -42,6 +42,7 @@ from gpufleet.kubernetes.objects import (
     PodStatus,
     SchedulingGate,
 )
+from gpufleet.kubernetes.resource_claims import ClaimAllocation, ResourceClaim
 from gpufleet.placement import Fits
 from gpufleet.runtime.settings import SchedulerSettings
 from gpufleet.scheduler.scheduler import Scheduler
@@ -334,6 +335,55 @@ class ModelApi:
 
         await self._call(f"evict {pod}", act)
 
+    def _resource_claim(self, claim: ResourceClaim) -> ResourceClaim | None:
+        meta = claim.metadata
+        known: Any = self._world.objects.get(("resource_claims", meta.namespace, meta.name))
+        return known if known is not None and known.metadata.uid == meta.uid else None
+
+    async def read_claim(self, claim: ResourceClaim) -> ResourceClaim | None:
+        name = f"read resource claim {claim.metadata.name}"
+        found: ResourceClaim | None = await self._call(name, lambda: self._resource_claim(claim))
+        return found
+
+    async def allocate_claim(
+        self, claim: ResourceClaim, allocation: Mapping[str, Any] | None
+    ) -> ResourceClaim:
+        def act() -> Any:
+            known = self._resource_claim(claim)
+            if known is None or known.metadata.resource_version != claim.metadata.resource_version:
+                raise conflict("changed")
+            if known.status.allocation is not None and (allocation or known.status.reserved_for):
+                raise conflict("immutable")
+            written = None if allocation is None else convert(dict(allocation), ClaimAllocation, strict=False)
+            status = structs.replace(known.status, allocation=written)
+            return self._world.write("resource_claims", structs.replace(known, status=status))
+
+        what = "clear" if allocation is None else "allocate"
+        made: ResourceClaim = await self._call(f"{what} resource claim {claim.metadata.name}", act)
+        return made
+
+    async def touch_claim(self, claim: ResourceClaim, value: str) -> ResourceClaim | None:
+        def act() -> Any:
+            known = self._resource_claim(claim)
+            if known is None:
+                return None
+            meta = structs.replace(known.metadata, annotations={NUDGE: value})
+            return self._world.write("resource_claims", structs.replace(known, metadata=meta))
+
+        found: ResourceClaim | None = await self._call(f"touch resource claim {claim.metadata.name}", act)
+        return found
+
+    async def annotate_pod(self, pod: Pod, annotations: Mapping[str, str]) -> Pod | None:
+        def act() -> Any:
+            known = self._world.pod(pod.metadata.name, pod.metadata.namespace)
+            if known is None or known.metadata.uid != pod.metadata.uid:
+                return None
+            meta = structs.replace(known.metadata, annotations={**known.metadata.annotations, **annotations})
+            return self._world.write("pods", structs.replace(known, metadata=meta))
+
+        found: Pod | None = await self._call(f"annotate {pod.metadata.name}", act)
+        return found
+
     async def write_status(self, namespace: str, claim: str, status: Mapping[str, Any]) -> None:
         def act() -> None:
             known: Any = self._world.objects.get(("claims", namespace, claim))
@@ -352,6 +402,8 @@ class Process:
     """One scheduler process and the position of its watch; `plant` may put a fault into it."""
 
     _names = 0
+    kinds: tuple[str, ...] = ("leases", "nodes", "reports", "claims", "groups", "pods")
+    """The kinds of objects that it watches, in the order in which they are listed."""
 
     def __init__(
         self,
@@ -380,7 +432,7 @@ class Process:
         self.tasks: dict[asyncio.Task[Any], str] = {}
         self.rounds: dict[str, asyncio.Task[Any]] = {}
         self.seen = len(world.history)
-        for kind in ("leases", "nodes", "reports", "claims", "groups", "pods"):
+        for kind in self.kinds:
             self._deliver(kind, [CacheChange(None, item) for item in world.all(kind)])
         self.start_leading()
 
@@ -419,7 +471,7 @@ class Process:
         self.rounds.clear()
         self.world.calls = [call for call in self.world.calls if not call.answer.cancelled()]
 
-    def reconcile_with(self, part: Literal["lease_gc", "plan", "statuses"]) -> None:
+    def reconcile_with(self, part: Literal["lease_gc", "plan", "statuses", "allocator", "mirror"]) -> None:
         """Run one step of a component, unless one is running."""
         task = self.rounds.get(part)
         if task is None or task.done():

@@ -32,6 +32,7 @@ class Reason(IntEnum):
     OTHER_RESOURCE = 15
     OTHER = 16
     RESERVED = 17
+    NO_DEVICES = 18
 
 
 UNRESOLVABLE = frozenset(
@@ -45,6 +46,7 @@ UNRESOLVABLE = frozenset(
         Reason.UNHEALTHY,
         Reason.POD_LABELS,
         Reason.TAINTED,
+        Reason.NO_DEVICES,
     }
 )
 """Reasons that preempting pods can't remove."""
@@ -94,6 +96,8 @@ def phrase(reason: Reason, request: Request, count: int = 0) -> str:
             return f"{'were' if not count else 'is' if count == 1 else 'are'} excluded by kube-scheduler"
         case Reason.RESERVED:
             return f"{have} free GPUs that are reserved for pods ahead in the queue"
+        case Reason.NO_DEVICES:
+            return f"{have} GPUs that no DRA driver publishes"
         case _:
             return "fit"
 

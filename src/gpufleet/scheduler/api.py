@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 from gpufleet.kubernetes.objects import Lease, ObjectReference, Pod
+from gpufleet.kubernetes.resource_claims import ResourceClaim
 
 
 class SchedulerApi(Protocol):
@@ -49,6 +50,20 @@ class SchedulerApi(Protocol):
 
     async def evict(self, namespace: str, pod: str, uid: str) -> None:
         """Evict a pod gracefully."""
+
+    async def read_claim(self, claim: ResourceClaim) -> ResourceClaim | None:
+        """Return the current state of a ResourceClaim; None if it no longer exists."""
+
+    async def allocate_claim(
+        self, claim: ResourceClaim, allocation: Mapping[str, Any] | None
+    ) -> ResourceClaim:
+        """Write the allocation of this version of a ResourceClaim, or clear it; raise Conflict if it has changed."""
+
+    async def touch_claim(self, claim: ResourceClaim, value: str) -> ResourceClaim | None:
+        """Change an annotation of a ResourceClaim and return its state; None if it no longer exists."""
+
+    async def annotate_pod(self, pod: Pod, annotations: Mapping[str, str]) -> Pod | None:
+        """Set annotations of a pod and return it; None if the pod no longer exists."""
 
     async def write_status(self, namespace: str, claim: str, status: Mapping[str, Any]) -> None:
         """Replace the status of a claim."""

@@ -19,6 +19,7 @@ from gpufleet.kubernetes.allocation import format_allocation
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, VISIBLE
 from gpufleet.kubernetes.client.errors import KubernetesRefused, TooManyRequests, Unreachable
 from gpufleet.kubernetes.objects import Pod
+from gpufleet.kubernetes.resource_claims import is_delivered_by_claim
 from gpufleet.placement import Fits
 from gpufleet.runtime.logs import get_logger
 from gpufleet.scheduler.api import SchedulerApi
@@ -141,7 +142,7 @@ class Binder:
             with self._metrics.phase("Reserve"):
                 name = PodRef(meta.uid, meta.namespace, meta.name, claim)
                 reserved = await self._reservations.reserve(name, fits)
-            annotations = self._annotations(fits)
+            annotations = self.annotations(fits)
         try:
             await self._api.bind(meta.namespace, meta.name, meta.uid, version, node, annotations)
         except (KubernetesRefused, Unreachable, TooManyRequests) as error:
@@ -154,7 +155,7 @@ class Binder:
     def _place(self, pod: Pod, node: str) -> Fits | str | None:
         """Return the GPUs held for the pod on the node, or free ones; None if it requests none, or an error message."""
         uid = pod.metadata.uid
-        if not pod.metadata.annotations.get(CLAIM):
+        if not pod.metadata.annotations.get(CLAIM) or is_delivered_by_claim(pod):
             return None
         claim = self._ledger.claim_of(pod)
         if claim is None:
@@ -164,7 +165,7 @@ class Binder:
         except InvalidRequest as error:
             return str(error)
         cluster = self._ledger.cluster
-        leased = complete_allocation(request, node, self._ledger.leases_of(uid).get(node, {}))
+        leased = complete_allocation(request, node, self._ledger.held_by(uid).get(node, {}))
         if leased is not None and cluster.offers(leased):
             return leased
         hold = self._ledger.holds.get(uid)
@@ -182,7 +183,8 @@ class Binder:
         self._ledger.hold(uid, Hold(verdict, self._timing.monotonic() + self._hold_s))
         return verdict
 
-    def _annotations(self, fits: Fits) -> dict[str, str]:
+    def annotations(self, fits: Fits) -> dict[str, str]:
+        """Return the annotations of a pod with these GPUs."""
         instances = [self._instance_uuid(fits.node, gpu, each) for gpu, each in fits.instances]
         return {
             ALLOCATED: format_allocation(fits.node, fits.gpus),

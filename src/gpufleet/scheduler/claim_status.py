@@ -253,7 +253,7 @@ def _uuids(ledger: Ledger, uid: str, node: str, gpus: list[int]) -> list[str]:
         device = ledger.device(node, gpu)
         if device is None:
             continue
-        holder = ledger.leases_of(uid).get(node, {}).get(gpu)
+        holder = ledger.held_by(uid).get(node, {}).get(gpu)
         mine = holder.instances if holder else ()
         found += [each.uuid for each in device.mig_instances if str(each.id) in mine] or [device.uuid]
     return found if all(found) else []

@@ -17,7 +17,7 @@ class DirtyPods:
 
     def add(self, uid: str) -> None:
         """Reconcile a pod in the next step."""
-        if uid not in self._ledger.pods and not self._ledger.leases_of(uid):
+        if uid not in self._ledger.pods and not self._ledger.held_by(uid):
             # Nothing left to reconcile. A replica that does not lead would keep the UID forever.
             self._uids.discard(uid)
             self.deleted.discard(uid)

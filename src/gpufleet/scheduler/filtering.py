@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.objects import Pod
+from gpufleet.kubernetes.resource_claims import is_delivered_by_claim
 from gpufleet.placement import Fits
 from gpufleet.runtime.logs import get_logger
 from gpufleet.scheduler.metrics import SchedulerMetrics
@@ -64,7 +65,8 @@ class Filtering:
         return choice
 
     def _choose(self, pod: Pod, candidates: Sequence[str]) -> Choice:
-        if not pod.metadata.annotations.get(CLAIM):
+        if not pod.metadata.annotations.get(CLAIM) or is_delivered_by_claim(pod):
+            # The allocation of a ResourceClaim has its node, which kube-scheduler follows by itself.
             return AnyNode()
         gang = self._ledger.gangs.of(pod)
         if gang is None:

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from gpufleet.kubernetes import GPU_CLAIMS, LEASES, PODS, EventRecorder, KubeClient
+from gpufleet.kubernetes import GPU_CLAIMS, LEASES, PODS, RESOURCE_CLAIMS, EventRecorder, KubeClient
 from gpufleet.kubernetes.annotations import NUDGE
 from gpufleet.kubernetes.client import patch
 from gpufleet.kubernetes.client.errors import Conflict, Invalid, ObjectNotFound
 from gpufleet.kubernetes.objects import Lease, ObjectReference, Pod
+from gpufleet.kubernetes.resource_claims import ResourceClaim
 
 
 class KubernetesApi:
@@ -101,6 +102,52 @@ class KubernetesApi:
             await self._client.write_json("POST", PODS.path(namespace, pod, "eviction"), body)
         except (ObjectNotFound, Conflict):
             return
+
+    async def read_claim(self, claim: ResourceClaim) -> ResourceClaim | None:
+        """Return the current state of a ResourceClaim."""
+        meta = claim.metadata
+        try:
+            now = await self._client.get(RESOURCE_CLAIMS, meta.name, meta.namespace)
+        except ObjectNotFound:
+            return None
+        return now if now.metadata.uid == meta.uid else None
+
+    async def allocate_claim(
+        self, claim: ResourceClaim, allocation: Mapping[str, Any] | None
+    ) -> ResourceClaim:
+        """Patch the allocation of a ResourceClaim; its version in the patch makes it a compare-and-set."""
+        meta = claim.metadata
+        version = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        body = {"metadata": version, "status": {"allocation": allocation}}
+        try:
+            return await self._client.patch(
+                RESOURCE_CLAIMS, meta.name, patch.merge(body), meta.namespace, subresource="status"
+            )
+        except ObjectNotFound as error:
+            raise Conflict(str(error), error.status) from error
+
+    async def touch_claim(self, claim: ResourceClaim, value: str) -> ResourceClaim | None:
+        """Set the nudge annotation of a ResourceClaim; the UID in the patch protects a new claim of the same name."""
+        meta = {"uid": claim.metadata.uid, "annotations": {NUDGE: value}}
+        where = claim.metadata.namespace
+        try:
+            return await self._client.patch(
+                RESOURCE_CLAIMS, claim.metadata.name, patch.merge({"metadata": meta}), where
+            )
+        except ObjectNotFound:
+            return None
+        except Conflict:
+            return await self.read_claim(claim)
+
+    async def annotate_pod(self, pod: Pod, annotations: Mapping[str, str]) -> Pod | None:
+        """Set annotations of a pod; the UID in the patch protects a new pod of the same name."""
+        meta = {"uid": pod.metadata.uid, "annotations": dict(annotations)}
+        try:
+            return await self._client.patch(
+                PODS, pod.metadata.name, patch.merge({"metadata": meta}), pod.metadata.namespace
+            )
+        except (ObjectNotFound, Conflict):
+            return None
 
     async def write_status(self, namespace: str, claim: str, status: Mapping[str, Any]) -> None:
         """Patch the status of a claim; ignore a deleted claim."""

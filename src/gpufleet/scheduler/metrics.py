@@ -17,7 +17,7 @@ class SchedulerMetrics:
         prefix = "gpufleet_scheduler"
         self.decisions = Counter(
             f"{prefix}_decisions_total",
-            "Decisions by outcome: chosen, refused, bound, bind_failed.",
+            "Decisions by outcome: chosen, refused, bound, bind_failed, allocated (a ResourceClaim).",
             ["outcome"],
             registry=self.registry,
         )
@@ -50,6 +50,24 @@ class SchedulerMetrics:
             "GPU leases that this scheduler did not make.",
             registry=self.registry,
         )
+        self.delivery = Gauge(
+            f"{prefix}_delivery",
+            "1 for the mode in which pods get their GPUs: extender or dra.",
+            ["mode"],
+            registry=self.registry,
+        )
+        self.cleared = Counter(
+            f"{prefix}_allocations_cleared_total",
+            "Allocations of ResourceClaims that were cleared before a pod used them, by reason: kube_scheduler, "
+            "unschedulable, gang_incomplete, overlap.",
+            ["why"],
+            registry=self.registry,
+        )
+        self.overlaps = Gauge(
+            f"{prefix}_overlapping_gpus",
+            "GPUs that two holders have, such as claims of gpufleet and ResourceClaims of others.",
+            registry=self.registry,
+        )
         self.fragmentation = Gauge(
             f"{prefix}_fragmentation_percent",
             "Share of the free GPUs that the current demand can't use.",
@@ -66,6 +84,11 @@ class SchedulerMetrics:
             yield
         finally:
             self.latency.labels(name).observe(perf_counter() - started)
+
+    def set_delivery(self, mode: str) -> None:
+        """Set the mode of delivery."""
+        for name in ("extender", "dra"):
+            self.delivery.labels(name).set(name == mode)
 
     def render(self) -> bytes:
         """Return the metrics in the Prometheus text format."""

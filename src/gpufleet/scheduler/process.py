@@ -12,8 +12,9 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
-from gpufleet.errors import SettingsError
+from gpufleet.errors import KubernetesUnavailable, SettingsError
 from gpufleet.kubernetes import (
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
@@ -23,6 +24,9 @@ from gpufleet.kubernetes import (
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
     PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     ElectionTimings,
     KubeClient,
     LeaderElection,
@@ -31,11 +35,14 @@ from gpufleet.kubernetes import (
 )
 from gpufleet.kubernetes.certificates.store import serving_context
 from gpufleet.kubernetes.client.connection import connection_from_settings
+from gpufleet.kubernetes.client.errors import Forbidden, KubernetesRefused, ObjectNotFound
+from gpufleet.kubernetes.leases import LABELS
 from gpufleet.runtime.background import Background
 from gpufleet.runtime.listening import address_of, bind, is_loopback
-from gpufleet.runtime.logs import get_logger
+from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.runtime.settings import KubernetesSettings, SchedulerSettings, Settings
 from gpufleet.scheduler.certificates import ExtenderCertificates
+from gpufleet.scheduler.delivery.mode import Delivery
 from gpufleet.scheduler.extender import Extender
 from gpufleet.scheduler.kubernetes_api import KubernetesApi
 from gpufleet.scheduler.scheduler import Scheduler
@@ -45,6 +52,9 @@ _log = get_logger("scheduler")
 
 ELECTION = "gpufleet-scheduler"
 """The name of the Lease for leader election."""
+
+_OURS = ",".join(f"{key}={value}" for key, value in LABELS.items())
+"""Selects the templates that the scheduler keeps."""
 
 STALE = 60.0
 """Seconds without an event or bookmark from a watch after which this replica is not Ready."""
@@ -82,7 +92,20 @@ class Replica:
         self._native_groups = Reflector(client, NATIVE_POD_GROUPS)
         self._budgets = Reflector(client, POD_DISRUPTION_BUDGETS)
         self._pods = Reflector(client, PODS)
-        self._required = (self._nodes, self._reports, self._leases, self._claims, self._pods)
+        self._slices = Reflector(client, RESOURCE_SLICES)
+        self._resource_claims = Reflector(client, RESOURCE_CLAIMS)
+        self._templates = Reflector(client, RESOURCE_CLAIM_TEMPLATES, Selection(labels=_OURS))
+        self._client = client
+        self.delivery = Delivery(
+            client, self.scheduler.ledger, settings.delivery, self._templates, self.scheduler.metrics
+        )
+        self._required: tuple[Reflector[Any], ...] = (
+            self._nodes,
+            self._reports,
+            self._leases,
+            self._claims,
+            self._pods,
+        )
         self._synced = False
         self._leading = False
         scheduler = self.scheduler
@@ -90,11 +113,15 @@ class Replica:
         self._leases.subscribe(scheduler.on_leases)
         self._nodes.subscribe(scheduler.on_nodes)
         self._reports.subscribe(scheduler.on_reports)
+        self._slices.subscribe(scheduler.on_slices)
+        self._resource_claims.subscribe(scheduler.on_resource_claims)
         self._claims.subscribe(scheduler.on_claims)
         self._groups.subscribe(scheduler.on_groups)
         self._native_groups.subscribe(scheduler.on_groups)
         self._budgets.subscribe(scheduler.on_budgets)
         self._pods.subscribe(scheduler.on_pods)
+        self._claims.subscribe(self.delivery.on_claims)
+        self._pods.subscribe(self.delivery.on_pods)
 
     def unready(self) -> str:
         """Return why this replica can't serve, or an empty string."""
@@ -113,8 +140,20 @@ class Replica:
 
     async def run(self) -> None:
         """Watch the cluster, take part in the election and lead, until cancelled."""
+        self.delivery.served = await serves_resource_claims(self._client)
+        if self.delivery.served:
+            # Devices of others are known before the first GPU is given out.
+            self._required = (*self._required, self._slices, self._resource_claims)
+            if self._settings.delivery != "extender":
+                self._required = (*self._required, self._templates)
+        elif self._settings.delivery == "dra":
+            raise SettingsError(
+                "scheduler.delivery is dra, but the API server has no ResourceClaims (resource.k8s.io/v1), "
+                "or this process may not read them"
+            )
         async with asyncio.TaskGroup() as group:
-            for reflector in (*self._required, self._groups, self._native_groups, self._budgets):
+            optional = (self._groups, self._native_groups, self._budgets)
+            for reflector in (*self._required, *optional):
                 group.create_task(reflector.run())
             for reflector in self._required:
                 await reflector.synced()
@@ -130,10 +169,29 @@ class Replica:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.scheduler.lead())
+                group.create_task(self.delivery.run())
                 if self._settings.standalone:
                     group.create_task(Standalone(self.scheduler, self._settings.name).run())
         finally:
             self._leading = False
+
+
+async def serves_resource_claims(client: KubeClient) -> bool:
+    """Return whether the server has ResourceClaims (resource.k8s.io/v1) and this process may read them."""
+    warnings = RepeatedWarnings(_log, client.timing.monotonic)
+    while True:
+        try:
+            await client.page(RESOURCE_CLAIMS, limit=1)
+            await client.page(RESOURCE_SLICES, limit=1)
+            return True
+        except ObjectNotFound:
+            return False
+        except Forbidden as error:
+            _log.warning("resource_claims_not_readable", error=str(error))
+            return False
+        except (KubernetesUnavailable, KubernetesRefused) as error:
+            warnings.warn("", "server_not_reached", error=str(error))
+            await client.timing.sleep(1.0)
 
 
 async def run_scheduler(settings: Settings, on_started: Callable[[str], None]) -> None:

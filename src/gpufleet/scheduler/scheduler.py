@@ -15,12 +15,16 @@ from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.leases import read_lease
 from gpufleet.kubernetes.objects import Lease, NativePodGroup, Node, Pod, PodDisruptionBudget, PodGroup
+from gpufleet.kubernetes.resource_claims import ResourceClaim, ResourceSlice, is_delivered_by_claim
 from gpufleet.placement import DemandMemory, fragmentation
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import SchedulerSettings
 from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.binding import Binder
 from gpufleet.scheduler.claim_status import ClaimStatuses
+from gpufleet.scheduler.delivery.allocator import ClaimAllocator
+from gpufleet.scheduler.delivery.mirror import Mirror
+from gpufleet.scheduler.delivery.overlaps import Overlaps
 from gpufleet.scheduler.dirty_pods import DirtyPods
 from gpufleet.scheduler.filtering import Choice, Filtering
 from gpufleet.scheduler.lease_gc import LeaseGc
@@ -109,6 +113,21 @@ class Scheduler:
             hold_s=settings.hold,
             levels=settings.topology_levels,
         )
+        self.allocator = ClaimAllocator(
+            api,
+            ledger,
+            self.queue,
+            gang_plans,
+            self.metrics,
+            settings.grace,
+            timing,
+            report=self._report_allocation,
+            wake_planner=self._changed.set,
+            overlapping=lambda: self.overlaps.holders(),
+        )
+        self.mirror = Mirror(
+            api, ledger, self.reservations, self.binder.annotations, self.allocator.is_busy, timing
+        )
         self.gangs = Gangs(
             api,
             ledger,
@@ -116,6 +135,7 @@ class Scheduler:
             self.planner,
             gang_plans,
             self.reservations,
+            self.allocator,
             self.lease_gc,
             self.dirty,
             self.nudger,
@@ -123,7 +143,8 @@ class Scheduler:
             timing,
         )
         self.filtering = Filtering(ledger, self.planner, self.gangs, self.metrics)
-        self.statuses = ClaimStatuses(api, ledger, self.planner.reason, self.binder.is_binding, timing)
+        self.statuses = ClaimStatuses(api, ledger, self.planner.reason, self._is_binding, timing)
+        self.overlaps = Overlaps(ledger, self.statuses, self.metrics)
 
     # -- verbs -----------------------------------------------------------------------------
 
@@ -147,11 +168,22 @@ class Scheduler:
         if pod is not None:
             self.statuses.enqueue(namespace, pod.metadata.annotations.get(CLAIM, ""))
         if pod is not None and not error:
-            for at, gpus in self.ledger.leases_of(uid).items():
-                ids = ",".join(map(str, sorted(gpus)))
-                note = f"Allocated GPU{'s' if len(gpus) > 1 else ''} {ids} of {at} to pod {name}"
-                self.statuses.record_claim_event(pod, "GpusAllocated", note, "Normal")
+            self._record_allocated(pod)
         return error
+
+    def _record_allocated(self, pod: Pod) -> None:
+        for at, gpus in self.ledger.held_by(pod.metadata.uid).items():
+            ids = ",".join(map(str, sorted(gpus)))
+            note = f"Allocated GPU{'s' if len(gpus) > 1 else ''} {ids} of {at} to pod {pod.metadata.name}"
+            self.statuses.record_claim_event(pod, "GpusAllocated", note, "Normal")
+
+    def _is_binding(self) -> bool:
+        return self.binder.is_binding() or self.allocator.is_busy()
+
+    def _report_allocation(self, pod: Pod) -> None:
+        """Report that the allocation of a pod's ResourceClaim was written or cleared."""
+        self.statuses.enqueue(pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, ""))
+        self._record_allocated(pod)
 
     def victims(self, pod: Pod, proposed: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         """Return the full victim list per proposed node."""
@@ -190,9 +222,46 @@ class Scheduler:
             else:
                 self.ledger.put_lease(change.after)
                 lease = self.ledger.leases.get(meta.name)
+            if lease is not None:
+                self.overlaps.check([(lease.node, lease.gpu)])
             # Also after a deletion: a user may have deleted the lease of a running pod.
             for uid in lease.holders if lease else ():
                 self.dirty.add(uid)
+
+    def on_slices(self, changes: Sequence[CacheChange[ResourceSlice]]) -> None:
+        """Handle changes of ResourceSlices."""
+        for change in changes:
+            if change.after is None:
+                self.ledger.drop_slice(change.object)
+            else:
+                self.ledger.put_slice(change.after)
+
+    def on_resource_claims(self, changes: Sequence[CacheChange[ResourceClaim]]) -> None:
+        """Handle changes of ResourceClaims, of this scheduler or others."""
+        for change in changes:
+            meta = change.object.metadata
+            known = self.ledger.resource_claims.get((meta.namespace, meta.name))
+            places = {(gpu.node, gpu.gpu) for gpu in known.gpus} if known else set()
+            if change.after is None:
+                self.ledger.drop_resource_claim(change.object)
+            else:
+                self.ledger.put_resource_claim(change.after)
+                known = self.ledger.resource_claims.get((meta.namespace, meta.name))
+                places |= {(gpu.node, gpu.gpu) for gpu in known.gpus} if known else set()
+            self.overlaps.check(places)
+            for owner in meta.owner_references:
+                self._claim_changed(owner.uid)
+
+    def _claim_changed(self, uid: str) -> None:
+        """Plan, watch or mirror the pod of a ResourceClaim."""
+        pod = self.ledger.pods.get(uid)
+        if pod is None or not is_delivered_by_claim(pod):
+            return
+        self.allocator.consider(uid)
+        self.mirror.consider(pod)
+        self.statuses.enqueue(pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, ""))
+        if not pod.spec.node_name and (gang := self.ledger.gangs.of(pod)) is not None:
+            self._enqueue_gang(gang)
 
     def on_claims(self, changes: Sequence[CacheChange[GpuClaim]]) -> None:
         """Handle claim changes."""
@@ -256,9 +325,12 @@ class Scheduler:
             names = {
                 state.metadata.annotations.get(CLAIM) for state in (change.before, change.after) if state
             }
-            if not any(names) and not self.ledger.leases_of(uid):
+            if not any(names) and not self.ledger.held_by(uid):
                 continue
             self.dirty.add(uid)
+            if pod.spec.resource_claims:
+                self.allocator.consider(uid)
+                self.mirror.consider(pod)
             for name in names:
                 self.statuses.enqueue(pod.metadata.namespace, name or "")
             for gang in gangs:
@@ -295,6 +367,8 @@ class Scheduler:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.lease_gc.run())
             group.create_task(self.statuses.run())
+            group.create_task(self.allocator.run())
+            group.create_task(self.mirror.run())
             group.create_task(self._plan())
             group.create_task(self._update_demand())
 
@@ -340,7 +414,10 @@ class Scheduler:
                 self.gangs.placed(each.gang, each.pods, each.decision)
             else:
                 for pod in each.pods:
-                    self.nudger.add(pod)
+                    if is_delivered_by_claim(pod):
+                        self.allocator.allocate_later(pod, each.decision.members[pod.metadata.uid])
+                    else:
+                        self.nudger.add(pod)
 
     def learn(self) -> None:
         """Update placement with the demand of the last days."""

@@ -52,12 +52,12 @@ class Standalone:
             return
         room = Room(ledger.resources)
         for uid, node in self._binding.items():
-            if uid not in ledger.holds and not ledger.leases_of(uid):
+            if uid not in ledger.holds and not ledger.held_by(uid):
                 room.take(node, ledger.pods[uid])
         for pod in sorted(pods, key=lambda pod: (-priority_of(pod), _age(pod))):
             meta = pod.metadata
             self._tried[meta.uid] = (meta.resource_version, now + RETRY)
-            own = set(ledger.leases_of(meta.uid))
+            own = set(ledger.held_by(meta.uid))
             if (hold := ledger.holds.get(meta.uid)) is not None:
                 own.add(hold.fits.node)
             candidates = [

@@ -7,6 +7,9 @@ our scheduler never binds, the reference is empty and CUDA sees no GPU.
 The vendor's container runtime reads NVIDIA_VISIBLE_DEVICES (AMD_VISIBLE_DEVICES) and gives the container these
 devices and no others; CUDA and HIP read their own variables. docs/delivery.md tells which cluster needs what.
 
+In mode `dra` a ResourceClaim brings the GPUs instead: the pod names the template of its kind of request, and every
+container the claim. The scheduler allocates the claim, and the cluster's own kube-scheduler binds the pod.
+
 A user who could write that annotation could take the GPUs of other pods. It is therefore removed from new
 pods and protected on existing ones; bindings do not pass through this webhook. Only users that the settings
 list as schedulers may write it outside of a binding. The claim of a pod that has GPUs is protected too: the
@@ -25,6 +28,7 @@ from gpufleet.kubernetes.allocation import parse_allocation
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.runtime.settings import WebhookSettings
+from gpufleet.webhook.claim_delivery import deliver_by_claim, has_resource_claim, hide_gpus
 from gpufleet.webhook.wire import AdmissionRequest, AdmissionResponse, Json
 
 RENUMBERING_VARIABLE = "ROCR_VISIBLE_DEVICES"
@@ -90,6 +94,8 @@ class PodRules:
     refuse_device_requests: bool = True
     runtime_class: str = ""
     scheduler_name: str = WebhookSettings.scheduler_name
+    by_resource_claim: bool = False
+    """Mode `dra`."""
 
     @classmethod
     def from_settings(cls, settings: WebhookSettings) -> Self:
@@ -137,6 +143,9 @@ def admit_create(request: AdmissionRequest, claim: GpuClaim | None, rules: PodRu
         if rules.refuse_device_requests:
             return AdmissionResponse(refusal=problem)
         warnings.append(problem)
+    if rules.by_resource_claim and allocated is None and not (pod.get("spec") or {}).get("nodeName"):
+        patch += deliver_by_claim(pod, name or "", claim, rules.scheduler_name, warnings)
+        return AdmissionResponse(patch, warnings)
     patch += _set_variables(pod, _KINDS, rules, allocated, warnings)
     patch += _set_runtime_class(pod, rules, warnings)
     if allocated is None:
@@ -181,6 +190,9 @@ def _admit_ephemeral(new: Json, old: Json, rules: PodRules) -> AdmissionResponse
         return AdmissionResponse()
     existing = {each.get("name") for each in (old.get("spec") or {}).get("ephemeralContainers") or ()}
     warnings: list[str] = []
+    if has_resource_claim(old):
+        # Kubernetes gives an ephemeral container no claim; it must not take all GPUs instead.
+        return AdmissionResponse(list(hide_gpus(new, ("ephemeralContainers",), warnings, existing)), warnings)
     return AdmissionResponse(
         _set_variables(new, ("ephemeralContainers",), rules, None, warnings, existing), warnings
     )

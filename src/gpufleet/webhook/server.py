@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -27,9 +28,13 @@ _log = get_logger("webhook")
 class Webhook:
     """Reviews pods and claims, and counts the reviews."""
 
-    def __init__(self, claims: ClaimLookup, rules: PodRules) -> None:
+    def __init__(
+        self, claims: ClaimLookup, rules: PodRules, by_resource_claim: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`by_resource_claim` returns whether ResourceClaims deliver the GPUs of new pods (mode `dra`)."""
         self._claims = claims
         self._rules = rules
+        self._by_resource_claim = by_resource_claim
         self._registry = CollectorRegistry()
         self._reviews = Counter(
             "gpufleet_webhook_reviews",
@@ -58,7 +63,8 @@ class Webhook:
             return admit_update(request, self._rules)
         name = claim_name(request)
         claim = await self._claims.find(request.namespace, name) if name else None
-        return admit_create(request, claim, self._rules)
+        rules = replace(self._rules, by_resource_claim=self._by_resource_claim())
+        return admit_create(request, claim, rules)
 
     async def _validate(self, request: AdmissionRequest) -> AdmissionResponse:
         return validate_claim(request)

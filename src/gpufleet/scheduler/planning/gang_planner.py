@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from gpufleet.kubernetes.annotations import GANG_SIZE
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import Pod
+from gpufleet.kubernetes.resource_claims import is_delivered_by_claim
 from gpufleet.placement import GangFits, GangRefused, Inventory, Refused, Request, place_gang
 from gpufleet.scheduler.planning.queue import foreign_gates
 from gpufleet.scheduler.state import Ledger
@@ -81,11 +82,18 @@ def members_of(ledger: Ledger, gang: Gang, schedulers: Collection[str]) -> Membe
     if len(members) < needs.min_members:
         problem = f"gang {gang.name}: {len(members)} of {needs.min_members} members exist"
         return Members(started, rest, least, problem=problem)
-    foreign = next((pod for pod in rest if pod.spec.scheduler_name not in schedulers), None)
+    foreign = next(
+        (pod for pod in rest if pod.spec.scheduler_name not in schedulers and not is_delivered_by_claim(pod)),
+        None,
+    )
     if foreign is not None and least > 0:
         problem = f"gang {gang.name}: {other_scheduler(foreign)}"
         return Members(started, rest, least, problem=problem)
-    free = tuple(pod for pod in rest if not foreign_gates(pod))
+    unready = [pod for pod in rest if is_delivered_by_claim(pod) and not _has_free_claim(ledger, pod)]
+    if unready and least > 0:
+        problem = f"gang {gang.name}: {len(unready)} of {len(members)} members wait for their ResourceClaim"
+        return Members(started, rest, least, problem=problem)
+    free = tuple(pod for pod in rest if not foreign_gates(pod) and pod not in unready)
     if len(free) < least:
         gates = sorted({gate for pod in rest for gate in foreign_gates(pod)})
         problem = (
@@ -95,6 +103,13 @@ def members_of(ledger: Ledger, gang: Gang, schedulers: Collection[str]) -> Membe
         return Members(started, rest, least, problem=problem)
     most = None if needs.max_members is None else max(needs.max_members - len(started), 0)
     return Members(started, free[:most], least, needs.timeout)
+
+
+def _has_free_claim(ledger: Ledger, pod: Pod) -> bool:
+    """Return whether the pod's ResourceClaim exists and is not being written."""
+    hold = ledger.holds.get(pod.metadata.uid)
+    claim = ledger.resource_claims.of_pod(pod.metadata.uid)
+    return claim is not None and claim.status.allocation is None and not (hold is not None and hold.pinned)
 
 
 def other_scheduler(pod: Pod) -> str:
@@ -150,7 +165,7 @@ def own_places(ledger: Ledger, pods: Sequence[Pod]) -> list[tuple[str, Pod]]:
     """Return the nodes on which these unbound pods have GPUs, or on which GPUs are held for them."""
     found = []
     for pod in pods:
-        nodes = set(ledger.leases_of(pod.metadata.uid))
+        nodes = set(ledger.held_by(pod.metadata.uid))
         if (hold := ledger.holds.get(pod.metadata.uid)) is not None:
             nodes.add(hold.fits.node)
         found += [(node, pod) for node in nodes]

@@ -13,14 +13,17 @@ starts all of them again or none.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
-from gpufleet.errors import GpufleetError
+from gpufleet.errors import GpufleetError, KubernetesUnavailable
 from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.annotations import GANG_GATE
 from gpufleet.kubernetes.objects import Pod
+from gpufleet.kubernetes.resource_claims import is_delivered_by_claim
 from gpufleet.placement import Fits
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
+from gpufleet.scheduler.delivery.allocator import ClaimAllocator
 from gpufleet.scheduler.dirty_pods import DirtyPods
 from gpufleet.scheduler.lease_gc import LeaseGc
 from gpufleet.scheduler.nudger import Nudger
@@ -47,6 +50,7 @@ class Gangs:
         planner: Planner,
         plans: GangPlans,
         reservations: Reservations,
+        allocator: ClaimAllocator,
         lease_gc: LeaseGc,
         dirty: DirtyPods,
         nudger: Nudger,
@@ -58,6 +62,7 @@ class Gangs:
         self._queue = queue
         self._planner = planner
         self._reservations = reservations
+        self._allocator = allocator
         self._lease_gc = lease_gc
         self._dirty_pods = dirty
         self._nudger = nudger
@@ -109,7 +114,7 @@ class Gangs:
     def _planned_place(self, pod: Pod, gang: Gang, plan: GangPlan, candidates: Sequence[str]) -> Decision:
         if self._planner.has_place(pod, candidates):
             return self._planner.plan_pod(pod, candidates)
-        nodes = set(self._ledger.leases_of(pod.metadata.uid))
+        nodes = set(self._ledger.held_by(pod.metadata.uid))
         entry = self._queue.put_gang(gang)
         if entry is not None:
             entry.excluded[pod.metadata.uid] = frozenset(nodes)
@@ -264,6 +269,9 @@ class Gangs:
         for pod in members:
             uid = pod.metadata.uid
             if uid in plan.members and not pod.spec.node_name:
+                if is_delivered_by_claim(pod):
+                    await self._allocator.clear(uid, "gang_incomplete")
+                    continue
                 leased = {node: dict(gpus) for node, gpus in self._ledger.leases_of(uid).items()}
                 if not await self._lease_gc.reclaim(pod, leased):
                     self._dirty_pods.add(uid)
@@ -298,14 +306,22 @@ class Gangs:
 
     async def _reserve_all(self, gang: Gang, pods: list[Pod], places: Sequence[Fits]) -> bool:
         names = [self._ref(pod) for pod in pods]
-        attempts = [self._reservations.reserve(name, fits) for name, fits in zip(names, places, strict=True)]
+        attempts = [
+            self._allocator.reserve(pod, fits)
+            if is_delivered_by_claim(pod)
+            else self._reservations.reserve(name, fits)
+            for pod, name, fits in zip(pods, names, places, strict=True)
+        ]
         outcomes = await asyncio.gather(*attempts, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if not failures:
             return True
-        for name, fits, reserved in zip(names, places, outcomes, strict=True):
+        for pod, name, fits, reserved in zip(pods, names, places, outcomes, strict=True):
             self._ledger.release_hold(name.uid)
-            if isinstance(reserved, Reserved):
+            if is_delivered_by_claim(pod):
+                with suppress(KubernetesUnavailable):  # the allocator clears it later
+                    await self._allocator.clear(name.uid, "gang_incomplete")
+            elif isinstance(reserved, Reserved):
                 await self._reservations.unreserve(name.uid, fits.node, reserved.new, reserved.stamp)
             self._dirty_pods.add(name.uid)
         if unexpected := [each for each in failures if not isinstance(each, GpufleetError)]:

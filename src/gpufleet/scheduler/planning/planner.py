@@ -16,6 +16,7 @@ from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import Pod
+from gpufleet.kubernetes.resource_claims import is_delivered_by_claim
 from gpufleet.placement import Fits, GangFits, GangRefused, Refused, Request, Verdict
 from gpufleet.scheduler.planning.gang_planner import (
     Level,
@@ -228,7 +229,11 @@ class Planner:
     def is_foreign(self, pod: Pod) -> bool:
         """Return whether pod and claim both name another scheduler: then it also writes the claim's status."""
         name, claim = pod.spec.scheduler_name, self._ledger.claim_of(pod)
-        return name not in self.schedulers and claim is not None and claim.spec.scheduler_name == name
+        return not self._serves(pod) and claim is not None and claim.spec.scheduler_name == name
+
+    def _serves(self, pod: Pod) -> bool:
+        """Return whether the GPUs of the pod are allocated here, whatever scheduler binds it."""
+        return pod.spec.scheduler_name in self.schedulers or is_delivered_by_claim(pod)
 
     def reason(self, pod: Pod) -> str:
         """Return why an unbound pod waits; an empty string if its scheduler has not asked for it yet."""
@@ -237,7 +242,7 @@ class Planner:
             return entry.reason
         if self.is_foreign(pod):
             return ""
-        if pod.spec.scheduler_name not in self.schedulers:
+        if not self._serves(pod):
             return other_scheduler(pod)
         gates = foreign_gates(pod)
         return f"the pod waits for scheduling gate {', '.join(gates)}" if gates else ""
@@ -294,6 +299,8 @@ class Planner:
     def _nodes_of(self, entry: Entry, pod: Pod) -> frozenset[str]:
         """Return the nodes that may take the pod, as far as known here."""
         admitted, excluded = self._ledger.eligible.of(pod), entry.excluded.get(pod.metadata.uid)
+        if is_delivered_by_claim(pod):
+            admitted &= self._ledger.resource_claims.nodes()
         return admitted - excluded if excluded else admitted
 
     def _place(self, entry: Entry, pod: Pod, request: Request, nodes: Iterable[str]) -> Verdict:
@@ -314,7 +321,7 @@ class Planner:
             self._refused_at = self._ledger.freed
         ignored = self._reserver.ignored(entry, [pod])
         uid = pod.metadata.uid
-        alone = not (entry.reservation or uid in self._ledger.holds or self._ledger.leases_of(uid))
+        alone = not (entry.reservation or uid in self._ledger.holds or self._ledger.held_by(uid))
         key = (request, nodes, entry.asks, tuple(ignored)) if alone else None
         if key in self._refused:
             return self._refused[key]
@@ -421,7 +428,7 @@ class Planner:
 
     def _beside(self, pod: Pod, nodes: Sequence[frozenset[str]], label: str) -> list[frozenset[str]]:
         """Return only the nodes in the group of a member that has started."""
-        places = [pod.spec.node_name, *self._ledger.leases_of(pod.metadata.uid)]
+        places = [pod.spec.node_name, *self._ledger.held_by(pod.metadata.uid)]
         known = next((self._ledger.nodes[name] for name in places if name in self._ledger.nodes), None)
         value = known.metadata.labels.get(label) if known is not None else None
         group = frozenset(

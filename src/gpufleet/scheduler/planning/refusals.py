@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpufleet.kubernetes.objects import Pod
+from gpufleet.kubernetes.resource_claims import is_delivered_by_claim
 from gpufleet.placement import GangRefused, Reason, Refused, Request
 from gpufleet.placement.inventory import refused
 from gpufleet.scheduler.state.ledger import Ledger
@@ -73,6 +74,8 @@ def _exclusion(ledger: Ledger, room: Room, pod: Pod, request: Request, name: str
         return Reason.SELECTOR
     if (reason := exclusion(node, pod)) is not Reason.NONE:
         return reason
+    if is_delivered_by_claim(pod) and name not in ledger.resource_claims.nodes():
+        return Reason.NO_DEVICES
     if short := room.shortage(name, pod):
         return _RESOURCES.get(short, Reason.OTHER_RESOURCE)
     return Reason.OTHER

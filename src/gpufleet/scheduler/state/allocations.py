@@ -23,7 +23,7 @@ def complete_allocation(request: Request, node: str, leased: Mapping[int, LeaseH
 
 def leased_places(ledger: Ledger, uid: str, request: Request) -> list[Fits]:
     """Return the places of which the pod has all leases."""
-    found = (complete_allocation(request, node, leased) for node, leased in ledger.leases_of(uid).items())
+    found = (complete_allocation(request, node, leased) for node, leased in ledger.held_by(uid).items())
     return [fits for fits in found if fits is not None]
 
 

@@ -1,7 +1,7 @@
 """Track which pod has which GPU, from the objects that the watches deliver.
 
-Leases are authoritative. Holds are choices of this process that have no lease yet. A pod's
-allocation in the inventory is the union of both and is recomputed whenever one of them changes.
+Leases and the allocations of ResourceClaims are authoritative. Holds are choices of this process that have no lease yet. A pod's
+allocation in the inventory is the union of all and is recomputed whenever one of them changes.
 Reservations keep GPUs, free or still in use, from units that are behind in the queue; in the
 inventory they are allocations beyond a GPU's capacity, so a GPU that becomes free stays taken.
 Objects may arrive twice, late or out of order. A state older than the known one is ignored, so a
@@ -9,7 +9,7 @@ lagging watch does not undo the result of our own write.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,10 +19,12 @@ from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus
 from gpufleet.kubernetes.leases import GpuLease, LeaseHolder, lease_name, read_lease
 from gpufleet.kubernetes.objects import KubeObject, Lease, Pod
 from gpufleet.kubernetes.objects import Node as KubeNode
+from gpufleet.kubernetes.resource_claims import ResourceClaim, ResourceSlice
 from gpufleet.placement.allocation import Allocation
 from gpufleet.placement.inventory import Inventory
 from gpufleet.placement.request import WHOLE
 from gpufleet.placement.verdict import Fits
+from gpufleet.scheduler.state.claim_allocations import ClaimAllocations
 from gpufleet.scheduler.state.disruption_budgets import DisruptionBudgets
 from gpufleet.scheduler.state.eligible_nodes import EligibleNodes
 from gpufleet.scheduler.state.gang_index import GangIndex
@@ -41,6 +43,8 @@ class Hold:
     fits: Fits
     until: float
     gang: str = ""
+    pinned: bool = False
+    """Whether the GPUs are being written to a ResourceClaim: they stay held until the outcome is known."""
 
 
 def holder_key(uid: str, node: str) -> str:
@@ -81,6 +85,8 @@ class Ledger:
         self._changed = changed
         self._deleted_leases: dict[str, str] = {}
         self._deleted_pods: dict[str, str] = {}
+        self.resource_claims = ClaimAllocations(self._devices)
+        self._deleted_resource_claims: dict[str, str] = {}
         self._leased: dict[str, dict[str, dict[int, LeaseHolder]]] = {}
         self._used_on: dict[str, set[str]] = {}
         self._vanished: set[str] = set()
@@ -127,11 +133,14 @@ class Ledger:
         """Store an agent's report; return whether it changes what can be allocated."""
         name = report.spec.node_name
         self._forget_reported_pods(name)
+        before = self.reports.get(name)
         self.reports[name] = report
         for device in report.status.devices:
             for uid in device.in_use_by:
                 self._used_on.setdefault(uid, set()).add(name)
         self._vanished &= self._used_on.keys()
+        if _identities(before) != _identities(report):
+            self._sync_allocations(self.resource_claims.node_changed(name))
         changed = self._sync_node(name)
         if changed:
             self.note_freed()
@@ -149,6 +158,50 @@ class Ledger:
         report = self.reports.get(node)
         found = (each for each in report.status.devices if each.id == gpu) if report else iter(())
         return next(found, None)
+
+    def _devices(self, node: str) -> Sequence[DeviceStatus]:
+        report = self.reports.get(node)
+        return report.status.devices if report else ()
+
+    # -- ResourceClaims --------------------------------------------------------------------
+
+    def put_resource_claim(self, claim: ResourceClaim) -> None:
+        """Store a ResourceClaim, unless it is known, older than the known one, or deleted."""
+        meta = claim.metadata
+        known = self.resource_claims.get((meta.namespace, meta.name))
+        if meta.uid in self._deleted_resource_claims or (
+            known is not None and _is_stale(claim, known.object)
+        ):
+            return
+        self._sync_allocations(self.resource_claims.put(claim))
+
+    def drop_resource_claim(self, claim: ResourceClaim) -> None:
+        """Remove a deleted ResourceClaim."""
+        meta = claim.metadata
+        _remember_deleted(self._deleted_resource_claims, meta.uid, meta.uid)
+        known = self.resource_claims.get((meta.namespace, meta.name))
+        if known is not None and known.object.metadata.uid == meta.uid:
+            self._sync_allocations(self.resource_claims.drop((meta.namespace, meta.name)))
+
+    def put_slice(self, item: ResourceSlice) -> None:
+        """Store a ResourceSlice."""
+        self._sync_devices(self.resource_claims.put_slice(item))
+
+    def drop_slice(self, item: ResourceSlice) -> None:
+        """Remove a ResourceSlice."""
+        self._sync_devices(self.resource_claims.drop_slice(item))
+
+    def _sync_devices(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            self._sync_allocations(self.resource_claims.node_changed(node))
+            self._sync_node(node)
+            self.note_freed()
+
+    def _sync_allocations(self, changed: Iterable[tuple[str, str]]) -> None:
+        for holder, node in changed:
+            self._sync_allocation(holder, node)
+            if holder in self._used_on:
+                self._sync_node(node)
 
     # -- leases and holds ------------------------------------------------------------------
 
@@ -187,15 +240,24 @@ class Ledger:
             self._sync_node(known.node)
 
     def hold(self, uid: str, hold: Hold) -> None:
-        """Hold GPUs for a pod; replaces its earlier hold."""
+        """Hold GPUs for a pod; replaces its earlier hold, unless that is pinned."""
         before = self.holds.get(uid)
+        if before is not None and before.pinned and hold.fits != before.fits:
+            return
         self.holds[uid] = hold
         if before is not None and before.fits.node != hold.fits.node:
             self._sync_allocation(uid, before.fits.node)
         self._sync_allocation(uid, hold.fits.node)
 
     def release_hold(self, uid: str) -> Hold | None:
-        """Remove and return the pod's hold, if any."""
+        """Remove and return the pod's hold, if any and not pinned."""
+        hold = self.holds.get(uid)
+        if hold is None or hold.pinned:
+            return None
+        return self.unpin(uid)
+
+    def unpin(self, uid: str) -> Hold | None:
+        """Remove and return the pod's hold, even if it is pinned."""
         hold = self.holds.pop(uid, None)
         if hold is not None:
             self._sync_allocation(uid, hold.fits.node)
@@ -205,26 +267,38 @@ class Ledger:
         """Return the pod's lease entries by node and GPU id."""
         return self._leased.get(uid, {})
 
+    def held_by(self, uid: str) -> Mapping[str, Mapping[int, LeaseHolder]]:
+        """Return what leases and ResourceClaims give the pod, by node and GPU id."""
+        leased, claimed = self._leased.get(uid, {}), self.resource_claims.held(uid)
+        if not claimed:
+            return leased
+        nodes = dict.fromkeys((*leased, *claimed))
+        return {node: {**leased.get(node, {}), **claimed.get(node, {})} for node in nodes}
+
     def reserved(self, uid: str) -> bool:
-        """Return whether a gpufleet scheduler has written leases for the pod."""
-        return any(holder.stamp for gpus in self.leases_of(uid).values() for holder in gpus.values())
+        """Return whether a gpufleet scheduler has written leases or a ResourceClaim's allocation for the pod."""
+        return any(holder.stamp for gpus in self.held_by(uid).values() for holder in gpus.values())
 
     def lease_holders(self) -> Iterator[str]:
         """Return the UIDs of all pods with leases."""
         return iter(list(self._leased))
 
     def unblocked(self, uid: str, fits: Fits) -> bool:
-        """Return whether the leases of other pods leave these GPUs to the pod."""
+        """Return whether the leases and ResourceClaims of others leave these GPUs to the pod."""
         return all(self._is_open(uid, fits, gpu) for gpu in fits.gpus)
 
     def blocking_pods(self, uid: str, fits: Fits) -> set[str]:
-        """Return the other pods with leases of these GPUs."""
-        leases = (self.leases.get(lease_name(fits.node, gpu)) for gpu in fits.gpus)
-        return {other for lease in leases if lease for other in lease.holders if other != uid}
+        """Return the other pods that have these GPUs."""
+        return {other for gpu in fits.gpus for other in self.holders(fits.node, gpu) if other != uid}
+
+    def holders(self, node: str, gpu: int) -> dict[str, LeaseHolder]:
+        """Return what each pod, or ResourceClaim of others, has of a GPU by leases and allocations."""
+        lease = self.leases.get(lease_name(node, gpu))
+        claimed = self.resource_claims.holders(node, gpu)
+        return {**(lease.holders if lease else {}), **claimed}
 
     def _is_open(self, uid: str, fits: Fits, gpu: int) -> bool:
-        lease = self.leases.get(lease_name(fits.node, gpu))
-        others = [holder for other, holder in lease.holders.items() if other != uid] if lease else []
+        others = [holder for other, holder in self.holders(fits.node, gpu).items() if other != uid]
         if fits.instances:
             mine = {instance for at, instance in fits.instances if at == gpu}
             return not any(holder.milli or mine & set(holder.instances) for holder in others)
@@ -359,7 +433,7 @@ class Ledger:
             self.note_freed()
 
     def _allocation(self, key: str, uid: str, node: str) -> Allocation | None:
-        leased = self._leased.get(uid, {}).get(node, {})
+        leased = self.held_by(uid).get(node, {})
         hold = self.holds.get(uid)
         gpus, milli, instances = set(leased), 0, set[tuple[int, str]]()
         for gpu, holder in leased.items():
@@ -383,7 +457,13 @@ class Ledger:
         if node is None or report is None:
             self.cluster.remove_node(name)
             return before is not None
-        now = candidate_node(node, report, lambda device: self._used_without_lease(name, device))
+        now = candidate_node(
+            node,
+            report,
+            lambda device: (
+                self._used_without_lease(name, device) or self.resource_claims.is_blocked(name, device.id)
+            ),
+        )
         if now == before:
             return False
         self.cluster.put_node(now)
@@ -441,7 +521,7 @@ class Ledger:
             or (
                 (pod := self.pods.get(uid)) is not None
                 and not pod.finished
-                and device.id not in self._leased.get(uid, {}).get(node, {})
+                and device.id not in self.held_by(uid).get(node, {})
             )
             for uid in device.in_use_by
         )
@@ -469,7 +549,7 @@ class _Excluded:
 
     def __enter__(self) -> None:
         ledger, uid = self._ledger, self._uid
-        nodes = set(ledger.leases_of(uid))
+        nodes = set(ledger.held_by(uid))
         if hold := ledger.holds.get(uid):
             nodes.add(hold.fits.node)
         self._held = [held for node in nodes if (held := ledger.cluster.free(holder_key(uid, node)))]
@@ -490,6 +570,12 @@ def _includes(larger: Allocation, smaller: Allocation) -> bool:
         and set(larger.gpus) >= set(smaller.gpus)
         and set(larger.instances) >= set(smaller.instances)
     )
+
+
+def _identities(report: GpuNodeStatus | None) -> list[object]:
+    """Return what devices of ResourceSlices are matched by."""
+    devices = report.status.devices if report else ()
+    return [(each.id, each.uuid, each.pci_bus_id, each.mig_instances) for each in devices]
 
 
 def _claim_key(pod: Pod) -> Key:

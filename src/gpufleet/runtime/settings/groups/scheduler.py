@@ -44,6 +44,13 @@ class SchedulerSettings:
         "schedulerName of the pods that are scheduled; all others are refused.",
         flag="--scheduler-name",
     )
+    delivery: str = setting(
+        "extender",
+        "How pods get the GPUs of their claims: by an extender of kube-scheduler and the vendor's container runtime, "
+        "or by ResourceClaims (`dra`). `auto` takes `dra` if a DRA driver publishes GPUs.",
+        flag="--delivery",
+        choices=["extender", "dra", "auto"],
+    )
     standalone: bool = setting(False, "Bind pods without a kube-scheduler.", flag="--standalone")
     hold: float = setting(
         30.0, "How long GPUs are held for a pod between filter and bind.", unit="s", minimum=1

@@ -77,6 +77,12 @@ class WebhookSettings:
         "schedulerName of pods with a claim, if neither they nor the claim name one.",
         flag="--scheduler-name",
     )
+    delivery: str = setting(
+        "extender",
+        "How pods get the GPUs of their claims, as `scheduler.delivery`. `auto` does what the scheduler has chosen.",
+        flag="--delivery",
+        choices=["extender", "dra", "auto"],
+    )
     runtime_class: str = setting(
         "",
         "Runtime class of pods with a claim, such as nvidia, if they name none. Empty: the nodes' default runtime.",

@@ -1,0 +1,313 @@
+"""Test mode `dra` on a real node: GpuClaims are delivered by ResourceClaims that gpufleet allocates.
+
+The plain kube-scheduler binds, kubelet and the example DRA driver prepare the devices. No extender is configured.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e import test_scheduler, test_webhook
+from e2e.cluster import Cluster
+from e2e.fakenodes import FakeNodes
+from e2e.node import Access, Node, resource_claims
+from e2e.node.configuration import VENDOR_RUNTIME
+from e2e.node.pods import container, pod
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_SIZE
+from gpufleet.kubernetes.resource_claims import DEVICE_CLASS
+
+REPORTS = "/apis/gpu.scheduling/v1/gpunodestatuses"
+SLICES = f"{resource_claims.API}/resourceslices"
+CLASSES = f"{resource_claims.API}/deviceclasses"
+OTHER_CLASS = "gpus-of-others"
+ALL = frozenset(range(8))
+RESTARTABLE = "while [ ! -e /tmp/stop ]; do sleep 0.2; done"
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def scheduler(cluster: Cluster) -> Iterator[test_scheduler.Scheduler]:
+    """Run gpufleet's scheduler in mode `dra`; kube-scheduler does not know it."""
+    cluster.kubectl("apply", "-f", str(test_scheduler.CRDS))
+    for crd in ("gpuclaims.gpu.scheduling", "gpunodestatuses.gpu.scheduling"):
+        cluster.kubectl("wait", "--for=condition=Established", f"crd/{crd}", "--timeout=30s")
+    scheduler = test_scheduler.Scheduler(cluster, "--delivery", "dra")
+    scheduler.start()
+    yield scheduler
+    scheduler.stop()
+    cluster.kubectl("delete", "-f", str(test_scheduler.CRDS))
+    cluster.api.delete(f"{CLASSES}/{DEVICE_CLASS}")
+
+
+def report(cluster: Cluster, node: str, uuids: list[str]) -> None:
+    """Report the GPUs of a node as its agent would."""
+    body = {"metadata": {"name": node}, "spec": {"nodeName": node}}
+    cluster.api.create(REPORTS, {"apiVersion": "gpu.scheduling/v1", "kind": "GpuNodeStatus", **body})
+    devices = [{"id": at, "uuid": uuid, "health": "Healthy"} for at, uuid in enumerate(uuids)]
+    status = {"status": {"devices": devices, "total": len(devices), "free": len(devices)}}
+    cluster.api.patch(f"{REPORTS}/{node}/status", status)
+
+
+@pytest.fixture(scope="module")
+def dra_node(cluster: Cluster, real_node: Node, scheduler: object) -> Iterator[Node]:
+    """Run the example driver on the real node, and create the class of other users and the vendor's runtime class."""
+    driver = resource_claims.start_driver(real_node)
+    uuids: dict[int, str] = {}
+    for each in cluster.api.get(SLICES)["items"]:
+        for device in each["spec"]["devices"] if each["spec"].get("nodeName") == real_node.name else ():
+            attributes = device["attributes"]
+            uuids[int(device["name"].removeprefix("gpu-"))] = attributes["uuid"]["string"]
+    report(cluster, real_node.name, [uuids[at] for at in sorted(uuids)])
+    expression = f"device.driver == '{resource_claims.DRIVER}'"
+    others = resource_claims.device_class(OTHER_CLASS)
+    cluster.api.create(CLASSES, {**others, "spec": {"selectors": [{"cel": {"expression": expression}}]}})
+    runtimes = "/apis/node.k8s.io/v1/runtimeclasses"
+    cluster.api.create(runtimes, {"metadata": {"name": VENDOR_RUNTIME}, "handler": VENDOR_RUNTIME})
+    yield real_node
+    cluster.api.delete(f"{runtimes}/{VENDOR_RUNTIME}")
+    cluster.api.delete(f"{CLASSES}/{OTHER_CLASS}")
+    cluster.api.delete(f"{REPORTS}/{real_node.name}")
+    driver.kill()
+
+
+class Workspace:
+    """Acts as a user in one namespace."""
+
+    def __init__(self, cluster: Cluster, node: Node, namespace: str) -> None:
+        self.cluster, self.node, self.namespace = cluster, node, namespace
+        self.pods = f"/api/v1/namespaces/{namespace}/pods"
+        self.gpu_claims = f"/apis/gpu.scheduling/v1/namespaces/{namespace}/gpuclaims"
+        self.resource_claims = f"{resource_claims.API}/namespaces/{namespace}/resourceclaims"
+
+    def claim(self, name: str, count: int, gang: int = 0) -> None:
+        spec: Json = {"devices": {"count": count}, **({"gangRef": name} if gang else {})}
+        meta = {"name": name, "annotations": {GANG_SIZE: str(gang)} if gang else {}}
+        body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": meta, "spec": spec}
+        self.cluster.api.create(self.gpu_claims, body)
+
+    def create(self, name: str, claim: str, main: Json | None = None, **spec: Any) -> None:
+        """Create a pod with an init container that probes the GPUs."""
+        manifest = pod(
+            name,
+            main or container(script=RESTARTABLE),
+            init=[container("fetch", self.node.probe)],
+            annotations={CLAIM: claim},
+            runtimeClassName=VENDOR_RUNTIME,
+            **spec,
+        )
+        self.cluster.api.create(self.pods, manifest)
+
+    def run(self, name: str, claim: str, main: Json | None = None, **spec: Any) -> frozenset[int]:
+        """Create a pod and wait until it runs; return the devices of its ResourceClaim."""
+        self.create(name, claim, main, **spec)
+        self.wait_running(name)
+        return self.devices(name)
+
+    def wait_running(self, name: str) -> None:
+        self.cluster.wait_for(f"running pod {name}", lambda: self.restarts(name) is not None, timeout=90)
+
+    def read(self, name: str) -> Json:
+        found: Json = self.cluster.api.get(f"{self.pods}/{name}")
+        return found
+
+    def devices(self, pod: str) -> frozenset[int]:
+        """Return the devices that are allocated to a pod."""
+        statuses = self.read(pod)["status"].get("resourceClaimStatuses", ())
+        numbers: set[int] = set()
+        for each in statuses:
+            found = self.cluster.api.get(f"{self.resource_claims}/{each['resourceClaimName']}")
+            results = found.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+            numbers |= {int(result["device"].removeprefix("gpu-")) for result in results}
+        return frozenset(numbers)
+
+    def restarts(self, name: str) -> int | None:
+        for status in self.read(name)["status"].get("containerStatuses", ()):
+            if "running" in status["state"]:
+                return int(status["restartCount"])
+        return None
+
+    def restart(self, name: str) -> None:
+        self.exec(name, "touch", "/tmp/stop")
+        self.cluster.wait_for(f"restarted container of {name}", lambda: self.restarts(name) == 1)
+
+    def exec(self, name: str, *command: str) -> str:
+        return self.cluster.kubectl("exec", name, "--namespace", self.namespace, "--", *command)
+
+    def check_access(self, name: str, gpus: frozenset[int]) -> None:
+        """Check that containers and init containers open these GPUs and no others."""
+        expected = Access(nodes=gpus, opens=gpus, denied=ALL - gpus)
+        assert self.node.access(self.namespace, name) == expected
+        assert Access.parse(self.node.logs(self.namespace, name, "fetch")) == expected
+
+    def message(self, claim: str) -> str:
+        return str(self.cluster.api.get(f"{self.gpu_claims}/{claim}").get("status", {}).get("message", ""))
+
+    def wait_message(self, claim: str, text: str) -> None:
+        self.cluster.wait_for(f"message of {claim}: {text}", lambda: text in self.message(claim), timeout=60)
+
+    def delete(self, *names: str) -> None:
+        for name in names:
+            self.cluster.api.delete(f"{self.pods}/{name}", {"gracePeriodSeconds": 0})
+
+    def leases(self, pod: str) -> set[int]:
+        """Return the GPUs of which the pod has leases."""
+        uid = self.read(pod)["metadata"]["uid"]
+        found = self.cluster.api.get(test_scheduler.LEASES)["items"]
+        ours = [each for each in found if each["spec"].get("holderIdentity") == uid]
+        return {int(each["metadata"]["name"].rpartition("-")[2]) for each in ours}
+
+
+@pytest.fixture
+def workspace(cluster: Cluster, dra_node: Node, namespace: str) -> Iterator[Workspace]:
+    flags = ("--delivery", "auto", "--schedulers", "e2e-admin")
+    with (
+        test_webhook.webhook(cluster, namespace, *flags) as running,
+        test_webhook.configured(cluster, namespace, running.url),
+    ):
+        probe = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
+        cluster.wait_for(
+            "calls of the webhook",
+            lambda: "gpu-claim" in cluster.api.raw("POST", probe, test_webhook.pod("probe"))[1],
+        )
+        space = Workspace(cluster, dra_node, namespace)
+        yield space
+        space.delete(*(each["metadata"]["name"] for each in cluster.api.get(space.pods)["items"]))
+        cluster.wait_for("no claims", lambda: not cluster.api.get(space.resource_claims)["items"])
+
+
+def test_a_pod_opens_exactly_its_devices_also_after_restarts(
+    workspace: Workspace, scheduler: test_scheduler.Scheduler
+) -> None:
+    workspace.claim("two", 2)
+    workspace.claim("three", 3)
+    mine = workspace.run("mine", "two", schedulerName="gpu-scheduler")
+    greedy = workspace.run("greedy", "three", container(env={"NVIDIA_VISIBLE_DEVICES": "all"}))
+    assert (len(mine), len(greedy), mine & greedy) == (2, 3, frozenset())
+    assert workspace.read("mine")["spec"]["schedulerName"] == "default-scheduler"
+    workspace.check_access("mine", mine)
+    workspace.check_access("greedy", greedy)
+    workspace.wait_message("two", "Successfully allocated")
+    ids = ",".join(map(str, sorted(mine)))
+    workspace.cluster.wait_for(
+        "the mirror",
+        lambda: (
+            workspace.leases("mine") == mine
+            and workspace.read("mine")["metadata"]["annotations"].get(ALLOCATED) == f"real:{ids}"
+        ),
+    )
+    workspace.node.restart_kubelet()
+    workspace.check_access("mine", mine)
+    workspace.restart("mine")
+    workspace.check_access("mine", mine)
+    scheduler.kill()
+    scheduler.start()
+    neighbour = workspace.run("neighbour", "two")
+    assert neighbour & (mine | greedy) == frozenset()
+    workspace.check_access("mine", mine)
+    workspace.check_access("neighbour", neighbour)
+    uid = workspace.read("mine")["metadata"]["uid"]
+    workspace.delete("mine")
+    again = workspace.run("again", "two")
+    assert again & (greedy | neighbour) == frozenset()
+    workspace.cluster.wait_for(
+        "released leases",
+        lambda: uid not in json.dumps(workspace.cluster.api.get(test_scheduler.LEASES)["items"]),
+    )
+
+
+def test_a_device_that_kube_scheduler_gave_to_another_claim_is_never_given_out(workspace: Workspace) -> None:
+    templates = workspace.resource_claims + "templates"
+    workspace.cluster.api.create(templates, resource_claims.template("five", OTHER_CLASS, 5))
+    uses = {"claims": [{"name": "gpus"}]}
+    foreign = pod(
+        "foreign",
+        container(resources=uses),
+        resourceClaims=[{"name": "gpus", "resourceClaimTemplateName": "five"}],
+    )
+    workspace.cluster.api.create(workspace.pods, foreign)
+    workspace.wait_running("foreign")
+    theirs = workspace.devices("foreign")
+    assert len(theirs) == 5
+    workspace.claim("three", 3)
+    workspace.claim("one", 1)
+    assert workspace.run("mine", "three") == ALL - theirs
+    workspace.create("waiting", "one")
+    workspace.wait_message("one", "0/1 nodes fit: 1 has no free GPU")
+    assert workspace.devices("waiting") == frozenset()
+    workspace.delete("foreign")
+    workspace.wait_running("waiting")
+    assert workspace.devices("waiting") <= theirs
+
+
+def test_a_gang_gets_all_of_its_devices_or_none(workspace: Workspace) -> None:
+    workspace.claim("six", 6)
+    workspace.claim("member", 3, gang=2)
+    first = workspace.run("first", "six")
+    for name in ("m0", "m1"):
+        workspace.create(name, "member")
+    workspace.wait_message("member", "0 of 2 members fit")
+    assert [workspace.devices(name) for name in ("m0", "m1")] == [frozenset()] * 2
+    assert workspace.read("m0")["spec"]["schedulingGates"]
+    workspace.delete("first")
+    for name in ("m0", "m1"):
+        workspace.wait_running(name)
+    m0, m1 = workspace.devices("m0"), workspace.devices("m1")
+    assert (len(first), len(m0), len(m1), m0 & m1) == (6, 3, 3, frozenset())
+
+
+def test_an_allocation_that_kube_scheduler_can_not_follow_is_cleared(
+    workspace: Workspace, fake_nodes: FakeNodes
+) -> None:
+    port = {"ports": [{"containerPort": 9, "hostPort": 39871}]}
+    workspace.cluster.api.create(workspace.pods, pod("busy", container(**port), nodeName="real"))
+    workspace.claim("eight", 8)
+    workspace.create("stuck", "eight", container(**port))
+    workspace.cluster.wait_for("an allocation", lambda: workspace.devices("stuck") == ALL)
+    # Only one node has GPUs, and the port is taken there.
+    workspace.cluster.wait_for("a cleared allocation", lambda: not workspace.devices("stuck"), timeout=60)
+    workspace.wait_message("eight", "excluded by kube-scheduler")
+    assert workspace.run("other", "eight") == ALL
+    # Another node with GPUs appears: the pod is planned there.
+    fake_nodes.add("roomy", capacity={"cpu": "100"})
+    devices = [
+        {"name": f"gpu-{at}", "attributes": {"uuid": {"string": f"GPU-{at}"}, "index": {"int": at}}}
+        for at in range(8)
+    ]
+    pool = {"name": "roomy", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": resource_claims.DRIVER, "nodeName": "roomy", "pool": pool, "devices": devices}
+    workspace.cluster.api.create(SLICES, {"metadata": {"name": "roomy"}, "spec": spec})
+    report(workspace.cluster, "roomy", [f"GPU-{at}" for at in range(8)])
+    try:
+        workspace.cluster.wait_for(
+            "the pod on the other node",
+            lambda: workspace.read("stuck")["spec"].get("nodeName") == "roomy",
+            timeout=90,
+        )
+    finally:
+        workspace.delete("stuck")
+        workspace.cluster.api.delete(f"{REPORTS}/roomy")
+        workspace.cluster.api.delete(f"{SLICES}/roomy")
+
+
+def test_a_gpu_that_is_allocated_twice_is_reported_at_once(workspace: Workspace) -> None:
+    workspace.claim("one", 1)
+    [gpu] = workspace.run("mine", "one")
+    template = resource_claims.template("intruder", OTHER_CLASS, 1)
+    body = {**template, "kind": "ResourceClaim", "spec": template["spec"]["spec"]}
+    workspace.cluster.api.create(workspace.resource_claims, body)
+    resource_claims.allocate(
+        workspace.cluster, workspace.namespace, "intruder", workspace.node.name, [f"gpu-{gpu}"]
+    )
+    where = ("--namespace", workspace.namespace)
+    workspace.cluster.wait_for(
+        "the event",
+        lambda: re.search(
+            rf"GpuAllocatedTwice.*GPU {gpu} of real is also allocated to ResourceClaim",
+            workspace.cluster.kubectl("get", "events", *where),
+        ),
+        timeout=60,
+    )
+    workspace.cluster.api.delete(f"{workspace.resource_claims}/intruder")

@@ -1,0 +1,365 @@
+"""Write the planner's decisions to ResourceClaims, and clear those that can't be used.
+
+A pod in mode `dra` waits for its ResourceClaim, which kube-controller-manager makes from our template. The planner
+places the pod, the allocator writes `status.allocation` of the claim, and the cluster's own kube-scheduler binds the
+pod to that node. One write per pod, whatever the number of GPUs.
+
+Every write carries the version of the claim that was read, so it can't undo a later one. After a write without a
+response the claim is changed, which invalidates the write if it is still on its way; the GPUs stay held until the
+response to that change tells what the claim has.
+
+kube-scheduler clears an allocation itself only if the pod would fit on another node. So an allocation is also cleared
+here if no pod has reserved it and kube-scheduler reports, after having seen it, that the pod can't be placed.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from gpufleet.errors import GpufleetError, KubernetesUnavailable
+from gpufleet.kubernetes import Timing
+from gpufleet.kubernetes.client.errors import Conflict, KubernetesRefused, TooManyRequests, Unreachable
+from gpufleet.kubernetes.objects import Pod
+from gpufleet.kubernetes.resource_claims import ResourceClaim, is_delivered_by_claim
+from gpufleet.placement import Fits
+from gpufleet.runtime.logs import RepeatedWarnings, get_logger
+from gpufleet.scheduler.api import SchedulerApi
+from gpufleet.scheduler.delivery.devices import DeviceMissing, allocation_of
+from gpufleet.scheduler.metrics import SchedulerMetrics
+from gpufleet.scheduler.nudger import nudge_value
+from gpufleet.scheduler.planning.gang_plans import GangPlans
+from gpufleet.scheduler.planning.queue import Queue, foreign_gates
+from gpufleet.scheduler.reservation import Reserved
+from gpufleet.scheduler.state import Ledger
+
+_log = get_logger("scheduler")
+
+PERIOD = 1.0
+"""Seconds between checks for allocations that can't be used."""
+
+UNUSABLE_AFTER = 5.0
+"""Seconds after which an allocation is cleared if kube-scheduler reports that the pod can't be placed."""
+
+EXCLUDED_FOR = 60.0
+"""Seconds for which a pod is not planned on a node again on which it could not be placed."""
+
+_CONCURRENCY = 32
+_BATCH = 256
+_ATTEMPTS = 3
+_NOT_ALLOCATED = "cannot allocate all claims"
+"""In kube-scheduler's message about an attempt that did not see the allocation yet."""
+
+
+class NotAllocated(GpufleetError):
+    """The allocation could not be written; nothing is allocated."""
+
+
+@dataclass(frozen=True)
+class _Unbound:
+    """Since when a pod has an allocation, and on which nodes."""
+
+    since: float
+    nodes: frozenset[str]
+
+
+class ClaimAllocator:
+    """Allocates and clears the ResourceClaims of pods with GpuClaims; `run` it while leading."""
+
+    def __init__(
+        self,
+        api: SchedulerApi,
+        ledger: Ledger,
+        queue: Queue,
+        gang_plans: GangPlans,
+        metrics: SchedulerMetrics,
+        grace_s: float,
+        timing: Timing,
+        *,
+        report: Callable[[Pod], None],
+        wake_planner: Callable[[], None],
+        overlapping: Callable[[], set[str]],
+        new_share: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        """`report` is called with a pod whose allocation has changed; `overlapping` returns holders of GPUs with two."""
+        self._api = api
+        self._ledger = ledger
+        self._queue = queue
+        self._gang_plans = gang_plans
+        self._metrics = metrics
+        self._grace_s = grace_s
+        self._timing = timing
+        self._report = report
+        self._wake_planner = wake_planner
+        self._overlapping = overlapping
+        self._new_share = new_share
+        self._warnings = RepeatedWarnings(_log, timing.monotonic)
+        self._pending: dict[str, Fits] = {}
+        self._uncertain: dict[str, Fits] = {}
+        """Placements whose write had no response."""
+        self._writing: set[str] = set()
+        self._unbound: dict[str, _Unbound] = {}
+        """Pods that have an allocation and no node."""
+        self._excluded: dict[str, float] = {}
+        """Until when the node of a pod that could not be placed there is not tried again."""
+        self._wake = asyncio.Event()
+        self._slots = asyncio.Semaphore(_CONCURRENCY)
+
+    def is_busy(self) -> bool:
+        """Return whether allocations are being written, or pods with one are not bound yet."""
+        return bool(self._pending or self._writing or self._unbound)
+
+    # -- watch events ----------------------------------------------------------------------
+
+    def consider(self, uid: str) -> None:
+        """Queue a pod that waits for GPUs, or watch over its allocation, after it or its claim has changed."""
+        pod = self._ledger.pods.get(uid)
+        if pod is None or not is_delivered_by_claim(pod):
+            self._forget(uid)
+            return
+        if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp is not None:
+            self._forget(uid)
+            return
+        claim = self._ledger.resource_claims.of_pod(uid)
+        if claim is None:
+            self._unbound.pop(uid, None)
+        elif claim.status.allocation is not None:
+            if uid not in self._unbound:
+                nodes = frozenset(self._ledger.resource_claims.held(uid))
+                self._unbound[uid] = _Unbound(self._timing.monotonic(), nodes)
+        elif (before := self._unbound.pop(uid, None)) is not None:
+            _log.info("allocation_cleared", pod=_name(pod), by="kube-scheduler")
+            self._metrics.cleared.labels("kube_scheduler").inc()
+            self._plan_elsewhere(pod, before.nodes)
+        elif self._ledger.gangs.of(pod) is None and not foreign_gates(pod) and self._queue.get(uid) is None:
+            self._queue.put_pod(pod)
+            self._wake_planner()
+
+    def _forget(self, uid: str) -> None:
+        self._pending.pop(uid, None)
+        self._unbound.pop(uid, None)
+        self._excluded.pop(uid, None)
+
+    # -- allocating ------------------------------------------------------------------------
+
+    def allocate_later(self, pod: Pod, fits: Fits) -> None:
+        """Write a decision of the planner in the next step."""
+        self._pending[pod.metadata.uid] = fits
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write and clear until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD):
+                    await self._wake.wait()
+            self._wake.clear()
+            await self.step()
+
+    async def step(self) -> None:
+        """Write the allocations that the planner has decided, and clear those that can't be used."""
+        for uid in list(self._uncertain):
+            await self._settle_safely(uid)
+        while self._pending:
+            batch = [(uid, self._pending.pop(uid)) for uid in list(self._pending)[:_BATCH]]
+            await asyncio.gather(*(self._allocate_safely(uid, fits) for uid, fits in batch))
+        for uid in list(self._unbound):
+            await self._clear_if_unusable(uid)
+        self._lift_exclusions()
+
+    async def _allocate_safely(self, uid: str, fits: Fits) -> None:
+        pod, hold = self._ledger.pods.get(uid), self._ledger.holds.get(uid)
+        if pod is None or hold is None or hold.fits != fits or pod.spec.node_name:
+            return  # it was planned again, or is gone
+        try:
+            await self.allocate(pod, fits)
+        except GpufleetError as error:
+            self._warnings.warn(uid, "claim_not_allocated", pod=_name(pod), node=fits.node, error=str(error))
+            if (entry := self._queue.get(uid)) is not None:
+                if isinstance(error, DeviceMissing):
+                    entry.excluded[uid] = entry.excluded.get(uid, frozenset()) | {fits.node}
+                self._queue.failed(entry)
+            return
+        self._warnings.clear(uid)
+        self._queue.drop(uid)
+
+    async def allocate(self, pod: Pod, fits: Fits) -> None:
+        """Write the allocation of a pod; raise a GpufleetError if it has none afterwards, as far as known."""
+        uid = pod.metadata.uid
+        if uid in self._writing or uid in self._uncertain:
+            raise NotAllocated(f"the ResourceClaim of {_name(pod)} is being written")
+        hold = self._ledger.holds.get(uid)
+        if hold is not None:
+            # The hold must last until the outcome is known.
+            self._ledger.hold(uid, replace(hold, until=float("inf"), pinned=True))
+        self._writing.add(uid)
+        try:
+            async with self._slots:
+                with self._metrics.phase("Reserve"):
+                    await self._write(pod, fits)
+        finally:
+            self._writing.discard(uid)
+            if uid not in self._uncertain:
+                self._ledger.unpin(uid)
+        self._metrics.decisions.labels("allocated").inc()
+        self.consider(uid)
+        self._report(pod)
+
+    async def reserve(self, pod: Pod, fits: Fits) -> Reserved:
+        """Write the allocation of a member of a gang."""
+        await self.allocate(pod, fits)
+        return Reserved("", fits.gpus)
+
+    async def _write(self, pod: Pod, fits: Fits) -> None:
+        for _ in range(_ATTEMPTS):
+            claim = self._ledger.resource_claims.of_pod(pod.metadata.uid)
+            if claim is None:
+                raise NotAllocated(f"pod {_name(pod)} has no ResourceClaim")
+            if claim.status.allocation is not None:
+                raise NotAllocated(f"ResourceClaim {claim.metadata.name} is allocated already")
+            new = allocation_of(
+                claim, fits, self._ledger.resource_claims, self._timing.now(), self._new_share
+            )
+            try:
+                self._ledger.put_resource_claim(await self._api.allocate_claim(claim, new))
+                return
+            except Conflict:
+                await self._read(claim)
+            except (KubernetesRefused, Unreachable, TooManyRequests):
+                raise
+            except asyncio.CancelledError:
+                self._uncertain[pod.metadata.uid] = fits
+                raise
+            except KubernetesUnavailable:
+                self._uncertain[pod.metadata.uid] = fits
+                await self._settle(pod.metadata.uid)
+                return
+        raise NotAllocated(
+            f"the ResourceClaim of {_name(pod)} changed {_ATTEMPTS} times while it was written"
+        )
+
+    async def _settle_safely(self, uid: str) -> None:
+        try:
+            await self._settle(uid)
+        except NotAllocated:
+            if (entry := self._queue.get(uid)) is not None:
+                self._queue.failed(entry)
+        except GpufleetError as error:
+            self._warnings.warn(uid, "allocation_unknown", pod_uid=uid, error=str(error))
+            return
+        else:
+            self._queue.drop(uid)
+        self._ledger.unpin(uid)
+        self.consider(uid)
+
+    async def _settle(self, uid: str) -> None:
+        """Find out what became of a write without a response; raise NotAllocated if it was not done and never will."""
+        claim = self._ledger.resource_claims.of_pod(uid)
+        if claim is not None and claim.status.allocation is None:
+            now = await self._api.touch_claim(claim, nudge_value(self._timing))
+            if now is None:
+                self._ledger.drop_resource_claim(claim)
+            else:
+                self._ledger.put_resource_claim(now)
+            claim = self._ledger.resource_claims.of_pod(uid)
+        del self._uncertain[uid]
+        if claim is None or claim.status.allocation is None:
+            raise NotAllocated("the server did not write the allocation")
+
+    async def _read(self, claim: ResourceClaim) -> None:
+        now = await self._api.read_claim(claim)
+        if now is None:
+            self._ledger.drop_resource_claim(claim)
+        else:
+            self._ledger.put_resource_claim(now)
+
+    # -- clearing --------------------------------------------------------------------------
+
+    async def clear(self, uid: str, reason: str) -> bool:
+        """Clear the allocation of an unbound pod; return whether it has none now."""
+        claim = self._ledger.resource_claims.of_pod(uid)
+        if claim is None or claim.status.allocation is None:
+            return True
+        if claim.status.reserved_for:
+            return False
+        try:
+            self._ledger.put_resource_claim(await self._api.allocate_claim(claim, None))
+        except Conflict:
+            # kube-scheduler has reserved or cleared it in the meantime.
+            await self._read(claim)
+            return False
+        except KubernetesRefused as error:
+            await self._read(claim)
+            self._warnings.warn(uid, "allocation_not_cleared", pod_uid=uid, error=str(error))
+            return False
+        _log.info("allocation_cleared", claim=claim.metadata.name, pod_uid=uid, by="gpufleet", reason=reason)
+        self._metrics.cleared.labels(reason).inc()
+        self._unbound.pop(uid, None)
+        return True
+
+    async def _clear_if_unusable(self, uid: str) -> None:
+        pod, known = self._ledger.pods.get(uid), self._unbound.get(uid)
+        if pod is None or known is None:
+            return
+        waited = self._timing.monotonic() - known.since
+        gang = self._ledger.gangs.of(pod)
+        reason = ""
+        if uid in self._overlapping():
+            reason = "overlap"
+        elif waited >= UNUSABLE_AFTER and is_unplaceable(pod):
+            reason = "unschedulable"
+        elif gang is not None and waited >= self._grace_s and not self._gang_plans.has(uid):
+            reason = "gang_incomplete"
+        if not reason:
+            return
+        if gang is not None and (plan := self._gang_plans.get(gang)) is not None:
+            # The plan is dropped as a whole, and the gang planned again without that node.
+            plan.refused = True
+            entry = self._queue.put_gang(gang)
+            if entry is not None:
+                entry.excluded[uid] = known.nodes
+            return
+        try:
+            cleared = await self.clear(uid, reason)
+        except KubernetesUnavailable as error:
+            self._warnings.warn(uid, "allocation_not_cleared", pod_uid=uid, error=str(error))
+            return
+        if cleared:
+            self._plan_elsewhere(pod, known.nodes)
+
+    def _plan_elsewhere(self, pod: Pod, nodes: frozenset[str]) -> None:
+        """Plan a pod again that could not be placed on its node."""
+        uid = pod.metadata.uid
+        if self._ledger.gangs.of(pod) is None:
+            entry = self._queue.put_pod(pod)
+            entry.excluded[uid] = nodes
+            self._excluded[uid] = self._timing.monotonic() + EXCLUDED_FOR
+            self._queue.failed(entry)
+        self._report(pod)
+
+    def _lift_exclusions(self) -> None:
+        now = self._timing.monotonic()
+        for uid, until in list(self._excluded.items()):
+            if until <= now:
+                del self._excluded[uid]
+                if (entry := self._queue.get(uid)) is not None:
+                    entry.excluded.pop(uid, None)
+                    entry.planned = -1
+                    self._wake_planner()
+
+
+def is_unplaceable(pod: Pod) -> bool:
+    """Return whether kube-scheduler reports that the pod can't be placed, although its claim is allocated."""
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled":
+            return (
+                condition.status == "False"
+                and condition.reason == "Unschedulable"
+                and _NOT_ALLOCATED not in condition.message
+            )
+    return False
+
+
+def _name(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
