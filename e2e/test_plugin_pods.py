@@ -96,3 +96,10 @@ def test_a_running_plugin_pod_whose_gpus_no_agent_names_counts_by_number(mixed: 
     assert len(placed) == 2
     mixed.delete("plain")
     mixed.running("claimed-0", "claimed-1", "claimed-2")
+
+
+def test_kube_scheduler_leaves_the_extended_resources_of_claims_to_the_extender(mixed: Mixed) -> None:
+    mixed.claim("two", 2)
+    resources = {"limits": {"gpu.scheduling/gpu": "2"}}
+    mixed.pod("claimed", "two", containers=[{"name": "c", "image": "i", "resources": resources}])
+    assert mixed.running("claimed") == ["node-a:0,1"], "although its node has no such resource"

@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 from gpufleet.agent.agent import Agent
 from gpufleet.agent.status_publisher import BURST, MANAGER, REFILL
-from gpufleet.kubernetes import GPU_NODE_STATUSES, LEASES
+from gpufleet.kubernetes import GPU_NODE_STATUSES, LEASES, NODES
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
 from gpufleet.kubernetes.client import patch
 from gpufleet.kubernetes.client.errors import ObjectNotFound
@@ -358,6 +358,25 @@ async def test_the_object_belongs_to_its_node(nvml_shim: NvmlShim, cluster: Clus
     assert [(owner.kind, owner.uid) for owner in found.metadata.owner_references] == [
         ("Node", node["metadata"]["uid"])
     ]
+
+
+async def test_the_node_has_its_gpus_as_extended_resources(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    nvml_shim.describe(sliced(switched(4), 2))
+    node = {"metadata": {"name": "node-a"}, "status": {"capacity": {"cpu": "8"}, "allocatable": {"cpu": "8"}}}
+    await cluster.client.write_json("POST", "/api/v1/nodes", node)
+    expected = {"gpu.scheduling/gpu": "3", "gpu.scheduling/gpu-share": "300", "gpu.scheduling/mig": "3"}
+
+    async def published() -> bool:
+        status = (await cluster.client.get(NODES, "node-a")).status
+        return status.capacity == status.allocatable == {"cpu": "8", **expected}
+
+    async with cluster.agent():
+        await wait_until(published)
+        lost = {
+            "status": {"capacity": {"gpu.scheduling/gpu": "0"}, "allocatable": {"gpu.scheduling/gpu": "0"}}
+        }
+        await cluster.client.patch(NODES, "node-a", patch.merge(lost), subresource="status")
+        await wait_until(published)  # the kubelet has registered the node anew
 
 
 async def test_it_publishes_once_the_api_is_back(nvml_shim: NvmlShim, cluster: Cluster) -> None:
