@@ -5,6 +5,7 @@ from gpufleet.kubernetes.client.client import KubeClient, Selection
 from gpufleet.kubernetes.client.connection import Connection, load_connection
 from gpufleet.kubernetes.client.discovery import Discovery
 from gpufleet.kubernetes.client.resources import (
+    DEVICE_CLASSES,
     EVENTS,
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
@@ -14,6 +15,9 @@ from gpufleet.kubernetes.client.resources import (
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
     PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     Resource,
 )
 from gpufleet.kubernetes.client.timing import Backoff, Timing
@@ -23,6 +27,7 @@ from gpufleet.kubernetes.leader_election import ElectionTimings, LeaderElection
 from gpufleet.kubernetes.reflector import Reflector, WatchTimings
 
 __all__ = [
+    "DEVICE_CLASSES",
     "EVENTS",
     "GPU_CLAIMS",
     "GPU_NODE_STATUSES",
@@ -32,6 +37,9 @@ __all__ = [
     "PODS",
     "POD_DISRUPTION_BUDGETS",
     "POD_GROUPS",
+    "RESOURCE_CLAIMS",
+    "RESOURCE_CLAIM_TEMPLATES",
+    "RESOURCE_SLICES",
     "Backoff",
     "CacheChange",
     "Connection",

@@ -191,6 +191,14 @@ class SchedulingGroup(Fields, frozen=True):
     pod_group_name: str = ""
 
 
+class PodResourceClaim(Fields, frozen=True):
+    """A ResourceClaim that a pod names, or the template from which it is made."""
+
+    name: str = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
 class PodSpec(Fields, frozen=True):
     """The spec of a pod."""
 
@@ -208,6 +216,7 @@ class PodSpec(Fields, frozen=True):
     active_deadline_seconds: int | None = None
     termination_grace_period_seconds: int | None = None
     scheduling_group: SchedulingGroup | None = None
+    resource_claims: tuple[PodResourceClaim, ...] = ()
 
     def __post_init__(self) -> None:
         if self.node_name and self.affinity is not None:
@@ -244,6 +253,19 @@ class ContainerStatus(Fields, frozen=True):
     state: ContainerState = _NO_STATE
 
 
+class PodResourceClaimStatus(Fields, frozen=True):
+    """The ResourceClaim that was made for a pod, by the name that the pod has for it."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class ExtendedResourceClaimStatus(Fields, frozen=True):
+    """The ResourceClaim that kube-scheduler made for the extended resources of a pod."""
+
+    resource_claim_name: str = ""
+
+
 class PodStatus(Fields, frozen=True):
     """The status of a pod."""
 
@@ -252,6 +274,8 @@ class PodStatus(Fields, frozen=True):
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
+    extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
 
 
 class Pod(KubeObject, frozen=True):

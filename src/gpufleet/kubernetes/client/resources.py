@@ -25,6 +25,12 @@ from gpufleet.kubernetes.objects import (
     PodDisruptionBudget,
     PodGroup,
 )
+from gpufleet.kubernetes.resource_claims import (
+    DeviceClass,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -157,4 +163,14 @@ POD_DISRUPTION_BUDGETS = Resource(
 GPU_CLAIMS = Resource(GROUP, VERSION, "gpuclaims", "GpuClaim", GpuClaim, complete=True)
 GPU_NODE_STATUSES = Resource(
     GROUP, VERSION, "gpunodestatuses", "GpuNodeStatus", GpuNodeStatus, namespaced=False, complete=True
+)
+RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", ResourceClaim)
+RESOURCE_SLICES = Resource(
+    "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", ResourceSlice, namespaced=False
+)
+RESOURCE_CLAIM_TEMPLATES = Resource(
+    "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", ResourceClaimTemplate
+)
+DEVICE_CLASSES = Resource(
+    "resource.k8s.io", "v1", "deviceclasses", "DeviceClass", DeviceClass, namespaced=False
 )
