@@ -13,6 +13,7 @@ from functools import partial
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from gpufleet.agent.dra import DraDriver
 from gpufleet.agent.exporter import Exporter
 from gpufleet.agent.gpu_holders import GpuHolders
 from gpufleet.agent.health_events import HealthEvents
@@ -83,6 +84,7 @@ class Agent:
         self.holders: GpuHolders | None = None
         self.events: HealthEvents | None = None
         self.logs: PodLogs | None = None
+        self.dra: DraDriver | None = None
         self._kernel_log: KernelLog | None = None
         self._started_at = self._read_at = time.monotonic()
         self._restored = asyncio.Event()
@@ -104,6 +106,12 @@ class Agent:
             plugin_devices=partial(list_plugin_devices, kubelet) if kubelet else None,
             on_change=self.publisher.wake,
         )
+        if self._settings.dra:
+            dra = self.dra = DraDriver(
+                client, self.node, self._settings.kubelet_root, self.publisher.cordoned
+            )
+            self.monitor.subscribe(dra.on_read)
+            self.publisher.watch.subscribe(lambda _changes: dra.slices.wake())
         if pod_logs is not None:
             self.logs = PodLogs(pod_logs, lambda: holders.pods.cache, holders.uids, self._patterns)
 
@@ -125,6 +133,8 @@ class Agent:
             if self.events is not None:
                 tasks["events"] = self.events.run
             tasks["holders"] = self.holders.run
+        if self.dra is not None:
+            tasks |= self.dra.tasks()
         if self.logs is not None:
             tasks["training logs"] = self.logs.run
         return tasks
@@ -211,6 +221,12 @@ class Agent:
         yield CounterMetricFamily("gpufleet_agent_looks", "Reads of the GPUs.", value=self.monitor.reads)
         if self.logs is not None:
             yield from self.logs.metrics()
+        if self.dra is not None:
+            yield GaugeMetricFamily(
+                "gpufleet_agent_dra_registered",
+                "Whether the kubelet has accepted the agent as DRA driver.",
+                value=float(self.dra.plugin.registered),
+            )
         if self.publisher is not None:
             yield CounterMetricFamily(
                 "gpufleet_agent_status_writes", "Writes of the GpuNodeStatus.", value=self.publisher.writes

@@ -16,7 +16,9 @@ from gpufleet.kubernetes.objects import EMPTY, Fields, KubeObject, NodeSelector,
 
 NVIDIA_DRIVER = "gpu.nvidia.com"
 AMD_DRIVER = "gpu.amd.com"
-GPU_DRIVERS = frozenset({NVIDIA_DRIVER, AMD_DRIVER, "gpu.intel.com", "gpu.example.com"})
+AGENT_DRIVER = "gpu.scheduling"
+"""The agent's own driver, for nodes without a vendor's."""
+GPU_DRIVERS = frozenset({NVIDIA_DRIVER, AMD_DRIVER, AGENT_DRIVER, "gpu.intel.com", "gpu.example.com"})
 """Drivers whose devices are GPUs: those of the vendors, and the example driver of Kubernetes."""
 
 EXTENDED_RESOURCE_CLAIM = "resource.kubernetes.io/extended-resource-claim"
@@ -41,6 +43,13 @@ _NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
 _NO_CAPACITY: Mapping[str, Capacity] = MappingProxyType({})
 
 
+class DeviceTaint(Fields, frozen=True):
+    """A taint of a device."""
+
+    key: str = ""
+    effect: str = ""
+
+
 class Device(Fields, frozen=True):
     """A device of a ResourceSlice."""
 
@@ -49,6 +58,7 @@ class Device(Fields, frozen=True):
     capacity: Mapping[str, Capacity] = _NO_CAPACITY
     node_name: str = ""
     allow_multiple_allocations: bool = False
+    taints: tuple[DeviceTaint, ...] = ()
 
 
 class Pool(Fields, frozen=True):

@@ -42,6 +42,14 @@ class AgentSettings:
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
         "The kubelet's PodResources socket, for pods with GPUs from a device plugin. Empty: not used.",
     )
+    dra: bool = setting(
+        False,
+        "Serve as DRA driver gpu.scheduling: publish the GPUs in ResourceSlices and prepare ResourceClaims. "
+        "Only on nodes without a vendor's DRA driver.",
+    )
+    kubelet_root: Path = setting(
+        Path("/var/lib/kubelet"), "The kubelet's root directory, in which a DRA driver registers."
+    )
     processes: bool = setting(
         True, "Serve metrics of processes on the GPUs (user and command only with devices.identify)."
     )
