@@ -198,8 +198,8 @@ async def test_gpus_are_published_with_what_claims_select_by(nvml_shim: NvmlShim
     values = {key: value.text or value.number for key, value in device.attributes.items()}
     assert values["uuid"] == uuid(3)
     assert (values["type"], values["index"], values["vendor"]) == ("gpu", 3, "nvidia")
-    assert values["resource.kubernetes.io/pciBusID"].startswith("0000:")
-    assert values["model"].startswith("NVIDIA_H100")
+    assert str(values["resource.kubernetes.io/pciBusID"]).startswith("0000:")
+    assert str(values["model"]).startswith("NVIDIA_H100")
     assert values["island"] == "nvlink-group-0"
     assert int(device.capacity["memory"].value) > 2**30
     assert await driver.tainted() == {}
