@@ -45,6 +45,10 @@ RARELY_USED: dict[str, dict[Right, str]] = {
         ("list", "scheduling.k8s.io", "podgroups"): "native PodGroups are served from 1.37",
         ("watch", "scheduling.k8s.io", "podgroups"): "native PodGroups are served from 1.37",
     },
+    "gpufleet": {
+        ("list", "kueue.x-k8s.io", "workloads"): "only with Kueue, which not every machine can build",
+        ("watch", "kueue.x-k8s.io", "workloads"): "only with Kueue, which not every machine can build",
+    },
     "gpu-scheduler-webhook": {
         ("get", "gpu.scheduling", "gpuclaims"): "a claim that the watch has not delivered yet",
         ("update", "", "secrets"): "a certificate is renewed every two months",

@@ -9,6 +9,7 @@ from tests.charts.rendering import changed, everything, objects, one, pod_specs
 
 from gpufleet.cli.commands import COMMANDS
 from gpufleet.errors import SettingsError
+from gpufleet.kubernetes.resource_claims import AGENT_DRIVER
 from gpufleet.runtime.settings import AgentSettings, ServerSettings, StoreSettings, load_settings
 
 OURS = {
@@ -64,6 +65,26 @@ def test_the_agent_mounts_only_the_host_paths_that_it_reads(
         if mount["name"] in host:
             assert mount["readOnly"]
             assert mount["mountPath"] == host[mount["name"]]
+
+
+def test_the_dra_driver_has_its_sockets_where_the_kubelet_looks(tmp_path: Path) -> None:
+    rendered = objects("gpu-scheduler", {"agent": {"dra": True}})
+    spec = one(rendered, "DaemonSet", "gpu-scheduler-agent")["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    settings = load_settings({}, _environment(container), _empty(tmp_path))[AgentSettings]
+    assert settings.dra
+    host = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each}
+    mounted = {
+        each["mountPath"]: host[each["name"]] for each in container["volumeMounts"] if each["name"] in host
+    }
+    for folder in ("plugins", "plugins_registry"):
+        path = str(settings.kubelet_root / folder)
+        assert mounted[path] == path
+    [selector] = one(rendered, "DeviceClass", AGENT_DRIVER)["spec"]["selectors"]
+    assert selector["cel"]["expression"] == f'device.driver == "{AGENT_DRIVER}"'
+    plain = objects("gpu-scheduler")
+    assert not any(each["kind"] == "DeviceClass" for each in plain)
+    assert "resourceslices" not in str(plain)
 
 
 def test_an_unknown_variable_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from gpufleet.agent.dra import DraDriver
 from gpufleet.agent.exporter import Exporter
 from gpufleet.agent.extended_resources import ExtendedResources
 from gpufleet.agent.gpu_holders import GpuHolders
@@ -85,6 +86,7 @@ class Agent:
         self.events: HealthEvents | None = None
         self.logs: PodLogs | None = None
         self.resources: ExtendedResources | None = None
+        self.dra: DraDriver | None = None
         self._kernel_log: KernelLog | None = None
         self._started_at = self._read_at = time.monotonic()
         self._restored = asyncio.Event()
@@ -110,6 +112,12 @@ class Agent:
             self.resources = ExtendedResources(
                 client, self.node, lambda: self.monitor.observation.devices, self._settings.lease_check
             )
+        if self._settings.dra:
+            dra = self.dra = DraDriver(
+                client, self.node, self._settings.kubelet_root, self.publisher.cordoned
+            )
+            self.monitor.subscribe(dra.on_read)
+            self.publisher.watch.subscribe(lambda _changes: dra.slices.wake())
         if pod_logs is not None:
             self.logs = PodLogs(pod_logs, lambda: holders.pods.cache, holders.uids, self._patterns)
 
@@ -133,6 +141,8 @@ class Agent:
             tasks["holders"] = self.holders.run
         if self.resources is not None:
             tasks["extended resources"] = self.resources.run
+        if self.dra is not None:
+            tasks |= self.dra.tasks()
         if self.logs is not None:
             tasks["training logs"] = self.logs.run
         return tasks
@@ -221,6 +231,12 @@ class Agent:
         yield CounterMetricFamily("gpufleet_agent_looks", "Reads of the GPUs.", value=self.monitor.reads)
         if self.logs is not None:
             yield from self.logs.metrics()
+        if self.dra is not None:
+            yield GaugeMetricFamily(
+                "gpufleet_agent_dra_registered",
+                "Whether the kubelet has accepted the agent as DRA driver.",
+                value=float(self.dra.plugin.registered),
+            )
         if self.publisher is not None:
             yield CounterMetricFamily(
                 "gpufleet_agent_status_writes", "Writes of the GpuNodeStatus.", value=self.publisher.writes

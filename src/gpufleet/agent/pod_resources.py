@@ -7,7 +7,7 @@ nested four levels deep. They are decoded by hand: grpclib needs no protobuf run
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
+from gpufleet.agent.protobuf import fields, text
 from gpufleet.errors import KubernetesUnavailable
 
 PodName = tuple[str, str]
@@ -31,7 +32,7 @@ _DEVICE_IDS = 2
 async def list_plugin_devices(socket: Path, deadline: float = 5.0) -> Mapping[PodName, set[str]]:
     """Return device ids by pod. Each call opens a connection, so a kubelet may restart in between."""
     try:
-        async with asyncio.timeout(deadline), Channel(path=str(socket), codec=_RawCodec()) as channel:
+        async with asyncio.timeout(deadline), Channel(path=str(socket), codec=RawCodec()) as channel:
             method: UnaryUnaryMethod[bytes, bytes] = UnaryUnaryMethod(channel, _LIST, bytes, bytes)
             return decode(await method(b"", timeout=deadline))
     except TimeoutError:
@@ -45,68 +46,30 @@ async def list_plugin_devices(socket: Path, deadline: float = 5.0) -> Mapping[Po
     raise KubernetesUnavailable(f"the kubelet at {socket}: {problem}")
 
 
-class _RawCodec(CodecBase):
+class RawCodec(CodecBase):
     """Passes messages through as bytes."""
 
     __content_subtype__ = "proto"
 
     def encode(self, message: Any, message_type: Any) -> bytes:
+        """Return the message."""
         return bytes(message)
 
     def decode(self, data: bytes, message_type: Any) -> bytes:
+        """Return the message."""
         return data
 
 
 def decode(response: bytes) -> dict[PodName, set[str]]:
     """Return device ids by pod from a ListPodResourcesResponse; pods without devices are left out."""
     found: dict[PodName, set[str]] = {}
-    for pod in _fields(response, _PODS):
+    for pod in fields(response, _PODS):
         ids = {
             id.decode(errors="replace")
-            for container in _fields(pod, _POD_CONTAINERS)
-            for devices in _fields(container, _CONTAINER_DEVICES)
-            for id in _fields(devices, _DEVICE_IDS)
+            for container in fields(pod, _POD_CONTAINERS)
+            for devices in fields(container, _CONTAINER_DEVICES)
+            for id in fields(devices, _DEVICE_IDS)
         }
         if ids:
-            found[_text(pod, _POD_NAMESPACE), _text(pod, _POD_NAME)] = ids
+            found[text(pod, _POD_NAMESPACE), text(pod, _POD_NAME)] = ids
     return found
-
-
-def _text(message: bytes, number: int) -> str:
-    return next((value.decode(errors="replace") for value in _fields(message, number)), "")
-
-
-def _fields(message: bytes, number: int) -> Iterator[bytes]:
-    """Yield the strings and sub-messages with that field number, and skip all other fields."""
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        match key & 7:
-            case 0:
-                _, at = _varint(message, at)
-            case 1:
-                at += 8
-            case 5:
-                at += 4
-            case 2:
-                length, start = _varint(message, at)
-                at = start + length
-                if key >> 3 == number and at <= len(message):
-                    yield message[start:at]
-            case kind:
-                raise ValueError(f"the response has a field of unknown wire type {kind}")
-    if at > len(message):
-        raise ValueError("the response ends within a field")
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return the number at that position and the position behind it."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(message):
-            raise ValueError("the response ends within a number")
-        value |= (message[at] & 0x7F) << shift
-        at += 1
-        if message[at - 1] < 0x80:
-            return value, at
-    raise ValueError("the response has a number of more than 64 bits")

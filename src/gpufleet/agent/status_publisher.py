@@ -99,11 +99,11 @@ class StatusPublisher:
             self._wake.clear()
             now = self._timing.monotonic()
             due = now >= beat_at
-            status = self._compose(self._cordoned())
+            status = self._compose(self.cordoned())
             if status is not None and (due or self._differs(status)):
                 try:
                     await self._take_token()
-                    await self._write(self._compose(self._cordoned()) or status)
+                    await self._write(self._compose(self.cordoned()) or status)
                 except (KubernetesUnavailable, KubernetesRefused) as error:
                     failures += 1
                     self._record_failure(error)
@@ -134,7 +134,8 @@ class StatusPublisher:
             self._tokens, self._filled_at = 1.0, self._timing.monotonic()
         self._tokens -= 1
 
-    def _cordoned(self) -> frozenset[int]:
+    def cordoned(self) -> frozenset[int]:
+        """Return the ids of the GPUs that an operator has cordoned."""
         found = self.published
         return cordoned_ids(found.status.devices) if found else frozenset()
 

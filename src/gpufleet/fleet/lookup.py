@@ -68,7 +68,8 @@ def _object_below(fleet: Fleet, uid: str) -> WorkloadRecord | None:
     live = [pod for pod in pods if not ownership.is_gone(pod.uid)]
     past = [pod for pod in pods if ownership.is_gone(pod.uid)]
     gone = ownership.is_gone(uid)
-    workload = summarise(uid, ownership.owners.get(uid), None, live, past, gone)
+    queued = ownership.queue_entry_of(uid)
+    workload = summarise(uid, ownership.owners.get(uid), None, live, past, gone, queued)
     return WorkloadRecord(workload, tree, fleet.gpu_models(workload.counted))
 
 

@@ -11,7 +11,7 @@ and go. Cycles, which Kubernetes does not forbid, end at the smallest uid of the
 
 import msgspec
 
-from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef
+from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, QueueEntry
 
 KEPT_GONE_PODS = 200
 """Deleted pods kept per existing workload; older ones are only in the store."""
@@ -31,12 +31,16 @@ class Ownership:
         self._members: dict[str, dict[str, None]] = {}
         self._root: dict[str, str] = {}
         self._uids_by_name: dict[tuple[str, str], str] = {}
+        self._queued: set[str] = set()
+        """The uids of queue entries, which tell about a workload and are no part of what exists of it."""
 
     def put_owner(self, owner: FleetOwner) -> set[str]:
         """Add or replace an owner."""
         before = self.owners.get(owner.uid)
         self.owners[owner.uid] = owner
         self._gone.pop(owner.uid, None)
+        if owner.queued is not None:
+            self._queued.add(owner.uid)
         touched = {self.root_of(owner.uid)}
         if before is None or before.parent != owner.parent:
             self._link(owner.uid, before.parent if before else None, owner.parent)
@@ -118,6 +122,17 @@ class Ownership:
         """Return the uids of the objects whose controller this is."""
         return list(self._children.get(uid, ()))
 
+    def queue_entry_of(self, root: str) -> QueueEntry | None:
+        """Return the queue entry of a workload: the first that waits, or else the newest."""
+        if not self._queued:
+            return None
+        below = (
+            self.owners[uid] for uid in self._tree(root) if uid in self._queued and uid not in self._gone
+        )
+        found = [(each.created, each.queued) for each in below if each.queued is not None]
+        waiting = [each for each in found if each[1].waits]
+        return (min(waiting, key=_moment)[1] if waiting else max(found, key=_moment)[1]) if found else None
+
     def reference_to(self, uid: str) -> OwnerRef | None:
         """Return the reference of a child to an owner that is not known itself."""
         for child in self._children.get(uid, ()):
@@ -128,7 +143,9 @@ class Ownership:
     def exists(self, root: str) -> bool:
         """Return whether any object of the workload still exists."""
         return any(
-            uid not in self._gone for uid in self._tree(root) if uid in self.owners or uid in self.pods
+            uid not in self._gone
+            for uid in self._tree(root)
+            if (uid in self.owners and uid not in self._queued) or uid in self.pods
         )
 
     def forget(self, root: str) -> None:
@@ -202,11 +219,16 @@ class Ownership:
             self._unname(pod)
             self._leave(self._root.pop(uid), uid)
         self.owners.pop(uid, None)
+        self._queued.discard(uid)
         self._gone.pop(uid, None)
 
     def _unname(self, pod: FleetPod) -> None:
         if self._uids_by_name.get(_name(pod)) == pod.uid:
             del self._uids_by_name[_name(pod)]
+
+
+def _moment(entry: tuple[float, QueueEntry]) -> float:
+    return entry[0]
 
 
 def _name(pod: FleetPod) -> tuple[str, str]:

@@ -342,7 +342,7 @@ class Fleet:
         live = self.ownership.live_pods_of(uid)
         reference = None if owner is not None else self.ownership.reference_to(uid)
         past = [pod for pod in pods if self.ownership.is_gone(pod.uid)]
-        after = summarise(uid, owner, reference, live, past, gone)
+        after = summarise(uid, owner, reference, live, past, gone, self.ownership.queue_entry_of(uid))
         if after.uses_gpus:
             if gone:
                 record = WorkloadRecord(after, self.object_tree(uid), self.gpu_models(after.counted))

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
+from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, QueueEntry, Status
 
 NO_PODS = "its pods have not been created yet"
 
@@ -48,11 +48,13 @@ class Workload(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The GPU models that its existing pods request; empty if they accept any."""
     waiting_reason: str = ""
     """Why a pending workload waits; empty if it is not known."""
+    queued: QueueEntry | None = None
+    """Its entry in a queue of Kueue."""
 
     @property
     def uses_gpus(self) -> bool:
-        """Whether any of its pods requests GPUs."""
-        return any(pod.gpus for pod in self.pods)
+        """Whether any of its pods requests GPUs, or will when its queue admits it."""
+        return any(pod.gpus for pod in self.pods) or (self.queued is not None and self.queued.gpus > 0)
 
 
 def summarise(
@@ -62,6 +64,7 @@ def summarise(
     live: Sequence[FleetPod],
     past: Sequence[FleetPod],
     gone: bool,
+    queued: QueueEntry | None = None,
 ) -> Workload:
     """Summarise a workload from its owner, or from its pods if the owner is not known."""
     pods = tuple(sorted(live or past, key=lambda pod: (pod.namespace, pod.name, pod.uid)))
@@ -82,18 +85,27 @@ def summarise(
         started=_start(owner, [*live, *past]),
         ended=_end(owner, pods) if over else 0.0,
         gpus=sum(pod.gpus for pod in counted),
-        requested=sum(pod.gpus for pod in live if not pod.phase.ended),
+        requested=_requested(live, queued),
         labels=labels,
         annotations=annotations,
         pods=pods,
         counted=counted,
         gone=gone,
         models_requested=tuple(sorted({pod.model_requested for pod in live} - {""})),
-        waiting_reason=_waiting_reason(live) if status is Status.PENDING else "",
+        waiting_reason=_waiting_reason(live, queued) if status is Status.PENDING else "",
+        queued=queued,
     )
 
 
-def _waiting_reason(pods: Sequence[FleetPod]) -> str:
+def _requested(pods: Sequence[FleetPod], queued: QueueEntry | None) -> int:
+    if queued is not None and queued.waits and not pods:
+        return queued.gpus
+    return sum(pod.gpus for pod in pods if not pod.phase.ended)
+
+
+def _waiting_reason(pods: Sequence[FleetPod], queued: QueueEntry | None) -> str:
+    if queued is not None and queued.waits:
+        return queued.sentence
     if not pods:
         return NO_PODS
     reasons = (pod.waiting_reason for pod in sorted(pods, key=lambda pod: (pod.name, pod.uid)))

@@ -16,7 +16,9 @@ from gpufleet.kubernetes.objects import EMPTY, Fields, KubeObject, NodeSelector,
 
 NVIDIA_DRIVER = "gpu.nvidia.com"
 AMD_DRIVER = "gpu.amd.com"
-GPU_DRIVERS = frozenset({NVIDIA_DRIVER, AMD_DRIVER, "gpu.intel.com", "gpu.example.com"})
+AGENT_DRIVER = "gpu.scheduling"
+"""The agent's own driver, for nodes without a vendor's."""
+GPU_DRIVERS = frozenset({NVIDIA_DRIVER, AMD_DRIVER, AGENT_DRIVER, "gpu.intel.com", "gpu.example.com"})
 """Drivers whose devices are GPUs: those of the vendors, and the example driver of Kubernetes."""
 
 DEVICE_CLASS = "claims.gpu.scheduling"

@@ -33,6 +33,41 @@ class OwnerRef(msgspec.Struct, frozen=True, gc=False):
     api_version: str = ""
 
 
+class QueueState(StrEnum):
+    """How far the admission of a job by a queueing system is."""
+
+    QUEUED = "Queued"
+    RESERVED = "QuotaReserved"
+    """It has quota, and waits for admission checks."""
+    ADMITTED = "Admitted"
+    INACTIVE = "Inactive"
+    FINISHED = "Finished"
+
+
+class QueueEntry(msgspec.Struct, frozen=True, gc=False):
+    """A job in a queue of Kueue."""
+
+    queue: str
+    """The LocalQueue."""
+    cluster_queue: str
+    """The ClusterQueue with its quota; empty until it is reserved."""
+    state: QueueState
+    reason: str = ""
+    """Why it is not admitted."""
+    gpus: int = 0
+    """GPUs that its pods request together."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether its pods may not start yet."""
+        return self.state in (QueueState.QUEUED, QueueState.RESERVED, QueueState.INACTIVE)
+
+    @property
+    def sentence(self) -> str:
+        """Why a job that is not admitted waits."""
+        return f"queued in Kueue's LocalQueue {self.queue}: {self.reason}"
+
+
 class FleetOwner(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An owner of pods: Job, Deployment, ReplicaSet, PyTorchJob, SlurmJob, …"""
 
@@ -49,6 +84,8 @@ class FleetOwner(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     ended: float = 0.0
     status: Status | None = None
     """From its own conditions; None if its kind has none, so that the pods decide."""
+    queued: QueueEntry | None = None
+    """Only for a Workload of Kueue, whose parent is the job in the queue."""
 
 
 class FleetPod(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -7,6 +7,7 @@ the objects once (`list_state`).
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -26,15 +27,21 @@ from gpufleet.kubernetes import (
     Resource,
     Selection,
 )
+from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.cache import key_of
 from gpufleet.kubernetes.client.errors import KubernetesRefused, ObjectNotFound
 from gpufleet.kubernetes.client.resources import T
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
+from gpufleet.kubernetes.kueue import GROUP as KUEUE
+from gpufleet.kubernetes.kueue import KueueWorkload
 from gpufleet.kubernetes.leases import GpuLease, LeaseHolder
+from gpufleet.kubernetes.objects import Pod
 from gpufleet.model.namespaces import Namespaces, is_visible
+from gpufleet.model.workload import QueueEntry
 from gpufleet.scheduler.explain import Explanation, explain, explain_pod
 from gpufleet.scheduler.state import Ledger
 from gpufleet.sources.kubernetes import KubernetesSource, kind_of
+from gpufleet.sources.kubernetes.kueue import claims_of, first_waiting, workload_resource
 
 STEP = 200
 """Objects to apply before other requests get their turn: about 10 ms."""
@@ -47,6 +54,8 @@ class ClaimState:
     ledger: Ledger
     has_claims: bool
     """Whether the cluster has the GpuClaim CRD."""
+    queued: Callable[[str, str], QueueEntry | None] = lambda namespace, claim: None
+    """Returns the entry in Kueue of a job whose pods name a claim and may not start yet."""
 
 
 class ClaimView:
@@ -74,24 +83,42 @@ class ClaimView:
 
         Raise NotFound if the claim does not exist or is not in `namespaces`.
         """
-        ledger = await self._ledger_with_claims()
-        if (namespace, claim) not in ledger.claims or not is_visible(namespaces, namespace):
+        state = await self._state_with_claims()
+        if (namespace, claim) not in state.ledger.claims or not is_visible(namespaces, namespace):
             raise NotFound(f"there is no GpuClaim {claim} in namespace {namespace}")
-        return explain(ledger, namespace, claim, namespaces=namespaces)
+        queued = _queued(state, namespace, claim)
+        return queued or explain(state.ledger, namespace, claim, namespaces=namespaces)
 
     async def explain_pod(self, namespace: str, name: str) -> Explanation:
         """Explain why a pod waits; raise NotFound if it does not exist."""
-        ledger = await self._ledger_with_claims()
-        for pod in ledger.pods.values():
+        state = await self._state_with_claims()
+        for pod in state.ledger.pods.values():
             if (pod.metadata.namespace, pod.metadata.name) == (namespace, name):
-                return explain_pod(ledger, pod)
+                claim = pod.metadata.annotations.get(CLAIM, "")
+                queued = _queued(state, namespace, claim) if _is_gated(pod) else None
+                return queued or explain_pod(state.ledger, pod)
         raise NotFound(f"there is no pod {name} in namespace {namespace}")
 
-    async def _ledger_with_claims(self) -> Ledger:
+    async def _state_with_claims(self) -> ClaimState:
         state = await self._read()
         if not state.has_claims:
             raise NotFound("this cluster has no GpuClaims: the CRDs of chart gpu-scheduler are not installed")
-        return state.ledger
+        return state
+
+
+def _queued(state: ClaimState, namespace: str, claim: str) -> Explanation | None:
+    """Return an explanation if the pods of a claim wait for Kueue: they are gated, or not created yet."""
+    if not all(_is_gated(pod) for pod in state.ledger.pods_of(namespace, claim) if not pod.finished):
+        return None
+    entry = state.queued(namespace, claim)
+    if entry is None:
+        return None
+    remedy = f"see kubectl describe localqueue {entry.queue} -n {namespace}: Kueue's quota decides"
+    return Explanation(True, entry.sentence, {}, (remedy,))
+
+
+def _is_gated(pod: Pod) -> bool:
+    return any(gate.name.startswith(f"{KUEUE}/") for gate in pod.spec.scheduling_gates)
 
 
 def _limited(ledger: Ledger, lease: GpuLease, namespaces: frozenset[str]) -> GpuLease:
@@ -125,7 +152,7 @@ class WatchedState:
         if self._catching_up is None:
             self._catching_up = asyncio.create_task(self._catch_up(), name="claim view")
         await asyncio.shield(self._catching_up)
-        return ClaimState(self._ledger, self._source.claims.state.synced)
+        return ClaimState(self._ledger, self._source.claims.state.synced, self._source.kueue.waiting_for)
 
     async def _catch_up(self) -> None:
         """Take over the caches in steps; changes that arrive meanwhile queue behind."""
@@ -196,7 +223,21 @@ async def list_state(client: KubeClient, lease_namespace: str) -> ClaimState:
             ledger.gangs.put_group(group)
     except KubernetesRefused:
         pass  # The PodGroup CRD is optional: an annotation of the claim can give the gang's size.
-    return ClaimState(ledger, claims is not None)
+    return ClaimState(ledger, claims is not None, await _list_queue(client, ledger))
+
+
+async def _list_queue(client: KubeClient, ledger: Ledger) -> Callable[[str, str], QueueEntry | None]:
+    """List Kueue's Workloads once; without Kueue, or the right to list them, no job is in a queue."""
+    workloads: dict[tuple[str, str], list[KueueWorkload]] = {}
+    resource = await workload_resource(client)
+    if resource is not None:
+        with contextlib.suppress(KubernetesRefused):
+            for workload in (await client.list(resource)).items:
+                for key in claims_of(workload):
+                    workloads.setdefault(key, []).append(workload)
+    return lambda namespace, claim: first_waiting(
+        workloads.get((namespace, claim), ()), lambda *key: ledger.claims.get(key)
+    )
 
 
 async def _list_ours(client: KubeClient, resource: Resource[T]) -> Sequence[T] | None:

@@ -14,7 +14,7 @@ from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.gpu_models import UNKNOWN_MODEL
 from gpufleet.model.namespaces import Namespaces, is_visible
-from gpufleet.model.workload import Status
+from gpufleet.model.workload import QueueEntry, Status
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams, Model, PageParams
 
@@ -49,6 +49,19 @@ class WorkloadParams(PageParams, rename="camel"):
     reverse: Annotated[bool, Meta(description="Reverse the order.")] = False
 
 
+class WorkloadQueue(msgspec.Struct, rename="camel"):
+    """A workload in a queue of Kueue."""
+
+    queue: str
+    """The LocalQueue."""
+    cluster_queue: str
+    """The ClusterQueue that its quota is from; empty until it is reserved."""
+    state: str
+    """Queued, QuotaReserved, Admitted, Inactive or Finished."""
+    reason: str
+    """Why it is not admitted."""
+
+
 class WorkloadRow(msgspec.Struct, rename="camel"):
     """A workload in a list; times in Unix seconds, 0 if not yet."""
 
@@ -69,6 +82,8 @@ class WorkloadRow(msgspec.Struct, rename="camel"):
     """The GPU model that they request; empty for any."""
     waiting_reason: str = ""
     """Why a pending workload waits."""
+    queue: WorkloadQueue | None = None
+    """Its place in Kueue; null if it is in no queue."""
 
 
 class WorkloadPage(msgspec.Struct):
@@ -108,9 +123,11 @@ class WorkloadDetail(msgspec.Struct, rename="camel"):
     """The GPU model that they request; empty for any."""
     waiting_reason: str = ""
     """Why a pending workload waits."""
+    queue: WorkloadQueue | None = None
+    """Its place in Kueue; null if it is in no queue."""
 
 
-class HierarchyItem(msgspec.Struct):
+class HierarchyItem(msgspec.Struct, omit_defaults=True):
     """An object and its children."""
 
     kind: str
@@ -118,6 +135,8 @@ class HierarchyItem(msgspec.Struct):
     namespace: str
     uid: str
     children: list["HierarchyItem"]
+    queue: WorkloadQueue | None = None
+    """Only of a Workload of Kueue: the queue that its parent is in."""
 
 
 class WorkloadMetadata(msgspec.Struct):
@@ -156,7 +175,8 @@ def workload_routes(clusters: Clusters) -> list[Route]:
     @get("/api/workloads/{uid:str}/hierarchy", scope="filtered", example=_HIERARCHY)
     async def hierarchy(uid: str, query: ClusterParams, namespaces: Namespaces) -> HierarchyItem:
         """The objects that a workload controls, down to its pods."""
-        return _item(find_workload(clusters.synced(query.cluster).fleet, uid, namespaces).tree)
+        fleet = clusters.synced(query.cluster).fleet
+        return _item(find_workload(fleet, uid, namespaces).tree, fleet)
 
     @get("/api/workloadMetadata", scope="filtered", example=_METADATA)
     async def workload_metadata(query: ClusterParams, namespaces: Namespaces) -> WorkloadMetadata:
@@ -197,6 +217,7 @@ def _row(cluster: Cluster, workload: Workload) -> WorkloadRow:
         gpu_requested=workload.requested,
         gpu_model_requested=", ".join(workload.models_requested),
         waiting_reason=workload.waiting_reason,
+        queue=_queue(workload.queued),
     )
 
 
@@ -219,12 +240,21 @@ def _detail(found: WorkloadRecord) -> WorkloadDetail:
         gpu_requested=workload.requested,
         gpu_model_requested=", ".join(workload.models_requested),
         waiting_reason=workload.waiting_reason,
+        queue=_queue(workload.queued),
     )
 
 
-def _item(branch: ObjectTree) -> HierarchyItem:
-    children = [_item(child) for child in branch.children]
-    return HierarchyItem(branch.kind, branch.name, branch.namespace, branch.uid, children)
+def _queue(entry: QueueEntry | None) -> WorkloadQueue | None:
+    if entry is None:
+        return None
+    return WorkloadQueue(entry.queue, entry.cluster_queue, entry.state.value, entry.reason)
+
+
+def _item(branch: ObjectTree, fleet: Fleet) -> HierarchyItem:
+    children = [_item(child, fleet) for child in branch.children]
+    owner = fleet.ownership.owners.get(branch.uid)
+    queue = _queue(owner.queued) if owner is not None else None
+    return HierarchyItem(branch.kind, branch.name, branch.namespace, branch.uid, children, queue)
 
 
 _METADATA = WorkloadMetadata(["default", "research"], ["Deployment", "Job"], ["AMD_Instinct_MI300X_OAM"])

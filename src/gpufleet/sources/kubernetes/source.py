@@ -40,6 +40,7 @@ from gpufleet.kubernetes.objects import Owner as KubeOwner
 from gpufleet.model.workload import FleetPod
 from gpufleet.runtime.logs import get_logger
 from gpufleet.sources.kubernetes.claimed_gpus import PodLeases
+from gpufleet.sources.kubernetes.kueue import KueueWorkloads
 from gpufleet.sources.kubernetes.leases import LeasesByNode
 from gpufleet.sources.kubernetes.nodes import devices_from, mig_profiles, node_from
 from gpufleet.sources.kubernetes.owners import owner_from
@@ -105,6 +106,14 @@ class KubernetesSource:
         self.node_statuses = Reflector(client, GPU_NODE_STATUSES, timings=timings)
         self.leases = Reflector(client, LEASES, Selection(namespace=lease_namespace), timings=timings)
         self.pod_groups = Reflector(client, POD_GROUPS, timings=timings)
+        self.kueue = KueueWorkloads(
+            client,
+            fleet,
+            lambda namespace, name: self.claims.cache.get(name, namespace),
+            self._add_reference,
+            timings=timings,
+            retry=retry_kind,
+        )
         self._leases_by_node = LeasesByNode(fleet)
         self._owners: dict[Kind, Reflector[KubeOwner]] = {}
         self._undiscovered: asyncio.Queue[Kind] = asyncio.Queue()
@@ -129,6 +138,7 @@ class KubernetesSource:
             for reflector in (*self._fixed(), *self._owners.values()):
                 tasks.create_task(reflector.run())
             tasks.create_task(self._discover_owners(tasks))
+            tasks.create_task(self.kueue.run())
             tasks.create_task(self._await_sync())
 
     async def synced(self) -> None:
@@ -142,7 +152,7 @@ class KubernetesSource:
 
     def states(self) -> Mapping[Kind, KindState]:
         """Return the state of the watch for each kind."""
-        reflectors: list[Reflector[Any]] = [*self._fixed(), *self._owners.values()]
+        reflectors = self._reflectors()
         states = {kind_of(reflector.resource): _state_of(reflector) for reflector in reflectors}
         for kind, problem in self._problems.items():
             states.setdefault(kind, KindState(0, 0.0, problem))
@@ -150,15 +160,18 @@ class KubernetesSource:
 
     def failures(self) -> int:
         """Return how many lists and watches have failed since the start, of all kinds."""
-        return sum(reflector.state.failures for reflector in (*self._fixed(), *self._owners.values()))
+        return sum(reflector.state.failures for reflector in self._reflectors())
 
     def cached(self) -> dict[str, int]:
         """Return the number of cached objects by kind."""
-        reflectors = (*self._fixed(), *self._owners.values())
-        return {reflector.resource.kind: len(reflector.cache) for reflector in reflectors}
+        return {reflector.resource.kind: len(reflector.cache) for reflector in self._reflectors()}
 
     def _fixed(self) -> tuple[Reflector[Any], ...]:
         return (self.nodes, self.pods, self.claims, self.node_statuses, self.leases, self.pod_groups)
+
+    def _reflectors(self) -> list[Reflector[Any]]:
+        kueue = [self.kueue.reflector] if self.kueue.reflector is not None else []
+        return [*self._fixed(), *self._owners.values(), *kueue]
 
     async def _await_sync(self) -> None:
         for reflector in (self.nodes, self.pods):
@@ -188,6 +201,7 @@ class KubernetesSource:
             self._fleet.drop_owner(change.before.metadata.uid)
         if change.after is not None:
             self._add_reference(change.after.metadata.controller)
+            self.kueue.notice(change.after.metadata.labels)
             self._fleet.put_owner(owner_from(change.after, resource.kind, resource.api_version))
 
     def _add_reference(self, owner: OwnerReference | None) -> None:
@@ -270,6 +284,7 @@ class KubernetesSource:
             for name in sorted(self._by_claim.get((meta.namespace, meta.name), ())):
                 if (pod := self.pods.cache.get(name, meta.namespace)) is not None:
                     self._put_pod(pod)
+            self.kueue.on_claim(meta.namespace, meta.name)
 
     def _on_pods(self, changes: Sequence[CacheChange[Pod]]) -> None:
         for change in changes:
@@ -282,6 +297,7 @@ class KubernetesSource:
     def _put_pod(self, pod: Pod) -> None:
         meta = pod.metadata
         self._add_reference(meta.controller)
+        self.kueue.notice(meta.labels)
         name = meta.annotations.get(CLAIM, "")
         claim = None
         if name:

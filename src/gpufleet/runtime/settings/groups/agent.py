@@ -47,6 +47,14 @@ class AgentSettings:
         "Publish the GPUs in the status of the Node as gpu.scheduling/gpu, gpu-share and mig, for requests that the "
         "webhook adds to pods with a claim.",
     )
+    dra: bool = setting(
+        False,
+        "Serve as DRA driver gpu.scheduling: publish the GPUs in ResourceSlices and prepare ResourceClaims. "
+        "Only on nodes without a vendor's DRA driver.",
+    )
+    kubelet_root: Path = setting(
+        Path("/var/lib/kubelet"), "The kubelet's root directory, in which a DRA driver registers."
+    )
     processes: bool = setting(
         True, "Serve metrics of processes on the GPUs (user and command only with devices.identify)."
     )
