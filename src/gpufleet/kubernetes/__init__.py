@@ -5,6 +5,7 @@ from gpufleet.kubernetes.client.client import KubeClient, Selection
 from gpufleet.kubernetes.client.connection import Connection, load_connection
 from gpufleet.kubernetes.client.discovery import Discovery
 from gpufleet.kubernetes.client.resources import (
+    ENDPOINT_SLICES,
     EVENTS,
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
@@ -23,6 +24,7 @@ from gpufleet.kubernetes.leader_election import ElectionTimings, LeaderElection
 from gpufleet.kubernetes.reflector import Reflector, WatchTimings
 
 __all__ = [
+    "ENDPOINT_SLICES",
     "EVENTS",
     "GPU_CLAIMS",
     "GPU_NODE_STATUSES",
