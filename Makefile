@@ -6,7 +6,8 @@ PORT ?= 8080
 # Test processes. One more than the smallest machine has cores, because some tests mostly wait.
 WORKERS ?= 3
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/gpufleet/__init__.py)
-IMAGE ?= gpufleet:v$(VERSION)
+IMAGE ?= gpufleet
+TAG ?= v$(VERSION)
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpufleet
 VENV := .venv
 BIN := $(VENV)/bin
@@ -69,10 +70,13 @@ charts: $(VENV)/.dev ## Package the Helm charts into dist/
 
 dashboard: $(PAGE) ## Build the dashboard (needs Node.js 20 or newer)
 
-image: ## Build the container image (needs docker or podman; IMAGE=registry/name:tag)
+image: ## Build the images of agent, scheduler and server (needs docker or podman; IMAGE=registry/gpufleet TAG=v1)
 	@engine=$$(command -v docker || command -v podman) && $$engine info >/dev/null 2>&1 \
 		|| { echo "make image needs a running docker or podman"; exit 1; }; \
-	$$engine build --build-arg SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) -t $(IMAGE) .
+	for role in agent scheduler server; do \
+		$$engine build --build-arg SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) --target $$role \
+			-t $(IMAGE)-$$role:$(TAG) . || exit 1; \
+	done
 
 sbom: $(VENV)/.dev ## Write the locked dependencies as CycloneDX into dist/*.cdx.json
 	@mkdir -p dist

@@ -87,17 +87,19 @@ def test_the_scheduler_is_installed_upgraded_and_removed_as_documented(
     cluster.helm("install", "gpu-scheduler", "charts/gpu-scheduler", namespace="default")
     try:
         assert cluster.helm("get", "values", "gpu-scheduler", namespace="default").endswith("null\n")
-        assert _image(cluster, "scheduler") == "gpufleet:v0.1.0"
+        assert _image(cluster, "scheduler") == "gpufleet-scheduler:v0.1.0"
         bundle = _write_ca_bundle(cluster)
         arguments = ["charts/gpu-scheduler", "--set", "scheduler.image.tag=v0.2.0"]
         cluster.helm("upgrade", "gpu-scheduler", *arguments, namespace="default")
         assert "tag: v0.2.0" in cluster.helm("get", "values", "gpu-scheduler", namespace="default")
-        assert _image(cluster, "scheduler") == "gpufleet:v0.2.0"
-        assert _image(cluster, "webhook") == "gpufleet:v0.1.0"
+        assert _image(cluster, "scheduler") == "gpufleet-scheduler:v0.2.0"
+        assert _image(cluster, "webhook") == "gpufleet-scheduler:v0.1.0"
         assert _ca_bundle(cluster) == bundle
         _check_that_only_pods_with_a_claim_fail(cluster, namespace)
         cluster.helm("upgrade", "gpu-scheduler", "charts/gpu-scheduler", namespace="default")
-        assert _image(cluster, "scheduler") == "gpufleet:v0.2.0", "helm keeps the values of the last upgrade"
+        assert _image(cluster, "scheduler") == "gpufleet-scheduler:v0.2.0", (
+            "helm keeps the values of the last upgrade"
+        )
     finally:
         cluster.helm("uninstall", "gpu-scheduler", namespace="default")
     assert Release(cluster, "gpu-scheduler", "default").remaining_objects() == []

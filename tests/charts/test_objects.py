@@ -10,6 +10,7 @@ from charts.reference import CHARTS, NAMES
 from tests.charts.rendering import Object, everything, objects, one, pod_specs, refusal
 
 import gpufleet
+from gpufleet.exporters.scraping.endpoints import LABELS
 from gpufleet.kubernetes import extended_resources
 from gpufleet.kubernetes.access_review import RESOURCE
 from gpufleet.kubernetes.crds import GROUP
@@ -36,25 +37,31 @@ def test_setting_the_scheduler_tag_changes_only_the_scheduler() -> None:
     }
     assert differing == {"Deployment gpu-scheduler-scheduler", "Pod gpu-scheduler-test"}
     image = _container(one(after, "Deployment", "gpu-scheduler-scheduler"))["image"]
-    assert image == "gpufleet:v0.2.0"
+    assert image == "gpufleet-scheduler:v0.2.0"
 
 
 def test_a_digest_is_used_instead_of_the_tag() -> None:
-    digest, other = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
+    digest, other, third = (f"sha256:{letter * 64}" for letter in "abc")
     for chart, values, images in (
         (
             "gpufleet",
             {"image": {"tag": "v9", "digest": digest}, "database": {"bundled": {"image": {"digest": other}}}},
-            {f"gpufleet@{digest}", f"postgres@{other}"},
+            {f"gpufleet-server@{digest}", f"postgres@{other}"},
         ),
         (
             "gpu-scheduler",
             {
                 "image": {"digest": digest},
                 "kubeScheduler": {"image": {"digest": other}},
-                "agent": {"image": {"repository": "mirror/gpufleet"}},
+                "agent": {"image": {"repository": "mirror/agent", "digest": third}},
+                "webhook": {"image": {"repository": "mirror/webhook"}},
             },
-            {f"gpufleet@{digest}", f"registry.k8s.io/kube-scheduler@{other}", f"mirror/gpufleet@{digest}"},
+            {
+                f"gpufleet-scheduler@{digest}",
+                f"registry.k8s.io/kube-scheduler@{other}",
+                f"mirror/agent@{third}",
+                f"mirror/webhook:v{gpufleet.__version__}",
+            },
         ),
         (
             "gpu-scheduler",
@@ -64,7 +71,11 @@ def test_a_digest_is_used_instead_of_the_tag() -> None:
                 "webhook": {"image": {"tag": "v9"}},
                 "kubeScheduler": {"enabled": False},
             },
-            {f"gpufleet@{digest}", f"gpufleet@{other}", "gpufleet:v9"},
+            {
+                f"gpufleet-scheduler@{other}",
+                "gpufleet-scheduler:v9",
+                f"gpufleet-agent:v{gpufleet.__version__}",
+            },
         ),
     ):
         rendered = objects(chart, values)
@@ -354,3 +365,28 @@ def _variables(workload: Object) -> dict[str, str]:
 
 def _seconds(duration: str) -> float:
     return float(duration.removesuffix("s"))
+
+
+def test_the_server_finds_and_reaches_the_agents_unless_prometheus_reads_them() -> None:
+    service = one(objects("gpu-scheduler", namespace="gpu-system"), "Service", "gpu-scheduler-agent")
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["ports"] == [{"name": "metrics", "port": 9401, "targetPort": "metrics"}]
+    selected = dict(each.split("=") for each in LABELS.split(","))
+    assert selected.items() <= service["metadata"]["labels"].items()
+
+    rule = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}
+    for values, allowed in (({}, True), ({"prometheus": {"url": "http://prometheus:9090"}}, False)):
+        role = one(
+            objects("gpufleet", {"kubernetes": {"leaseNamespace": "gpu-system"}, **values}),
+            "Role",
+            "gpufleet-leases",
+        )
+        assert role["metadata"]["namespace"] == "gpu-system"
+        assert (rule in role["rules"]) == allowed
+
+    limited = {"networkPolicy": {"metricsFrom": [{"podSelector": {}}], "serverNamespace": "fleet"}}
+    policy = one(objects("gpu-scheduler", limited), "NetworkPolicy", "gpu-scheduler-agent")
+    server = policy["spec"]["ingress"][0]["from"][0]
+    assert server["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "fleet"}
+    labels = one(objects("gpufleet"), "Deployment", "gpufleet")["spec"]["template"]["metadata"]["labels"]
+    assert server["podSelector"]["matchLabels"].items() <= labels.items()

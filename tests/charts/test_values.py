@@ -17,6 +17,7 @@ _FIXED = (
 
 NEEDS: dict[tuple[str, ...], dict[str, Any]] = {
     ("database", "existingSecret", "key"): {"database": {"existingSecret": {"name": "given"}}},
+    ("networkPolicy", "serverNamespace"): {"networkPolicy": {"metricsFrom": [{"podSelector": {}}]}},
     ("webhook", "certManager", "issuerRef", "kind"): {
         "webhook": {"certManager": {"enabled": True, "issuerRef": {"name": "given", "kind": "Issuer"}}}
     },

@@ -34,12 +34,13 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | quote }}
 {{- end }}
 
-{{/* Image of a component. Its own repository, tag and digest take precedence over the common ones. */}}
+{{/* Image of a component. Its own repository, tag and digest take precedence over the common ones. A digest names one
+image, so the common one counts only for components with the common repository and tag. */}}
 {{- define "gpu-scheduler.image" -}}
 {{- $own := .values.image }}
 {{- $all := .root.Values.image }}
 {{- $tag := default (default (printf "v%s" .root.Chart.AppVersion) $all.tag) $own.tag }}
-{{- $digest := ternary $own.digest (default $all.digest $own.digest) (ne $own.tag "") }}
+{{- $digest := ternary $own.digest (default $all.digest $own.digest) (or (ne $own.tag "") (ne $own.repository "")) }}
 {{- include "gpu-scheduler.imageReference" (list (default $all.repository $own.repository) $tag $digest) }}
 {{- end }}
 

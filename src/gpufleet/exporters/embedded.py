@@ -50,7 +50,10 @@ _COMPACT_EVERY = 900.0
 _BLOCK = 3600.0
 """Seconds of samples that are held in memory at a time."""
 
-_EMPTY = "no metric source is configured (PROMETHEUS_URL), and no readings are recorded"
+_MAX_CONTROLLERS = 100
+"""Controllers of a workload whose training numbers are read, as agents know only a pod's own controller."""
+
+_EMPTY = "no metric source is configured (PROMETHEUS_URL), and no agent has been read yet"
 _PROCESSES, _STORAGE, _RDMA = "processes", "storage", "rdma"
 _log = get_logger("metrics")
 T = TypeVar("T")
@@ -194,11 +197,14 @@ class EmbeddedMetrics:
         controllers: Collection[str] = (),
         rank: int | None = None,
     ) -> Sequence[TrainingPoint]:
-        """Return the training numbers of a workload; pushed numbers belong to the workload itself."""
+        """Return the training numbers of a workload, pushed by it or read by agents from the logs of its pods."""
+        points: list[TrainingPoint] = []
         try:
-            return await self._access(self._training.read(workload_uid, start, end, rank))
+            for uid in dict.fromkeys((workload_uid, *list(controllers)[:_MAX_CONTROLLERS])):
+                points += await self._access(self._training.read(uid, start, end, rank))
         except StoreUnavailable as error:
             raise MetricsUnavailable(str(error)) from error
+        return sorted(points, key=lambda point: point.time)
 
     def health(self) -> SourceHealth:
         """Return whether the last access to the store succeeded."""

@@ -6,6 +6,7 @@ from gpufleet.kubernetes.client.connection import Connection, load_connection
 from gpufleet.kubernetes.client.discovery import Discovery
 from gpufleet.kubernetes.client.resources import (
     DEVICE_CLASSES,
+    ENDPOINT_SLICES,
     EVENTS,
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
@@ -28,6 +29,7 @@ from gpufleet.kubernetes.reflector import Reflector, WatchTimings
 
 __all__ = [
     "DEVICE_CLASSES",
+    "ENDPOINT_SLICES",
     "EVENTS",
     "GPU_CLAIMS",
     "GPU_NODE_STATUSES",

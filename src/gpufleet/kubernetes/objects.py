@@ -424,3 +424,34 @@ class PodDisruptionBudget(KubeObject, frozen=True):
 
     spec: PodDisruptionBudgetSpec = field(default_factory=PodDisruptionBudgetSpec)
     status: PodDisruptionBudgetStatus = field(default_factory=PodDisruptionBudgetStatus)
+
+
+class EndpointConditions(Fields, frozen=True):
+    """Whether an endpoint takes traffic; None counts as ready."""
+
+    ready: bool | None = None
+
+
+_NO_CONDITIONS = EndpointConditions()
+
+
+class Endpoint(Fields, frozen=True):
+    """A pod behind a Service."""
+
+    addresses: tuple[str, ...] = ()
+    conditions: EndpointConditions = _NO_CONDITIONS
+    node_name: str = ""
+
+
+class EndpointPort(Fields, frozen=True):
+    """A port of all endpoints of a slice."""
+
+    name: str = ""
+    port: int | None = None
+
+
+class EndpointSlice(KubeObject, frozen=True):
+    """Some of the pods behind a Service."""
+
+    endpoints: tuple[Endpoint, ...] | None = None
+    ports: tuple[EndpointPort, ...] | None = None

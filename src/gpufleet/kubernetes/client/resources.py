@@ -16,6 +16,7 @@ from gpufleet.kubernetes.crds import GROUP, VERSION
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.objects import (
+    EndpointSlice,
     Event,
     KubeObject,
     Lease,
@@ -154,6 +155,7 @@ def _event_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 NODES = Resource("", "v1", "nodes", "Node", Node, namespaced=False)
 PODS = Resource("", "v1", "pods", "Pod", Pod)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease, complete=True)
+ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", EndpointSlice)
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event", Event)
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", PodGroup)
 NATIVE_POD_GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", NativePodGroup)

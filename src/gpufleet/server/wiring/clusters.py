@@ -16,6 +16,7 @@ from pathlib import Path
 from gpufleet.errors import KubernetesUnavailable, MetricsUnavailable
 from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.exporters.prometheus.source import PrometheusSource
+from gpufleet.exporters.scraping import AgentScraper
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.metric_nodes import MetricNodes
@@ -34,6 +35,7 @@ from gpufleet.server.wiring.polled_sources import (
     start_sources,
 )
 from gpufleet.sources.kubernetes import KubernetesSource, kind_of
+from gpufleet.store import lead
 
 SYNC_TIMEOUT = 30.0
 """Seconds to wait for the sources before the server answers with incomplete data."""
@@ -49,6 +51,8 @@ class OpenCluster:
     cluster: Cluster
     kubernetes: KubernetesSource | None
     polled: tuple[PolledSource, ...] = ()
+    scraper: AgentScraper | None = None
+    """Reads the agents, where no Prometheus does."""
 
 
 async def open_clusters(components: Components) -> None:
@@ -93,13 +97,20 @@ async def _open(name: str, settings: Settings, components: Components) -> OpenCl
     else:
         metrics = EmbeddedMetrics(name, store.readings, store.training, metrics_settings)
     polled = open_sources(settings, fleet, metrics)
-    kubernetes = None
+    kubernetes = scraper = None
     # A cluster with other sources uses Kubernetes only if its settings say so.
     if has_kubernetes(kube, {} if polled else os.environ):
         client = await exit_stack.enter_async_context(KubeClient.from_settings(kube))
         kubernetes = components.kubernetes_sources[name] = KubernetesSource(
             client, fleet, lease_namespace=kube.lease_namespace, fault_taints=kube.fault_taints
         )
+        # The readings of a simulated fleet are simulated, too.
+        if (
+            isinstance(metrics, EmbeddedMetrics)
+            and metrics_settings.scrape_agents
+            and not components.simulated
+        ):
+            scraper = AgentScraper(client, kube.lease_namespace, metrics, metrics_settings)
     only_metrics = bool(metrics_settings.url) and kubernetes is None and not polled
     cluster = Cluster(
         name,
@@ -113,7 +124,7 @@ async def _open(name: str, settings: Settings, components: Components) -> OpenCl
         ),
         metric_nodes=MetricNodes(fleet) if only_metrics else None,
     )
-    return OpenCluster(cluster, kubernetes, polled)
+    return OpenCluster(cluster, kubernetes, polled, scraper)
 
 
 def has_kubernetes(settings: KubernetesSettings, environ: Mapping[str, str]) -> bool:
@@ -133,6 +144,10 @@ def _start(opened: OpenCluster, components: Components, settings: Settings) -> N
         background.start("kubernetes", kubernetes.run, cluster=name)
         metrics.age("kubernetes", name, lambda: _lag(kubernetes))
         metrics.failures("kubernetes", name, kubernetes.failures)
+    if (scraper := opened.scraper) is not None:
+        leadership = partial(components.store.leadership, f"agents of {name}")
+        background.start("agents", lambda: lead(leadership, scraper.run), cluster=name)
+        metrics.failures("agents", name, lambda: scraper.failures)
     start_sources(cluster, opened.polled, components)
     refreshed, failed = (
         partial(report, "readings", name) for report in (metrics.refreshed, metrics.source_error)

@@ -12,7 +12,8 @@ class MetricsSettings:
 
     url: str = setting(
         "",
-        "URL of Prometheus, Thanos, Mimir or VictoriaMetrics. Empty: readings are kept in the store.",
+        "URL of Prometheus, Thanos, Mimir or VictoriaMetrics. Empty: the server reads the agents itself and keeps "
+        "readings in the store.",
         flag="--prometheus-url",
         env=["PROMETHEUS_URL"],
     )
@@ -25,6 +26,12 @@ class MetricsSettings:
     )
     timeout: float = setting(10.0, "Longest time for one query.", unit="s", minimum=0.1)
     max_queries: int = setting(8, "Concurrent queries to the metric source.", minimum=1, maximum=100)
+    scrape_agents: bool = setting(
+        True,
+        "Read the agents of the chart gpu-scheduler directly if `url` is empty; they are found in the namespace "
+        "`kubernetes.lease_namespace`.",
+    )
+    max_scrapes: int = setting(32, "Agents that are read at the same time.", minimum=1, maximum=1000)
     refresh: float = setting(15.0, "How often the latest readings are fetched.", unit="s", minimum=1)
     retention: float = setting(
         86400.0,
