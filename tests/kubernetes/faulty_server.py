@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from gpufleet.kubernetes import Backoff, Connection, KubeClient, Retries, WatchTimings
-from gpufleet.kubernetes.client.client import MAX_OBJECTS
+from gpufleet.kubernetes.client.client import MAX_CACHE_BYTES, MAX_OBJECTS
 from gpufleet.kubernetes.client.transport import MAX_RESPONSE_BYTES
 
 FAST = WatchTimings(
@@ -166,6 +166,7 @@ class FaultyServer:
         within: float = 5.0,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         max_objects: int = MAX_OBJECTS,
+        max_cache_bytes: int = MAX_CACHE_BYTES,
         **options: Any,
     ) -> AsyncIterator[KubeClient]:
         async with KubeClient(
@@ -176,6 +177,7 @@ class FaultyServer:
             burst=1000,
             max_response_bytes=max_response_bytes,
             max_objects=max_objects,
+            max_cache_bytes=max_cache_bytes,
         ) as client:
             yield client
 

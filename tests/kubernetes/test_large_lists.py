@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.kubernetes.faulty_server import FAST, FaultyServer, status
+from tests.kubernetes.faulty_server import FAST, Fault, FaultyServer, line, opened, status
 from tests.waiting import wait_until
 
 from gpufleet.kubernetes import LEASES, Reflector
@@ -131,3 +131,87 @@ async def test_the_text_of_an_error_is_read_up_to_a_limit() -> None:
     async with server.serving(), server.client() as client:
         with pytest.raises(ServerFault, match="HTTP 500"):
             await client.get(LEASES, "one-a", "default")
+
+
+def flood(size: int) -> Fault:
+    """Return a watch that adds objects without end."""
+
+    async def watch(server: FaultyServer, request: web.Request) -> web.StreamResponse:
+        response = await opened(request)
+        for number in itertools.count(1000):
+            meta = {"name": f"gpu-{number}", "namespace": "default", "resourceVersion": str(number)}
+            await response.write(line("ADDED", {"metadata": {**meta, "annotations": {"a": "x" * size}}}))
+        return response
+
+    return watch
+
+
+async def one_event(server: FaultyServer, request: web.Request) -> web.StreamResponse:
+    """Send one event without end."""
+    response = await opened(request)
+    while True:
+        await response.write(b"x" * (1 << 20))
+
+
+@pytest.mark.parametrize(
+    ("fault", "limits", "message"),
+    [
+        (flood(0), {"max_objects": 1000}, "more than 1000 objects (kubernetes.max_objects)"),
+        (flood(100_000), {"max_cache_bytes": 4 << 20}, "4194304 bytes (kubernetes.max_cache_bytes)"),
+        (one_event, {}, "GET /apis/coordination.k8s.io/v1/leases: the watch sent an event of more than"),
+    ],
+)
+async def test_objects_of_a_watch_without_end_do_not_accumulate(
+    fault: Fault, limits: dict[str, int], message: str
+) -> None:
+    server = FaultyServer()
+    await server.put("known")
+    server.faults["WATCH"].append(fault)
+    async with server.serving(), server.client(**limits) as client:
+        reflector = Reflector(client, LEASES, timings=FAST)
+        most, errors = 0, set[str]()
+
+        def has_recovered() -> bool:
+            nonlocal most
+            most = max(most, len(reflector.cache))
+            errors.add(reflector.state.error)
+            return reflector.state.watching and reflector.state.lists > 1
+
+        task = asyncio.create_task(reflector.run())
+        try:
+            await wait_until(has_recovered, interval=0)
+            assert any(message in error for error in errors)
+            assert most <= 4000
+            assert {item.metadata.name for item in reflector.cache} == {"known"}
+            assert client.cache_budget.used < 2000
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+async def test_a_list_of_objects_that_need_too_much_memory_is_an_error() -> None:
+    server = FaultyServer()
+    for number in range(40):
+        await server.put(f"gpu-{number:02}", spec={"holderIdentity": "x" * 100_000})
+    async with server.serving(), server.client(max_cache_bytes=1 << 20) as client:
+        reflector = Reflector(client, LEASES, timings=FAST, page_size=5)
+        task = asyncio.create_task(reflector.run())
+        try:
+            await wait_until(lambda: "kubernetes.max_cache_bytes" in reflector.state.error)
+            assert len(reflector.cache) == 0
+            assert client.cache_budget.used == 0
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+async def test_responses_that_are_read_at_the_same_time_share_one_limit() -> None:
+    server = FaultyServer()
+    for name in ("a", "b", "c"):
+        await server.put(name, spec={"holderIdentity": "x" * 3_000_000})
+    async with server.serving(), server.client(max_response_bytes=4 << 20) as client:
+        found = await asyncio.gather(
+            *(client.get(LEASES, name, "default") for name in ("a", "b", "c")), return_exceptions=True
+        )
+        assert any(isinstance(each, TooLarge) for each in found)
+        assert (await client.get(LEASES, "a", "default")).metadata.name == "a"

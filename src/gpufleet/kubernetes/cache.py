@@ -1,5 +1,7 @@
 """A local cache of the objects of one kind, with listeners for changes.
 
+Caches count the memory of their objects in a `CacheBudget`, which all caches of a client share.
+
 Listeners are plain functions. They get the changes in order, in the batches in which the
 reflector received them. They must return quickly; slow consumers put the changes into a queue of
 their own. If a listener raises, the error is logged and the other listeners still run.
@@ -10,6 +12,7 @@ from typing import Generic
 
 import msgspec
 
+from gpufleet.kubernetes.cache_budget import CacheBudget, memory_of
 from gpufleet.kubernetes.client.resources import T
 from gpufleet.runtime.logs import get_logger
 
@@ -44,7 +47,8 @@ def key_of(item: T) -> Key:
 class Cache(Generic[T]):
     """Objects by namespace and name."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: CacheBudget) -> None:
+        self._budget = budget
         self._items: dict[Key, T] = {}
         self._listeners: list[Listener[T]] = []
 
@@ -84,13 +88,16 @@ class Cache(Generic[T]):
                 changes.append(CacheChange(before, item))
             else:
                 continue
+            self._budget.used += memory_of(item) - (memory_of(before) if before is not None else 0)
             self._items[key] = item
         return changes
 
     def remove(self, keys: Iterable[Key]) -> list[CacheChange[T]]:
         """Remove objects and return the changes; unknown keys are ignored."""
         removed = (self._items.pop(key, None) for key in keys)
-        return [CacheChange(item, None) for item in removed if item is not None]
+        changes = [CacheChange(item, None) for item in removed if item is not None]
+        self._budget.used -= sum(memory_of(change.object) for change in changes)
+        return changes
 
     def notify(self, changes: Sequence[CacheChange[T]]) -> None:
         """Call the listeners."""

@@ -3,7 +3,8 @@
 The list is fetched in pages, each stored as it arrives. The watch starts at the list's version
 and, when it ends or breaks, resumes at the last version seen, so no change is missed. Only when
 the server no longer has that version (410 Gone) is the list fetched again; objects that are no
-longer in it are removed. Between attempts the reflector backs off until a watch has been open
+longer in it are removed. More objects than `kubernetes.max_objects`, or than fit into the memory of
+`kubernetes.max_cache_bytes`, are an error; what the list or watch added then is removed again. Between attempts the reflector backs off until a watch has been open
 for a while.
 """
 
@@ -75,7 +76,7 @@ class Reflector(Generic[T]):
         freeze: bool = False,
     ) -> None:
         """Create the reflector; `freeze` hides the objects of the first list from the garbage collector."""
-        self.cache: Cache[T] = Cache()
+        self.cache: Cache[T] = Cache(client.cache_budget)
         self.resource = resource
         self._client = client
         self._select = select
@@ -130,6 +131,10 @@ class Reflector(Generic[T]):
             except Gone as error:
                 self._version = ""
                 self._set_error(error)
+            except TooLarge as error:
+                # Not at the same version again: the watch would send the same events.
+                self._version = ""
+                self._set_error(error)
             except (KubernetesUnavailable, KubernetesRefused) as error:
                 self._set_error(error)
             finally:
@@ -175,6 +180,7 @@ class Reflector(Generic[T]):
                 version = version or page.resource_version
                 seen.update(key_of(item) for item in page.items)
                 self.cache.notify(self.cache.put(page.items))
+                self._check_size("list")
         return version, seen
 
     async def _watch(self) -> None:
@@ -190,8 +196,27 @@ class Reflector(Generic[T]):
             async for batch in batches:
                 self._updated_at = self._timing.monotonic()
                 self._watching, self._error = True, ""
-                self.cache.notify(self._apply(batch))
+                changes = self._apply(batch)
+                self.cache.notify(changes)
+                try:
+                    self._check_size("watch")
+                except TooLarge:
+                    added = {key_of(change.object) for change in changes if change.before is None}
+                    self.cache.notify(self.cache.remove(added))
+                    raise
                 self._version = batch.resource_version
+
+    def _check_size(self, verb: str) -> None:
+        budget = self._client.cache_budget
+        kind = f"{verb} of {self.resource.plural}"
+        if len(self.cache) > self._client.max_objects:
+            raise TooLarge(
+                f"{kind}: there are more than {self._client.max_objects} objects (kubernetes.max_objects)"
+            )
+        if budget.used > budget.max_bytes:
+            raise TooLarge(
+                f"{kind}: all objects together need more than {budget.max_bytes} bytes (kubernetes.max_cache_bytes)"
+            )
 
     def _apply(self, batch: WatchBatch[T]) -> list[CacheChange[T]]:
         changes: list[CacheChange[T]] = []

@@ -252,6 +252,7 @@ def scheduler_client(scheduler: SchedulerSettings, kubernetes: KubernetesSetting
         field_manager="gpufleet-scheduler",
         max_response_bytes=kubernetes.max_response_bytes,
         max_objects=kubernetes.max_objects,
+        max_cache_bytes=kubernetes.max_cache_bytes,
     )
 
 

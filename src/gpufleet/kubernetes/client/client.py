@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, Self
 
 import msgspec
 
+from gpufleet.kubernetes.cache_budget import CacheBudget
 from gpufleet.kubernetes.client.connection import Connection, connection_from_settings
 from gpufleet.kubernetes.client.decode import accept_header, decode_json, decode_list, decode_object
 from gpufleet.kubernetes.client.errors import Gone, TooLarge
@@ -28,6 +29,7 @@ from gpufleet.runtime.settings import KubernetesSettings
 
 PAGE_SIZE = 500
 MAX_OBJECTS = 500_000
+MAX_CACHE_BYTES = 512 << 20
 _MAX_PAGES = 20_000
 """Pages of one list; the server may send pages without any object."""
 
@@ -75,6 +77,7 @@ class KubeClient:
         field_manager: str = FIELD_MANAGER,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         max_objects: int = MAX_OBJECTS,
+        max_cache_bytes: int = MAX_CACHE_BYTES,
     ) -> None:
         self.timing = timing
         self.connection = connection
@@ -82,7 +85,8 @@ class KubeClient:
         self._timeout = timeout
         self._retries = retries
         self._max_response_bytes = max_response_bytes
-        self._max_objects = max_objects
+        self.max_objects = max_objects
+        self.cache_budget = CacheBudget(max_cache_bytes)
         self._transport = Transport(
             connection,
             limiter=RateLimiter(requests_per_second, burst, timing),
@@ -102,6 +106,7 @@ class KubeClient:
             timeout=settings.timeout,
             max_response_bytes=settings.max_response_bytes,
             max_objects=settings.max_objects,
+            max_cache_bytes=settings.max_cache_bytes,
         )
 
     def clone(self, *, requests_per_second: float = 10.0, burst: int = 20) -> "KubeClient":
@@ -118,7 +123,8 @@ class KubeClient:
             timing=self.timing,
             field_manager=self.field_manager,
             max_response_bytes=self._max_response_bytes,
-            max_objects=self._max_objects,
+            max_objects=self.max_objects,
+            max_cache_bytes=self.cache_budget.max_bytes,
         )
 
     async def __aenter__(self) -> Self:
@@ -178,8 +184,8 @@ class KubeClient:
                 limit //= 2
                 continue
             objects += len(page.items)
-            if objects > self._max_objects:
-                problem = f"has more than {self._max_objects} objects (kubernetes.max_objects)"
+            if objects > self.max_objects:
+                problem = f"has more than {self.max_objects} objects (kubernetes.max_objects)"
                 raise TooLarge(f"GET {resource.path(select.namespace)}: the list {problem}")
             yield page
             token = page.continue_token

@@ -36,9 +36,10 @@ from gpufleet.kubernetes.client.errors import (
 from gpufleet.kubernetes.client.timing import Backoff, RateLimiter, Timing
 from gpufleet.kubernetes.client.tls import TlsIdentity
 
-MAX_RESPONSE_BYTES = 128 << 20
+MAX_RESPONSE_BYTES = 64 << 20
 _MAX_ERROR_BYTES = 1 << 20
-_BUFFER = 1 << 20
+_BUFFER = 256 << 10
+"""Bytes read at a time; they are decoded in one step of the event loop."""
 _BACKOFF = Backoff(initial=0.2, maximum=5.0)
 
 
@@ -89,6 +90,8 @@ class Transport:
         self._credentials = Credentials(connection, timing)
         self._tls = TlsIdentity(connection, timing)
         self._session: aiohttp.ClientSession | None = None
+        self._reading = 0
+        """Bytes of all responses that are being read."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -117,13 +120,23 @@ class Transport:
 
     async def _send_once(self, request: Request) -> bytes:
         async with self._opened(request, aiohttp.ClientTimeout(total=self._timeout)) as response:
-            body = await _read(response, self._max_response_bytes)
-        if body is None:
-            raise TooLarge(
-                f"{request}: the response is larger than {self._max_response_bytes} bytes "
-                "(kubernetes.max_response_bytes)"
-            )
-        return body
+            return await self._read(request, response, self._max_response_bytes)
+
+    async def _read(self, request: Request, response: aiohttp.ClientResponse, limit: int) -> bytes:
+        """Return the body; close the connection if the bodies that are being read have more than `limit` bytes."""
+        body = bytearray()
+        try:
+            async for chunk in response.content.iter_any():
+                body += chunk
+                self._reading += len(chunk)
+                if len(body) > limit or self._reading > self._max_response_bytes:
+                    response.close()
+                    raise TooLarge(
+                        f"{request}: the response is larger than {limit} bytes (kubernetes.max_response_bytes)"
+                    )
+        finally:
+            self._reading -= len(body)
+        return bytes(body)
 
     def _wait_before_retry(self, request: Request, error: GpufleetError, failures: int) -> float | None:
         if failures >= self._retries.attempts:
@@ -212,7 +225,10 @@ class Transport:
             if response.status < 300:
                 return response
             async with response:
-                body = await _read(response, _MAX_ERROR_BYTES) or b""
+                try:
+                    body = await self._read(request, response, _MAX_ERROR_BYTES)
+                except TooLarge:
+                    body = b""
         raise error_from_response(response.status, body, str(request), _retry_after(response))
 
     def _open_session(self) -> aiohttp.ClientSession:
@@ -227,23 +243,6 @@ class Transport:
             # conflicts with it. There is no public option to turn that off.
             self._session._retry_connection = False
         return self._session
-
-
-async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
-    """Return the body; None, and close the connection, if it has more than `limit` bytes."""
-    chunks: list[bytes] = []
-    size = response.content_length or 0
-    if size <= limit:
-        size = 0
-        async for chunk in response.content.iter_any():
-            size += len(chunk)
-            if size > limit:
-                break
-            chunks.append(chunk)
-    if size > limit:
-        response.close()
-        return None
-    return b"".join(chunks)
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float | None:

@@ -5,6 +5,7 @@ call; a partial line waits for the rest. A stream that ends in the middle of a l
 the watch resumes at the last version seen, and the server sends that event again.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, cast
@@ -12,12 +13,12 @@ from typing import Generic, cast
 import msgspec
 
 from gpufleet.kubernetes.client.decode import skip_object
-from gpufleet.kubernetes.client.errors import UndecodableResponse, error_from_status
+from gpufleet.kubernetes.client.errors import TooLarge, UndecodableResponse, error_from_status
 from gpufleet.kubernetes.client.resources import Added, Bookmark, Deleted, Failed, Modified, Resource, T
 from gpufleet.kubernetes.client.transport import Request, Transport
 
-MAX_LINE_BYTES = 32 << 20
-"""Maximum size of one event; etcd itself accepts objects of up to 1.5 MiB by default."""
+MAX_LINE_BYTES = 4 << 20
+"""Maximum size of one event; etcd itself accepts objects of up to 1.5 MiB by default, an API server of 3 MiB."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,17 @@ async def watch_batches(
     """
     async with transport.stream(request, idle) as content:
         yield WatchBatch((), request.query["resourceVersion"])
-        async for lines in _complete_lines(content.iter_any()):
+        async for lines in _complete_lines(content.iter_any(), request):
             batch, failure = _decode_batch(resource, lines, request)
             if batch.resource_version:
                 yield batch
             if failure is not None:
                 raise error_from_status(failure.object.code, failure.object, str(request))
+            # A server that always has more to send must not keep other tasks waiting.
+            await asyncio.sleep(0)
 
 
-async def _complete_lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+async def _complete_lines(chunks: AsyncIterator[bytes], request: Request) -> AsyncGenerator[bytes, None]:
     partial: list[bytes] = []
     size = 0
     async for chunk in chunks:
@@ -65,7 +68,7 @@ async def _complete_lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes,
             partial.append(chunk)
             size += len(chunk)
             if size > MAX_LINE_BYTES:
-                raise UndecodableResponse(f"the watch sent a line of more than {MAX_LINE_BYTES} bytes")
+                raise TooLarge(f"{request}: the watch sent an event of more than {MAX_LINE_BYTES} bytes")
 
 
 def _decode_batch(

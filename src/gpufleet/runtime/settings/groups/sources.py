@@ -35,13 +35,20 @@ class KubernetesSettings:
     burst: int = setting(100, "Requests that may exceed the rate in a burst.", minimum=1)
     timeout: float = setting(15.0, "Longest time for one request, except watches.", unit="s", minimum=0.1)
     max_response_bytes: int = setting(
-        128 * 1024 * 1024,
-        "Largest response accepted from the API; a larger page of a list is requested again in smaller pages.",
+        64 * 1024 * 1024,
+        "Most bytes of responses of the API in memory at a time; a larger page of a list is requested again "
+        "in smaller pages.",
         unit="bytes",
         minimum=1024 * 1024,
     )
     max_objects: int = setting(
-        500_000, "Objects accepted in one list; a longer one is an error.", minimum=1000
+        500_000, "Objects of one kind, in a list or by a watch; more are an error.", minimum=1000
+    )
+    max_cache_bytes: int = setting(
+        512 * 1024 * 1024,
+        "Estimated memory of all cached objects; a list or watch that needs more is an error.",
+        unit="bytes",
+        minimum=1024 * 1024,
     )
 
 
