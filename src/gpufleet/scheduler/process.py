@@ -118,6 +118,7 @@ class Replica:
                 group.create_task(reflector.run())
             for reflector in self._required:
                 await reflector.synced()
+            self.scheduler.ledger.pods_listed()
             if self._freeze:
                 gc.collect()
                 gc.freeze()

@@ -53,6 +53,12 @@ def uid_of(holder: str) -> str:
     return holder.rpartition("@")[0]
 
 
+def unit_of(holder: str) -> str:
+    """Return the unit in the inventory key of a reservation; an empty string for a pod's."""
+    unit, _, at = holder.rpartition("#")
+    return unit if at.endswith("@") else ""
+
+
 class Ledger:
     """Nodes, leases, claims and pods, and the inventory derived from them."""
 
@@ -85,6 +91,7 @@ class Ledger:
         self._used_on: dict[str, set[str]] = {}
         self._vanished: set[str] = set()
         """Pods that were deleted while they ran and that a report still names."""
+        self._pods_listed = False
         self._draining: set[str] = set()
         self._bound_to: dict[str, set[str]] = {}
         self._gpus_on: dict[str, set[str]] = {}
@@ -132,6 +139,7 @@ class Ledger:
             for uid in device.in_use_by:
                 self._used_on.setdefault(uid, set()).add(name)
         self._vanished &= self._used_on.keys()
+        self._find_vanished(uid for device in report.status.devices for uid in device.in_use_by)
         changed = self._sync_node(name)
         if changed:
             self.note_freed()
@@ -239,6 +247,7 @@ class Ledger:
         if uid in self._deleted_pods or (known is not None and _is_stale(pod, known)):
             return
         self._remove_from_indexes(known)
+        self._vanished.discard(uid)
         self.pods[uid] = pod
         if pod.metadata.annotations.get(CLAIM):
             self._by_claim.setdefault(_claim_key(pod), set()).add(uid)
@@ -248,6 +257,18 @@ class Ledger:
         if known is None or known.finished != pod.finished or known.spec.node_name != pod.spec.node_name:
             self._resources_changed(known, pod)
             self._sync_nodes_of(uid)
+
+    def pods_listed(self) -> None:
+        """Record that all pods are known: a pod that only a report names vanished while no scheduler ran."""
+        self._pods_listed = True
+        self._find_vanished(self._used_on)
+        for uid in self._vanished:
+            self._sync_nodes_of(uid)
+
+    def _find_vanished(self, reported: Iterable[str]) -> None:
+        if self._pods_listed:
+            unknown = (uid for uid in reported if uid not in self.pods and uid not in self._deleted_pods)
+            self._vanished.update(unknown)
 
     def drop_pod(self, uid: str) -> None:
         """Remove a pod."""
