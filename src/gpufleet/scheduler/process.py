@@ -20,6 +20,7 @@ from gpufleet.kubernetes import (
     LEASES,
     NATIVE_POD_GROUPS,
     NODES,
+    OLDER_NATIVE_POD_GROUPS,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
     PODS,
@@ -78,8 +79,10 @@ class Replica:
         self._reports = Reflector(client, GPU_NODE_STATUSES)
         self._leases = Reflector(client, LEASES, Selection(namespace=namespace))
         self._claims = Reflector(client, GPU_CLAIMS)
-        self._groups = Reflector(client, POD_GROUPS)
-        self._native_groups = Reflector(client, NATIVE_POD_GROUPS)
+        self._groups = Reflector(client, POD_GROUPS, optional=True)
+        self._native_groups = Reflector(
+            client, NATIVE_POD_GROUPS, optional=True, older=OLDER_NATIVE_POD_GROUPS
+        )
         self._budgets = Reflector(client, POD_DISRUPTION_BUDGETS)
         self._pods = Reflector(client, PODS)
         self._required = (self._nodes, self._reports, self._leases, self._claims, self._pods)
