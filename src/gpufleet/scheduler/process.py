@@ -83,7 +83,7 @@ class Replica:
         self._native_groups = Reflector(
             client, NATIVE_POD_GROUPS, optional=True, older=OLDER_NATIVE_POD_GROUPS
         )
-        self._budgets = Reflector(client, POD_DISRUPTION_BUDGETS)
+        self._budgets = Reflector(client, POD_DISRUPTION_BUDGETS, optional=True)
         self._pods = Reflector(client, PODS)
         self._required = (self._nodes, self._reports, self._leases, self._claims, self._pods)
         self._synced = False
