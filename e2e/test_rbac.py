@@ -42,8 +42,8 @@ RARELY_USED: dict[str, dict[Right, str]] = {
         ("update", "", "secrets"): "a certificate is renewed every two months",
         ("patch", "apps", "deployments"): "kube-scheduler is restarted for a new CA, after more than a year",
         ("patch", "events.k8s.io", "events"): "increases the count of a repeated event",
-        ("list", "scheduling.k8s.io", "podgroups"): "native PodGroups are served from 1.37",
-        ("watch", "scheduling.k8s.io", "podgroups"): "native PodGroups are served from 1.37",
+        ("list", "scheduling.k8s.io", "podgroups"): "native PodGroups need a feature gate",
+        ("watch", "scheduling.k8s.io", "podgroups"): "native PodGroups need a feature gate",
     },
     "gpufleet": {
         ("list", "kueue.x-k8s.io", "workloads"): "only with Kueue, which not every machine can build",

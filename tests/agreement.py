@@ -121,7 +121,7 @@ def _check_map(found: Json, nodes: list[Json], overview: Json) -> None:
         held = mine.count("h") + mine.count("p")
         assert held <= node["gpuAllocated"] <= held + mine.count("x"), name
         assert not mine.count("x") or node["fault"], name
-        free += 0 if node["fault"] else mine.count("f")
+        free += 0 if node["fault"] else mine.count("f") + mine.count("d")
         first += count
     assert free == overview["schedulableGpus"] - overview["schedulableAllocatedGpus"]
 

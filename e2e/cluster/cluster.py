@@ -187,6 +187,23 @@ class Cluster:
             manager.command = before
             manager.restart()
 
+    @contextmanager
+    def feature_gates(self, gates: Sequence[str], versions: Sequence[str]) -> Iterator[None]:
+        """Run API server and kube-scheduler with these feature gates and API versions for a `with` block."""
+        before = {each: each.command for each in (self.apiserver, self.scheduler)}
+        enabled = f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}"
+        served = f"--runtime-config={','.join(f'{version}=true' for version in versions)}"
+        self.apiserver.command = [*self.apiserver.command, enabled, served]
+        self.scheduler.command = [*self.scheduler.command, enabled]
+        try:
+            for component in before:
+                component.restart()
+            yield
+        finally:
+            for component, command in before.items():
+                component.command = command
+                component.restart()
+
     def process(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], ready: Callable[[], bool]
     ) -> Component:

@@ -1,4 +1,4 @@
-"""No unit waits forever, no half gang runs forever, and reservations cost little.
+"""No unit waits forever, and no half gang runs forever.
 
 A simulation runs pods for given times on the model of the API server, one second at a time.
 """
@@ -8,6 +8,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 from tests.scheduler.world import Process, World
 
@@ -129,47 +131,51 @@ def test_no_unit_waits_longer_than_everything_ahead_of_it_takes(seed: int) -> No
     simulation.close()
 
 
-def workload(simulation: Simulation, seed: int) -> float:
-    """Run a random mix to its end; return the seconds that it took."""
-    chance, number = Random(seed), 0
-    for _ in range(30):
-        for _ in range(chance.randint(0, 2)):
-            number += 1
-            if chance.random() < 0.15:
-                simulation.gang(f"u{number:02d}", 2, chance.choice((1, 2)), chance.randint(5, 20))
+@dataclass(frozen=True)
+class Loss:
+    """A member that is lost some seconds after its gang was created."""
+
+    second: int
+    gang: str
+    member: int
+    how: str
+
+
+losses = st.builds(
+    Loss,
+    st.integers(0, 12),
+    st.sampled_from(("g", "h")),
+    st.integers(0, 2),
+    st.sampled_from(("Failed", "deleted", "deleted by force")),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(losses, min_size=1, max_size=4), st.sampled_from((0.0, 3.0, 6.0)))
+def test_no_half_gang_outlives_its_grace_period(lost: list[Loss], grace: float) -> None:
+    """Whenever members fail or vanish: before their gang is bound, while it is, or while it runs."""
+    simulation = Simulation({"a": 4, "b": 4}, {"gang_grace": grace})
+    world, half_since = simulation.world, dict[str, float]()
+    for name, count in (("g", 2), ("h", 1)):
+        simulation.gang(name, 3, count, 100)
+    for second in range(30):
+        for each in lost:
+            pod = world.pod(f"{each.gang}-{each.member}")
+            if each.second != second or pod is None:
+                continue
+            if each.how == "Failed" and pod.spec.node_name:
+                world.write("pods", structs.replace(pod, status=PodStatus(phase="Failed")))
+            elif each.how == "deleted":
+                world.delete(pod)
             else:
-                simulation.pod(f"u{number:02d}", chance.choice("1124"), chance.randint(5, 20))
+                world.remove("pods", "ns", pod.metadata.name)
         simulation.second()
-    while (
-        any(map(simulation.waits, simulation.runtimes))
-        or max(simulation.ends.values()) > simulation.world.now
-    ):
-        simulation.second()
-    simulation.close()
-    return simulation.world.now
-
-
-def test_reservations_cost_little_utilization() -> None:
-    """The same GPU seconds are used, so utilization is inverse to the time that all of them take."""
-    seeds = range(5)
-    nodes = {"a": 4, "b": 4, "c": 4}
-    with_them = sum(workload(Simulation(nodes, {"reservations": 4}), seed) for seed in seeds)
-    without = sum(workload(Simulation(nodes, {"reservations": 0}), seed) for seed in seeds)
-    assert without / with_them >= 0.95, f"{with_them} s with reservations, {without} s without"
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_no_half_gang_outlives_its_grace_period(seed: int) -> None:
-    simulation, chance = Simulation({"a": 4, "b": 4}, {"gang_grace": 6.0}), Random(seed)
-    for name in ("g", "h"):
-        simulation.gang(name, 2, 2, 100)
-    for _ in range(4):
-        simulation.second()
-    assert not any(map(simulation.waits, simulation.runtimes))
-    broken = chance.choice(("g", "h"))
-    simulation.world.remove("pods", "ns", f"{broken}-{chance.randrange(2)}")
-    for _ in range(6 + SLACK):
-        simulation.second()
-    names = {pod.metadata.name[0] for pod in simulation.world.all("pods")}
-    assert names == {"g", "h"} - {broken}
+        for gang in ("g", "h"):
+            pods = (world.pod(f"{gang}-{at}") for at in range(3))
+            running = sum(pod is not None and bool(pod.spec.node_name) and not pod.finished for pod in pods)
+            if running in (0, 3):
+                half_since.pop(gang, None)
+            else:
+                since = half_since.setdefault(gang, world.now)
+                assert world.now - since <= grace + SLACK, f"{running} members of {gang} run since {since}"
     simulation.close()

@@ -1410,6 +1410,8 @@ export interface components {
             healthSince: string | null;
             /** @default false */
             cordoned: boolean;
+            /** @default false */
+            draining: boolean;
             /** @default [] */
             migProfiles: string[];
             /** @default null */
@@ -4419,6 +4421,7 @@ export interface operations {
                      *             "healthReason": "",
                      *             "healthSince": null,
                      *             "cordoned": false,
+                     *             "draining": false,
                      *             "migProfiles": [],
                      *             "utilization": null,
                      *             "memoryUsed": null,

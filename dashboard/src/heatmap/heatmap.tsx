@@ -11,6 +11,7 @@ import { pinchOf, type Point } from "./pinch";
 import {
   BROKEN,
   CLOSE,
+  DRAINING,
   drawClose,
   drawFar,
   paintBitmap,
@@ -30,6 +31,7 @@ const MARKS: Record<string, string> = {
   x: "unhealthy",
   c: "cordoned",
   u: "health unknown",
+  d: "draining: a deleted pod still has processes on it",
 };
 
 interface Hover {
@@ -355,6 +357,11 @@ function Legend(props: { map: GpuMap; palette: Palette }) {
       <span class="key">
         <span class="swatch" style={{ background: BROKEN }} /> unhealthy
       </span>
+      {map.marks.includes("d") && (
+        <span class="key">
+          <span class="swatch" style={{ background: DRAINING }} /> draining
+        </span>
+      )}
       <span class="key">
         <span class="swatch hollow" style={{ background: css(palette.none) }} /> no reading
       </span>

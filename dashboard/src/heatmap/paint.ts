@@ -16,6 +16,7 @@ import { placeOf, PITCH, ROW, type Layout } from "./layout";
 export type Quantity = "utilization" | "temperature" | "power" | "memory";
 
 export const BROKEN = "#ff5d73";
+export const DRAINING = "#e8a33d";
 /** Cell width on screen from which cells are drawn individually. */
 export const CLOSE = 9;
 /** Cell size from which corners are rounded. */
@@ -51,14 +52,13 @@ export function paletteOf(map: GpuMap): Palette {
   };
 }
 
-/** Return the colour of a GPU: a position on the scale, or one of three states without a value. */
-export function rateOf(
-  map: GpuMap,
-  gpu: number,
-  palette: Palette,
-): number | "broken" | "free" | "none" {
+type State = "broken" | "draining" | "free" | "none";
+
+/** Return the colour of a GPU: a position on the scale, or a state that has a colour of its own. */
+export function rateOf(map: GpuMap, gpu: number, palette: Palette): number | State {
   const mark = map.marks[gpu];
   if (mark === "x") return "broken";
+  if (mark === "d") return "draining";
   const value = map.values[gpu];
   if (
     map.quantity === "utilization" &&
@@ -71,8 +71,9 @@ export function rateOf(
   return (value - palette.low) / (palette.high - palette.low);
 }
 
-function colourOf(rate: number | "broken" | "free" | "none", palette: Palette): Rgb {
+function colourOf(rate: number | State, palette: Palette): Rgb {
   if (rate === "broken") return parseHex(BROKEN);
+  if (rate === "draining") return parseHex(DRAINING);
   if (rate === "free") return palette.free;
   return rate === "none" ? palette.none : palette.scale(rate);
 }
@@ -84,6 +85,7 @@ export function paintBitmap(map: GpuMap, layout: Layout, palette: Palette): Imag
   const steps = Array.from({ length: 101 }, (_, step) => packed(palette.scale(step / 100)));
   const states = {
     broken: packed(parseHex(BROKEN)),
+    draining: packed(parseHex(DRAINING)),
     free: packed(palette.free),
     none: packed(palette.none),
   };

@@ -131,7 +131,9 @@ function Gpu(props: { gpu: NodeGpu; chosen: boolean; unnamed: string }) {
       <div class="gpu-top">
         <b>GPU {gpu.index}</b>
         <span class="spacer" />
-        {sick ? <Badge word={gpu.health ?? ""} /> : gpu.cordoned ? <Badge word="cordoned" /> : null}
+        {sick && <Badge word={gpu.health ?? ""} />}
+        {!sick && gpu.draining && <Badge word="draining" />}
+        {!sick && gpu.cordoned && <Badge word="cordoned" />}
         {!sick && <span class="gpu-load num">{percent(load)}</span>}
       </div>
       <div class="bar">

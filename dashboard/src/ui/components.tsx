@@ -172,6 +172,7 @@ const TONES: Record<string, Tone> = {
   partial: "good",
   idle: "idle",
   cordoned: "warn",
+  draining: "warn",
   gone: "idle",
   Deleted: "idle",
   Bound: "good",

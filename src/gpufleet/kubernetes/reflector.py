@@ -4,13 +4,16 @@ The list is fetched in pages, each stored as it arrives. The watch starts at the
 and, when it ends or breaks, resumes at the last version seen, so no change is missed. Only when
 the server no longer has that version (410 Gone) is the list fetched again; objects that are no
 longer in it are removed. More objects than `kubernetes.max_objects`, or than fit into the memory of
-`kubernetes.max_cache_bytes`, are an error; what the list or watch added then is removed again. Between attempts the reflector backs off until a watch has been open
-for a while.
+`kubernetes.max_cache_bytes`, are an error; what the list or watch added then is removed again. Between
+attempts the reflector backs off until a watch has been open for a while.
+
+A kind may be optional: a cluster without it is no fault. It is then looked for again once in a while, in
+each of its versions.
 """
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic
@@ -18,7 +21,7 @@ from typing import Generic
 from gpufleet.errors import KubernetesUnavailable
 from gpufleet.kubernetes.cache import Cache, CacheChange, Key, Listener, key_of
 from gpufleet.kubernetes.client.client import ALL, PAGE_SIZE, KubeClient, Selection
-from gpufleet.kubernetes.client.errors import Forbidden, Gone, KubernetesRefused, TooLarge
+from gpufleet.kubernetes.client.errors import Forbidden, Gone, KubernetesRefused, ObjectNotFound, TooLarge
 from gpufleet.kubernetes.client.resources import Deleted, Resource, T
 from gpufleet.kubernetes.client.timing import Backoff
 from gpufleet.kubernetes.client.watch import WatchBatch
@@ -38,6 +41,8 @@ class WatchTimings:
     """Close a watch that has been silent for so long: servers send bookmarks about every minute."""
     healthy_after: float = 10.0
     """Reset the backoff once a watch has been open for so long."""
+    absent: float = 60.0
+    """Look again after so long for an optional kind that the server does not have."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +79,17 @@ class Reflector(Generic[T]):
         page_size: int = PAGE_SIZE,
         timings: WatchTimings = WatchTimings(),  # noqa: B008  (frozen)
         freeze: bool = False,
+        optional: bool = False,
+        older: Sequence[Resource[T]] = (),
     ) -> None:
-        """Create the reflector; `freeze` hides the objects of the first list from the garbage collector."""
+        """Create the reflector; `freeze` hides the objects of the first list from the garbage collector.
+
+        The server may lack an `optional` kind, or serve it only in an `older` version.
+        """
         self.cache: Cache[T] = Cache(client.cache_budget)
         self.resource = resource
+        self._versions = (resource, *older)
+        self._optional = optional
         self._client = client
         self._select = select
         self._page_size = page_size
@@ -122,7 +134,7 @@ class Reflector(Generic[T]):
         """List and watch until cancelled."""
         failures = 0
         while True:
-            opened_at = self._timing.monotonic()
+            opened_at, absent = self._timing.monotonic(), False
             try:
                 if not self._version:
                     await self._list()
@@ -135,20 +147,38 @@ class Reflector(Generic[T]):
                 # Not at the same version again: the watch would send the same events.
                 self._version = ""
                 self._set_error(error)
+            except ObjectNotFound as error:
+                absent = self._optional
+                self._set_error(error, absent=absent)
             except (KubernetesUnavailable, KubernetesRefused) as error:
                 self._set_error(error)
             finally:
                 self._watching = False
+            if absent:
+                await self._try_next_version()
+                continue
             healthy = self._timing.monotonic() - opened_at >= self._timings.healthy_after
             failures = 1 if healthy else failures + 1
             await self._timing.sleep(self._timings.backoff.delay(failures, self._timing.random()))
 
-    def _set_error(self, error: Exception) -> None:
+    async def _try_next_version(self) -> None:
+        """Forget what was listed and turn to the next version of the kind; after the last one, wait."""
+        self._version = ""
+        self.cache.notify(self.cache.remove(self.cache.keys()))
+        at = (self._versions.index(self.resource) + 1) % len(self._versions)
+        self.resource = self._versions[at]
+        if at == 0:
+            await self._timing.sleep(self._timings.absent)
+
+    def _set_error(self, error: Exception, *, absent: bool = False) -> None:
         message = str(error)
-        if message != self._error:
+        if absent:
+            if not self._error:
+                _log.debug("kind_not_served", kind=self.resource.kind, api_version=self.resource.api_version)
+        elif message != self._error:
             _log.warning("watch_interrupted", kind=self.resource.kind, error=message)
         self._error = message
-        self._failures += 1
+        self._failures += not absent
         self._forbidden = isinstance(error, Forbidden)
 
     async def _list(self) -> None:

@@ -34,6 +34,8 @@ class FleetGpu(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     mig_profiles: tuple[str, ...] = ()
     in_use_by: tuple[str, ...] = ()
     """Uids of the pods that use it, as the agent reports them."""
+    draining: bool = False
+    """Whether processes of deleted pods still use it; it is allocated again when they have ended."""
 
 
 class FleetNode(msgspec.Struct, frozen=True, gc=False, kw_only=True):

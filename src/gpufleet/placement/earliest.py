@@ -1,12 +1,15 @@
 """Find the GPUs that become free first for requests that do not fit now.
 
-Each node gives up its holders in the order of their expected ends, until a request fits. Nodes on
-which that happens first are taken first. A holder without an expected end stays: nothing is gained
-by waiting for it.
+Each node gives up its holders in the order of their expected ends, until a request fits. Each request
+gets the node on which that happens first. A holder without an expected end stays: nothing is gained by
+waiting for it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from operator import itemgetter
+from typing import Protocol
 
 import numpy as np
 
@@ -22,8 +25,15 @@ MOST_NODES = 1_000
 Ends = Callable[[str], float | None]
 """Returns when a holder is expected to end; None if that can't be expected."""
 
-HasRoom = Callable[[str, int, Collection[str]], bool]
-"""Returns whether a node has room for a member, besides GPUs, when these holders have left."""
+
+class Room(Protocol):
+    """Resources of nodes besides GPUs, for members by their number."""
+
+    def has(self, node: str, member: int, left: Collection[str]) -> bool:
+        """Return whether the node has room for the member when these holders have left."""
+
+    def take(self, node: str, member: int) -> None:
+        """Count the member as placed on the node."""
 
 
 @dataclass(frozen=True)
@@ -39,34 +49,41 @@ def earliest(
     requests: Sequence[Request],
     eligible_nodes: Sequence[frozenset[str]],
     ends: Ends,
-    has_room: HasRoom,
+    room: Room,
 ) -> Earliest | None:
     """Return the GPUs that will be free first for all requests together; None if waiting does not help."""
     found: list[Fits] = []
     drained: dict[str, _DrainedNode] = {}
-    ranked: dict[tuple[Request, frozenset[str]], list[str]] = {}
+    ranked: dict[tuple[Request, frozenset[str]], list[tuple[float, str]]] = {}
     ready_at = 0.0
     for at, (request, eligible) in enumerate(zip(requests, eligible_nodes, strict=True)):
-        nodes = ranked.get((request, eligible))
-        if nodes is None:
-            nodes = ranked[request, eligible] = _by_wait(inventory, request, eligible, ends)
-        while nodes:
-            name = nodes[-1]
-            node = drained.get(name) or _DrainedNode(inventory, name, ends)
-            drained[name] = node
-            fits = node.take(request, at, has_room)
-            if fits is not None:
-                found.append(fits)
-                ready_at = max(ready_at, node.ready_at)
+        waits = ranked.get((request, eligible))
+        if waits is None:
+            waits = ranked[request, eligible] = _waits(inventory, request, eligible, ends)
+        while waits:
+            # The waits are lower bounds; only the node with the smallest is looked at closely.
+            wait, name = heappop(waits)
+            if (node := drained.get(name)) is None:
+                node = drained[name] = _DrainedNode(inventory, name, ends)
+            offer = node.offer(request, at, room)
+            if offer is None:
+                continue
+            heappush(waits, (max(wait, offer.ready_at), name))
+            if waits[0][1] == name:
+                node.take(offer, at)
+                room.take(name, at)
+                found.append(offer.fits)
+                ready_at = max(ready_at, offer.ready_at)
                 break
-            nodes.pop()
         else:
             return None
     return Earliest(tuple(found), ready_at)
 
 
-def _by_wait(inventory: Inventory, request: Request, eligible: Iterable[str], ends: Ends) -> list[str]:
-    """Return the nodes on which the request may fit some day, the longest wait first."""
+def _waits(
+    inventory: Inventory, request: Request, eligible: Iterable[str], ends: Ends
+) -> list[tuple[float, str]]:
+    """Return the nodes on which the request may fit some day as a heap, by the earliest possible time."""
     index = inventory.index()
     places, _ = index.places(frozenset(eligible))
     places = places[index.matching(request.match_labels)[places]]
@@ -75,23 +92,36 @@ def _by_wait(inventory: Inventory, request: Request, eligible: Iterable[str], en
         places = places[np.argsort(-free, kind="stable")[:MOST_NODES]]
     waits = []
     for name in map(index.names.__getitem__, places.tolist()):
-        have = sum(max(left, 0) for left in inventory.free_milli(name).values())
-        wait = 0.0
-        for end, gives in sorted(_giving(inventory, name, ends)):
-            if have >= request.gpu_milli:
+        left, wait = inventory.free_milli(name), 0.0
+        for end, held in sorted(_leaving(inventory, name, ends), key=itemgetter(0)):
+            if _free(left) >= request.gpu_milli:
                 break
-            have, wait = have + gives, end
-        if have >= request.gpu_milli:
+            wait = end
+            for gpu in held.gpus:
+                left[gpu] = left.get(gpu, 0) + held.milli
+        if _free(left) >= request.gpu_milli:
             waits.append((wait, name))
-    return [name for _, name in sorted(waits, reverse=True)]
+    heapify(waits)
+    return waits
 
 
-def _giving(inventory: Inventory, node: str, ends: Ends) -> Iterable[tuple[float, int]]:
+def _free(left: Mapping[int, int]) -> int:
+    return sum(max(milli, 0) for milli in left.values())
+
+
+def _leaving(inventory: Inventory, node: str, ends: Ends) -> Iterable[tuple[float, Allocation]]:
     for holder in inventory.holders_on(node):
-        end = ends(holder)
-        if end is not None:
-            held = inventory.allocations[holder]
-            yield end, len(held.gpus) * held.milli
+        if (end := ends(holder)) is not None:
+            yield end, inventory.allocations[holder]
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """GPUs of a node that are free when so many holders have left."""
+
+    fits: Fits
+    ready_at: float
+    left: int
 
 
 class _DrainedNode:
@@ -100,20 +130,20 @@ class _DrainedNode:
     def __init__(self, inventory: Inventory, name: str, ends: Ends) -> None:
         self._node = LoneNode(inventory, name)
         self._name = name
-        self._left: list[str] = []
-        self.ready_at = 0.0
         known = ((ends(holder), holder) for holder in self._node.held)
-        self._leaving = sorted(((end, holder) for end, holder in known if end is not None), reverse=True)
+        self._leaving = sorted((end, holder) for end, holder in known if end is not None)
+        self._left = 0
 
-    def take(self, request: Request, member: int, has_room: HasRoom) -> Fits | None:
-        """Let holders leave until the request fits, and take its GPUs; None if it never fits."""
-        while True:
-            fits = self._node.place(request)
-            if fits is not None and has_room(self._name, member, self._left):
-                self._node.held[f"member {member}"] = Allocation.of(f"member {member}", fits)
-                return fits
-            if not self._leaving:
-                return None
-            self.ready_at, holder = self._leaving.pop()
-            del self._node.held[holder]
-            self._left.append(holder)
+    def offer(self, request: Request, member: int, room: Room) -> _Offer | None:
+        """Return the GPUs that are free first for the request; None if it never fits."""
+        for left in range(self._left, len(self._leaving) + 1):
+            gone = [holder for _, holder in self._leaving[:left]]
+            fits = self._node.place(request, gone)
+            if fits is not None and room.has(self._name, member, gone):
+                return _Offer(fits, self._leaving[left - 1][0] if left else 0.0, left)
+        return None
+
+    def take(self, offer: _Offer, member: int) -> None:
+        """Take the GPUs of an offer."""
+        self._left = offer.left
+        self._node.held[f"member {member}"] = Allocation.of(f"member {member}", offer.fits)

@@ -21,6 +21,7 @@ from gpufleet.kubernetes import (
     LEASES,
     NATIVE_POD_GROUPS,
     NODES,
+    OLDER_NATIVE_POD_GROUPS,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
     PODS,
@@ -88,9 +89,11 @@ class Replica:
         self._reports = Reflector(client, GPU_NODE_STATUSES)
         self._leases = Reflector(client, LEASES, Selection(namespace=namespace))
         self._claims = Reflector(client, GPU_CLAIMS)
-        self._groups = Reflector(client, POD_GROUPS)
-        self._native_groups = Reflector(client, NATIVE_POD_GROUPS)
-        self._budgets = Reflector(client, POD_DISRUPTION_BUDGETS)
+        self._groups = Reflector(client, POD_GROUPS, optional=True)
+        self._native_groups = Reflector(
+            client, NATIVE_POD_GROUPS, optional=True, older=OLDER_NATIVE_POD_GROUPS
+        )
+        self._budgets = Reflector(client, POD_DISRUPTION_BUDGETS, optional=True)
         self._pods = Reflector(client, PODS)
         self._slices = Reflector(client, RESOURCE_SLICES)
         self._resource_claims = Reflector(client, RESOURCE_CLAIMS)
@@ -157,6 +160,7 @@ class Replica:
                 group.create_task(reflector.run())
             for reflector in self._required:
                 await reflector.synced()
+            self.scheduler.ledger.pods_listed()
             if self._freeze:
                 gc.collect()
                 gc.freeze()

@@ -84,3 +84,14 @@ async def test_unhealthy_and_cordoned_gpus_are_never_free(fleet: Fleet, http: ht
     assert await marks(http) == {"a": "ucpf"}
     fleet.put_pod(holds("p", "a", 3))
     assert await marks(http) == {"a": "ucpp"}
+
+
+async def test_a_gpu_with_processes_of_a_deleted_pod_is_draining(
+    fleet: Fleet, http: httpx.AsyncClient
+) -> None:
+    gpus = tuple(FleetGpu(index=at, draining=True) for at in range(3))
+    broken = FleetGpu(index=3, draining=True, health=Health.UNHEALTHY)
+    fleet.put_node(FleetNode(name="a", gpu_count=4))
+    fleet.put_devices(NodeDevices(node="a", gpus=(*gpus, broken), total=4))
+    fleet.put_pod(holds("p", "a", 1, 1))
+    assert await marks(http) == {"a": "dhdx"}

@@ -158,7 +158,11 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease, complet
 ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", EndpointSlice)
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event", Event)
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", PodGroup)
-NATIVE_POD_GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", NativePodGroup)
+NATIVE_POD_GROUPS, *OLDER_NATIVE_POD_GROUPS = (
+    Resource("scheduling.k8s.io", version, "podgroups", "PodGroup", NativePodGroup)
+    for version in ("v1beta1", "v1alpha3", "v1alpha2")
+)
+"""Kubernetes 1.36 has them as v1alpha2; the feature gate GenericWorkload and the version must be enabled."""
 POD_DISRUPTION_BUDGETS = Resource(
     "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", PodDisruptionBudget
 )

@@ -236,7 +236,7 @@ class Gangs:
         bound = sum(bool(pod.spec.node_name) for pod in members if pod.metadata.uid in plan.members)
         if plan.members and bound == len(plan.members):
             del self.plans[gang]
-            self._queue.put_gang(gang)
+            self.enqueue(gang)  # members may have failed meanwhile, so that too few run
             await self._remove_gates(members[: needs.max_members if needs is not None else None])
             return
         overdue = self._timing.monotonic() - plan.deadline

@@ -51,8 +51,13 @@ class Decided:
 
 @dataclass(frozen=True)
 class Reservation:
-    """GPUs kept for a unit; `needed_at` is known if all pods on them have declared their run time."""
+    """GPUs kept for a unit.
+
+    `needed_at` is known if all pods on them have declared their run time. `free_at`, when the unit will
+    have used them, is known if the unit has declared its run time, too.
+    """
 
     places: tuple[Fits, ...]
     made_at: float
     needed_at: float | None = None
+    free_at: float | None = None

@@ -2,7 +2,8 @@
 
 A reservation names the GPUs that are expected to become free first for all pods of the unit. It holds
 no leases. Units behind may use these GPUs (backfill) only if they declare a run time that ends before
-the GPUs are needed. Units ahead ignore the reservation; it is then made again elsewhere.
+the GPUs are needed. Units ahead ignore the reservation; it is then made again elsewhere. If a unit
+declares its run time, it is known when its GPUs will be free again, and units behind reserve them for then.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,12 +13,16 @@ from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits, Request, earliest
 from gpufleet.scheduler.planning.plan import Reservation
 from gpufleet.scheduler.planning.queue import Entry, Queue
-from gpufleet.scheduler.state.ledger import Ledger, uid_of
+from gpufleet.scheduler.state.ledger import Ledger, uid_of, unit_of
 from gpufleet.scheduler.state.node_resources import Room
 from gpufleet.scheduler.state.run_times import declared_end, expected_end, max_runtime
 
 RECHOOSE_S = 60.0
 """Seconds after which GPUs that become free much earlier may replace a reservation."""
+
+
+MOST_UNKNOWN = 1
+"""Reservations of which it is unknown when the GPUs are needed: no unit behind may use them meanwhile."""
 
 
 class Reserver:
@@ -33,8 +38,8 @@ class Reserver:
         """Return the reservations that a unit may use: its own, those behind it, and those for backfill."""
         if not self._ledger.reservations:
             return []
-        runtimes = [runtime for pod in pods if (runtime := max_runtime(pod)) is not None]
-        ends_at = self._now() + max(runtimes) if len(runtimes) == len(pods) else None
+        runtime = _runtime(pods)
+        ends_at = self._now() + runtime if runtime is not None else None
         return [
             other.key
             for other in self._queue.reserving()
@@ -46,8 +51,11 @@ class Reserver:
     ) -> tuple[Fits, ...]:
         """Keep, make or drop the reservation of a unit that does not fit; return its GPUs."""
         reserving = self._queue.reserving()
-        ahead = sum(other.order < entry.order for other in reserving)
-        if ahead >= self._most:
+        ahead = [other for other in reserving if other.order < entry.order]
+        unknown = sum(
+            other.reservation is not None and other.reservation.needed_at is None for other in ahead
+        )
+        if len(ahead) >= self._most or unknown >= MOST_UNKNOWN:
             self._queue.unreserve(entry)
             return ()
         now = self._now()
@@ -63,7 +71,7 @@ class Reserver:
         behind = [other for other in reserving if other.order > entry.order]
         room = _DrainedRoom(self._ledger, pods)
         with self._ledger.ignoring([entry.key, *(other.key for other in behind)]):
-            found = earliest(self._ledger.cluster, requests, nodes, self._end_of, room.has)
+            found = earliest(self._ledger.cluster, requests, nodes, self._end_of, room)
         if found is None or (known is not None and (found.ready_at - now) * 2 > remaining):
             places = known.places if known is not None else ()
         else:
@@ -75,7 +83,9 @@ class Reserver:
         if known is None or known.places != places:
             self._drop(behind, places)
         self._ledger.reserve(entry.key, places)
-        entry.reservation = Reservation(places, now, self._needed_at(entry, places))
+        needed_at, runtime = self._needed_at(entry, places), _runtime(pods)
+        free_at = None if needed_at is None or runtime is None else needed_at + runtime
+        entry.reservation = Reservation(places, now, needed_at, free_at)
         self._drop(self._queue.reserving()[self._most :], ())
         return places
 
@@ -101,28 +111,38 @@ class Reserver:
         )
 
     def _end_of(self, holder: str) -> float | None:
+        """Return when a pod, or a unit with a reservation, is expected to leave its GPUs; None if never."""
+        if (entry := self._reserving(holder)) is not None:
+            return entry.reservation.free_at if entry.reservation is not None else None
         pod = self._ledger.pods.get(uid_of(holder))
         end = expected_end(pod, self._timing.now()) if pod is not None else None
         return end.timestamp() if end is not None else None
 
+    def _declared_end_of(self, holder: str) -> float | None:
+        """Return when a pod, or a unit with a reservation, leaves its GPUs at the latest; None if that is unknown."""
+        pod = self._ledger.pods.get(uid_of(holder))
+        if pod is None:
+            return self._end_of(holder)
+        end = declared_end(pod, self._timing.now())
+        return end.timestamp() if end is not None else None
+
     def _expected(self, entry: Entry, places: Sequence[Fits]) -> float:
         """Return when all of these GPUs are expected to be free."""
-        ends = (self._end_of(holder) for holder in self._holders(entry, places))
+        ends = map(self._end_of, self._holders(entry, places))
         return max((float("inf") if end is None else end for end in ends), default=self._now())
 
     def _needed_at(self, entry: Entry, places: Sequence[Fits]) -> float | None:
         """Return when these GPUs will be free at the latest; None if a pod on them does not say."""
-        now, needed = self._timing.now(), self._now()
+        needed = self._now()
         for holder in self._holders(entry, places):
-            pod = self._ledger.pods.get(uid_of(holder))
-            end = declared_end(pod, now) if pod is not None else None
+            end = self._declared_end_of(holder)
             if end is None:
                 return None
-            needed = max(needed, end.timestamp())
+            needed = max(needed, end)
         return needed
 
     def _holders(self, entry: Entry, places: Sequence[Fits]) -> list[str]:
-        """Return the holders of these GPUs, other than reservations."""
+        """Return the pods, and the reservations ahead of the unit, that have some of these GPUs."""
         cluster, gpus = self._ledger.cluster, dict[str, set[int]]()
         for fits in places:
             gpus.setdefault(fits.node, set()).update(fits.gpus)
@@ -130,8 +150,16 @@ class Reserver:
             holder
             for node, wanted in gpus.items()
             for holder in cluster.holders_on(node)
-            if uid_of(holder) in self._ledger.pods and wanted.intersection(cluster.allocations[holder].gpus)
+            if self._is_ahead(entry, holder) and wanted.intersection(cluster.allocations[holder].gpus)
         ]
+
+    def _is_ahead(self, entry: Entry, holder: str) -> bool:
+        other = self._reserving(holder)
+        return uid_of(holder) in self._ledger.pods or (other is not None and other.order < entry.order)
+
+    def _reserving(self, holder: str) -> Entry | None:
+        """Return the unit whose reservation this holder is, if it is one."""
+        return self._queue.get(unit_of(holder))
 
     def _now(self) -> float:
         return self._timing.now().timestamp()
@@ -146,15 +174,22 @@ class _DrainedRoom:
         self._taken: dict[str, list[int]] = {}
 
     def has(self, node: str, member: int, left: Collection[str]) -> bool:
-        """Return whether there is room for one more member, and count it."""
+        """Return whether the node has room for one more member when these holders have left."""
         pods = (self._ledger.pods.get(uid_of(holder)) for holder in left)
         room = Room(self._ledger.resources, [(node, pod) for pod in pods if pod is not None])
         for other in self._taken.get(node, ()):
             room.take(node, self._pods[other])
-        if room.shortage(node, self._pods[member]):
-            return False
+        return not room.shortage(node, self._pods[member])
+
+    def take(self, node: str, member: int) -> None:
+        """Count the member as placed on the node."""
         self._taken.setdefault(node, []).append(member)
-        return True
+
+
+def _runtime(pods: Sequence[Pod]) -> float | None:
+    """Return the longest run time of these pods; None if one does not declare it."""
+    runtimes = [runtime for pod in pods if (runtime := max_runtime(pod)) is not None]
+    return max(runtimes) if len(runtimes) == len(pods) else None
 
 
 def _ends_before(ends_at: float | None, other: Reservation | None) -> bool:

@@ -58,6 +58,12 @@ def uid_of(holder: str) -> str:
     return holder.rpartition("@")[0]
 
 
+def unit_of(holder: str) -> str:
+    """Return the unit in the inventory key of a reservation; an empty string for a pod's."""
+    unit, _, at = holder.rpartition("#")
+    return unit if at.endswith("@") else ""
+
+
 class Ledger:
     """Nodes, leases, claims and pods, and the inventory derived from them."""
 
@@ -92,6 +98,7 @@ class Ledger:
         self._used_on: dict[str, set[str]] = {}
         self._vanished: set[str] = set()
         """Pods that were deleted while they ran and that a report still names."""
+        self._pods_listed = False
         self._draining: set[str] = set()
         self._bound_to: dict[str, set[str]] = {}
         self._gpus_on: dict[str, set[str]] = {}
@@ -143,6 +150,7 @@ class Ledger:
         self._vanished &= self._used_on.keys()
         if _identities(before) != _identities(report):
             self._sync_allocations(self.resource_claims.node_changed(name))
+        self._find_vanished(uid for device in report.status.devices for uid in device.in_use_by)
         changed = self._sync_node(name)
         if changed:
             self.note_freed()
@@ -315,6 +323,7 @@ class Ledger:
         if uid in self._deleted_pods or (known is not None and _is_stale(pod, known)):
             return
         self._remove_from_indexes(known)
+        self._vanished.discard(uid)
         self.pods[uid] = pod
         if pod.metadata.annotations.get(CLAIM):
             self._by_claim.setdefault(_claim_key(pod), set()).add(uid)
@@ -326,6 +335,18 @@ class Ledger:
             self._sync_nodes_of(uid)
         if self._plugin_pods.put(pod) and self._sync_node(pod.spec.node_name):
             self.note_freed()
+
+    def pods_listed(self) -> None:
+        """Record that all pods are known: a pod that only a report names vanished while no scheduler ran."""
+        self._pods_listed = True
+        self._find_vanished(self._used_on)
+        for uid in self._vanished:
+            self._sync_nodes_of(uid)
+
+    def _find_vanished(self, reported: Iterable[str]) -> None:
+        if self._pods_listed:
+            unknown = (uid for uid in reported if uid not in self.pods and uid not in self._deleted_pods)
+            self._vanished.update(unknown)
 
     def drop_pod(self, uid: str) -> None:
         """Remove a pod."""

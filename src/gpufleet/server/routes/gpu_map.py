@@ -61,7 +61,7 @@ class GpuMap(msgspec.Struct, rename="camel"):
     """The quantity of each GPU, as a whole number; null without a reading, or if the caller may not see it."""
     marks: str
     """One letter per GPU: f free, h held, x unhealthy or on a node that is not ready, c cordoned and free,
-    u of unknown health.
+    u of unknown health, d draining: a deleted pod still has processes on it.
 
     p is perhaps held: a node has one for each GPU that is allocated without a known index, and all
     GPUs of a node are p if its source does not say which are allocated.
@@ -181,6 +181,8 @@ def _marks(view: NodeView) -> str:
             if gpu.health is Health.UNHEALTHY
             else "h"
             if gpu.index in held
+            else "d"
+            if gpu.draining
             else "c"
             if cordoned or gpu.cordoned
             else "u"

@@ -102,6 +102,8 @@ class NodeGpu(msgspec.Struct, rename="camel"):
     health_reason: str = ""
     health_since: datetime | None = None
     cordoned: bool = False
+    draining: bool = False
+    """Whether processes of deleted pods still use it."""
     mig_profiles: list[str] = []
     utilization: float | None = None
     memory_used: float | None = None
@@ -278,6 +280,7 @@ def _gpu(cluster: Cluster, view: NodeView, gpu: FleetGpu, namespaces: Namespaces
         health_reason=gpu.health_reason,
         health_since=datetime.fromtimestamp(gpu.health_since, UTC) if gpu.health_since is not None else None,
         cordoned=gpu.cordoned,
+        draining=gpu.draining,
         mig_profiles=list(gpu.mig_profiles),
         utilization=reading(Quantity.UTILIZATION, 100),
         memory_used=reading(Quantity.MEMORY_USED, 1024**3),

@@ -92,4 +92,5 @@ def _gpu(device: DeviceStatus) -> FleetGpu:
         cordoned=device.cordoned,
         mig_profiles=tuple(instance.profile for instance in device.mig_instances),
         in_use_by=device.in_use_by,
+        draining=bool(device.draining_pods),
     )

@@ -105,7 +105,7 @@ class KubernetesSource:
         self.claims = Reflector(client, GPU_CLAIMS, timings=timings)
         self.node_statuses = Reflector(client, GPU_NODE_STATUSES, timings=timings)
         self.leases = Reflector(client, LEASES, Selection(namespace=lease_namespace), timings=timings)
-        self.pod_groups = Reflector(client, POD_GROUPS, timings=timings)
+        self.pod_groups = Reflector(client, POD_GROUPS, timings=timings, optional=True)
         self.kueue = KueueWorkloads(
             client,
             fleet,
