@@ -22,7 +22,6 @@ from gpufleet.kubernetes import (
     NODES,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
-    PODS,
     ElectionTimings,
     KubeClient,
     LeaderElection,
@@ -40,6 +39,7 @@ from gpufleet.scheduler.extender import Extender
 from gpufleet.scheduler.kubernetes_api import KubernetesApi
 from gpufleet.scheduler.scheduler import Scheduler
 from gpufleet.scheduler.standalone import Standalone
+from gpufleet.scheduler.watched_pods import WATCHED_PODS
 
 _log = get_logger("scheduler")
 
@@ -81,7 +81,7 @@ class Replica:
         self._groups = Reflector(client, POD_GROUPS)
         self._native_groups = Reflector(client, NATIVE_POD_GROUPS)
         self._budgets = Reflector(client, POD_DISRUPTION_BUDGETS)
-        self._pods = Reflector(client, PODS)
+        self._pods = Reflector(client, WATCHED_PODS)
         self._required = (self._nodes, self._reports, self._leases, self._claims, self._pods)
         self._synced = False
         self._leading = False
