@@ -12,8 +12,9 @@ def table(plain: Outcome, claims: Outcome) -> Iterator[str]:
     yield ""
     yield f"{'':<28}{'without claims':>16}{'with claims':>16}"
     yield f"{'pods bound':<28}{plain.bound:>16}{claims.bound:>16}"
-    yield f"{'first to last binding, s':<28}{plain.seconds:>16.1f}{claims.seconds:>16.1f}"
+    yield f"{'until the last binding, s':<28}{plain.seconds:>16.1f}{claims.seconds:>16.1f}"
     yield f"{'pods/s':<28}{plain.rate:>16.0f}{claims.rate:>16.0f}"
+    yield f"{'last status after that, s':<28}{'':>16}{claims.statuses:>16.1f}"
     yield ""
     yield "CPU seconds by process"
     for name in claims.cpu:

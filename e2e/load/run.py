@@ -5,7 +5,7 @@ import base64
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from e2e.cluster.rest import is_healthy
 from e2e.fakenodes import status
 from e2e.load.measures import Requests, cpu_seconds, requests_since, seconds_by_phase
 from gpufleet.kubernetes import KubeClient
-from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_SIZE
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, GANG_SIZE
 from gpufleet.kubernetes.client.connection import load_connection
 
 CHART = Path(__file__).parents[2] / "charts" / "gpu-scheduler"
@@ -42,13 +42,15 @@ class Outcome:
     explained: int = 0
     double_allocated: int = 0
     seconds: float = 0.0
+    statuses: float = 0.0
+    """Seconds from the last binding until every claim shows its GPUs."""
     cpu: dict[str, float] = field(default_factory=dict)
     phases: dict[str, tuple[int, float]] = field(default_factory=dict)
     requests: list[Requests] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
-        """Pods bound per second between the first and the last binding."""
+        """Pods bound per second between the first lease or binding and the last binding."""
         return (self.bound - 1) / self.seconds if self.seconds else 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -81,7 +83,8 @@ class Load:
         outcome = Outcome("without claims")
         self._create(self.pods, "plain", "default-scheduler", claims=False)
         components = {"kube-scheduler": self.cluster.scheduler}
-        self._measure(outcome, components, lambda: self._start_scheduler({}))
+        since = self.cluster.audit_size()
+        self._measure(outcome, since, components, lambda: self._start_scheduler({}))
         self._clear()
         return outcome
 
@@ -97,23 +100,28 @@ class Load:
         ready = f"http://127.0.0.1:{metrics_port}/readyz"
         environment = {**self.cluster.commands.environment(), "KUBECONFIG": str(self._account(rendered))}
         extender = self.cluster.process("gpufleet scheduler", command, environment, lambda: is_healthy(ready))
+        since = self.cluster.audit_size()
         extender.start()
         try:
             components = {"kube-scheduler": self.cluster.scheduler, "gpufleet scheduler": extender}
             configuration = _configuration(rendered, port, self._certificate())
-            self._measure(outcome, components, lambda: self._start_scheduler(configuration))
+            self._measure(outcome, since, components, lambda: self._start_scheduler(configuration))
             outcome.phases = seconds_by_phase(f"http://127.0.0.1:{metrics_port}/metrics")
+            ended = time.monotonic()
             self.cluster.wait_for(
-                "explanations", lambda: self._explained() >= self.unfit, timeout=60, period=0.5
+                "claim statuses", lambda: self._shown() >= (self.pods, self.unfit), timeout=TIMEOUT, period=0.5
             )
-            outcome.explained = self._explained()
+            outcome.statuses = time.monotonic() - ended
+            outcome.explained = self._shown()[1]
             outcome.double_allocated = self._count_double_allocated()
         finally:
             extender.stop()
         return outcome
 
-    def _measure(self, outcome: Outcome, components: dict[str, Component], start: Callable[[], None]) -> None:
-        since, began = self.cluster.audit_size(), time.monotonic()
+    def _measure(
+        self, outcome: Outcome, since: int, components: dict[str, Component], start: Callable[[], None]
+    ) -> None:
+        began = time.monotonic()
         measured = {
             "kube-apiserver": self.cluster.apiserver,
             "etcd": self.cluster.etcd,
@@ -133,17 +141,20 @@ class Load:
         )
 
     def _bound(self, outcome: Outcome, since: int) -> bool:
-        times = [
-            each["stageTimestamp"]
+        created = [
+            each
             for each in self.cluster.audit(since)
-            if each.get("objectRef", {}).get("subresource") == "binding"
-            and each.get("responseStatus", {}).get("code") == 201
+            if each["verb"] == "create" and each.get("responseStatus", {}).get("code") == 201
         ]
-        outcome.bound = len(times)
-        if len(times) > 1:
-            first, last = min(times), max(times)
+        bindings = [each for each in created if each.get("objectRef", {}).get("subresource") == "binding"]
+        # Gangs get their leases before their first member is bound.
+        leases = [each for each in created if each.get("objectRef", {}).get("name", "").startswith("gpu-")]
+        outcome.bound = len(bindings)
+        if len(bindings) > 1:
+            first = min(each["stageTimestamp"] for each in (*bindings, *leases))
+            last = max(each["stageTimestamp"] for each in bindings)
             outcome.seconds = (_moment(last) - _moment(first)).total_seconds()
-        return len(times) >= self.pods
+        return len(bindings) >= self.pods
 
     def _start_scheduler(self, configuration: dict[str, Any]) -> None:
         self.cluster._configure_scheduler(configuration)
@@ -187,7 +198,8 @@ class Load:
                     },
                 }
                 await client.write_json("POST", CLAIMS, body)
-            await client.write_json("POST", PODS, _pod(pod, scheduler, pod if claims else ""))
+            gates = [GANG_GATE] if gang > 1 else []  # as the webhook adds them
+            await client.write_json("POST", PODS, _pod(pod, scheduler, pod if claims else "", gates))
 
         self._do(lambda client: self._each(range(number), lambda at: one(client, at)))
 
@@ -202,14 +214,11 @@ class Load:
     def _pods_left(self) -> int:
         return len(self.cluster.api.get(f"{PODS}?limit=1")["items"])
 
-    def _explained(self) -> int:
-        """Count the claims that fit nowhere and have an explanation."""
-        found = self.cluster.api.get(CLAIMS)["items"]
-        return sum(
-            each["metadata"]["name"].startswith("unfit-")
-            and "nodes fit" in each.get("status", {}).get("message", "")
-            for each in found
-        )
+    def _shown(self) -> tuple[int, int]:
+        """Count the claims that show their GPUs, and those that fit nowhere and have an explanation."""
+        found = [each.get("status", {}) for each in self.cluster.api.get(CLAIMS)["items"]]
+        explained = sum("nodes fit" in each.get("message", "") for each in found)
+        return sum(each.get("phase") == "Bound" for each in found), explained
 
     def _count_double_allocated(self) -> int:
         """Count the GPUs in the annotations of more than one pod."""
@@ -257,11 +266,12 @@ class Load:
         asyncio.run(run())
 
 
-def _pod(name: str, scheduler: str, claim: str) -> dict[str, Any]:
+def _pod(name: str, scheduler: str, claim: str, gates: Sequence[str]) -> dict[str, Any]:
     return {
         "metadata": {"name": name, "annotations": {CLAIM: claim} if claim else {}},
         "spec": {
             "schedulerName": scheduler,
+            "schedulingGates": [{"name": gate} for gate in gates],
             "terminationGracePeriodSeconds": 0,
             "containers": [{"name": "main", "image": "trainer", "resources": {"requests": {"cpu": "1"}}}],
         },

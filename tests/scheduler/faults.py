@@ -215,6 +215,21 @@ def binds_members_alone(scheduler: Scheduler) -> None:
     _set(scheduler.gangs, "permit", permit)
 
 
+def trusts_leases_from_before_a_change_of_the_pod(scheduler: Scheduler) -> None:
+    """A member is bound with the leases of its gang although the pod has changed since they were written."""
+    original = scheduler.binder._gang_leases
+
+    def trust(pod: Pod, fits: Fits) -> Reserved | None:
+        known = scheduler.gangs.plans.leases_of(pod.metadata.uid)
+        if known is not None:
+            scheduler.gangs.plans.pod_changed(
+                pod.metadata.uid, known.pod_version, pod.metadata.resource_version
+            )
+        return original(pod, fits)
+
+    _set(scheduler.binder, "_gang_leases", trust)
+
+
 def keeps_part_of_a_gang_on_timeout(scheduler: Scheduler) -> None:
     """One member's leases are forgotten when a plan is dropped."""
     original = scheduler.gangs._reclaim_members
@@ -281,6 +296,7 @@ FAULTS: tuple[Plant, ...] = (
 RARE: tuple[Plant, ...] = (
     deletes_leases_without_precondition,
     releases_any_stamp,
+    trusts_leases_from_before_a_change_of_the_pod,
     keeps_part_of_a_gang_on_timeout,
     releases_what_it_only_renewed,
     binds_any_version,

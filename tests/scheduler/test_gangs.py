@@ -7,7 +7,9 @@ import pytest
 from tests.scheduler.stage import Stage, open_stage
 
 from gpufleet.kubernetes.annotations import GANG_GATE, GANG_SIZE, NUDGE
-from gpufleet.kubernetes.client.resources import GPU_CLAIMS
+from gpufleet.kubernetes.client import patch
+from gpufleet.kubernetes.client.resources import GPU_CLAIMS, PODS
+from gpufleet.kubernetes.leases import lease_name
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.scheduler.explain import explain
 from gpufleet.scheduler.state.gang_identity import Gang
@@ -58,6 +60,36 @@ async def test_no_member_is_bound_before_all_are_ready(stage: Stage) -> None:
     assert "are not ready to be bound yet" in await stage.bind(pods[0], "a")
     assert (await stage.read(pods[0])).spec.node_name == ""
     assert await bind_all(stage, pods) == ["", ""]
+
+
+@pytest.mark.parametrize("spec", [GATED, {}], ids=["gated", "not gated"])
+async def test_a_gang_is_bound_with_the_leases_that_it_has_acquired(
+    stage: Stage, spec: dict[str, Any]
+) -> None:
+    await stage.node("a")
+    await stage.group("g", 2)
+    await gang_claim(stage, "g", 2)
+    pods = [await stage.pod(f"p{at}", "of-g", **spec) for at in range(2)]
+    await stage.planned()
+    acquired = await stage.leases()
+    assert len(acquired) == 4
+    assert await bind_all(stage, pods) == ["", ""]
+    assert await stage.leases() == acquired, "each lease is written once"
+
+
+async def test_the_leases_of_a_member_that_has_changed_are_written_again(stage: Stage) -> None:
+    await stage.node("a", gpus=2)
+    await stage.group("g", 2)
+    await gang_claim(stage, "g")
+    pods = [await stage.pod(f"p{at}", "of-g") for at in range(2)]
+    await stage.planned()
+    acquired = await stage.leases()
+    await stage.client.patch(PODS, "p1", patch.merge({"metadata": {"labels": {"a": "b"}}}), "default")
+    ledger = stage.scheduler.ledger
+    await stage.until(lambda: ledger.pods[pods[1].metadata.uid].metadata.labels == {"a": "b"})
+    assert await bind_all(stage, pods) == ["", ""]
+    renewed = {name for name, lease in (await stage.leases()).items() if lease != acquired[name]}
+    assert renewed == {lease_name("a", gpu) for gpu in ledger.leases_of(pods[1].metadata.uid)["a"]}
 
 
 async def test_two_gangs_that_need_the_same_gpus_run_one_after_the_other(stage: Stage) -> None:

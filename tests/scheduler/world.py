@@ -316,16 +316,18 @@ class ModelApi:
         found: Pod | None = await self._call(f"nudge {pod}", act)
         return found
 
-    async def remove_gate(self, pod: Pod, gate: str) -> None:
-        def act() -> None:
+    async def remove_gate(self, pod: Pod, gate: str) -> Pod | None:
+        def act() -> Any:
             known = self._world.pod(pod.metadata.name, pod.metadata.namespace)
             if known is None or known.metadata.uid != pod.metadata.uid:
-                return
+                return None
             left = tuple(each for each in known.spec.scheduling_gates if each.name != gate)
             spec = structs.replace(known.spec, scheduling_gates=left)
-            self._world.write("pods", structs.replace(known, spec=spec))
+            opened = self._world.write("pods", structs.replace(known, spec=spec))
+            return opened if known.metadata.resource_version == pod.metadata.resource_version else None
 
-        await self._call(f"open gate of {pod.metadata.name}", act)
+        found: Pod | None = await self._call(f"open gate of {pod.metadata.name}", act)
+        return found
 
     async def evict(self, namespace: str, pod: str, uid: str) -> None:
         def act() -> None:

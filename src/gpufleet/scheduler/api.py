@@ -45,8 +45,11 @@ class SchedulerApi(Protocol):
     async def nudge(self, namespace: str, pod: str, uid: str, value: str) -> Pod | None:
         """Set the pod's nudge annotation and return the pod; None if the pod no longer exists."""
 
-    async def remove_gate(self, pod: Pod, gate: str) -> None:
-        """Remove a schedulingGate if the pod still has it."""
+    async def remove_gate(self, pod: Pod, gate: str) -> Pod | None:
+        """Remove a schedulingGate if the pod still has it.
+
+        Return the pod if this was its first change since `pod` was read, otherwise None.
+        """
 
     async def evict(self, namespace: str, pod: str, uid: str) -> None:
         """Evict a pod gracefully."""

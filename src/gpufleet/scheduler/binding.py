@@ -141,7 +141,7 @@ class Binder:
             claim = meta.annotations[CLAIM]
             with self._metrics.phase("Reserve"):
                 name = PodRef(meta.uid, meta.namespace, meta.name, claim)
-                reserved = await self._reservations.reserve(name, fits)
+                reserved = self._gang_leases(pod, fits) or await self._reservations.reserve(name, fits)
             annotations = self.annotations(fits)
         try:
             await self._api.bind(meta.namespace, meta.name, meta.uid, version, node, annotations)
@@ -151,6 +151,16 @@ class Binder:
             return await self._after_unanswered(pod, node, fits, reserved, error)
         self._ledger.release_hold(meta.uid)
         return ""
+
+    def _gang_leases(self, pod: Pod, fits: Fits) -> Reserved | None:
+        """Return the leases that the pod's gang has acquired, if they were written after this version was read."""
+        uid, known = pod.metadata.uid, self._gang_plans.leases_of(pod.metadata.uid)
+        if known is None or known.pod_version != pod.metadata.resource_version:
+            return None
+        leased = self._ledger.leases_of(uid).get(fits.node, {})
+        if any(gpu not in leased or leased[gpu].stamp != known.stamp for gpu in fits.gpus):
+            return None
+        return Reserved(known.stamp, ())
 
     def _place(self, pod: Pod, node: str) -> Fits | str | None:
         """Return the GPUs held for the pod on the node, or free ones; None if it requests none, or an error message."""

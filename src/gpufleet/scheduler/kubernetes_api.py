@@ -1,6 +1,7 @@
 """`SchedulerApi` implemented with the Kubernetes client."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 from gpufleet.kubernetes import GPU_CLAIMS, LEASES, PODS, RESOURCE_CLAIMS, EventRecorder, KubeClient
@@ -74,21 +75,23 @@ class KubernetesApi:
                 return None
             raise
 
-    async def remove_gate(self, pod: Pod, gate: str) -> None:
-        """Remove the gate by its index, after a test operation, so that a second try does nothing."""
-        names = [each.name for each in pod.spec.scheduling_gates]
+    async def remove_gate(self, pod: Pod, gate: str) -> Pod | None:
+        """Remove the gate by its index, after test operations, so that a second try does nothing."""
+        meta, names = pod.metadata, [each.name for each in pod.spec.scheduling_gates]
         if gate not in names:
-            return
+            return None
         path = f"/spec/schedulingGates/{names.index(gate)}"
+        unchanged = {"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version}
         steps = [
-            {"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid},
+            {"op": "test", "path": "/metadata/uid", "value": meta.uid},
             {"op": "test", "path": f"{path}/name", "value": gate},
             {"op": "remove", "path": path},
         ]
-        try:
-            await self._client.patch(PODS, pod.metadata.name, patch.json(steps), pod.metadata.namespace)
-        except (ObjectNotFound, Conflict, Invalid):
-            return
+        with suppress(ObjectNotFound, Conflict, Invalid):
+            return await self._client.patch(PODS, meta.name, patch.json([unchanged, *steps]), meta.namespace)
+        with suppress(ObjectNotFound, Conflict, Invalid):
+            await self._client.patch(PODS, meta.name, patch.json(steps), meta.namespace)
+        return None
 
     async def evict(self, namespace: str, pod: str, uid: str) -> None:
         """Evict the pod with the eviction API, which respects disruption budgets."""

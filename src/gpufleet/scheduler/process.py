@@ -24,7 +24,6 @@ from gpufleet.kubernetes import (
     OLDER_NATIVE_POD_GROUPS,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
-    PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
@@ -48,6 +47,7 @@ from gpufleet.scheduler.extender import Extender
 from gpufleet.scheduler.kubernetes_api import KubernetesApi
 from gpufleet.scheduler.scheduler import Scheduler
 from gpufleet.scheduler.standalone import Standalone
+from gpufleet.scheduler.watched_pods import WATCHED_PODS
 
 _log = get_logger("scheduler")
 
@@ -94,7 +94,7 @@ class Replica:
             client, NATIVE_POD_GROUPS, optional=True, older=OLDER_NATIVE_POD_GROUPS
         )
         self._budgets = Reflector(client, POD_DISRUPTION_BUDGETS, optional=True)
-        self._pods = Reflector(client, PODS)
+        self._pods = Reflector(client, WATCHED_PODS)
         self._slices = Reflector(client, RESOURCE_SLICES)
         self._resource_claims = Reflector(client, RESOURCE_CLAIMS)
         self._templates = Reflector(client, RESOURCE_CLAIM_TEMPLATES, Selection(labels=_OURS))

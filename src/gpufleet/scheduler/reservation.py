@@ -39,6 +39,9 @@ _log = get_logger("scheduler")
 
 _ATTEMPTS = 6
 
+_CONCURRENCY = 64
+"""Leases that are acquired at the same time. A large gang must not wait for connections until its calls time out."""
+
 
 def new_stamp() -> str:
     """Return a random stamp for an attempt."""
@@ -84,6 +87,7 @@ class Reservations:
         self._timing = timing
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self._new_stamp = new_stamp
+        self._turns = asyncio.Semaphore(_CONCURRENCY)
 
     async def reserve(self, pod: PodRef, fits: Fits) -> Reserved:
         """Acquire the leases of all GPUs concurrently; if one fails, release the others and raise."""
@@ -132,6 +136,12 @@ class Reservations:
 
     async def _acquire(self, node: str, gpu: int, uid: str, entry: LeaseHolder, renewed: set[int]) -> None:
         """Acquire or renew one lease; add the GPU to `renewed` if the pod may have had it before."""
+        async with self._turns:
+            await self._acquire_now(node, gpu, uid, entry, renewed)
+
+    async def _acquire_now(
+        self, node: str, gpu: int, uid: str, entry: LeaseHolder, renewed: set[int]
+    ) -> None:
         name = lease_name(node, gpu)
         known = self._ledger.leases.get(name)
         for _ in range(_ATTEMPTS):

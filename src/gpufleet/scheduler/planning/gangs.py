@@ -27,7 +27,7 @@ from gpufleet.scheduler.delivery.allocator import ClaimAllocator
 from gpufleet.scheduler.dirty_pods import DirtyPods
 from gpufleet.scheduler.lease_gc import LeaseGc
 from gpufleet.scheduler.nudger import Nudger
-from gpufleet.scheduler.planning.gang_plans import GangPlan, GangPlans
+from gpufleet.scheduler.planning.gang_plans import GangPlan, GangPlans, MemberLeases
 from gpufleet.scheduler.planning.plan import Decision, Placed, Waiting
 from gpufleet.scheduler.planning.planner import Planner
 from gpufleet.scheduler.planning.queue import Queue, gang_key
@@ -315,6 +315,11 @@ class Gangs:
         outcomes = await asyncio.gather(*attempts, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if not failures:
+            self.plans[gang].leases = {
+                pod.metadata.uid: MemberLeases(reserved.stamp, pod.metadata.resource_version)
+                for pod, reserved in zip(pods, outcomes, strict=True)
+                if isinstance(reserved, Reserved)
+            }
             return True
         for pod, name, fits, reserved in zip(pods, names, places, outcomes, strict=True):
             self._ledger.release_hold(name.uid)
@@ -330,7 +335,9 @@ class Gangs:
         return False
 
     async def _start_plan(self, gang: Gang, members: Sequence[Pod]) -> None:
-        self.plans[gang] = GangPlan(self._deadline(gang), {pod.metadata.uid for pod in members}, leased=True)
+        leases = self.plans[gang].leases if gang in self.plans else {}
+        uids = {pod.metadata.uid for pod in members}
+        self.plans[gang] = GangPlan(self._deadline(gang), uids, leased=True, leases=leases)
         self._queue.drop(gang_key(gang))
         _log.info("gang_planned", phase="Reserve", gang=str(gang), members=len(members))
         for pod in members:
@@ -341,7 +348,14 @@ class Gangs:
 
     async def _remove_gates(self, members: Sequence[Pod]) -> None:
         gated = [pod for pod in members if any(g.name == GANG_GATE for g in pod.spec.scheduling_gates)]
-        await asyncio.gather(*(self._api.remove_gate(pod, GANG_GATE) for pod in gated))
+        await asyncio.gather(*(self._remove_gate(pod) for pod in gated))
+
+    async def _remove_gate(self, pod: Pod) -> None:
+        now = await self._api.remove_gate(pod, GANG_GATE)
+        if now is not None:
+            self._ledger.put_pod(now)
+            meta = pod.metadata
+            self.plans.pod_changed(meta.uid, meta.resource_version, now.metadata.resource_version)
 
     def _deadline(self, gang: Gang) -> float:
         needs = self._ledger.gangs.requirements(gang)
