@@ -159,7 +159,7 @@ class ClaimAllocator:
 
     async def step(self) -> None:
         """Write the allocations that the planner has decided, and clear those that can't be used."""
-        for uid in list(self._uncertain):
+        for uid in self._uncertain.keys() - self._writing:
             await self._settle_safely(uid)
         while self._pending:
             batch = [(uid, self._pending.pop(uid)) for uid in list(self._pending)[:_BATCH]]
@@ -263,7 +263,7 @@ class ClaimAllocator:
             else:
                 self._ledger.put_resource_claim(now)
             claim = self._ledger.resource_claims.of_pod(uid)
-        del self._uncertain[uid]
+        self._uncertain.pop(uid, None)
         if claim is None or claim.status.allocation is None:
             raise NotAllocated("the server did not write the allocation")
 
