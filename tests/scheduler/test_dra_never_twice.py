@@ -5,6 +5,7 @@ call may fail in any way. A scheduler that dies is followed by another; requests
 do within the lease of the election. At the end the faults stop, and one scheduler repairs everything.
 """
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -32,6 +33,8 @@ from gpufleet.kubernetes.resource_claims import (
     ResourceSlice,
 )
 from gpufleet.placement import Refused
+from gpufleet.scheduler.delivery.allocator import NotAllocated
+from gpufleet.scheduler.scheduler import Scheduler
 from gpufleet.scheduler.state import request_of
 
 FAILURES: tuple[Outcome, ...] = ("answer lost", "failed", "refused", "late", "killed before", "killed after")
@@ -62,9 +65,17 @@ class DraProcess(Process):
 class Machine:
     """One scheduler, the rest of the cluster, and the checks."""
 
-    def __init__(self, chance: Random, *, faults: bool = True) -> None:
+    def __init__(
+        self,
+        chance: Random,
+        *,
+        faults: bool = True,
+        plant: Callable[[Scheduler], None] = lambda scheduler: None,
+    ) -> None:
+        """`plant` may put a fault into the scheduler."""
         self.chance = chance
         self.faults = faults
+        self.plant = plant
         self.world = World({"a": 2, "b": 2})
         self.world.add_claim("one", count=1)
         self.world.add_claim("two", count=2)
@@ -75,7 +86,7 @@ class Machine:
             spec = {"driver": DRIVER, "nodeName": node, "pool": {"name": node}, "devices": devices}
             self.world.write("slices", convert({"metadata": {"name": node}, "spec": spec}, ResourceSlice))
         self.made = 0
-        self.process = DraProcess(self.world)
+        self.process = DraProcess(self.world, self.plant)
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -92,7 +103,7 @@ class Machine:
             late = self.world.late.pop(0)
             if self.chance.random() < 0.5:
                 self.world._do(late)
-        self.process = DraProcess(self.world)
+        self.process = DraProcess(self.world, self.plant)
 
     # -- the scheduler ---------------------------------------------------------------------
 
@@ -341,6 +352,42 @@ def test_no_device_is_ever_in_two_allocations_nor_in_an_allocation_and_a_lease(c
     finally:
         machine.process.kill()
         machine.world.loop.close()
+
+
+def forgets_a_write_without_response(scheduler: Scheduler) -> None:
+    """A write without a response counts as not done."""
+
+    async def settle(uid: str) -> None:
+        scheduler.allocator._uncertain.pop(uid, None)
+        raise NotAllocated("no response")
+
+    scheduler.allocator._settle = settle  # type: ignore[method-assign]
+
+
+def ignores_claims_of_others(scheduler: Scheduler) -> None:
+    """Only claims of gpufleet count."""
+    put = scheduler.ledger.put_resource_claim
+
+    def ours(claim: ResourceClaim) -> None:
+        if claim.metadata.owner_references:
+            put(claim)
+
+    scheduler.ledger.put_resource_claim = ours  # type: ignore[method-assign]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("plant", [forgets_a_write_without_response, ignores_claims_of_others])
+def test_a_planted_fault_is_found(plant: Callable[[Scheduler], None]) -> None:
+    for seed in range(400):
+        machine = Machine(Random(seed), plant=plant)
+        try:
+            machine.run(150)
+        except AssertionError:
+            return
+        finally:
+            machine.process.kill()
+            machine.world.loop.close()
+    pytest.fail(f"{plant.__name__} was not found")
 
 
 @pytest.mark.parametrize("seed", range(5))
