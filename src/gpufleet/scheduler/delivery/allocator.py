@@ -105,6 +105,8 @@ class ClaimAllocator:
         self._writing: set[str] = set()
         self._unbound: dict[str, _Unbound] = {}
         """Pods that have an allocation and no node."""
+        self._doubtful: set[str] = set()
+        """Those of them that kube-scheduler can't place, and members of gangs."""
         self._excluded: dict[str, tuple[float, frozenset[str]]] = {}
         """Nodes on which a pod could not be placed, and until when they are not tried again."""
         self._wake = asyncio.Event()
@@ -132,6 +134,10 @@ class ClaimAllocator:
             if uid not in self._unbound:
                 nodes = frozenset(self._ledger.resource_claims.held(uid))
                 self._unbound[uid] = _Unbound(self._timing.monotonic(), nodes, unplaceable(pod))
+            if unplaceable(pod) or self._ledger.gangs.of(pod) is not None:
+                self._doubtful.add(uid)
+            else:
+                self._doubtful.discard(uid)
         elif (before := self._unbound.pop(uid, None)) is not None:
             _log.info("allocation_cleared", pod=_name(pod), by="kube-scheduler")
             self._metrics.cleared.labels("kube_scheduler").inc()
@@ -174,7 +180,8 @@ class ClaimAllocator:
         while self._pending:
             batch = [(uid, self._pending.pop(uid)) for uid in list(self._pending)[:_BATCH]]
             await asyncio.gather(*(self._allocate_safely(uid, fits) for uid, fits in batch))
-        for uid in list(self._unbound):
+        self._doubtful &= self._unbound.keys()
+        for uid in self._doubtful | (self._overlapping() & self._unbound.keys()):
             await self._clear_if_unusable(uid)
         self._lift_exclusions()
 
